@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device backend interface: regions of device memory that other processes can map, publication of
+ * block-table rows, and page copies. Two backends: device_host (POSIX shared memory, no GPU) and
+ * device_cuda (only in builds that found CUDA; the driver is loaded at run time).
+ *
+ * A device is one GPU, or one host stand-in. The owner (kvd) opens it and allocates; a consumer
+ * (libkvd in a worker) imports regions by their export record.
+ *
+ * Work is submitted as a batch: page copies first, then table writes. A batch completes as a whole:
+ * when it is done, everything in it is visible to every consumer's later launches (ROW-4).
+ *
+ * Threads: a device may be used by one thread at a time (the caller serialises); different devices are
+ * independent. device_import/device_unimport may be called from any thread.
+ * Errors: 0, or negative errno (fatal for that call; nothing was changed unless said), with a sentence in err.
+ */
+#ifndef KVD_CUDA_DEVICE_H
+#define KVD_CUDA_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "geometry.h"
+
+struct device;
+struct device_region;
+
+enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA = 1 };
+
+/* How a region is named to another process. 'shm' names are POSIX shared-memory names ("/kvd-..."); 'ipc' is the
+ * 64-byte CUDA IPC handle, a bearer token: never log it. */
+enum device_export_kind { DEVICE_EXPORT_SHM = 0, DEVICE_EXPORT_CUDA_IPC = 1 };
+struct device_export {
+    uint32_t kind;
+    uint64_t bytes;
+    char shm_name[64];
+    uint8_t ipc_handle[64];
+    uint8_t uuid[16]; /* of the device that owns the memory */
+    uint64_t owner_pid;
+    uint64_t local_address; /* address in the owner: used when importer and owner are one process */
+};
+
+struct device_identity {
+    enum device_kind kind;
+    uint32_t index;   /* as configured */
+    uint8_t uuid[16]; /* CUDA UUID (MIG instance UUID under MIG); host devices: derived from machine and index */
+    char name[64];
+    uint64_t total_bytes;
+};
+
+struct device_config {
+    enum device_kind kind;
+    uint32_t index;
+    const char *name_prefix; /* of shared-memory objects, "/kvd-1a2b3c4d-"; copied */
+    uint64_t memory_bytes;   /* host backend: the size it claims to have; ignored by CUDA */
+};
+
+/* A whole-page copy between two page groups of one pool on this device (COW tails). bytes follow the pool's spec. */
+struct device_page_copy {
+    const struct geom_pool_spec *spec;
+    uint32_t n_pages; /* of the pool */
+    uint32_t rank;
+    struct device_region *region;
+    uint32_t src, dst; /* page-group ids */
+    uint32_t columns;  /* token columns that matter, 1..64; a backend may copy the whole page */
+};
+
+/* A write of count table entries: region[offset .. offset + count*4) = values. */
+struct device_table_write {
+    struct device_region *region;
+    uint64_t offset; /* bytes, multiple of 4 */
+    uint32_t count;
+    const int32_t *values; /* stable until the batch is done */
+};
+
+struct device_batch {
+    const struct device_page_copy *copies;
+    uint32_t n_copies;
+    const struct device_table_write *writes;
+    uint32_t n_writes;
+};
+
+/* True in builds with the CUDA backend whose driver could be loaded now. */
+bool device_cuda_available(char *err, size_t err_bytes);
+
+int device_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes);
+/* Frees every region. Mappings in other processes stay valid (shared memory) or fail softly (CUDA). NULL is fine. */
+void device_close(struct device *device);
+
+void device_identify(const struct device *device, struct device_identity *ret_identity);
+
+/* Bytes that can be allocated now. */
+int device_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes);
+
+/* label: [a-z0-9-]+, part of the shared-memory name. Memory is committed at once, never lazily (no SIGBUS later), and
+ * filled with `fill`. Host: -ENOMEM, -ENOSPC when /dev/shm is short, naming need and setting. */
+int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
+                      struct device_region **ret_region, char *err, size_t err_bytes);
+void device_region_free(struct device_region *region);
+void device_region_export(const struct device_region *region, struct device_export *ret_export);
+void *device_region_address(const struct device_region *region); /* in this process */
+
+/* Starts a batch. inline_done: true when it has already completed (host backend with little to copy), so that the
+ * caller need not wait; else device_poll tells. Tickets increase by one a batch. */
+int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
+                  bool *ret_inline_done, char *err, size_t err_bytes);
+/* Highest ticket such that it and all before it are complete. Never blocks. -EIO: the device is lost. */
+int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
+
+/* ---- consumer side ---------------------------------------------------------------------- */
+
+struct device_import; /* one mapped region; imports of one region in one process share a mapping (counted) */
+
+/* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip (host). CUDA: the caller's current
+ * context is used, and a UUID mismatch is -ENXIO with both UUIDs in err. Host: the segment is mapped read-write, or
+ * read-only where read_only. */
+int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
+                  struct device_import **ret_import, char *err, size_t err_bytes);
+void *device_import_address(const struct device_import *import);
+void device_unimport(struct device_import *import);
+
+/* Removes shared-memory objects whose name begins with prefix (left by a killed owner). Returns how many. The caller holds
+ * the lock that proves no owner lives. */
+int device_host_sweep(const char *prefix);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Geometry: what a profile and a model mean in bytes. Pure C, no CUDA, no allocation.
+ *
+ * One schema function expands a closed profile into typed planes (GEOM-8); page bytes, region
+ * layouts, capacity curve, host packed pages, copy lists and the geometry digest are all computed
+ * from that inventory, so there is no second copy of a dimension formula anywhere.
+ *
+ * Pool planes are ordered rank-major, then layer, then slot [K, V, K scale, V scale] (absent slots
+ * are skipped). A rank is one device of a tensor-parallel group; every rank holds n_kv_heads / n_ranks
+ * heads of every layer, and all ranks share one page-id namespace (POOL-2, POOL-4).
+ *
+ * Each (pool, rank) is one region: one allocation on that rank's device, exported by one handle.
+ *
+ * Errors: functions return 0 or a positive GEOM_E_* condition and write a sentence for people into
+ * err (NUL-terminated, truncated at err_bytes; err may be NULL). Outputs are written only on success.
+ * Threads: everything here is a pure function.
+ */
+#ifndef KVD_CUDA_GEOMETRY_H
+#define KVD_CUDA_GEOMETRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "paged_view.h"
+
+#define GEOM_MAX_RANKS 8
+#define GEOM_MAX_POOLS 2
+#define GEOM_SLOTS 4
+#define GEOM_ALIGN 256             /* bytes: every plane base and packed plane (HOST-2) */
+#define GEOM_REGION_MIN (2u << 20) /* a device handle exposes whole 2 MiB blocks: regions are padded to it */
+
+enum geom_error {
+    GEOM_E_UNSUPPORTED = 1, /* profile x head_dim, unknown enum, ranks do not divide heads */
+    GEOM_E_RANGE = 2,       /* a count is zero, or too large for 32-bit ids or 64-bit bytes */
+    GEOM_E_CAPACITY = 3     /* capacity request outside the legal range, or memory too small */
+};
+
+enum geom_order { GEOM_PAGE_MAJOR = 0, GEOM_HEAD_MAJOR = 1 };
+enum geom_slot { GEOM_K = 0, GEOM_V = 1, GEOM_K_SCALE = 2, GEOM_V_SCALE = 3 };
+
+/* How planes share a region.
+ * DENSE:  every plane is its own dense tensor (nb3 = the page slice of the plane).
+ * RECORD: a page's planes of one layer stand side by side in packed-host-page order, so that one 2-D copy
+ *         (rows = layers, width = record) moves a page. Head-major: the planes of one (layer, head) stand
+ *         side by side, since the page-run order itself separates heads. */
+enum geom_arrangement { GEOM_DENSE = 0, GEOM_RECORD = 1 };
+
+enum geom_backend { GEOM_OFF = 0, GEOM_MTP = 1, GEOM_DFLASH = 2 }; /* POOL-3 */
+
+struct geom_pool_spec {
+    enum kvd_storage storage;
+    enum geom_order order;
+    enum geom_arrangement arrangement;
+    uint32_t n_layers;
+    uint32_t n_kv_heads; /* of the model, over all ranks */
+    uint32_t head_dim;
+    uint32_t n_ranks; /* 1..GEOM_MAX_RANKS, divides n_kv_heads */
+};
+
+/* One row of the schema: what a slot of a profile stores for one (token, head). */
+struct geom_schema {
+    uint32_t dtype[GEOM_SLOTS];   /* enum kvd_dtype, NONE where absent */
+    uint32_t extent[GEOM_SLOTS];  /* X, elements */
+    uint32_t element[GEOM_SLOTS]; /* bytes of an element */
+};
+
+/* A plane of a pool with M physical pages: typed, placed, every stride explicit. Bytes throughout. */
+struct geom_plane {
+    uint32_t ordinal; /* within its rank: layer * slots + slot */
+    uint32_t rank, layer;
+    uint32_t slot; /* enum geom_slot */
+    uint32_t dtype, extent;
+    uint32_t n_heads;          /* of this rank */
+    uint64_t offset;           /* of (0,0,0,0) from the start of the region of (pool, rank) */
+    uint64_t nb0, nb1;         /* element, token */
+    uint64_t nb2, nb3;         /* page-major: head, page.  head-major: page, head (GEOM-4, GEOM-5) */
+    uint64_t head_bytes;       /* X * 64 * element: one (page, head) piece, always contiguous */
+    uint64_t page_bytes;       /* head_bytes * n_heads */
+    uint64_t packed_offset;    /* of this plane inside the rank's packed page (HOST-2) */
+};
+
+/* Expands a profile (GEOM-3). GEOM_E_UNSUPPORTED for quantized storage at head_dim != 256. */
+int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema *ret_schema, char *err,
+                size_t err_bytes);
+
+/* Number of planes on one rank: n_layers * (2 or 4). 0 for an invalid spec. */
+uint32_t geom_plane_count(const struct geom_pool_spec *spec);
+
+/* Plane (layer, slot) of a rank for a pool of n_pages. The slot must exist in the profile. */
+int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
+               enum geom_slot slot, struct geom_plane *ret_plane, char *err, size_t err_bytes);
+
+/* Checks a whole spec (counts, profile, ranks) without placing anything. */
+int geom_pool_check(const struct geom_pool_spec *spec, char *err, size_t err_bytes);
+
+/* Payload bytes of one page group: over all ranks, and on one rank (no padding). Spec must be valid. */
+uint64_t geom_page_bytes(const struct geom_pool_spec *spec);
+uint64_t geom_rank_page_bytes(const struct geom_pool_spec *spec);
+
+/* Bytes of the region of one rank for n_pages, before padding to GEOM_REGION_MIN. */
+uint64_t geom_region_bytes(const struct geom_pool_spec *spec, uint32_t n_pages);
+
+/* Packed host page of one rank: planes in ordinal order, each at 256-byte alignment (HOST-2). */
+uint64_t geom_packed_bytes(const struct geom_pool_spec *spec);
+
+/* A contiguous piece of a page, for copies: walk i in [0, geom_piece_count). */
+struct geom_piece {
+    uint64_t region_offset; /* in the rank's region */
+    uint64_t packed_offset; /* in the rank's packed page */
+    uint64_t bytes;
+};
+uint32_t geom_piece_count(const struct geom_pool_spec *spec);
+void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t page, uint32_t i,
+                struct geom_piece *ret_piece);
+
+/* Fills the plane parts of a layer view; base is the address of the rank's region in the caller. The caller adds
+ * the block table. */
+int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
+                    void *base, PagedKVBatchLayerView *ret_view, char *err, size_t err_bytes);
+
+/* ---- capacity (CAP-*) -------------------------------------------------------------------- */
+
+/* What one store needs on every device. Bytes are for ONE rank unless said otherwise. */
+struct geom_store_spec {
+    enum geom_backend backend;
+    struct geom_pool_spec main;
+    struct geom_pool_spec draft; /* MTP or Draft Full; unused for OFF. DFLASH with n_layers 0: no draft pool */
+    uint32_t max_context;        /* S tokens */
+    uint32_t max_concurrency;    /* C sequences */
+    uint32_t draft_window;       /* K, 1..15 with MTP (CAP-5) */
+    uint64_t state_bytes;        /* one state image, 0 = none */
+    uint32_t state_slots;        /* device slots, >= C where state_bytes > 0 */
+    uint64_t persistent_bytes;   /* fixed state the engine declares */
+    uint64_t workspace_bytes;
+    uint64_t graph_bytes;
+};
+
+/* The whole device reservation for a given M, part by part; total is the sum. Offsets are per region, so a
+ * layout is these byte counts plus geom_plane(). */
+struct geom_layout {
+    uint32_t n_pools;
+    uint32_t pages[GEOM_MAX_POOLS];        /* Main M, draft by CAP-5 */
+    uint64_t pool_bytes[GEOM_MAX_POOLS];   /* region of a rank, padded */
+    uint64_t table_bytes[GEOM_MAX_POOLS];  /* C rows x L entries x 4, padded */
+    uint64_t state_bytes, persistent_bytes, workspace_bytes, graph_bytes;
+    uint64_t total_bytes;
+};
+
+struct geom_curve {
+    uint32_t m_min, m_max;     /* CAP-1 */
+    uint64_t b_min, b_step;    /* bytes on one rank; b_step is 0 where m_min == m_max */
+};
+
+struct geom_capacity {
+    uint32_t pages;            /* M */
+    uint64_t tokens;           /* M * 64, the public capacity (CAP-6) */
+    uint64_t bytes;            /* B(M) */
+    uint64_t slack;            /* free - B(M) */
+    struct geom_layout layout;
+    struct geom_curve curve;
+};
+
+uint32_t geom_pages(uint64_t tokens);                       /* ceil(tokens / 64) */
+int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_bytes);
+int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layout *ret_layout, char *err,
+                size_t err_bytes);
+
+/* CAP-4: Bmin and Bstep come from geom_layout(); padding of regions to 2 MiB is charged as the affine upper
+ * bound, and the final layout is checked against the curve. */
+int geom_curve(const struct geom_store_spec *spec, struct geom_curve *ret_curve, char *err, size_t err_bytes);
+
+/* CAP-2: explicit capacity of `tokens`; free_bytes is what the device has. */
+int geom_capacity_explicit(const struct geom_store_spec *spec, uint64_t tokens, uint64_t free_bytes,
+                           struct geom_capacity *ret_capacity, char *err, size_t err_bytes);
+
+/* CAP-3: automatic capacity from free bytes F and headroom R. */
+int geom_capacity_auto(const struct geom_store_spec *spec, uint64_t free_bytes, uint64_t headroom,
+                       struct geom_capacity *ret_capacity, char *err, size_t err_bytes);
+
+/* The rules of CAP-1..3 on bare numbers, so that they can be tested with the worked values of the reference. */
+int geom_resolve_auto(const struct geom_curve *curve, uint64_t free_bytes, uint64_t headroom, uint32_t *ret_pages,
+                      char *err, size_t err_bytes);
+int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint32_t max_context,
+                          uint64_t free_bytes, uint32_t *ret_pages, char *err, size_t err_bytes);
+
+/* 256-bit digest of everything that decides where a byte of KV lies and what it means: specs, pages, page size,
+ * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. */
+void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]);
+
+const char *geom_storage_name(enum kvd_storage storage);                    /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
+bool geom_storage_parse(const char *name, enum kvd_storage *ret_storage);
+
+#endif
