@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store: the storage contract as a pure state machine. Geometry in, decisions out.
+ *
+ * It knows pools, pages, address spaces, rows, sequences (active bundles) and continuations (inactive,
+ * complete, named). It does not know nng, protobuf, CUDA, clocks, files or threads; it allocates nothing after
+ * store_init and is deterministic: the same calls give the same answers.
+ *
+ * It calls nobody. Where bytes must be copied (COW tails, state images) it returns a list of copies and is told when
+ * they are done (…_commit) or that they cannot be done (…_abort). Where block-table rows change it updates its host mirror
+ * and returns the slices to publish; the caller publishes them before it answers the request (ROW-4).
+ *
+ * Threads: none inside. The caller serialises all calls on one store (the core mutex).
+ *
+ * Errors: functions return STORE_OK or a positive store_code and fill a store_refusal that says what was asked and what there
+ * was; after a refusal nothing has changed (SRV-2). store_refusal_text makes the sentence. Outputs are written only on success.
+ *
+ * Handles are 64 bits, index + generation, one struct type a kind; a slot whose generation would wrap is retired.
+ */
+#ifndef KVD_STORE_H
+#define KVD_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "geometry.h"
+
+#define STORE_MAX_POOLS GEOM_MAX_POOLS
+#define STORE_NONE UINT32_MAX   /* "leave as it is" in frontiers; "no index" elsewhere */
+#define STORE_MAX_RECIPE 64     /* continuations in one recipe */
+#define STORE_MAX_COPIES 3      /* of one transition: a tail a pool, and a state image */
+
+struct store;
+typedef struct store_seq { uint64_t bits; } store_seq;    /* 0 = none */
+typedef struct store_cont { uint64_t bits; } store_cont;  /* 0 = none */
+
+struct store_config {
+    enum geom_backend backend;           /* POOL-3; DFLASH with pool_pages[1] == 0 has no draft pool */
+    uint32_t pool_pages[STORE_MAX_POOLS];
+    uint32_t max_context;                /* S tokens; L = ceil(S/64) */
+    uint32_t max_concurrency;            /* C: rows a pool, and active sequences */
+    uint32_t draft_window;               /* K (MTP: 1..15) */
+    uint32_t widest_verify;              /* widest verify extent in tokens, for the lease cushion */
+    bool lease_growth;                   /* SPACE-3 */
+    uint32_t lease_window;               /* tokens, normally 4096 */
+    uint32_t prefill_chunk;              /* tokens; the window is at least this */
+    uint32_t map_ahead;                  /* pages mapped beyond an ensure that has to map anyway; capped by entitlement */
+    uint32_t max_continuations;          /* descriptors */
+    uint32_t spare_pages;                /* page descriptors beyond physical pages, a pool (host-only pages later) */
+    uint64_t membership_entries;         /* logical-block entries over all spaces; 0 = a default that cannot starve C full sequences */
+    bool has_state;                      /* state_bytes > 0 */
+    uint32_t state_slots;                /* device slots where has_state; at least C */
+};
+
+/* ---- refusals ------------------------------------------------------------------------------ */
+
+enum store_code {
+    STORE_OK = 0,
+    STORE_E_STALE = 1,      /* no such object, or an older generation of it               -> NOT_FOUND */
+    STORE_E_LEASE = 2,      /* the sequence is leased to somebody else                    -> PERMISSION_DENIED */
+    STORE_E_STATE = 3,      /* object is busy, quarantined, claimed, or in the wrong state -> FAILED_PRECONDITION */
+    STORE_E_RANGE = 4,      /* an argument is outside what the object or configuration allows -> OUT_OF_RANGE */
+    STORE_E_NEVER = 5,      /* more than the store could give with nothing else in it      -> INVALID_ARGUMENT */
+    STORE_E_SHORT = 6,      /* short now; may fit after releases                           -> RESOURCE_EXHAUSTED */
+    STORE_E_ENTITLEMENT = 7,/* mapping past the entitlement (SPACE-5)                      -> RESOURCE_EXHAUSTED */
+    STORE_E_REVISION = 8,   /* recipe or plan made at another revision, or a victim is claimed -> ABORTED */
+    STORE_E_INCOMPLETE = 9, /* would publish an incomplete continuation (CONT-1)           -> FAILED_PRECONDITION */
+    STORE_E_NAME = 10,      /* digest missing, or another than the page already has (CONT-2) -> INVALID_ARGUMENT */
+    STORE_E_PROTECTED = 11, /* would change columns that a checkpoint or another sequence reads -> FAILED_PRECONDITION */
+    STORE_E_ARGUMENT = 12   /* malformed (duplicate victims, unknown flag)                  -> INVALID_ARGUMENT */
+};
+
+/* What was short, or what the argument was about. */
+enum store_what {
+    STORE_W_NONE = 0, STORE_W_PAGES, STORE_W_ROW, STORE_W_SEQUENCE, STORE_W_CONTINUATION, STORE_W_PAGE_DESCRIPTOR,
+    STORE_W_MEMBERSHIP, STORE_W_STATE_SLOT, STORE_W_ARENA, STORE_W_COMMIT, STORE_W_TRUNCATE, STORE_W_KEEP, STORE_W_ENSURE,
+    STORE_W_FRONTIER, STORE_W_PROMPT, STORE_W_OUTPUT, STORE_W_DIGEST, STORE_W_TAIL, STORE_W_RECIPE, STORE_W_STATE_FRONTIER
+};
+
+struct store_refusal {
+    enum store_code code;
+    enum store_what what;
+    uint32_t pool;           /* STORE_NONE where no pool is meant */
+    uint64_t asked, had, limit; /* in the unit of `what` (pages, tokens, slots, ...) */
+};
+
+/* Writes the sentence: what was asked, what there was, what to change. Returns buf. */
+const char *store_refusal_text(const struct store_refusal *refusal, char *buf, size_t bytes);
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+/* Bytes that store_init needs for this configuration; 0 if the configuration is invalid or overflows. */
+size_t store_bytes(const struct store_config *config);
+/* Checks the configuration with a sentence. 0 or STORE_E_RANGE. */
+int store_check_config(const struct store_config *config, char *err, size_t err_bytes);
+/* memory: store_bytes() bytes, 64-byte aligned, owned by the caller, kept until the store is no longer used. */
+int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err,
+               size_t err_bytes);
+
+const struct store_config *store_get_config(const struct store *store);
+uint32_t store_n_pools(const struct store *store);
+/* L and C. The mirror row: L entries, -1 outside the membership (ROW-1, ROW-6). Stable address. */
+uint32_t store_row_entries(const struct store *store);
+const int32_t *store_table_row(const struct store *store, uint32_t pool, uint32_t row);
+
+/* Increases when ownership, placement, free or reserved numbers, or arena geometry change; not for mapping and commits inside
+ * a sequence's own reservation. */
+uint64_t store_revision(const struct store *store);
+
+/* ---- activation (ACT-*) ---------------------------------------------------------------------- */
+
+/* Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move; trailing pages past
+ * frontier are dropped). The store still copies a tail whenever another reference to it survives (ACT-3). */
+struct store_activation {
+    store_cont from;
+    bool keep;
+    uint32_t frontier;            /* F <= source frontier, >= 1 with a source; 0 for root */
+    uint64_t lease;               /* who may drive it: opaque, nonzero */
+    uint32_t prompt_tokens;       /* whole prompt, >= frontier */
+    uint32_t max_output_tokens;   /* >= 1; clipped to the context ceiling */
+    uint32_t ensure[STORE_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of the source */
+    const store_cont *victims;    /* recipe: released atomically with the activation, or not at all (ACT-8) */
+    uint32_t n_victims;
+    uint64_t revision;            /* recipe made at; 0 = do not check */
+};
+
+/* Copies to make before commit. Whole pages may be copied; `columns` matter. */
+struct store_copy {
+    bool state;           /* a state image: src and dst are slots, pool and columns unused */
+    uint32_t pool, src, dst, columns;
+};
+
+struct store_slice { uint32_t begin, count; }; /* entries of a row */
+
+struct store_pool_view { /* one pool of a sequence, as it is now */
+    uint32_t row;
+    uint32_t membership;   /* pages */
+    uint32_t entitlement;  /* pages */
+    uint32_t committed;    /* tokens */
+    uint32_t protected_frontier; /* tokens that a surviving checkpoint or sharer reads: truncation stops here */
+    struct store_slice slice; /* entries that this call changed in the row mirror: publish them before answering */
+};
+
+struct store_activated {
+    store_seq seq;
+    uint32_t n_copies;
+    struct store_copy copies[STORE_MAX_COPIES];
+    uint32_t state_slot;        /* STORE_NONE without state */
+    uint32_t source_state_slot; /* slot to copy from on the device; pinned until the first commit. STORE_NONE: none */
+    struct store_pool_view pool[STORE_MAX_POOLS];
+};
+
+/* Plan: the answer that activate would give, changing nothing. */
+enum store_feasibility { STORE_READY = 0, STORE_BLOCKED = 1 /* for now */, STORE_INFEASIBLE = 2 /* for ever */ };
+struct store_need { uint64_t needed, available, short_by; };
+struct store_plan {
+    enum store_feasibility feasibility;
+    uint64_t revision;
+    struct store_need pages[STORE_MAX_POOLS]; /* available counts what the victims would free */
+    struct store_need rows, sequences, state_slots, membership;
+    uint32_t entitlement[STORE_MAX_POOLS];    /* pages the sequence would be guaranteed */
+    uint32_t shared_pages[STORE_MAX_POOLS];   /* taken over without cost */
+    uint32_t copied_columns[STORE_MAX_POOLS]; /* COW tail */
+    uint32_t freed_pages[STORE_MAX_POOLS];    /* by the victims jointly */
+};
+int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
+                          struct store_refusal *refusal);
+
+/* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but intact. The row
+ * mirror is filled. commit publishes it (victims go, a moved source becomes the sequence); abort restores the full inactive state
+ * (exception: where not one free page was left for a tail copy, victims were overwritten by it and are gone; abort reports how many). */
+int store_activate_begin(struct store *store, const struct store_activation *want, struct store_activated *ret_activated,
+                         struct store_refusal *refusal);
+int store_activate_commit(struct store *store, store_seq seq, struct store_refusal *refusal);
+int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victims_lost, struct store_refusal *refusal);
+
+/* ---- round boundary --------------------------------------------------------------------------- */
+
+/* One sequence's boundary, in this order a pool: commit, truncate, keep (trim), lease growth, ensure. STORE_NONE = not asked. All of it, in
+ * all pools, or nothing. */
+struct store_round_pool {
+    uint32_t commit;   /* new committed frontier, >= the old one, <= membership * 64 (SPACE-6) */
+    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or into a shared page */
+    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation (SPACE-7) */
+    uint32_t ensure;   /* tokens that must be mapped: lower bound (SPACE-5) */
+};
+struct store_round_item {
+    store_seq seq;
+    uint64_t lease;
+    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now; STORE_NONE = unchanged */
+    struct store_round_pool pool[STORE_MAX_POOLS];
+};
+struct store_round_result {
+    struct store_refusal refusal; /* code STORE_OK: applied */
+    bool bounded;             /* lease growth refused: the request ends at bounded_frontier (SPACE-4); everything else was applied */
+    uint32_t bounded_pool, bounded_frontier;
+    struct store_pool_view pool[STORE_MAX_POOLS];
+};
+/* Never fails as a whole; neighbours of a bad item are applied. */
+void store_round(struct store *store, const struct store_round_item *items, uint32_t n, struct store_round_result *results);
+
+/* ---- names (CONT-2) ------------------------------------------------------------------------------ */
+
+/* Digest i names Main pages 0..i of this chain (it commits to all tokens before it). Pages [first, first+n) must be fully committed; a page that
+ * has a name must have the same one. */
+int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_t first, uint32_t n,
+                     const uint8_t (*digests)[32], struct store_refusal *refusal);
+
+struct store_tail { uint32_t n; uint32_t tokens[KVD_PAGE_TOKENS - 1]; }; /* tokens after the last full page: n == F mod 64 */
+
+/* ---- checkpoint, finish, death ------------------------------------------------------------------- */
+
+struct store_checkpointed {
+    store_cont cont;
+    uint32_t frontier;
+    uint32_t n_copies;
+    struct store_copy copies[STORE_MAX_COPIES];
+    uint32_t shared_pages[STORE_MAX_POOLS];
+};
+/* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the sequence goes on.
+ * The continuation is invisible until commit. Needs every full Main page named and the tail's tokens, equal frontiers in all pools, and,
+ * with state, state_frontier == committed. */
+int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_tail *tail, uint32_t retention,
+                           struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal);
+int store_checkpoint_commit(struct store *store, store_cont cont, struct store_refusal *refusal);
+int store_checkpoint_abort(struct store *store, store_cont cont, struct store_refusal *refusal);
+
+/* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy). ret_cont is none after a release. Slices of the
+ * freed rows (now -1) are in ret_rows, row numbers included. */
+enum store_finish { STORE_FINISH_RELEASE = 0, STORE_FINISH_RETAIN = 1 };
+int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how, const struct store_tail *tail,
+                 uint32_t retention, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
+                 struct store_refusal *refusal);
+
+/* SRV-5. Quarantine: the worker is lost but not proven gone; nobody may drive the sequence, its pages stay. Unquarantine: it came back. */
+int store_quarantine(struct store *store, store_seq seq, bool on, struct store_refusal *refusal);
+/* The worker is proven gone: the sequence becomes inactive at its committed frontier if complete (the smallest frontier over pools, without state; with
+ * state only when state_frontier equals it), named as far as its pages are named, else it is released. An ACTIVATING sequence is aborted. */
+int store_end(struct store *store, store_seq seq, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
+              struct store_refusal *refusal);
+
+/* ---- continuations ---------------------------------------------------------------------------------- */
+
+int store_release(struct store *store, store_cont cont, struct store_refusal *refusal);
+int store_set_retention(struct store *store, store_cont cont, uint32_t retention, struct store_refusal *refusal);
+
+struct store_candidate {
+    store_cont cont;
+    uint32_t matched_pages;   /* leading full pages whose digests match */
+    uint32_t frontier;        /* of the continuation */
+    bool exact_pages;         /* its full pages are exactly the matched ones: tail says whether it matches further */
+    struct store_tail tail;   /* n == 0 unless exact_pages */
+    uint32_t retention;
+};
+/* digests[0..n): the chain of a prompt's full pages. Best first: deepest match, then longest frontier, then newest. With state only
+ * continuations whose full pages are all matched are candidates. Never a continuation that is unpublished or claimed. n == 0 finds those
+ * without full pages. Returns how many were written (<= max). Also marks nothing: a lookup is no use. */
+uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
+                    uint32_t max);
+
+/* ---- looking ------------------------------------------------------------------------------------------ */
+
+enum store_seq_state { STORE_SEQ_ACTIVATING = 0, STORE_SEQ_ACTIVE = 1, STORE_SEQ_QUARANTINED = 2 };
+struct store_seq_info {
+    store_seq seq;
+    uint64_t lease;
+    enum store_seq_state state;
+    uint32_t prompt_tokens, ceiling_tokens, state_slot;
+    uint32_t named_pages;
+    struct store_pool_view pool[STORE_MAX_POOLS];
+};
+struct store_cont_info {
+    store_cont cont;
+    uint32_t frontier, named_pages, retention, state_slot;
+    bool tail_named, claimed;
+    uint64_t created, used;   /* logical time: the operation count of the store */
+    uint32_t pages[STORE_MAX_POOLS];
+    uint32_t exclusive_pages[STORE_MAX_POOLS]; /* what its release alone would free */
+    uint32_t sharers;         /* largest reference count of its pages, less one */
+};
+/* Iterate: *cursor 0 to begin; false at the end. Order is by slot; a published object that lives throughout is seen exactly once. */
+bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_seq_info *ret_info);
+bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_cont_info *ret_info);
+int store_seq_look(const struct store *store, store_seq seq, struct store_seq_info *ret_info, struct store_refusal *refusal);
+int store_cont_look(const struct store *store, store_cont cont, struct store_cont_info *ret_info, struct store_refusal *refusal);
+/* Page ids of a space in logical order (tests, tools). Returns how many were written. */
+uint32_t store_seq_pages(const struct store *store, store_seq seq, uint32_t pool, uint32_t *ret_ids, uint32_t max);
+uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t pool, uint32_t *ret_ids, uint32_t max);
+/* Pages that releasing all of these together would free (shared ones only if all holders go). */
+int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
+                        struct store_refusal *refusal);
+
+struct store_pool_stats { uint32_t capacity, allocated, reserved, available, quarantined, shared; uint32_t rows_used; };
+struct store_stats {
+    struct store_pool_stats pool[STORE_MAX_POOLS];
+    uint32_t sequences, continuations, continuation_limit, state_slots_used;
+    uint64_t membership_used, membership_limit;
+    uint64_t operations, revision;
+};
+void store_get_stats(const struct store *store, struct store_stats *ret_stats);
+
+/* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each, go to text. */
+uint32_t store_audit(const struct store *store, char *text, size_t bytes);
+
+/* Fault injection for tests: the n-th acquisition from now (page, reservation, row, descriptor, slot, membership chunk) is refused as
+ * if that resource were short; 0 = off. Returns the number of acquisitions since the last call. */
+uint32_t store_fail_acquisition(struct store *store, uint32_t nth);
+
+#endif
