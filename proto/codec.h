@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Codec: protobuf bodies <-> plain structs of kvd_types.h. The only code that sees generated headers.
+ *
+ * Decoding allocates from a per-request arena with a hard cap (CODEC_ARENA_LIMIT), so that a small frame cannot grow into much memory; everything
+ * a decoded struct points to lives in that arena until codec_arena_reset. Every repeated field, fixed-size bytes field, enum and name is checked against
+ * its limit; unknown fields are ignored up to the arena cap (a newer client), missing ones take proto3 defaults.
+ *
+ * Errors: 0 or a positive CODEC_E_* with a sentence in err. Threads: an arena belongs to one thread at a time; functions are pure otherwise.
+ */
+#ifndef KVD_PROTO_CODEC_H
+#define KVD_PROTO_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "frame.h"
+#include "kvd_types.h"
+
+#define CODEC_ARENA_LIMIT (1u << 20)
+
+enum codec_error {
+    CODEC_E_MALFORMED = 1, /* not protobuf, or not this message */
+    CODEC_E_LIMIT = 2,     /* a count or size over its limit, or the arena is full */
+    CODEC_E_VALUE = 3,     /* a field has a value outside its type (enum, name characters, digest length) */
+    CODEC_E_TYPE = 4,      /* unknown frame type */
+    CODEC_E_SPACE = 5      /* encode: does not fit the buffer */
+};
+
+struct codec_arena; /* grows by blocks to the limit; blocks are kept over resets */
+struct codec_arena *codec_arena_new(void); /* NULL: no memory */
+void codec_arena_reset(struct codec_arena *arena);
+struct codec_arena *codec_arena_free(struct codec_arena *arena); /* returns NULL */
+void *codec_arena_alloc(struct codec_arena *arena, size_t bytes); /* zeroed, 16-byte aligned; NULL past the cap */
+
+/* Common part of every request but Hello. */
+struct msg_header {
+    kvd_session_id session;
+    uint64_t sequence;    /* 1, 2, 3, ... for mutating requests of a session; 0 for queries */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0 = none */
+    uint64_t epoch;       /* instance the client believes it talks to; 0 = any */
+};
+
+struct msg_request {
+    uint16_t type; /* enum frame_type */
+    struct msg_header header;
+    union {
+        struct kvd_hello hello;
+        struct kvd_planes_request planes;
+        struct kvd_activation activation; /* Plan, Activate */
+        struct kvd_find find;
+        struct kvd_list list; /* three lists */
+        struct { uint32_t n; struct kvd_round_item *items; } round;
+        struct kvd_names names;
+        struct kvd_checkpoint checkpoint;
+        struct kvd_finish finish;
+        struct { kvd_continuation continuation; uint32_t retention; } continuation; /* Release, SetRetention */
+        struct kvd_group group;         /* OpenGroup */
+        kvd_group_id group_id;          /* CloseGroup */
+        kvd_session_id session;         /* Fence */
+        bool drain;
+        uint32_t event_mask;            /* Subscribe */
+    } u;
+};
+
+struct msg_reply {
+    uint16_t type;
+    uint32_t status; /* enum kvd_status; the body below counts only when OK */
+    char message[KVD_MESSAGE_BYTES];
+    uint64_t epoch;
+    union {
+        struct kvd_hello_reply hello;
+        struct kvd_store_info *store;
+        struct { uint32_t n, total; struct kvd_plane_info *items; } planes;
+        struct kvd_plan plan;
+        struct { uint32_t n; struct kvd_candidate *items; } candidates;
+        struct { uint32_t n, next_cursor; struct kvd_continuation_info *items; } continuations; /* next_cursor KVD_UNCHANGED: the end */
+        struct { uint32_t n, next_cursor; struct kvd_sequence_info *items; } sequences;
+        struct { uint32_t n, next_cursor; struct kvd_session_info *items; } sessions;
+        struct kvd_activated activated;
+        struct { uint32_t n; struct kvd_round_result *items; } round;
+        struct kvd_checkpointed checkpointed;
+        struct kvd_finished finished;
+        uint32_t yielded;               /* sequences given back */
+        uint64_t revision;              /* Release, SetRetention */
+        kvd_group_id group;
+        struct kvd_stats stats;
+        struct kvd_audit *audit;
+    } u;
+};
+
+/* body -> struct. type is the frame's. */
+int codec_decode_request(uint16_t type, const uint8_t *body, size_t bytes, struct codec_arena *arena,
+                         struct msg_request *ret_request, char *err, size_t err_bytes);
+int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct codec_arena *arena,
+                       struct msg_reply *ret_reply, char *err, size_t err_bytes);
+int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_event, char *err, size_t err_bytes);
+
+/* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Scratch is taken from the arena. */
+int codec_encode_request(const struct msg_request *request, struct codec_arena *arena, uint8_t *body, size_t space,
+                         size_t *ret_bytes, char *err, size_t err_bytes);
+int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space, size_t *ret_bytes,
+                       char *err, size_t err_bytes);
+int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t space, size_t *ret_bytes, char *err, size_t err_bytes);
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plain structs of the kvd protocol, which are also the public types of libkvd: one definition for wire, daemon and engine.
+ * What travels is described by kvd.proto and PROTOCOL.md; codec.h converts between the two. Included by <kvd/kvd.h>.
+ *
+ * Units: frontiers, prompts and outputs are tokens; memberships and entitlements are pages (64 tokens); times are nanoseconds of
+ * CLOCK_MONOTONIC unless said otherwise. KVD_UNCHANGED in a token field means "not asked".
+ */
+#ifndef KVD_TYPES_H
+#define KVD_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVD_PROTOCOL_VERSION 1u
+#define KVD_MAX_POOLS 2
+#define KVD_MAX_RANKS 8
+#define KVD_DIGEST_BYTES 32
+#define KVD_TAIL_TOKENS 63      /* tokens after the last full page, at most */
+#define KVD_MAX_ROUND 256       /* sequences in one Round */
+#define KVD_MAX_DIGESTS 1024    /* in one message */
+#define KVD_MAX_VICTIMS 64
+#define KVD_MAX_LIST 256        /* objects in one list answer */
+#define KVD_MAX_CANDIDATES 16
+#define KVD_NAME_BYTES 64
+#define KVD_MESSAGE_BYTES 384
+#define KVD_UNCHANGED UINT32_MAX
+
+/* Canonical status codes (google.rpc.Code numbers): wire = public. retry: whether the same request may succeed later without the caller
+ * changing it. */
+#define KVD_STATUS_LIST(X) \
+    X(OK, 0, "ok") \
+    X(CANCELLED, 1, "the caller gave up") \
+    X(UNKNOWN, 2, "unknown") \
+    X(INVALID_ARGUMENT, 3, "the request can never succeed as it stands") \
+    X(DEADLINE_EXCEEDED, 4, "the deadline passed; ask again with the same sequence number to learn the outcome") \
+    X(NOT_FOUND, 5, "no such object, or an older generation of it") \
+    X(ALREADY_EXISTS, 6, "it exists") \
+    X(PERMISSION_DENIED, 7, "the caller's role or lease does not allow it") \
+    X(RESOURCE_EXHAUSTED, 8, "short now; may fit after releases") \
+    X(FAILED_PRECONDITION, 9, "the object's state does not allow it") \
+    X(ABORTED, 10, "made against another revision, session or instance; look again") \
+    X(OUT_OF_RANGE, 11, "an argument is outside what the object allows") \
+    X(UNIMPLEMENTED, 12, "not in this build or version") \
+    X(INTERNAL, 13, "a defect in kvd: please report it") \
+    X(UNAVAILABLE, 14, "kvd cannot be reached, is draining, or the device is lost; try later") \
+    X(DATA_LOSS, 15, "stored bytes were lost or damaged") \
+    X(UNAUTHENTICATED, 16, "no valid session")
+enum kvd_status {
+#define KVD_STATUS_ENUM(name, code, text) KVD_##name = code,
+    KVD_STATUS_LIST(KVD_STATUS_ENUM)
+#undef KVD_STATUS_ENUM
+    KVD_STATUS_MAX_ = INT32_MAX
+};
+
+enum kvd_role { KVD_ROLE_OBSERVER = 1, KVD_ROLE_WORKER = 2, KVD_ROLE_SCHEDULER = 3, KVD_ROLE_ADMIN = 4 };
+
+/* Handles: index in the low 32 bits, generation in the high ones; 0 = none. A wrong kind does not compile. */
+typedef struct kvd_session_id { uint64_t bits; } kvd_session_id;
+typedef struct kvd_group_id { uint64_t bits; } kvd_group_id;
+typedef struct kvd_sequence { uint64_t bits; } kvd_sequence;
+typedef struct kvd_continuation { uint64_t bits; } kvd_continuation;
+typedef struct kvd_digest { uint8_t bytes[KVD_DIGEST_BYTES]; } kvd_digest;
+
+/* ---- Hello ------------------------------------------------------------------------------------ */
+struct kvd_hello {
+    uint32_t protocol;
+    uint32_t role;              /* enum kvd_role */
+    char name[KVD_NAME_BYTES];  /* [A-Za-z0-9._:/-]+, for logs and kvdctl */
+    char library[KVD_NAME_BYTES];
+    uint32_t rank;              /* worker: its place in a tensor-parallel group, 0 if alone */
+    kvd_session_id resume;      /* same process, new connection: the old session and its secret */
+    uint64_t resume_secret;
+};
+struct kvd_hello_reply {
+    kvd_session_id session;
+    uint64_t secret;            /* for resume; never shown to others */
+    uint64_t epoch;             /* random, of this daemon instance (SRV-8) */
+    uint64_t last_sequence;     /* highest sequence number executed (0 for a new session) */
+    uint32_t protocol;
+    char store[KVD_NAME_BYTES];
+    char server[KVD_NAME_BYTES]; /* version */
+};
+
+/* ---- DescribeStore ------------------------------------------------------------------------------ */
+struct kvd_region_info {        /* one (pool, rank) region, or a table */
+    uint32_t kind;              /* 0 POSIX shm name, 1 CUDA IPC handle */
+    uint64_t bytes;
+    char shm_name[KVD_NAME_BYTES];
+    uint8_t ipc_handle[64];     /* bearer token */
+    uint8_t uuid[16];           /* device */
+    uint64_t owner_pid, local_address;
+};
+struct kvd_pool_info {
+    uint32_t storage, order, arrangement; /* enum kvd_storage; 0 page-major 1 head-major; 0 dense 1 record */
+    uint32_t n_layers, n_kv_heads, head_dim, n_ranks;
+    uint32_t pages;
+    uint64_t page_bytes;        /* payload of a page group over all ranks */
+    struct kvd_region_info planes[KVD_MAX_RANKS];
+    struct kvd_region_info table[KVD_MAX_RANKS]; /* I32 [L, C] */
+};
+struct kvd_store_info {
+    char name[KVD_NAME_BYTES];
+    uint32_t backend;           /* 0 off, 1 mtp, 2 dflash */
+    uint32_t n_pools;
+    uint32_t max_context, max_concurrency, row_entries /* L */, draft_window, map_ahead;
+    uint64_t state_bytes;
+    uint64_t capacity_tokens;   /* M * 64 */
+    bool lease_growth;
+    kvd_digest geometry;
+    struct kvd_pool_info pool[KVD_MAX_POOLS];
+};
+/* Planes with explicit strides, for consumers that do not use libkvd. */
+struct kvd_planes_request { uint32_t pool, rank, first; };
+struct kvd_plane_info {
+    uint32_t ordinal, layer, slot /* 0 K 1 V 2 K scale 3 V scale */, dtype, extent, n_heads;
+    uint64_t offset, nb0, nb1, nb2, nb3;
+};
+
+/* ---- activation ----------------------------------------------------------------------------------- */
+struct kvd_activation {
+    kvd_session_id worker;      /* leased to this session; none with a group. A scheduler may name itself */
+    kvd_group_id group;
+    kvd_continuation from;      /* none = root */
+    bool keep;                  /* the source survives (fork); else it is moved */
+    uint32_t frontier;          /* of the source to start from */
+    uint32_t prompt_tokens, max_output_tokens;
+    uint32_t ensure[KVD_MAX_POOLS];
+    uint32_t n_victims;
+    kvd_continuation victims[KVD_MAX_VICTIMS]; /* recipe: released with the activation or not at all */
+    uint64_t revision;          /* recipe made at; 0 = any */
+};
+struct kvd_pool_place { /* one pool of a sequence now */
+    uint32_t row, membership, entitlement, committed, protected_frontier;
+    uint32_t slice_begin, slice_count; /* entries of the row that this request changed */
+};
+struct kvd_activated {
+    kvd_sequence sequence;
+    uint32_t state_slot, source_state_slot; /* KVD_UNCHANGED = none */
+    uint64_t revision;
+    uint32_t n_pools;
+    struct kvd_pool_place pool[KVD_MAX_POOLS];
+};
+enum kvd_feasibility { KVD_READY = 0, KVD_BLOCKED = 1, KVD_INFEASIBLE = 2 };
+struct kvd_need { uint64_t needed, available, short_by; };
+struct kvd_plan {
+    uint32_t feasibility;
+    uint64_t revision;
+    uint32_t n_pools;
+    struct kvd_need pages[KVD_MAX_POOLS], rows, sequences, state_slots, membership;
+    uint32_t entitlement[KVD_MAX_POOLS], shared_pages[KVD_MAX_POOLS], copied_columns[KVD_MAX_POOLS],
+        freed_pages[KVD_MAX_POOLS];
+};
+
+/* ---- round ------------------------------------------------------------------------------------------ */
+struct kvd_round_pool { uint32_t commit, truncate, keep, ensure; }; /* KVD_UNCHANGED = not asked */
+struct kvd_round_item {
+    kvd_sequence sequence;
+    uint32_t state_frontier;
+    struct kvd_round_pool pool[KVD_MAX_POOLS];
+};
+struct kvd_round_result {
+    uint32_t status;            /* enum kvd_status of this sequence */
+    bool bounded;
+    uint32_t bounded_pool, bounded_frontier;
+    uint32_t n_pools;
+    struct kvd_pool_place pool[KVD_MAX_POOLS];
+    char message[KVD_MESSAGE_BYTES]; /* empty when OK */
+};
+
+/* ---- names, checkpoint, finish ------------------------------------------------------------------------- */
+struct kvd_names { kvd_sequence sequence; uint32_t first, n; const kvd_digest *digests; };
+struct kvd_tail { uint32_t n; uint32_t tokens[KVD_TAIL_TOKENS]; };
+struct kvd_checkpoint { kvd_sequence sequence; struct kvd_tail tail; uint32_t retention; };
+struct kvd_checkpointed { kvd_continuation continuation; uint32_t frontier; uint64_t revision; uint32_t shared_pages[KVD_MAX_POOLS]; };
+struct kvd_finish { kvd_sequence sequence; bool retain; struct kvd_tail tail; uint32_t retention; };
+struct kvd_finished { kvd_continuation continuation; uint64_t revision; }; /* none after a release */
+
+/* ---- continuations --------------------------------------------------------------------------------------- */
+struct kvd_find { uint32_t n, max; const kvd_digest *digests; };
+struct kvd_candidate {
+    kvd_continuation continuation;
+    uint32_t matched_pages, frontier, retention;
+    bool exact_pages;
+    uint32_t restore_pages;     /* pages that an activation would have to bring back from the host (0 without a host tier) */
+    struct kvd_tail tail;
+};
+struct kvd_list { uint32_t cursor; uint32_t max; };
+struct kvd_continuation_info {
+    kvd_continuation continuation;
+    uint32_t frontier, named_pages, retention, sharers;
+    bool tail_named, claimed;
+    uint64_t created, used;
+    uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
+};
+struct kvd_sequence_info {
+    kvd_sequence sequence;
+    kvd_session_id owner, worker;
+    kvd_group_id group;
+    uint32_t state;             /* 0 activating, 1 active, 2 quarantined */
+    bool ending;                /* owner or a member is gone: waits for a yield or a proof of death */
+    uint32_t prompt_tokens, ceiling_tokens, named_pages;
+    uint32_t n_pools;
+    struct kvd_pool_place pool[KVD_MAX_POOLS];
+};
+struct kvd_session_info {
+    kvd_session_id session;
+    uint32_t role, rank;
+    uint64_t uid, gid, pid;
+    bool connected, fenced;
+    uint32_t sequences;
+    uint64_t requests;
+    char name[KVD_NAME_BYTES];
+};
+
+/* ---- groups -------------------------------------------------------------------------------------------------- */
+struct kvd_group { uint32_t n; kvd_session_id members[KVD_MAX_RANKS]; }; /* by rank; members[0] leads */
+
+/* ---- looking ---------------------------------------------------------------------------------------------------- */
+struct kvd_pool_stats { uint32_t capacity, allocated, reserved, available, quarantined, shared, rows_used; };
+struct kvd_stats {
+    uint32_t n_pools;
+    struct kvd_pool_stats pool[KVD_MAX_POOLS];
+    uint32_t sequences, continuations, continuation_limit, sessions, groups, state_slots_used;
+    uint64_t membership_used, membership_limit, operations, revision, epoch;
+    uint64_t requests, refusals, frames_bad, connections, events_dropped;
+    uint64_t uptime_ns, rss_bytes, metadata_bytes;
+    bool draining;
+    char version[KVD_NAME_BYTES];
+};
+struct kvd_audit { uint32_t violations; char text[4096]; };
+
+/* ---- events -------------------------------------------------------------------------------------------------------- */
+enum kvd_event_kind {
+    KVD_EVENT_PRESSURE = 1,     /* a pool fell below its low-water mark, or rose above it: pool, available */
+    KVD_EVENT_BOUNDED = 2,      /* a sequence reached a bounded completion: sequence, pool, frontier */
+    KVD_EVENT_SESSION_LOST = 3, /* a session ended: session. A member of your group or your scheduler: finish your unit, then yield */
+    KVD_EVENT_SEQUENCE_ENDED = 4, /* sequence ended without a finish; continuation (may be none) holds what was complete */
+    KVD_EVENT_DRAINING = 5
+};
+#define KVD_EVENT_MASK(kind) (1u << (kind))
+struct kvd_event {
+    uint32_t kind;
+    uint32_t pool, frontier, available;
+    kvd_sequence sequence;
+    kvd_continuation continuation;
+    kvd_session_id session;
+    kvd_group_id group;
+    uint64_t dropped;           /* events lost before this one because the reader was slow */
+    uint64_t epoch;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
