@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what kvd needs to build (and, with --tests, to be tested) on Debian 12, if anything is missing.
+# Usage: sh deploy/setup.sh [--tests] [--check]     exit: 0 everything is there, 2 something is missing and cannot be installed
+set -eu
+
+need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libinih-dev
+libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libcunit1-dev"
+tests="clang libclang-rt-14-dev"
+check=no
+for option in "$@"; do
+    case $option in
+        --tests) need="$need $tests" ;;
+        --check) check=yes ;;
+        *) echo "setup.sh: unknown option $option; there are --tests and --check" >&2; exit 2 ;;
+    esac
+done
+
+missing=
+for package in $need; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+if [ "$check" = yes ]; then
+    echo "setup.sh: missing packages:$missing" >&2
+    exit 2
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "setup.sh: missing packages:$missing" >&2
+    echo "setup.sh: install them as root:  apt-get install$missing" >&2
+    exit 2
+fi
+echo "Installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of package names
+apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -1,0 +1,82 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds kvd and runs every test: release, address+undefined sanitizers, thread sanitizer, fuzzers.
+# Usage: sh tests/run.sh [--quick]        --quick: release build and tests only
+# Exit: 0 all passed, 1 something failed, 2 cannot be built here. The last line counts the test programs.
+set -u
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+quick=no
+fuzz_seconds=${KVD_FUZZ_SECONDS:-60}
+for option in "$@"; do
+    case $option in
+        --quick) quick=yes ;;
+        *) echo "run.sh: unknown option $option; there is --quick" >&2; exit 2 ;;
+    esac
+done
+cd "$top" || exit 2
+if [ "$quick" = yes ]; then sh deploy/setup.sh || exit 2; else sh deploy/setup.sh --tests || exit 2; fi
+
+passed=0
+failed=0
+summary=
+note() { summary="$summary$1
+"; echo "== $1"; }
+count() { # $1 = 0 for a pass
+    if [ "$1" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+build() { # preset
+    echo "== building $1"
+    cmake --preset "$1" >"build-$1.log" 2>&1 && cmake --build --preset "$1" >>"build-$1.log" 2>&1 && { rm -f "build-$1.log"; return 0; }
+    tail -n 40 "build-$1.log"
+    return 1
+}
+
+suite() { # preset, what it is, ctest options...
+    preset=$1 what=$2
+    shift 2
+    build "$preset" || { note "$what: does not build"; count 1; return; }
+    out=build-$preset/ctest.log
+    start=$(date +%s)
+    (cd "build-$preset" && ctest --output-on-failure --no-tests=error "$@") | tee "$out"
+    good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#[0-9]+: .* Passed ' "$out")
+    bad=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*(Failed|Timeout|Not Run|Exception|\*\*\*)' "$out")
+    grep -q '^100% tests passed' "$out" || [ "$bad" -gt 0 ] || bad=1
+    passed=$((passed + good)) failed=$((failed + bad))
+    note "$what: $good passed, $bad failed, $(($(date +%s) - start)) s"
+}
+
+fuzz() { # target, seconds
+    bin=build-fuzz/tests/fuzz/$1
+    corpus=tests/fuzz/corpus/${1#fuzz_}
+    work=build-fuzz/corpus-$1
+    mkdir -p "$work"
+    echo "== fuzzing $1 for $2 s"
+    if "$bin" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
+        "$work" "$corpus" >"build-fuzz/$1.log" 2>&1; then
+        note "$1: clean, $(grep -oE 'number_of_executed_units: *[0-9]+' "build-fuzz/$1.log" | grep -oE '[0-9]+$') inputs in $2 s"
+        count 0
+    else
+        tail -n 40 "build-fuzz/$1.log"
+        note "$1: FAILED (input kept beside build-fuzz/)"
+        count 1
+    fi
+}
+
+suite release "release build, all tests" 
+if [ "$quick" = no ]; then
+    suite asan "address and undefined-behaviour sanitizers"
+    suite tsan "thread sanitizer"
+    if build fuzz; then
+        for target in build-fuzz/tests/fuzz/fuzz_*; do
+            [ -x "$target" ] && [ -f "$target" ] && fuzz "$(basename "$target")" "$fuzz_seconds"
+        done
+    else
+        note "fuzzers: do not build"; count 1
+    fi
+fi
+echo
+printf '%s' "$summary"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Geometry: schema, planes, pieces, views, digest. Numbers are the published payload tables; addresses are held
+ * against brute force over random specs.
+ */
+#include <stdlib.h>
+
+#include "geometry.h"
+#include "kvt.h"
+
+static struct geom_pool_spec pool(enum kvd_storage storage, uint32_t layers, uint32_t heads, uint32_t dim) {
+    return (struct geom_pool_spec){ .storage = storage, .n_layers = layers, .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1 };
+}
+
+static void geom_1_closed_profiles(void) {
+    struct geom_schema schema;
+    char err[256];
+    for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
+        enum kvd_storage parsed;
+        KVT_OK(geom_schema((enum kvd_storage)s, 256, &schema, err, sizeof err));
+        KVT_TRUE(geom_storage_parse(geom_storage_name((enum kvd_storage)s), &parsed) && parsed == (enum kvd_storage)s);
+        for (uint32_t d = 1; d < 1025; d++) {
+            if (d == 256) continue;
+            int r = geom_schema((enum kvd_storage)s, d, &schema, err, sizeof err);
+            if (s == KVD_STORAGE_BF16) KVT_OK(r);
+            else KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
+        }
+        KVT_EQ_I(geom_schema((enum kvd_storage)s, 0, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
+    }
+    KVT_EQ_I(geom_schema((enum kvd_storage)5, 256, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
+    KVT_HAS(err, "nvfp4");
+    KVT_EQ_I(geom_schema(KVD_STORAGE_FP8, 128, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
+    KVT_HAS(err, "128");
+    enum kvd_storage parsed = KVD_STORAGE_K8V4;
+    KVT_FALSE(geom_storage_parse("fp16", &parsed) || geom_storage_parse(NULL, &parsed) || geom_storage_parse("", &parsed));
+    KVT_EQ(parsed, KVD_STORAGE_K8V4);
+    KVT_EQ_STR(geom_storage_name((enum kvd_storage)77), "unknown");
+}
+
+static void geom_2_token_bytes(void) {
+    static const uint32_t bytes[KVD_N_STORAGE] = { 1024, 528, 516, 288, 402 };
+    for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
+        struct geom_pool_spec one = pool((enum kvd_storage)s, 1, 1, 256);
+        KVT_EQ(geom_page_bytes(&one), bytes[s] * 64u);
+    }
+    /* Payload a page of whole models: 16 layers x 4 heads, 10 x 2, their one-layer MTP pools, an 8 x 128 draft layer. */
+    static const struct { uint32_t layers, heads; uint64_t page[KVD_N_STORAGE]; } models[] = {
+        { 16, 4, { 4194304, 2162688, 2113536, 1179648, 1646592 } },
+        { 10, 2, { 1310720, 675840, 660480, 368640, 514560 } },
+        { 1, 4, { 262144, 135168, 132096, 73728, 102912 } },
+        { 1, 2, { 131072, 67584, 66048, 36864, 51456 } },
+    };
+    for (unsigned m = 0; m < sizeof models / sizeof *models; m++)
+        for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
+            struct geom_pool_spec p = pool((enum kvd_storage)s, models[m].layers, models[m].heads, 256);
+            KVT_EQ(geom_page_bytes(&p), models[m].page[s]);
+            KVT_EQ(geom_packed_bytes(&p), models[m].page[s]); /* two heads and more: no padding anywhere */
+            KVT_EQ(geom_page_bytes(&p) / 64, models[m].page[s] / 64);
+            p.n_ranks = 2;
+            KVT_EQ(geom_page_bytes(&p), models[m].page[s]);
+            KVT_EQ(geom_rank_page_bytes(&p), models[m].page[s] / 2);
+        }
+    struct geom_pool_spec draft = pool(KVD_STORAGE_BF16, 1, 8, 128);
+    draft.order = GEOM_HEAD_MAJOR;
+    KVT_EQ(geom_page_bytes(&draft), 262144);
+}
+
+static void geom_3_plane_extents(void) {
+    static const struct { uint32_t dtype[4], extent[4]; } want[KVD_N_STORAGE] = {
+        { { KVD_DTYPE_BF16, KVD_DTYPE_BF16, 0, 0 }, { 256, 256, 0, 0 } },
+        { { KVD_DTYPE_I8, KVD_DTYPE_I8, KVD_DTYPE_F16, KVD_DTYPE_F16 }, { 256, 256, 4, 4 } },
+        { { KVD_DTYPE_E4M3, KVD_DTYPE_E4M3, KVD_DTYPE_F16, KVD_DTYPE_F16 }, { 256, 256, 1, 1 } },
+        { { KVD_DTYPE_U8, KVD_DTYPE_U8, KVD_DTYPE_U8, KVD_DTYPE_U8 }, { 128, 128, 16, 16 } },
+        { { KVD_DTYPE_E4M3, KVD_DTYPE_U8, KVD_DTYPE_F16, KVD_DTYPE_U8 }, { 256, 128, 1, 16 } },
+    };
+    for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
+        struct geom_schema schema;
+        KVT_OK(geom_schema((enum kvd_storage)s, 256, &schema, NULL, 0));
+        KVT_EQ_MEM(schema.dtype, want[s].dtype, sizeof schema.dtype);
+        KVT_EQ_MEM(schema.extent, want[s].extent, sizeof schema.extent);
+        struct geom_pool_spec p = pool((enum kvd_storage)s, 3, 2, 256);
+        uint32_t slots = s == KVD_STORAGE_BF16 ? 2 : 4;
+        KVT_EQ(geom_plane_count(&p), 3 * slots);
+        for (uint32_t layer = 0; layer < 3; layer++)
+            for (uint32_t slot = 0; slot < 4; slot++) {
+                struct geom_plane plane;
+                int r = geom_plane(&p, 5, 0, layer, (enum geom_slot)slot, &plane, NULL, 0);
+                if (slot >= slots) { KVT_EQ_I(r, GEOM_E_RANGE); continue; }
+                KVT_OK(r);
+                KVT_EQ(plane.ordinal, layer * slots + slot); /* layer-major: K, V, K scale, V scale */
+                KVT_EQ(plane.dtype, want[s].dtype[slot]);
+                KVT_EQ(plane.nb1, plane.nb0 * plane.extent);
+                KVT_EQ(plane.head_bytes, plane.nb1 * 64);
+                KVT_EQ(plane.page_bytes, plane.head_bytes * 2);
+            }
+    }
+}
+
+/* GEOM-4, GEOM-5: dense strides are those of tensors [X,64,H,N] and [X,64,N,H]. */
+static void geom_4_5_dense_strides(void) {
+    for (unsigned order = 0; order < 2; order++) {
+        struct geom_pool_spec p = pool(KVD_STORAGE_K8V4, 2, 4, 256);
+        p.order = (enum geom_order)order;
+        uint64_t end = 0;
+        for (uint32_t i = 0; i < 8; i++) {
+            struct geom_plane plane;
+            KVT_OK(geom_plane(&p, 7, 0, i / 4, (enum geom_slot)(i % 4), &plane, NULL, 0));
+            KVT_EQ(plane.nb2, plane.nb1 * 64);
+            KVT_EQ(plane.nb3, plane.nb2 * (order == GEOM_PAGE_MAJOR ? 4 : 7));
+            KVT_EQ(plane.offset, end);
+            end += 7 * plane.page_bytes;
+        }
+        KVT_EQ(geom_region_bytes(&p, 7), end);
+    }
+}
+
+/* The device page of a layer is the packed record of that layer: pieces are layers at one pitch on both sides. */
+static void record_page_is_one_2d_copy(void) {
+    struct geom_pool_spec p = pool(KVD_STORAGE_K8V4, 16, 4, 256);
+    p.arrangement = GEOM_RECORD;
+    KVT_EQ(geom_piece_count(&p), 16);
+    for (uint32_t i = 0; i < 16; i++) {
+        struct geom_piece piece;
+        geom_piece(&p, 100, 0, 42, i, &piece);
+        KVT_EQ(piece.bytes, 102912);
+        KVT_EQ(piece.packed_offset, i * 102912u);
+        KVT_EQ(piece.region_offset, (i * 100u + 42) * 102912u);
+    }
+    p.n_kv_heads = 1; /* a scale plane of 128 bytes stands before another plane: planes move one by one */
+    KVT_EQ(geom_piece_count(&p), 64);
+    p.storage = KVD_STORAGE_NVFP4;
+    KVT_EQ(geom_piece_count(&p), 16);
+}
+
+static struct geom_pool_spec random_pool(uint64_t *seed) {
+    struct geom_pool_spec p = { 0 };
+    p.storage = (enum kvd_storage)kvt_below(seed, KVD_N_STORAGE);
+    p.order = (enum geom_order)kvt_below(seed, 2);
+    p.arrangement = (enum geom_arrangement)kvt_below(seed, 2);
+    p.n_layers = 1 + kvt_below(seed, 3);
+    p.n_ranks = 1 + kvt_below(seed, 3);
+    p.n_kv_heads = p.n_ranks * (1 + kvt_below(seed, 3));
+    p.head_dim = p.storage == KVD_STORAGE_BF16 ? 1 + kvt_below(seed, 70) : 256;
+    return p;
+}
+
+/* Paints every piece of storage by the address formula; each byte may be painted once (POOL-4, GEOM-6). */
+static void paint(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank, uint8_t *map, uint64_t bytes) {
+    uint64_t twice = 0, outside = 0;
+    for (uint32_t i = 0; i < geom_plane_count(p); i++) {
+        struct geom_plane plane;
+        uint32_t slots = geom_plane_count(p) / p->n_layers;
+        KVT_OK(geom_plane(p, pages, rank, i / slots, (enum geom_slot)(i % slots), &plane, NULL, 0));
+        KVT_EQ(plane.offset % GEOM_ALIGN, 0);
+        KVT_EQ(plane.packed_offset % GEOM_ALIGN, 0);
+        KVT_EQ(plane.n_heads, p->n_kv_heads / p->n_ranks);
+        for (uint32_t g = 0; g < pages; g++)
+            for (uint32_t h = 0; h < plane.n_heads; h++)
+                for (uint32_t o = 0; o < 64; o++) {
+                    uint64_t at = plane.offset + o * plane.nb1 +
+                                  (p->order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3 : g * plane.nb2 + h * plane.nb3);
+                    for (uint64_t k = 0; k < plane.nb1; k++) {
+                        if (at + k >= bytes) outside++;
+                        else if (map[at + k]) twice++;
+                        else map[at + k] = (uint8_t)(1 + g % 200);
+                    }
+                }
+    }
+    KVT_EQ(twice, 0);
+    KVT_EQ(outside, 0);
+}
+
+/* Pieces cover exactly the bytes of their page, and each packed byte once. */
+static void cover(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank, uint32_t page, const uint8_t *map) {
+    uint8_t *packed = calloc(1, geom_packed_bytes(p));
+    uint64_t sum = 0, wrong = 0;
+    for (uint32_t i = 0; i < geom_piece_count(p); i++) {
+        struct geom_piece piece;
+        geom_piece(p, pages, rank, page, i, &piece);
+        sum += piece.bytes;
+        for (uint64_t k = 0; k < piece.bytes; k++) {
+            wrong += map[piece.region_offset + k] != 1 + page % 200;
+            wrong += piece.packed_offset + k >= geom_packed_bytes(p) || packed[piece.packed_offset + k]++;
+        }
+    }
+    KVT_EQ(wrong, 0);
+    KVT_EQ(sum, geom_rank_page_bytes(p));
+    free(packed);
+}
+
+static void pool_4_geom_6_planes_disjoint(void) {
+    uint64_t seed = kvt_seed();
+    for (int round = 0; round < 60; round++) {
+        struct geom_pool_spec p = random_pool(&seed);
+        uint32_t pages = 1 + kvt_below(&seed, 5), rank = kvt_below(&seed, p.n_ranks);
+        uint64_t bytes = geom_region_bytes(&p, pages);
+        uint8_t *map = calloc(1, bytes);
+        paint(&p, pages, rank, map, bytes);
+        for (uint32_t page = 0; page < pages; page++) cover(&p, pages, rank, page, map);
+        free(map);
+    }
+}
+
+/* HOST-2: the packed page is the same for both orders and both arrangements: move a page through it. */
+static void host_2_packed_is_order_free(void) {
+    uint64_t seed = kvt_seed();
+    for (int round = 0; round < 30; round++) {
+        struct geom_pool_spec p = random_pool(&seed);
+        uint32_t pages = 1 + kvt_below(&seed, 5), page = kvt_below(&seed, pages);
+        uint8_t *packed[4];
+        for (unsigned variant = 0; variant < 4; variant++) {
+            p.order = (enum geom_order)(variant & 1);
+            p.arrangement = (enum geom_arrangement)(variant >> 1);
+            packed[variant] = calloc(1, geom_packed_bytes(&p));
+            uint8_t *region = calloc(1, geom_region_bytes(&p, pages));
+            for (uint32_t i = 0; i < geom_plane_count(&p); i++) {
+                struct geom_plane q;
+                uint32_t slots = geom_plane_count(&p) / p.n_layers;
+                geom_plane(&p, pages, 0, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+                for (uint32_t h = 0; h < q.n_heads; h++)
+                    for (uint64_t k = 0; k < q.head_bytes; k++) /* a name for every (plane, head, byte) */
+                        region[q.offset + k + (p.order == GEOM_PAGE_MAJOR ? h * q.nb2 + page * q.nb3 : page * q.nb2 + h * q.nb3)] =
+                            (uint8_t)(i * 53 + h * 17 + k + k / 256 + 1);
+            }
+            for (uint32_t i = 0; i < geom_piece_count(&p); i++) {
+                struct geom_piece piece;
+                geom_piece(&p, pages, 0, page, i, &piece);
+                memcpy(packed[variant] + piece.packed_offset, region + piece.region_offset, piece.bytes);
+            }
+            KVT_EQ_MEM(packed[variant], packed[0], geom_packed_bytes(&p));
+            free(region);
+        }
+        for (unsigned variant = 0; variant < 4; variant++) free(packed[variant]);
+    }
+}
+
+static void view_1_strides_of_planes(void) {
+    uint64_t seed = kvt_seed();
+    char err[256], region[16];
+    for (int round = 0; round < 200; round++) {
+        struct geom_pool_spec p = random_pool(&seed);
+        uint32_t pages = 1 + kvt_below(&seed, 9), layer = kvt_below(&seed, p.n_layers);
+        PagedKVBatchLayerView view;
+        KVT_OK(geom_layer_view(&p, pages, 0, layer, region, &view, err, sizeof err));
+        const kvd_plane_view *planes[4] = { &view.k, &view.v, &view.k_scale, &view.v_scale };
+        for (uint32_t slot = 0; slot < 4; slot++) {
+            struct geom_plane q;
+            if (geom_plane(&p, pages, 0, layer, (enum geom_slot)slot, &q, NULL, 0)) {
+                KVT_TRUE(planes[slot]->base == NULL && planes[slot]->dtype == KVD_DTYPE_NONE);
+                continue;
+            }
+            KVT_EQ((char *)planes[slot]->base - region, q.offset);
+            KVT_EQ(planes[slot]->stride_token, q.nb1);
+            KVT_EQ(planes[slot]->stride_head, p.order == GEOM_PAGE_MAJOR ? q.nb2 : q.nb3);
+            KVT_EQ(planes[slot]->stride_page, p.order == GEOM_PAGE_MAJOR ? q.nb3 : q.nb2);
+        }
+        KVT_TRUE(view.block_tables == NULL);
+        KVT_EQ(view.n_pages, pages);
+        KVT_EQ(view.n_kv_heads, p.n_kv_heads / p.n_ranks);
+        KVT_EQ_I(geom_layer_view(&p, pages, p.n_ranks, layer, region, &view, err, sizeof err), GEOM_E_RANGE);
+        KVT_EQ_I(geom_layer_view(&p, pages, 0, layer, NULL, &view, err, sizeof err), GEOM_E_RANGE);
+    }
+}
+
+static void pool_2_ranks_share_ids(void) {
+    struct geom_pool_spec p = pool(KVD_STORAGE_INT8, 2, 8, 256), alone = pool(KVD_STORAGE_INT8, 2, 2, 256);
+    p.n_ranks = 4;
+    KVT_EQ(geom_region_bytes(&p, 9), geom_region_bytes(&alone, 9));
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct geom_plane a, b;
+        KVT_OK(geom_plane(&p, 9, rank, 1, GEOM_V, &a, NULL, 0));
+        KVT_OK(geom_plane(&alone, 9, 0, 1, GEOM_V, &b, NULL, 0));
+        KVT_EQ(a.rank, rank);
+        KVT_TRUE(a.offset == b.offset && a.nb3 == b.nb3 && a.ordinal == b.ordinal && a.packed_offset == b.packed_offset);
+    }
+}
+
+static void bad_specs_refused(void) {
+    char err[256];
+    struct geom_plane plane = { .offset = 12345 };
+    struct geom_pool_spec ok = pool(KVD_STORAGE_BF16, 2, 4, 64), p;
+#define REFUSED(field, value, code) \
+    (p = ok, p.field = value, KVT_EQ_I(geom_pool_check(&p, err, sizeof err), code), KVT_EQ(geom_plane_count(&p), 0), \
+     KVT_EQ_I(geom_plane(&p, 4, 0, 0, GEOM_K, &plane, err, sizeof err), code), KVT_EQ(plane.offset, 12345))
+    REFUSED(n_layers, 0, GEOM_E_RANGE);
+    REFUSED(n_layers, 1u << 30, GEOM_E_RANGE);
+    REFUSED(n_kv_heads, 0, GEOM_E_RANGE);
+    REFUSED(n_ranks, 0, GEOM_E_RANGE);
+    REFUSED(n_ranks, 9, GEOM_E_RANGE);
+    REFUSED(n_ranks, 3, GEOM_E_UNSUPPORTED);
+    REFUSED(head_dim, 0, GEOM_E_UNSUPPORTED);
+    REFUSED(head_dim, UINT32_MAX, GEOM_E_UNSUPPORTED);
+    REFUSED(order, (enum geom_order)2, GEOM_E_UNSUPPORTED);
+    REFUSED(arrangement, (enum geom_arrangement)2, GEOM_E_UNSUPPORTED);
+    REFUSED(storage, KVD_STORAGE_INT8, GEOM_E_UNSUPPORTED);
+    p = ok;
+    KVT_EQ_I(geom_plane(&p, 0, 0, 0, GEOM_K, &plane, err, sizeof err), GEOM_E_RANGE);
+    KVT_EQ_I(geom_plane(&p, 1u << 31, 0, 0, GEOM_K, &plane, err, sizeof err), GEOM_E_RANGE);
+    KVT_EQ_I(geom_plane(&p, 4, 0, 2, GEOM_K, &plane, err, sizeof err), GEOM_E_RANGE);
+    KVT_EQ_I(geom_plane(&p, 4, 0, 0, (enum geom_slot)4, &plane, NULL, 0), GEOM_E_RANGE);
+    /* The widest spec overflows 64 bits at many pages, and says so instead of wrapping. */
+    p = (struct geom_pool_spec){ .n_layers = 1u << 16, .n_kv_heads = 1u << 16, .head_dim = 1u << 16, .n_ranks = 1 };
+    KVT_OK(geom_pool_check(&p, err, sizeof err));
+    KVT_EQ(geom_region_bytes(&p, 1000000), UINT64_MAX);
+    KVT_EQ_I(geom_plane(&p, 1000000, 0, 0, GEOM_K, &plane, err, sizeof err), GEOM_E_RANGE);
+    char tiny[4];
+    KVT_EQ_I(geom_pool_check(&(struct geom_pool_spec){ 0 }, tiny, sizeof tiny), GEOM_E_UNSUPPORTED);
+    KVT_EQ(strlen(tiny), 3);
+}
+
+/* SRV-4: the digest moves with everything that moves a byte, and with nothing else. */
+static void digest_covers_geometry(void) {
+    struct geom_store_spec base = { .backend = GEOM_MTP, .main = pool(KVD_STORAGE_FP8, 4, 4, 256), .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
+                                    .max_context = 4096, .max_concurrency = 4, .draft_window = 3 };
+    struct geom_layout layout;
+    uint8_t digests[16][32];
+    int n = 0;
+    KVT_OK(geom_layout(&base, 100, &layout, NULL, 0));
+    geom_digest(&base, &layout, digests[n++]);
+    KVT_OK(geom_layout(&base, 101, &layout, NULL, 0));
+    geom_digest(&base, &layout, digests[n++]);
+#define VARIANT(change) \
+    do { \
+        struct geom_store_spec s = base; \
+        change; \
+        KVT_OK(geom_layout(&s, 100, &layout, NULL, 0)); \
+        geom_digest(&s, &layout, digests[n++]); \
+    } while (0)
+    VARIANT(s.main.arrangement = GEOM_RECORD);
+    VARIANT(s.draft.arrangement = GEOM_RECORD);
+    VARIANT(s.main.n_layers = 5);
+    VARIANT(s.main.n_kv_heads = 8);
+    VARIANT((s.main.n_ranks = 2, s.draft.n_ranks = 2));
+    VARIANT((s.main.storage = KVD_STORAGE_INT8, s.draft.storage = KVD_STORAGE_INT8));
+    VARIANT(s.backend = GEOM_OFF);
+    VARIANT(s.max_context = 4095);
+    VARIANT(s.max_concurrency = 3);
+    VARIANT((s.state_bytes = 100, s.state_slots = 4));
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) KVT_TRUE(memcmp(digests[i], digests[j], 32) != 0);
+    n = 0;
+    VARIANT(s.workspace_bytes = 1 << 20);
+    VARIANT((s.persistent_bytes = 5, s.graph_bytes = 7));
+    VARIANT((void)s);
+    KVT_EQ_MEM(digests[0], digests[2], 32);
+    KVT_EQ_MEM(digests[1], digests[2], 32);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(geom_1_closed_profiles), KVT_CASE(geom_2_token_bytes), KVT_CASE(geom_3_plane_extents),
+        KVT_CASE(geom_4_5_dense_strides), KVT_CASE(record_page_is_one_2d_copy), KVT_CASE(pool_4_geom_6_planes_disjoint),
+        KVT_CASE(host_2_packed_is_order_free), KVT_CASE(view_1_strides_of_planes), KVT_CASE(pool_2_ranks_share_ids),
+        KVT_CASE(bad_specs_refused), KVT_CASE(digest_covers_geometry), { 0 },
+    };
+    return kvt_main("geometry", cases, argc, argv);
+}

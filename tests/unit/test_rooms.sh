@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Include directions between rooms: arrows go down only. Also: who may see cuda.h, nng, protobuf and generated code.
+# Usage: test_rooms.sh SOURCE_DIR
+set -u
+cd "$1" || exit 2
+bad=0
+complain() { echo "$1"; bad=$((bad + 1)); }
+
+room_of() { # file -> room
+    case $1 in
+        kvd/store/*) echo kvd/store ;;
+        client/*) echo client ;;
+        *) echo "${1%%/*}" ;;
+    esac
+}
+allowed() { # room -> rooms that it may include from
+    case $1 in
+        cuda) echo "cuda" ;;
+        hostarena) echo "hostarena cuda" ;;
+        proto) echo "proto" ;;
+        kvd/store) echo "kvd/store hostarena cuda" ;;
+        kvd) echo "kvd kvd/store proto hostarena cuda" ;;
+        client) echo "client proto cuda" ;;
+    esac
+}
+
+files=$(find cuda hostarena proto kvd client -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
+[ -n "$files" ] || { echo "no sources found"; exit 2; }
+checked=0
+for file in $files; do
+    room=$(room_of "$file")
+    may=" $(allowed "$room") "
+    for header in $(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+"([^"]+)".*/\1/p' "$file"); do
+        base=$(basename "$header")
+        case $base in *.pb-c.h)
+            case $file in proto/codec*) ;; *) complain "$file includes generated $base; only proto/codec* may" ;; esac
+            continue ;;
+        esac
+        found=$(find cuda hostarena proto kvd client -name "$base" | head -n 1)
+        [ -n "$found" ] || { complain "$file includes \"$header\", which no room has"; continue; }
+        from=$(room_of "$found")
+        checked=$((checked + 1))
+        case $may in *" $from "*) ;; *) complain "$file ($room) includes $base of $from; $room may see:$may" ;; esac
+    done
+    for header in $(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+<([^>]+)>.*/\1/p' "$file"); do
+        case $header in
+            cuda*.h|cublas*.h|mma.h) case $room in cuda) ;; client) case $file in client/demo/*) ;; *) complain "$file sees <$header>" ;; esac ;; *) complain "$file sees <$header>; only cuda/ may" ;; esac ;;
+            nng/*) case $room in kvd|client) ;; *) complain "$file sees <$header>; only kvd/ and client/ may" ;; esac ;;
+            protobuf-c/*) case $file in proto/codec*) ;; *) complain "$file sees <$header>; only proto/codec* may" ;; esac ;;
+            time.h|stdio.h|sys/*|unistd.h|pthread.h|fcntl.h) case $file in kvd/store/*.[ch]) [ "$header" = stdio.h ] || complain "$file sees <$header>: the store has no clock, file or thread" ;; esac ;;
+        esac
+    done
+done
+# The store allocates nothing after init and asks nobody.
+grep -nE '\b(malloc|calloc|realloc|free|fopen|printf|getenv|clock_gettime)[[:space:]]*\(' kvd/store/*.[ch] 2>/dev/null &&
+    complain "kvd/store calls the outside"
+# The public header shows no transport, serialisation or CUDA type.
+grep -nE 'nng_|ProtobufC|cuda_runtime|CUdeviceptr' client/kvd.h proto/kvd_types.h cuda/paged_view.h && complain "a public header shows a private type"
+echo "$checked includes checked, $bad wrong"
+[ "$bad" -eq 0 ]
