@@ -99,13 +99,17 @@ int geom_pool_check(const struct geom_pool_spec *spec, char *err, size_t err_byt
 uint64_t geom_page_bytes(const struct geom_pool_spec *spec);
 uint64_t geom_rank_page_bytes(const struct geom_pool_spec *spec);
 
-/* Bytes of the region of one rank for n_pages, before padding to GEOM_REGION_MIN. */
+/* Bytes of the region of one rank for n_pages, before padding to GEOM_REGION_MIN. Spec must be valid; UINT64_MAX where
+ * the region would not fit 64-bit bytes or 31-bit page ids. */
 uint64_t geom_region_bytes(const struct geom_pool_spec *spec, uint32_t n_pages);
 
 /* Packed host page of one rank: planes in ordinal order, each at 256-byte alignment (HOST-2). */
 uint64_t geom_packed_bytes(const struct geom_pool_spec *spec);
 
-/* A contiguous piece of a page, for copies: walk i in [0, geom_piece_count). */
+/* A contiguous piece of a page, for copies: walk i in [0, geom_piece_count). Pieces never contain padding, so that the
+ * packed bytes are the same for every order and arrangement (HOST-2). Page-major: a piece is a plane, and with records
+ * the whole layer where its planes are multiples of 256 bytes (then pieces are layers, at one pitch on both
+ * sides: one 2-D copy a page). Head-major: a piece is one head of a plane. */
 struct geom_piece {
     uint64_t region_offset; /* in the rank's region */
     uint64_t packed_offset; /* in the rank's packed page */
@@ -138,13 +142,16 @@ struct geom_store_spec {
 };
 
 /* The whole device reservation for a given M, part by part; total is the sum. Offsets are per region, so a
- * layout is these byte counts plus geom_plane(). */
+ * layout is these byte counts plus geom_plane(). Rounding a region up is not affine in M; padding_bytes tops the
+ * rounding of every pool region up to a fixed bound, so that total is (CAP-4). It is charged, never allocated. */
 struct geom_layout {
     uint32_t n_pools;
     uint32_t pages[GEOM_MAX_POOLS];        /* Main M, draft by CAP-5 */
     uint64_t pool_bytes[GEOM_MAX_POOLS];   /* region of a rank, padded */
     uint64_t table_bytes[GEOM_MAX_POOLS];  /* C rows x L entries x 4, padded */
-    uint64_t state_bytes, persistent_bytes, workspace_bytes, graph_bytes;
+    uint64_t state_bytes;                  /* state_slots images at GEOM_ALIGN pitch, padded; 0 where there are none */
+    uint64_t persistent_bytes, workspace_bytes, graph_bytes;
+    uint64_t padding_bytes;
     uint64_t total_bytes;
 };
 

@@ -14,7 +14,7 @@ uint64_t kvt_seed(void) {
         const char *given = getenv("KVT_SEED");
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        the_seed = given ? strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec * 2654435761u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid();
+        the_seed = given ? (uint64_t)strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec * 2654435761u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid();
         seed_set = true;
         printf("seed %" PRIu64 " (give it back with -s or KVT_SEED)\n", the_seed);
     }
