@@ -54,6 +54,7 @@ struct device_config {
     uint32_t index;
     const char *name_prefix; /* of shared-memory objects, "/kvd-1a2b3c4d-"; copied */
     uint64_t memory_bytes;   /* host backend: the size it claims to have; ignored by CUDA */
+    uint32_t shm_mode;       /* host backend: permission bits of its shared-memory objects, 0 = 0600 */
 };
 
 /* A whole-page copy between two page groups of one pool on this device (COW tails). bytes follow the pool's spec. */
@@ -102,11 +103,14 @@ void device_region_export(const struct device_region *region, struct device_expo
 void *device_region_address(const struct device_region *region); /* in this process */
 
 /* Starts a batch. inline_done: true when it has already completed (host backend with little to copy), so that the
- * caller need not wait; else device_poll tells. Tickets increase by one a batch. */
+ * caller need not wait; else device_poll tells. Tickets increase by one a batch, from 1. */
 int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
                   bool *ret_inline_done, char *err, size_t err_bytes);
 /* Highest ticket such that it and all before it are complete. Never blocks. -EIO: the device is lost. */
 int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
+/* A non-blocking eventfd that becomes readable when a ticket completes that was not done inline. Read its 8 bytes to rearm it,
+ * then device_poll. It belongs to the device; poll it from any thread. */
+int device_event_fd(struct device *device);
 
 /* ---- consumer side ---------------------------------------------------------------------- */
 
