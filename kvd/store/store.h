@@ -110,7 +110,12 @@ uint64_t store_revision(const struct store *store);
 
 /* ---- activation (ACT-*) ---------------------------------------------------------------------- */
 
-/* Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move; trailing pages past
+/* Entitlement of a pool, in pages (SPACE-3). out = min(max_output_tokens, S - prompt + 1); the ceiling is T = prompt + out - 1 tokens,
+ * min(S, T + draft_window - 1) in an MTP pool. Without lease growth the entitlement is pages(ceiling). With it: the prompt, a window
+ * W = max(lease_window, prefill_chunk) and the cushion = ceil((widest_verify + draft_window + 2)/64) + 1 pages, that is
+ * min(pages(ceiling), pages(min(S, prompt + W [+ draft_window - 1 for MTP])) + cushion).
+ *
+ * Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move; trailing pages past
  * frontier are dropped). The store still copies a tail whenever another reference to it survives (ACT-3). */
 struct store_activation {
     store_cont from;
@@ -158,18 +163,22 @@ struct store_plan {
     enum store_feasibility feasibility;
     uint64_t revision;
     struct store_need pages[STORE_MAX_POOLS]; /* available counts what the victims would free */
-    struct store_need rows, sequences, state_slots, membership;
+    struct store_need rows, sequences, state_slots, membership; /* rows: one in every pool; membership: entries, in whole chunks */
     uint32_t entitlement[STORE_MAX_POOLS];    /* pages the sequence would be guaranteed */
     uint32_t shared_pages[STORE_MAX_POOLS];   /* taken over without cost */
     uint32_t copied_columns[STORE_MAX_POOLS]; /* COW tail */
-    uint32_t freed_pages[STORE_MAX_POOLS];    /* by the victims jointly */
+    uint32_t freed_pages[STORE_MAX_POOLS];    /* by the victims jointly, with what a moved source drops */
 };
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
                           struct store_refusal *refusal);
 
 /* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but intact. The row
- * mirror is filled. commit publishes it (victims go, a moved source becomes the sequence); abort restores the full inactive state
- * (exception: where not one free page was left for a tail copy, victims were overwritten by it and are gone; abort reports how many). */
+ * mirror is filled. commit publishes it (victims go, a moved source becomes the sequence) and cannot be short of anything; abort restores
+ * the full inactive state. What only the victims (or the dropped pages of a moved source) will free is owed until commit: not in `reserved`
+ * yet; and entries mapped past the free pages name pages that victims hold until then (nobody may write them before commit).
+ * Exception: where there were not enough free pages (or membership chunks) for the tail copies, the victims are released at begin and are
+ * gone; abort reports how many. Victims may contain a moved source (it goes anyhow). A moved source must have no other activation in
+ * flight and no fork still reading its state slot (STORE_E_STATE); with state a frontier must be the source's own (CONT-4). */
 int store_activate_begin(struct store *store, const struct store_activation *want, struct store_activated *ret_activated,
                          struct store_refusal *refusal);
 int store_activate_commit(struct store *store, store_seq seq, struct store_refusal *refusal);
@@ -178,10 +187,15 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
 /* ---- round boundary --------------------------------------------------------------------------- */
 
 /* One sequence's boundary, in this order a pool: commit, truncate, keep (trim), lease growth, ensure. STORE_NONE = not asked. All of it, in
- * all pools, or nothing. */
+ * all pools, or nothing.
+ * Lease growth, each pool on its own: a pool is thin when max(min(pages(committed) + cushion, pages(ceiling)), pages(ensure)) is more than
+ * the entitlement; an ensure past pages(ceiling) is refused (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes
+ * min(pages(ceiling), max(entitlement, pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that; if the last
+ * is refused too, the result is bounded: pages are mapped as far as the entitlement reaches. Several bounded pools: the nearest frontier. */
 struct store_round_pool {
     uint32_t commit;   /* new committed frontier, >= the old one, <= membership * 64 (SPACE-6) */
-    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or into a shared page */
+    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or into a shared page.
+                        * Pages stay mapped: `keep` gives them back */
     uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation (SPACE-7) */
     uint32_t ensure;   /* tokens that must be mapped: lower bound (SPACE-5) */
 };
@@ -193,7 +207,8 @@ struct store_round_item {
 };
 struct store_round_result {
     struct store_refusal refusal; /* code STORE_OK: applied */
-    bool bounded;             /* lease growth refused: the request ends at bounded_frontier (SPACE-4); everything else was applied */
+    bool bounded;             /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens (SPACE-4);
+                               * everything else was applied */
     uint32_t bounded_pool, bounded_frontier;
     struct store_pool_view pool[STORE_MAX_POOLS];
 };
@@ -219,7 +234,8 @@ struct store_checkpointed {
     uint32_t shared_pages[STORE_MAX_POOLS];
 };
 /* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the sequence goes on.
- * The continuation is invisible until commit. Needs every full Main page named and the tail's tokens, equal frontiers in all pools, and,
+ * The continuation is invisible until commit. Several may be in flight, and the sequence may finish or end meanwhile: the pages and the slot
+ * that are copied from stay pinned until commit or abort, and until then the sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal frontiers in all pools, and,
  * with state, state_frontier == committed. */
 int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_tail *tail, uint32_t retention,
                            struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal);
@@ -249,7 +265,7 @@ struct store_candidate {
     store_cont cont;
     uint32_t matched_pages;   /* leading full pages whose digests match */
     uint32_t frontier;        /* of the continuation */
-    bool exact_pages;         /* its full pages are exactly the matched ones: tail says whether it matches further */
+    bool exact_pages;         /* its full pages are exactly the matched ones and its tail is known: tail says whether it matches further */
     struct store_tail tail;   /* n == 0 unless exact_pages */
     uint32_t retention;
 };
@@ -291,11 +307,12 @@ uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t p
 int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
                         struct store_refusal *refusal);
 
+/* quarantined: pages that quarantined sequences could write (held by them alone). shared: pages with several references. */
 struct store_pool_stats { uint32_t capacity, allocated, reserved, available, quarantined, shared; uint32_t rows_used; };
 struct store_stats {
     struct store_pool_stats pool[STORE_MAX_POOLS];
     uint32_t sequences, continuations, continuation_limit, state_slots_used;
-    uint64_t membership_used, membership_limit;
+    uint64_t membership_used, membership_limit; /* entries in whole chunks, reserved ones included */
     uint64_t operations, revision;
 };
 void store_get_stats(const struct store *store, struct store_stats *ret_stats);
