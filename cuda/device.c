@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dispatch to the backends, and the checks that do not depend on one.
+ */
+#include "device.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device_backend.h"
+
+int device_refuse(int code, char *err, size_t err_bytes, const char *format, ...) {
+    if (err && err_bytes) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err, err_bytes, format, args);
+        va_end(args);
+    }
+    return code;
+}
+
+static const struct device_backend *cuda_backend(void) {
+#ifdef KVD_HAVE_CUDA_BACKEND
+    return &device_cuda_backend;
+#else
+    return NULL;
+#endif
+}
+
+bool device_cuda_available(char *err, size_t err_bytes) {
+    const struct device_backend *backend = cuda_backend();
+    if (backend) return backend->available(err, err_bytes);
+    device_refuse(0, err, err_bytes, "this build has no CUDA backend");
+    return false;
+}
+
+int device_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
+    switch (config->kind) {
+    case DEVICE_HOST:
+        return device_host_backend.open(config, ret_device, err, err_bytes);
+    case DEVICE_CUDA:
+        if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
+        return device_refuse(-ENODEV, err, err_bytes,
+                             "device %u is a CUDA device and this build has no CUDA backend: use a host device or a CUDA build",
+                             config->index);
+    default:
+        return device_refuse(-EINVAL, err, err_bytes, "device kind %u is unknown: use host (0) or cuda (1)",
+                             (unsigned)config->kind);
+    }
+}
+
+void device_close(struct device *device) {
+    if (device) device->backend->close(device);
+}
+
+void device_identify(const struct device *device, struct device_identity *ret_identity) {
+    device->backend->identify(device, ret_identity);
+}
+
+int device_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes) {
+    return device->backend->free_bytes(device, ret_bytes, err, err_bytes);
+}
+
+static bool label_ok(const char *label) {
+    return label && *label && label[strspn(label, "abcdefghijklmnopqrstuvwxyz0123456789-")] == '\0';
+}
+
+int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
+                      struct device_region **ret_region, char *err, size_t err_bytes) {
+    if (!label_ok(label))
+        return device_refuse(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
+    if (bytes == 0 || bytes > INT64_MAX)
+        return device_refuse(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label, bytes);
+    return device->backend->region_new(device, label, bytes, fill, ret_region, err, err_bytes);
+}
+
+void device_region_free(struct device_region *region) {
+    if (region) region->device->backend->region_free(region);
+}
+
+void device_region_export(const struct device_region *region, struct device_export *ret_export) {
+    region->device->backend->region_export(region, ret_export);
+}
+
+void *device_region_address(const struct device_region *region) {
+    return region->device->backend->region_address(region);
+}
+
+/* ---- batches ------------------------------------------------------------------------------ */
+
+static int check_copy(const struct device *device, const struct device_page_copy *copy, uint32_t i, char *err,
+                      size_t err_bytes) {
+    char why[160];
+    if (!copy->spec || !copy->region || copy->region->device != device)
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u has no spec, or a region of another device", i);
+    if (geom_pool_check(copy->spec, why, sizeof why))
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u: %s", i, why);
+    if (copy->rank >= copy->spec->n_ranks || copy->n_pages == 0 || copy->src >= copy->n_pages ||
+        copy->dst >= copy->n_pages)
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u of page %u to %u, rank %u: the pool has %u pages, %u ranks", i,
+                             copy->src, copy->dst, copy->rank, copy->n_pages, copy->spec->n_ranks);
+    if (copy->columns == 0 || copy->columns > KVD_PAGE_TOKENS)
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u of %u columns: a page has 1..%d", i, copy->columns,
+                             KVD_PAGE_TOKENS);
+    uint64_t need = geom_region_bytes(copy->spec, copy->n_pages);
+    if (need > copy->region->bytes)
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u: a pool of %" PRIu64 " bytes in a region of %" PRIu64, i, need,
+                             copy->region->bytes);
+    return 0;
+}
+
+static int check_write(const struct device *device, const struct device_table_write *write, uint32_t i, char *err,
+                       size_t err_bytes) {
+    if (!write->region || write->region->device != device || (write->count && !write->values))
+        return device_refuse(-EINVAL, err, err_bytes, "table write %u has no values, or a region of another device", i);
+    uint64_t bytes = (uint64_t)write->count * sizeof(int32_t);
+    if (write->offset % sizeof(int32_t) || write->offset > write->region->bytes ||
+        bytes > write->region->bytes - write->offset)
+        return device_refuse(-EINVAL, err, err_bytes,
+                             "table write %u of %u entries at byte %" PRIu64 ": the region has %" PRIu64
+                             " bytes, entries start at multiples of 4",
+                             i, write->count, write->offset, write->region->bytes);
+    return 0;
+}
+
+int device_check_batch(const struct device *device, const struct device_batch *batch, char *err, size_t err_bytes) {
+    int r = 0;
+    if ((batch->n_copies && !batch->copies) || (batch->n_writes && !batch->writes))
+        return device_refuse(-EINVAL, err, err_bytes, "the batch counts copies or writes that it does not hold");
+    for (uint32_t i = 0; !r && i < batch->n_copies; i++) r = check_copy(device, &batch->copies[i], i, err, err_bytes);
+    for (uint32_t i = 0; !r && i < batch->n_writes; i++) r = check_write(device, &batch->writes[i], i, err, err_bytes);
+    return r;
+}
+
+int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
+                  bool *ret_inline_done, char *err, size_t err_bytes) {
+    int r = device_check_batch(device, batch, err, err_bytes);
+    return r ? r : device->backend->submit(device, batch, ret_ticket, ret_inline_done, err, err_bytes);
+}
+
+int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes) {
+    return device->backend->poll(device, ret_done, err, err_bytes);
+}
+
+int device_event_fd(struct device *device) { return device->backend->event_fd(device); }
+
+/* ---- consumer side ------------------------------------------------------------------------ */
+
+int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
+                  struct device_import **ret_import, char *err, size_t err_bytes) {
+    if (exported->bytes == 0 || exported->bytes > INT64_MAX)
+        return device_refuse(-EINVAL, err, err_bytes, "the export names %" PRIu64 " bytes: a region has 1..2^63-1",
+                             exported->bytes);
+    switch (exported->kind) {
+    case DEVICE_EXPORT_SHM:
+        return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
+    case DEVICE_EXPORT_CUDA_IPC:
+        if (cuda_backend()) return cuda_backend()->import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
+        return device_refuse(-ENODEV, err, err_bytes,
+                             "the region is CUDA memory and this build has no CUDA backend: use a CUDA build of the library");
+    default:
+        return device_refuse(-EINVAL, err, err_bytes, "export kind %u is unknown: the owner is of a newer version",
+                             exported->kind);
+    }
+}
+
+void *device_import_address(const struct device_import *import) { return import->backend->import_address(import); }
+
+void device_unimport(struct device_import *import) {
+    if (import) import->backend->unimport(import);
+}
