@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "e2e.h"
+
+#ifndef KVD_BINARY
+#error "KVD_BINARY names the daemon under test"
+#endif
+
+double e2e_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool e2e_until(bool (*check)(void *), void *argument, double seconds, double *ret_elapsed_ms) {
+    double begin = e2e_now();
+    bool ok;
+    while (!(ok = check(argument)) && e2e_now() - begin < seconds * E2E_SLOW) sched_yield();
+    if (ret_elapsed_ms) *ret_elapsed_ms = (e2e_now() - begin) * 1e3;
+    return ok;
+}
+
+static uint32_t or(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
+
+static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) {
+    FILE *f = fopen(d->config, "w");
+    if (!f) return false;
+    fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\n", d->socket);
+    for (uint32_t r = 0; r < or(s->ranks, 1); r++) fprintf(f, "device.%u = host:%u\n", r, r);
+    fprintf(f, "memory = 1GiB\n\n[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\n", or(s->layers, 2),
+            or(s->kv_heads, 2), or(s->head_dim, 64), s->profile ? s->profile : "bf16");
+    fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or(s->max_context, 4096),
+            or(s->max_concurrency, 8), s->backend ? s->backend : "off");
+    if (s->draft_window) fprintf(f, "draft_window = %u\n", s->draft_window);
+    fprintf(f, "\n[capacity]\ntokens = %u\n\n[lease]\ngrowth = %s\nmap_ahead = %u\n", or(s->capacity_tokens, 16384),
+            s->lease_growth ? "yes" : "no", s->map_ahead);
+    if (s->lease_window) fprintf(f, "window = %u\n", s->lease_window);
+    if (s->more) fprintf(f, "\n%s\n", s->more);
+    return fclose(f) == 0;
+}
+
+static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *notify_path, int output) {
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    if (notify >= 0) setenv("NOTIFY_SOCKET", notify_path, 1);
+    else unsetenv("NOTIFY_SOCKET");
+    dup2(output, 1);
+    dup2(output, 2);
+    int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    for (int fd = 3; fd < 256; fd++) close(fd);
+    execl(KVD_BINARY, "kvd", "--config", d->config, (char *)NULL);
+    _exit(127);
+}
+
+static void show_log(const struct e2e_daemon *d) {
+    char line[512];
+    FILE *f = fopen(d->log, "r");
+    while (f && fgets(line, sizeof line, f)) printf("    kvd: %s", line);
+    if (f) fclose(f);
+}
+
+/* Waits for READY=1, or for the daemon to exit. */
+static bool wait_ready(struct e2e_daemon *d, int notify) {
+    double end = e2e_now() + 20 * E2E_SLOW;
+    char text[256];
+    while (e2e_now() < end) {
+        struct pollfd p = { .fd = notify, .events = POLLIN };
+        if (poll(&p, 1, 50) == 1) {
+            ssize_t n = recv(notify, text, sizeof text - 1, 0);
+            text[n > 0 ? n : 0] = 0;
+            if (strstr(text, "READY=1")) return true;
+        }
+        if (waitpid(d->pid, NULL, WNOHANG) == d->pid) {
+            d->pid = 0;
+            return false;
+        }
+    }
+    return false;
+}
+
+bool e2e_daemon_restart(struct e2e_daemon *d) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/notify", d->dir);
+    unlink(path);
+    int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    bool ok = notify >= 0 && log >= 0 && bind(notify, (struct sockaddr *)&address, sizeof address) == 0;
+    if (ok) {
+        d->pid = spawn_daemon(d, notify, path, log);
+        ok = d->pid > 0 && wait_ready(d, notify);
+    }
+    if (!ok) show_log(d);
+    if (log >= 0) close(log);
+    if (notify >= 0) close(notify);
+    unlink(path);
+    return KVT_TRUE(ok);
+}
+
+bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
+    static const struct e2e_setup none;
+    memset(d, 0, sizeof *d);
+    snprintf(d->dir, sizeof d->dir, "/tmp/kvd-e2e-XXXXXX");
+    if (!mkdtemp(d->dir)) return KVT_TRUE(false);
+    snprintf(d->socket, sizeof d->socket, "%s/kvd.sock", d->dir);
+    snprintf(d->config, sizeof d->config, "%s/kvd.conf", d->dir);
+    snprintf(d->log, sizeof d->log, "%s/log", d->dir);
+    return KVT_TRUE(write_config(d, setup ? setup : &none)) && e2e_daemon_restart(d);
+}
+
+int e2e_daemon_try(struct e2e_daemon *d, char *text, size_t bytes) {
+    int pipes[2], status = -1;
+    if (pipe2(pipes, O_CLOEXEC)) return -1;
+    pid_t pid = spawn_daemon(d, -1, NULL, pipes[1]);
+    close(pipes[1]);
+    size_t n = 0;
+    ssize_t got;
+    while (n + 1 < bytes && (got = read(pipes[0], text + n, bytes - 1 - n)) > 0) n += (size_t)got;
+    text[n] = 0;
+    close(pipes[0]);
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int e2e_daemon_stop(struct e2e_daemon *d, int signal) {
+    int status = 0;
+    if (!d->pid) return -1;
+    kill(d->pid, signal);
+    waitpid(d->pid, &status, 0);
+    d->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static unsigned count_entries(const char *dir, const char *prefix) {
+    DIR *listing = opendir(dir);
+    unsigned n = 0;
+    for (struct dirent *e; listing && (e = readdir(listing));)
+        if (e->d_name[0] != '.' && strncmp(e->d_name, prefix, strlen(prefix)) == 0) n++;
+    if (listing) closedir(listing);
+    return n;
+}
+
+unsigned e2e_fd_count(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    return count_entries(path, "");
+}
+
+uint64_t e2e_rss_bytes(pid_t pid) {
+    char path[64];
+    unsigned long size = 0, resident = 0;
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%lu %lu", &size, &resident) != 2) resident = 0;
+        fclose(f);
+    }
+    return (uint64_t)resident * 4096;
+}
+
+/* The daemon says in its log which prefix its shared memory has; to stay independent of that, count every kvd object that the daemon (or nobody any
+ * more) has: tests run one daemon at a time each, so compare before and after. */
+unsigned e2e_shm_count(const struct e2e_daemon *d) {
+    kvd_client *c = e2e_connect(d, KVD_ROLE_OBSERVER, "shm-count");
+    struct kvd_store_info *info = calloc(1, sizeof *info);
+    unsigned n = 0;
+    if (c && info && kvd_describe(c, info, NULL) == KVD_OK) {
+        char prefix[KVD_NAME_BYTES];
+        snprintf(prefix, sizeof prefix, "%s", info->pool[0].planes[0].shm_name + 1);
+        char *dash = strchr(prefix, '-'); /* kvd-<instance>-... */
+        dash = dash ? strchr(dash + 1, '-') : NULL;
+        if (dash) dash[1] = 0;
+        n = count_entries("/dev/shm", prefix);
+    }
+    free(info);
+    kvd_disconnect(c);
+    return n;
+}
+
+static void remove_dir(const char *dir) {
+    char path[400];
+    DIR *listing = opendir(dir);
+    for (struct dirent *e; listing && (e = readdir(listing));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        unlink(path);
+    }
+    if (listing) closedir(listing);
+    rmdir(dir);
+}
+
+void e2e_daemon_free(struct e2e_daemon *d) {
+    if (d->pid) {
+        KVT_EQ_I(e2e_daemon_stop(d, SIGTERM), 0);
+        KVT_FALSE(access(d->socket, F_OK) == 0);
+    }
+    if (d->dir[0]) remove_dir(d->dir);
+}
+
+kvd_client *e2e_connect(const struct e2e_daemon *d, enum kvd_role role, const char *name) {
+    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = d->socket, .role = role, .name = name,
+                                           .timeout_ms = 5000 * E2E_SLOW };
+    struct kvd_error error = { 0 };
+    kvd_client *client = NULL;
+    if (!KVT_EQ(kvd_connect(&options, &client, &error), KVD_OK)) printf("    %s\n", error.message);
+    return client;
+}
+
+bool e2e_same_resources(const struct kvd_stats *a, const struct kvd_stats *b) {
+    bool same = a->sequences == b->sequences && a->continuations == b->continuations && a->groups == b->groups &&
+                a->state_slots_used == b->state_slots_used && a->membership_used == b->membership_used;
+    for (uint32_t i = 0; i < a->n_pools; i++) same = same && memcmp(&a->pool[i], &b->pool[i], sizeof a->pool[i]) == 0;
+    return same;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * End-to-end support: a real kvd in a directory of its own, and puppets: separate processes that speak libkvd on command, so that a
+ * test can kill, stop and abandon them at exact points.
+ *
+ * Nothing here sleeps to synchronise: the daemon's readiness comes by its NOTIFY_SOCKET datagram, a puppet's by its answer; conditions that another
+ * process brings about are polled through the protocol until a deadline (e2e_until).
+ */
+#ifndef KVD_E2E_H
+#define KVD_E2E_H
+
+#include <sys/types.h>
+
+#include "kvd.h"
+#include "kvt.h"
+
+/* ---- daemon ------------------------------------------------------------------------------- */
+
+struct e2e_daemon {
+    pid_t pid;           /* 0: not running */
+    char dir[96];        /* temporary; removed by e2e_daemon_free */
+    char socket[128];
+    char config[128];
+    char log[128];
+};
+
+/* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
+struct e2e_setup {
+    const char *profile;         /* "bf16" */
+    uint32_t layers, kv_heads, head_dim;
+    uint32_t max_context, max_concurrency, capacity_tokens;
+    const char *backend;         /* "off", "mtp" */
+    uint32_t draft_window, ranks, map_ahead;
+    bool lease_growth;
+    uint32_t lease_window;
+    const char *more;            /* lines appended to the configuration */
+};
+
+/* Writes the configuration and starts kvd; true when it said READY. On failure prints its log. */
+bool e2e_daemon_start(struct e2e_daemon *daemon, const struct e2e_setup *setup);
+/* Starts it again on the same directory and configuration. */
+bool e2e_daemon_restart(struct e2e_daemon *daemon);
+/* Runs the kvd binary with the configuration to its end (no readiness): exit status, output into text. */
+int e2e_daemon_try(struct e2e_daemon *daemon, char *text, size_t bytes);
+/* SIGTERM and wait: exit status; SIGKILL: -SIGKILL. */
+int e2e_daemon_stop(struct e2e_daemon *daemon, int signal);
+/* Stops if needed, checks that nothing is left (shared memory, socket), removes the directory. */
+void e2e_daemon_free(struct e2e_daemon *daemon);
+/* Of the daemon's process. */
+unsigned e2e_fd_count(pid_t pid);
+uint64_t e2e_rss_bytes(pid_t pid);
+unsigned e2e_shm_count(const struct e2e_daemon *daemon); /* shared-memory objects of this instance */
+
+kvd_client *e2e_connect(const struct e2e_daemon *daemon, enum kvd_role role, const char *name);
+/* Stats checked for equality of what must return to where it was: pages, rows, sequences, sessions. */
+bool e2e_same_resources(const struct kvd_stats *a, const struct kvd_stats *b);
+
+/* Polls check() until true or until seconds have passed. Returns the last answer; elapsed_ms may be NULL. */
+bool e2e_until(bool (*check)(void *), void *argument, double seconds, double *ret_elapsed_ms);
+double e2e_now(void); /* seconds, CLOCK_MONOTONIC */
+
+/* 1, or more where a sanitizer slows everything: multiply time bounds and divide loop counts. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define E2E_SLOW 10
+#else
+#define E2E_SLOW 1
+#endif
+
+/* ---- puppets ------------------------------------------------------------------------------- */
+
+enum puppet_op {
+    PUPPET_CONNECT = 1, /* role, rank, name, timeout_ms -> session */
+    PUPPET_ATTACH,      /* rank */
+    PUPPET_ACTIVATE, PUPPET_PLAN, PUPPET_ROUND, PUPPET_CHECKPOINT, PUPPET_FINISH, PUPPET_RELEASE, PUPPET_YIELD,
+    PUPPET_NAME,        /* tokens [0, n) of stream `seed` as the chain; names full pages [first, n/64) */
+    PUPPET_FIND,        /* chain of stream `seed`, n tokens */
+    PUPPET_WRITE,       /* writes the bytes of columns [from, to) of `seed`'s content into `row` of pool */
+    PUPPET_CHECK,       /* compares them: status OK or DATA_LOSS */
+    PUPPET_STATS, PUPPET_SUBSCRIBE, PUPPET_EVENT, PUPPET_RECONNECT, PUPPET_DISCONNECT,
+    PUPPET_FORK         /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
+};
+
+struct puppet_call {
+    enum puppet_op op;
+    uint32_t role, rank, timeout_ms, pool, row, from, to, n, first, mask;
+    uint64_t seed;
+    char socket[128], name[KVD_NAME_BYTES];
+    struct kvd_activation activation;
+    struct kvd_round_item items[4];
+    struct kvd_checkpoint checkpoint;
+    struct kvd_finish finish;
+    kvd_continuation continuation;
+    kvd_sequence sequence;
+};
+struct puppet_answer {
+    enum kvd_status status;
+    char message[KVD_MESSAGE_BYTES];
+    kvd_session_id session;
+    uint64_t epoch;
+    struct kvd_activated activated;
+    struct kvd_plan plan;
+    struct kvd_round_result results[4];
+    struct kvd_checkpointed checkpointed;
+    struct kvd_finished finished;
+    struct kvd_hit hits[8];
+    struct kvd_stats stats;
+    struct kvd_event event;
+    uint32_t n;
+};
+
+struct puppet { pid_t pid; int fd; };
+
+bool puppet_start(struct puppet *puppet);
+/* One call, one answer. false when the puppet died. */
+bool puppet_do(struct puppet *puppet, const struct puppet_call *call, struct puppet_answer *ret_answer);
+/* The halves, for calls that hang on purpose. receive waits up to seconds. */
+bool puppet_send(struct puppet *puppet, const struct puppet_call *call);
+bool puppet_receive(struct puppet *puppet, struct puppet_answer *ret_answer, double seconds);
+/* SIGKILL and reap. */
+void puppet_kill(struct puppet *puppet);
+
+/* Conveniences: they check that the call succeeded (a failed check is recorded) and return the interesting part. */
+kvd_session_id puppet_connect(struct puppet *puppet, const struct e2e_daemon *daemon, enum kvd_role role, uint32_t rank);
+bool puppet_attach(struct puppet *puppet, uint32_t rank);
+
+/* ---- content --------------------------------------------------------------------------------- */
+
+/* Token i of a stream: infinite and deterministic. */
+uint32_t e2e_token(uint64_t seed, uint32_t i);
+/* A stream that equals `base` up to token `fork` and differs from there. */
+uint64_t e2e_stream(uint32_t base, uint32_t fork, uint16_t branch);
+/* Pushes tokens [0, n) of the stream on a new chain. */
+kvd_chain *e2e_chain(uint64_t seed, uint32_t n);
+void e2e_tokens(uint64_t seed, uint32_t n, uint32_t *ret_tokens);
+void e2e_tail(uint64_t seed, uint32_t n, struct kvd_tail *ret_tail);
+/* The KV bytes of a position depend on every token up to it, so that wrong sharing shows. Writes or compares columns [from, to) of one row in all layers
+ * and planes of a pool. check: number of wrong bytes. */
+void e2e_write_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
+uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
+
+#endif
