@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Maps of the replies, on struct msg_reply, and of the event. The first row of every reply is its header: the codec stops there unless the
+ * status is OK.
+ */
+#include "codec_internal.h"
+#include "kvd.pb-c.h"
+
+#define STATUS_SAME(name, code, text) _Static_assert((int)KVD__V1__STATUS__STATUS_##name == (code), "status of kvd.proto and kvd_types.h");
+KVD_STATUS_LIST(STATUS_SAME)
+#undef STATUS_SAME
+_Static_assert((int)KVD__V1__FEASIBILITY__FEASIBILITY_BLOCKED == KVD_BLOCKED &&
+                   (int)KVD__V1__FEASIBILITY__FEASIBILITY_INFEASIBLE == KVD_INFEASIBLE,
+               "feasibilities of kvd.proto and kvd_types.h");
+_Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
+                   (int)KVD__V1__EVENT_KIND__EVENT_BOUNDED == KVD_EVENT_BOUNDED &&
+                   (int)KVD__V1__EVENT_KIND__EVENT_SESSION_LOST == KVD_EVENT_SESSION_LOST &&
+                   (int)KVD__V1__EVENT_KIND__EVENT_SEQUENCE_ENDED == KVD_EVENT_SEQUENCE_ENDED &&
+                   (int)KVD__V1__EVENT_KIND__EVENT_DRAINING == KVD_EVENT_DRAINING,
+               "events of kvd.proto and kvd_types.h");
+
+/* ---- structs ------------------------------------------------------------------------------------------- */
+
+#define PB Kvd__V1__ReplyHeader
+#define T struct msg_reply
+static const struct codec_field header_fields[] = {
+    U32_IN(status, status, KVD_OK, KVD_UNAUTHENTICATED), TEXT(message, message), U64(epoch, epoch)};
+const struct codec_map codec_reply_header_map = CODEC_TABLE(kvd__v1__reply_header__descriptor, header_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__RegionInfo
+#define T struct kvd_region_info
+static const struct codec_field region_fields[] = {
+    U32_IN(kind, kind, 0, KVD__V1__REGION_KIND__REGION_CUDA_IPC),
+    U64(bytes, bytes),
+    NAME(shm_name, shm_name),
+    BYTES(ipc_handle, ipc_handle),
+    BYTES(uuid, uuid),
+    U64(owner_pid, owner_pid),
+    U64(local_address, local_address),
+};
+static const struct codec_map region_map = CODEC_TABLE(kvd__v1__region_info__descriptor, region_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__PoolInfo
+#define T struct kvd_pool_info
+static const struct codec_field pool_info_fields[] = {
+    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_K8V4),
+    U32_IN(order, order, 0, KVD__V1__PLANE_ORDER__ORDER_HEAD_MAJOR),
+    U32_IN(arrangement, arrangement, 0, KVD__V1__ARRANGEMENT__ARRANGEMENT_RECORD),
+    U32(n_layers, n_layers),
+    U32(n_kv_heads, n_kv_heads),
+    U32(head_dim, head_dim),
+    U32_IN(n_ranks, n_ranks, 0, KVD_MAX_RANKS),
+    U32(pages, pages),
+    U64(page_bytes, page_bytes),
+    SUBS_CUT(planes, planes, region_map),
+    SUBS_CUT(table, table, region_map),
+};
+static const struct codec_map pool_info_map = CODEC_TABLE(kvd__v1__pool_info__descriptor, pool_info_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__StoreInfo
+#define T struct kvd_store_info
+static const struct codec_field store_fields[] = {
+    NAME(name, name),
+    U32_IN(backend, backend, 0, KVD__V1__BACKEND__BACKEND_DFLASH),
+    U32(max_context, max_context),
+    U32(max_concurrency, max_concurrency),
+    U32(row_entries, row_entries),
+    U32(draft_window, draft_window),
+    U32(map_ahead, map_ahead),
+    U64(state_bytes, state_bytes),
+    U64(capacity_tokens, capacity_tokens),
+    BOOL(lease_growth, lease_growth),
+    BYTES(geometry, geometry.bytes),
+    SUBS(pool, pool, n_pools, pool_info_map),
+};
+static const struct codec_map store_map = CODEC_TABLE(kvd__v1__store_info__descriptor, store_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__PlaneInfo
+#define T struct kvd_plane_info
+static const struct codec_field plane_fields[] = {
+    U32(ordinal, ordinal),
+    U32(layer, layer),
+    U32_IN(slot, slot, 0, KVD__V1__PLANE_SLOT__SLOT_V_SCALE),
+    U32_IN(dtype, dtype, 0, KVD__V1__ELEMENT_TYPE__ELEMENT_F16),
+    U32(extent, extent),
+    U32(n_heads, n_heads),
+    U64(offset, offset),
+    U64(nb0, nb0),
+    U64(nb1, nb1),
+    U64(nb2, nb2),
+    U64(nb3, nb3),
+};
+static const struct codec_map plane_map = CODEC_TABLE(kvd__v1__plane_info__descriptor, plane_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__Need
+#define T struct kvd_need
+static const struct codec_field need_fields[] = {U64(needed, needed), U64(available, available), U64(short_by, short_by)};
+static const struct codec_map need_map = CODEC_TABLE(kvd__v1__need__descriptor, need_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__PoolPlace
+#define T struct kvd_pool_place
+static const struct codec_field place_fields[] = {
+    U32(row, row),
+    U32(membership, membership),
+    U32(entitlement, entitlement),
+    U32(committed, committed),
+    U32(protected_frontier, protected_frontier),
+    U32(slice_begin, slice_begin),
+    U32(slice_count, slice_count),
+};
+static const struct codec_map place_map = CODEC_TABLE(kvd__v1__pool_place__descriptor, place_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__Candidate
+#define T struct kvd_candidate
+static const struct codec_field candidate_fields[] = {
+    HANDLE(continuation, continuation),
+    U32(matched_pages, matched_pages),
+    U32(frontier, frontier),
+    U32(retention, retention),
+    BOOL(exact_pages, exact_pages),
+    U32(restore_pages, restore_pages),
+    U32S(tail, tail.tokens, tail.n),
+};
+static const struct codec_map candidate_map = CODEC_TABLE(kvd__v1__candidate__descriptor, candidate_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__ContinuationInfo
+#define T struct kvd_continuation_info
+static const struct codec_field continuation_fields[] = {
+    HANDLE(continuation, continuation),
+    U32(frontier, frontier),
+    U32(named_pages, named_pages),
+    U32(retention, retention),
+    U32(sharers, sharers),
+    BOOL(tail_named, tail_named),
+    BOOL(claimed, claimed),
+    U64(created, created),
+    U64(used, used),
+    U32S_BY_POOL(pages, pages),
+    U32S_BY_POOL(exclusive_pages, exclusive_pages),
+};
+static const struct codec_map continuation_map = CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__SequenceInfo
+#define T struct kvd_sequence_info
+static const struct codec_field sequence_fields[] = {
+    HANDLE(sequence, sequence),
+    HANDLE(owner, owner),
+    HANDLE(worker, worker),
+    HANDLE(group, group),
+    U32_IN(state, state, 0, KVD__V1__SEQUENCE_STATE__SEQUENCE_QUARANTINED),
+    BOOL(ending, ending),
+    U32(prompt_tokens, prompt_tokens),
+    U32(ceiling_tokens, ceiling_tokens),
+    U32(named_pages, named_pages),
+    SUBS(pool, pool, n_pools, place_map),
+};
+static const struct codec_map sequence_map = CODEC_TABLE(kvd__v1__sequence_info__descriptor, sequence_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__SessionInfo
+#define T struct kvd_session_info
+static const struct codec_field session_fields[] = {
+    HANDLE(session, session),
+    U32_IN(role, role, 0, KVD_ROLE_ADMIN),
+    U32(rank, rank),
+    U64(uid, uid),
+    U64(gid, gid),
+    U64(pid, pid),
+    BOOL(connected, connected),
+    BOOL(fenced, fenced),
+    U32(sequences, sequences),
+    U64(requests, requests),
+    NAME(name, name),
+};
+static const struct codec_map session_map = CODEC_TABLE(kvd__v1__session_info__descriptor, session_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__PoolStats
+#define T struct kvd_pool_stats
+static const struct codec_field pool_stats_fields[] = {
+    U32(capacity, capacity),
+    U32(allocated, allocated),
+    U32(reserved, reserved),
+    U32(available, available),
+    U32(quarantined, quarantined),
+    U32(shared, shared),
+    U32(rows_used, rows_used),
+};
+static const struct codec_map pool_stats_map = CODEC_TABLE(kvd__v1__pool_stats__descriptor, pool_stats_fields);
+#undef PB
+#undef T
+
+/* ---- event ------------------------------------------------------------------------------------------------- */
+
+#define PB Kvd__V1__Event
+#define T struct kvd_event
+static const struct codec_field event_fields[] = {
+    U32_IN(kind, kind, KVD_EVENT_PRESSURE, KVD_EVENT_DRAINING),
+    U32_IN(pool, pool, 0, KVD_MAX_POOLS - 1),
+    U32(frontier, frontier),
+    U32(available, available),
+    HANDLE(sequence, sequence),
+    HANDLE(continuation, continuation),
+    HANDLE(session, session),
+    HANDLE(group, group),
+    U64(dropped, dropped),
+    U64(epoch, epoch),
+};
+const struct codec_map codec_event_map = CODEC_TABLE(kvd__v1__event__descriptor, event_fields);
+#undef PB
+#undef T
+
+/* ---- replies ------------------------------------------------------------------------------------------------ */
+
+#define T struct msg_reply
+#define HEADER { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &codec_reply_header_map }
+
+#define PB Kvd__V1__EmptyReply
+static const struct codec_field empty_fields[] = {HEADER};
+static const struct codec_map empty_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
+#undef PB
+
+#define PB Kvd__V1__HelloReply
+static const struct codec_field hello_fields[] = {
+    HEADER,
+    HANDLE(session, u.hello.session),
+    U64(secret, u.hello.secret),
+    U64(epoch, u.hello.epoch),
+    U64(last_sequence, u.hello.last_sequence),
+    U32(protocol, u.hello.protocol),
+    NAME(store, u.hello.store),
+    TEXT(server, u.hello.server),
+};
+static const struct codec_map hello_map = CODEC_TABLE(kvd__v1__hello_reply__descriptor, hello_fields);
+#undef PB
+
+#define PB Kvd__V1__DescribeStoreReply
+static const struct codec_field describe_fields[] = {HEADER, SUB_NEW(store, u.store, store_map)};
+static const struct codec_map describe_map = CODEC_TABLE(kvd__v1__describe_store_reply__descriptor, describe_fields);
+#undef PB
+
+#define PB Kvd__V1__DescribePlanesReply
+static const struct codec_field planes_fields[] = {
+    HEADER,
+    U32(total, u.planes.total),
+    SUBS_NEW(planes, u.planes.items, u.planes.n, KVD_MAX_LIST, plane_map),
+};
+static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_reply__descriptor, planes_fields);
+#undef PB
+
+#define PB Kvd__V1__PlanReply
+static const struct codec_field plan_fields[] = {
+    HEADER,
+    U32_IN(feasibility, u.plan.feasibility, KVD_READY, KVD_INFEASIBLE),
+    U64(revision, u.plan.revision),
+    U32_IN(n_pools, u.plan.n_pools, 0, KVD_MAX_POOLS),
+    SUBS_CUT(pages, u.plan.pages, need_map),
+    SUB(rows, u.plan.rows, need_map),
+    SUB(sequences, u.plan.sequences, need_map),
+    SUB(state_slots, u.plan.state_slots, need_map),
+    SUB(membership, u.plan.membership, need_map),
+    U32S_BY_POOL(entitlement, u.plan.entitlement),
+    U32S_BY_POOL(shared_pages, u.plan.shared_pages),
+    U32S_BY_POOL(copied_columns, u.plan.copied_columns),
+    U32S_BY_POOL(freed_pages, u.plan.freed_pages),
+};
+static const struct codec_map plan_map = CODEC_TABLE(kvd__v1__plan_reply__descriptor, plan_fields);
+#undef PB
+
+#define PB Kvd__V1__FindReply
+static const struct codec_field find_fields[] = {
+    HEADER, SUBS_NEW(candidates, u.candidates.items, u.candidates.n, KVD_MAX_CANDIDATES, candidate_map)};
+static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_reply__descriptor, find_fields);
+#undef PB
+
+#define PB Kvd__V1__ListContinuationsReply
+static const struct codec_field continuations_fields[] = {
+    HEADER,
+    U32_PLUS(next, u.continuations.next_cursor),
+    SUBS_NEW(items, u.continuations.items, u.continuations.n, KVD_MAX_LIST, continuation_map),
+};
+static const struct codec_map continuations_map =
+    CODEC_TABLE(kvd__v1__list_continuations_reply__descriptor, continuations_fields);
+#undef PB
+
+#define PB Kvd__V1__ListSequencesReply
+static const struct codec_field sequences_fields[] = {
+    HEADER,
+    U32_PLUS(next, u.sequences.next_cursor),
+    SUBS_NEW(items, u.sequences.items, u.sequences.n, KVD_MAX_LIST, sequence_map),
+};
+static const struct codec_map sequences_map = CODEC_TABLE(kvd__v1__list_sequences_reply__descriptor, sequences_fields);
+#undef PB
+
+#define PB Kvd__V1__ListSessionsReply
+static const struct codec_field sessions_fields[] = {
+    HEADER,
+    U32_PLUS(next, u.sessions.next_cursor),
+    SUBS_NEW(items, u.sessions.items, u.sessions.n, KVD_MAX_LIST, session_map),
+};
+static const struct codec_map sessions_map = CODEC_TABLE(kvd__v1__list_sessions_reply__descriptor, sessions_fields);
+#undef PB
+
+#define PB Kvd__V1__ActivateReply
+static const struct codec_field activated_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.activated.sequence),
+    U32_PLUS(state_slot, u.activated.state_slot),
+    U32_PLUS(source_state_slot, u.activated.source_state_slot),
+    U64(revision, u.activated.revision),
+    SUBS(pool, u.activated.pool, u.activated.n_pools, place_map),
+};
+static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_reply__descriptor, activated_fields);
+#undef PB
+
+#define PB Kvd__V1__RoundReply
+static const struct codec_field round_fields[] = {HEADER, CUSTOM("round", codec_round_reply_load, codec_round_reply_store)};
+static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_reply__descriptor, round_fields);
+#undef PB
+
+#define PB Kvd__V1__CheckpointReply
+static const struct codec_field checkpointed_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.checkpointed.continuation),
+    U32(frontier, u.checkpointed.frontier),
+    U64(revision, u.checkpointed.revision),
+    U32S_BY_POOL(shared_pages, u.checkpointed.shared_pages),
+};
+static const struct codec_map checkpointed_map = CODEC_TABLE(kvd__v1__checkpoint_reply__descriptor, checkpointed_fields);
+#undef PB
+
+#define PB Kvd__V1__FinishReply
+static const struct codec_field finished_fields[] = {
+    HEADER, HANDLE(continuation, u.finished.continuation), U64(revision, u.finished.revision)};
+static const struct codec_map finished_map = CODEC_TABLE(kvd__v1__finish_reply__descriptor, finished_fields);
+#undef PB
+
+#define PB Kvd__V1__YieldReply
+static const struct codec_field yielded_fields[] = {HEADER, U32(yielded, u.yielded)};
+static const struct codec_map yielded_map = CODEC_TABLE(kvd__v1__yield_reply__descriptor, yielded_fields);
+#undef PB
+
+#define PB Kvd__V1__RevisionReply
+static const struct codec_field revision_fields[] = {HEADER, U64(revision, u.revision)};
+static const struct codec_map revision_map = CODEC_TABLE(kvd__v1__revision_reply__descriptor, revision_fields);
+#undef PB
+
+#define PB Kvd__V1__OpenGroupReply
+static const struct codec_field group_fields[] = {HEADER, HANDLE(group, u.group)};
+static const struct codec_map group_map = CODEC_TABLE(kvd__v1__open_group_reply__descriptor, group_fields);
+#undef PB
+
+#define PB Kvd__V1__StatsReply
+static const struct codec_field stats_fields[] = {
+    HEADER,
+    SUBS(pool, u.stats.pool, u.stats.n_pools, pool_stats_map),
+    U32(sequences, u.stats.sequences),
+    U32(continuations, u.stats.continuations),
+    U32(continuation_limit, u.stats.continuation_limit),
+    U32(sessions, u.stats.sessions),
+    U32(groups, u.stats.groups),
+    U32(state_slots_used, u.stats.state_slots_used),
+    U64(membership_used, u.stats.membership_used),
+    U64(membership_limit, u.stats.membership_limit),
+    U64(operations, u.stats.operations),
+    U64(revision, u.stats.revision),
+    U64(epoch, u.stats.epoch),
+    U64(requests, u.stats.requests),
+    U64(refusals, u.stats.refusals),
+    U64(frames_bad, u.stats.frames_bad),
+    U64(connections, u.stats.connections),
+    U64(events_dropped, u.stats.events_dropped),
+    U64(uptime_ns, u.stats.uptime_ns),
+    U64(rss_bytes, u.stats.rss_bytes),
+    U64(metadata_bytes, u.stats.metadata_bytes),
+    BOOL(draining, u.stats.draining),
+    TEXT(version, u.stats.version),
+};
+static const struct codec_map stats_map = CODEC_TABLE(kvd__v1__stats_reply__descriptor, stats_fields);
+#undef PB
+#undef T
+
+/* u.audit is a pointer, so its rows stand on a struct of their own while the message is flat. */
+#define PB Kvd__V1__AuditReply
+#define T struct kvd_audit
+static const struct codec_field audit_body_fields[] = {U32(violations, violations), LINES(text, text)};
+static const struct codec_map audit_body_map = CODEC_TABLE(kvd__v1__audit_reply__descriptor, audit_body_fields);
+#undef T
+
+static int audit_load(struct codec_pass *pass, const void *pb, void *plain) {
+    struct msg_reply *reply = plain;
+    reply->u.audit = codec_arena_alloc(pass->arena, sizeof *reply->u.audit);
+    return reply->u.audit ? codec_load(pass, &audit_body_map, pb, reply->u.audit) : codec_refuse_memory(pass);
+}
+
+static int audit_store(struct codec_pass *pass, void *pb, const void *plain) {
+    const struct msg_reply *reply = plain;
+    return reply->u.audit ? codec_store(pass, &audit_body_map, pb, reply->u.audit) : 0;
+}
+
+#define T struct msg_reply
+static const struct codec_field audit_fields[] = {HEADER, CUSTOM("audit", audit_load, audit_store)};
+static const struct codec_map audit_map = CODEC_TABLE(kvd__v1__audit_reply__descriptor, audit_fields);
+#undef PB
+#undef T
+
+const struct codec_map *codec_reply_map(uint16_t type) {
+    static const struct codec_map *const maps[FRAME_TYPE_END] = {
+        [FRAME_HELLO] = &hello_map, [FRAME_DESCRIBE_STORE] = &describe_map, [FRAME_DESCRIBE_PLANES] = &planes_map,
+        [FRAME_PLAN] = &plan_map, [FRAME_FIND] = &find_map, [FRAME_LIST_CONTINUATIONS] = &continuations_map,
+        [FRAME_LIST_SEQUENCES] = &sequences_map, [FRAME_LIST_SESSIONS] = &sessions_map,
+        [FRAME_ACTIVATE] = &activated_map, [FRAME_ROUND] = &round_map, [FRAME_NAME_PAGES] = &empty_map,
+        [FRAME_CHECKPOINT] = &checkpointed_map, [FRAME_FINISH] = &finished_map, [FRAME_YIELD] = &yielded_map,
+        [FRAME_RELEASE] = &revision_map, [FRAME_SET_RETENTION] = &revision_map, [FRAME_OPEN_GROUP] = &group_map,
+        [FRAME_CLOSE_GROUP] = &empty_map, [FRAME_FENCE] = &empty_map, [FRAME_STATS] = &stats_map,
+        [FRAME_AUDIT] = &audit_map, [FRAME_DRAIN] = &empty_map, [FRAME_SUBSCRIBE] = &empty_map,
+        [FRAME_GOODBYE] = &empty_map,
+    };
+    return type < FRAME_TYPE_END ? maps[type] : NULL;
+}

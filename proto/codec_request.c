@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Maps of the requests, on struct msg_request.
+ */
+#include "codec_internal.h"
+#include "kvd.pb-c.h"
+
+_Static_assert((int)KVD__V1__ROLE__ROLE_OBSERVER == KVD_ROLE_OBSERVER && (int)KVD__V1__ROLE__ROLE_WORKER == KVD_ROLE_WORKER &&
+                   (int)KVD__V1__ROLE__ROLE_SCHEDULER == KVD_ROLE_SCHEDULER && (int)KVD__V1__ROLE__ROLE_ADMIN == KVD_ROLE_ADMIN,
+               "roles of kvd.proto and kvd_types.h");
+
+/* ---- header and structs ------------------------------------------------------------------------------ */
+
+#define PB Kvd__V1__RequestHeader
+#define T struct msg_header
+static const struct codec_field header_fields[] = {
+    HANDLE(session, session), U64(sequence, sequence), U64(deadline_ns, deadline_ns), U64(epoch, epoch),
+};
+static const struct codec_map header_map = CODEC_TABLE(kvd__v1__request_header__descriptor, header_fields);
+#undef PB
+#undef T
+
+/* ---- requests -------------------------------------------------------------------------------------------- */
+
+#define T struct msg_request
+#define HEADER SUB(header, header, header_map)
+
+#define PB Kvd__V1__HelloRequest
+static const struct codec_field hello_fields[] = {
+    U32(protocol, u.hello.protocol),
+    U32_IN(role, u.hello.role, KVD_ROLE_OBSERVER, KVD_ROLE_ADMIN),
+    NAME_REQUIRED(name, u.hello.name),
+    TEXT(library, u.hello.library),
+    U32_IN(rank, u.hello.rank, 0, KVD_MAX_RANKS - 1),
+    HANDLE(resume, u.hello.resume),
+    U64(resume_secret, u.hello.resume_secret),
+};
+static const struct codec_map hello_map = CODEC_TABLE(kvd__v1__hello_request__descriptor, hello_fields);
+#undef PB
+
+#define PB Kvd__V1__EmptyRequest
+static const struct codec_field empty_fields[] = {HEADER};
+static const struct codec_map empty_map = CODEC_TABLE(kvd__v1__empty_request__descriptor, empty_fields);
+#undef PB
+
+#define PB Kvd__V1__DescribePlanesRequest
+static const struct codec_field planes_fields[] = {
+    HEADER,
+    U32_IN(pool, u.planes.pool, 0, KVD_MAX_POOLS - 1),
+    U32_IN(rank, u.planes.rank, 0, KVD_MAX_RANKS - 1),
+    U32(first, u.planes.first),
+};
+static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_request__descriptor, planes_fields);
+#undef PB
+
+#define PB Kvd__V1__ActivationRequest
+static const struct codec_field activation_fields[] = {
+    HEADER,
+    HANDLE(worker, u.activation.worker),
+    HANDLE(group, u.activation.group),
+    HANDLE(from, u.activation.from),
+    BOOL(keep, u.activation.keep),
+    U32(frontier, u.activation.frontier),
+    U32(prompt_tokens, u.activation.prompt_tokens),
+    U32(max_output_tokens, u.activation.max_output_tokens),
+    U32S_BY_POOL(ensure, u.activation.ensure),
+    HANDLES(victims, u.activation.victims, u.activation.n_victims),
+    U64(revision, u.activation.revision),
+};
+static const struct codec_map activation_map = CODEC_TABLE(kvd__v1__activation_request__descriptor, activation_fields);
+#undef PB
+
+#define PB Kvd__V1__FindRequest
+static const struct codec_field find_fields[] = {
+    HEADER,
+    U32_IN(max, u.find.max, 0, KVD_MAX_CANDIDATES),
+    DIGESTS(digests, u.find.digests, u.find.n),
+};
+static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_request__descriptor, find_fields);
+#undef PB
+
+#define PB Kvd__V1__ListRequest
+static const struct codec_field list_fields[] = {
+    HEADER,
+    U32(cursor, u.list.cursor),
+    U32_IN(max, u.list.max, 0, KVD_MAX_LIST),
+};
+static const struct codec_map list_map = CODEC_TABLE(kvd__v1__list_request__descriptor, list_fields);
+#undef PB
+
+#define PB Kvd__V1__RoundRequest
+static const struct codec_field round_fields[] = {HEADER, CUSTOM("round", codec_round_load, codec_round_store)};
+static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_request__descriptor, round_fields);
+#undef PB
+
+#define PB Kvd__V1__NamePagesRequest
+static const struct codec_field names_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.names.sequence),
+    U32(first, u.names.first),
+    DIGESTS(digests, u.names.digests, u.names.n),
+};
+static const struct codec_map names_map = CODEC_TABLE(kvd__v1__name_pages_request__descriptor, names_fields);
+#undef PB
+
+#define PB Kvd__V1__CheckpointRequest
+static const struct codec_field checkpoint_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.checkpoint.sequence),
+    U32S(tail, u.checkpoint.tail.tokens, u.checkpoint.tail.n),
+    U32(retention, u.checkpoint.retention),
+};
+static const struct codec_map checkpoint_map = CODEC_TABLE(kvd__v1__checkpoint_request__descriptor, checkpoint_fields);
+#undef PB
+
+#define PB Kvd__V1__FinishRequest
+static const struct codec_field finish_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.finish.sequence),
+    BOOL(retain, u.finish.retain),
+    U32S(tail, u.finish.tail.tokens, u.finish.tail.n),
+    U32(retention, u.finish.retention),
+};
+static const struct codec_map finish_map = CODEC_TABLE(kvd__v1__finish_request__descriptor, finish_fields);
+#undef PB
+
+#define PB Kvd__V1__ContinuationRequest
+static const struct codec_field continuation_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.continuation.continuation),
+    U32(retention, u.continuation.retention),
+};
+static const struct codec_map continuation_map =
+    CODEC_TABLE(kvd__v1__continuation_request__descriptor, continuation_fields);
+#undef PB
+
+#define PB Kvd__V1__OpenGroupRequest
+static const struct codec_field open_group_fields[] = {HEADER, HANDLES(members, u.group.members, u.group.n)};
+static const struct codec_map open_group_map = CODEC_TABLE(kvd__v1__open_group_request__descriptor, open_group_fields);
+#undef PB
+
+#define PB Kvd__V1__CloseGroupRequest
+static const struct codec_field close_group_fields[] = {HEADER, HANDLE(group, u.group_id)};
+static const struct codec_map close_group_map =
+    CODEC_TABLE(kvd__v1__close_group_request__descriptor, close_group_fields);
+#undef PB
+
+#define PB Kvd__V1__FenceRequest
+static const struct codec_field fence_fields[] = {HEADER, HANDLE(session, u.session)};
+static const struct codec_map fence_map = CODEC_TABLE(kvd__v1__fence_request__descriptor, fence_fields);
+#undef PB
+
+#define PB Kvd__V1__DrainRequest
+static const struct codec_field drain_fields[] = {HEADER, BOOL(drain, u.drain)};
+static const struct codec_map drain_map = CODEC_TABLE(kvd__v1__drain_request__descriptor, drain_fields);
+#undef PB
+
+#define PB Kvd__V1__SubscribeRequest
+static const struct codec_field subscribe_fields[] = {HEADER, U32(event_mask, u.event_mask)};
+static const struct codec_map subscribe_map = CODEC_TABLE(kvd__v1__subscribe_request__descriptor, subscribe_fields);
+#undef PB
+
+const struct codec_map *codec_request_map(uint16_t type) {
+    static const struct codec_map *const maps[FRAME_TYPE_END] = {
+        [FRAME_HELLO] = &hello_map, [FRAME_DESCRIBE_STORE] = &empty_map, [FRAME_DESCRIBE_PLANES] = &planes_map,
+        [FRAME_PLAN] = &activation_map, [FRAME_FIND] = &find_map, [FRAME_LIST_CONTINUATIONS] = &list_map,
+        [FRAME_LIST_SEQUENCES] = &list_map, [FRAME_LIST_SESSIONS] = &list_map, [FRAME_ACTIVATE] = &activation_map,
+        [FRAME_ROUND] = &round_map, [FRAME_NAME_PAGES] = &names_map, [FRAME_CHECKPOINT] = &checkpoint_map,
+        [FRAME_FINISH] = &finish_map, [FRAME_YIELD] = &empty_map, [FRAME_RELEASE] = &continuation_map,
+        [FRAME_SET_RETENTION] = &continuation_map, [FRAME_OPEN_GROUP] = &open_group_map,
+        [FRAME_CLOSE_GROUP] = &close_group_map, [FRAME_FENCE] = &fence_map, [FRAME_STATS] = &empty_map,
+        [FRAME_AUDIT] = &empty_map, [FRAME_DRAIN] = &drain_map, [FRAME_SUBSCRIBE] = &subscribe_map,
+        [FRAME_GOODBYE] = &empty_map,
+    };
+    return type < FRAME_TYPE_END ? maps[type] : NULL;
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Round: the one message of the decode path, a whole batch at once. Its numbers travel in columns (packed fixed32), which protobuf-c copies with a
+ * memcpy each, instead of a message an item. A column in which nobody says anything is left out. KVD_UNCHANGED is value + 1 = 0.
+ */
+#include <string.h>
+
+#include "codec_internal.h"
+#include "kvd.pb-c.h"
+
+struct column { /* of a message: values and their number, 0 or the batch's */
+    const char *name;
+    size_t n;
+    const uint32_t *values;
+};
+
+static int check_column(const struct codec_pass *pass, const char *name, size_t n, size_t items) {
+    if (n == 0 || n == items) return 0;
+    return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu entries, it must have none or one for each of the %zu items", name, n, items);
+}
+
+static int check_columns(const struct codec_pass *pass, const struct column *columns, size_t n, size_t items) {
+    for (size_t k = 0; k < n; k++) {
+        int r = check_column(pass, columns[k].name, columns[k].n, items);
+        if (r) return r;
+    }
+    return 0;
+}
+
+static void *at_mut(void *base, size_t offset) { return (char *)base + offset; }
+static const void *at(const void *base, size_t offset) { return (const char *)base + offset; }
+
+/* items[i] + offset, a uint32_t each, from a column (absent: all 0 less `plus`), and back. */
+static void spread(const struct column *column, void *items, size_t n, size_t stride, size_t offset, uint32_t plus) {
+    for (size_t i = 0; i < n; i++)
+        *(uint32_t *)at_mut(items, i * stride + offset) = (column->n ? column->values[i] : 0) - plus;
+}
+
+/* NULL in *ret_values: nothing to say. */
+static int gather(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset, uint32_t plus,
+                  size_t *ret_n, uint32_t **ret_values) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)at(items, i * stride + offset) + plus;
+    if (any == 0) return 0;
+    uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
+    if (!values) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) values[i] = *(const uint32_t *)at(items, i * stride + offset) + plus;
+    *ret_n = n;
+    *ret_values = values;
+    return 0;
+}
+
+/* ---- request ------------------------------------------------------------------------------------------ */
+
+#define ITEM_BYTES sizeof(struct kvd_round_item)
+#define ITEM_AT(pool_, field) (offsetof(struct kvd_round_item, pool) + (pool_) * sizeof(struct kvd_round_pool) + \
+                               offsetof(struct kvd_round_pool, field))
+
+static int load_ask(const struct codec_pass *pass, const Kvd__V1__RoundColumns *pb, struct kvd_round_item *items, size_t n, size_t pool) {
+    static const Kvd__V1__RoundColumns nothing = KVD__V1__ROUND_COLUMNS__INIT;
+    if (!pb) pb = &nothing;
+    const struct column columns[] = {{"commit", pb->n_commit, pb->commit}, {"truncate", pb->n_truncate, pb->truncate},
+                                     {"keep", pb->n_keep, pb->keep}, {"ensure", pb->n_ensure, pb->ensure}};
+    int r = check_columns(pass, columns, 4, n);
+    if (r) return r;
+    spread(&columns[0], items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1);
+    spread(&columns[1], items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1);
+    spread(&columns[2], items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1);
+    spread(&columns[3], items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1);
+    return 0;
+}
+
+int codec_round_load(struct codec_pass *pass, const void *pb_, void *plain) {
+    const Kvd__V1__RoundRequest *pb = pb_;
+    struct msg_request *request = plain;
+    size_t n = pb->n_sequence;
+    if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "sequence", n, KVD_MAX_ROUND);
+    if (pb->n_pool > KVD_MAX_POOLS) return codec_refuse_count(pass, "pool", pb->n_pool, KVD_MAX_POOLS);
+    struct column frontier = {"state_frontier", pb->n_state_frontier, pb->state_frontier};
+    int r = check_columns(pass, &frontier, 1, n);
+    if (r) return r;
+    struct kvd_round_item *items = n ? codec_arena_alloc(pass->arena, n * sizeof *items) : NULL;
+    if (n && !items) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) items[i].sequence.bits = pb->sequence[i];
+    spread(&frontier, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1);
+    for (size_t p = 0; p < KVD_MAX_POOLS; p++) {
+        r = load_ask(pass, p < pb->n_pool ? pb->pool[p] : NULL, items, n, p);
+        if (r) return r;
+    }
+    request->u.round.n = (uint32_t)n;
+    request->u.round.items = items;
+    return 0;
+}
+
+/* Fills *ret_pb, and says whether it holds anything. */
+static int store_ask(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n, size_t pool,
+                     Kvd__V1__RoundColumns **ret_pb, bool *ret_used) {
+    Kvd__V1__RoundColumns *pb = codec_message_new(pass, &kvd__v1__round_columns__descriptor);
+    if (!pb) return codec_refuse_memory(pass);
+    int r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1, &pb->n_commit, &pb->commit);
+    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1, &pb->n_truncate, &pb->truncate);
+    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1, &pb->n_keep, &pb->keep);
+    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1, &pb->n_ensure, &pb->ensure);
+    if (r) return r;
+    *ret_pb = pb;
+    *ret_used = pb->n_commit || pb->n_truncate || pb->n_keep || pb->n_ensure;
+    return 0;
+}
+
+int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
+    Kvd__V1__RoundRequest *pb = pb_;
+    const struct msg_request *request = plain;
+    size_t n = request->u.round.n;
+    const struct kvd_round_item *items = request->u.round.items;
+    if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "sequence", n, KVD_MAX_ROUND);
+    if (n == 0) return 0;
+    if (!items) return codec_refuse(pass, CODEC_E_VALUE, "round has %zu items and no address", n);
+    pb->sequence = codec_arena_take(pass->arena, n * sizeof *pb->sequence);
+    pb->pool = codec_arena_take(pass->arena, KVD_MAX_POOLS * sizeof *pb->pool);
+    if (!pb->sequence || !pb->pool) return codec_refuse_memory(pass);
+    pb->n_sequence = n;
+    for (size_t i = 0; i < n; i++) pb->sequence[i] = items[i].sequence.bits;
+    int r = gather(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1, &pb->n_state_frontier,
+                   &pb->state_frontier);
+    for (size_t p = 0; r == 0 && p < KVD_MAX_POOLS; p++) {
+        bool used = false;
+        r = store_ask(pass, items, n, p, &pb->pool[p], &used);
+        if (used) pb->n_pool = p + 1;
+    }
+    return r;
+}
+
+/* ---- reply: numbers -------------------------------------------------------------------------------------- */
+
+#define RESULT_BYTES sizeof(struct kvd_round_result)
+#define PLACE_AT(pool_, k) (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_place) + (k) * sizeof(uint32_t))
+#define N_PLACE (sizeof(struct kvd_pool_place) / sizeof(uint32_t))
+_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6 * sizeof(uint32_t), "columns of a place");
+
+static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results, size_t n,
+                       size_t pool) {
+    const struct column columns[N_PLACE] = {
+        {"row", pb->n_row, pb->row},
+        {"membership", pb->n_membership, pb->membership},
+        {"entitlement", pb->n_entitlement, pb->entitlement},
+        {"committed", pb->n_committed, pb->committed},
+        {"protected_frontier", pb->n_protected_frontier, pb->protected_frontier},
+        {"slice_begin", pb->n_slice_begin, pb->slice_begin},
+        {"slice_count", pb->n_slice_count, pb->slice_count},
+    };
+    int r = check_columns(pass, columns, N_PLACE, n);
+    for (size_t k = 0; r == 0 && k < N_PLACE; k++)
+        if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k), 0);
+    for (size_t i = 0; r == 0 && i < n; i++)
+        if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_place){0};
+    return r;
+}
+
+/* A place counts only below the n_pools of its item: what lies beyond does not travel. */
+static uint32_t place_value(const struct kvd_round_result *result, size_t pool, size_t k) {
+    return pool < result->n_pools ? *(const uint32_t *)at(result, PLACE_AT(pool, k)) : 0;
+}
+
+static int gather_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool, size_t k,
+                         size_t *ret_n, uint32_t **ret_values) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= place_value(&results[i], pool, k);
+    if (any == 0) return 0;
+    uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
+    if (!values) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) values[i] = place_value(&results[i], pool, k);
+    *ret_n = n;
+    *ret_values = values;
+    return 0;
+}
+
+static int store_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
+                        Kvd__V1__PlaceColumns **ret_pb) {
+    Kvd__V1__PlaceColumns *pb = codec_message_new(pass, &kvd__v1__place_columns__descriptor);
+    if (!pb) return codec_refuse_memory(pass);
+    struct { size_t *n; uint32_t **values; } columns[N_PLACE] = {
+        {&pb->n_row, &pb->row}, {&pb->n_membership, &pb->membership}, {&pb->n_entitlement, &pb->entitlement},
+        {&pb->n_committed, &pb->committed}, {&pb->n_protected_frontier, &pb->protected_frontier},
+        {&pb->n_slice_begin, &pb->slice_begin}, {&pb->n_slice_count, &pb->slice_count},
+    };
+    for (size_t k = 0; k < N_PLACE; k++) {
+        int r = gather_places(pass, results, n, pool, k, columns[k].n, columns[k].values);
+        if (r) return r;
+    }
+    *ret_pb = pb;
+    return 0;
+}
+
+static int load_statuses(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+    int r = check_column(pass, "status", pb->n_status, n);
+    if (r == 0) r = check_column(pass, "n_pools", pb->n_n_pools, n);
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        uint32_t status = pb->n_status ? (uint32_t)pb->status[i] : KVD_OK;
+        uint32_t n_pools = pb->n_n_pools ? pb->n_pools[i] : (uint32_t)pb->n_pool;
+        if (status > KVD_UNAUTHENTICATED)
+            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i, status, KVD_UNAUTHENTICATED);
+        if (n_pools > pb->n_pool)
+            return codec_refuse(pass, CODEC_E_VALUE, "n_pools of item %zu is %u, the reply has %zu", i, n_pools, pb->n_pool);
+        results[i].status = status;
+        results[i].n_pools = n_pools;
+    }
+    return r;
+}
+
+static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+    bool refused = false, uneven = false;
+    uint32_t n_pool = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (results[i].status > KVD_UNAUTHENTICATED)
+            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i, results[i].status,
+                                KVD_UNAUTHENTICATED);
+        if (results[i].n_pools > KVD_MAX_POOLS) return codec_refuse_count(pass, "n_pools", results[i].n_pools, KVD_MAX_POOLS);
+        refused |= results[i].status != KVD_OK;
+        uneven |= results[i].n_pools != results[0].n_pools;
+        if (results[i].n_pools > n_pool) n_pool = results[i].n_pools;
+    }
+    if (refused) {
+        pb->status = codec_arena_take(pass->arena, n * sizeof *pb->status);
+        if (!pb->status) return codec_refuse_memory(pass);
+        for (size_t i = 0; i < n; i++) pb->status[i] = (Kvd__V1__Status)results[i].status;
+        pb->n_status = n;
+    }
+    pb->n_pool = n_pool;
+    return uneven ? gather(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0, &pb->n_n_pools, &pb->n_pools)
+                  : 0;
+}
+
+/* ---- reply: what few items have ----------------------------------------------------------------------------- */
+
+static int check_index(const struct codec_pass *pass, const char *name, uint32_t index, size_t *next, size_t items) {
+    if (index >= items || index < *next)
+        return codec_refuse(pass, CODEC_E_VALUE, "index %u of %s is not after the one before it and below the %zu items", index, name, items);
+    *next = (size_t)index + 1;
+    return 0;
+}
+
+static int load_bounds(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+    size_t next = 0;
+    for (size_t k = 0; k < pb->n_bounded; k++) {
+        const Kvd__V1__RoundBound *bound = pb->bounded[k];
+        int r = check_index(pass, "bounded", bound->index, &next, n);
+        if (r) return r;
+        if (bound->pool >= KVD_MAX_POOLS)
+            return codec_refuse(pass, CODEC_E_VALUE, "pool of bounded is %u, it must be below %d", bound->pool, KVD_MAX_POOLS);
+        results[bound->index].bounded = true;
+        results[bound->index].bounded_pool = bound->pool;
+        results[bound->index].bounded_frontier = bound->frontier;
+    }
+    return 0;
+}
+
+static int store_bounds(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+    size_t many = 0;
+    for (size_t i = 0; i < n; i++) many += results[i].bounded;
+    if (many == 0) return 0;
+    pb->bounded = codec_arena_take(pass->arena, many * sizeof *pb->bounded);
+    if (!pb->bounded) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) {
+        if (!results[i].bounded) continue;
+        if (results[i].bounded_pool >= KVD_MAX_POOLS)
+            return codec_refuse(pass, CODEC_E_VALUE, "bounded_pool of item %zu is %u, it must be below %d", i, results[i].bounded_pool,
+                                KVD_MAX_POOLS);
+        Kvd__V1__RoundBound *bound = codec_message_new(pass, &kvd__v1__round_bound__descriptor);
+        if (!bound) return codec_refuse_memory(pass);
+        bound->index = (uint32_t)i;
+        bound->pool = results[i].bounded_pool;
+        bound->frontier = results[i].bounded_frontier;
+        pb->bounded[pb->n_bounded++] = bound;
+    }
+    return 0;
+}
+
+static bool printable(uint8_t c) { return c >= 0x20 && c < 0x7f; }
+
+static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+    size_t next = 0;
+    for (size_t k = 0; k < pb->n_messages; k++) {
+        const Kvd__V1__RoundMessage *message = pb->messages[k];
+        int r = check_index(pass, "messages", message->index, &next, n);
+        if (r) return r;
+        size_t length = message->message.len;
+        if (length >= KVD_MESSAGE_BYTES)
+            return codec_refuse(pass, CODEC_E_LIMIT, "message of item %u has %zu characters, the limit is %d", message->index, length,
+                                KVD_MESSAGE_BYTES - 1);
+        for (size_t i = 0; i < length; i++)
+            if (!printable(message->message.data[i]))
+                return codec_refuse(pass, CODEC_E_VALUE, "message of item %u has the byte 0x%02x at %zu; use only printable ASCII",
+                                    message->index, message->message.data[i], i);
+        if (length) memcpy(results[message->index].message, message->message.data, length);
+    }
+    return 0;
+}
+
+/* Around a sentence: tag and length of the entry, tag and value of the index, tag and length of the text. */
+#define MESSAGE_OVERHEAD (1 + 2 + 1 + 2 + 1 + 2)
+
+/* Characters that each of `many` sentences may have, so that the reply fits: the round has been done, its answer must not fail. */
+static size_t message_share(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, size_t many) {
+    size_t used = protobuf_c_message_get_packed_size(&pb->base);
+    size_t share = used < pass->space ? (pass->space - used) / many : 0;
+    share = share > MESSAGE_OVERHEAD ? share - MESSAGE_OVERHEAD : 0;
+    return share < KVD_MESSAGE_BYTES ? share : KVD_MESSAGE_BYTES - 1;
+}
+
+static int store_message(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const char *text, uint32_t index, size_t share) {
+    size_t length = strnlen(text, share);
+    Kvd__V1__RoundMessage *message = codec_message_new(pass, &kvd__v1__round_message__descriptor);
+    uint8_t *copy = codec_arena_take(pass->arena, length);
+    if (!message || !copy) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < length; i++) copy[i] = printable((uint8_t)text[i]) ? (uint8_t)text[i] : (uint8_t)'?';
+    message->index = index;
+    message->message = (ProtobufCBinaryData){.len = length, .data = copy};
+    pb->messages[pb->n_messages++] = message;
+    return 0;
+}
+
+static int store_messages(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+    size_t many = 0;
+    for (size_t i = 0; i < n; i++) many += results[i].message[0] != '\0';
+    size_t share = many ? message_share(pass, pb, many) : 0;
+    if (share == 0) return 0;
+    pb->messages = codec_arena_take(pass->arena, many * sizeof *pb->messages);
+    if (!pb->messages) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) {
+        if (results[i].message[0] == '\0') continue;
+        int r = store_message(pass, pb, results[i].message, (uint32_t)i, share);
+        if (r) return r;
+    }
+    return 0;
+}
+
+/* ---- reply ------------------------------------------------------------------------------------------------------ */
+
+int codec_round_reply_load(struct codec_pass *pass, const void *pb_, void *plain) {
+    const Kvd__V1__RoundReply *pb = pb_;
+    struct msg_reply *reply = plain;
+    size_t n = pb->n;
+    if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "n", n, KVD_MAX_ROUND);
+    if (pb->n_pool > KVD_MAX_POOLS) return codec_refuse_count(pass, "pool", pb->n_pool, KVD_MAX_POOLS);
+    struct kvd_round_result *results = n ? codec_arena_alloc(pass->arena, n * sizeof *results) : NULL;
+    if (n && !results) return codec_refuse_memory(pass);
+    int r = load_statuses(pass, pb, results, n);
+    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = load_places(pass, pb->pool[p], results, n, p);
+    if (r == 0) r = load_bounds(pass, pb, results, n);
+    if (r == 0) r = load_messages(pass, pb, results, n);
+    if (r) return r;
+    reply->u.round.n = (uint32_t)n;
+    reply->u.round.items = results;
+    return 0;
+}
+
+int codec_round_reply_store(struct codec_pass *pass, void *pb_, const void *plain) {
+    Kvd__V1__RoundReply *pb = pb_;
+    const struct msg_reply *reply = plain;
+    size_t n = reply->u.round.n;
+    const struct kvd_round_result *results = reply->u.round.items;
+    if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "n", n, KVD_MAX_ROUND);
+    if (n == 0) return 0;
+    if (!results) return codec_refuse(pass, CODEC_E_VALUE, "round has %zu results and no address", n);
+    pb->n = (uint32_t)n;
+    pb->pool = codec_arena_take(pass->arena, KVD_MAX_POOLS * sizeof *pb->pool);
+    if (!pb->pool) return codec_refuse_memory(pass);
+    int r = store_statuses(pass, pb, results, n);
+    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = store_places(pass, results, n, p, &pb->pool[p]);
+    if (r == 0) r = store_bounds(pass, pb, results, n);
+    if (r == 0) r = store_messages(pass, pb, results, n);
+    return r;
+}
