@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attaching: a rank's planes (read-write) and block tables (read-only) in this process, and views of them.
+ *
+ * Before anything is mapped the geometry is computed here from the store's description and its digest compared with kvd's: two builds that place a byte differently
+ * must not meet (SRV-4). Mappings of one region in one process are shared and counted by the device layer.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "device.h"
+#include "geometry.h"
+
+struct kvd_store {
+    pid_t pid;
+    uint32_t rank;
+    struct kvd_store_info info;
+    struct geom_pool_spec spec[KVD_MAX_POOLS];
+    struct device_import *planes[KVD_MAX_POOLS], *table[KVD_MAX_POOLS];
+};
+
+/* ---- geometry --------------------------------------------------------------------------------------- */
+
+static struct geom_pool_spec pool_spec(const struct kvd_pool_info *pool) {
+    return (struct geom_pool_spec){ .storage = (enum kvd_storage)pool->storage,
+                                    .order = (enum geom_order)pool->order,
+                                    .arrangement = (enum geom_arrangement)pool->arrangement,
+                                    .n_layers = pool->n_layers,
+                                    .n_kv_heads = pool->n_kv_heads,
+                                    .head_dim = pool->head_dim,
+                                    .n_ranks = pool->n_ranks };
+}
+
+static enum kvd_status check_pools(const struct kvd_store_info *info, struct kvd_error *error) {
+    char why[KVD_MESSAGE_BYTES];
+    if (info->n_pools < 1 || info->n_pools > KVD_MAX_POOLS)
+        return client_fail(error, KVD_INTERNAL, "kvd describes a store of %u pools; 1 or 2 can be", info->n_pools);
+    for (uint32_t i = 0; i < info->n_pools; i++) {
+        struct geom_pool_spec spec = pool_spec(&info->pool[i]);
+        if (geom_pool_check(&spec, why, sizeof why) != 0)
+            return client_fail(error, KVD_FAILED_PRECONDITION, "this library does not know the geometry of pool %u: %s", i, why);
+        if (geom_page_bytes(&spec) != info->pool[i].page_bytes) {
+            return client_fail(error, KVD_FAILED_PRECONDITION, "a page of pool %u has %llu bytes for kvd and %llu for this library: install matching "
+                               "versions", i, (unsigned long long)info->pool[i].page_bytes, (unsigned long long)geom_page_bytes(&spec));
+        }
+    }
+    return KVD_OK;
+}
+
+static enum kvd_status check_digest(const struct kvd_store_info *info, struct kvd_error *error) {
+    struct geom_store_spec spec = { .backend = (enum geom_backend)info->backend,
+                                    .main = pool_spec(&info->pool[0]),
+                                    .max_context = info->max_context,
+                                    .max_concurrency = info->max_concurrency,
+                                    .draft_window = info->draft_window,
+                                    .state_bytes = info->state_bytes };
+    struct geom_layout layout = { .n_pools = info->n_pools };
+    uint8_t digest[KVD_DIGEST_BYTES];
+    if (info->n_pools > 1) spec.draft = pool_spec(&info->pool[1]);
+    for (uint32_t i = 0; i < info->n_pools; i++) layout.pages[i] = info->pool[i].pages;
+    geom_digest(&spec, &layout, digest);
+    if (memcmp(digest, info->geometry.bytes, sizeof digest) == 0) return KVD_OK;
+    return client_fail(error, KVD_FAILED_PRECONDITION, "the geometry of store %s has digest %02x%02x%02x%02x... for kvd and %02x%02x%02x%02x... for this "
+                       "library: they would place bytes differently; install matching versions", info->name, info->geometry.bytes[0],
+                       info->geometry.bytes[1], info->geometry.bytes[2], info->geometry.bytes[3], digest[0], digest[1], digest[2], digest[3]);
+}
+
+/* ---- mapping ------------------------------------------------------------------------------------------ */
+
+static enum kvd_status status_of(int rc) {
+    switch (rc) {
+    case -ENOMEM:
+    case -EMFILE:
+    case -ENFILE: return KVD_RESOURCE_EXHAUSTED;
+    case -EACCES:
+    case -EPERM: return KVD_PERMISSION_DENIED;
+    case -ENOSYS:
+    case -ENOTSUP: return KVD_UNIMPLEMENTED;
+    case -EIO: return KVD_UNAVAILABLE;
+    case -EINVAL: return KVD_INVALID_ARGUMENT;
+    default: return KVD_FAILED_PRECONDITION;
+    }
+}
+
+static enum kvd_status map_region(const struct kvd_region_info *region, const uint8_t *device_uuid, bool read_only, const char *what,
+                                  uint32_t pool, uint64_t least_bytes, struct device_import **ret_import, struct kvd_error *error) {
+    struct device_export exported = { .kind = region->kind == 1 ? DEVICE_EXPORT_CUDA_IPC : DEVICE_EXPORT_SHM,
+                                      .bytes = region->bytes,
+                                      .owner_pid = region->owner_pid,
+                                      .local_address = region->local_address };
+    char why[KVD_MESSAGE_BYTES] = "";
+    memcpy(exported.shm_name, region->shm_name, sizeof exported.shm_name);
+    exported.shm_name[sizeof exported.shm_name - 1] = 0;
+    memcpy(exported.ipc_handle, region->ipc_handle, sizeof exported.ipc_handle);
+    memcpy(exported.uuid, region->uuid, sizeof exported.uuid);
+    if (region->kind > 1) {
+        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u are exported in a way (%u) that this library does not know", what, pool,
+                           region->kind);
+    }
+    if (region->kind == 0 && !exported.shm_name[0])
+        return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s of pool %u: attach as a worker", what, pool);
+    if (region->bytes < least_bytes) {
+        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u have %llu bytes, their geometry needs %llu", what, pool,
+                           (unsigned long long)region->bytes, (unsigned long long)least_bytes);
+    }
+    int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
+    if (rc == 0) return KVD_OK;
+    if (rc == -ENOENT) {
+        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u cannot be seen from here (%.200s): is this process in another container or "
+                           "namespace than kvd, with a /dev/shm of its own?", what, pool, why);
+    }
+    return client_fail(error, status_of(rc), "the %s of pool %u cannot be mapped: %.300s", what, pool, why);
+}
+
+static enum kvd_status check_device(const struct kvd_region_info *region, const uint8_t *device_uuid, struct kvd_error *error) {
+    if (region->kind == 1 && !device_uuid) {
+        return client_fail(error, KVD_INVALID_ARGUMENT, "the store is in GPU memory: pass the UUID of the GPU that this process runs on");
+    }
+    if (device_uuid && memcmp(device_uuid, region->uuid, 16) != 0) {
+        return client_fail(error, KVD_FAILED_PRECONDITION, "the rank's memory is on device %02x%02x%02x%02x..., this process runs on %02x%02x%02x%02x...: "
+                           "attach the rank of this device", region->uuid[0], region->uuid[1], region->uuid[2], region->uuid[3], device_uuid[0],
+                           device_uuid[1], device_uuid[2], device_uuid[3]);
+    }
+    return KVD_OK;
+}
+
+static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8_t *device_uuid, struct kvd_error *error) {
+    const struct kvd_pool_info *pool = &store->info.pool[i];
+    const struct kvd_region_info *planes = &pool->planes[store->rank], *table = &pool->table[store->rank];
+    uint64_t table_bytes = (uint64_t)store->info.row_entries * store->info.max_concurrency * sizeof(int32_t);
+    store->spec[i] = pool_spec(pool);
+    enum kvd_status status = check_device(planes, device_uuid, error);
+    if (status == KVD_OK) {
+        status = map_region(planes, device_uuid, false, "planes", i, geom_region_bytes(&store->spec[i], pool->pages), &store->planes[i], error);
+    }
+    if (status == KVD_OK) status = map_region(table, device_uuid, true, "block tables", i, table_bytes, &store->table[i], error);
+    return status;
+}
+
+enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store, struct kvd_error *error) {
+    if (!ret_store) return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_attach needs a place for the store");
+    struct kvd_store *store = calloc(1, sizeof *store);
+    if (!store) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a store");
+    store->pid = getpid();
+    store->rank = rank;
+    enum kvd_status status = kvd_describe(c, &store->info, error);
+    if (status == KVD_OK) status = check_pools(&store->info, error);
+    if (status == KVD_OK) status = check_digest(&store->info, error);
+    if (status == KVD_OK && rank >= store->info.pool[0].n_ranks) {
+        status = client_fail(error, KVD_OUT_OF_RANGE, "asked for rank %u; store %s has ranks 0 to %u", rank, store->info.name,
+                             store->info.pool[0].n_ranks - 1);
+    }
+    for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++) status = map_pool(store, i, device_uuid, error);
+    if (status == KVD_OK) *ret_store = store;
+    else kvd_detach(store);
+    return status;
+}
+
+void kvd_detach(kvd_store *store) {
+    if (!store) return;
+    for (uint32_t i = 0; store->pid == getpid() && i < KVD_MAX_POOLS; i++) {
+        if (store->planes[i]) device_unimport(store->planes[i]);
+        if (store->table[i]) device_unimport(store->table[i]);
+    }
+    free(store);
+}
+
+const struct kvd_store_info *kvd_store_describe(const kvd_store *store) { return store ? &store->info : NULL; }
+
+/* ---- views ------------------------------------------------------------------------------------------------ */
+
+enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t pool, uint32_t layer, PagedKVBatchLayerView *ret_view,
+                                     struct kvd_error *error) {
+    char why[KVD_MESSAGE_BYTES] = "";
+    PagedKVBatchLayerView view = { .n_pages = 0 };
+    if (!store || !ret_view) return client_fail(error, KVD_INVALID_ARGUMENT, "a view needs a store and a place for it");
+    if (store->pid != getpid())
+        return client_fail(error, KVD_FAILED_PRECONDITION, "this store was attached by process %d, of which this one is a fork", (int)store->pid);
+    if (pool >= store->info.n_pools || layer >= store->info.pool[pool].n_layers) {
+        return client_fail(error, KVD_OUT_OF_RANGE, "asked for pool %u, layer %u; store %s has %u pools%s", pool, layer, store->info.name,
+                           store->info.n_pools, pool < store->info.n_pools ? ", and this one fewer layers" : "");
+    }
+    if (geom_layer_view(&store->spec[pool], store->info.pool[pool].pages, store->rank, layer, device_import_address(store->planes[pool]), &view,
+                        why, sizeof why) != 0)
+        return client_fail(error, KVD_INTERNAL, "pool %u, layer %u: %s", pool, layer, why);
+    view.block_tables = device_import_address(store->table[pool]);
+    view.n_logical = store->info.row_entries;
+    view.n_rows = store->info.max_concurrency;
+    *ret_view = view;
+    return KVD_OK;
+}
+
+enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint32_t layer, uint32_t row, PagedKVLayerView *ret_view,
+                                     struct kvd_error *error) {
+    PagedKVBatchLayerView batch;
+    if (!ret_view) return client_fail(error, KVD_INVALID_ARGUMENT, "a view needs a place for it");
+    enum kvd_status status = kvd_store_batch_view(store, pool, layer, &batch, error);
+    if (status != KVD_OK) return status;
+    if (row >= batch.n_rows) return client_fail(error, KVD_OUT_OF_RANGE, "asked for row %u; there are %u", row, batch.n_rows);
+    *ret_view = (PagedKVLayerView){ .k = batch.k, .v = batch.v, .k_scale = batch.k_scale, .v_scale = batch.v_scale,
+                                    .block_table = batch.block_tables + (size_t)row * batch.n_logical, .n_logical = batch.n_logical,
+                                    .n_pages = batch.n_pages, .head_dim = batch.head_dim, .n_kv_heads = batch.n_kv_heads,
+                                    .storage = batch.storage };
+    return KVD_OK;
+}

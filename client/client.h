@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside libkvd: the client object, its table of pending calls, and how a call runs.
+ *
+ * Numbers. A mutating request takes the next sequence number of its session in the order of sending: a thread takes the turn, the number, encodes,
+ * sends, and gives the turn back. kvd answers a repeated number with the first answer, and refuses gaps. So a number that was sent, or may have
+ * been, is never given to another request; one of which not a byte was sent goes back.
+ *
+ * The life of a call:
+ *
+ *     WAITED or TICKET --answer--> done
+ *         | deadline                      an answer may still come: the call becomes LEFT
+ *         v
+ *       LEFT --equal call by the caller--> WAITED again, same number; or forgotten after CLIENT_WINDOW newer numbers
+ *
+ * Only calls whose second execution would do something else are adopted: Activate, Round, Checkpoint, Finish, Release, OpenGroup, CloseGroup. A LEFT
+ * Round or Checkpoint is no longer adopted once another call about one of its sequences was sent.
+ *
+ * When the connection breaks, a thread that waits resumes the session (one does, the others wait for it) and every pending call is sent again in the order
+ * of its numbers, with the same numbers. kvd says the highest number that it executed: calls beyond it never ran; of those, the LEFT ones are dropped and
+ * the waited ones close up to the gapless order. A call's own thread does this once; if the connection breaks again, it answers KVD_UNAVAILABLE.
+ *
+ * Lock order: client->lock only. It is never held over a transport call, since those may wait for the sink, which takes it.
+ */
+#ifndef KVD_CLIENT_CLIENT_H
+#define KVD_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "codec.h"
+#include "kvd.h"
+#include "transport.h"
+
+#define CLIENT_TIMEOUT_MS 5000u
+#define CLIENT_GOODBYE_MS 1000u
+#define CLIENT_EVENTS 256u  /* queue; the newest are dropped and counted when it is full */
+#define CLIENT_WINDOW 64u   /* answers that kvd keeps a session: numbers older than that cannot be asked for */
+#define CLIENT_BUCKETS 64u
+#define CLIENT_ROOM_FRAMES 32u         /* unanswered frames, and */
+#define CLIENT_ROOM_BYTES FRAME_LIMIT  /* their bytes, that the socket's buffer surely takes */
+
+enum call_keeper { CALL_WAITED, CALL_TICKET, CALL_LEFT };
+enum call_state { CALL_SENT, CALL_BROKEN /* its connection went before the answer */, CALL_ANSWERED };
+
+struct call {
+    struct call *next; /* bucket or free list */
+    uint64_t id;
+    struct msg_header header; /* as sent */
+    uint16_t type;
+    enum call_keeper keeper;
+    enum call_state state;
+    bool resumed;             /* its thread has had its one retry */
+    bool pinned;              /* its frame is being sent by another thread */
+    bool stale;               /* LEFT, and a later call changed what it was about: not to be adopted */
+    uint32_t n_touched;       /* sequences that it is about; of a round: one an item */
+    kvd_sequence touched[KVD_MAX_ROUND];
+    pthread_cond_t changed;
+    struct codec_arena *arena;
+    uint8_t *frame;           /* FRAME_LIMIT bytes: what was sent */
+    size_t frame_bytes;
+    uint8_t *body;            /* FRAME_LIMIT bytes: the answer */
+    size_t body_bytes;
+    uint16_t body_type;
+};
+
+/* One connection; a new one for every resume. */
+struct link {
+    struct kvd_client *client;
+    struct transport *transport;
+    bool lost;
+    char why[160];
+};
+
+struct kvd_client {
+    pid_t pid;
+    pthread_mutex_t lock;
+    pthread_cond_t turn; /* sending or resuming ended, a pending call went */
+    bool sending, resuming;
+    struct link *link;   /* NULL only before the first connection */
+    bool dead;           /* the session is gone for good */
+    char why_dead[KVD_MESSAGE_BYTES];
+
+    char path[128];
+    struct kvd_hello hello;
+    kvd_session_id session;
+    uint64_t secret, epoch;
+    uint32_t timeout_ms;
+
+    uint64_t next_id, next_sequence;
+    struct call *pending[CLIENT_BUCKETS];
+    struct call *free_calls;
+    uint32_t n_pending, n_left, n_tickets_answered;
+    uint32_t room_frames; /* sent and not answered, on this connection */
+    size_t room_bytes;
+    uint64_t stray_frames;
+
+    int event_fd;
+    bool event_fd_set;
+    pthread_cond_t event_came;
+    uint32_t event_mask, event_first, event_count;
+    uint64_t events_dropped;
+    struct kvd_event events[CLIENT_EVENTS];
+
+    bool described;
+    struct kvd_store_info store;
+};
+
+/* ---- status.c ------------------------------------------------------------------------------------------ */
+enum kvd_status client_fail(struct kvd_error *error, enum kvd_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- client.c ------------------------------------------------------------------------------------------ */
+/* First thing in every call: refuses a fork's child. */
+enum kvd_status client_guard(const struct kvd_client *c, struct kvd_error *error);
+uint64_t client_deadline(const struct kvd_client *c); /* now + timeout */
+/* With the lock held: waits on cond until the deadline. False when it has passed. */
+bool client_wait(struct kvd_client *c, pthread_cond_t *cond, uint64_t deadline_ns);
+/* With the lock held: makes the descriptor readable or not, as things stand. */
+void client_update_fd(struct kvd_client *c);
+struct kvd_client *client_new(const char *path);
+void client_free(struct kvd_client *c); /* also in a fork's child */
+struct link *client_link_new(struct kvd_client *c);
+/* Connects the link, which must be c->link already; the lock is not held. */
+enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns, struct kvd_error *error);
+
+/* ---- session.c ----------------------------------------------------------------------------------------- */
+/* With the lock held (let go meanwhile): a new connection with the same session, all pending calls sent again. */
+enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct kvd_error *error);
+void client_lost(struct kvd_client *c, const char *why); /* with the lock held */
+
+/* ---- call.c -------------------------------------------------------------------------------------------- */
+bool call_mutates(uint16_t type);
+struct call *call_new(struct kvd_client *c);          /* with the lock held; NULL: no memory */
+void call_free(struct kvd_client *c, struct call *call); /* with the lock held: out of the table, to the free list */
+void call_destroy(struct call *call);
+void call_insert(struct kvd_client *c, struct call *call);
+struct call *call_lookup(struct kvd_client *c, uint64_t id);
+/* Encodes request under call->header into call->frame. */
+enum kvd_status call_encode(struct call *call, struct msg_request *request, struct kvd_error *error);
+/* Sends call->frame on the current link; the lock is not held. */
+int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns, bool room, size_t *ret_sent);
+void call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body); /* with the lock held */
+
+/* Sends a request. KVD_OK: *ret_call is pending and belongs to the caller. */
+enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper, uint64_t deadline_ns,
+                           struct call **ret_call, struct kvd_error *error);
+/* Waits for the answer and decodes it into ret_reply, whose pointers live until call_done. Any status but KVD_OK has ended the call. */
+enum kvd_status call_finish(struct kvd_client *c, struct call *call, uint64_t deadline_ns, struct msg_reply *ret_reply,
+                            struct kvd_error *error);
+/* Both. On KVD_OK the caller ends with call_done. */
+enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call, struct msg_reply *ret_reply,
+                         struct kvd_error *error);
+void call_done(struct kvd_client *c, struct call *call);
+
+/* ---- request.c ------------------------------------------------------------------------------------------ */
+/* The store's description, asked for once a client. */
+enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_info, struct kvd_error *error);
+
+#endif

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * demo_scheduler: runs the conversations of a prompt list on demo_workers. Progress goes to standard output, a line an event:
+ *
+ *     worker PID                                  joined        lost PID
+ *     activate NAME TURN PROMPT FRONTIER HOW PID  a sequence began: PROMPT tokens, FRONTIER of them from kvd; root, fork or move
+ *     tokens NAME TURN PID INDEX HEX              produced
+ *     checkpoint NAME FRONTIER                    of the shared prefix
+ *     adopt NAME TURN FRONTIER                    what kvd kept of a sequence whose worker died (0: found by name)
+ *     end NAME TURN OUTPUT DRAFTED ACCEPTED
+ *
+ * Exit codes: 0 all conversations are over, 1 usage, 2 failed, 3 kvd is gone.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "scheduler.h"
+
+#define ORPHAN_MS 3000 /* kvd says within 100 ms of a death what is left; after this, look by name */
+#define LISTEN_FDS_START 3
+
+static void hear_join(struct scheduler *s, int listener)
+{
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (uint32_t i = 0; fd >= 0 && i < SCHEDULER_WORKERS; i++)
+        if (s->peer[i].fd < 0) {
+            s->peer[i] = (struct peer){ .fd = fd };
+            return;
+        }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void lose(struct scheduler *s, struct peer *worker)
+{
+    printf("lost %u\n", worker->pid);
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        if (s->request[i].worker == worker)
+            request_orphan(s, &s->request[i]);
+    close(worker->fd);
+    *worker = (struct peer){ .fd = -1 };
+}
+
+static int hear_worker(struct scheduler *s, struct peer *worker)
+{
+    static struct wire_message m;
+    int r;
+    while ((r = wire_receive(worker->fd, false, &m)) > 0) {
+        if (m.type == WIRE_HELLO) {
+            worker->session.bits = m.session;
+            worker->pid = m.pid;
+            printf("worker %u\n", m.pid);
+            s->message.type = WIRE_WELCOME;
+            s->message.session = kvd_client_session(s->client).bits;
+            s->message.n_tokens = 0;
+            (void)wire_send(worker->fd, &s->message);
+            continue;
+        }
+        struct request *request = m.id < s->prompts.n_conversations ? &s->request[m.id] : NULL;
+        if (request && request->worker == worker && request_hear(s, request, &m) != 0)
+            return -1;
+    }
+    if (r != -EAGAIN)
+        lose(s, worker);
+    return 0;
+}
+
+static int hear_kvd(struct scheduler *s)
+{
+    struct kvd_event event;
+    struct kvd_error error;
+    enum kvd_status status;
+    while ((status = kvd_next_event(s->client, 0, &event, &error)) == KVD_OK)
+        for (uint32_t i = 0; event.kind == KVD_EVENT_SEQUENCE_ENDED && i < s->prompts.n_conversations; i++) {
+            struct request *request = &s->request[i];
+            if (request->sequence.bits != event.sequence.bits)
+                continue;
+            if (request->state == REQUEST_RUNNING) /* kvd was quicker than the socket: hear its last words first */
+                if (hear_worker(s, request->worker) != 0)
+                    return -1;
+            if (request->state == REQUEST_RUNNING)
+                request_orphan(s, request);
+            if (request->state == REQUEST_ORPHANED)
+                request_adopt(s, request, event.continuation);
+        }
+    if (status == KVD_DEADLINE_EXCEEDED)
+        return 0;
+    fprintf(stderr, "demo_scheduler: kvd is gone: %s\n", error.message);
+    return -3;
+}
+
+/* The worker with the least to do. */
+static struct peer *choose_worker(struct scheduler *s)
+{
+    struct peer *best = NULL;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
+        if (s->peer[i].fd >= 0 && s->peer[i].session.bits != 0 && (!best || s->peer[i].load < best->load))
+            best = &s->peer[i];
+    return best;
+}
+
+static int start_waiting(struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++) {
+        struct peer *worker = choose_worker(s);
+        if (s->request[i].state != REQUEST_WAITING || !worker)
+            continue;
+        if (request_start(s, &s->request[i], worker) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static uint32_t count(const struct scheduler *s, enum request_state state)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        n += s->request[i].state == state;
+    return n;
+}
+
+static uint32_t joined(const struct scheduler *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
+        n += s->peer[i].fd >= 0 && s->peer[i].session.bits != 0;
+    return n;
+}
+
+/* Waits for workers, kvd or a signal, and hears them. 0; 1 end in order; negative: failed. */
+static int hear(struct scheduler *s, int listener, int signals)
+{
+    struct pollfd fds[3 + SCHEDULER_WORKERS] = { { .fd = listener, .events = POLLIN },
+                                                 { .fd = signals, .events = POLLIN },
+                                                 { .fd = kvd_client_fd(s->client), .events = POLLIN } };
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
+        fds[3 + i] = (struct pollfd){ .fd = s->peer[i].fd, .events = POLLIN };
+    int n;
+    while ((n = poll(fds, 3 + SCHEDULER_WORKERS, count(s, REQUEST_ORPHANED) > 0 ? ORPHAN_MS : -1)) < 0 && errno == EINTR)
+        ;
+    if (fds[1].revents != 0)
+        return 1;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
+        if (fds[3 + i].revents != 0 && s->peer[i].fd == fds[3 + i].fd && hear_worker(s, &s->peer[i]) != 0)
+            return -2;
+    int r = hear_kvd(s);
+    if (r != 0)
+        return r;
+    for (uint32_t i = 0; n == 0 && i < s->prompts.n_conversations; i++)
+        if (s->request[i].state == REQUEST_ORPHANED)
+            request_adopt(s, &s->request[i], (kvd_continuation){ 0 });
+    if (fds[0].revents != 0)
+        hear_join(s, listener);
+    return 0;
+}
+
+static int serve(struct scheduler *s, int listener, int signals, uint32_t n_workers)
+{
+    bool enough = false;
+    while (count(s, REQUEST_OVER) < s->prompts.n_conversations) {
+        enough = enough || joined(s) >= n_workers;
+        if (enough && start_waiting(s) != 0)
+            return 2;
+        fflush(stdout);
+        int r = hear(s, listener, signals);
+        if (r != 0)
+            return r > 0 ? 0 : r == -3 ? 3 : 2;
+    }
+    return 0;
+}
+
+static int check_context(const struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        if (prompts_length(&s->prompts, i) > s->info.max_context || prompts_length(&s->prompts, i) > SCHEDULER_CONTEXT) {
+            fprintf(stderr, "demo_scheduler: the conversation %s has %u tokens, the store %s takes %u: raise max_context or shorten it\n",
+                    s->prompts.conversation[i].name, prompts_length(&s->prompts, i), s->info.name, s->info.max_context);
+            return -1;
+        }
+    return 0;
+}
+
+static int run(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers)
+{
+    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER,
+                                                 .name = "demo-scheduler" };
+    struct kvd_error error;
+    if (kvd_connect(&options, &s->client, &error) != KVD_OK || kvd_describe(s->client, &s->info, &error) != KVD_OK ||
+        kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), &error) != KVD_OK) {
+        fprintf(stderr, "demo_scheduler: %s\n", error.message);
+        kvd_disconnect(s->client);
+        return 2;
+    }
+    int r = check_context(s) == 0 ? 0 : 2;
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        request_init(s, &s->request[i], i);
+    if (r == 0)
+        r = serve(s, listener, signals, n_workers);
+    fflush(stdout);
+    kvd_disconnect(s->client);
+    return r;
+}
+
+static const char usage[] =
+    "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate]\n"
+    "Runs the conversations of a prompt list on the demo_workers that connect to PATH, and ends with the last of them.\n"
+    "With LISTEN_FDS=1 in the environment, descriptor 3 is the listening socket (SOCK_SEQPACKET) instead of PATH.\n"
+    "  --workers N   begin when N workers have joined (default 1)\n"
+    "  --no-reuse    compute every prompt from its first token and keep nothing: the reference\n"
+    "  --speculate   drafts with the MTP pool, verified by the model\n";
+
+static int signals_fd(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },     { "prompts", required_argument, NULL, 'p' },
+                                             { "listen", required_argument, NULL, 'l' },  { "workers", required_argument, NULL, 'w' },
+                                             { "no-reuse", no_argument, NULL, 'n' },      { "speculate", no_argument, NULL, 's' },
+                                             { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 } };
+    static struct scheduler s = { .reuse = true };
+    const char *socket = NULL, *prompts = NULL, *path = NULL, *inherited = getenv("LISTEN_FDS");
+    unsigned long workers = 1;
+    char err[512];
+    for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (o == 'k')
+            socket = optarg;
+        else if (o == 'p')
+            prompts = optarg;
+        else if (o == 'l')
+            path = optarg;
+        else if (o == 'w')
+            workers = strtoul(optarg, NULL, 10);
+        else if (o == 'n')
+            s.reuse = false;
+        else if (o == 's')
+            s.speculate = true;
+        else
+            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+    }
+    bool passed = inherited && strcmp(inherited, "1") == 0;
+    if (!prompts || (!path && !passed) || optind != argc || workers < 1 || workers > SCHEDULER_WORKERS)
+        return fputs(usage, stderr), 1;
+    int signals = signals_fd(), listener = passed ? LISTEN_FDS_START : wire_listen(path);
+    if (listener < 0 || signals < 0)
+        return fprintf(stderr, "demo_scheduler: cannot listen at %s: %s\n", path, strerror(-listener)), 2;
+    if (prompts_load(prompts, &s.prompts, err, sizeof err) != 0)
+        return fprintf(stderr, "demo_scheduler: %s\n", err), 2;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
+        s.peer[i].fd = -1;
+    int r = run(&s, socket, listener, signals, (uint32_t)workers);
+    prompts_free(&s.prompts);
+    return r;
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * demo_worker: runs the demo's model on the pages of a kvd store. Exit codes: 0 ended in order, 1 usage, 2 cannot start, 3 kvd is gone.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker.h"
+
+#define YIELD_MS 5000 /* kvd learns of a dead scheduler within 100 ms */
+
+static void say_message(struct worker *worker, uint32_t type, const struct lane *lane)
+{
+    struct wire_message *m = &worker->message;
+    m->type = type;
+    m->id = lane->id;
+    m->pid = (uint32_t)getpid();
+    m->frontier = lane->committed[ENGINE_MAIN];
+    if (worker->engine.n_pools > 1 && lane->committed[ENGINE_MTP] < m->frontier)
+        m->frontier = lane->committed[ENGINE_MTP];
+    m->held = lane->hold_at != 0 && m->frontier == lane->hold_at;
+    m->bounded = lane->bounded;
+    m->drafted = lane->drafted;
+    m->accepted = lane->accepted;
+    (void)wire_send(worker->scheduler, m);
+}
+
+void worker_say(struct worker *worker, uint32_t type, const struct lane *lane)
+{
+    worker->message.n_tokens = 0;
+    say_message(worker, type, lane);
+}
+
+void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why)
+{
+    size_t n = strlen(why);
+    worker->message.n_tokens = (uint32_t)(n < WIRE_MAX_TOKENS ? n : WIRE_MAX_TOKENS);
+    memcpy(worker->message.tokens, why, worker->message.n_tokens);
+    say_message(worker, WIRE_FAILED, lane);
+}
+
+static void say_tokens(struct worker *worker)
+{
+    for (uint32_t i = 0; i < ENGINE_LANES; i++) {
+        struct lane *lane = &worker->engine.lane[i];
+        if (!lane->used || lane->known == lane->reported)
+            continue;
+        worker->message.first = lane->reported;
+        worker->message.n_tokens = lane->known - lane->reported;
+        memcpy(worker->message.tokens, lane->history + lane->reported, worker->message.n_tokens);
+        say_message(worker, WIRE_TOKENS, lane);
+        lane->reported = lane->known;
+    }
+}
+
+static struct lane *lane_of(struct worker *worker, uint32_t id)
+{
+    for (uint32_t i = 0; i < ENGINE_LANES; i++)
+        if (worker->engine.lane[i].used && worker->engine.lane[i].id == id)
+            return &worker->engine.lane[i];
+    return NULL;
+}
+
+static void start_lane(struct worker *worker, const struct wire_message *m)
+{
+    const struct engine *engine = &worker->engine;
+    struct lane *lane = NULL;
+    for (uint32_t i = 0; i < ENGINE_LANES && !lane; i++)
+        if (!engine->lane[i].used)
+            lane = &worker->engine.lane[i];
+    struct lane refused = { .id = m->id };
+    if (!lane || m->n_pools != engine->n_pools || m->frontier >= m->n_tokens || m->budget == 0 ||
+        m->n_tokens > engine->max_context || m->budget > engine->max_context - m->n_tokens + 1) {
+        worker_say_failed(worker, &refused, lane ? "the request does not fit this worker's store" : "all lanes are taken");
+        return;
+    }
+    memset(lane, 0, sizeof *lane);
+    *lane = (struct lane){ .used = true, .id = m->id, .sequence = m->sequence, .known = m->n_tokens, .reported = m->n_tokens,
+                           .end = m->n_tokens + m->budget, .hold_at = m->hold_at, .speculate = m->speculate != 0 };
+    for (uint32_t p = 0; p < engine->n_pools; p++) {
+        lane->row[p] = m->row[p];
+        lane->mapped[p] = m->mapped[p] < engine->max_context ? m->mapped[p] : engine->max_context;
+        lane->computed[p] = lane->committed[p] = m->frontier;
+    }
+    memcpy(lane->history, m->tokens, m->n_tokens);
+}
+
+/* 1 a message was taken, 0 none, -EPIPE the scheduler is gone. */
+static int hear_scheduler(struct worker *worker)
+{
+    static struct wire_message m;
+    int r = wire_receive(worker->scheduler, false, &m);
+    if (r == -EAGAIN)
+        return 0;
+    if (r <= 0)
+        return -EPIPE;
+    struct lane *lane = lane_of(worker, m.id);
+    if (m.type == WIRE_WELCOME) {
+        worker->scheduler_session.bits = m.session;
+    } else if (m.type == WIRE_START && !lane) {
+        start_lane(worker, &m);
+    } else if (m.type == WIRE_CONTINUE && lane) {
+        lane->hold_at = 0;
+    } else if (m.type == WIRE_FINISHED && lane) {
+        worker_rounds_drop(worker);
+        lane->used = false;
+    }
+    return 1;
+}
+
+/* 0, or -EIO: kvd is gone. */
+static int hear_kvd(struct worker *worker, uint32_t timeout_ms)
+{
+    struct kvd_event event;
+    struct kvd_error error;
+    enum kvd_status status;
+    while ((status = kvd_next_event(worker->client, timeout_ms, &event, &error)) == KVD_OK) {
+        timeout_ms = 0;
+        if (event.kind == KVD_EVENT_SESSION_LOST && event.session.bits == worker->scheduler_session.bits)
+            worker->scheduler_lost = true;
+        for (uint32_t i = 0; event.kind == KVD_EVENT_SEQUENCE_ENDED && i < ENGINE_LANES; i++)
+            if (worker->engine.lane[i].sequence == event.sequence.bits)
+                worker->engine.lane[i].used = false;
+    }
+    if (status == KVD_DEADLINE_EXCEEDED)
+        return 0;
+    fprintf(stderr, "demo_worker: kvd is gone: %s\n", error.message);
+    return -EIO;
+}
+
+static bool lanes_ready(const struct worker *worker)
+{
+    for (uint32_t i = 0; i < ENGINE_LANES; i++)
+        if (engine_room(&worker->engine, &worker->engine.lane[i]) > 0)
+            return true;
+    return false;
+}
+
+static bool lanes_left(const struct worker *worker)
+{
+    for (uint32_t i = 0; i < ENGINE_LANES; i++)
+        if (worker->engine.lane[i].used)
+            return true;
+    return false;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* The scheduler is gone and no unit runs here: gives its sequences back, as soon as kvd knows that it is gone. */
+static int give_back(struct worker *worker)
+{
+    struct kvd_error error;
+    uint32_t yielded = 0, sum = 0;
+    uint64_t end = now_ms() + YIELD_MS;
+    worker_rounds_drop(worker);
+    while (lanes_left(worker) && now_ms() < end) {
+        int r = hear_kvd(worker, (uint32_t)(end - now_ms()));
+        if (r != 0)
+            return r;
+        if (!worker->scheduler_lost)
+            continue;
+        if (kvd_yield(worker->client, &yielded, &error) != KVD_OK) {
+            fprintf(stderr, "demo_worker: kvd does not take the yield: %s\n", error.message);
+            return -EIO;
+        }
+        sum += yielded;
+        break;
+    }
+    if (lanes_left(worker))
+        fprintf(stderr, "demo_worker: the scheduler is gone; gave %u sequences back\n", sum);
+    memset(worker->engine.lane, 0, sizeof worker->engine.lane);
+    worker->scheduler_lost = false;
+    worker->scheduler_session.bits = 0;
+    close(worker->scheduler);
+    worker->scheduler = -1;
+    return 0;
+}
+
+/* 1 connected, 0 nobody listens. */
+static int join(struct worker *worker, const char *path)
+{
+    worker->scheduler = wire_connect(path);
+    if (worker->scheduler < 0)
+        return 0;
+    worker->message.type = WIRE_HELLO;
+    worker->message.session = kvd_client_session(worker->client).bits;
+    worker->message.pid = (uint32_t)getpid();
+    worker->message.n_tokens = 0;
+    return wire_send(worker->scheduler, &worker->message) == 0;
+}
+
+/* Waits until something is to be read, or only looks. true: end in order. */
+static bool wait_input(const struct worker *worker, int signals, bool wait)
+{
+    struct pollfd fds[3] = { { .fd = signals, .events = POLLIN },
+                             { .fd = worker->scheduler, .events = POLLIN },
+                             { .fd = kvd_client_fd(worker->client), .events = POLLIN } };
+    while (poll(fds, 3, wait ? -1 : 0) < 0 && errno == EINTR)
+        ;
+    return fds[0].revents != 0;
+}
+
+static int serve(struct worker *worker, const char *scheduler, int signals)
+{
+    char err[256];
+    if (join(worker, scheduler) == 0)
+        return 0;
+    uint32_t columns = 0;
+    for (;;) {
+        if (wait_input(worker, signals, !lanes_ready(worker)))
+            return 0;
+        int r = hear_kvd(worker, 0), heard;
+        while ((heard = hear_scheduler(worker)) > 0)
+            ;
+        if (r == 0 && heard == -EPIPE) {
+            r = give_back(worker);
+            if (r == 0 && join(worker, scheduler) == 0)
+                return 0;
+        }
+        if (r == 0)
+            r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
+        if (r == -EINVAL)
+            fprintf(stderr, "demo_worker: %s\n", err);
+        if (r == 0) {
+            say_tokens(worker);
+            r = worker_rounds(worker, false);
+        }
+        if (r != 0)
+            return 3;
+    }
+}
+
+static bool store_fits(const struct kvd_store_info *info)
+{
+    const struct kvd_pool_info *main_pool = &info->pool[0], *mtp = &info->pool[1];
+    bool fits = main_pool->n_layers == MODEL_LAYERS && main_pool->n_kv_heads == MODEL_KV_HEADS &&
+                main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 && main_pool->planes[0].kind == 0 &&
+                info->max_context <= ENGINE_CONTEXT && info->state_bytes == 0 && info->backend <= 1;
+    if (fits && info->n_pools > 1)
+        fits = mtp->n_layers == MODEL_DRAFT_LAYERS && mtp->n_kv_heads == MODEL_KV_HEADS && mtp->head_dim == MODEL_HEAD_DIM &&
+               info->draft_window >= 1 && info->draft_window <= ENGINE_WINDOW;
+    if (!fits)
+        fprintf(stderr, "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, head_dim %d, one host "
+                        "device, at most %d tokens of context, and no backend or an MTP pool of %d layer with a window of 1 to %d\n",
+                info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS, ENGINE_WINDOW);
+    return fits;
+}
+
+/* Model and views: all that the engine needs of kvd. */
+static int open_engine(struct worker *worker, const char *document)
+{
+    const struct kvd_store_info *info = kvd_store_describe(worker->store);
+    struct engine *engine = &worker->engine;
+    struct kvd_error error;
+    char err[256] = "";
+    if (!store_fits(info))
+        return 2;
+    engine->n_pools = info->n_pools;
+    engine->window = info->draft_window;
+    engine->max_context = info->max_context;
+    for (uint32_t l = 0; l < MODEL_LAYERS; l++)
+        if (kvd_store_batch_view(worker->store, ENGINE_MAIN, l, &engine->main[l], &error) != KVD_OK)
+            goto refused;
+    for (uint32_t l = 0; engine->n_pools > 1 && l < MODEL_DRAFT_LAYERS; l++)
+        if (kvd_store_batch_view(worker->store, ENGINE_MTP, l, &engine->mtp[l], &error) != KVD_OK)
+            goto refused;
+    if (model_new(info->max_context, document, &engine->model, err, sizeof err) == 0)
+        return 0;
+    fprintf(stderr, "demo_worker: %s\n", err);
+    return 2;
+refused:
+    fprintf(stderr, "demo_worker: no view of the store: %s\n", error.message);
+    return 2;
+}
+
+static int run(const char *socket, const char *scheduler, const char *document, const char *name, uint32_t round_tokens, int signals)
+{
+    static struct worker worker;
+    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_WORKER,
+                                                 .name = name };
+    struct kvd_error error;
+    worker.round_tokens = round_tokens;
+    worker.scheduler = -1;
+    if (kvd_connect(&options, &worker.client, &error) != KVD_OK ||
+        kvd_attach(worker.client, 0, NULL, &worker.store, &error) != KVD_OK ||
+        kvd_subscribe(worker.client, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED),
+                      &error) != KVD_OK) {
+        fprintf(stderr, "demo_worker: %s\n", error.message);
+        return 2;
+    }
+    int r = open_engine(&worker, document);
+    if (r == 0)
+        r = serve(&worker, scheduler, signals);
+    worker_rounds_drop(&worker);
+    kvd_detach(worker.store);
+    kvd_disconnect(worker.client);
+    model_free(worker.engine.model);
+    return r;
+}
+
+static const char usage[] =
+    "Usage: demo_worker --scheduler PATH [--kvd SOCKET] [--document FILE] [--name NAME] [--round N]\n"
+    "Runs the demo's model for the demo_scheduler that listens at PATH.\n"
+    "  --document FILE  text that gives the output its looks (default /usr/share/common-licenses/GPL-3)\n"
+    "  --round N        commit after N columns of a sequence (default 64)\n";
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },      { "scheduler", required_argument, NULL, 's' },
+                                             { "document", required_argument, NULL, 'd' }, { "name", required_argument, NULL, 'n' },
+                                             { "round", required_argument, NULL, 'r' },    { "help", no_argument, NULL, 'h' },
+                                             { NULL, 0, NULL, 0 } };
+    const char *socket = NULL, *scheduler = NULL, *document = "/usr/share/common-licenses/GPL-3", *name = "demo-worker";
+    unsigned long round_tokens = 64;
+    for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (o == 'k')
+            socket = optarg;
+        else if (o == 's')
+            scheduler = optarg;
+        else if (o == 'd')
+            document = optarg;
+        else if (o == 'n')
+            name = optarg;
+        else if (o == 'r')
+            round_tokens = strtoul(optarg, NULL, 10);
+        else
+            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+    }
+    if (!scheduler || optind != argc || round_tokens < 1 || round_tokens > ENGINE_CONTEXT)
+        return fputs(usage, stderr), 1;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int signals = signalfd(-1, &set, SFD_CLOEXEC);
+    if (signals < 0)
+        return perror("demo_worker: signalfd"), 2;
+    return run(socket, scheduler, document, name, (uint32_t)round_tokens, signals);
+}
