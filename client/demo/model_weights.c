@@ -12,7 +12,7 @@
 #define GAIN_QKV 1.6f
 #define GAIN_OUT 2.0f
 #define GAIN_FFN 1.4f
-#define GAIN_HEAD 2.5f
+#define GAIN_HEAD 2.0f
 
 static uint64_t next_random(uint64_t *state)
 {

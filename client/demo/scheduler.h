@@ -46,7 +46,6 @@ struct scheduler {
     struct kvd_store_info info;
     struct prompts prompts;
     bool reuse, speculate;
-    bool shared;                    /* the system prefix is in kvd as a checkpoint */
     struct request *holder;         /* the request that computes it */
     struct peer peer[SCHEDULER_WORKERS];
     struct request request[PROMPTS_CONVERSATIONS];

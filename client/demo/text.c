@@ -10,6 +10,7 @@
 
 #define TEXT_SHORTEST 2 /* bytes of history in the hash */
 #define TEXT_LONGEST 5  /* bytes of history that are compared at most */
+#define TEXT_SURE 5     /* so many bytes may have a single successor: words are spelled to their end */
 #define TEXT_LIMIT (4u << 20)
 
 struct text {
@@ -130,13 +131,13 @@ void text_scores(const struct text *text, const uint8_t *history, size_t n, floa
             counts[text_match(text, i, history, n)][text->bytes[i]]++;
     }
     uint32_t sum[TEXT_VOCABULARY] = { 0 };
-    for (uint32_t k = TEXT_LONGEST; k >= TEXT_SHORTEST; k--) { /* the longest history that leaves a choice */
+    for (uint32_t k = TEXT_LONGEST; k >= TEXT_SHORTEST; k--) { /* the longest history that was seen: a short one must leave a choice */
         uint32_t distinct = 0;
         for (uint32_t c = 0; c < TEXT_VOCABULARY; c++) {
             sum[c] += counts[k][c];
             distinct += sum[c] > 0;
         }
-        if (distinct < 2)
+        if (distinct < (k >= TEXT_SURE ? 1 : 2))
             continue;
         for (uint32_t c = 0; c < TEXT_VOCABULARY; c++)
             ret_scores[c] = sum[c] > 0 ? logf((float)sum[c]) : -INFINITY;

@@ -23,7 +23,7 @@ int text_load(const char *path, uint8_t **ret_bytes, size_t *ret_n, char *err, s
 int text_new(const char *path, struct text **ret_text, char *err, size_t err_bytes);
 void text_free(struct text *text);
 
-/* Log-weights of the next byte after history[0..n): -INFINITY for bytes that the document never has here; at least two are
+/* Log-weights of the next byte after history[0..n): -INFINITY for bytes that the document never has here; at least one is
  * finite. Depends on the last bytes only. */
 void text_scores(const struct text *text, const uint8_t *history, size_t n, float ret_scores[TEXT_VOCABULARY]);
 
