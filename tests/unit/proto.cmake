@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+if(TARGET kvd_proto)
+  add_library(codec_fill STATIC ${CMAKE_CURRENT_SOURCE_DIR}/codec_fill.c)
+  target_include_directories(codec_fill PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(codec_fill PUBLIC kvd_proto kvt PRIVATE kvd_flags)
+  kvd_test(test_frame test_frame.c LIBS kvd_proto)
+  kvd_test(test_codec test_codec.c LIBS codec_fill)
+  kvd_test(test_codec_hostile test_codec_hostile.c LIBS codec_fill)
+  kvd_test(test_codec_inside test_codec_inside.c LIBS codec_fill PkgConfig::PROTOBUFC)
+endif()
