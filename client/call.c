@@ -230,19 +230,27 @@ static enum kvd_status take_turn(struct kvd_client *c, uint64_t deadline_ns, str
     return KVD_OK;
 }
 
-/* The pending mutating call with the lowest number. */
-static struct call *oldest(struct kvd_client *c) {
+/* The changing call with the lowest number, of those without an answer or of those LEFT with one. */
+static struct call *oldest(struct kvd_client *c, bool answered) {
     struct call *low = NULL;
-    for (uint32_t i = 0; i < CLIENT_BUCKETS; i++)
-        for (struct call *call = c->pending[i]; call; call = call->next)
-            if (call->header.sequence && (!low || call->header.sequence < low->header.sequence)) low = call;
+    for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
+        for (struct call *call = c->pending[i]; call; call = call->next) {
+            if (!call->header.sequence || (call->state == CALL_ANSWERED) != answered || (answered && call->keeper != CALL_LEFT)) continue;
+            if (!low || call->header.sequence < low->header.sequence) low = call;
+        }
+    }
     return low;
 }
 
-/* kvd can repeat its last CLIENT_WINDOW answers, so no more numbers than that may be open. Positive: the turn was let go. */
+/* kvd can repeat its last CLIENT_WINDOW answers, so no more numbers than that may be open. Of the answers that came too late as many
+ * are kept. Positive: the turn was let go. */
 static int make_room(struct kvd_client *c, uint64_t deadline_ns) {
     if (c->n_pending < CLIENT_WINDOW && !c->n_left) return 0;
-    struct call *low = oldest(c);
+    if (c->n_left > CLIENT_WINDOW) {
+        struct call *late = oldest(c, true);
+        if (late && !late->pinned) call_free(c, late);
+    }
+    struct call *low = oldest(c, false);
     if (!low || c->next_sequence - low->header.sequence < CLIENT_WINDOW) return 0;
     if (low->keeper == CALL_LEFT && !low->pinned) {
         call_free(c, low);

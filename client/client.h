@@ -11,7 +11,8 @@
  *     WAITED or TICKET --answer--> done
  *         | deadline                      an answer may still come: the call becomes LEFT
  *         v
- *       LEFT --equal call by the caller--> WAITED again, same number; or forgotten after CLIENT_WINDOW newer numbers
+ *       LEFT --equal call by the caller--> WAITED again, same number; or, without an answer, forgotten after CLIENT_WINDOW
+ *                                             newer numbers
  *
  * Only calls whose second execution would do something else are adopted: Activate, Round, Checkpoint, Finish, Release, OpenGroup, CloseGroup. A LEFT
  * Round or Checkpoint is no longer adopted once another call about one of its sequences was sent.

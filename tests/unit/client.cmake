@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+if(TARGET kvd_client_static)
+  kvd_test(test_client_session test_client_session.c scripted.c LIBS kvd_client_static Threads::Threads)
+endif()

@@ -1,0 +1,719 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libkvd against a scripted kvd: deadlines, lost connections, repeats, epochs, tickets, events, forks.
+ */
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kvd.h"
+#include "kvt.h"
+#include "scripted.h"
+
+static kvd_client *connect_to(struct script *s, uint32_t timeout_ms) {
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_SCHEDULER, .name = "test",
+                                     .timeout_ms = timeout_ms };
+    struct kvd_error error = { 0 };
+    kvd_client *c = NULL;
+    if (kvd_connect(&o, &c, &error) != KVD_OK) printf("connect: %s\n", error.message);
+    return c;
+}
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* A script that acts once in a given way, at the n-th numbered request, and answers plainly otherwise. Activate gives a new sequence each time it runs. */
+struct once {
+    enum script_act act;
+    atomic_uint at, seen, queries_too;
+    atomic_uint runs;
+    uint32_t status;
+};
+
+static enum script_act once_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct once *once = user;
+    unsigned n = request->header.sequence || once->queries_too ? atomic_fetch_add(&once->seen, 1) + 1 : 0;
+    enum script_act act = n && n == once->at ? once->act : SCRIPT_ANSWER;
+    if (act == SCRIPT_DROP_UNRUN || act == SCRIPT_LOSE) return act;
+    if (once->status && n == once->at) reply->status = once->status;
+    if (request->type == FRAME_ACTIVATE) {
+        reply->u.activated.sequence.bits = 0x500000000u + atomic_fetch_add(&once->runs, 1) + 1;
+        reply->u.activated.n_pools = 1;
+    } else if (request->type == FRAME_YIELD) {
+        reply->u.yielded = (uint32_t)request->header.sequence;
+    }
+    return act;
+}
+
+static struct kvd_activation some_activation(void) {
+    return (struct kvd_activation){ .prompt_tokens = 100, .max_output_tokens = 10 };
+}
+
+static void hello_gives_session_and_epoch(void) {
+    struct script *s = script_start(NULL, NULL);
+    kvd_client *c = connect_to(s, 2000);
+    KVT_NEED(c);
+    KVT_EQ(kvd_client_session(c).bits, 0x100000001u);
+    KVT_EQ(kvd_client_epoch(c), 4711);
+    KVT_EQ_STR(kvd_version(), "0.1.0");
+    kvd_disconnect(c);
+    KVT_EQ(script_requests(s), 1); /* Goodbye */
+    script_stop(s);
+}
+
+static void connect_refusals_say_why(void) {
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = "/nonexistent/kvd.sock", .role = KVD_ROLE_OBSERVER, .timeout_ms = 500 };
+    struct kvd_error error;
+    kvd_client *c = NULL;
+    KVT_EQ(kvd_connect(&o, &c, &error), KVD_UNAVAILABLE);
+    KVT_HAS(error.message, "/nonexistent/kvd.sock");
+    KVT_HAS(error.message, "no such socket");
+    o.struct_size = 8;
+    KVT_EQ(kvd_connect(&o, &c, &error), KVD_INVALID_ARGUMENT);
+    KVT_HAS(error.message, "struct_size");
+    o.struct_size = sizeof o;
+    o.role = (enum kvd_role)9;
+    KVT_EQ(kvd_connect(&o, &c, &error), KVD_INVALID_ARGUMENT);
+    KVT_TRUE(c == NULL);
+
+    struct script *s = script_start(NULL, NULL);
+    script_refuse_hello(s, KVD_PERMISSION_DENIED);
+    o = (struct kvd_connect_options){ .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_ADMIN };
+    KVT_EQ(kvd_connect(&o, &c, &error), KVD_PERMISSION_DENIED);
+    KVT_HAS(error.message, "scripted refusal");
+    script_stop(s);
+}
+
+static void query_deadline_is_kept(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1, .queries_too = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_stats stats;
+    struct kvd_error error;
+    KVT_NEED(c);
+    double from = now_ms();
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_DEADLINE_EXCEEDED);
+    double took = now_ms() - from;
+    KVT_TRUE(took >= 99 && took < 2000);
+    script_let_go(s); /* the late answer belongs to nobody */
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* SRV-1: executed, the answer lost with the connection: the library asks again under the same number. */
+static void srv_1_lost_answer_is_fetched_once(void) {
+    struct once once = { .act = SCRIPT_DROP, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_error error = { 0 };
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ_STR(error.message, "");
+    KVT_EQ(got.sequence.bits, 0x500000001u);
+    KVT_EQ(once.runs, 1);
+    KVT_EQ(script_executed(s), 1);
+    KVT_EQ(script_repeats(s), 1);
+    KVT_EQ(script_hellos(s), 2);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK); /* a new one: the first was settled */
+    KVT_EQ(got.sequence.bits, 0x500000002u);
+    kvd_disconnect(c);
+    KVT_EQ(script_bad_numbers(s), 0);
+    script_stop(s);
+}
+
+static void srv_1_lost_request_runs_once(void) {
+    struct once once = { .act = SCRIPT_DROP_UNRUN, .at = 2 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000002u);
+    KVT_EQ(script_executed(s), 2);
+    KVT_EQ(script_repeats(s), 0);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* Every answer is refused by hanging up. */
+static enum script_act always_drop(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct once *once = user;
+    (void)reply;
+    if (!request->header.sequence || atomic_load(&once->at) == 0) return once_fn(user, request, reply);
+    return SCRIPT_DROP_UNRUN;
+}
+
+static void one_retry_only_then_unavailable(void) {
+    struct once once = { .act = SCRIPT_ANSWER, .at = 1 };
+    struct script *s = script_start(always_drop, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_error error;
+    struct kvd_stats stats;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_UNAVAILABLE);
+    KVT_EQ(script_hellos(s), 2);
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_UNAVAILABLE);
+    KVT_HAS(error.message, "kvd_client_reconnect");
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    KVT_EQ(poll(&p, 1, 0), 1);
+    atomic_store(&once.at, 0);
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(poll(&p, 1, 0), 0);
+    KVT_EQ(script_executed(s), 0); /* nobody waited for it and it never ran: it was dropped, its number is free */
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(script_executed(s), 1);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* The same call after a deadline is the same request: one execution, its first answer. */
+static void srv_1_repeat_after_deadline_gets_first_answer(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_activation want = some_activation(), other = want;
+    struct kvd_activated got;
+    struct kvd_error error;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_HAS(error.message, "repeat the same call");
+    kvd_client_set_timeout(c, 5000);
+    other.prompt_tokens = 101;
+    KVT_EQ(kvd_activate(c, &other, &got, &error), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000002u);
+    script_let_go(s);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000001u);
+    KVT_EQ(script_executed(s), 2);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000003u);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* The same over a reconnect by hand: kvd's kept answer comes. */
+static void srv_1_repeat_after_reconnect_gets_first_answer(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_error error;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    script_disconnect(s);
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    KVT_EQ(poll(&p, 1, 5000), 1);
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000001u);
+    KVT_EQ(once.runs, 1);
+    KVT_EQ(script_repeats(s), 1);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* kvd's own "too late" proves that nothing ran: the repeat is a new request. */
+static void repeat_after_kvd_refused_by_deadline_runs(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_stats stats;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    script_let_go(s);
+    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK); /* its answer comes behind the late one */
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_EQ(script_executed(s), 2);
+    KVT_EQ(script_repeats(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* A repeat of set_retention or drain is executed: in between another value may have been set. */
+static void repeat_of_a_setting_is_executed(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    KVT_NEED(c);
+    KVT_EQ(kvd_drain(c, true, NULL), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    KVT_EQ(kvd_drain(c, false, NULL), KVD_OK);
+    KVT_EQ(kvd_drain(c, true, NULL), KVD_OK);
+    KVT_EQ(script_executed(s), 3);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* A Round left without its answer is not taken for a later Round of the same sequence. */
+static void left_round_goes_stale(void) {
+    struct once once = { .act = SCRIPT_LOSE, .at = 0 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    KVT_NEED(c);
+    struct kvd_round_item a = { .sequence = { 7 }, .state_frontier = KVD_UNCHANGED }, b = a;
+    for (int i = 0; i < KVD_MAX_POOLS; i++)
+        a.pool[i] = b.pool[i] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    a.pool[0].commit = 10;
+    b.pool[0].commit = 20;
+    struct kvd_round_result result;
+    once.act = SCRIPT_HOLD;
+    once.at = 1;
+    kvd_client_set_timeout(c, 100);
+    /* The scripted Round has no results: the client says so, once it gets an answer. */
+    KVT_EQ(kvd_round(c, &a, 1, &result, NULL), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    KVT_EQ(kvd_round(c, &b, 1, &result, NULL), KVD_INTERNAL);
+    KVT_EQ(kvd_round(c, &a, 1, &result, NULL), KVD_INTERNAL);
+    KVT_EQ(script_executed(s), 3);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* SRV-8: another instance is seen by the first call, and by all that follow. */
+static void srv_8_epoch_change_aborts(void) {
+    struct once once = { .act = SCRIPT_DROP, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_stats stats;
+    struct kvd_event event;
+    struct kvd_error error;
+    KVT_NEED(c);
+    script_set_epoch(s, 9999);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
+    KVT_HAS(error.message, "connect and attach anew");
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_ABORTED);
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_ABORTED);
+    KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_ABORTED);
+    KVT_EQ(kvd_client_epoch(c), 4711);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* SRV-6 from the client's side: a session that kvd no longer gives back is over. */
+static void srv_6_refused_resume_aborts(void) {
+    struct once once = { .act = SCRIPT_DROP, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_error error;
+    KVT_NEED(c);
+    script_refuse_hello(s, KVD_ABORTED);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
+    KVT_HAS(error.message, "scripted refusal");
+    script_refuse_hello(s, KVD_OK);
+    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+static void junk_answers_are_refused(void) {
+    struct once once = { .act = SCRIPT_JUNK_BODY, .at = 1, .queries_too = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_stats stats;
+    struct kvd_audit audit;
+    struct kvd_error error;
+    KVT_NEED(c);
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_INTERNAL);
+    KVT_HAS(error.message, "cannot be read");
+    once.act = SCRIPT_JUNK_TYPE;
+    atomic_store(&once.seen, 0);
+    KVT_EQ(kvd_audit(c, &audit, &error), KVD_INTERNAL);
+    KVT_HAS(error.message, "another type");
+    once.act = SCRIPT_JUNK_LENGTH; /* no way to the next frame: the connection ends, the query is asked again */
+    atomic_store(&once.seen, 0);
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
+    KVT_EQ(script_hellos(s), 2);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* A kvd that does not read: no call outlives its deadline, however full the socket is. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool open;
+};
+static enum script_act gated(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct gate *gate = user;
+    (void)request;
+    (void)reply;
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->open) pthread_cond_wait(&gate->opened, &gate->lock);
+    pthread_mutex_unlock(&gate->lock);
+    return SCRIPT_ANSWER;
+}
+
+static void slow_server_holds_nobody_longer(void) {
+    struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
+    struct script *s = script_start(gated, &gate);
+    kvd_client *c = connect_to(s, 50);
+    kvd_digest *digests = calloc(KVD_MAX_DIGESTS, sizeof *digests);
+    uint32_t *tokens = calloc(KVD_MAX_DIGESTS, 64 * sizeof *tokens);
+    kvd_chain *chain = NULL;
+    struct kvd_error error;
+    KVT_NEED(c && digests && tokens);
+    KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
+    KVT_EQ(kvd_chain_push(chain, tokens, KVD_MAX_DIGESTS * 64), KVD_OK);
+    unsigned unsent = 0;
+    for (int i = 0; i < 30; i++) { /* 33 KB each: the socket's buffer fills */
+        double from = now_ms();
+        enum kvd_status status = kvd_name_pages(c, (kvd_sequence){ 5 }, chain, 0, KVD_MAX_DIGESTS, &error);
+        KVT_TRUE(status == KVD_DEADLINE_EXCEEDED || status == KVD_UNAVAILABLE);
+        KVT_TRUE(now_ms() - from < 1000);
+        unsent += strstr(error.message, "not sent") || strstr(error.message, "nothing was sent") || strstr(error.message, "stopped reading");
+    }
+    KVT_TRUE(unsent > 0);
+    pthread_mutex_lock(&gate.lock);
+    gate.open = true;
+    pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.lock);
+    kvd_client_set_timeout(c, 10000);
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(kvd_name_pages(c, (kvd_sequence){ 5 }, chain, 0, 3, &error), KVD_OK);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_chain_free(chain);
+    kvd_disconnect(c);
+    script_stop(s);
+    free(digests);
+    free(tokens);
+}
+
+/* ---- rounds off the critical path ------------------------------------------------------------------- */
+
+static enum script_act round_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    static struct kvd_round_result results[KVD_MAX_ROUND];
+    struct once *once = user;
+    if (request->type != FRAME_ROUND) return once_fn(user, request, reply);
+    for (uint32_t i = 0; i < request->u.round.n; i++) {
+        memset(&results[i], 0, sizeof results[i]);
+        results[i].n_pools = 1;
+        results[i].pool[0].committed = request->u.round.items[i].pool[0].commit;
+    }
+    reply->u.round.n = request->u.round.n;
+    reply->u.round.items = results;
+    return atomic_fetch_add(&once->seen, 1) + 1 == once->at ? once->act : SCRIPT_ANSWER;
+}
+
+static void fill_items(struct kvd_round_item *items, uint32_t n, uint32_t commit) {
+    for (uint32_t i = 0; i < n; i++) {
+        items[i] = (struct kvd_round_item){ .sequence = { 100 + i }, .state_frontier = KVD_UNCHANGED };
+        for (int p = 0; p < KVD_MAX_POOLS; p++)
+            items[i].pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        items[i].pool[0].commit = commit + i;
+    }
+}
+
+static void round_tickets(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(round_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_round_item items[4];
+    struct kvd_round_result results[4];
+    struct kvd_error error;
+    kvd_ticket ticket, second;
+    uint32_t n = 99;
+    KVT_NEED(c);
+    fill_items(items, 4, 10);
+    KVT_EQ(kvd_round_start(c, items, 4, &ticket, &error), KVD_OK);
+    KVT_TRUE(script_wait_requests(s, 1));
+    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_UNAVAILABLE);
+    KVT_EQ(n, 99);
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    KVT_EQ(poll(&p, 1, 0), 0);
+    script_let_go(s);
+    KVT_EQ(poll(&p, 1, 5000), 1);
+    KVT_EQ(kvd_round_poll(c, ticket, results, 3, &n, &error), KVD_INVALID_ARGUMENT); /* the ticket lives on */
+    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_OK);
+    KVT_EQ(n, 4);
+    KVT_EQ(results[3].pool[0].committed, 13);
+    KVT_EQ(poll(&p, 1, 0), 0);
+    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_NOT_FOUND);
+
+    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
+    KVT_EQ(kvd_round_start(c, items, 3, &second, &error), KVD_OK);
+    KVT_EQ(kvd_round_wait(c, second, results, 4, &n, &error), KVD_OK);
+    KVT_EQ(n, 3);
+    KVT_EQ(kvd_round_wait(c, ticket, results, 4, &n, &error), KVD_OK);
+    KVT_EQ(n, 2);
+    KVT_EQ(kvd_round(c, items, 0, results, &error), KVD_INVALID_ARGUMENT);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+static void ticket_survives_a_lost_connection(void) {
+    struct once once = { .act = SCRIPT_DROP, .at = 1 };
+    struct script *s = script_start(round_fn, &once);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_round_item items[2];
+    struct kvd_round_result results[2];
+    struct kvd_error error;
+    kvd_ticket ticket;
+    uint32_t n;
+    KVT_NEED(c);
+    fill_items(items, 2, 50);
+    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    KVT_EQ(poll(&p, 1, 5000), 1);
+    KVT_EQ(kvd_round_poll(c, ticket, results, 2, &n, &error), KVD_UNAVAILABLE);
+    KVT_HAS(error.message, "lost");
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(kvd_round_wait(c, ticket, results, 2, &n, &error), KVD_OK);
+    KVT_EQ(results[1].pool[0].committed, 51);
+    KVT_EQ(script_executed(s), 1);
+    KVT_EQ(script_repeats(s), 1);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* ---- many threads, a connection that breaks all the time --------------------------------------------------- */
+
+struct storm {
+    struct once once;
+    uint64_t random;
+    uint32_t drop_one_in;
+    bool holds;
+    atomic_uint ran[8]; /* by thread */
+};
+
+/* The handle carries the thread and its counter: each must run exactly once, in order. */
+static enum script_act storm_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct storm *storm = user;
+    uint32_t roll = storm->drop_one_in ? kvt_below(&storm->random, storm->drop_one_in) : 9;
+    if (request->type != FRAME_RELEASE) return once_fn(&storm->once, request, reply);
+    if (roll == 0) return SCRIPT_DROP_UNRUN;
+    uint64_t bits = request->u.continuation.continuation.bits;
+    unsigned before = atomic_fetch_add(&storm->ran[bits >> 32], 1);
+    KVT_EQ((uint32_t)bits, before + 1);
+    return roll == 1 ? SCRIPT_DROP : roll == 2 && storm->holds ? SCRIPT_HOLD : SCRIPT_ANSWER;
+}
+
+struct storm_thread {
+    kvd_client *client;
+    struct script *script;
+    uint32_t me, n;
+    unsigned failed, repeated;
+};
+
+/* What the header tells a caller to do: after a lost connection or a deadline, the same call again. */
+static enum kvd_status release_stubbornly(struct storm_thread *t, uint32_t i, struct kvd_error *error) {
+    for (int attempt = 0; attempt < 50; attempt++) {
+        enum kvd_status status = kvd_release(t->client, (kvd_continuation){ (uint64_t)t->me << 32 | i }, error);
+        if (status != KVD_UNAVAILABLE && status != KVD_DEADLINE_EXCEEDED) return status;
+        t->repeated++;
+        if (status == KVD_UNAVAILABLE) kvd_client_reconnect(t->client, error);
+        else script_let_go(t->script);
+    }
+    return KVD_UNKNOWN;
+}
+
+static void *storm_run(void *arg) {
+    struct storm_thread *t = arg;
+    struct kvd_error error;
+    for (uint32_t i = 1; i <= t->n && !t->failed; i++) {
+        enum kvd_status status = release_stubbornly(t, i, &error);
+        if (status == KVD_OK) continue;
+        t->failed++;
+        printf("thread %u, call %u: %s: %s\n", t->me, i, kvd_status_name(status), error.message);
+    }
+    return NULL;
+}
+
+static void storm(uint32_t drop_one_in, uint32_t calls, bool holds, uint32_t timeout_ms) {
+    static struct storm state;
+    memset(&state, 0, sizeof state);
+    state.random = kvt_seed();
+    state.drop_one_in = drop_one_in;
+    state.holds = holds;
+    struct script *s = script_start(storm_fn, &state);
+    kvd_client *c = connect_to(s, timeout_ms);
+    KVT_NEED(c);
+    struct storm_thread threads[4];
+    pthread_t ids[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        threads[i] = (struct storm_thread){ c, s, i, calls, 0, 0 };
+        pthread_create(&ids[i], NULL, storm_run, &threads[i]);
+    }
+    unsigned repeated = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        pthread_join(ids[i], NULL);
+        KVT_EQ(threads[i].failed, 0);
+        KVT_EQ(state.ran[i], calls);
+        repeated += threads[i].repeated;
+    }
+    if (drop_one_in) printf("[%u hellos, %u repeats on the wire, %u by callers] ", script_hellos(s), script_repeats(s), repeated);
+    KVT_EQ(script_bad_numbers(s), 0);
+    KVT_EQ(script_executed(s), 4 * calls);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+static void srv_1_threads_share_a_connection(void) { storm(0, 500, false, 20000); }
+static void srv_1_threads_on_a_breaking_connection(void) { storm(12, 500, false, 20000); }
+static void srv_1_threads_with_lost_answers_and_deadlines(void) { storm(30, 150, true, 40); }
+
+/* ---- events ---------------------------------------------------------------------------------------------------- */
+
+static void events_come_in_order_and_drops_are_counted(void) {
+    struct script *s = script_start(NULL, NULL);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_event event;
+    struct kvd_error error;
+    struct kvd_stats stats;
+    KVT_NEED(c);
+    KVT_EQ(kvd_subscribe(c, KVD_EVENT_MASK(KVD_EVENT_PRESSURE), &error), KVD_OK);
+    KVT_EQ(script_event_mask(s), 2);
+    KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_DEADLINE_EXCEEDED);
+    for (uint32_t i = 1; i <= 300; i++) script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = i, .epoch = 4711 });
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK); /* behind all of them */
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    KVT_EQ(poll(&p, 1, 0), 1);
+    for (uint32_t i = 1; i <= 256; i++) {
+        KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_OK);
+        KVT_EQ(event.available, i);
+        KVT_EQ(event.dropped, 0);
+    }
+    KVT_EQ(poll(&p, 1, 0), 0);
+    KVT_EQ(kvd_next_event(c, 10, &event, &error), KVD_DEADLINE_EXCEEDED);
+    script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = 1, .dropped = 5, .epoch = 4711 });
+    KVT_EQ(kvd_next_event(c, 5000, &event, &error), KVD_OK);
+    KVT_EQ(event.dropped, 44 + 5);
+    script_disconnect(s);
+    KVT_EQ(kvd_next_event(c, 5000, &event, &error), KVD_UNAVAILABLE);
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(script_event_mask(s), 2);
+    KVT_EQ(script_requests(s), 3); /* Subscribe, Stats, Subscribe again */
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* ---- processes ---------------------------------------------------------------------------------------------------- */
+
+static int in_child(kvd_client *c, struct script *s) {
+    struct kvd_stats stats;
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got;
+    struct kvd_event event;
+    struct kvd_error error;
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_OBSERVER };
+    kvd_client *other = NULL;
+    int bad = 0;
+    bad |= (kvd_stats(c, &stats, &error) != KVD_FAILED_PRECONDITION) << 0;
+    bad |= (strstr(error.message, "fork") == NULL) << 1;
+    bad |= (kvd_activate(c, &want, &got, NULL) != KVD_FAILED_PRECONDITION) << 2;
+    bad |= (kvd_next_event(c, 0, &event, NULL) != KVD_FAILED_PRECONDITION) << 3;
+    bad |= (kvd_client_reconnect(c, NULL) != KVD_FAILED_PRECONDITION) << 4;
+    bad |= (kvd_connect(&o, &other, &error) != KVD_FAILED_PRECONDITION) << 5;
+    kvd_disconnect(c);
+    return bad;
+}
+
+/* SRV-6: a fork's child is refused before it touches the transport; the parent's session is not harmed. */
+static void srv_6_fork_is_refused(void) {
+    struct script *s = script_start(NULL, NULL);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_stats stats;
+    int status = -1;
+    KVT_NEED(c);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) _exit(in_child(c, s));
+    KVT_EQ(waitpid(pid, &status, 0), pid);
+    KVT_TRUE(WIFEXITED(status));
+    KVT_EQ(WEXITSTATUS(status), 0);
+    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK);
+    KVT_EQ(script_hellos(s), 1);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* Threads of the transport take no signal away from the engine. */
+static void transport_threads_block_signals(void) {
+    struct script *s = script_start(NULL, NULL);
+    kvd_client *c = connect_to(s, 5000);
+    DIR *dir = opendir("/proc/self/task");
+    unsigned blocked = 0;
+    KVT_NEED(c && dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[300], line[128];
+        unsigned long long mask;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        while (file && fgets(line, sizeof line, file))
+            if (sscanf(line, "SigBlk: %llx", &mask) == 1 && (mask >> (15 - 1) & 1)) blocked++;
+        if (file) fclose(file);
+    }
+    closedir(dir);
+    KVT_TRUE(blocked >= 5); /* all but the main thread and the scripted kvd's */
+    sigset_t mine;
+    pthread_sigmask(SIG_BLOCK, NULL, &mine);
+    KVT_FALSE(sigismember(&mine, SIGTERM)); /* the caller's mask came back */
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+static void status_names(void) {
+    KVT_EQ_STR(kvd_status_name(KVD_RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
+    KVT_EQ_STR(kvd_status_name((enum kvd_status)99), "?");
+    KVT_TRUE(kvd_status_retryable(KVD_ABORTED));
+    KVT_FALSE(kvd_status_retryable(KVD_INVALID_ARGUMENT));
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(transport_threads_block_signals),
+        KVT_CASE(hello_gives_session_and_epoch),
+        KVT_CASE(connect_refusals_say_why),
+        KVT_CASE(query_deadline_is_kept),
+        KVT_CASE(srv_1_lost_answer_is_fetched_once),
+        KVT_CASE(srv_1_lost_request_runs_once),
+        KVT_CASE(one_retry_only_then_unavailable),
+        KVT_CASE(srv_1_repeat_after_deadline_gets_first_answer),
+        KVT_CASE(srv_1_repeat_after_reconnect_gets_first_answer),
+        KVT_CASE(repeat_after_kvd_refused_by_deadline_runs),
+        KVT_CASE(repeat_of_a_setting_is_executed),
+        KVT_CASE(left_round_goes_stale),
+        KVT_CASE(srv_8_epoch_change_aborts),
+        KVT_CASE(srv_6_refused_resume_aborts),
+        KVT_CASE(junk_answers_are_refused),
+        KVT_CASE(slow_server_holds_nobody_longer),
+        KVT_CASE(round_tickets),
+        KVT_CASE(ticket_survives_a_lost_connection),
+        KVT_CASE(srv_1_threads_share_a_connection),
+        KVT_CASE(srv_1_threads_on_a_breaking_connection),
+        KVT_CASE(srv_1_threads_with_lost_answers_and_deadlines),
+        KVT_CASE(events_come_in_order_and_drops_are_counted),
+        KVT_CASE(srv_6_fork_is_refused),
+        KVT_CASE(status_names),
+        { 0 },
+    };
+    return kvt_main("client session", cases, argc, argv);
+}
