@@ -47,7 +47,8 @@ static int check_draft(const struct geom_store_spec *spec, char *err, size_t err
         return 0;
     }
     if (draft->storage != KVD_STORAGE_BF16 || draft->order != GEOM_HEAD_MAJOR)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes, "the Draft Full pool is %s, order %u: it is bf16, head-major",
+        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+                           "the Draft Full pool is %s, order %u: it is bf16, head-major",
                            geom_storage_name(draft->storage), (unsigned)draft->order);
     return 0;
 }
@@ -59,12 +60,13 @@ static int check_counts(const struct geom_store_spec *spec, char *err, size_t er
                            spec->max_context, spec->max_concurrency);
     uint64_t row = geom_pages(spec->max_context);
     if (row * KVD_PAGE_TOKENS > INT32_MAX)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "max_context %u: a row holds at most %d tokens", spec->max_context,
-                           INT32_MAX / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS);
+        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "max_context %u: a row holds at most %d tokens",
+                           spec->max_context, INT32_MAX / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS);
     uint64_t most = row * spec->max_concurrency;
     if (most > INT32_MAX || most + draft_extra(spec) > INT32_MAX)
         return geom_refuse(GEOM_E_RANGE, err, err_bytes,
-                           "%u sequences of %" PRIu64 " pages: page ids end at %d, lower max_context or max_concurrency",
+                           "%u sequences of %" PRIu64
+                           " pages: page ids end at %d, lower max_context or max_concurrency",
                            spec->max_concurrency, row, INT32_MAX);
     return 0;
 }
@@ -90,7 +92,8 @@ int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_b
 
 static bool pad_region(uint64_t bytes, uint64_t *ret_bytes) { return geom_align_up(bytes, GEOM_REGION_MIN, ret_bytes); }
 
-/* Pool regions, and what tops each up to its affine bound: linear bytes, one GEOM_ALIGN a plane, one GEOM_REGION_MIN. */
+/* Pool regions, and what tops each up to its affine bound: linear bytes, one GEOM_ALIGN a plane, one GEOM_REGION_MIN.
+ */
 static bool layout_pool(const struct geom_pool_spec *pool, uint32_t i, uint64_t pages, struct geom_layout *layout) {
     uint64_t bound, fixed = (uint64_t)geom_plane_count(pool) * GEOM_ALIGN + GEOM_REGION_MIN;
     uint64_t region = geom_region_bytes(pool, (uint32_t)pages);
@@ -196,8 +199,8 @@ int geom_resolve_auto(const struct geom_curve *curve, uint64_t free_bytes, uint6
     return 0;
 }
 
-int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint32_t max_context,
-                          uint64_t free_bytes, uint32_t *ret_pages, char *err, size_t err_bytes) {
+int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint32_t max_context, uint64_t free_bytes,
+                          uint32_t *ret_pages, char *err, size_t err_bytes) {
     uint64_t bytes;
     if (tokens < max_context)
         return geom_refuse(GEOM_E_CAPACITY, err, err_bytes,

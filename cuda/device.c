@@ -43,9 +43,10 @@ int device_open(const struct device_config *config, struct device **ret_device, 
         return device_host_backend.open(config, ret_device, err, err_bytes);
     case DEVICE_CUDA:
         if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
-        return device_refuse(-ENODEV, err, err_bytes,
-                             "device %u is a CUDA device and this build has no CUDA backend: use a host device or a CUDA build",
-                             config->index);
+        return device_refuse(
+            -ENODEV, err, err_bytes,
+            "device %u is a CUDA device and this build has no CUDA backend: use a host device or a CUDA build",
+            config->index);
     default:
         return device_refuse(-EINVAL, err, err_bytes, "device kind %u is unknown: use host (0) or cuda (1)",
                              (unsigned)config->kind);
@@ -73,7 +74,8 @@ int device_region_new(struct device *device, const char *label, uint64_t bytes, 
     if (!label_ok(label))
         return device_refuse(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
     if (bytes == 0 || bytes > INT64_MAX)
-        return device_refuse(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label, bytes);
+        return device_refuse(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label,
+                             bytes);
     return device->backend->region_new(device, label, bytes, fill, ret_region, err, err_bytes);
 }
 
@@ -100,15 +102,16 @@ static int check_copy(const struct device *device, const struct device_page_copy
         return device_refuse(-EINVAL, err, err_bytes, "copy %u: %s", i, why);
     if (copy->rank >= copy->spec->n_ranks || copy->n_pages == 0 || copy->src >= copy->n_pages ||
         copy->dst >= copy->n_pages)
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u of page %u to %u, rank %u: the pool has %u pages, %u ranks", i,
-                             copy->src, copy->dst, copy->rank, copy->n_pages, copy->spec->n_ranks);
+        return device_refuse(-EINVAL, err, err_bytes,
+                             "copy %u of page %u to %u, rank %u: the pool has %u pages, %u ranks", i, copy->src,
+                             copy->dst, copy->rank, copy->n_pages, copy->spec->n_ranks);
     if (copy->columns == 0 || copy->columns > KVD_PAGE_TOKENS)
         return device_refuse(-EINVAL, err, err_bytes, "copy %u of %u columns: a page has 1..%d", i, copy->columns,
                              KVD_PAGE_TOKENS);
     uint64_t need = geom_region_bytes(copy->spec, copy->n_pages);
     if (need > copy->region->bytes)
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u: a pool of %" PRIu64 " bytes in a region of %" PRIu64, i, need,
-                             copy->region->bytes);
+        return device_refuse(-EINVAL, err, err_bytes, "copy %u: a pool of %" PRIu64 " bytes in a region of %" PRIu64, i,
+                             need, copy->region->bytes);
     return 0;
 }
 
@@ -135,8 +138,8 @@ int device_check_batch(const struct device *device, const struct device_batch *b
     return r;
 }
 
-int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
-                  bool *ret_inline_done, char *err, size_t err_bytes) {
+int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done,
+                  char *err, size_t err_bytes) {
     int r = device_check_batch(device, batch, err, err_bytes);
     return r ? r : device->backend->submit(device, batch, ret_ticket, ret_inline_done, err, err_bytes);
 }
@@ -159,8 +162,9 @@ int device_import(const struct device_export *exported, const uint8_t *expect_uu
         return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
     case DEVICE_EXPORT_CUDA_IPC:
         if (cuda_backend()) return cuda_backend()->import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
-        return device_refuse(-ENODEV, err, err_bytes,
-                             "the region is CUDA memory and this build has no CUDA backend: use a CUDA build of the library");
+        return device_refuse(
+            -ENODEV, err, err_bytes,
+            "the region is CUDA memory and this build has no CUDA backend: use a CUDA build of the library");
     default:
         return device_refuse(-EINVAL, err, err_bytes, "export kind %u is unknown: the owner is of a newer version",
                              exported->kind);

@@ -108,8 +108,8 @@ int device_submit(struct device *device, const struct device_batch *batch, uint6
                   bool *ret_inline_done, char *err, size_t err_bytes);
 /* Highest ticket such that it and all before it are complete. Never blocks. -EIO: the device is lost. */
 int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
-/* A non-blocking eventfd that becomes readable when a ticket completes that was not done inline. Read its 8 bytes to rearm it,
- * then device_poll. It belongs to the device; poll it from any thread. */
+/* A non-blocking eventfd that becomes readable when a ticket completes that was not done inline. Read its 8 bytes to
+ * rearm it, then device_poll. It belongs to the device; poll it from any thread. */
 int device_event_fd(struct device *device);
 
 /* ---- consumer side ---------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
  *
  * Host backend: regions are POSIX shared memory. It is the embedded default and what the tests run on.
  *
- * Copies of up to INLINE_BYTES are done in device_submit; larger batches go to the device's thread. Once a batch is queued, every later
- * one is queued behind it, so that tickets complete in order and table writes never overtake copies.
+ * Copies of up to INLINE_BYTES are done in device_submit; larger batches go to the device's thread. Once a batch is
+ * queued, every later one is queued behind it, so that tickets complete in order and table writes never overtake
+ * copies.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -137,8 +138,8 @@ static int check_space(const struct host_device *d, const char *label, uint64_t 
                              label, need, left, d->identity.total_bytes, d->identity.index);
     if (need > shm)
         return device_refuse(-ENOSPC, err, err_bytes,
-                             "region %s needs %" PRIu64 " bytes, %" PRIu64
-                             " are free in " SHM_DIR ": enlarge it (mount -o remount,size=...) or ask for less",
+                             "region %s needs %" PRIu64 " bytes, %" PRIu64 " are free in " SHM_DIR
+                             ": enlarge it (mount -o remount,size=...) or ask for less",
                              label, need, shm);
     return 0;
 }
@@ -149,8 +150,9 @@ static int create_object(const struct host_device *d, const char *name, uint64_t
     int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         int e = errno;
-        return device_refuse(-e, err, err_bytes, "shared memory %s: %s%s", name, strerror(e),
-                             e == EEXIST ? ": another region has the label, or a killed owner left it (sweep the prefix)" : "");
+        return device_refuse(
+            -e, err, err_bytes, "shared memory %s: %s%s", name, strerror(e),
+            e == EEXIST ? ": another region has the label, or a killed owner left it (sweep the prefix)" : "");
     }
     int e;
     do e = posix_fallocate(fd, 0, (off_t)bytes);
@@ -159,8 +161,9 @@ static int create_object(const struct host_device *d, const char *name, uint64_t
     if (e) {
         close(fd);
         shm_unlink(name);
-        return device_refuse(-e, err, err_bytes, "shared memory %s of %" PRIu64 " bytes: %s; " SHM_DIR " has %" PRIu64 " free", name,
-                             bytes, strerror(e), shm_free());
+        return device_refuse(-e, err, err_bytes,
+                             "shared memory %s of %" PRIu64 " bytes: %s; " SHM_DIR " has %" PRIu64 " free", name, bytes,
+                             strerror(e), shm_free());
     }
     *ret_fd = fd;
     return 0;
@@ -182,8 +185,8 @@ static int host_region_new(struct device *device, const char *label, uint64_t by
     int n = snprintf(region->shm_name, sizeof region->shm_name, "%s%s", d->prefix, label);
     if (n < 0 || (size_t)n >= sizeof region->shm_name) {
         free(region);
-        return device_refuse(-ENAMETOOLONG, err, err_bytes, "region name %s%s: a name has at most 63 characters", d->prefix,
-                             label);
+        return device_refuse(-ENAMETOOLONG, err, err_bytes, "region name %s%s: a name has at most 63 characters",
+                             d->prefix, label);
     }
     if ((r = create_object(d, region->shm_name, bytes, &fd, err, err_bytes))) {
         free(region);
@@ -266,7 +269,8 @@ static void do_copy(const struct device_page_copy *copy, const struct geom_pool_
 /* Each entry is stored whole: a reader in another process sees the old id or the new one. */
 static void do_write(const struct device_table_write *write) {
     _Atomic int32_t *entry = (_Atomic int32_t *)(void *)((char *)host_region_address(write->region) + write->offset);
-    for (uint32_t i = 0; i < write->count; i++) atomic_store_explicit(&entry[i], write->values[i], memory_order_relaxed);
+    for (uint32_t i = 0; i < write->count; i++)
+        atomic_store_explicit(&entry[i], write->values[i], memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
 }
 
@@ -381,13 +385,15 @@ static int host_open(const struct device_config *config, struct device **ret_dev
     if (!prefix || prefix[0] != '/' || !prefix[1] || strchr(prefix + 1, '/'))
         return device_refuse(-EINVAL, err, err_bytes, "name prefix \"%s\" is not \"/name-\"", prefix ? prefix : "");
     if (config->memory_bytes == 0)
-        return device_refuse(-EINVAL, err, err_bytes, "host device %u has memory_bytes 0: say how much it may use", config->index);
-    if (strlen(prefix) >= sizeof ((struct host_device *)0)->prefix)
+        return device_refuse(-EINVAL, err, err_bytes, "host device %u has memory_bytes 0: say how much it may use",
+                             config->index);
+    if (strlen(prefix) >= sizeof((struct host_device *)0)->prefix)
         return device_refuse(-ENAMETOOLONG, err, err_bytes, "name prefix %s: at most 47 characters", prefix);
     struct host_device *d = calloc(1, sizeof *d);
     if (!d) return device_refuse(-ENOMEM, err, err_bytes, "no memory to open host device %u", config->index);
     d->base.backend = &device_host_backend;
-    d->identity = (struct device_identity){ .kind = DEVICE_HOST, .index = config->index, .total_bytes = config->memory_bytes };
+    d->identity =
+        (struct device_identity){ .kind = DEVICE_HOST, .index = config->index, .total_bytes = config->memory_bytes };
     snprintf(d->identity.name, sizeof d->identity.name, "host memory %u", config->index);
     derive_uuid(config->index, d->identity.uuid);
     snprintf(d->prefix, sizeof d->prefix, "%s", prefix);
@@ -402,7 +408,8 @@ static int host_open(const struct device_config *config, struct device **ret_dev
         pthread_cond_destroy(&d->changed);
         pthread_mutex_destroy(&d->lock);
         free(d);
-        return device_refuse(-e, err, err_bytes, "host device %u has no event fd or thread: %s", config->index, strerror(e));
+        return device_refuse(-e, err, err_bytes, "host device %u has no event fd or thread: %s", config->index,
+                             strerror(e));
     }
     *ret_device = &d->base;
     return 0;

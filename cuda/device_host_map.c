@@ -14,8 +14,8 @@
 
 #include "device_backend.h"
 
-/* An object is known by device and inode: a name may be reused by a later owner while old mappings live. The inode cannot be reused
- * as long as it is mapped. */
+/* An object is known by device and inode: a name may be reused by a later owner while old mappings live. The inode
+ * cannot be reused as long as it is mapped. */
 struct host_map {
     struct host_map *next;
     dev_t dev;
@@ -31,7 +31,8 @@ static struct host_map *maps;
 
 static struct host_map *find_map(const struct stat *object, uint64_t bytes, bool read_only) {
     for (struct host_map *map = maps; map; map = map->next)
-        if (map->dev == object->st_dev && map->ino == object->st_ino && map->bytes >= bytes && (read_only || !map->read_only))
+        if (map->dev == object->st_dev && map->ino == object->st_ino && map->bytes >= bytes &&
+            (read_only || !map->read_only))
             return map;
     return NULL;
 }
@@ -39,8 +40,9 @@ static struct host_map *find_map(const struct stat *object, uint64_t bytes, bool
 static int new_map(int fd, const struct stat *object, uint64_t bytes, bool read_only, struct host_map **ret_map) {
     struct host_map *map = malloc(sizeof *map);
     if (!map) return -ENOMEM;
-    *map = (struct host_map){ .next = maps, .dev = object->st_dev, .ino = object->st_ino, .read_only = read_only,
-                              .bytes = bytes };
+    *map = (struct host_map){
+        .next = maps, .dev = object->st_dev, .ino = object->st_ino, .read_only = read_only, .bytes = bytes
+    };
     map->address = mmap(NULL, bytes, read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map->address == MAP_FAILED) {
         int e = errno;
@@ -102,8 +104,8 @@ static int check_uuid(const struct device_export *exported, const uint8_t *expec
     if (!expect || memcmp(exported->uuid, expect, 16) == 0) return 0;
     uuid_text(exported->uuid, there);
     uuid_text(expect, here);
-    return device_refuse(-ENXIO, err, err_bytes, "the region is on device %s, this consumer runs on %s: attach to its own rank", there,
-                         here);
+    return device_refuse(-ENXIO, err, err_bytes,
+                         "the region is on device %s, this consumer runs on %s: attach to its own rank", there, here);
 }
 
 static int open_failed(const struct device_export *exported, int e, char *err, size_t err_bytes) {
@@ -127,8 +129,9 @@ int host_import(const struct device_export *exported, const uint8_t *expect_uuid
     close(fd);
     if (r) {
         free(import);
-        return device_refuse(r, err, err_bytes, "shared memory %s cannot be mapped with %" PRIu64 " bytes: %s", exported->shm_name,
-                             exported->bytes, r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
+        return device_refuse(r, err, err_bytes, "shared memory %s cannot be mapped with %" PRIu64 " bytes: %s",
+                             exported->shm_name, exported->bytes,
+                             r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
     }
     *import = (struct host_import){ .base.backend = &device_host_backend, .map = map };
     *ret_import = &import->base;

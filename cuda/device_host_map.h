@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Mappings of shared-memory objects in this process, shared by everyone who needs the same object and counted. An owner's region
- * is such a mapping too, so that an import in the owning process has the owner's address and outlives the owner's free.
- * Threads: any.
+ * Mappings of shared-memory objects in this process, shared by everyone who needs the same object and counted. An
+ * owner's region is such a mapping too, so that an import in the owning process has the owner's address and outlives
+ * the owner's free. Threads: any.
  */
 #ifndef KVD_CUDA_DEVICE_HOST_MAP_H
 #define KVD_CUDA_DEVICE_HOST_MAP_H
@@ -11,8 +11,8 @@
 
 struct host_map;
 
-/* Maps the object behind fd, or shares the mapping that is there: a read-only user may share a writable one, not the other way round. 0 or
- * negative errno; -EMSGSIZE: the object is shorter than bytes, and touching it would fault. */
+/* Maps the object behind fd, or shares the mapping that is there: a read-only user may share a writable one, not the
+ * other way round. 0 or negative errno; -EMSGSIZE: the object is shorter than bytes, and touching it would fault. */
 int host_map_add(int fd, uint64_t bytes, bool read_only, struct host_map **ret_map);
 void *host_map_address(const struct host_map *map);
 void host_map_drop(struct host_map *map);

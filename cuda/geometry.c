@@ -104,15 +104,15 @@ int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema 
 /* What the whole room computes from: the schema of a spec as byte counts of one rank. */
 struct sizes {
     struct geom_schema schema;
-    uint32_t slots;                    /* present, always the first ones */
-    uint32_t heads;                    /* of one rank */
-    uint64_t head_bytes[GEOM_SLOTS];   /* one (page, head) */
-    uint64_t page_bytes[GEOM_SLOTS];   /* all heads of a rank */
-    uint64_t packed_slot[GEOM_SLOTS];  /* offset in the packed record of a layer */
-    uint64_t packed_record;            /* a layer of the packed page */
-    uint64_t head_slot[GEOM_SLOTS];    /* offset in the head-major record */
+    uint32_t slots;                   /* present, always the first ones */
+    uint32_t heads;                   /* of one rank */
+    uint64_t head_bytes[GEOM_SLOTS];  /* one (page, head) */
+    uint64_t page_bytes[GEOM_SLOTS];  /* all heads of a rank */
+    uint64_t packed_slot[GEOM_SLOTS]; /* offset in the packed record of a layer */
+    uint64_t packed_record;           /* a layer of the packed page */
+    uint64_t head_slot[GEOM_SLOTS];   /* offset in the head-major record */
     uint64_t head_record;
-    uint64_t payload;                  /* page_bytes of all slots */
+    uint64_t payload; /* page_bytes of all slots */
 };
 
 static uint64_t align256(uint64_t value) { return (value + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN; }
@@ -250,8 +250,8 @@ static void fill_plane(const struct geom_pool_spec *spec, const struct sizes *z,
     place_plane(spec, z, n_pages, plane);
 }
 
-int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
-               enum geom_slot slot, struct geom_plane *ret_plane, char *err, size_t err_bytes) {
+int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, enum geom_slot slot,
+               struct geom_plane *ret_plane, char *err, size_t err_bytes) {
     struct sizes z;
     int r = geom_pool_check(spec, err, err_bytes);
     if (r) return r;
@@ -297,10 +297,12 @@ void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t ra
     fill_plane(spec, &z, n_pages, rank, ordinal / z.slots, ordinal % z.slots, &plane);
     bool page_major = spec->order == GEOM_PAGE_MAJOR;
     *ret_piece = (struct geom_piece){
-        .region_offset = plane.offset + page * (page_major ? plane.nb3 : plane.nb2) + head * (page_major ? 0 : plane.nb3),
+        .region_offset =
+            plane.offset + page * (page_major ? plane.nb3 : plane.nb2) + head * (page_major ? 0 : plane.nb3),
         .packed_offset = plane.packed_offset + head * plane.head_bytes,
-        .bytes = layers ? z.packed_slot[z.slots - 1] + z.page_bytes[z.slots - 1]
-                        : page_major ? plane.page_bytes : plane.head_bytes,
+        .bytes = layers       ? z.packed_slot[z.slots - 1] + z.page_bytes[z.slots - 1]
+                 : page_major ? plane.page_bytes
+                              : plane.head_bytes,
     };
 }
 
@@ -320,8 +322,8 @@ static void view_plane(const struct geom_pool_spec *spec, const struct geom_plan
     };
 }
 
-int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
-                    void *base, PagedKVBatchLayerView *ret_view, char *err, size_t err_bytes) {
+int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, void *base,
+                    PagedKVBatchLayerView *ret_view, char *err, size_t err_bytes) {
     PagedKVBatchLayerView view = { 0 };
     kvd_plane_view *planes[GEOM_SLOTS] = { &view.k, &view.v, &view.k_scale, &view.v_scale };
     struct geom_plane plane;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The geometry digest: BLAKE2b-256 over a canonical serialisation, every number 64-bit little-endian. In a file of its own,
- * so that an engine that needs only the schema does not link libsodium.
+ * The geometry digest: BLAKE2b-256 over a canonical serialisation, every number 64-bit little-endian. In a file of its
+ * own, so that an engine that needs only the schema does not link libsodium.
  */
 #include <sodium.h>
 #include <string.h>

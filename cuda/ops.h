@@ -9,8 +9,8 @@
  * positions: I32 [W, B] cache ordinals of the columns, consecutive in a row.   valid: I32 [B] columns that count, or NULL = W.
  * table_rows: I32 [B], the row of the table matrix for compact row b; for a single layer view make a batch view of one row.
  *
- * Errors: 0, or OPS_E_INVALID with a sentence (the reference attention also -ENOMEM); the wrapper checks everything that it can without reading device data
- * (VIEW-3); the caller guarantees mapping, read domain, complete writes and stable rows.
+ * Errors: 0, or OPS_E_INVALID with a sentence (the reference attention also -ENOMEM); the wrapper checks everything that
+ * it can without reading device data (VIEW-3); the caller guarantees mapping, read domain, complete writes and stable rows.
  * Threads: pure functions of their arguments; two calls that write the same page are the caller's race.
  */
 #ifndef KVD_CUDA_OPS_H

@@ -5,7 +5,8 @@
 #include "ops.h"
 #include "ops_internal.h"
 
-/* Planes hold each element at its natural alignment: bases and strides are checked multiples of 16, rows of the element. */
+/* Planes hold each element at its natural alignment: bases and strides are checked multiples of 16, rows of the
+ * element. */
 static uint16_t *as_u16(char *address) { return (uint16_t *)(void *)address; }
 
 static void store_row(uint32_t dtype, uint32_t head_dim, const uint16_t *x, char *codes, char *scales) {
@@ -29,7 +30,8 @@ static void store_half(const PagedKVBatchLayerView *view, const kvd_plane_view *
                        const uint16_t *x, int32_t page, uint32_t offset) {
     for (uint32_t h = 0; h < view->n_kv_heads; h++) {
         char *scale_row = scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(scales, page, h, offset);
-        store_row(codes->dtype, view->head_dim, x + (size_t)h * view->head_dim, ops_plane_row(codes, page, h, offset), scale_row);
+        store_row(codes->dtype, view->head_dim, x + (size_t)h * view->head_dim, ops_plane_row(codes, page, h, offset),
+                  scale_row);
     }
 }
 

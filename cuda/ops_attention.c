@@ -2,9 +2,10 @@
  *
  * Reference attention over paged KV: an FP64 oracle, and an FP32 form with an online softmax.
  *
- * The FP32 form takes keys in absolute tiles of one page. For one query head, every floating-point operation depends on that query and its keys
- * alone; queries are only walked side by side so that a decoded tile serves all of them. Hence the result is the same to the bit for any
- * batch, W, order of rows, or page ids, and on any machine (no fused multiply-add, own exponential).
+ * The FP32 form takes keys in absolute tiles of one page. For one query head, every floating-point operation depends on
+ * that query and its keys alone; queries are only walked side by side so that a decoded tile serves all of them. Hence
+ * the result is the same to the bit for any batch, W, order of rows, or page ids, and on any machine (no fused
+ * multiply-add, own exponential).
  */
 #include <errno.h>
 #include <math.h>
@@ -17,8 +18,8 @@
 
 #define TILE KVD_PAGE_TOKENS
 #define LANES 8
-#define BLOCK 32   /* query heads walked side by side */
-#define UNROLL 4   /* of them share the loads of a key */
+#define BLOCK 32 /* query heads walked side by side */
+#define UNROLL 4 /* of them share the loads of a key */
 
 /* Element-aligned, so that rows of any head_dim can be walked. */
 typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -106,15 +107,18 @@ int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_b
     uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads;
     double *scores = calloc((size_t)op->view.n_logical * TILE + d, sizeof *scores);
     float *row = calloc(d, sizeof *row);
-    if (!scores || !row) r = ops_refuse(-ENOMEM, err, err_bytes, "no memory for the scores of %u keys", op->view.n_logical * TILE);
+    if (!scores || !row)
+        r = ops_refuse(-ENOMEM, err, err_bytes, "no memory for the scores of %u keys", op->view.n_logical * TILE);
     for (uint32_t b = 0; !r && b < op->b; b++)
         for (uint32_t w = 0; w < op->w; w++)
             for (uint32_t h = 0; h < op->n_q_heads; h++) {
                 uint32_t n = visible(op, b, w);
                 size_t at = tensor_at(op, b, w, h);
-                if (n == 0) memset(op->out + at, 0, d * sizeof *op->out);
-                else oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), n, h / group, op->q + at, op->out + at, scores + d,
-                                  scores, row);
+                if (n == 0)
+                    memset(op->out + at, 0, d * sizeof *op->out);
+                else
+                    oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), n, h / group, op->q + at,
+                                 op->out + at, scores + d, scores, row);
             }
     free(scores);
     free(row);
@@ -124,14 +128,14 @@ int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_b
 /* ---- FP32, tile by tile ------------------------------------------------------------------- */
 
 /* Up to BLOCK query heads that share a KV head, walked over the tiles together. Rows of q, sum and tile are `stride`
- * floats apart: head_dim rounded up to lanes and zero there, plus a cache line, so that a column of a tile does not fall into
- * a few cache sets. */
+ * floats apart: head_dim rounded up to lanes and zero there, plus a cache line, so that a column of a tile does not
+ * fall into a few cache sets. */
 struct block {
     uint32_t count;         /* query heads */
     uint32_t width, stride; /* floats */
     float *q, *sum, *tile;
     float (*scores)[TILE];
-    uint32_t keys[BLOCK];  /* visible to each, over all tiles */
+    uint32_t keys[BLOCK]; /* visible to each, over all tiles */
     uint32_t in_tile[BLOCK];
     float most[BLOCK], total[BLOCK], fade[BLOCK];
 };
@@ -144,8 +148,8 @@ static inline float add_lanes(const v8 *sum) {
 }
 
 /* Two keys against UNROLL queries: eight independent sums, each over d in lanes of eight, in order. */
-static inline __attribute__((always_inline)) void dots(const struct block *block, uint32_t first, uint32_t j, uint32_t k,
-                                                       const uint32_t unroll) {
+static inline __attribute__((always_inline)) void dots(const struct block *block, uint32_t first, uint32_t j,
+                                                       uint32_t k, const uint32_t unroll) {
     const float *q = block->q + (size_t)first * block->stride;
     const float *a = block->tile + (size_t)j * block->stride, *c = block->tile + (size_t)k * block->stride;
     v8 x[UNROLL] = { { 0 } }, y[UNROLL] = { { 0 } };
@@ -239,14 +243,17 @@ OPS_CLONES static void value_tile(const struct block *block) {
     for (uint32_t first = 0; first < block->count;) {
         uint32_t n = block->in_tile[first], same = 1;
         while (same < UNROLL && first + same < block->count && block->in_tile[first + same] == n) same++;
-        if (same == UNROLL) weigh(block, first, n, UNROLL);
-        else for (uint32_t u = 0; u < same; u++) weigh(block, first + u, n, 1);
+        if (same == UNROLL)
+            weigh(block, first, n, UNROLL);
+        else
+            for (uint32_t u = 0; u < same; u++) weigh(block, first + u, n, 1);
         first += same;
     }
 }
 
 /* One page: decode the keys once, score, soften, decode the values once, add. */
-static void walk_tile(const struct ops_attention *op, struct block *block, uint32_t kv_head, int32_t page, uint32_t begin) {
+static void walk_tile(const struct ops_attention *op, struct block *block, uint32_t kv_head, int32_t page,
+                      uint32_t begin) {
     const PagedKVBatchLayerView *view = &op->view;
     uint32_t n = 0;
     for (uint32_t i = 0; i < block->count; i++) {
@@ -264,8 +271,10 @@ static void walk_tile(const struct ops_attention *op, struct block *block, uint3
     value_tile(block);
 }
 
-/* Query heads first .. first + count of a KV head's group over all columns: number i is head i % group of column i / group. */
-static void walk_block(const struct ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head, uint64_t first) {
+/* Query heads first .. first + count of a KV head's group over all columns: number i is head i % group of column i /
+ * group. */
+static void walk_block(const struct ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head,
+                       uint64_t first) {
     uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads, most = 0;
     const int32_t *table = ops_table_row(&op->view, op->table_rows[b]);
     for (uint32_t i = 0; i < block->count; i++) {
@@ -296,7 +305,8 @@ static void walk_row(const struct ops_attention *op, struct block *block, uint32
             block->count = (uint32_t)(queries - first < BLOCK ? queries - first : BLOCK);
             walk_block(op, block, b, kv_head, first);
         }
-    memset(op->out + tensor_at(op, b, valid, 0), 0, (op->w - valid) * (size_t)op->n_q_heads * op->view.head_dim * sizeof *op->out);
+    memset(op->out + tensor_at(op, b, valid, 0), 0,
+           (op->w - valid) * (size_t)op->n_q_heads * op->view.head_dim * sizeof *op->out);
 }
 
 int ops_attention_ref(const struct ops_attention *op, char *err, size_t err_bytes) {

@@ -10,8 +10,8 @@
 
 #include "ops.h"
 
-/* Loops that gain from wide vectors are built twice and picked when the program starts. No fused multiply-add in either, so that both give the
- * same bits. Sanitizers cannot run the resolver that this needs. */
+/* Loops that gain from wide vectors are built twice and picked when the program starts. No fused multiply-add in
+ * either, so that both give the same bits. Sanitizers cannot run the resolver that this needs. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define OPS_CLONES __attribute__((target_clones("avx2", "default")))
 #else
@@ -32,11 +32,12 @@ static inline const int32_t *ops_table_row(const PagedKVBatchLayerView *view, in
 
 /* Address of a stored row: GEOM-6. */
 static inline char *ops_plane_row(const kvd_plane_view *plane, int32_t page, uint32_t head, uint32_t offset) {
-    return (char *)plane->base + (uint64_t)page * plane->stride_page + head * plane->stride_head + offset * plane->stride_token;
+    return (char *)plane->base + (uint64_t)page * plane->stride_page + head * plane->stride_head +
+           offset * plane->stride_token;
 }
 
-/* What the wrapper cannot check on a device, the reference checks on the host: counts, rows, consecutive ordinals, and that
- * every block it will touch is mapped. from_start: blocks from ordinal 0 on (attention), else only the columns' own (append). */
+/* What the wrapper cannot check on a device, the reference checks on the host: counts, rows, consecutive ordinals, and
+ * that every block it will touch is mapped. */
 int ops_check_append_values(const struct ops_append *op, char *err, size_t err_bytes);
 int ops_check_attention_values(const struct ops_attention *op, char *err, size_t err_bytes);
 

@@ -5,9 +5,13 @@
 #include <stdlib.h>
 
 struct geom_pool_spec fix_spec(enum kvd_storage storage, uint32_t heads, uint32_t dim, unsigned variant) {
-    return (struct geom_pool_spec){ .storage = storage, .order = (enum geom_order)(variant & 1),
-                                    .arrangement = (enum geom_arrangement)(variant >> 1 & 1), .n_layers = 2,
-                                    .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1 };
+    return (struct geom_pool_spec){ .storage = storage,
+                                    .order = (enum geom_order)(variant & 1),
+                                    .arrangement = (enum geom_arrangement)(variant >> 1 & 1),
+                                    .n_layers = 2,
+                                    .n_kv_heads = heads,
+                                    .head_dim = dim,
+                                    .n_ranks = 1 };
 }
 
 static void map_ids(struct fix *fix, uint32_t count, enum fix_ids ids, uint64_t *seed) {
@@ -21,8 +25,11 @@ static void map_ids(struct fix *fix, uint32_t count, enum fix_ids ids, uint64_t 
     }
 }
 
-void fix_open(struct fix *fix, struct geom_pool_spec spec, uint32_t n_logical, uint32_t n_rows, enum fix_ids ids, uint64_t *seed) {
-    uint32_t count = n_logical * n_rows, pages = ids == FIX_OFFSET ? count + 3 : ids == FIX_FRAGMENTED ? 2 * count + 1 : count;
+void fix_open(struct fix *fix, struct geom_pool_spec spec, uint32_t n_logical, uint32_t n_rows, enum fix_ids ids,
+              uint64_t *seed) {
+    uint32_t count = n_logical * n_rows, pages = ids == FIX_OFFSET       ? count + 3
+                                                 : ids == FIX_FRAGMENTED ? 2 * count + 1
+                                                                         : count;
     *fix = (struct fix){ .spec = spec, .bytes = geom_region_bytes(&spec, pages) };
     fix->memory = aligned_alloc(4096, (fix->bytes + 2 * FIX_GUARD + 4095) / 4096 * 4096);
     fix->region = fix->memory + FIX_GUARD;
@@ -64,7 +71,9 @@ void fix_append(struct fix *fix, int32_t row, uint32_t begin, uint32_t end, uint
         fix_random(x + i * column, column, 0.25f, &own);
         fix_random(x + (n + i) * column, column, 1.0f, &own);
     }
-    struct ops_append op = { .view = fix->view, .k = x, .v = x + n * column, .positions = positions, .table_rows = &row, .w = n, .b = 1 };
+    struct ops_append op = {
+        .view = fix->view, .k = x, .v = x + n * column, .positions = positions, .table_rows = &row, .w = n, .b = 1
+    };
     char err[256] = "";
     if (n && !KVT_OK(ops_append_ref(&op, err, sizeof err))) printf("  %s\n", err);
     if (k) memcpy(k, op.k, n * column * sizeof *k);

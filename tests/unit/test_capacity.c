@@ -8,15 +8,21 @@
 static char err[512];
 
 static struct geom_pool_spec pool(enum kvd_storage storage, uint32_t layers, uint32_t heads, uint32_t dim) {
-    return (struct geom_pool_spec){ .storage = storage, .n_layers = layers, .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1 };
+    return (struct geom_pool_spec){
+        .storage = storage, .n_layers = layers, .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1
+    };
 }
 
 static struct geom_store_spec store(uint32_t context, uint32_t concurrency) {
-    return (struct geom_store_spec){ .main = pool(KVD_STORAGE_INT8, 2, 2, 256), .max_context = context, .max_concurrency = concurrency };
+    return (struct geom_store_spec){ .main = pool(KVD_STORAGE_INT8, 2, 2, 256),
+                                     .max_context = context,
+                                     .max_concurrency = concurrency };
 }
 
 static void cap_1_range(void) {
-    static const uint32_t rows[][4] = { { 1, 1, 1, 1 }, { 64, 3, 3, 3 }, { 65, 3, 3, 6 }, { 262144, 8, 4096, 32768 }, { 128, 8, 8, 16 } };
+    static const uint32_t rows[][4] = {
+        { 1, 1, 1, 1 }, { 64, 3, 3, 3 }, { 65, 3, 3, 6 }, { 262144, 8, 4096, 32768 }, { 128, 8, 8, 16 }
+    };
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct geom_store_spec s = store(rows[i][0], rows[i][1]);
         struct geom_curve curve;
@@ -111,7 +117,8 @@ static struct geom_store_spec random_store(uint64_t *seed) {
  * a plane at most. */
 static void check_layout(const struct geom_store_spec *s, const struct geom_layout *l) {
     const struct geom_pool_spec *pools[2] = { &s->main, &s->draft };
-    uint64_t total = l->padding_bytes + l->state_bytes + l->persistent_bytes + l->workspace_bytes + l->graph_bytes, bound = 0;
+    uint64_t total = l->padding_bytes + l->state_bytes + l->persistent_bytes + l->workspace_bytes + l->graph_bytes,
+             bound = 0;
     for (uint32_t i = 0; i < l->n_pools; i++) {
         KVT_EQ(l->pool_bytes[i] % GEOM_REGION_MIN, 0);
         KVT_EQ(l->table_bytes[i] % GEOM_REGION_MIN, 0);
@@ -131,7 +138,10 @@ static void cap_4_curve_is_the_layout(void) {
     for (int round = 0; round < 60; round++) {
         struct geom_store_spec s = random_store(&seed);
         struct geom_curve curve;
-        if (!KVT_EQ_I(geom_curve(&s, &curve, err, sizeof err), 0)) { printf("  %s\n", err); continue; }
+        if (!KVT_EQ_I(geom_curve(&s, &curve, err, sizeof err), 0)) {
+            printf("  %s\n", err);
+            continue;
+        }
         for (uint32_t m = curve.m_min; m <= curve.m_max; m++) {
             struct geom_layout layout;
             KVT_OK(geom_layout(&s, m, &layout, err, sizeof err));
@@ -151,7 +161,8 @@ static void cap_3_automatic_takes_all_it_may(void) {
         struct geom_capacity c;
         struct geom_curve curve;
         KVT_OK(geom_curve(&s, &curve, err, sizeof err));
-        uint64_t headroom = kvt_below(&seed, 1 << 24), free_bytes = curve.b_min + headroom + kvt_random(&seed) % (200u << 20);
+        uint64_t headroom = kvt_below(&seed, 1 << 24),
+                 free_bytes = curve.b_min + headroom + kvt_random(&seed) % (200u << 20);
         KVT_OK(geom_capacity_auto(&s, free_bytes, headroom, &c, err, sizeof err));
         KVT_EQ(c.slack, free_bytes - c.bytes);
         KVT_EQ(c.bytes, c.layout.total_bytes);
@@ -245,9 +256,15 @@ static void bad_counts_refused(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(cap_1_range), KVT_CASE(cap_3_automatic_worked), KVT_CASE(cap_2_explicit_worked),
-        KVT_CASE(cap_4_curve_is_the_layout), KVT_CASE(cap_3_automatic_takes_all_it_may), KVT_CASE(cap_5_backend_pages),
-        KVT_CASE(pool_3_backend_profiles), KVT_CASE(bad_counts_refused), { 0 },
+        KVT_CASE(cap_1_range),
+        KVT_CASE(cap_3_automatic_worked),
+        KVT_CASE(cap_2_explicit_worked),
+        KVT_CASE(cap_4_curve_is_the_layout),
+        KVT_CASE(cap_3_automatic_takes_all_it_may),
+        KVT_CASE(cap_5_backend_pages),
+        KVT_CASE(pool_3_backend_profiles),
+        KVT_CASE(bad_counts_refused),
+        { 0 },
     };
     return kvt_main("capacity", cases, argc, argv);
 }

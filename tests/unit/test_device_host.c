@@ -45,8 +45,8 @@ static int objects_left(void) {
     return count;
 }
 
-/* A process forked before there is any region, so that it has none of the owner's mappings; it is sent an export, and its exit
- * status is the answer of `check`. */
+/* A process forked before there is any region, so that it has none of the owner's mappings; it is sent an export, and
+ * its exit status is the answer of `check`. */
 struct peer {
     pid_t pid;
     int fd;
@@ -114,7 +114,8 @@ static void cuda_without_backend_is_refused(void) {
 static void bad_arguments_refused(void) {
     struct device *device = NULL;
     struct device_region *region = NULL;
-    static const char *const bad_prefixes[] = { NULL, "", "/", "kvd", "/a/b", "/0123456789012345678901234567890123456789012345678" };
+    static const char *const bad_prefixes[] = { NULL,  "",     "/",
+                                                "kvd", "/a/b", "/0123456789012345678901234567890123456789012345678" };
     for (unsigned i = 0; i < sizeof bad_prefixes / sizeof *bad_prefixes; i++) {
         struct device_config config = { .kind = DEVICE_HOST, .name_prefix = bad_prefixes[i], .memory_bytes = MIB };
         KVT_TRUE(device_open(&config, &device, err, sizeof err) < 0);
@@ -130,7 +131,8 @@ static void bad_arguments_refused(void) {
         KVT_EQ_I(device_region_new(device, bad_labels[i], 100, 0, &region, err, sizeof err), -EINVAL);
     KVT_EQ_I(device_region_new(device, "zero", 0, 0, &region, err, sizeof err), -EINVAL);
     KVT_EQ_I(device_region_new(device, "huge", UINT64_MAX, 0, &region, err, sizeof err), -EINVAL);
-    KVT_EQ_I(device_region_new(device, "a-label-that-is-longer-than-a-shared-memory-name-may-be-here", 10, 0, &region, err, sizeof err),
+    KVT_EQ_I(device_region_new(device, "a-label-that-is-longer-than-a-shared-memory-name-may-be-here", 10, 0, &region,
+                               err, sizeof err),
              -ENAMETOOLONG);
     KVT_TRUE(region == NULL);
     KVT_EQ_I(objects_left(), 0);
@@ -228,7 +230,8 @@ static int import_writes(const struct device_export *e) {
     return 0;
 }
 
-/* A read-only import reads, and a write to it faults: _exit in the handler shows that the fault came where it should. */
+/* A read-only import reads, and a write to it faults: _exit in the handler shows that the fault came where it should.
+ */
 static void on_fault(int number) {
     (void)number;
     _exit(42);
@@ -316,7 +319,10 @@ static void *import_loop(void *argument) {
     for (int i = 0; i < 300; i++) {
         struct device_import *import;
         char text[128];
-        if (device_import(e, NULL, i & 1, &import, text, sizeof text)) { bad++; continue; }
+        if (device_import(e, NULL, i & 1, &import, text, sizeof text)) {
+            bad++;
+            continue;
+        }
         bad += ((const volatile unsigned char *)device_import_address(import))[i] != 0x5A;
         device_unimport(import);
     }
@@ -342,8 +348,13 @@ static void import_from_threads(void) {
 /* ---- batches ------------------------------------------------------------------------------ */
 
 static struct geom_pool_spec spec_of(enum geom_order order, enum geom_arrangement arrangement, uint32_t layers) {
-    return (struct geom_pool_spec){ .storage = KVD_STORAGE_K8V4, .order = order, .arrangement = arrangement, .n_layers = layers,
-                                    .n_kv_heads = 2, .head_dim = 256, .n_ranks = 1 };
+    return (struct geom_pool_spec){ .storage = KVD_STORAGE_K8V4,
+                                    .order = order,
+                                    .arrangement = arrangement,
+                                    .n_layers = layers,
+                                    .n_kv_heads = 2,
+                                    .head_dim = 256,
+                                    .n_ranks = 1 };
 }
 
 /* A copy moves exactly the columns asked for, of every plane and head (ACT-4), and nothing else. */
@@ -362,10 +373,13 @@ static void act_4_copy_moves_columns(void) {
             for (uint32_t h = 0; h < 2; h++) {
                 uint64_t page = variant & 1 ? p.nb2 : p.nb3, head = variant & 1 ? p.nb3 : p.nb2;
                 for (uint32_t o = 0; o < 40; o++)
-                    memcpy(want + p.offset + h * head + 1 * page + o * p.nb1, now + p.offset + h * head + 4 * page + o * p.nb1, p.nb1);
+                    memcpy(want + p.offset + h * head + 1 * page + o * p.nb1,
+                           now + p.offset + h * head + 4 * page + o * p.nb1, p.nb1);
             }
         }
-        struct device_page_copy copy = { .spec = &spec, .n_pages = 5, .region = region, .src = 4, .dst = 1, .columns = 40 };
+        struct device_page_copy copy = {
+            .spec = &spec, .n_pages = 5, .region = region, .src = 4, .dst = 1, .columns = 40
+        };
         struct device_batch batch = { .copies = &copy, .n_copies = 1 };
         uint64_t ticket = 0, done = 0;
         bool inline_done = false;
@@ -413,9 +427,12 @@ static void row_4_batches_in_order(void) {
         struct device_page_copy copies[4];
         uint32_t n = round % 3 ? 0 : 4; /* a chain: page k+1 gets what page k got before it */
         for (uint32_t k = 0; k < n; k++)
-            copies[k] = (struct device_page_copy){ .spec = &spec, .n_pages = PAGES, .region = pool, .src = k, .dst = k + 1, .columns = 64 };
+            copies[k] = (struct device_page_copy){
+                .spec = &spec, .n_pages = PAGES, .region = pool, .src = k, .dst = k + 1, .columns = 64
+            };
         values[round] = round;
-        struct device_table_write writes[2] = { { table, 0, 1, &values[round] }, { table, 4 + 4 * (uint64_t)round, 1, &values[round] } };
+        struct device_table_write writes[2] = { { table, 0, 1, &values[round] },
+                                                { table, 4 + 4 * (uint64_t)round, 1, &values[round] } };
         struct device_batch batch = { .copies = copies, .n_copies = n, .writes = writes, .n_writes = 2 };
         uint64_t ticket = 0, done;
         bool inline_done = true;
@@ -438,13 +455,23 @@ static void row_4_batches_in_order(void) {
     for (int32_t round = 0; round < 200; round++) KVT_EQ_I(entries[1 + round], round);
     for (uint32_t k = 1; k <= 4; k++) KVT_EQ(bytes[piece.region_offset + k * piece.bytes], 0);
     KVT_EQ(bytes[piece.region_offset + 5 * piece.bytes], 5);
-    /* Closing and freeing with work in the queue waits for it. */
-    struct device_page_copy big = { .spec = &spec, .n_pages = PAGES, .region = pool, .src = 7, .dst = 8, .columns = 64 };
+    /* Freeing a region waits for what is queued on it; an import keeps the memory for those who look later. */
+    struct device_page_copy big = {
+        .spec = &spec, .n_pages = PAGES, .region = pool, .src = 7, .dst = 8, .columns = 64
+    };
     struct device_batch batch = { .copies = &big, .n_copies = 1 };
-    uint64_t ticket;
+    struct device_export e;
+    struct device_import *import = NULL;
+    uint64_t ticket = 0, done = 0;
     bool inline_done;
-    KVT_OK(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err));
+    device_region_export(pool, &e);
+    KVT_OK(device_import(&e, NULL, true, &import, err, sizeof err));
+    for (int i = 0; i < 300; i++) KVT_OK(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err));
     device_region_free(pool);
+    KVT_OK(device_poll(device, &done, err, sizeof err));
+    KVT_EQ(done, ticket);
+    KVT_EQ(bytes[piece.region_offset + 8 * piece.bytes], 7);
+    device_unimport(import);
     device_close(device);
     KVT_EQ_I(objects_left(), 0);
 }
@@ -452,11 +479,13 @@ static void row_4_batches_in_order(void) {
 static void bad_batches_change_nothing(void) {
     struct geom_pool_spec spec = spec_of(GEOM_PAGE_MAJOR, GEOM_DENSE, 1), broken = spec;
     struct device *device = open_device(64 * MIB), *other = open_device(64 * MIB);
-    struct device_region *region = new_region(device, "main-0", geom_region_bytes(&spec, 4), 0), *foreign = new_region(other, "f", 4096, 0);
+    struct device_region *region = new_region(device, "main-0", geom_region_bytes(&spec, 4), 0),
+                         *foreign = new_region(other, "f", 4096, 0);
     KVT_NEED(region && foreign);
     broken.n_ranks = 0;
     int32_t value = 7;
-    struct device_page_copy good = { .spec = &spec, .n_pages = 4, .region = region, .src = 0, .dst = 1, .columns = 64 }, c[10];
+    struct device_page_copy good = { .spec = &spec, .n_pages = 4, .region = region, .src = 0, .dst = 1, .columns = 64 },
+                            c[10];
     for (int i = 0; i < 10; i++) c[i] = good;
     c[0].src = 4;
     c[1].dst = UINT32_MAX;
@@ -480,8 +509,13 @@ static void bad_batches_change_nothing(void) {
         geom_plane(&spec, 4, 0, 0, GEOM_K, &p, NULL, 0);
         KVT_EQ(((uint8_t *)device_region_address(region))[p.nb3], 0);
     }
-    struct device_table_write w[] = { { region, 2, 1, &value }, { region, geom_region_bytes(&spec, 4), 1, &value }, { region, UINT64_MAX - 3, 1, &value },
-                                      { foreign, 0, 1, &value }, { NULL, 0, 1, &value }, { region, 0, 1, NULL }, { region, 0, UINT32_MAX, &value } };
+    struct device_table_write w[] = { { region, 2, 1, &value },
+                                      { region, geom_region_bytes(&spec, 4), 1, &value },
+                                      { region, UINT64_MAX - 3, 1, &value },
+                                      { foreign, 0, 1, &value },
+                                      { NULL, 0, 1, &value },
+                                      { region, 0, 1, NULL },
+                                      { region, 0, UINT32_MAX, &value } };
     for (unsigned i = 0; i < sizeof w / sizeof *w; i++) {
         struct device_batch batch = { .writes = &w[i], .n_writes = 1 };
         KVT_EQ_I(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err), -EINVAL);
@@ -531,11 +565,20 @@ static void sweep_takes_what_a_killed_owner_left(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(identity_is_stable), KVT_CASE(cuda_without_backend_is_refused), KVT_CASE(bad_arguments_refused),
-        KVT_CASE(regions_are_whole_and_accounted), KVT_CASE(mode_of_objects), KVT_CASE(shm_shortage_refused),
-        KVT_CASE(import_shares_memory), KVT_CASE(import_checks_the_object), KVT_CASE(import_from_threads),
-        KVT_CASE(act_4_copy_moves_columns), KVT_CASE(row_4_batches_in_order), KVT_CASE(bad_batches_change_nothing),
-        KVT_CASE(sweep_takes_what_a_killed_owner_left), { 0 },
+        KVT_CASE(identity_is_stable),
+        KVT_CASE(cuda_without_backend_is_refused),
+        KVT_CASE(bad_arguments_refused),
+        KVT_CASE(regions_are_whole_and_accounted),
+        KVT_CASE(mode_of_objects),
+        KVT_CASE(shm_shortage_refused),
+        KVT_CASE(import_shares_memory),
+        KVT_CASE(import_checks_the_object),
+        KVT_CASE(import_from_threads),
+        KVT_CASE(act_4_copy_moves_columns),
+        KVT_CASE(row_4_batches_in_order),
+        KVT_CASE(bad_batches_change_nothing),
+        KVT_CASE(sweep_takes_what_a_killed_owner_left),
+        { 0 },
     };
     return kvt_main("device_host", cases, argc, argv);
 }

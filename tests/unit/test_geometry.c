@@ -9,7 +9,9 @@
 #include "kvt.h"
 
 static struct geom_pool_spec pool(enum kvd_storage storage, uint32_t layers, uint32_t heads, uint32_t dim) {
-    return (struct geom_pool_spec){ .storage = storage, .n_layers = layers, .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1 };
+    return (struct geom_pool_spec){
+        .storage = storage, .n_layers = layers, .n_kv_heads = heads, .head_dim = dim, .n_ranks = 1
+    };
 }
 
 static void geom_1_closed_profiles(void) {
@@ -22,8 +24,10 @@ static void geom_1_closed_profiles(void) {
         for (uint32_t d = 1; d < 1025; d++) {
             if (d == 256) continue;
             int r = geom_schema((enum kvd_storage)s, d, &schema, err, sizeof err);
-            if (s == KVD_STORAGE_BF16) KVT_OK(r);
-            else KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
+            if (s == KVD_STORAGE_BF16)
+                KVT_OK(r);
+            else
+                KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
         }
         KVT_EQ_I(geom_schema((enum kvd_storage)s, 0, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     }
@@ -32,7 +36,8 @@ static void geom_1_closed_profiles(void) {
     KVT_EQ_I(geom_schema(KVD_STORAGE_FP8, 128, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     KVT_HAS(err, "128");
     enum kvd_storage parsed = KVD_STORAGE_K8V4;
-    KVT_FALSE(geom_storage_parse("fp16", &parsed) || geom_storage_parse(NULL, &parsed) || geom_storage_parse("", &parsed));
+    KVT_FALSE(geom_storage_parse("fp16", &parsed) || geom_storage_parse(NULL, &parsed) ||
+              geom_storage_parse("", &parsed));
     KVT_EQ(parsed, KVD_STORAGE_K8V4);
     KVT_EQ_STR(geom_storage_name((enum kvd_storage)77), "unknown");
 }
@@ -43,8 +48,12 @@ static void geom_2_token_bytes(void) {
         struct geom_pool_spec one = pool((enum kvd_storage)s, 1, 1, 256);
         KVT_EQ(geom_page_bytes(&one), bytes[s] * 64u);
     }
-    /* Payload a page of whole models: 16 layers x 4 heads, 10 x 2, their one-layer MTP pools, an 8 x 128 draft layer. */
-    static const struct { uint32_t layers, heads; uint64_t page[KVD_N_STORAGE]; } models[] = {
+    /* Payload a page of whole models: 16 layers x 4 heads, 10 x 2, their one-layer MTP pools, an 8 x 128 draft layer.
+     */
+    static const struct {
+        uint32_t layers, heads;
+        uint64_t page[KVD_N_STORAGE];
+    } models[] = {
         { 16, 4, { 4194304, 2162688, 2113536, 1179648, 1646592 } },
         { 10, 2, { 1310720, 675840, 660480, 368640, 514560 } },
         { 1, 4, { 262144, 135168, 132096, 73728, 102912 } },
@@ -66,7 +75,9 @@ static void geom_2_token_bytes(void) {
 }
 
 static void geom_3_plane_extents(void) {
-    static const struct { uint32_t dtype[4], extent[4]; } want[KVD_N_STORAGE] = {
+    static const struct {
+        uint32_t dtype[4], extent[4];
+    } want[KVD_N_STORAGE] = {
         { { KVD_DTYPE_BF16, KVD_DTYPE_BF16, 0, 0 }, { 256, 256, 0, 0 } },
         { { KVD_DTYPE_I8, KVD_DTYPE_I8, KVD_DTYPE_F16, KVD_DTYPE_F16 }, { 256, 256, 4, 4 } },
         { { KVD_DTYPE_E4M3, KVD_DTYPE_E4M3, KVD_DTYPE_F16, KVD_DTYPE_F16 }, { 256, 256, 1, 1 } },
@@ -85,7 +96,10 @@ static void geom_3_plane_extents(void) {
             for (uint32_t slot = 0; slot < 4; slot++) {
                 struct geom_plane plane;
                 int r = geom_plane(&p, 5, 0, layer, (enum geom_slot)slot, &plane, NULL, 0);
-                if (slot >= slots) { KVT_EQ_I(r, GEOM_E_RANGE); continue; }
+                if (slot >= slots) {
+                    KVT_EQ_I(r, GEOM_E_RANGE);
+                    continue;
+                }
                 KVT_OK(r);
                 KVT_EQ(plane.ordinal, layer * slots + slot); /* layer-major: K, V, K scale, V scale */
                 KVT_EQ(plane.dtype, want[s].dtype[slot]);
@@ -157,12 +171,16 @@ static void paint(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank,
         for (uint32_t g = 0; g < pages; g++)
             for (uint32_t h = 0; h < plane.n_heads; h++)
                 for (uint32_t o = 0; o < 64; o++) {
-                    uint64_t at = plane.offset + o * plane.nb1 +
-                                  (p->order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3 : g * plane.nb2 + h * plane.nb3);
+                    uint64_t at =
+                        plane.offset + o * plane.nb1 +
+                        (p->order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3 : g * plane.nb2 + h * plane.nb3);
                     for (uint64_t k = 0; k < plane.nb1; k++) {
-                        if (at + k >= bytes) outside++;
-                        else if (map[at + k]) twice++;
-                        else map[at + k] = (uint8_t)(1 + g % 200);
+                        if (at + k >= bytes)
+                            outside++;
+                        else if (map[at + k])
+                            twice++;
+                        else
+                            map[at + k] = (uint8_t)(1 + g % 200);
                     }
                 }
     }
@@ -219,7 +237,8 @@ static void host_2_packed_is_order_free(void) {
                 geom_plane(&p, pages, 0, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
                 for (uint32_t h = 0; h < q.n_heads; h++)
                     for (uint64_t k = 0; k < q.head_bytes; k++) /* a name for every (plane, head, byte) */
-                        region[q.offset + k + (p.order == GEOM_PAGE_MAJOR ? h * q.nb2 + page * q.nb3 : page * q.nb2 + h * q.nb3)] =
+                        region[q.offset + k +
+                               (p.order == GEOM_PAGE_MAJOR ? h * q.nb2 + page * q.nb3 : page * q.nb2 + h * q.nb3)] =
                             (uint8_t)(i * 53 + h * 17 + k + k / 256 + 1);
             }
             for (uint32_t i = 0; i < geom_piece_count(&p); i++) {
@@ -271,7 +290,8 @@ static void pool_2_ranks_share_ids(void) {
         KVT_OK(geom_plane(&p, 9, rank, 1, GEOM_V, &a, NULL, 0));
         KVT_OK(geom_plane(&alone, 9, 0, 1, GEOM_V, &b, NULL, 0));
         KVT_EQ(a.rank, rank);
-        KVT_TRUE(a.offset == b.offset && a.nb3 == b.nb3 && a.ordinal == b.ordinal && a.packed_offset == b.packed_offset);
+        KVT_TRUE(a.offset == b.offset && a.nb3 == b.nb3 && a.ordinal == b.ordinal &&
+                 a.packed_offset == b.packed_offset);
     }
 }
 
@@ -279,8 +299,8 @@ static void bad_specs_refused(void) {
     char err[256];
     struct geom_plane plane = { .offset = 12345 };
     struct geom_pool_spec ok = pool(KVD_STORAGE_BF16, 2, 4, 64), p;
-#define REFUSED(field, value, code) \
-    (p = ok, p.field = value, KVT_EQ_I(geom_pool_check(&p, err, sizeof err), code), KVT_EQ(geom_plane_count(&p), 0), \
+#define REFUSED(field, value, code)                                                                                    \
+    (p = ok, p.field = value, KVT_EQ_I(geom_pool_check(&p, err, sizeof err), code), KVT_EQ(geom_plane_count(&p), 0),   \
      KVT_EQ_I(geom_plane(&p, 4, 0, 0, GEOM_K, &plane, err, sizeof err), code), KVT_EQ(plane.offset, 12345))
     REFUSED(n_layers, 0, GEOM_E_RANGE);
     REFUSED(n_layers, 1u << 30, GEOM_E_RANGE);
@@ -310,8 +330,12 @@ static void bad_specs_refused(void) {
 
 /* SRV-4: the digest moves with everything that moves a byte, and with nothing else. */
 static void digest_covers_geometry(void) {
-    struct geom_store_spec base = { .backend = GEOM_MTP, .main = pool(KVD_STORAGE_FP8, 4, 4, 256), .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
-                                    .max_context = 4096, .max_concurrency = 4, .draft_window = 3 };
+    struct geom_store_spec base = { .backend = GEOM_MTP,
+                                    .main = pool(KVD_STORAGE_FP8, 4, 4, 256),
+                                    .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
+                                    .max_context = 4096,
+                                    .max_concurrency = 4,
+                                    .draft_window = 3 };
     struct geom_layout layout;
     uint8_t digests[16][32];
     int n = 0;
@@ -319,12 +343,12 @@ static void digest_covers_geometry(void) {
     geom_digest(&base, &layout, digests[n++]);
     KVT_OK(geom_layout(&base, 101, &layout, NULL, 0));
     geom_digest(&base, &layout, digests[n++]);
-#define VARIANT(change) \
-    do { \
-        struct geom_store_spec s = base; \
-        change; \
-        KVT_OK(geom_layout(&s, 100, &layout, NULL, 0)); \
-        geom_digest(&s, &layout, digests[n++]); \
+#define VARIANT(change)                                                                                                \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        KVT_OK(geom_layout(&s, 100, &layout, NULL, 0));                                                                \
+        geom_digest(&s, &layout, digests[n++]);                                                                        \
     } while (0)
     VARIANT(s.main.arrangement = GEOM_RECORD);
     VARIANT(s.draft.arrangement = GEOM_RECORD);
@@ -348,10 +372,12 @@ static void digest_covers_geometry(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(geom_1_closed_profiles), KVT_CASE(geom_2_token_bytes), KVT_CASE(geom_3_plane_extents),
-        KVT_CASE(geom_4_5_dense_strides), KVT_CASE(record_page_is_one_2d_copy), KVT_CASE(pool_4_geom_6_planes_disjoint),
-        KVT_CASE(host_2_packed_is_order_free), KVT_CASE(view_1_strides_of_planes), KVT_CASE(pool_2_ranks_share_ids),
-        KVT_CASE(bad_specs_refused), KVT_CASE(digest_covers_geometry), { 0 },
+        KVT_CASE(geom_1_closed_profiles),      KVT_CASE(geom_2_token_bytes),
+        KVT_CASE(geom_3_plane_extents),        KVT_CASE(geom_4_5_dense_strides),
+        KVT_CASE(record_page_is_one_2d_copy),  KVT_CASE(pool_4_geom_6_planes_disjoint),
+        KVT_CASE(host_2_packed_is_order_free), KVT_CASE(view_1_strides_of_planes),
+        KVT_CASE(pool_2_ranks_share_ids),      KVT_CASE(bad_specs_refused),
+        KVT_CASE(digest_covers_geometry),      { 0 },
     };
     return kvt_main("geometry", cases, argc, argv);
 }

@@ -9,12 +9,15 @@
 static char err[256];
 
 /* Where a row of a slot lies, by the plane inventory and not by the view. */
-static uint8_t *row_at(const struct fix *fix, enum geom_slot slot, int32_t page, uint32_t head, uint32_t offset, uint64_t *ret_bytes) {
+static uint8_t *row_at(const struct fix *fix, enum geom_slot slot, int32_t page, uint32_t head, uint32_t offset,
+                       uint64_t *ret_bytes) {
     struct geom_plane p;
     if (geom_plane(&fix->spec, fix->view.n_pages, 0, 1, slot, &p, NULL, 0)) return NULL;
     uint64_t at = p.offset + offset * p.nb1;
-    if (fix->spec.order == GEOM_PAGE_MAJOR) at += head * p.nb2 + (uint64_t)page * p.nb3;
-    else at += (uint64_t)page * p.nb2 + head * p.nb3;
+    if (fix->spec.order == GEOM_PAGE_MAJOR)
+        at += head * p.nb2 + (uint64_t)page * p.nb3;
+    else
+        at += (uint64_t)page * p.nb2 + head * p.nb3;
     *ret_bytes = p.nb1;
     return fix->region + at;
 }
@@ -22,15 +25,20 @@ static uint8_t *row_at(const struct fix *fix, enum geom_slot slot, int32_t page,
 static void encode(const struct fix *fix, enum geom_slot slot, const uint16_t *x, uint8_t *codes, uint8_t *scales) {
     uint32_t dtype = slot == GEOM_K ? fix->view.k.dtype : fix->view.v.dtype;
     uint16_t halves[4] = { 0 };
-    if (dtype == KVD_DTYPE_BF16) ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
-    else if (dtype == KVD_DTYPE_I8) ops_encode_int8(x, (int8_t *)codes, halves);
-    else if (dtype == KVD_DTYPE_E4M3) ops_encode_fp8(x, codes, halves);
-    else ops_encode_nvfp4(x, codes, scales);
+    if (dtype == KVD_DTYPE_BF16)
+        ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
+    else if (dtype == KVD_DTYPE_I8)
+        ops_encode_int8(x, (int8_t *)codes, halves);
+    else if (dtype == KVD_DTYPE_E4M3)
+        ops_encode_fp8(x, codes, halves);
+    else
+        ops_encode_nvfp4(x, codes, scales);
     if (dtype == KVD_DTYPE_I8 || dtype == KVD_DTYPE_E4M3) memcpy(scales, halves, sizeof halves);
 }
 
 /* Writes the expected bytes of one column into the image of the region. */
-static void expect_column(const struct fix *fix, uint8_t *image, int32_t page, uint32_t offset, const uint16_t *k, const uint16_t *v) {
+static void expect_column(const struct fix *fix, uint8_t *image, int32_t page, uint32_t offset, const uint16_t *k,
+                          const uint16_t *v) {
     for (uint32_t h = 0; h < fix->spec.n_kv_heads; h++)
         for (unsigned half = 0; half < 2; half++) {
             _Alignas(16) uint8_t codes[2048], scales[16];
@@ -44,7 +52,8 @@ static void expect_column(const struct fix *fix, uint8_t *image, int32_t page, u
 }
 
 /* One batch of ragged rows at given starts, checked against an image of the whole region. */
-static void run_batch(struct fix *fix, uint32_t w, uint32_t b, const int32_t *starts, const int32_t *valid, const int32_t *rows, uint64_t *seed) {
+static void run_batch(struct fix *fix, uint32_t w, uint32_t b, const int32_t *starts, const int32_t *valid,
+                      const int32_t *rows, uint64_t *seed) {
     size_t column = (size_t)fix->spec.head_dim * fix->spec.n_kv_heads, n = column * w * b;
     uint16_t *k = malloc(n * 2), *v = malloc(n * 2);
     int32_t *positions = malloc(w * b * sizeof *positions);
@@ -58,10 +67,12 @@ static void run_batch(struct fix *fix, uint32_t w, uint32_t b, const int32_t *st
             bool counts = !valid || c < (uint32_t)valid[i];
             positions[i * w + c] = counts ? (int32_t)p : -77; /* columns that do not count may hold anything */
             if (counts)
-                expect_column(fix, image, fix->table[(uint32_t)rows[i] * fix->view.n_logical + p / 64], p % 64, k + (i * w + c) * column,
-                              v + (i * w + c) * column);
+                expect_column(fix, image, fix->table[(uint32_t)rows[i] * fix->view.n_logical + p / 64], p % 64,
+                              k + (i * w + c) * column, v + (i * w + c) * column);
         }
-    struct ops_append op = { .view = fix->view, .k = k, .v = v, .positions = positions, .valid = valid, .table_rows = rows, .w = w, .b = b };
+    struct ops_append op = {
+        .view = fix->view, .k = k, .v = v, .positions = positions, .valid = valid, .table_rows = rows, .w = w, .b = b
+    };
     if (!KVT_OK(ops_append_ref(&op, err, sizeof err))) printf("  %s\n", err);
     KVT_EQ_MEM(fix->region, image, fix->bytes);
     KVT_TRUE(fix_guards_ok(fix));
@@ -148,7 +159,9 @@ static void append_is_the_same_in_any_cut(void) {
 }
 
 static struct ops_append good_op(struct fix *fix, uint16_t *k, uint16_t *v, int32_t *positions, const int32_t *rows) {
-    return (struct ops_append){ .view = fix->view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = 2, .b = 2 };
+    return (struct ops_append){
+        .view = fix->view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = 2, .b = 2
+    };
 }
 
 /* VIEW-3, INV-7: refused with a sentence, and nothing is written. */
@@ -163,14 +176,14 @@ static void view_3_bad_calls_refused(void) {
     uint8_t *image = malloc(fix.bytes);
     memcpy(image, fix.region, fix.bytes);
     struct ops_append op;
-#define REFUSED(change, word) \
-    do { \
-        op = good_op(&fix, k, v, positions, rows); \
-        change; \
-        err[0] = 0; \
-        KVT_EQ_I(ops_append_ref(&op, err, sizeof err), OPS_E_INVALID); \
-        KVT_HAS(err, word); \
-        KVT_EQ_MEM(fix.region, image, fix.bytes); \
+#define REFUSED(change, word)                                                                                          \
+    do {                                                                                                               \
+        op = good_op(&fix, k, v, positions, rows);                                                                     \
+        change;                                                                                                        \
+        err[0] = 0;                                                                                                    \
+        KVT_EQ_I(ops_append_ref(&op, err, sizeof err), OPS_E_INVALID);                                                 \
+        KVT_HAS(err, word);                                                                                            \
+        KVT_EQ_MEM(fix.region, image, fix.bytes);                                                                      \
     } while (0)
     REFUSED(op.view.storage = 9, "storage");
     REFUSED(op.view.storage = KVD_STORAGE_FP8, "dtype");
@@ -203,7 +216,9 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.k = (uint16_t *)(void *)fix.table, "overlaps");
     REFUSED(op.positions = NULL, "positions");
     REFUSED(op.table_rows = NULL, "table_rows");
-    int32_t bad_positions[][4] = { { 10, 12, 70, 71 }, { -1, 0, 70, 71 }, { 10, 11, 191, 192 }, { INT32_MAX, INT32_MIN, 70, 71 } };
+    int32_t bad_positions[][4] = {
+        { 10, 12, 70, 71 }, { -1, 0, 70, 71 }, { 10, 11, 191, 192 }, { INT32_MAX, INT32_MIN, 70, 71 }
+    };
     for (int i = 0; i < 4; i++) REFUSED(op.positions = bad_positions[i], i == 0 || i == 3 ? "" : "ordinals");
     int32_t bad_rows[][2] = { { 0, 3 }, { -1, 1 }, { 1, 1 } };
     for (int i = 0; i < 3; i++) REFUSED(op.table_rows = bad_rows[i], i == 2 ? "" : "table row");
@@ -228,8 +243,13 @@ static void view_3_bad_calls_refused(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(geom_6_append_writes_its_rows_only), KVT_CASE(append_crosses_pages), KVT_CASE(append_head_dims), KVT_CASE(view_2_ragged_batch),
-        KVT_CASE(append_is_the_same_in_any_cut), KVT_CASE(view_3_bad_calls_refused), { 0 },
+        KVT_CASE(geom_6_append_writes_its_rows_only),
+        KVT_CASE(append_crosses_pages),
+        KVT_CASE(append_head_dims),
+        KVT_CASE(view_2_ragged_batch),
+        KVT_CASE(append_is_the_same_in_any_cut),
+        KVT_CASE(view_3_bad_calls_refused),
+        { 0 },
     };
     return kvt_main("ops_append", cases, argc, argv);
 }

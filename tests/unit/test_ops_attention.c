@@ -21,8 +21,8 @@ struct call {
     size_t n;
 };
 
-static void call_open(struct call *c, const struct fix *fix, uint32_t q_heads, uint32_t w, uint32_t b, const int32_t *starts, const int32_t *valid,
-                      const int32_t *rows, uint64_t seed) {
+static void call_open(struct call *c, const struct fix *fix, uint32_t q_heads, uint32_t w, uint32_t b,
+                      const int32_t *starts, const int32_t *valid, const int32_t *rows, uint64_t seed) {
     size_t column = (size_t)fix->spec.head_dim * q_heads;
     *c = (struct call){ .n = column * w * b };
     c->q = malloc(c->n * 2);
@@ -30,13 +30,23 @@ static void call_open(struct call *c, const struct fix *fix, uint32_t q_heads, u
     c->positions = malloc(w * b * sizeof *c->positions);
     for (size_t i = 0; i < c->n + 64; i++) c->out[i] = FIX_CANARY;
     for (uint32_t i = 0; i < b; i++)
-        for (uint32_t j = 0; j < w; j++) { /* a query is named by row and position, so that other cuts meet the same one */
+        for (uint32_t j = 0; j < w;
+             j++) { /* a query is named by row and position, so that other cuts meet the same one */
             uint64_t own = seed * 31 + (uint64_t)rows[i] * 1000003 + (uint64_t)(starts[i] + (int32_t)j) * 7919;
             fix_random(c->q + (i * w + j) * column, column, 1.0f, &own);
             c->positions[i * w + j] = starts[i] + (int32_t)j;
         }
-    c->op = (struct ops_attention){ .view = fix->view, .q = c->q, .out = c->out, .positions = c->positions, .valid = valid, .table_rows = rows,
-                                    .n_q_heads = q_heads, .w = w, .b = b, .causal = 1, .scale = 1 / sqrtf((float)fix->spec.head_dim) };
+    c->op = (struct ops_attention){ .view = fix->view,
+                                    .q = c->q,
+                                    .out = c->out,
+                                    .positions = c->positions,
+                                    .valid = valid,
+                                    .table_rows = rows,
+                                    .n_q_heads = q_heads,
+                                    .w = w,
+                                    .b = b,
+                                    .causal = 1,
+                                    .scale = 1 / sqrtf((float)fix->spec.head_dim) };
 }
 
 static void call_close(struct call *c) {
@@ -88,11 +98,13 @@ static void oracle_is_plain_attention(void) {
             for (int j = 0; j <= start + w; j++) {
                 double dot = 0;
                 for (int d = 0; d < D; d++)
-                    dot += (double)ops_bf16_to_f32(c.q[(w * Q + h) * D + d]) * (double)ops_bf16_to_f32(k[(j * H + h / 3) * D + d]);
+                    dot += (double)ops_bf16_to_f32(c.q[(w * Q + h) * D + d]) *
+                           (double)ops_bf16_to_f32(k[(j * H + h / 3) * D + d]);
                 total += p[j] = exp(dot / sqrt(D)); /* scores are small: no maximum is needed here */
             }
             for (int j = 0; j <= start + w; j++)
-                for (int d = 0; d < D; d++) sum[d] += p[j] / total * (double)ops_bf16_to_f32(v[(j * H + h / 3) * D + d]);
+                for (int d = 0; d < D; d++)
+                    sum[d] += p[j] / total * (double)ops_bf16_to_f32(v[(j * H + h / 3) * D + d]);
             for (int d = 0; d < D; d++) {
                 double got = (double)ops_bf16_to_f32(out[(w * Q + h) * D + d]);
                 KVT_NEAR(got, sum[d], fabs(sum[d]) / 256 + 1e-6);
@@ -106,9 +118,12 @@ static void oracle_is_plain_attention(void) {
 /* ---- VIEW-6 ------------------------------------------------------------------------------- */
 
 static void view_6_limits(void) {
-    static const struct { enum kvd_storage storage; uint32_t dim; } kinds[] = {
-        { KVD_STORAGE_BF16, 64 }, { KVD_STORAGE_BF16, 128 }, { KVD_STORAGE_BF16, 256 }, { KVD_STORAGE_INT8, 256 },
-        { KVD_STORAGE_FP8, 256 }, { KVD_STORAGE_NVFP4, 256 }, { KVD_STORAGE_K8V4, 256 }, { KVD_STORAGE_BF16, 80 }, { KVD_STORAGE_BF16, 3 } };
+    static const struct {
+        enum kvd_storage storage;
+        uint32_t dim;
+    } kinds[] = { { KVD_STORAGE_BF16, 64 },  { KVD_STORAGE_BF16, 128 }, { KVD_STORAGE_BF16, 256 },
+                  { KVD_STORAGE_INT8, 256 }, { KVD_STORAGE_FP8, 256 },  { KVD_STORAGE_NVFP4, 256 },
+                  { KVD_STORAGE_K8V4, 256 }, { KVD_STORAGE_BF16, 80 },  { KVD_STORAGE_BF16, 3 } };
     static const int32_t positions[] = { 0, 1, 31, 32, 63, 64, 65, 127, 128 };
     uint64_t seed = kvt_seed();
     double worst = 0;
@@ -127,6 +142,7 @@ static void view_6_limits(void) {
         KVT_TRUE(fix_guards_ok(&fix));
         fix_close(&fix);
     }
+    KVT_TRUE(worst <= 4e-4); /* FP32 sums before one BF16 rounding: far inside the contract's limits */
     printf("worst relative L2 %.3g ", worst);
 }
 
@@ -176,12 +192,15 @@ static void softmax_extremes(void) {
     int32_t at = 300, row = 0;
     fix_open(&fix, fix_spec(KVD_STORAGE_BF16, 1, 64, 0), 5, 1, FIX_IDENTITY, &seed);
     fix_append(&fix, 0, 0, 310, 7, NULL, NULL);
-    static const float scales[] = { 1e-6f, 0.125f, 5, 60, 500 };
-    for (unsigned i = 0; i < 5; i++) {
+    /* Beyond the contract's limit: FP32 dots of +-2 are good to 1e-6, which a scale of 500 makes 5e-4 of a weight. */
+    static const float scales[] = { 1e-6f, 0.125f, 1, 5, 60, 500 };
+    static const double most[] = { 3e-4, 3e-4, 3e-4, 3e-4, 6e-4, 1.5e-3 };
+    for (unsigned i = 0; i < sizeof scales / sizeof *scales; i++) {
         struct call c;
-        call_open(&c, &fix, 4, 4, 1, &at, NULL, &row, i);
+        call_open(&c, &fix, 32, 8, 1, &at, NULL, &row, i);
         c.op.scale = scales[i];
-        compare(&c, KVD_STORAGE_BF16);
+        double error = compare(&c, KVD_STORAGE_BF16);
+        KVT_TRUE(error <= most[i]);
         memset(c.q, 0, c.n * 2); /* the zero query: a plain mean of the values */
         compare(&c, KVD_STORAGE_BF16);
         call_close(&c);
@@ -215,8 +234,10 @@ static void view_4_ids_do_not_matter(void) {
             if (first) KVT_EQ_MEM(out, first, n * 2);
             call_close(&c);
             fix_close(&fix);
-            if (first) free(out);
-            else first = out;
+            if (first)
+                free(out);
+            else
+                first = out;
         }
         free(first);
     }
@@ -262,7 +283,8 @@ static void batch_and_width_do_not_matter(void) {
     }
 }
 
-/* The read domain ends at a query's own position: what stands behind it (here NaN and Inf of a later column) changes nothing. */
+/* The read domain ends at a query's own position: what stands behind it (here NaN and Inf of a later column) changes
+ * nothing. */
 static void later_keys_are_never_met(void) {
     uint64_t seed = kvt_seed();
     struct fix fix;
@@ -273,7 +295,9 @@ static void later_keys_are_never_met(void) {
     call_open(&c, &fix, 4, 8, 1, &at, NULL, &row, 5);
     uint16_t *clean = run(&c, ops_attention_ref), poison[64];
     for (int i = 0; i < 64; i++) poison[i] = i & 1 ? 0x7F80 : 0x7FC0;
-    struct ops_append op = { .view = fix.view, .k = poison, .v = poison, .positions = &(int32_t){ 74 }, .table_rows = &row, .w = 1, .b = 1 };
+    struct ops_append op = {
+        .view = fix.view, .k = poison, .v = poison, .positions = &(int32_t){ 74 }, .table_rows = &row, .w = 1, .b = 1
+    };
     KVT_OK(ops_append_ref(&op, err, sizeof err));
     uint16_t *dirty = run(&c, ops_attention_ref);
     KVT_EQ_MEM(dirty, clean, 4 * 4 * 64 * 2); /* columns 70..73 */
@@ -306,7 +330,8 @@ static void view_6_ragged_valid(void) {
             uint32_t wrong = 0;
             for (uint32_t i = 0; i < b; i++)
                 for (uint32_t w = (uint32_t)valid[i]; w < 7; w++)
-                    for (uint32_t e = 0; e < 4 * 256; e++) wrong += out[(i * 7 + w) * 4 * 256 + e] != 0; /* exactly +0 */
+                    for (uint32_t e = 0; e < 4 * 256; e++)
+                        wrong += out[(i * 7 + w) * 4 * 256 + e] != 0; /* exactly +0 */
             KVT_EQ(wrong, 0);
             free(out);
             call_close(&c);
@@ -362,15 +387,16 @@ static void view_3_bad_calls_refused(void) {
     fix_append(&fix, 2, 0, 64, 1, NULL, NULL);
     call_open(&c, &fix, 4, 2, 2, starts, NULL, rows, 1);
     struct ops_attention good = c.op, op;
-#define REFUSED(change, word) \
-    do { \
-        op = good; \
-        change; \
-        err[0] = 0; \
-        KVT_EQ_I(ops_attention_ref(&op, err, sizeof err), OPS_E_INVALID); \
-        KVT_HAS(err, word); \
-        KVT_EQ_I(ops_attention_oracle(&op, err, sizeof err), OPS_E_INVALID); \
-        for (size_t i = 0; i < c.n; i++) if (c.out[i] != FIX_CANARY) KVT_EQ(i, c.n); \
+#define REFUSED(change, word)                                                                                          \
+    do {                                                                                                               \
+        op = good;                                                                                                     \
+        change;                                                                                                        \
+        err[0] = 0;                                                                                                    \
+        KVT_EQ_I(ops_attention_ref(&op, err, sizeof err), OPS_E_INVALID);                                              \
+        KVT_HAS(err, word);                                                                                            \
+        KVT_EQ_I(ops_attention_oracle(&op, err, sizeof err), OPS_E_INVALID);                                           \
+        for (size_t i = 0; i < c.n; i++)                                                                               \
+            if (c.out[i] != FIX_CANARY) KVT_EQ(i, c.n);                                                                \
     } while (0)
     REFUSED(op.n_q_heads = 3, "query heads");
     REFUSED(op.n_q_heads = 0, "query heads");
@@ -418,10 +444,18 @@ static void view_3_bad_calls_refused(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(oracle_is_plain_attention), KVT_CASE(view_6_limits), KVT_CASE(view_6_long_context), KVT_CASE(gqa_ratios),
-        KVT_CASE(softmax_extremes), KVT_CASE(view_4_ids_do_not_matter), KVT_CASE(batch_and_width_do_not_matter),
-        KVT_CASE(later_keys_are_never_met), KVT_CASE(view_6_ragged_valid), KVT_CASE(draft_context_is_not_causal),
-        KVT_CASE(view_3_bad_calls_refused), { 0 },
+        KVT_CASE(oracle_is_plain_attention),
+        KVT_CASE(view_6_limits),
+        KVT_CASE(view_6_long_context),
+        KVT_CASE(gqa_ratios),
+        KVT_CASE(softmax_extremes),
+        KVT_CASE(view_4_ids_do_not_matter),
+        KVT_CASE(batch_and_width_do_not_matter),
+        KVT_CASE(later_keys_are_never_met),
+        KVT_CASE(view_6_ragged_valid),
+        KVT_CASE(draft_context_is_not_causal),
+        KVT_CASE(view_3_bad_calls_refused),
+        { 0 },
     };
     return kvt_main("ops_attention", cases, argc, argv);
 }

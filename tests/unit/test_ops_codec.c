@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codecs (GEOM-9): every conversion against an independent statement of the format in double arithmetic, published golden
- * values, ties, extremes, non-finite input.
+ * Codecs (GEOM-9): every conversion against an independent statement of the format in double arithmetic, published
+ * golden values, ties, extremes, non-finite input.
  */
 #include <fenv.h>
 #include <math.h>
@@ -27,11 +27,14 @@ static double value_of(struct format f, uint32_t code) {
 /* The code in [0, top] nearest to x >= 0, ties to the even code; binary search over the monotone codes. */
 static uint32_t nearest(struct format f, double x, uint32_t top) {
     uint32_t low = 0, high = top;
+    if (x == 0) return 0;
     if (x >= value_of(f, top)) return top;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (value_of(f, middle) <= x) low = middle;
-        else high = middle;
+        if (value_of(f, middle) <= x)
+            low = middle;
+        else
+            high = middle;
     }
     double down = x - value_of(f, low), up = value_of(f, high) - x;
     return down < up || (down == up && low % 2 == 0) ? low : high;
@@ -44,15 +47,22 @@ static void scalar_decodes_are_exact(void) {
         uint32_t low = i & 0x7FFF;
         double sign = i & 0x8000 ? -1 : 1;
         float b = ops_bf16_to_f32((uint16_t)i), h = ops_f16_to_f32((uint16_t)i);
-        if (low > 0x7F80) { if (!isnan(b)) KVT_TRUE(isnan(b)); }
-        else if ((double)b != (low == 0x7F80 ? sign * INFINITY : sign * value_of(bf16, low))) KVT_NEAR((double)b, sign * value_of(bf16, low), 0);
-        if (low > 0x7C00) { if (!isnan(h)) KVT_TRUE(isnan(h)); }
-        else if ((double)h != (low == 0x7C00 ? sign * INFINITY : sign * value_of(f16, low))) KVT_NEAR((double)h, sign * value_of(f16, low), 0);
+        if (low > 0x7F80) {
+            if (!isnan(b)) KVT_TRUE(isnan(b));
+        } else if ((double)b != (low == 0x7F80 ? sign * INFINITY : sign * value_of(bf16, low)))
+            KVT_NEAR((double)b, sign * value_of(bf16, low), 0);
+        if (low > 0x7C00) {
+            if (!isnan(h)) KVT_TRUE(isnan(h));
+        } else if ((double)h != (low == 0x7C00 ? sign * INFINITY : sign * value_of(f16, low)))
+            KVT_NEAR((double)h, sign * value_of(f16, low), 0);
         if (!!signbit(b) != (i >> 15) || !!signbit(h) != (i >> 15)) KVT_EQ(i, 65536);
     }
     for (uint32_t i = 0; i < 256; i++) {
         float x = ops_e4m3_to_f32((uint8_t)i);
-        if ((i & 0x7F) == 0x7F) { KVT_TRUE(isnan(x)); continue; }
+        if ((i & 0x7F) == 0x7F) {
+            KVT_TRUE(isnan(x));
+            continue;
+        }
         KVT_NEAR((double)x, (i & 0x80 ? -1 : 1) * value_of(e4m3, i & 0x7F), 0);
         KVT_EQ(!!signbit(x), i >> 7);
     }
@@ -65,22 +75,35 @@ static void scalar_decodes_are_exact(void) {
 }
 
 static uint32_t encode(int which, float x) {
-    return which == 0 ? ops_f32_to_f16(x) : which == 1 ? ops_f32_to_bf16(x) : which == 2 ? ops_f32_to_e4m3(x) : ops_f32_to_e2m1(x);
+    return which == 0   ? ops_f32_to_f16(x)
+           : which == 1 ? ops_f32_to_bf16(x)
+           : which == 2 ? ops_f32_to_e4m3(x)
+                        : ops_f32_to_e2m1(x);
 }
 
 /* Every code of every format, every midpoint between neighbours, and the floats just around both. */
 static void scalar_encodes_round_to_nearest_even(void) {
-    static const struct { struct format f; uint32_t top, sign; } formats[] = {
-        { { 5, 10, 15 }, 0x7BFF, 0x8000 }, { { 8, 7, 127 }, 0x7F7F, 0x8000 }, { { 4, 3, 7 }, 0x7E, 0x80 }, { { 2, 1, 1 }, 7, 8 } };
+    static const struct {
+        struct format f;
+        uint32_t top, sign;
+    } formats[] = { { { 5, 10, 15 }, 0x7BFF, 0x8000 },
+                    { { 8, 7, 127 }, 0x7F7F, 0x8000 },
+                    { { 4, 3, 7 }, 0x7E, 0x80 },
+                    { { 2, 1, 1 }, 7, 8 } };
     for (int which = 0; which < 4; which++) {
         struct format f = formats[which].f;
         uint32_t sign = formats[which].sign, wrong = 0;
         for (uint32_t code = 0; code < formats[which].top; code++) {
             double a = value_of(f, code), b = value_of(f, code + 1), middle = (a + b) / 2;
-            float probes[6] = { (float)a, nextafterf((float)a, INFINITY), (float)middle, nextafterf((float)middle, 0), nextafterf((float)middle, INFINITY),
+            float probes[6] = { (float)a,
+                                nextafterf((float)a, INFINITY),
+                                (float)middle,
+                                nextafterf((float)middle, 0),
+                                nextafterf((float)middle, INFINITY),
                                 (float)(a + (b - a) * 0.3) };
             for (int i = 0; i < 6; i++) {
-                if ((i == 2 || i == 3 || i == 4) && (double)(float)middle != middle) continue; /* bf16 subnormals only */
+                if ((i == 2 || i == 3 || i == 4) && (double)(float)middle != middle)
+                    continue; /* bf16 subnormals only */
                 uint32_t want = nearest(f, (double)probes[i], formats[which].top);
                 wrong += encode(which, probes[i]) != want;
                 wrong += encode(which, -probes[i]) != (want | sign);
@@ -110,8 +133,10 @@ static void scalar_encodes_round_to_nearest_even(void) {
     KVT_EQ(ops_f32_to_e4m3(-0.0f), 0x80);
     KVT_EQ(ops_f32_to_e2m1(-0.1f), 8);
     KVT_EQ(ops_f32_to_e4m3(0x1p-149f), 0);
-    static const float ties[][2] = { { 0.25f, 0 }, { 0.75f, 1 }, { 1.25f, 1 }, { 1.75f, 2 }, { 2.5f, 2 }, { 3.5f, 4 }, { 5, 4 } };
-    for (unsigned i = 0; i < 7; i++) KVT_NEAR((double)ops_e2m1_to_f32(ops_f32_to_e2m1(ties[i][0])), (double)ties[i][1], 0);
+    static const float ties[][2] = { { 0.25f, 0 }, { 0.75f, 1 }, { 1.25f, 1 }, { 1.75f, 2 },
+                                     { 2.5f, 2 },  { 3.5f, 4 },  { 5, 4 } };
+    for (unsigned i = 0; i < 7; i++)
+        KVT_NEAR((double)ops_e2m1_to_f32(ops_f32_to_e2m1(ties[i][0])), (double)ties[i][1], 0);
     KVT_EQ(ops_f32_to_e4m3(1.0625f), 0x38);
 }
 
@@ -139,11 +164,21 @@ static void fill(uint16_t *x, float first, float rest) {
     x[0] = ops_f32_to_bf16(first);
 }
 
-/* Magnitudes that BF16 holds exactly are given as such; 3e-6, 1e-6, 1e-8, 5e7 are rounded to it first, which keeps the published codes. */
+/* Magnitudes that BF16 holds exactly are given as such; 3e-6, 1e-6, 1e-8, 5e7 are rounded to it first, which keeps the
+ * published codes. */
 static void golden_int8(void) {
-    static const struct { float a; uint16_t scale; int code; double decoded; } golden[] = {
-        { 1, 0x2008, 127, 0.999938965 }, { 0.25f, 0x1808, 127, 0.25 * 0.999938965 }, { 3, 0x260C, 127, 2.99981689 }, { 127, 0x3C00, 127, 127 },
-        { 0x1p-20f, 0, 0, 0 }, { 3e-6f, 0, 0, 0 }, { 0, 0, 0, 0 } };
+    static const struct {
+        float a;
+        uint16_t scale;
+        int code;
+        double decoded;
+    } golden[] = { { 1, 0x2008, 127, 0.999938965 },
+                   { 0.25f, 0x1808, 127, 0.25 * 0.999938965 },
+                   { 3, 0x260C, 127, 2.99981689 },
+                   { 127, 0x3C00, 127, 127 },
+                   { 0x1p-20f, 0, 0, 0 },
+                   { 3e-6f, 0, 0, 0 },
+                   { 0, 0, 0, 0 } };
     for (unsigned i = 0; i < sizeof golden / sizeof *golden; i++) {
         uint16_t x[256], scales[4];
         int8_t codes[256];
@@ -159,9 +194,13 @@ static void golden_int8(void) {
 }
 
 static void golden_fp8(void) {
-    static const struct { float a; uint16_t scale; uint8_t code; double decoded; } golden[] = {
-        { 1, 0x1892, 0x7E, 0.999755859 }, { 448, 0x3C00, 0x7E, 448 }, { 3, 0x1EDB, 0x7E, 0 }, { 1e-6f, 0x0001, 0x58, 0 },
-        { 1e-8f, 0x0001, 0x23, 0 }, { 5e7f, 0x7BFF, 0x7E, 2.9345792e7 } };
+    static const struct {
+        float a;
+        uint16_t scale;
+        uint8_t code;
+        double decoded;
+    } golden[] = { { 1, 0x1892, 0x7E, 0.999755859 }, { 448, 0x3C00, 0x7E, 448 }, { 3, 0x1EDB, 0x7E, 0 },
+                   { 1e-6f, 0x0001, 0x58, 0 },       { 1e-8f, 0x0001, 0x23, 0 }, { 5e7f, 0x7BFF, 0x7E, 2.9345792e7 } };
     for (unsigned i = 0; i < sizeof golden / sizeof *golden; i++) {
         uint16_t x[256], scale[1];
         uint8_t codes[256];
@@ -184,9 +223,18 @@ static void golden_fp8(void) {
 }
 
 static void golden_nvfp4(void) {
-    static const struct { float a; uint8_t scale, code; double decoded; } golden[] = {
-        { 1, 0x23, 7, 1.03125 }, { 6, 0x38, 7, 6 }, { 0.25f, 0x13, 7, 6 * 0.04296875 }, { 0x1.8p-7f, 0x01, 7, 6 * 0x1p-9 }, { 1e-3f, 0x01, 1, 0x1p-10 },
-        { 2688, 0x7E, 7, 2688 }, { 3072, 0x7E, 7, 2688 }, { 6.375f, 0x38, 7, 6 } };
+    static const struct {
+        float a;
+        uint8_t scale, code;
+        double decoded;
+    } golden[] = { { 1, 0x23, 7, 1.03125 },
+                   { 6, 0x38, 7, 6 },
+                   { 0.25f, 0x13, 7, 6 * 0.04296875 },
+                   { 0x1.8p-7f, 0x01, 7, 6 * 0x1p-9 },
+                   { 1e-3f, 0x01, 1, 0x1p-10 },
+                   { 2688, 0x7E, 7, 2688 },
+                   { 3072, 0x7E, 7, 2688 },
+                   { 6.375f, 0x38, 7, 6 } };
     for (unsigned i = 0; i < sizeof golden / sizeof *golden; i++) {
         uint16_t x[256];
         uint8_t codes[128], scales[16];
@@ -262,12 +310,24 @@ static void random_row(uint16_t *x, int kind, uint64_t *seed) {
     for (int i = 0; i < 256; i++) {
         float unit = (float)(int32_t)kvt_random(seed) * 0x1p-31f;
         switch (kind % 6) {
-        case 0: x[i] = ops_f32_to_bf16(unit); break;
-        case 1: x[i] = ops_f32_to_bf16(unit * ldexpf(1, (int)kvt_below(seed, 60) - 40)); break;     /* outliers */
-        case 2: x[i] = (uint16_t)kvt_random(seed); break;                                           /* any bits at all */
-        case 3: x[i] = kvt_below(seed, 8) ? 0 : (uint16_t)(kvt_random(seed) & 0x807F); break;       /* zeros and subnormals */
-        case 4: x[i] = ops_f32_to_bf16((float)((int)kvt_below(seed, 33) - 16) * 0.125f); break;     /* many ties */
-        default: x[i] = ops_f32_to_bf16(unit * 3e38f); break;                                       /* scales clamp */
+        case 0:
+            x[i] = ops_f32_to_bf16(unit);
+            break;
+        case 1:
+            x[i] = ops_f32_to_bf16(unit * ldexpf(1, (int)kvt_below(seed, 60) - 40));
+            break; /* outliers */
+        case 2:
+            x[i] = (uint16_t)kvt_random(seed);
+            break; /* any bits at all */
+        case 3:
+            x[i] = kvt_below(seed, 8) ? 0 : (uint16_t)(kvt_random(seed) & 0x807F);
+            break; /* zeros and subnormals */
+        case 4:
+            x[i] = ops_f32_to_bf16((float)((int)kvt_below(seed, 33) - 16) * 0.125f);
+            break; /* many ties */
+        default:
+            x[i] = ops_f32_to_bf16(unit * 3e38f);
+            break; /* scales clamp */
         }
     }
 }
@@ -286,14 +346,16 @@ static void geom_9_rows_bit_exact(void) {
         KVT_EQ_MEM(scales16, want16, 8);
         ops_decode_int8(codes8, scales16, back);
         uint32_t wrong = 0;
-        for (int i = 0; i < 256; i++) wrong += (double)back[i] != codes8[i] * value_of(f16, scales16[i / 64]) || codes8[i] == -128;
+        for (int i = 0; i < 256; i++)
+            wrong += (double)back[i] != codes8[i] * value_of(f16, scales16[i / 64]) || codes8[i] == -128;
         ops_encode_fp8(x, codes, scales16);
         want_fp8(x, wanted, want16);
         KVT_EQ_MEM(codes, wanted, 256);
         KVT_EQ_MEM(scales16, want16, 2);
         ops_decode_fp8(codes, scales16, back);
         for (int i = 0; i < 256; i++)
-            wrong += (double)back[i] != (codes[i] & 0x80 ? -1 : 1) * value_of(e4m3, codes[i] & 0x7F) * value_of(f16, scales16[0]);
+            wrong += (double)back[i] !=
+                     (codes[i] & 0x80 ? -1 : 1) * value_of(e4m3, codes[i] & 0x7F) * value_of(f16, scales16[0]);
         ops_encode_nvfp4(x, codes, scales);
         want_nvfp4(x, wanted, wanted_scales);
         KVT_EQ_MEM(codes, wanted, 128);
@@ -305,6 +367,28 @@ static void geom_9_rows_bit_exact(void) {
         }
         KVT_EQ(wrong, 0);
     }
+}
+
+/* Every BF16 magnitude as the largest of its row, group of 64 and group of 16, with its half and a third beside it. */
+static void geom_9_every_magnitude(void) {
+    uint32_t wrong = 0;
+    for (uint32_t a = 0; a < 0x7F80; a++) {
+        uint16_t x[256] = { (uint16_t)a }, scales16[4], want16[4];
+        int8_t codes8[256], wanted8[256];
+        uint8_t codes[256], wanted[256], scales[16], wanted_scales[16];
+        x[1] = ops_f32_to_bf16(-ops_bf16_to_f32((uint16_t)a) / 2);
+        x[2] = ops_f32_to_bf16(ops_bf16_to_f32((uint16_t)a) / 3);
+        ops_encode_int8(x, codes8, scales16);
+        want_int8(x, wanted8, want16);
+        wrong += memcmp(codes8, wanted8, 256) || memcmp(scales16, want16, 8);
+        ops_encode_fp8(x, codes, scales16);
+        want_fp8(x, wanted, want16);
+        wrong += memcmp(codes, wanted, 256) || memcmp(scales16, want16, 2);
+        ops_encode_nvfp4(x, codes, scales);
+        want_nvfp4(x, wanted, wanted_scales);
+        wrong += memcmp(codes, wanted, 128) || memcmp(scales, wanted_scales, 16);
+    }
+    KVT_EQ(wrong, 0);
 }
 
 /* GEOM-9 (+): no NaN or Inf code or scale comes out of any quantized profile; BF16 copies bits. */
@@ -344,9 +428,16 @@ static void geom_9_non_finite(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(scalar_decodes_are_exact), KVT_CASE(scalar_encodes_round_to_nearest_even), KVT_CASE(scalar_encodes_random),
-        KVT_CASE(golden_int8), KVT_CASE(golden_fp8), KVT_CASE(golden_nvfp4), KVT_CASE(geom_9_rows_bit_exact),
-        KVT_CASE(geom_9_non_finite), { 0 },
+        KVT_CASE(scalar_decodes_are_exact),
+        KVT_CASE(scalar_encodes_round_to_nearest_even),
+        KVT_CASE(scalar_encodes_random),
+        KVT_CASE(golden_int8),
+        KVT_CASE(golden_fp8),
+        KVT_CASE(golden_nvfp4),
+        KVT_CASE(geom_9_rows_bit_exact),
+        KVT_CASE(geom_9_every_magnitude),
+        KVT_CASE(geom_9_non_finite),
+        { 0 },
     };
     return kvt_main("ops_codec", cases, argc, argv);
 }
