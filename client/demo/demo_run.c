@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * demo_run: one row of the demo's table. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed and without any reuse;
+ * then again, with SIGKILL in the middle of decode: of a worker, of the scheduler, of the scheduler and all workers together.
+ * kvd goes on. Compares every token.
+ *
+ * Exit codes: 0 exact, with tokens reused, and nothing of the shared prefix computed twice; 1 usage; 2 could not run; 4 not so.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "demo_process.h"
+#include "demo_report.h"
+#include "kvd.h"
+#include "wire.h"
+
+#define WORKERS 2
+#define START_MS 20000
+#define SILENCE_MS 60000 /* no line for so long: something hangs */
+#define STOP_MS 10000
+
+/* Where the killing happens: (turn, token of the answer) of whichever conversation gets there first. */
+enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED };
+static const struct { uint32_t turn, index; } act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
+
+struct run {
+    const char *kvd, *config, *socket, *prompts_path, *dir, *label, *results;
+    char bin[256];              /* folder of demo_worker and demo_scheduler */
+    bool speculate;
+    int signals, listener, lines; /* lines: of the scheduler, -1 = none */
+    struct process daemon, scheduler, worker[WORKERS];
+    struct prompts prompts;
+    struct report report;
+    enum act act;
+    char buffer[32768];
+    size_t n_buffer;
+    uint64_t began_ms;
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+__attribute__((format(printf, 2, 3))) static void tell(const struct run *run, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    printf("  %-14s %5.1f s  %s\n", run->label, (double)(now_ms() - run->began_ms) / 1000.0, text);
+    fflush(stdout);
+}
+
+/* ---- processes ------------------------------------------------------------------------------------------ */
+
+static int start(struct run *run, const char *name, const char *const *argv, const char *notify, int listener, int *ret_stdout,
+                 struct process *ret_process)
+{
+    char log[256];
+    snprintf(log, sizeof log, "%s/%s.log", run->dir, name);
+    const struct process_spec spec = { .name = name, .log = log, .argv = argv, .notify = notify, .listener = listener,
+                                       .ret_stdout = ret_stdout };
+    return process_start(&spec, ret_process) == 0 ? 0 : 2;
+}
+
+/* kvd says READY=1 to its notify socket. */
+static int start_daemon(struct run *run)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", run->dir);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    (void)unlink(address.sun_path);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        perror("demo_run: notify socket");
+        return 2;
+    }
+    const char *const argv[] = { run->kvd, "--config", run->config, NULL };
+    int r = start(run, "kvd", argv, address.sun_path, -1, NULL, &run->daemon);
+    struct pollfd fds[2] = { { .fd = fd, .events = POLLIN }, { .fd = run->daemon.pidfd, .events = POLLIN } };
+    char text[256] = "";
+    uint64_t end = now_ms() + START_MS;
+    while (r == 0 && !strstr(text, "READY=1")) {
+        int left = (int)(end - now_ms()), n = left > 0 ? poll(fds, 2, left) : 0;
+        if (n < 0 && errno == EINTR)
+            continue;
+        ssize_t got = n > 0 && fds[0].revents != 0 ? recv(fd, text, sizeof text - 1, 0) : -1;
+        if (got < 0) {
+            fprintf(stderr, "demo_run: kvd does not start; its words are in %s\n", run->daemon.log);
+            r = 2;
+        } else {
+            text[got] = '\0';
+        }
+    }
+    close(fd);
+    return r;
+}
+
+static int start_worker(struct run *run, uint32_t i)
+{
+    char path[320], scheduler[300], name[32];
+    snprintf(path, sizeof path, "%s/demo_worker", run->bin);
+    snprintf(scheduler, sizeof scheduler, "%s/scheduler.sock", run->dir);
+    snprintf(name, sizeof name, "worker-%u", i);
+    const char *const argv[] = { path, "--kvd", run->socket, "--scheduler", scheduler, "--name", name, NULL };
+    return start(run, name, argv, NULL, -1, NULL, &run->worker[i]);
+}
+
+static int start_scheduler(struct run *run)
+{
+    char path[320], workers[8];
+    snprintf(path, sizeof path, "%s/demo_scheduler", run->bin);
+    snprintf(workers, sizeof workers, "%d", WORKERS);
+    const char *const argv[] = { path, "--kvd", run->socket, "--prompts", run->prompts_path, "--workers", workers,
+                                 run->report.reference ? "--no-reuse" : run->speculate ? "--speculate" : NULL, NULL };
+    run->n_buffer = 0;
+    return start(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
+}
+
+static int take_line(struct run *run, struct report_line *ret_line)
+{
+    char line[sizeof run->buffer];
+    const char *newline = memchr(run->buffer, '\n', run->n_buffer);
+    if (!newline)
+        return 0;
+    size_t n = (size_t)(newline - run->buffer);
+    memcpy(line, run->buffer, n);
+    line[n] = '\0';
+    run->n_buffer -= n + 1;
+    memmove(run->buffer, newline + 1, run->n_buffer);
+    if (report_line(&run->report, line, ret_line) == 0)
+        return 1;
+    fprintf(stderr, "demo_run: the scheduler said what it never should: %.80s\n", line);
+    return -1;
+}
+
+static ssize_t read_lines(struct run *run)
+{
+    ssize_t got;
+    while ((got = read(run->lines, run->buffer + run->n_buffer, sizeof run->buffer - run->n_buffer)) < 0 && errno == EINTR)
+        ;
+    run->n_buffer += got > 0 ? (size_t)got : 0;
+    return got;
+}
+
+/* The listening socket stays: workers that lost their scheduler stand in line there for the next one. What the dead one had still
+ * said counts. */
+static int stop_scheduler(struct run *run)
+{
+    struct report_line line;
+    process_kill(&run->scheduler);
+    do
+        while (take_line(run, &line) > 0)
+            ;
+    while (read_lines(run) > 0);
+    close(run->lines);
+    run->lines = -1;
+    report_restart(&run->report);
+    return start_scheduler(run);
+}
+
+static void kill_all(struct run *run)
+{
+    process_kill(&run->scheduler);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        process_kill(&run->worker[i]);
+    process_signal(&run->daemon, SIGTERM);
+    if (process_wait(&run->daemon, STOP_MS) == -ETIMEDOUT)
+        process_kill(&run->daemon);
+}
+
+/* ---- acts ------------------------------------------------------------------------------------------------- */
+
+static int kill_worker(struct run *run, const struct report_line *line)
+{
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if ((uint32_t)run->worker[i].pid == line->pid) {
+            process_kill(&run->worker[i]);
+            tell(run, "SIGKILL of worker %u, which was at token %u of its answer to '%s'; a new one starts", line->pid,
+                 line->index + line->n, run->prompts.conversation[line->conversation].name);
+            return start_worker(run, i);
+        }
+    return 0;
+}
+
+static int kill_everything(struct run *run)
+{
+    process_signal(&run->scheduler, SIGKILL);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        process_kill(&run->worker[i]);
+    tell(run, "SIGKILL of the scheduler and of all workers; only kvd goes on");
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (start_worker(run, i) != 0)
+            return 2;
+    return stop_scheduler(run);
+}
+
+static int act_on(struct run *run, const struct report_line *line)
+{
+    if (line->kind == REPORT_ADOPT)
+        tell(run, "kvd kept '%s' up to token %u: it goes on from there",
+             run->prompts.conversation[line->conversation].name, line->frontier);
+    if (line->kind == REPORT_CHECKPOINT)
+        tell(run, "the system prefix of %u tokens is a checkpoint now", line->frontier);
+    if (run->act >= ACT_REST || line->kind != REPORT_TOKENS || line->turn != act_point[run->act].turn ||
+        line->index < act_point[run->act].index)
+        return 0;
+    switch (run->act++) {
+    case ACT_WORKER:
+        return kill_worker(run, line);
+    case ACT_SCHEDULER:
+        tell(run, "SIGKILL of the scheduler at token %u of an answer in turn 2; a new one knows the prompts only",
+             line->index + line->n);
+        return stop_scheduler(run);
+    case ACT_EVERYTHING:
+        return kill_everything(run);
+    case ACT_REST:
+    case ACT_UNDISTURBED:
+        break;
+    }
+    return 0;
+}
+
+/* Acts on the whole lines in the buffer; a scheduler that was killed has no more to say. */
+static int take_lines(struct run *run)
+{
+    pid_t speaker = run->scheduler.pid;
+    struct report_line line;
+    int r;
+    while ((r = take_line(run, &line)) > 0) {
+        r = act_on(run, &line);
+        if (r != 0 || run->scheduler.pid != speaker)
+            return r;
+    }
+    return r == 0 ? 0 : 2;
+}
+
+/* A worker or kvd that ends by itself is a failure: says which. */
+static bool lost_one(const struct run *run)
+{
+    const struct process *all[WORKERS + 1] = { &run->daemon };
+    for (uint32_t i = 0; i < WORKERS; i++)
+        all[1 + i] = &run->worker[i];
+    for (uint32_t i = 0; i < WORKERS + 1; i++)
+        if (process_ended(all[i])) {
+            fprintf(stderr, "demo_run: %s ended by itself; its words are in %s\n", all[i]->name, all[i]->log);
+            return true;
+        }
+    return false;
+}
+
+/* Until the scheduler of this run ends in order. */
+static int follow(struct run *run)
+{
+    for (;;) {
+        struct pollfd fds[3 + WORKERS] = { { .fd = run->lines, .events = POLLIN }, { .fd = run->signals, .events = POLLIN },
+                                           { .fd = run->daemon.pidfd, .events = POLLIN } };
+        for (uint32_t i = 0; i < WORKERS; i++)
+            fds[3 + i] = (struct pollfd){ .fd = run->worker[i].pidfd, .events = POLLIN };
+        int n = poll(fds, 3 + WORKERS, SILENCE_MS);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            fprintf(stderr, "demo_run: no token for %d seconds; logs are in %s\n", SILENCE_MS / 1000, run->dir);
+        if (n <= 0 || fds[1].revents != 0 || lost_one(run))
+            return 2;
+        if (fds[0].revents == 0)
+            continue;
+        if (read_lines(run) > 0) {
+            int r = take_lines(run);
+            if (r != 0)
+                return r;
+            continue;
+        }
+        close(run->lines);
+        run->lines = -1;
+        int code = process_wait(&run->scheduler, STOP_MS);
+        if (code != 0)
+            fprintf(stderr, "demo_run: the scheduler ended with code %d; its words are in %s\n", code, run->scheduler.log);
+        return code == 0 ? 0 : 2;
+    }
+}
+
+/* ---- the row ------------------------------------------------------------------------------------------------ */
+
+static void show_text(const struct run *run)
+{
+    const struct report_turn *turn = run->report.turn;
+    char text[100];
+    uint32_t n = 0;
+    for (; n < turn->n_reference && n < sizeof text - 1; n++)
+        text[n] = turn->reference[n] == '\n' ? ' ' : (char)turn->reference[n];
+    text[n] = '\0';
+    tell(run, "it says: \"%s\"", text);
+}
+
+static int check_daemon(const struct run *run)
+{
+    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN,
+                                                 .name = "demo-run" };
+    static struct kvd_audit audit;
+    struct kvd_stats stats;
+    struct kvd_error error;
+    kvd_client *client = NULL;
+    int r = 2;
+    if (kvd_connect(&options, &client, &error) != KVD_OK || kvd_audit(client, &audit, &error) != KVD_OK ||
+        kvd_stats(client, &stats, &error) != KVD_OK)
+        fprintf(stderr, "demo_run: kvd does not answer: %s\n", error.message);
+    else if (audit.violations != 0)
+        fprintf(stderr, "demo_run: the audit found %u violations:\n%s\n", audit.violations, audit.text);
+    else if (stats.sequences != 0)
+        fprintf(stderr, "demo_run: %u sequences are left\n", stats.sequences);
+    else
+        r = 0;
+    kvd_disconnect(client);
+    return r;
+}
+
+static int write_row(const struct run *run, bool exact)
+{
+    const struct report *r = &run->report;
+    FILE *file = run->results ? fopen(run->results, "ae") : NULL;
+    if (!file)
+        return run->results ? 2 : 0;
+    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s\n", run->label, r->prompts_sent, (unsigned long long)r->prompt_tokens,
+            (unsigned long long)r->reused, (unsigned long long)r->recomputed, (unsigned long long)r->prefix_again,
+            (unsigned long long)r->said_again, exact ? "yes" : "NO");
+    return fclose(file) == 0 ? 0 : 2;
+}
+
+static int run_reference(struct run *run)
+{
+    run->report.reference = true;
+    run->act = ACT_UNDISTURBED;
+    int r = start_scheduler(run);
+    if (r == 0)
+        r = follow(run);
+    if (r == 0)
+        tell(run, "reference: %u prompts from their first token, %llu tokens said", run->report.prompts_sent,
+             (unsigned long long)run->report.produced);
+    if (r == 0)
+        show_text(run);
+    return r;
+}
+
+static int run_acts(struct run *run)
+{
+    struct report *report = &run->report;
+    struct report_turn *turn = report->turn;
+    const struct prompts *prompts = report->prompts;
+    *report = (struct report){ .prompts = prompts, .turn = turn };
+    report_restart(report);
+    run->act = ACT_WORKER;
+    int r = start_scheduler(run);
+    if (r == 0)
+        r = follow(run);
+    if (r == 0 && run->act != ACT_REST) {
+        fprintf(stderr, "demo_run: the run ended before all kills were made: the answers are too short\n");
+        r = 2;
+    }
+    return r;
+}
+
+static int run_row(struct run *run)
+{
+    const struct report *report = &run->report;
+    int r = start_daemon(run);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
+        r = start_worker(run, i);
+    if (r == 0)
+        r = run_reference(run);
+    if (r == 0)
+        r = run_acts(run);
+    if (r == 0)
+        r = check_daemon(run);
+    if (r != 0)
+        return r;
+    bool exact = report_exact(report);
+    if (report->drafted > 0)
+        tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted, (unsigned long long)report->drafted);
+    tell(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused, (unsigned long long)report->prompt_tokens,
+         exact ? "every token is that of the reference" : "NOT the tokens of the reference");
+    r = write_row(run, exact);
+    if (r == 0 && (!exact || report->reused == 0 || report->prefix_again != 0 || (run->speculate && report->accepted == 0)))
+        r = 4;
+    return r;
+}
+
+static int run_all(struct run *run)
+{
+    char err[512], path[300];
+    if (prompts_load(run->prompts_path, &run->prompts, err, sizeof err) != 0)
+        return fprintf(stderr, "demo_run: %s\n", err), 2;
+    snprintf(path, sizeof path, "%s/scheduler.sock", run->dir);
+    run->listener = wire_listen(path);
+    if (run->listener < 0 || report_init(&run->report, &run->prompts) != 0)
+        return fprintf(stderr, "demo_run: cannot listen at %s: %s\n", path, strerror(-run->listener)), 2;
+    run->began_ms = now_ms();
+    run->lines = -1;
+    int r = run_row(run);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        process_signal(&run->worker[i], SIGTERM);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
+        r = process_wait(&run->worker[i], STOP_MS) == 0 ? 0 : 2;
+    process_signal(&run->daemon, SIGTERM);
+    if (r == 0 && process_wait(&run->daemon, STOP_MS) != 0) {
+        fprintf(stderr, "demo_run: kvd does not stop in order; its words are in %s\n", run->daemon.log);
+        r = 2;
+    }
+    kill_all(run);
+    report_fini(&run->report);
+    prompts_free(&run->prompts);
+    return r;
+}
+
+static const char usage[] =
+    "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR [--label NAME] [--results FILE] [--speculate]\n"
+    "Runs the demo once with the kvd that FILE configures (its socket is PATH); sockets and logs go to DIR.\n"
+    "  --results FILE  append the row: label, prompts, their tokens, reused, recomputed, prefix again, said again, exact\n"
+    "  --speculate     with drafts in the MTP pool; the reference is without\n"
+    "Exit: 0 exact, 1 usage, 2 could not run, 4 not exact or nothing reused\n";
+
+static void own_folder(char *ret_folder, size_t bytes)
+{
+    ssize_t n = readlink("/proc/self/exe", ret_folder, bytes - 1);
+    ret_folder[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(ret_folder, '/');
+    if (slash)
+        *slash = '\0';
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "kvd", required_argument, NULL, 'k' },     { "config", required_argument, NULL, 'c' }, { "socket", required_argument, NULL, 's' },
+        { "prompts", required_argument, NULL, 'p' }, { "dir", required_argument, NULL, 'd' },    { "label", required_argument, NULL, 'l' },
+        { "results", required_argument, NULL, 'r' }, { "speculate", no_argument, NULL, 'S' },    { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 }
+    };
+    static struct run run = { .label = "demo" };
+    for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (o) {
+        case 'k': run.kvd = optarg; break;
+        case 'c': run.config = optarg; break;
+        case 's': run.socket = optarg; break;
+        case 'p': run.prompts_path = optarg; break;
+        case 'd': run.dir = optarg; break;
+        case 'l': run.label = optarg; break;
+        case 'r': run.results = optarg; break;
+        case 'S': run.speculate = true; break;
+        default: return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+        }
+    }
+    if (!run.kvd || !run.config || !run.socket || !run.prompts_path || !run.dir || optind != argc)
+        return fputs(usage, stderr), 1;
+    own_folder(run.bin, sizeof run.bin);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    run.signals = signalfd(-1, &set, SFD_CLOEXEC);
+    return run_all(&run);
+}
