@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -212,6 +213,39 @@ static void shm_shortage_refused(void) {
     KVT_EQ_I(objects_left(), 0);
     KVT_OK(statvfs("/dev/shm", &after));
     device_close(device);
+}
+
+/* A system that gives no descriptor, or stops in the middle of the allocation: refused, nothing left, and the next try
+ * works. */
+static void region_new_fails_clean(void) {
+    struct device *device = open_device(8 * MIB);
+    struct device_region *region = NULL;
+    struct rlimit files, sizes, low;
+    uint64_t free_bytes = 0;
+    getrlimit(RLIMIT_NOFILE, &files);
+    getrlimit(RLIMIT_FSIZE, &sizes);
+    low = files;
+    low.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &low);
+    int no_file = device_region_new(device, "main-0", MIB, 0, &region, err, sizeof err);
+    setrlimit(RLIMIT_NOFILE, &files);
+    KVT_EQ_I(no_file, -EMFILE);
+    signal(SIGXFSZ, SIG_IGN);
+    low = sizes;
+    low.rlim_cur = 4096;
+    setrlimit(RLIMIT_FSIZE, &low);
+    int no_room = device_region_new(device, "main-0", MIB, 0, &region, err, sizeof err);
+    setrlimit(RLIMIT_FSIZE, &sizes);
+    signal(SIGXFSZ, SIG_DFL);
+    KVT_EQ_I(no_room, -EFBIG);
+    KVT_HAS(err, "main-0");
+    KVT_TRUE(region == NULL);
+    KVT_EQ_I(objects_left(), 0);
+    KVT_OK(device_free_bytes(device, &free_bytes, err, sizeof err));
+    KVT_EQ(free_bytes, 8 * MIB);
+    KVT_TRUE(new_region(device, "main-0", MIB, 0) != NULL);
+    device_close(device);
+    KVT_EQ_I(objects_left(), 0);
 }
 
 static int import_writes(const struct device_export *e) {
@@ -571,6 +605,7 @@ int main(int argc, char **argv) {
         KVT_CASE(regions_are_whole_and_accounted),
         KVT_CASE(mode_of_objects),
         KVT_CASE(shm_shortage_refused),
+        KVT_CASE(region_new_fails_clean),
         KVT_CASE(import_shares_memory),
         KVT_CASE(import_checks_the_object),
         KVT_CASE(import_from_threads),
