@@ -1,0 +1,147 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds kvd and shows it: a scheduler and two workers generate text over KV pages that a kvd daemon owns; one worker, then the scheduler, then
+# all of them are killed and started again, while kvd goes on; every token is compared with an undisturbed run.
+set -eu
+
+usage() {
+    cat <<EOF
+Usage: sh deploy/demo.sh [--profile P]... [--keep] [--build DIR] [--help]
+  --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, or speculate (default: all)
+  --keep        keep the folder with configurations, sockets and logs
+  --build DIR   build folder (default: build-release beside the sources)
+Exit: 0 every row is token-exact with tokens reused, 1 usage, 2 could not build or run, 4 a row is not exact
+EOF
+}
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+build=$root/build-release
+profiles=
+keep=no
+while [ $# -gt 0 ]; do
+    case $1 in
+        --profile)
+            [ $# -gt 1 ] || { usage >&2; exit 1; }
+            case $2 in
+                bf16 | int8 | fp8 | nvfp4 | k8v4 | speculate) profiles="$profiles $2" ;;
+                *) echo "demo.sh: there is no profile $2" >&2; usage >&2; exit 1 ;;
+            esac
+            shift ;;
+        --build) [ $# -gt 1 ] || { usage >&2; exit 1; }; build=$2; shift ;;
+        --keep) keep=yes ;;
+        --help) usage; exit 0 ;;
+        *) echo "demo.sh: unknown option $1" >&2; usage >&2; exit 1 ;;
+    esac
+    shift
+done
+[ -n "$profiles" ] || profiles="bf16 int8 fp8 nvfp4 k8v4 speculate"
+
+dir=
+child=
+clean() {
+    code=$?
+    trap - EXIT HUP INT TERM
+    if [ -n "$child" ]; then # demo_run ends what it started
+        kill -TERM "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    if [ -n "$dir" ]; then
+        if [ "$keep" = yes ]; then
+            echo "Configurations and logs are in $dir"
+        else
+            rm -rf -- "$dir"
+        fi
+    fi
+    exit "$code"
+}
+trap clean EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+step() {
+    "$@" &
+    child=$!
+    code=0
+    wait "$child" || code=$?
+    child=
+    return "$code"
+}
+
+sh "$root/deploy/setup.sh" || exit 2
+dir=$(mktemp -d "${TMPDIR:-/tmp}/kvd-demo.XXXXXX")
+echo "Building in $build"
+if ! { [ -f "$build/build.ninja" ] || step cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$dir/build.log" 2>&1; } ||
+    ! step cmake --build "$build" --target kvd kvdctl demo_run demo_worker demo_scheduler >>"$dir/build.log" 2>&1; then
+    tail -n 30 "$dir/build.log" >&2
+    echo "demo.sh: the build failed" >&2
+    exit 2
+fi
+
+# One kvd a row: a store of the demo's model on a host device, with room for six conversations.
+configure() {
+    profile=$1
+    backend=off
+    if [ "$1" = speculate ]; then
+        profile=int8
+        backend=mtp
+    fi
+    cat <<EOF
+[kvd]
+socket = $dir/$1/kvd.sock
+store = demo-$1
+[devices]
+device.0 = host:0
+memory = 256MiB
+[model]
+layers = 4
+kv_heads = 2
+head_dim = 256
+profile = $profile
+max_context = 1536
+max_concurrency = 8
+[backend]
+kind = $backend
+draft_window = 5
+[capacity]
+tokens = 7680
+EOF
+}
+
+worst=0
+for row in $profiles; do
+    mkdir "$dir/$row"
+    configure "$row" >"$dir/$row/kvd.conf"
+    label=$row
+    option=
+    if [ "$row" = speculate ]; then
+        label="int8+drafts"
+        option=--speculate
+    fi
+    code=0
+    # shellcheck disable=SC2086 # an option or none
+    step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" --socket "$dir/$row/kvd.sock" \
+        --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" --results "$dir/results" $option || code=$?
+    if [ "$code" -ne 0 ] && [ "$code" -ne 4 ]; then
+        for log in "$dir/$row"/*.log; do
+            [ -s "$log" ] && { echo "--- the end of ${log##*/}"; tail -n 5 "$log"; } >&2
+        done
+        echo "demo.sh: the row $label could not be run" >&2
+        exit 2
+    fi
+    [ "$code" -eq 0 ] || worst=4
+done
+
+echo
+awk -F'|' '
+    BEGIN { form = "%-13s %8s %14s %14s %18s %20s %19s %12s\n"
+            printf form, "profile", "prompts", "prompt tokens", "tokens reused", "tokens recomputed", "shared prefix again",
+                   "answers said again", "token-exact" }
+    { printf form, $1, $2, $3, $4, $5, $6, $7, $8 }' "$dir/results"
+cat <<EOF
+
+Each row: the prompts of all schedulers together, over one kvd that was never restarted. Recomputed are prompt tokens that had been computed
+before and were lost with a process or stand after the last named page; said again are tokens of answers that a new scheduler, which knows
+no transcript, had generated again. Token-exact compares every token with a run that reuses nothing and is not disturbed.
+EOF
+exit "$worst"
