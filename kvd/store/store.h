@@ -312,7 +312,7 @@ struct store_pool_stats { uint32_t capacity, allocated, reserved, available, qua
 struct store_stats {
     struct store_pool_stats pool[STORE_MAX_POOLS];
     uint32_t sequences, continuations, continuation_limit, state_slots_used;
-    uint64_t membership_used, membership_limit; /* entries in whole chunks, reserved ones included */
+    uint64_t membership_used, membership_limit; /* entries; room is given out and reserved in chunks of 64 */
     uint64_t operations, revision;
 };
 void store_get_stats(const struct store *store, struct store_stats *ret_stats);

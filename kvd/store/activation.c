@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an activation comes to: resolves its handles and counts exactly what it needs and what its recipe frees, changing nothing.
+ * Plan and begin both stand on this, so they cannot disagree (ACT-8).
+ */
+#include "store_internal.h"
+
+/* ---- arguments and states ---- */
+
+static int check_source(const struct store *store, struct activation *act, struct store_refusal *refusal) {
+    const struct store_activation *want = act->want;
+    if (want->from.bits == 0) {
+        if (want->frontier) return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, 0, 0);
+        return STORE_OK;
+    }
+    struct cont *source = cont_find(store, want->from);
+    if (!source) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+    act->source = source;
+    act->move = !want->keep;
+    if (!source->published || source->claimed || (act->move && source->pins))
+        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, source->pins, 0);
+    if (act->move && source->slot != NONE && store->slots[source->slot].pins)
+        return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
+    if (want->frontier < 1 || want->frontier > source->frontier)
+        return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, source->frontier, source->frontier);
+    if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
+        return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, want->frontier, source->frontier, source->frontier);
+    return STORE_OK;
+}
+
+static int check_victims(const struct store *store, struct activation *act, struct store_refusal *refusal) {
+    const struct store_activation *want = act->want;
+    uint32_t stamp = store_next_stamp(store);
+    if (want->n_victims > STORE_MAX_RECIPE)
+        return refuse(refusal, STORE_E_RANGE, STORE_W_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
+    for (uint32_t i = 0; i < want->n_victims; i++) {
+        struct cont *victim = cont_find(store, want->victims[i]);
+        if (!victim) return refuse(refusal, STORE_E_STALE, STORE_W_RECIPE, NONE, want->victims[i].bits, 0, 0);
+        if (victim->stamp == stamp || (victim == act->source && !act->move))
+            return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, want->n_victims);
+        victim->stamp = stamp;
+        if (!victim->published || victim->claimed || victim->pins)
+            return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, want->revision, store->revision, 0);
+        if (victim != act->source) act->victims[act->n_victims++] = victim;
+    }
+    return STORE_OK;
+}
+
+int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
+                       struct store_refusal *refusal) {
+    uint32_t s = store->config.max_context;
+    struct activation act = {.want = want};
+    if (want->lease == 0) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_SEQUENCE, NONE, 0, 0, 0);
+    if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
+        return refuse(refusal, STORE_E_RANGE, STORE_W_PROMPT, NONE, want->prompt_tokens, want->frontier, s);
+    if (want->max_output_tokens < 1) return refuse(refusal, STORE_E_RANGE, STORE_W_OUTPUT, NONE, 0, 1, s);
+    act.ceiling = want->prompt_tokens + min_u32(want->max_output_tokens, s - want->prompt_tokens + 1) - 1;
+    int rc = check_source(store, &act, refusal);
+    if (rc) return rc;
+    if (want->revision && want->revision != store->revision)
+        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, want->revision, store->revision, 0);
+    rc = check_victims(store, &act, refusal);
+    if (rc == STORE_OK) *ret_act = act;
+    return rc;
+}
+
+/* ---- joint release ---- */
+
+/* A page goes when as many references are marked as it has; a page that a copy reads stays. */
+uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first, uint32_t stamp) {
+    struct page *pages = store->pool[pool].pages;
+    uint32_t freed = 0, n;
+    for (uint32_t i = first; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            struct page *page = &pages[run[k]];
+            if (page->stamp != stamp) {
+                page->stamp = stamp;
+                page->mark = 0;
+            }
+            freed += ++page->mark == page->references && page->pins == 0;
+        }
+    }
+    return freed;
+}
+
+static void count_freed(const struct store *store, struct activation *act) {
+    act->stamp = store_next_stamp(store);
+    act->chunks_freed_victims = act->chunks_freed = act->slots_freed = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        struct activation_pool *ap = &act->pool[p];
+        ap->freed_victims = 0;
+        for (uint32_t i = 0; i < act->n_victims; i++) {
+            ap->freed_victims += joint_mark(store, p, &act->victims[i]->space[p], 0, act->stamp);
+            act->chunks_freed_victims += chunks_for(act->victims[i]->space[p].count);
+        }
+        ap->freed = ap->freed_victims;
+        if (!act->move) continue;
+        ap->freed += joint_mark(store, p, &act->source->space[p], ap->kept, act->stamp);
+        act->chunks_freed += chunks_for(act->source->space[p].count);
+    }
+    act->chunks_freed += act->chunks_freed_victims;
+    for (uint32_t i = 0; i < act->n_victims; i++)
+        act->slots_freed += act->victims[i]->slot != NONE && store->slots[act->victims[i]->slot].pins == 0;
+}
+
+/* ---- needs ---- */
+
+/* A moved tail goes on in place unless somebody else reads it: another reference, or a copy in flight that would be cut. */
+static bool tail_in_place(const struct store *store, const struct activation *act, uint32_t pool, uint32_t block, uint32_t columns) {
+    const struct page *page = &store->pool[pool].pages[space_entry(store, &act->source->space[pool], block)];
+    return act->move && page->references == 1 && (page->pins == 0 || page->committed == columns);
+}
+
+static int measure_pool(const struct store *store, struct activation *act, uint32_t p, struct store_refusal *refusal) {
+    const struct store_activation *want = act->want;
+    struct activation_pool *ap = &act->pool[p];
+    uint32_t full = want->frontier / KVD_PAGE_TOKENS, columns = want->frontier % KVD_PAGE_TOKENS;
+    uint32_t ensure = pages_of(want->ensure[p]);
+    ap->entitlement = entitle_at_start(store, p, want->prompt_tokens, act->ceiling);
+    ap->kept = full;
+    ap->tail_columns = columns;
+    if (columns && tail_in_place(store, act, p, full, columns)) {
+        ap->kept = full + 1;
+        ap->tail_columns = 0;
+    }
+    ap->mapped = pages_of(want->frontier);
+    if (ensure > ap->entitlement)
+        return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, ensure, ap->mapped, ap->entitlement);
+    if (ensure > ap->mapped) ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
+    ap->fresh = ap->entitlement - ap->kept;
+    act->chunks_needed += chunks_for(ap->entitlement);
+    act->chunks_now += chunks_for(ap->mapped);
+    return STORE_OK;
+}
+
+int activation_measure(const struct store *store, struct activation *act, struct store_refusal *refusal) {
+    act->chunks_needed = act->chunks_now = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        int rc = measure_pool(store, act, p, refusal);
+        if (rc) return rc;
+    }
+    act->slots_needed = store->config.has_state && !act->move;
+    count_freed(store, act);
+    return STORE_OK;
+}
+
+static int check_never(const struct store *store, const struct activation *act, struct store_refusal *refusal) {
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (act->pool[p].entitlement > store->pool[p].capacity)
+            return refuse(refusal, STORE_E_NEVER, STORE_W_PAGES, p, act->pool[p].entitlement, pool_available(&store->pool[p]),
+                          store->pool[p].capacity);
+    if (act->chunks_needed > store->chunks.capacity)
+        return refuse(refusal, STORE_E_NEVER, STORE_W_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+                      (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+    return STORE_OK;
+}
+
+/* Reservation, tail page and mapped pages are three acquisitions; tail copies cannot wait for a moved source to drop pages. */
+static int check_pages(struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
+    const struct activation_pool *ap = &act->pool[p];
+    const struct pool *pool = &store->pool[p];
+    uint64_t now = pool_available(pool);
+    bool ok = now + ap->freed >= ap->fresh && (ap->tail_columns == 0 || now + ap->freed_victims >= 1);
+    if (ap->fresh) ok &= store_try(store);
+    if (ok && ap->tail_columns) ok = store_try(store);
+    if (ok && ap->mapped > ap->kept + (ap->tail_columns > 0)) ok = store_try(store);
+    return ok ? STORE_OK : refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, ap->fresh, now + ap->freed, pool->capacity);
+}
+
+static int check_chunks(struct store *store, const struct activation *act, struct store_refusal *refusal) {
+    uint64_t now = chunks_available(&store->chunks);
+    bool ok = now + act->chunks_freed >= act->chunks_needed && now + act->chunks_freed_victims >= act->chunks_now;
+    if (ok && store_try(store)) return STORE_OK;
+    return refuse(refusal, STORE_E_SHORT, STORE_W_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+                  (now + act->chunks_freed) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+}
+
+int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal) {
+    uint32_t c = store->config.max_concurrency;
+    int rc = check_never(store, act, refusal);
+    if (rc) return rc;
+    if (store->seq_free == NONE || !store_try(store))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_SEQUENCE, NONE, 1, c - store->seqs_used, c);
+    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = check_pages(store, act, p, refusal);
+    if (rc) return rc;
+    if (act->slots_needed && (slots_free(store) + act->slots_freed < 1 || !store_try(store)))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store) + act->slots_freed,
+                      store->config.state_slots);
+    rc = check_chunks(store, act, refusal);
+    if (rc) return rc;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (store->pool[p].rows_used == c || !store_try(store))
+            return refuse(refusal, STORE_E_SHORT, STORE_W_ROW, p, 1, c - store->pool[p].rows_used, c);
+    return STORE_OK;
+}
+
+bool activation_needs_victims_now(const struct store *store, const struct activation *act) {
+    if (chunks_available(&store->chunks) < act->chunks_now) return true;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (act->pool[p].tail_columns && pool_available(&store->pool[p]) == 0) return true;
+    return false;
+}
+
+/* ---- plan ---- */
+
+static struct store_need need_of(uint64_t needed, uint64_t available) {
+    return (struct store_need){needed, available, needed > available ? needed - available : 0};
+}
+
+static void fill_plan(const struct store *store, const struct activation *act, struct store_plan *plan) {
+    uint32_t rows_used = 0, c = store->config.max_concurrency;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        const struct activation_pool *ap = &act->pool[p];
+        plan->pages[p] = need_of(ap->fresh, (uint64_t)pool_available(&store->pool[p]) + ap->freed);
+        plan->entitlement[p] = ap->entitlement;
+        plan->shared_pages[p] = ap->kept;
+        plan->copied_columns[p] = ap->tail_columns;
+        plan->freed_pages[p] = ap->freed;
+        rows_used = max_u32(rows_used, store->pool[p].rows_used);
+    }
+    plan->revision = store->revision;
+    plan->rows = need_of(1, c - rows_used);
+    plan->sequences = need_of(1, store->seq_free == NONE ? 0 : c - store->seqs_used);
+    plan->state_slots = need_of(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
+    plan->membership = need_of((uint64_t)act->chunks_needed * CHUNK,
+                               ((uint64_t)chunks_available(&store->chunks) + act->chunks_freed) * CHUNK);
+}
+
+int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
+                          struct store_refusal *refusal) {
+    struct activation act;
+    struct store_plan plan = {STORE_READY, 0, {{0, 0, 0}}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0}, {0}, {0}, {0}};
+    int rc = activation_resolve(store, want, &act, refusal);
+    if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
+    if (rc) return rc;
+    fill_plan(store, &act, &plan);
+    uint32_t fail_in = store->fail_in, acquisitions = store->acquisitions; /* a plan acquires nothing */
+    store->fail_in = 0;
+    rc = activation_check(store, &act, NULL);
+    store->fail_in = fail_in;
+    store->acquisitions = acquisitions;
+    plan.feasibility = rc == STORE_OK ? STORE_READY : rc == STORE_E_NEVER ? STORE_INFEASIBLE : STORE_BLOCKED;
+    *ret_plan = plan;
+    return STORE_OK;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Continuations: release, retention, joint release (CONT-*).
+ */
+#include "store_internal.h"
+
+void cont_release(struct store *store, struct cont *cont) {
+    if (cont->published) index_remove(store, cont);
+    for (uint32_t p = 0; p < store->n_pools; p++) space_drop(store, p, &cont->space[p], 0, false, false, NULL);
+    slot_release(store, cont->slot);
+    cont_free(store, cont);
+}
+
+/* One that exists, is published and that no activation holds. */
+static int find_free(const struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
+    struct cont *cont = cont_find(store, handle);
+    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont->published || cont->claimed || cont->pins)
+        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+    *ret_cont = cont;
+    return STORE_OK;
+}
+
+int store_release(struct store *store, store_cont handle, struct store_refusal *refusal) {
+    struct cont *cont = NULL;
+    int rc = find_free(store, handle, &cont, refusal);
+    if (rc) return rc;
+    cont_release(store, cont);
+    store_changed(store, true);
+    return STORE_OK;
+}
+
+int store_set_retention(struct store *store, store_cont handle, uint32_t retention, struct store_refusal *refusal) {
+    struct cont *cont = cont_find(store, handle);
+    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont->published || cont->claimed) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+    cont->retention = retention;
+    store_changed(store, false);
+    return STORE_OK;
+}
+
+int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
+                        struct store_refusal *refusal) {
+    uint32_t stamp = store_next_stamp(store), freed[STORE_MAX_POOLS] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        struct cont *cont = cont_find(store, conts[i]);
+        if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, conts[i].bits, 0, 0);
+        if (cont->stamp == stamp) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, n);
+        if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
+        cont->stamp = stamp;
+        for (uint32_t p = 0; p < store->n_pools; p++) freed[p] += joint_mark(store, p, &cont->space[p], 0, stamp);
+    }
+    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_pages[p] = freed[p];
+    return STORE_OK;
+}

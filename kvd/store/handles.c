@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Slots behind handles: sequences, continuations, device state slots. A handle is index + generation; a slot whose generation would
+ * wrap is never used again, so an old handle can never meet a new object.
+ */
+#include "store_internal.h"
+
+struct seq *seq_find(const struct store *store, store_seq handle) {
+    uint32_t index = (uint32_t)handle.bits, generation = (uint32_t)(handle.bits >> 32);
+    if (generation == 0 || index >= store->config.max_concurrency) return NULL;
+    struct seq *seq = &store->seqs[index];
+    return seq->occupied && seq->generation == generation ? seq : NULL;
+}
+
+struct cont *cont_find(const struct store *store, store_cont handle) {
+    uint32_t index = (uint32_t)handle.bits, generation = (uint32_t)(handle.bits >> 32);
+    if (generation == 0 || index >= store->config.max_continuations) return NULL;
+    struct cont *cont = &store->conts[index];
+    return cont->occupied && cont->generation == generation ? cont : NULL;
+}
+
+store_seq seq_handle(const struct store *store, const struct seq *seq) {
+    return (store_seq){(uint64_t)seq->generation << 32 | (uint64_t)(seq - store->seqs)};
+}
+
+store_cont cont_handle(const struct store *store, const struct cont *cont) {
+    return (store_cont){(uint64_t)cont->generation << 32 | (uint64_t)(cont - store->conts)};
+}
+
+struct seq *seq_take(struct store *store) {
+    struct seq *seq = &store->seqs[store->seq_free];
+    uint32_t generation = seq->generation;
+    store->seq_free = seq->next_free;
+    store->seqs_used++;
+    *seq = (struct seq){.generation = generation, .occupied = true, .state = STORE_SEQ_ACTIVATING, .state_slot = NONE,
+                        .state_frontier = NONE, .source_slot = NONE, .from = NONE, .victims = NONE, .next_free = NONE};
+    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) seq->tail_source[p] = seq->tail[p] = seq->row[p] = NONE;
+    return seq;
+}
+
+void seq_free(struct store *store, struct seq *seq) {
+    seq->occupied = false;
+    store->seqs_used--;
+    if (++seq->generation == 0) return;
+    seq->next_free = store->seq_free;
+    store->seq_free = (uint32_t)(seq - store->seqs);
+}
+
+struct cont *cont_take(struct store *store) {
+    struct cont *cont = &store->conts[store->cont_free];
+    uint32_t generation = cont->generation;
+    store->cont_free = cont->next_free;
+    store->conts_used++;
+    *cont = (struct cont){.generation = generation, .occupied = true, .slot = NONE, .source_slot = NONE, .node = NONE,
+                          .next_end = NONE, .prev_end = NONE, .next_victim = NONE, .next_free = NONE};
+    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
+    return cont;
+}
+
+void cont_free(struct store *store, struct cont *cont) {
+    cont->occupied = cont->published = cont->claimed = false;
+    store->conts_used--;
+    if (++cont->generation == 0) return;
+    cont->next_free = store->cont_free;
+    store->cont_free = (uint32_t)(cont - store->conts);
+}
+
+int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq, struct store_refusal *refusal) {
+    struct seq *seq = seq_find(store, handle);
+    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (seq->lease != lease) return refuse(refusal, STORE_E_LEASE, STORE_W_SEQUENCE, NONE, lease, 0, 0);
+    if (seq->state != STORE_SEQ_ACTIVE)
+        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state, 0);
+    *ret_seq = seq;
+    return STORE_OK;
+}
+
+/* ---- device state slots: free when neither owned nor pinned ---- */
+
+uint32_t slots_free(const struct store *store) { return store->config.has_state ? store->config.state_slots - store->slots_used : 0; }
+
+uint32_t slot_take(struct store *store) {
+    uint32_t slot = store->slot_hint; /* no free slot is below it */
+    while (store->slots[slot].used || store->slots[slot].pins) slot++;
+    store->slots[slot].used = true;
+    store->slots_used++;
+    store->slot_hint = slot + 1;
+    return slot;
+}
+
+static void slot_settle(struct store *store, uint32_t slot) {
+    if (store->slots[slot].used || store->slots[slot].pins) return;
+    store->slots_used--;
+    store->slot_hint = min_u32(store->slot_hint, slot);
+}
+
+void slot_release(struct store *store, uint32_t slot) {
+    if (slot == NONE) return;
+    store->slots[slot].used = false;
+    slot_settle(store, slot);
+}
+
+void slot_pin(struct store *store, uint32_t slot) { store->slots[slot].pins++; }
+
+void slot_unpin(struct store *store, uint32_t slot) {
+    if (slot == NONE) return;
+    store->slots[slot].pins--;
+    slot_settle(store, slot);
+}

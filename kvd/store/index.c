@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The index of names: a path-compressed radix tree over chain digests.
+ *
+ * A node is a run of pages; no digest is stored twice: a node reads its run through its best continuation, whose pages carry the digests.
+ * Children are found by a hash of (parent, first digest). Pages computed twice carry equal digests and share a path; their continuations
+ * end on the same node. There are at most two nodes a continuation, so a node is never short.
+ */
+#include "store_internal.h"
+
+#include <string.h>
+
+#define ROOT 0
+
+void index_init(struct index *index) {
+    memset(index->hash, 0xff, ((size_t)index->hash_mask + 1) * sizeof *index->hash);
+    index->nodes[ROOT] = (struct node){.parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE,
+                                       .next_hash = NONE};
+    index->head = NONE;
+    index->fresh = index->used = 1;
+}
+
+bool cont_is_better(const struct cont *a, const struct cont *b) {
+    return a->frontier != b->frontier ? a->frontier > b->frontier : a->created > b->created;
+}
+
+const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page) {
+    return store->digests[space_entry(store, &cont->space[0], page)];
+}
+
+static const uint8_t *node_digest(const struct store *store, const struct node *node, uint32_t page) {
+    return index_digest(store, &store->conts[node->best], page);
+}
+
+/* ---- children by hash ---- */
+
+static uint32_t bucket_of(const struct index *index, uint32_t parent, const uint8_t *digest) {
+    uint64_t word[4], h = parent;
+    memcpy(word, digest, sizeof word);
+    for (int i = 0; i < 4; i++) {
+        h = (h ^ word[i]) * UINT64_C(0x9E3779B97F4A7C15);
+        h ^= h >> 32;
+    }
+    return (uint32_t)h & index->hash_mask;
+}
+
+uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest) {
+    const struct index *index = &store->index;
+    uint32_t n = index->hash[bucket_of(index, parent, digest)];
+    while (n != NONE && (index->nodes[n].parent != parent ||
+                         memcmp(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest, 32) != 0))
+        n = index->nodes[n].next_hash;
+    return n;
+}
+
+/* Hangs a node under its parent: sibling list and hash. Its run and best are set. */
+static void link_node(struct store *store, uint32_t n) {
+    struct index *index = &store->index;
+    struct node *node = &index->nodes[n], *parent = &index->nodes[node->parent];
+    uint32_t *bucket = &index->hash[bucket_of(index, node->parent, node_digest(store, node, node->begin))];
+    node->next_hash = *bucket;
+    *bucket = n;
+    node->prev = NONE;
+    node->next = parent->first_child;
+    if (node->next != NONE) index->nodes[node->next].prev = n;
+    parent->first_child = n;
+}
+
+static void unlink_node(struct store *store, uint32_t n) {
+    struct index *index = &store->index;
+    struct node *node = &index->nodes[n];
+    uint32_t *link = &index->hash[bucket_of(index, node->parent, node_digest(store, node, node->begin))];
+    while (*link != n) link = &index->nodes[*link].next_hash;
+    *link = node->next_hash;
+    if (node->prev != NONE) index->nodes[node->prev].next = node->next;
+    else index->nodes[node->parent].first_child = node->next;
+    if (node->next != NONE) index->nodes[node->next].prev = node->prev;
+}
+
+static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, uint32_t end, uint32_t best) {
+    struct index *index = &store->index;
+    uint32_t n = index->head;
+    if (n == NONE) n = index->fresh++;
+    else index->head = index->nodes[n].next;
+    index->used++;
+    index->nodes[n] = (struct node){.parent = parent, .first_child = NONE, .next = NONE, .prev = NONE, .begin = begin, .end = end,
+                                    .best = best, .ends = NONE, .next_hash = NONE};
+    link_node(store, n);
+    return n;
+}
+
+static void free_node(struct index *index, uint32_t n) {
+    index->nodes[n].parent = NONE;
+    index->nodes[n].next = index->head;
+    index->head = n;
+    index->used--;
+}
+
+/* ---- insert ---- */
+
+/* Puts a node [begin, at) above the rest of this one. */
+static uint32_t split(struct store *store, uint32_t n, uint32_t at) {
+    struct node *node = &store->index.nodes[n];
+    unlink_node(store, n);
+    uint32_t upper = new_node(store, node->parent, node->begin, at, node->best);
+    node->parent = upper;
+    node->begin = at;
+    link_node(store, n);
+    return upper;
+}
+
+static void attach(struct store *store, struct cont *cont, uint32_t n) {
+    struct node *nodes = store->index.nodes;
+    uint32_t c = (uint32_t)(cont - store->conts);
+    cont->node = n;
+    cont->prev_end = NONE;
+    cont->next_end = nodes[n].ends;
+    if (cont->next_end != NONE) store->conts[cont->next_end].prev_end = c;
+    nodes[n].ends = c;
+    for (; n != NONE; n = nodes[n].parent) {
+        if (nodes[n].best != NONE && nodes[n].best != c && !cont_is_better(cont, &store->conts[nodes[n].best])) break;
+        nodes[n].best = c;
+    }
+}
+
+void index_insert(struct store *store, struct cont *cont) {
+    struct node *nodes = store->index.nodes;
+    uint32_t n = ROOT, at = 0, named = cont->named;
+    while (at < named) {
+        uint32_t child = index_child(store, n, index_digest(store, cont, at));
+        if (child == NONE) {
+            n = new_node(store, n, at, named, (uint32_t)(cont - store->conts));
+            break;
+        }
+        uint32_t end = min_u32(nodes[child].end, named);
+        for (at++; at < end; at++) /* page by page: what stands in the tree was compared, whatever a digest claims */
+            if (memcmp(index_digest(store, cont, at), node_digest(store, &nodes[child], at), 32) != 0) break;
+        n = at < nodes[child].end ? split(store, child, at) : child;
+    }
+    attach(store, cont, n);
+}
+
+/* ---- remove ---- */
+
+/* A node without ends and with one child is one run with it. */
+static void merge_with_child(struct store *store, uint32_t n) {
+    struct node *nodes = store->index.nodes;
+    uint32_t child = nodes[n].first_child;
+    unlink_node(store, child);
+    unlink_node(store, n);
+    nodes[child].parent = nodes[n].parent;
+    nodes[child].begin = nodes[n].begin;
+    free_node(&store->index, n);
+    link_node(store, child);
+}
+
+/* Removes what nobody needs at n; returns the lowest node that stayed above. */
+static uint32_t prune(struct store *store, uint32_t n) {
+    struct node *nodes = store->index.nodes;
+    if (n != ROOT && nodes[n].ends == NONE && nodes[n].first_child == NONE) {
+        uint32_t parent = nodes[n].parent;
+        unlink_node(store, n);
+        free_node(&store->index, n);
+        n = parent;
+    }
+    if (n == ROOT || nodes[n].ends != NONE || nodes[n].first_child == NONE || nodes[nodes[n].first_child].next != NONE) return n;
+    uint32_t parent = nodes[n].parent;
+    merge_with_child(store, n);
+    return parent;
+}
+
+static void choose_best(struct store *store, uint32_t n) {
+    struct node *nodes = store->index.nodes;
+    const struct cont *conts = store->conts;
+    uint32_t best = nodes[n].ends;
+    for (uint32_t c = best; c != NONE; c = conts[c].next_end)
+        if (cont_is_better(&conts[c], &conts[best])) best = c;
+    for (uint32_t i = nodes[n].first_child; i != NONE; i = nodes[i].next)
+        if (best == NONE || cont_is_better(&conts[nodes[i].best], &conts[best])) best = nodes[i].best;
+    nodes[n].best = best;
+}
+
+void index_remove(struct store *store, struct cont *cont) {
+    struct node *nodes = store->index.nodes;
+    uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    if (cont->prev_end != NONE) store->conts[cont->prev_end].next_end = cont->next_end;
+    else nodes[n].ends = cont->next_end;
+    if (cont->next_end != NONE) store->conts[cont->next_end].prev_end = cont->prev_end;
+    cont->node = cont->next_end = cont->prev_end = NONE;
+    for (n = prune(store, n); n != NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
+}
+
+/* ---- late names ---- */
+
+static uint32_t extended(const struct store *store, const struct space *space, uint32_t named, uint32_t full) {
+    while (named < full && (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED)) named++;
+    return named;
+}
+
+/* Rare: only pages of a continuation left by a death are shared without a name. */
+void index_extend(struct store *store, uint32_t page) {
+    for (uint32_t i = 0; i < store->config.max_continuations; i++) {
+        struct cont *cont = &store->conts[i];
+        uint32_t full = cont->frontier / KVD_PAGE_TOKENS;
+        if (!cont->occupied || !cont->published || cont->named >= full) continue;
+        if (space_entry(store, &cont->space[0], cont->named) != page) continue;
+        index_remove(store, cont);
+        cont->named = extended(store, &cont->space[0], cont->named, full);
+        index_insert(store, cont);
+    }
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
+        struct seq *seq = &store->seqs[i];
+        uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
+        if (!seq->occupied || seq->named >= full || space_entry(store, &seq->space[0], seq->named) != page) continue;
+        seq->named = extended(store, &seq->space[0], seq->named, full);
+    }
+}

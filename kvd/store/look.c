@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looking: objects one by one, page ids, statistics. Changes nothing.
+ */
+#include "store_internal.h"
+
+#include <string.h>
+
+static void seq_info(const struct store *store, const struct seq *seq, struct store_seq_info *ret_info) {
+    memset(ret_info, 0, sizeof *ret_info);
+    ret_info->seq = seq_handle(store, seq);
+    ret_info->lease = seq->lease;
+    ret_info->state = seq->state;
+    ret_info->prompt_tokens = seq->prompt;
+    ret_info->ceiling_tokens = seq->ceiling;
+    ret_info->state_slot = seq->state_slot;
+    ret_info->named_pages = seq->named;
+    for (uint32_t p = 0; p < store->n_pools; p++) seq_view(store, seq, p, (struct store_slice){0, 0}, &ret_info->pool[p]);
+}
+
+/* Pages behind the shared ones are the continuation's own; a copy in flight reads at most the first of them
+ * (a checkpoint shares all before its tail), and that one would stay. */
+static uint32_t exclusive_pages(const struct store *store, const struct cont *cont, uint32_t p) {
+    const struct space *space = &cont->space[p];
+    uint32_t shared = space_shared(store, p, space), n = space->count - shared;
+    return n && store->pool[p].pages[space_entry(store, space, shared)].pins ? n - 1 : n;
+}
+
+static void cont_info(const struct store *store, const struct cont *cont, struct store_cont_info *ret_info) {
+    memset(ret_info, 0, sizeof *ret_info);
+    ret_info->cont = cont_handle(store, cont);
+    ret_info->frontier = cont->frontier;
+    ret_info->named_pages = cont->named;
+    ret_info->retention = cont->retention;
+    ret_info->state_slot = cont->slot;
+    ret_info->tail_named = cont->tail_named;
+    ret_info->claimed = cont->claimed;
+    ret_info->created = cont->created;
+    ret_info->used = cont->used;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        ret_info->pages[p] = cont->space[p].count;
+        ret_info->exclusive_pages[p] = exclusive_pages(store, cont, p);
+        uint32_t references = store->pool[p].pages[space_entry(store, &cont->space[p], 0)].references;
+        ret_info->sharers = max_u32(ret_info->sharers, references - 1);
+    }
+}
+
+bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_seq_info *ret_info) {
+    while (*cursor < store->config.max_concurrency) {
+        const struct seq *seq = &store->seqs[(*cursor)++];
+        if (!seq->occupied) continue;
+        seq_info(store, seq, ret_info);
+        return true;
+    }
+    return false;
+}
+
+bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_cont_info *ret_info) {
+    while (*cursor < store->config.max_continuations) {
+        const struct cont *cont = &store->conts[(*cursor)++];
+        if (!cont->occupied || !cont->published) continue;
+        cont_info(store, cont, ret_info);
+        return true;
+    }
+    return false;
+}
+
+int store_seq_look(const struct store *store, store_seq handle, struct store_seq_info *ret_info, struct store_refusal *refusal) {
+    const struct seq *seq = seq_find(store, handle);
+    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    seq_info(store, seq, ret_info);
+    return STORE_OK;
+}
+
+int store_cont_look(const struct store *store, store_cont handle, struct store_cont_info *ret_info, struct store_refusal *refusal) {
+    const struct cont *cont = cont_find(store, handle);
+    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
+    cont_info(store, cont, ret_info);
+    return STORE_OK;
+}
+
+uint32_t store_seq_pages(const struct store *store, store_seq handle, uint32_t pool, uint32_t *ret_ids, uint32_t max) {
+    const struct seq *seq = seq_find(store, handle);
+    return seq && pool < store->n_pools ? space_copy_ids(store, pool, &seq->space[pool], ret_ids, max) : 0;
+}
+
+uint32_t store_cont_pages(const struct store *store, store_cont handle, uint32_t pool, uint32_t *ret_ids, uint32_t max) {
+    const struct cont *cont = cont_find(store, handle);
+    return cont && pool < store->n_pools ? space_copy_ids(store, pool, &cont->space[pool], ret_ids, max) : 0;
+}
+
+static uint32_t quarantined_pages(const struct store *store, uint32_t p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
+        const struct seq *seq = &store->seqs[i];
+        if (seq->occupied && seq->state == STORE_SEQ_QUARANTINED)
+            n += seq->space[p].count - space_shared(store, p, &seq->space[p]);
+    }
+    return n;
+}
+
+void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
+    memset(ret_stats, 0, sizeof *ret_stats);
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        const struct pool *pool = &store->pool[p];
+        ret_stats->pool[p] = (struct store_pool_stats){pool->capacity, pool->allocated, pool->reserved, pool_available(pool),
+                                                       quarantined_pages(store, p), pool->shared, pool->rows_used};
+    }
+    ret_stats->sequences = store->seqs_used;
+    ret_stats->continuations = store->conts_used;
+    ret_stats->continuation_limit = store->config.max_continuations;
+    ret_stats->state_slots_used = store->slots_used;
+    ret_stats->membership_used = store->entries;
+    ret_stats->membership_limit = (uint64_t)store->chunks.capacity * CHUNK;
+    ret_stats->operations = store->operations;
+    ret_stats->revision = store->revision;
+}

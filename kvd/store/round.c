@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The round boundary (SPACE-4..7, PAGE-8): commit, truncate, trim, lease growth and mapping of one sequence in all its pools, or nothing.
+ * Each pool is first worked out on paper; only then anything changes.
+ */
+#include "store_internal.h"
+
+#include <string.h>
+
+struct paper {
+    uint32_t committed; /* after commit and truncate */
+    uint32_t count;     /* membership after the trim */
+    uint32_t ensure;    /* pages asked for */
+    uint32_t entitlement;
+    uint32_t mapped;    /* membership at the end */
+    bool bounded;
+};
+
+static int check_frontiers(const struct store *store, const struct seq *seq, const struct store_round_pool *want, uint32_t p,
+                           struct paper *paper, struct store_refusal *refusal) {
+    const struct space *space = &seq->space[p];
+    uint64_t mapped = min_u64((uint64_t)space->count * KVD_PAGE_TOKENS, store->config.max_context);
+    paper->committed = space->committed;
+    if (want->commit != NONE) {
+        if (want->commit < space->committed || want->commit > mapped)
+            return refuse(refusal, STORE_E_RANGE, STORE_W_COMMIT, p, want->commit, space->committed, mapped);
+        paper->committed = want->commit;
+    }
+    if (want->truncate != NONE) {
+        if (want->truncate > paper->committed)
+            return refuse(refusal, STORE_E_RANGE, STORE_W_TRUNCATE, p, want->truncate, paper->committed, paper->committed);
+        uint32_t protected = space_protected(store, p, space);
+        if (want->truncate < protected)
+            return refuse(refusal, STORE_E_PROTECTED, STORE_W_TRUNCATE, p, want->truncate, protected, paper->committed);
+        paper->committed = want->truncate;
+    }
+    paper->count = space->count;
+    if (want->keep != NONE) paper->count = min_u32(space->count, pages_of(max_u32(paper->committed, want->keep)));
+    return STORE_OK;
+}
+
+static int check_ensure(const struct store *store, const struct seq *seq, const struct store_round_pool *want, uint32_t p,
+                        struct paper *paper, struct store_refusal *refusal) {
+    const struct space *space = &seq->space[p];
+    uint32_t limit = paper->entitlement = space_entitlement(space);
+    paper->ensure = want->ensure == NONE ? 0 : pages_of(want->ensure);
+    if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
+    if (paper->ensure > limit)
+        return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, paper->ensure, space->count, limit);
+    return STORE_OK;
+}
+
+static int check_item(const struct store *store, const struct seq *seq, const struct store_round_item *item, struct paper *paper,
+                      struct store_refusal *refusal) {
+    if (item->state_frontier != NONE) {
+        uint64_t mapped = min_u64((uint64_t)seq->space[0].count * KVD_PAGE_TOKENS, store->config.max_context);
+        if (!store->config.has_state) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
+        if (item->state_frontier > mapped)
+            return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, seq->space[0].committed, mapped);
+    }
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        int rc = check_frontiers(store, seq, &item->pool[p], p, &paper[p], refusal);
+        if (rc == STORE_OK) rc = check_ensure(store, seq, &item->pool[p], p, &paper[p], refusal);
+        if (rc) return rc;
+    }
+    return STORE_OK;
+}
+
+/* ---- lease growth ---- */
+
+static bool grow_to(struct store *store, uint32_t p, struct paper *paper, uint32_t target, uint32_t *chunks) {
+    uint32_t more = chunks_for(target) - chunks_for(paper->entitlement);
+    if (target - paper->entitlement > pool_available(&store->pool[p])) return false;
+    if (*chunks + more > chunks_available(&store->chunks)) return false;
+    if (!store_try(store)) return false;
+    *chunks += more;
+    paper->entitlement = target;
+    return true;
+}
+
+static void grow(struct store *store, const struct seq *seq, uint32_t p, struct paper *paper, uint32_t *chunks) {
+    uint32_t ceiling = entitle_ceiling(store, p, seq->ceiling), cushion = entitle_cushion(store);
+    uint64_t thin = max_u64(min_u64((uint64_t)pages_of(paper->committed) + cushion, ceiling), paper->ensure);
+    if (thin <= paper->entitlement) return;
+    for (uint32_t rung = 0; rung < 3; rung++) {
+        uint64_t tokens = min_u64(store->config.max_context, (uint64_t)paper->committed + entitle_rung(store, rung));
+        uint64_t target = min_u64(ceiling, max_u64((uint64_t)pages_of(tokens) + cushion, paper->ensure));
+        if (grow_to(store, p, paper, (uint32_t)max_u64(target, paper->entitlement), chunks)) return;
+    }
+    paper->bounded = true;
+}
+
+static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, struct store_refusal *refusal) {
+    paper->mapped = paper->count;
+    if (paper->ensure <= paper->count) return STORE_OK;
+    paper->mapped = (uint32_t)min_u64((uint64_t)paper->ensure + store->config.map_ahead, paper->entitlement);
+    if (paper->mapped <= paper->count || store_try(store)) return STORE_OK;
+    return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, paper->mapped - paper->count, 0, paper->entitlement);
+}
+
+/* ---- applying: cannot fail ---- */
+
+static bool apply_pool(struct store *store, struct seq *seq, const struct store_round_pool *want, uint32_t p, const struct paper *paper,
+                       struct store_pool_view *ret_view) {
+    struct space *space = &seq->space[p];
+    int32_t *row = row_entries(store, p, seq->row[p]);
+    uint32_t before = space->count, entitled = space_entitlement(space);
+    if (want->commit != NONE) space_commit(store, p, space, want->commit);
+    if (want->truncate != NONE) space_commit(store, p, space, want->truncate);
+    if (p == 0) seq->named = min_u32(seq->named, space->committed / KVD_PAGE_TOKENS);
+    if (paper->count < before) space_drop(store, p, space, paper->count, true, true, row);
+    store->pool[p].reserved += paper->entitlement - entitled;
+    space->reserved += paper->entitlement - entitled;
+    store->chunks.reserved += chunks_for(paper->entitlement) - chunks_for(entitled);
+    if (paper->mapped > space->count) space_map(store, p, space, paper->mapped - space->count, row);
+    space->shared = space_shared(store, p, space);
+    struct store_slice slice = {paper->count, max_u32(before, space->count) - paper->count};
+    if (slice.count == 0) slice.begin = 0;
+    seq_view(store, seq, p, slice, ret_view);
+    return paper->entitlement != entitled;
+}
+
+static void report_bounds(const struct store *store, const struct seq *seq, const struct paper *paper, struct store_round_result *result) {
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        uint32_t frontier = (uint32_t)min_u64((uint64_t)paper[p].entitlement * KVD_PAGE_TOKENS, seq->ceiling);
+        if (!paper[p].bounded || (result->bounded && frontier >= result->bounded_frontier)) continue;
+        result->bounded = true;
+        result->bounded_pool = p;
+        result->bounded_frontier = frontier;
+    }
+}
+
+static int round_item(struct store *store, const struct store_round_item *item, struct store_round_result *result) {
+    struct seq *seq = NULL;
+    struct paper paper[STORE_MAX_POOLS] = {0};
+    uint32_t chunks = 0;
+    bool grew = false;
+    int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
+    if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
+    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
+        grow(store, seq, p, &paper[p], &chunks);
+    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = plan_mapping(store, p, &paper[p], &result->refusal);
+    if (rc) return rc;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
+        if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);
+    }
+    if (item->state_frontier != NONE) seq->state_frontier = item->state_frontier;
+    report_bounds(store, seq, paper, result);
+    store_changed(store, grew);
+    return STORE_OK;
+}
+
+void store_round(struct store *store, const struct store_round_item *items, uint32_t n, struct store_round_result *results) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct store_round_result result;
+        memset(&result, 0, sizeof result);
+        result.refusal.pool = NONE;
+        round_item(store, &items[i], &result);
+        results[i] = result;
+    }
+}

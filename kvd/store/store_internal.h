@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The store's inside: records, and the seams between its files. Nobody outside kvd/store and its unit tests includes this.
+ *
+ * Two habits carry the all-or-nothing rule (SRV-2, ACT-5): every operation first checks and counts everything that it will acquire
+ * (store_try marks each acquisition) and only then changes state, by steps that cannot fail; and what a transition in flight holds is
+ * held by ordinary references and pins, so that abort is the plain release of them.
+ */
+#ifndef KVD_STORE_INTERNAL_H
+#define KVD_STORE_INTERNAL_H
+
+#include "store.h"
+
+#define NONE STORE_NONE
+#define CHUNK 64                /* membership entries in a chunk */
+#define PROMISED 0x80000000u    /* membership entry of an ACTIVATING sequence: physical id that a victim holds until commit */
+#define BLOCK_PAGES 512         /* pages under one leaf of the free-run tree: a cache line of the bitmap */
+#define BLOCK_WORDS (BLOCK_PAGES / 64)
+
+/* ---- pages (PAGE-1) ---- */
+
+enum page_flag { PAGE_OCCUPIED = 1, PAGE_WRITER = 2, PAGE_NAMED = 4, PAGE_LISTED = 8 /* free, on the spare list */ };
+
+struct page {
+    uint64_t epoch;       /* of its content; never repeats in a store */
+    uint64_t host_epoch;  /* replica in the host arena: empty until a host tier attaches one */
+    uint32_t host_extent; /* NONE = no replica */
+    uint32_t host_page;
+    uint32_t generation;
+    uint32_t references, active_references;
+    uint32_t pins;        /* copies in flight from or into it */
+    uint32_t device;      /* physical page group, NONE = not resident */
+    uint32_t lease;       /* generation of that lease (POOL-8) */
+    uint32_t stamp, mark; /* scratch of counting walks; `mark` links the spare list of free descriptors */
+    uint8_t committed, protected, host_columns, flags;
+    uint8_t pinned;       /* columns that checkpoints in flight are being copied from */
+};
+_Static_assert(sizeof(struct page) == 64, "one cache line a page");
+
+struct page_lease { uint32_t generation, owner; }; /* owner: page descriptor, NONE = free */
+struct free_run { uint32_t prefix, suffix, best; }; /* of the free pages under a node of the tree */
+
+struct row { uint32_t generation, owner; }; /* owner: sequence slot, NONE = free */
+
+struct pool {
+    uint32_t capacity, allocated, reserved; /* pages; available is the rest (POOL-6) */
+    uint32_t shared;                        /* pages with several references */
+    uint32_t descriptors, occupied, spare;  /* spare: head of the list of free descriptors that are nobody's home */
+    struct page *pages;
+    struct page_lease *leases;
+    uint64_t *bitmap;                       /* 1 = free */
+    struct free_run *tree;                  /* heap order, leaves at [n_leaves, 2 n_leaves) */
+    uint32_t n_leaves;                      /* a power of two */
+    int32_t *table;                         /* C rows of L entries */
+    struct row *rows;
+    uint32_t rows_used;
+};
+
+/* ---- spaces (SPACE-1) ---- */
+
+/* Membership is a radix tree of chunks whose height follows from the count, so that memory follows use and any entry is reached in
+ * O(height). An active space has reserved chunks up to its entitlement: growth inside it cannot be short. */
+struct space {
+    uint32_t root, count;    /* chunk, pages */
+    uint32_t committed;      /* tokens */
+    uint32_t reserved, owed; /* pages not mapped yet: reserved, and still to be freed by victims */
+    uint32_t shared;         /* last known number of leading pages with several references: a hint */
+};
+
+struct chunks {
+    uint32_t *entries;       /* capacity * CHUNK */
+    uint32_t capacity, used, reserved;
+    uint32_t head, fresh;    /* freed ones are linked by entry 0; fresh: never used so far */
+};
+
+/* ---- sequences and continuations ---- */
+
+struct seq {
+    uint32_t generation, next_free;
+    bool occupied, keep;
+    enum store_seq_state state;
+    uint64_t lease;
+    uint32_t prompt, ceiling, named;
+    uint32_t row[STORE_MAX_POOLS];
+    struct space space[STORE_MAX_POOLS];
+    uint32_t state_slot, state_frontier;
+    uint32_t source_slot;                /* pinned until the first commit */
+    /* ACTIVATING only */
+    uint32_t from, frontier;
+    uint32_t kept[STORE_MAX_POOLS];      /* leading pages taken over from the source */
+    uint32_t tail_source[STORE_MAX_POOLS], tail[STORE_MAX_POOLS]; /* pinned descriptors of a tail copy */
+    uint32_t victims, n_victims, victims_lost, chunks_owed;
+};
+
+struct cont {
+    uint32_t generation, next_free;
+    bool occupied, published, claimed, tail_named;
+    uint32_t pins;                       /* forks in flight from it */
+    uint32_t next_victim;                /* in a recipe; or the next checkpoint in flight */
+    uint32_t frontier, named, retention, slot;
+    uint64_t created, used;
+    struct space space[STORE_MAX_POOLS];
+    struct store_tail tail;
+    uint32_t node, next_end, prev_end;   /* place in the index */
+    uint32_t stamp;                      /* duplicate check */
+    /* checkpoint in flight only */
+    uint32_t tail_source[STORE_MAX_POOLS], tail_copy[STORE_MAX_POOLS], source_slot;
+};
+
+struct slot { uint32_t pins; bool used; };
+
+/* ---- index ---- */
+
+/* A node is a run of named Main pages [begin, end) of a chain; its digests are read through its representative, which is the best
+ * (longest, newest) continuation at or below it. */
+struct node {
+    uint32_t parent, first_child, next, prev; /* siblings; `next` links free nodes */
+    uint32_t begin, end;
+    uint32_t best;      /* continuation */
+    uint32_t ends;      /* continuations whose names end here */
+    uint32_t next_hash;
+};
+
+struct index {
+    struct node *nodes;
+    uint32_t capacity, used, head, fresh;
+    uint32_t *hash;     /* by parent and first digest */
+    uint32_t hash_mask;
+};
+
+struct store {
+    struct store_config config;
+    uint32_t n_pools, row_entries;
+    uint64_t revision, operations, epoch;
+    struct pool pool[STORE_MAX_POOLS];
+    struct chunks chunks;
+    uint64_t entries;                    /* of all memberships */
+    uint8_t (*digests)[32];              /* by Main descriptor */
+    struct seq *seqs;
+    struct cont *conts;
+    uint32_t seq_free, seqs_used, cont_free, conts_used;
+    uint32_t in_flight;                  /* head of the checkpoints in flight */
+    struct slot *slots;
+    uint32_t slots_used, slot_hint;
+    struct index index;
+    uint32_t *stamp;                     /* behind a pointer: looking functions count too */
+    uint32_t fail_in, acquisitions;
+};
+
+/* ---- small common things ---- */
+
+static inline uint32_t pages_of(uint64_t tokens) { return (uint32_t)((tokens + KVD_PAGE_MASK) >> KVD_PAGE_SHIFT); }
+static inline uint32_t min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline uint32_t max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static inline uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+/* Columns of page `index` below a frontier. */
+static inline uint32_t columns_of(uint32_t frontier, uint32_t index) {
+    uint64_t first = (uint64_t)index * KVD_PAGE_TOKENS;
+    return frontier <= first ? 0 : (uint32_t)min_u64(frontier - first, KVD_PAGE_TOKENS);
+}
+
+/* Fills a refusal (may be NULL) and returns its code. */
+int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked, uint64_t had,
+           uint64_t limit);
+/* One acquisition: false when fault injection refuses it. */
+bool store_try(struct store *store);
+uint32_t store_next_stamp(const struct store *store);
+void store_changed(struct store *store, bool ownership); /* one operation more; ownership: a new revision too */
+
+/* ---- pool.c ---- */
+
+static inline uint32_t pool_available(const struct pool *pool) { return pool->capacity - pool->allocated - pool->reserved; }
+void pool_init(struct pool *pool);
+/* Pages in the order of choice: directly after predecessor (NONE: no preference) if all of `need` fit there, else the first run that is
+ * long enough, else the lowest runs. need is not more than the free pages. */
+struct pool_choice { uint32_t need, predecessor; bool scattered; };
+uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32_t *ret_start); /* returns the run's length */
+void pool_take(struct pool *pool, uint32_t start, uint32_t n); /* free -> allocated; the caller adjusts reservations */
+bool pool_lease_valid(const struct pool *pool, uint32_t page, uint32_t generation);
+bool pool_is_free(const struct pool *pool, uint32_t page);
+struct free_run pool_block_run(const struct pool *pool, uint32_t block); /* recomputed from the bitmap */
+struct free_run pool_join(struct free_run left, struct free_run right, uint32_t half);
+/* Frees are collected into runs: flush at the end. */
+struct pool_batch { struct pool *pool; uint32_t start, n; };
+void pool_put(struct pool_batch *batch, uint32_t page);
+void pool_flush(struct pool_batch *batch);
+
+/* ---- page.c ---- */
+
+/* A growth page on a physical page just taken: one reference (active or not), nothing committed, a new epoch. */
+uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, bool active);
+void page_settle(struct page *page); /* writer and protection follow from references (PAGE-5, SPACE-8) */
+void page_ref(struct pool *pool, uint32_t descriptor, bool active);
+void page_unref(struct pool_batch *batch, uint32_t descriptor, bool active);
+void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns); /* columns: protected until page_protect lowers it */
+void page_protect(struct pool *pool, uint32_t descriptor, uint32_t columns);
+void page_unpin(struct pool_batch *batch, uint32_t descriptor);
+/* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
+void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t columns);
+
+/* ---- space.c ---- */
+
+static inline uint32_t space_entitlement(const struct space *space) { return space->count + space->reserved + space->owed; }
+uint32_t chunks_for(uint32_t count); /* chunks of a membership of this many pages */
+static inline uint32_t chunks_available(const struct chunks *c) { return c->capacity - c->used - c->reserved; }
+/* Entries [index, index + *ret_n) are contiguous in memory: walk with it. */
+uint32_t *space_run(const struct store *store, const struct space *space, uint32_t index, uint32_t *ret_n);
+uint32_t space_entry(const struct store *store, const struct space *space, uint32_t index);
+void space_push(struct store *store, struct space *space, uint32_t entry);
+/* Forgets entries from count on; chunks become free. Pages are not touched. */
+void space_cut(struct store *store, struct space *space, uint32_t count);
+/* Maps n pages of the space's reservation at its end, and into the row. */
+void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t n, int32_t *row);
+/* Drops pages from count on: to the reservation (keep_reserved) or to available. row may be NULL. */
+void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active, bool keep_reserved, int32_t *row);
+void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier);
+uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space); /* leading pages with several references */
+uint32_t space_protected(const struct store *store, uint32_t pool, const struct space *space); /* tokens */
+uint32_t space_device(const struct store *store, uint32_t pool, uint32_t entry); /* physical id of an entry */
+uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids, uint32_t max);
+
+/* ---- row.c ---- */
+
+uint32_t row_take(struct store *store, uint32_t pool, uint32_t owner);
+void row_release(struct store *store, uint32_t pool, uint32_t row, uint32_t used); /* entries [0, used) become -1 */
+static inline int32_t *row_entries(const struct store *store, uint32_t pool, uint32_t row) {
+    return store->pool[pool].table + (size_t)row * store->row_entries;
+}
+
+/* ---- handles.c ---- */
+
+struct seq *seq_find(const struct store *store, store_seq handle);
+struct cont *cont_find(const struct store *store, store_cont handle);
+store_seq seq_handle(const struct store *store, const struct seq *seq);
+store_cont cont_handle(const struct store *store, const struct cont *cont);
+struct seq *seq_take(struct store *store);
+void seq_free(struct store *store, struct seq *seq);
+struct cont *cont_take(struct store *store);
+void cont_free(struct store *store, struct cont *cont);
+/* Of a driver: right handle, right lease, ACTIVE. */
+int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq, struct store_refusal *refusal);
+uint32_t slots_free(const struct store *store);
+uint32_t slot_take(struct store *store);
+void slot_release(struct store *store, uint32_t slot);
+void slot_pin(struct store *store, uint32_t slot);
+void slot_unpin(struct store *store, uint32_t slot);
+
+/* ---- activation: what a request comes to (activation.c), before anything changes ---- */
+
+struct activation_pool {
+    uint32_t entitlement;
+    uint32_t kept;         /* leading pages taken over from the source; a moved source drops the rest */
+    uint32_t tail_columns; /* of a tail copy, 0 = none */
+    uint32_t mapped;       /* membership after begin */
+    uint32_t fresh;        /* pages needed: entitlement - kept */
+    uint32_t freed_victims, freed; /* pages that go with the victims, and with the dropped part of a moved source too */
+};
+
+struct activation {
+    const struct store_activation *want;
+    struct cont *source;   /* NULL = root */
+    bool move;
+    struct cont *victims[STORE_MAX_RECIPE]; /* without the source */
+    uint32_t n_victims, ceiling;
+    struct activation_pool pool[STORE_MAX_POOLS];
+    uint32_t slots_needed, slots_freed;
+    uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
+    uint32_t stamp;        /* of the marks that the last count left */
+};
+
+/* Arguments, handles, states. STORE_OK, or why the request cannot be planned at all. */
+int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
+                       struct store_refusal *refusal);
+/* Needs of every pool on the joint post-state. STORE_E_ENTITLEMENT if more is to be mapped at once than is granted. */
+int activation_measure(const struct store *store, struct activation *act, struct store_refusal *refusal);
+/* STORE_OK, STORE_E_NEVER or STORE_E_SHORT; counts each need as an acquisition in the order of ACT-2. */
+int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal);
+/* Whether the victims must go at begin: too few free pages for the tail copies, or chunks for the membership. */
+bool activation_needs_victims_now(const struct store *store, const struct activation *act);
+
+/* ---- the rest ---- */
+
+/* entitle.c */
+uint32_t entitle_ceiling(const struct store *store, uint32_t pool, uint32_t ceiling_tokens); /* pages */
+uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t prompt, uint32_t ceiling_tokens);
+uint32_t entitle_cushion(const struct store *store);
+uint32_t entitle_rung(const struct store *store, uint32_t i); /* tokens; i = 0..2 */
+
+void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, struct store_slice slice, struct store_pool_view *ret_view);
+void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]);
+void seq_unpin_source(struct store *store, struct seq *seq);
+void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
+/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every full page named, the
+ * tail's tokens. */
+int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail, struct store_refusal *refusal);
+/* Releases a continuation, published or not, and its descriptor. */
+void cont_release(struct store *store, struct cont *cont);
+/* Joint release (recipes): marks the pages of cont from block `first` on and counts those that are now wholly marked. */
+uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first, uint32_t stamp);
+
+void index_init(struct index *index);
+void index_insert(struct store *store, struct cont *cont);
+void index_remove(struct store *store, struct cont *cont);
+void index_better(struct store *store, struct cont *cont); /* makes it the best of its path where it is */
+const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page);
+uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest);
+bool cont_is_better(const struct cont *a, const struct cont *b);
+/* A page that continuations share got its name: they may reach further now. */
+void index_extend(struct store *store, uint32_t page);
+
+#endif

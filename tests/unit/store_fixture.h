@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Store tests: a store in a few lines, the usual steps of a sequence, and a dump of everything observable.
+ */
+#ifndef STORE_FIXTURE_H
+#define STORE_FIXTURE_H
+
+#include "kvt.h"
+#include "store_internal.h"
+
+struct fix {
+    struct store *store;
+    void *memory;
+    struct store_refusal refusal; /* of the last call through the fixture */
+};
+
+/* 8 pages a pool, L = 8, C = 3, 8 continuations, no lease growth, no state, nothing mapped ahead. */
+struct store_config fix_config(enum geom_backend backend);
+void fix_open(struct fix *fix, const struct store_config *config);
+void fix_close(struct fix *fix); /* checks the audit first */
+bool fix_audit(struct fix *fix); /* no violation; prints them */
+
+/* Root, or from `from` at a frontier. ensure: tokens in every pool. */
+struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure);
+struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output);
+/* begin and commit; none if refused */
+store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret);
+#define FIX_LEASE 7
+
+struct store_round_item fix_item(store_seq seq); /* nothing asked */
+/* One item in all pools; STORE_NONE = not asked. Returns the code. */
+int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
+              struct store_round_result *ret);
+/* Maps and commits up to `tokens` in all pools and names all full pages by chain `salt`. */
+bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt);
+void fix_digest(uint32_t salt, uint32_t page, uint8_t ret[32]);
+/* Digest chain of n pages; pages from `turn` on belong to another chain `salt2`. */
+void fix_chain(uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n, uint8_t (*ret)[32]);
+const struct store_tail *fix_tail(uint32_t frontier); /* tokens 1, 2, ... */
+store_cont fix_retain(struct fix *fix, store_seq seq, uint32_t frontier);
+/* Root filled to `tokens` with chain `salt`, retained. */
+store_cont fix_cont(struct fix *fix, uint32_t tokens, uint32_t salt);
+store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier);
+
+struct store_seq_info fix_seq(struct fix *fix, store_seq seq);
+struct store_cont_info fix_info(struct fix *fix, store_cont cont);
+struct store_pool_stats fix_pool(struct fix *fix, uint32_t pool);
+/* Page ids as text: "0 1 4". */
+const char *fix_ids(struct fix *fix, store_seq seq, uint32_t pool);
+const char *fix_cont_ids(struct fix *fix, store_cont cont, uint32_t pool);
+const struct page *fix_page(struct fix *fix, uint32_t pool, uint32_t device);
+
+/* Everything that a caller can see and what decides about it, as text; counters of time and free pages' generations left out. */
+char *fix_dump(struct fix *fix); /* free it */
+
+#endif
