@@ -129,8 +129,9 @@ static int take_end(struct report *report, const struct report_line *line, uint3
     return 0;
 }
 
-static void take_checkpoint(struct report *report)
+static void take_checkpoint(struct report *report, uint32_t conversation)
 {
+    computed(report, conversation, 0, report->prompts->n_system);
     report->checkpoint = true;
     for (uint32_t c = 0; c < report->prompts->n_conversations; c++)
         if (report->high[c] < report->prompts->n_system)
@@ -160,7 +161,8 @@ int report_line(struct report *report, const char *text, struct report_line *ret
         r = find_names(report, name, &line);
     } else if (sscanf(text, "checkpoint %31s %u", name, &line.frontier) == 2) {
         line.kind = REPORT_CHECKPOINT;
-        take_checkpoint(report);
+        if ((r = find_names(report, name, &line)) == 0)
+            take_checkpoint(report, line.conversation);
     } else if (strncmp(text, "worker ", 7) != 0 && strncmp(text, "lost ", 5) != 0) {
         return -EPROTO;
     }
