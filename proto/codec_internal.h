@@ -97,6 +97,7 @@ void *codec_message_new(const struct codec_pass *pass, const ProtobufCMessageDes
 const struct codec_map *codec_request_map(uint16_t type);
 const struct codec_map *codec_reply_map(uint16_t type);
 extern const struct codec_map codec_reply_header_map; /* on struct msg_reply */
+extern const struct codec_map codec_empty_reply_map;  /* on struct msg_reply: the header alone, which begins every reply */
 extern const struct codec_map codec_event_map;        /* on struct kvd_event */
 
 int codec_round_load(struct codec_pass *pass, const void *pb, void *plain);

@@ -237,7 +237,7 @@ const struct codec_map codec_event_map = CODEC_TABLE(kvd__v1__event__descriptor,
 
 #define PB Kvd__V1__EmptyReply
 static const struct codec_field empty_fields[] = {HEADER};
-static const struct codec_map empty_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
+const struct codec_map codec_empty_reply_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
 #undef PB
 
 #define PB Kvd__V1__HelloReply
@@ -426,15 +426,30 @@ static const struct codec_map audit_map = CODEC_TABLE(kvd__v1__audit_reply__desc
 
 const struct codec_map *codec_reply_map(uint16_t type) {
     static const struct codec_map *const maps[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = &hello_map, [FRAME_DESCRIBE_STORE] = &describe_map, [FRAME_DESCRIBE_PLANES] = &planes_map,
-        [FRAME_PLAN] = &plan_map, [FRAME_FIND] = &find_map, [FRAME_LIST_CONTINUATIONS] = &continuations_map,
-        [FRAME_LIST_SEQUENCES] = &sequences_map, [FRAME_LIST_SESSIONS] = &sessions_map,
-        [FRAME_ACTIVATE] = &activated_map, [FRAME_ROUND] = &round_map, [FRAME_NAME_PAGES] = &empty_map,
-        [FRAME_CHECKPOINT] = &checkpointed_map, [FRAME_FINISH] = &finished_map, [FRAME_YIELD] = &yielded_map,
-        [FRAME_RELEASE] = &revision_map, [FRAME_SET_RETENTION] = &revision_map, [FRAME_OPEN_GROUP] = &group_map,
-        [FRAME_CLOSE_GROUP] = &empty_map, [FRAME_FENCE] = &empty_map, [FRAME_STATS] = &stats_map,
-        [FRAME_AUDIT] = &audit_map, [FRAME_DRAIN] = &empty_map, [FRAME_SUBSCRIBE] = &empty_map,
-        [FRAME_GOODBYE] = &empty_map,
+        [FRAME_HELLO] = &hello_map,
+        [FRAME_DESCRIBE_STORE] = &describe_map,
+        [FRAME_DESCRIBE_PLANES] = &planes_map,
+        [FRAME_PLAN] = &plan_map,
+        [FRAME_FIND] = &find_map,
+        [FRAME_LIST_CONTINUATIONS] = &continuations_map,
+        [FRAME_LIST_SEQUENCES] = &sequences_map,
+        [FRAME_LIST_SESSIONS] = &sessions_map,
+        [FRAME_ACTIVATE] = &activated_map,
+        [FRAME_ROUND] = &round_map,
+        [FRAME_NAME_PAGES] = &codec_empty_reply_map,
+        [FRAME_CHECKPOINT] = &checkpointed_map,
+        [FRAME_FINISH] = &finished_map,
+        [FRAME_YIELD] = &yielded_map,
+        [FRAME_RELEASE] = &revision_map,
+        [FRAME_SET_RETENTION] = &revision_map,
+        [FRAME_OPEN_GROUP] = &group_map,
+        [FRAME_CLOSE_GROUP] = &codec_empty_reply_map,
+        [FRAME_FENCE] = &codec_empty_reply_map,
+        [FRAME_STATS] = &stats_map,
+        [FRAME_AUDIT] = &audit_map,
+        [FRAME_DRAIN] = &codec_empty_reply_map,
+        [FRAME_SUBSCRIBE] = &codec_empty_reply_map,
+        [FRAME_GOODBYE] = &codec_empty_reply_map,
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;
 }

@@ -247,6 +247,17 @@ static void srv_2_unknown_types_are_refused(void) {
     }
 }
 
+/* SRV-2: an unknown type can be told so: the header of a reply is the same in all. */
+static void srv_2_unknown_types_can_be_refused(void) {
+    begin(FILL_SMALL);
+    struct msg_reply y = {.type = 999, .status = KVD_UNIMPLEMENTED, .message = "type 999 is unknown", .epoch = 3}, back;
+    size_t bytes;
+    KVT_OK(codec_encode_reply(&y, arena, body, SPACE, &bytes, err, sizeof err));
+    KVT_OK(codec_decode_reply(FRAME_GOODBYE, body, bytes, arena, &back, err, sizeof err));
+    KVT_EQ(back.status, KVD_UNIMPLEMENTED);
+    KVT_EQ_STR(back.message, "type 999 is unknown");
+}
+
 /* Never a byte past `space`: every space below the body's size is refused, and what follows the buffer stays. */
 static void encoders_never_pass_their_space(void) {
     begin(FILL_SMALL);
@@ -289,6 +300,74 @@ static void error_buffers_may_be_short_or_missing(void) {
     }
 }
 
+/* ---- PROTOCOL.md ------------------------------------------------------------------------------------------------ */
+
+static char page[1 << 16];
+
+static bool read_page(bool with_spaces) {
+    FILE *file = fopen(PROTOCOL_MD, "r");
+    if (!KVT_TRUE(file != NULL)) return false;
+    size_t n = fread(page, 1, sizeof page - 1, file), kept = 0;
+    fclose(file);
+    for (size_t i = 0; i < n; i++)
+        if (with_spaces || !strchr(" \n", page[i])) page[kept++] = page[i];
+    page[kept] = '\0';
+    return KVT_TRUE(n > 1000 && n < sizeof page - 1);
+}
+
+/* The tables of the page are those of the headers. */
+static void protocol_page_tables(void) {
+    char row[256];
+    KVT_NEED(read_page(true));
+#define ROW(name, code, text) \
+    snprintf(row, sizeof row, "| %d | %s | %s |\n", code, #name, text); \
+    KVT_TRUE(strstr(page, row) != NULL);
+    KVD_STATUS_LIST(ROW)
+#undef ROW
+    for (uint16_t type = FRAME_HELLO; type < FRAME_TYPE_END; type++) {
+        snprintf(row, sizeof row, "| %u | %s |", type, frame_type_name(type));
+        KVT_TRUE(strstr(page, row) != NULL);
+    }
+    static const struct { const char *what; unsigned limit; } limits[] = {
+        {"| frame | %u bytes", FRAME_LIMIT}, {"| sequences in a Round | %u |", KVD_MAX_ROUND}, {"| digests in a message | %u |", KVD_MAX_DIGESTS},
+        {"| victims of an activation | %u |", KVD_MAX_VICTIMS}, {"| candidates of a Find | %u |", KVD_MAX_CANDIDATES},
+        {"| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST}, {"| tokens of a tail | %u |", KVD_TAIL_TOKENS},
+        {"| members of a group | %u |", KVD_MAX_RANKS}, {"| pools of a store | %u |", KVD_MAX_POOLS},
+        {"| name, library, version | %u characters", KVD_NAME_BYTES - 1}, {"| sentence | %u characters", KVD_MESSAGE_BYTES - 1},
+        {"| audit text | %u characters", sizeof((struct kvd_audit *)0)->text - 1},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        char *number = row + snprintf(row, sizeof row, "%.*s", (int)strcspn(limits[i].what, "%"), limits[i].what);
+        snprintf(number, sizeof row - (size_t)(number - row), "%u%s", limits[i].limit, strchr(limits[i].what, '%') + 2);
+        KVT_HAS(page, row);
+    }
+}
+
+static void page_has_frame(const struct msg_request *q, uint64_t id) {
+    uint8_t frame[256];
+    char hex[2 * sizeof frame + 1];
+    size_t n;
+    codec_arena_reset(arena);
+    KVT_NEED(codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err) == 0);
+    frame_head_write(frame, q->type, 0, id, n);
+    for (size_t i = 0; i < FRAME_HEADER + n; i++) snprintf(hex + 2 * i, 3, "%02x", frame[i]);
+    KVT_TRUE(strstr(page, hex) != NULL);
+}
+
+/* The bytes that the page shows are those of the codec. */
+static void protocol_page_examples(void) {
+    KVT_NEED(read_page(false));
+    struct msg_request hello = {.type = FRAME_HELLO, .u.hello = {.protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine"}};
+    page_has_frame(&hello, 1);
+    struct kvd_round_item item = {
+        .sequence = {0x0000000300000002},
+        .state_frontier = KVD_UNCHANGED,
+        .pool = {{128, KVD_UNCHANGED, KVD_UNCHANGED, 192}, {KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED}},
+    };
+    struct msg_request round = {.type = FRAME_ROUND, .header = {.session = {0x0000000100000001}, .sequence = 1}, .u.round = {1, &item}};
+    page_has_frame(&round, 2);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(every_request_comes_back),
@@ -302,8 +381,11 @@ int main(int argc, char **argv) {
         KVT_CASE(sentences_are_made_printable),
         KVT_CASE(srv_2_encoder_refuses_what_the_decoder_would),
         KVT_CASE(srv_2_unknown_types_are_refused),
+        KVT_CASE(srv_2_unknown_types_can_be_refused),
         KVT_CASE(encoders_never_pass_their_space),
         KVT_CASE(error_buffers_may_be_short_or_missing),
+        KVT_CASE(protocol_page_tables),
+        KVT_CASE(protocol_page_examples),
         {0},
     };
     arena = codec_arena_new();
