@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One table of keys. libinih splits lines into section, name and value; this file counts the lines (its reader is ours), finds the key, checks
+ * the value and complains.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <ini.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum key_type { KEY_PATH, KEY_NAME, KEY_U32, KEY_U32_AUTO, KEY_U64_AUTO, KEY_BYTES, KEY_TIME, KEY_MODE, KEY_TOKEN, KEY_DEVICE, KEY_ACCESS };
+
+struct token { const char *name; uint32_t value; };
+
+struct key {
+    const char *section, *name;
+    enum key_type type;
+    size_t offset, bytes;
+    uint64_t min, max;
+    const char *value; /* default */
+    const struct token *tokens;
+    const char *doc;
+};
+
+#define FIELD(f) offsetof(struct config, f), sizeof(((struct config *)0)->f)
+#define MAX32 (UINT32_MAX - 1)
+#define MAX_BYTES (UINT64_C(1) << 50)
+#define SECOND UINT64_C(1000000000)
+
+static const struct token levels[] = { { "error", LOG_ERROR }, { "warning", LOG_WARNING }, { "notice", LOG_NOTICE },
+                                       { "info", LOG_INFO }, { "debug", LOG_DEBUG }, { 0 } };
+static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8", KVD_STORAGE_INT8 }, { "fp8", KVD_STORAGE_FP8 },
+                                         { "nvfp4", KVD_STORAGE_NVFP4 }, { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
+static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
+static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
+static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
+
+static const struct key keys[] = {
+    { "kvd", "socket", KEY_PATH, FIELD(socket), 0, 0, "/run/kvd/kvd.sock", NULL,
+      "Absolute path of the socket. PATH.lock beside it is held while the daemon runs." },
+    { "kvd", "store", KEY_NAME, FIELD(store), 0, 0, "main", NULL, "Name of the store, shown to clients." },
+    { "kvd", "group", KEY_NAME, FIELD(group), 0, 0, "", NULL,
+      "Group of the socket and of shared memory. Empty: the daemon's own group." },
+    { "kvd", "socket_mode", KEY_MODE, FIELD(socket_mode), 0, 0777, "0660", NULL, "Permissions of the socket (octal)." },
+    { "kvd", "shm_mode", KEY_MODE, FIELD(shm_mode), 0600, 0666, "0660", NULL,
+      "Permissions of the shared memory of host devices (octal). Whoever may open it can read and write KV." },
+    { "kvd", "log_level", KEY_TOKEN, FIELD(log_level), 0, 0, "info", levels, "How much goes to stderr." },
+
+    { "devices", "device.0", KEY_DEVICE, FIELD(device[0]), 0, 0, "host:0", NULL,
+      "Devices in rank order: device.0, device.1, ... up to device.7, each host:N (shared memory, no GPU) or cuda:N. Several\n"
+      "devices hold one tensor-parallel model: every rank has kv_heads / devices heads of every layer." },
+    { "devices", "memory", KEY_BYTES, FIELD(memory), 1 << 20, MAX_BYTES, "1GiB", NULL,
+      "Bytes that each host device claims to have. CUDA devices know theirs." },
+
+    { "model", "layers", KEY_U32, FIELD(layers), 1, 4096, "4", NULL, "Layers with full attention." },
+    { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL, "KV heads of a layer, over all devices." },
+    { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL, "Elements of a head. Quantized profiles need 256." },
+    { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", profiles, "How K and V are stored." },
+    { "model", "arrangement", KEY_TOKEN, FIELD(arrangement), 0, 0, "record", arrangements,
+      "dense: every plane on its own. record: the planes of a layer side by side in each page, which moves faster." },
+    { "model", "max_context", KEY_U32, FIELD(max_context), 1, 1u << 28, "8192", NULL, "Longest sequence, in tokens (S)." },
+    { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65536, "8", NULL, "Active sequences at once (C)." },
+
+    { "backend", "kind", KEY_TOKEN, FIELD(backend), 0, 0, "off", backends,
+      "Speculative backend. mtp adds a pool for the draft heads, dflash one for the draft's full-attention layers." },
+    { "backend", "draft_window", KEY_U32, FIELD(draft_window), 1, 1024, "4", NULL,
+      "Draft window in tokens (K); at most 15 with mtp. Unused when kind is off." },
+    { "backend", "widest_verify", KEY_U32, FIELD(widest_verify), 1, 1024, "16", NULL,
+      "Widest verify in tokens; part of the cushion of a growing lease." },
+    { "backend", "layers", KEY_U32_AUTO, FIELD(draft_layers), 0, 4096, "auto", NULL,
+      "Layers of the draft pool. auto: 1. With dflash 0 means that there is no such pool." },
+    { "backend", "kv_heads", KEY_U32_AUTO, FIELD(draft_kv_heads), 1, 4096, "auto", NULL,
+      "KV heads of the draft pool. auto: as the model with mtp, 8 with dflash." },
+    { "backend", "head_dim", KEY_U32_AUTO, FIELD(draft_head_dim), 1, 4096, "auto", NULL,
+      "Elements of a head of the draft pool. auto: as the model with mtp, 128 with dflash." },
+
+    { "capacity", "tokens", KEY_U64_AUTO, FIELD(capacity_tokens), 1, UINT64_C(1) << 40, "auto", NULL,
+      "Capacity in tokens, at least max_context. auto: what the free memory of the smallest device allows." },
+    { "capacity", "headroom", KEY_BYTES, FIELD(headroom), 0, MAX_BYTES, "64MiB", NULL, "Device memory that auto leaves alone." },
+    { "capacity", "state_bytes", KEY_BYTES, FIELD(state_bytes), 0, MAX_BYTES, "0", NULL,
+      "Bytes of one state image on each device, for models whose frontier is more than KV. 0: none." },
+    { "capacity", "state_slots", KEY_U32_AUTO, FIELD(state_slots), 1, 1u << 20, "auto", NULL,
+      "State images that a device holds, at least max_concurrency. auto: twice that." },
+    { "capacity", "persistent_bytes", KEY_BYTES, FIELD(persistent_bytes), 0, MAX_BYTES, "0", NULL,
+      "Other fixed state of the engine on each device: counted by auto, not allocated here." },
+    { "capacity", "workspace_bytes", KEY_BYTES, FIELD(workspace_bytes), 0, MAX_BYTES, "0", NULL,
+      "Workspace that the engine needs on each device: counted, not allocated here." },
+    { "capacity", "graph_bytes", KEY_BYTES, FIELD(graph_bytes), 0, MAX_BYTES, "0", NULL,
+      "What CUDA graphs of the engine need on each device: counted, not allocated here." },
+
+    { "lease", "growth", KEY_TOKEN, FIELD(lease_growth), 0, 0, "no", yes_no,
+      "no: an activation guarantees the whole output budget. yes: a window at a time, extended at round boundaries." },
+    { "lease", "window", KEY_U32, FIELD(lease_window), 64, 1u << 28, "4096", NULL, "Window of a growing lease, in tokens." },
+    { "lease", "prefill_chunk", KEY_U32, FIELD(prefill_chunk), 1, 1u << 28, "4096", NULL,
+      "Prefill chunk of the engines, in tokens; the window is at least this." },
+    { "lease", "map_ahead", KEY_U32, FIELD(map_ahead), 0, 4096, "4", NULL,
+      "Pages that a round maps ahead of need, so that a decoding sequence seldom has to ask." },
+
+    { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL, "Sessions at once." },
+    { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL, "Connections at once." },
+    { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL, "Continuations that the store keeps." },
+    { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
+      "Active sequences that one session may own. auto: max_concurrency." },
+    { "limits", "message_queue", KEY_BYTES, FIELD(message_queue), 65536, 64u << 20, "256KiB", NULL,
+      "Unsent bytes at which a connection is no longer read from. At four times that it is closed." },
+    { "limits", "event_queue", KEY_U32, FIELD(event_queue), 1, 65536, "256", NULL,
+      "Events kept for a subscriber that does not read; older ones are dropped and counted." },
+    { "limits", "handshake_timeout", KEY_TIME, FIELD(handshake_timeout), SECOND / 100, 3600 * SECOND, "5s", NULL,
+      "Time for Hello on a new connection, and for the rest of a frame once it has begun." },
+    { "limits", "stall_timeout", KEY_TIME, FIELD(stall_timeout), SECOND / 100, 3600 * SECOND, "30s", NULL,
+      "Time that a client may leave its answers unread." },
+    { "limits", "low_water", KEY_U32, FIELD(low_water), 0, 100, "5", NULL,
+      "Percent of a pool: when less is available, subscribers are told (pressure)." },
+    { "limits", "high_water", KEY_U32, FIELD(high_water), 0, 100, "10", NULL,
+      "Percent of a pool: when more is available again, subscribers are told that the pressure is over." },
+
+    { "access", "observer", KEY_ACCESS, FIELD(access[0]), 0, 0, "*", NULL,
+      "Who may take which role: *, uid:USER, gid:GROUP, several with blanks between. Root and the daemon's own user may\n"
+      "take every role. Observers look; they get no handle to KV." },
+    { "access", "worker", KEY_ACCESS, FIELD(access[1]), 0, 0, "", NULL, "Workers map KV and drive the sequences leased to them." },
+    { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL,
+      "Schedulers activate, release and fence." },
+    { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
+};
+#define N_KEYS (sizeof keys / sizeof *keys)
+
+/* ---- values ------------------------------------------------------------------------------- */
+
+static int fail(char *err, size_t bytes, const char *sentence) {
+    snprintf(err, bytes, "%s", sentence);
+    return 1;
+}
+
+static int set_text(const struct key *key, char *field, const char *value, char *err, size_t err_bytes) {
+    if (strlen(value) >= key->bytes) {
+        snprintf(err, err_bytes, "is %zu characters long; at most %zu fit", strlen(value), key->bytes - 1);
+        return 1;
+    }
+    if (key->type == KEY_PATH && value[0] != '/') return fail(err, err_bytes, "is not an absolute path; begin it with /");
+    if (key->type == KEY_NAME && strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != strlen(value))
+        return fail(err, err_bytes, "has a character that a name may not have; use letters, digits, and . _ : -");
+    memset(field, 0, key->bytes);
+    memcpy(field, value, strlen(value));
+    return 0;
+}
+
+static int set_token(const struct key *key, void *field, const char *value, char *err, size_t err_bytes) {
+    int n = snprintf(err, err_bytes, "is none of");
+    for (const struct token *t = key->tokens; t->name; t++) {
+        if (strcmp(t->name, value) == 0) {
+            memcpy(field, &t->value, sizeof t->value);
+            return 0;
+        }
+        if (n > 0 && (size_t)n < err_bytes) n += snprintf(err + n, err_bytes - (size_t)n, " %s", t->name);
+    }
+    return 1;
+}
+
+static int number_of(const struct key *key, const char *value, uint64_t *ret_number, char *err, size_t err_bytes) {
+    if (key->type == KEY_BYTES) return config_value_bytes(value, ret_number, err, err_bytes);
+    if (key->type == KEY_TIME) return config_value_duration(value, ret_number, err, err_bytes);
+    if (key->type == KEY_MODE)
+        return config_value_number(value, 8, ret_number) ? fail(err, err_bytes, "is not an octal mode such as 0660") : 0;
+    if (config_value_number(value, 10, ret_number))
+        return fail(err, err_bytes, key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
+    return 0;
+}
+
+static int set_number(const struct key *key, void *field, const char *value, char *err, size_t err_bytes) {
+    uint64_t number;
+    bool may_auto = key->type == KEY_U32_AUTO || key->type == KEY_U64_AUTO;
+    if (may_auto && strcmp(value, "auto") == 0) {
+        memset(field, 0xff, key->bytes);
+        return 0;
+    }
+    if (number_of(key, value, &number, err, err_bytes)) return 1;
+    if (number < key->min || number > key->max) {
+        if (key->type == KEY_MODE)
+            snprintf(err, err_bytes, "is outside %04o to %04o", (unsigned)key->min, (unsigned)key->max);
+        else if (key->type == KEY_TIME)
+            snprintf(err, err_bytes, "is outside %" PRIu64 "ms to %" PRIu64 "ms", key->min / 1000000, key->max / 1000000);
+        else snprintf(err, err_bytes, "is outside %" PRIu64 " to %" PRIu64, key->min, key->max);
+        return 1;
+    }
+    uint32_t narrow = (uint32_t)number;
+    memcpy(field, key->bytes == 8 ? (const void *)&number : &narrow, key->bytes);
+    return 0;
+}
+
+static int set_value(const struct key *key, struct config *config, const char *value, char *err, size_t err_bytes) {
+    void *field = (char *)config + key->offset;
+    struct config_device device;
+    struct config_access access;
+    switch (key->type) {
+    case KEY_PATH: case KEY_NAME: return set_text(key, field, value, err, err_bytes);
+    case KEY_TOKEN: return set_token(key, field, value, err, err_bytes);
+    case KEY_DEVICE:
+        if (config_value_device(value, &device, err, err_bytes)) return 1;
+        memcpy(field, &device, sizeof device);
+        return 0;
+    case KEY_ACCESS:
+        if (config_value_access(value, &access, err, err_bytes)) return 1;
+        memcpy(field, &access, sizeof access);
+        return 0;
+    case KEY_U32: case KEY_U32_AUTO: case KEY_U64_AUTO: case KEY_BYTES: case KEY_TIME: case KEY_MODE: break;
+    }
+    return set_number(key, field, value, err, err_bytes);
+}
+
+void config_defaults(struct config *ret_config) {
+    char err[256];
+    memset(ret_config, 0, sizeof *ret_config);
+    for (size_t i = 0; i < N_KEYS; i++) (void)set_value(&keys[i], ret_config, keys[i].value, err, sizeof err);
+    ret_config->n_devices = 1;
+}
+
+/* ---- the file ------------------------------------------------------------------------------ */
+
+struct parse {
+    const char *name;       /* of the file */
+    FILE *file;
+    const char *text;       /* or a string */
+    int line, long_line;
+    struct config *config;
+    int seen[N_KEYS];       /* line of each key */
+    int device_line[KVD_MAX_RANKS];
+    char *err;
+    size_t err_bytes, err_used;
+    unsigned complaints;
+};
+
+static void complain(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void complain(struct parse *p, int line, const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    int n = line ? snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s:%d: %s", p->complaints ? "\n" : "", p->name, line, text)
+                 : snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s: %s", p->complaints ? "\n" : "", p->name, text);
+    if (n > 0) p->err_used += (size_t)n < p->err_bytes - p->err_used ? (size_t)n : p->err_bytes - p->err_used - 1;
+    p->complaints++;
+}
+
+static char *next_line(char *line, int bytes, struct parse *p) {
+    if (p->file) return fgets(line, bytes, p->file);
+    if (!*p->text) return NULL;
+    size_t n = strcspn(p->text, "\n");
+    n += p->text[n] == '\n';
+    if (n >= (size_t)bytes) n = (size_t)bytes - 1;
+    memcpy(line, p->text, n);
+    line[n] = 0;
+    p->text += n;
+    return line;
+}
+
+/* libinih cuts long lines in silence: say so, and skip the rest of them. */
+static char *read_line(char *line, int bytes, void *user) {
+    struct parse *p = user;
+    char rest[256];
+    if (!next_line(line, bytes, p)) return NULL;
+    p->line++;
+    if (strchr(line, '\n') || (int)strlen(line) < bytes - 1) return line;
+    complain(p, p->line, "the line is longer than %d characters; shorten it", bytes - 2);
+    while (next_line(rest, sizeof rest, p) && !strchr(rest, '\n')) continue;
+    line[0] = ';';
+    return line;
+}
+
+static const struct key *find_key(const char *section, const char *name, bool *ret_section) {
+    *ret_section = false;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if (strcmp(keys[i].section, section) != 0) continue;
+        *ret_section = true;
+        if (strcmp(keys[i].name, name) == 0) return &keys[i];
+    }
+    return NULL;
+}
+
+static int take_device(struct parse *p, const char *name, const char *value) {
+    char err[256];
+    unsigned rank = (unsigned)(name[7] - '0');
+    if (rank >= KVD_MAX_RANKS || name[8]) {
+        complain(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS, KVD_MAX_RANKS - 1);
+        return 1;
+    }
+    if (p->device_line[rank]) complain(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
+    else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
+        complain(p, p->line, "%s: \"%s\" %s", name, value, err);
+    p->device_line[rank] = p->line;
+    return 1;
+}
+
+static int take(void *user, const char *section, const char *name, const char *value) {
+    struct parse *p = user;
+    char err[256];
+    bool known;
+    if (strcmp(section, "devices") == 0 && strncmp(name, "device.", 7) == 0) return take_device(p, name, value);
+    const struct key *key = find_key(section, name, &known);
+    if (!key) {
+        if (!*section) complain(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
+        else if (!known) complain(p, p->line, "there is no section [%s]; kvd --help-config lists all", section);
+        else complain(p, p->line, "section [%s] has no key \"%s\"; kvd --help-config lists all", section, name);
+        return 1;
+    }
+    int *seen = &p->seen[key - keys];
+    if (*seen) complain(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
+    else if (set_value(key, p->config, value, err, sizeof err)) complain(p, p->line, "%s: \"%s\" %s", name, value, err);
+    *seen = p->line;
+    return 1;
+}
+
+static int line_of(const struct parse *p, const char *section, const char *name) {
+    bool known;
+    const struct key *key = find_key(section, name, &known);
+    return key ? p->seen[key - keys] : 0;
+}
+
+/* What one value says about another. Line 0 where the culprit is a default. */
+static void check_together(struct parse *p) {
+    struct config *c = p->config;
+    uint32_t n = 0;
+    while (n < KVD_MAX_RANKS && p->device_line[n]) n++;
+    for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
+        if (p->device_line[i]) {
+            complain(p, p->device_line[i], "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
+            break;
+        }
+    c->n_devices = n ? n : 1;
+    if (c->kv_heads % c->n_devices)
+        complain(p, line_of(p, "model", "kv_heads"), "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads,
+                 c->n_devices);
+    if (c->profile != KVD_STORAGE_BF16 && c->head_dim != 256)
+        complain(p, line_of(p, "model", "head_dim"), "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
+                 geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
+    if (c->backend == GEOM_MTP && c->draft_window > 15)
+        complain(p, line_of(p, "backend", "draft_window"), "draft_window: mtp allows 1 to 15, not %u", c->draft_window);
+    if (c->backend == GEOM_MTP && c->draft_layers == 0)
+        complain(p, line_of(p, "backend", "layers"), "layers: an mtp pool has at least one layer; use kind = off for none");
+    if (c->low_water > c->high_water)
+        complain(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it", c->low_water, c->high_water);
+    if (c->capacity_tokens != CONFIG_AUTO64 && c->capacity_tokens < c->max_context)
+        complain(p, line_of(p, "capacity", "tokens"), "tokens: %" PRIu64 " are fewer than max_context = %u; raise it", c->capacity_tokens,
+                 c->max_context);
+    if (c->state_slots != CONFIG_AUTO32 && c->state_slots < c->max_concurrency)
+        complain(p, line_of(p, "capacity", "state_slots"), "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots,
+                 c->max_concurrency);
+}
+
+static int parse(struct parse *p, struct config *ret_config) {
+    struct config config;
+    config_defaults(&config);
+    p->config = &config;
+    if (p->err_bytes) p->err[0] = 0;
+    int bad = ini_parse_stream(read_line, p, take, p);
+    if (bad > 0) complain(p, bad, "is neither a [section], a name = value, nor a comment");
+    if (!p->complaints) check_together(p);
+    if (p->complaints) return 1;
+    *ret_config = config;
+    return 0;
+}
+
+int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {
+    struct parse p = { .name = name, .text = text, .err = err, .err_bytes = err_bytes };
+    return parse(&p, ret_config);
+}
+
+int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes) {
+    struct parse p = { .name = path, .file = fopen(path, "re"), .err = err, .err_bytes = err_bytes };
+    if (!p.file) {
+        snprintf(err, err_bytes, "%s: %s; name the configuration with --config FILE", path, strerror(errno));
+        return 1;
+    }
+    int r = parse(&p, ret_config);
+    fclose(p.file);
+    return r;
+}
+
+/* ---- help ---------------------------------------------------------------------------------- */
+
+static void print_doc(FILE *out, const struct key *key) {
+    fputs("# ", out);
+    for (const char *c = key->doc; *c; c++) fputs(*c == '\n' ? "\n# " : (char[]){ *c, 0 }, out);
+    if (key->type == KEY_TOKEN) {
+        fputs("\n# One of:", out);
+        for (const struct token *t = key->tokens; t->name; t++) fprintf(out, " %s", t->name);
+    } else if (key->type == KEY_U32 || key->type == KEY_U32_AUTO || key->type == KEY_U64_AUTO) {
+        fprintf(out, "\n# %s%" PRIu64 " to %" PRIu64, key->type == KEY_U32 ? "" : "auto, or ", key->min, key->max);
+    }
+    fputc('\n', out);
+}
+
+void config_print_help(FILE *out) {
+    const char *section = "";
+    fputs("# Configuration of kvd. Every key is shown with its default; a line that begins with # or ; is a comment.\n"
+          "# Bytes take KiB, MiB, GiB and TiB; times take ms, s and min.\n", out);
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if (strcmp(section, keys[i].section) != 0) fprintf(out, "\n[%s]\n", keys[i].section);
+        section = keys[i].section;
+        print_doc(out, &keys[i]);
+        fprintf(out, "#%s =%s%s\n", keys[i].name, *keys[i].value ? " " : "", keys[i].value);
+    }
+}

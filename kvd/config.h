@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Configuration: an INI file, every key described by one table that drives parsing, checking and `kvd --help-config`.
+ *
+ * Errors are sentences "file:line: what is wrong; what to change", all of them at once, so that a file is mended in one go.
+ */
+#ifndef KVD_CONFIG_H
+#define KVD_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "geometry.h"
+#include "kvd_types.h"
+#include "log.h"
+
+#define CONFIG_AUTO32 UINT32_MAX
+#define CONFIG_AUTO64 UINT64_MAX
+#define CONFIG_ACCESS_ENTRIES 16
+
+/* Who may take a role: any of the entries. The daemon's own user and root always may. */
+struct config_access {
+    uint32_t n;
+    struct { enum { ACCESS_ALL, ACCESS_UID, ACCESS_GID } kind; uint32_t id; } entry[CONFIG_ACCESS_ENTRIES];
+};
+
+struct config {
+    /* [kvd] */
+    char socket[96]; /* leaves room for a private name beside it in sun_path */
+    char store[KVD_NAME_BYTES];
+    char group[KVD_NAME_BYTES]; /* "": leave the group as it is */
+    uint32_t socket_mode, shm_mode;
+    uint32_t log_level; /* enum log_level */
+    /* [devices] */
+    uint32_t n_devices;
+    struct config_device { uint32_t kind /* enum device_kind */, index; } device[KVD_MAX_RANKS];
+    uint64_t memory; /* bytes that a host device claims to have */
+    /* [model] */
+    uint32_t layers, kv_heads, head_dim, profile /* enum kvd_storage */, arrangement /* enum geom_arrangement */;
+    uint32_t max_context, max_concurrency;
+    /* [backend] */
+    uint32_t backend /* enum geom_backend */, draft_window, widest_verify;
+    uint32_t draft_layers, draft_kv_heads, draft_head_dim; /* CONFIG_AUTO32: what the backend implies */
+    /* [capacity] */
+    uint64_t capacity_tokens; /* CONFIG_AUTO64 */
+    uint64_t headroom, state_bytes, persistent_bytes, workspace_bytes, graph_bytes;
+    uint32_t state_slots; /* CONFIG_AUTO32 */
+    /* [lease] */
+    uint32_t lease_growth; /* 0, 1 */
+    uint32_t lease_window, prefill_chunk, map_ahead;
+    /* [limits] */
+    uint32_t sessions, connections, continuations, sequences_per_session, event_queue;
+    uint64_t message_queue;
+    uint64_t handshake_timeout, stall_timeout; /* ns */
+    uint32_t low_water, high_water;            /* percent of a pool that is available */
+    /* [access], by enum kvd_role - 1 */
+    struct config_access access[4];
+};
+
+/* The defaults of the table. */
+void config_defaults(struct config *ret_config);
+/* Reads a file on top of the defaults. 0, or 1 with every complaint in err, a line each. */
+int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes);
+/* The same from a string; name stands for the file in complaints. */
+int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes);
+/* The commented default configuration, from the table. */
+void config_print_help(FILE *out);
+
+/* config_value.c: values of the table's types. 0, or 1 with a sentence that begins with what is expected. */
+int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes);    /* 4096, 64KiB, 2MiB, 1GiB */
+int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes);    /* 250ms, 5s, 1min */
+int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes);
+int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes);
+int config_value_number(const char *text, unsigned base, uint64_t *ret_value); /* 0, 1 = not a number that fits */
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "device.h"
+
+int config_value_number(const char *text, unsigned base, uint64_t *ret_value) {
+    char *end;
+    if (!isxdigit((unsigned char)*text)) return 1; /* no sign, no blank, no empty value */
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, (int)base);
+    if (errno || end == text || *end) return 1;
+    *ret_value = v;
+    return 0;
+}
+
+struct unit { const char *name; uint64_t factor; };
+
+/* A number with a unit of the list. */
+static int with_unit(const char *text, const struct unit *units, bool bare, uint64_t *ret_value) {
+    size_t digits = strspn(text, "0123456789");
+    char number[24];
+    uint64_t value, factor = 0;
+    if (digits == 0 || digits >= sizeof number) return 1;
+    memcpy(number, text, digits);
+    number[digits] = 0;
+    if (config_value_number(number, 10, &value)) return 1;
+    text += digits;
+    while (*text == ' ') text++;
+    if (!*text && (bare || value == 0)) factor = 1;
+    for (; units->name && !factor; units++)
+        if (strcmp(text, units->name) == 0) factor = units->factor;
+    return !factor || __builtin_mul_overflow(value, factor, ret_value);
+}
+
+int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes) {
+    static const struct unit units[] = { { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 },
+                                         { "TiB", UINT64_C(1) << 40 }, { 0 } };
+    uint64_t value;
+    if (with_unit(text, units, true, &value)) {
+        snprintf(err, err_bytes, "is not a number of bytes; write for example 4096, 64KiB, 512MiB or 20GiB");
+        return 1;
+    }
+    *ret_value = value;
+    return 0;
+}
+
+int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes) {
+    static const struct unit units[] = { { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 } };
+    uint64_t value;
+    if (with_unit(text, units, false, &value)) {
+        snprintf(err, err_bytes, "is not a time; write for example 250ms, 5s or 2min");
+        return 1;
+    }
+    *ret_ns = value;
+    return 0;
+}
+
+int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes) {
+    uint64_t index;
+    uint32_t kind = strncmp(text, "cuda:", 5) == 0 ? DEVICE_CUDA : DEVICE_HOST;
+    if ((kind == DEVICE_HOST && strncmp(text, "host:", 5) != 0) || config_value_number(text + 5, 10, &index) || index > 255) {
+        snprintf(err, err_bytes, "is not a device; write host:0 or cuda:0, with a number up to 255");
+        return 1;
+    }
+    *ret_device = (struct config_device){ .kind = kind, .index = (uint32_t)index };
+    return 0;
+}
+
+static int access_id(const char *text, bool user, uint32_t *ret_id) {
+    uint64_t id;
+    if (!config_value_number(text, 10, &id)) {
+        if (id >= UINT32_MAX) return 1;
+        *ret_id = (uint32_t)id;
+        return 0;
+    }
+    const struct passwd *p = user ? getpwnam(text) : NULL;
+    const struct group *g = user ? NULL : getgrnam(text);
+    if (!p && !g) return 1;
+    *ret_id = p ? p->pw_uid : g->gr_gid;
+    return 0;
+}
+
+int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes) {
+    struct config_access access = { 0 };
+    char copy[256], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *word = strtok_r(copy, " ,\t", &save); word; word = strtok_r(NULL, " ,\t", &save)) {
+        bool uid = strncmp(word, "uid:", 4) == 0, gid = strncmp(word, "gid:", 4) == 0, all = strcmp(word, "*") == 0;
+        uint32_t id = 0;
+        if ((!uid && !gid && !all) || (!all && access_id(word + 4, uid, &id))) {
+            snprintf(err, err_bytes, "has \"%.64s\", which is neither * nor uid:USER nor gid:GROUP of this machine", word);
+            return 1;
+        }
+        if (access.n == CONFIG_ACCESS_ENTRIES) {
+            snprintf(err, err_bytes, "has more than %d entries; use a group", CONFIG_ACCESS_ENTRIES);
+            return 1;
+        }
+        access.entry[access.n].kind = all ? ACCESS_ALL : uid ? ACCESS_UID : ACCESS_GID;
+        access.entry[access.n++].id = id;
+    }
+    *ret_access = access;
+    return 0;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bytes to frames and back. One receive is always posted, for as much as fits; every whole frame in the buffer is served in the callback that
+ * brought it, and what they answer leaves in one send. A client that does not read its answers is not read from; past four times the limit, or
+ * past its time, it is closed.
+ */
+#include "connection.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static struct connection *of(struct link *link) { return (struct connection *)link; }
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
+    if (b->n + n > b->room) {
+        size_t room = b->room ? b->room : 4096;
+        while (room < b->n + n) room *= 2;
+        uint8_t *grown = realloc(b->bytes, room);
+        if (!grown) return false;
+        b->bytes = grown;
+        b->room = room;
+    }
+    memcpy(b->bytes + b->n, bytes, n);
+    b->n += n;
+    return true;
+}
+
+static size_t unsent(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
+
+/* Under the lock: moves what is pending into flight. True: the caller sends it after unlocking. */
+static bool take_off(struct connection *c) {
+    if (c->busy || c->corked || c->closing || !c->pending.n) return false;
+    struct buffer empty = c->flight;
+    c->flight = c->pending;
+    c->pending = empty;
+    c->pending.n = 0;
+    c->sent = 0;
+    c->busy = true;
+    link_ref(&c->link);
+    return true;
+}
+
+static void send_rest(struct connection *c) {
+    nng_iov iov = { .iov_buf = c->flight.bytes + c->sent, .iov_len = c->flight.n - c->sent };
+    nng_aio_set_iov(c->sending, 1, &iov);
+    nng_stream_send(c->stream, c->sending);
+}
+
+static void arm_receive(struct connection *c) {
+    nng_iov iov = { .iov_buf = c->in + c->have, .iov_len = sizeof c->in - c->have };
+    nng_aio_set_iov(c->receiving, 1, &iov);
+    nng_stream_recv(c->stream, c->receiving);
+}
+
+/* Buffers that one long answer made large are not kept. */
+static void shrink(struct buffer *b) {
+    if (b->room <= 65536) return;
+    free(b->bytes);
+    *b = (struct buffer){ 0 };
+}
+
+/* What is to be done after a send, decided under the lock. */
+struct after { bool send, resume, drained; };
+
+static struct after account(struct connection *c, int error) {
+    size_t limit = atomic_load(&c->listener->queue_limit);
+    struct after after = { 0 };
+    pthread_mutex_lock(&c->lock);
+    c->sent += error ? 0 : nng_aio_count(c->sending);
+    if (!error && !c->closing && c->sent < c->flight.n) {
+        link_ref(&c->link);
+        after.send = true;
+    } else {
+        c->busy = false;
+        c->sent = c->flight.n = 0;
+        shrink(&c->flight);
+        after.send = !error && take_off(c);
+    }
+    if (!error && !c->closing && unsent(c) <= limit / 2) {
+        after.resume = c->paused;
+        after.drained = c->refused;
+        c->paused = c->refused = false;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return after;
+}
+
+static void on_sent(void *argument) {
+    struct connection *c = argument;
+    int error = nng_aio_result(c->sending);
+    struct after after = account(c, error);
+    if (after.send) send_rest(c);
+    if (after.resume) {
+        atomic_store(&c->stalled_since, 0);
+        arm_receive(c);
+    }
+    if (error) connection_close(c);
+    if (after.drained) service_link_drained(c->listener->service, &c->link);
+    link_unref(&c->link);
+}
+
+static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
+    struct connection *c = of(link);
+    size_t limit = atomic_load(&c->listener->queue_limit);
+    bool send = false, close = false, taken = false;
+    pthread_mutex_lock(&c->lock);
+    if (event && unsent(c) + bytes > limit) {
+        c->refused = true; /* there is a send in flight: its end tells when to try again */
+    } else if (!c->closing) {
+        taken = unsent(c) + bytes <= 4 * limit && append(&c->pending, frame, bytes);
+        close = !taken && !event;
+        send = taken && take_off(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (send) send_rest(c);
+    if (close) {
+        LOG(LOG_WARNING, "a client (pid %llu) does not read its answers: closed", (unsigned long long)link->peer.pid);
+        connection_close(c);
+    }
+    return taken || !event;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------- */
+
+/* Serves every whole frame of the buffer and keeps the rest. False: close. */
+static bool serve(struct connection *c) {
+    struct frame_head head;
+    size_t at = 0;
+    int error = 0;
+    while (!(error = frame_head_read(c->in + at, c->have - at, &head))) {
+        size_t bytes = (size_t)head.length + 4;
+        if (bytes > c->have - at) break;
+        if (!service_serve(c->listener->service, &c->link, c->in + at, bytes)) return false;
+        at += bytes;
+    }
+    if (error == FRAME_E_LENGTH) {
+        LOG(LOG_WARNING, "a client (pid %llu) sent what is no frame: closed", (unsigned long long)c->link.peer.pid);
+        return false;
+    }
+    if (at) memmove(c->in, c->in + at, c->have - at);
+    c->have -= at;
+    uint64_t since = atomic_load(&c->partial_since);
+    if (!c->have) atomic_store(&c->partial_since, 0);
+    else if (at || !since) atomic_store(&c->partial_since, clock_ns());
+    return true;
+}
+
+static void on_received(void *argument) {
+    struct connection *c = argument;
+    if (nng_aio_result(c->receiving)) {
+        connection_close(c);
+        connection_end(c);
+        return;
+    }
+    c->have += nng_aio_count(c->receiving);
+    pthread_mutex_lock(&c->lock);
+    c->corked = true; /* what is answered here leaves together */
+    pthread_mutex_unlock(&c->lock);
+    bool fine = serve(c);
+    pthread_mutex_lock(&c->lock);
+    c->corked = false;
+    bool send = take_off(c);
+    bool slow = fine && !c->closing && unsent(c) > atomic_load(&c->listener->queue_limit);
+    if (slow) {
+        c->paused = true;
+        atomic_store(&c->stalled_since, clock_ns());
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (send) send_rest(c);
+    if (!fine) {
+        connection_close(c);
+        connection_end(c);
+    } else if (!slow) {
+        arm_receive(c);
+    }
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+static void close_link(struct link *link) { connection_close(of(link)); }
+static void release(struct link *link) { listener_bury(of(link)->listener, of(link)); }
+static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
+
+void connection_close(struct connection *c) {
+    pthread_mutex_lock(&c->lock);
+    bool first = !c->closing, paused = c->paused;
+    c->closing = true;
+    c->paused = false;
+    pthread_mutex_unlock(&c->lock);
+    if (!first) return;
+    nng_stream_close(c->stream);
+    if (paused) listener_bury(c->listener, c); /* no receive is posted that would end the chain */
+}
+
+void connection_end(struct connection *c) {
+    if (c->ended) return;
+    c->ended = true;
+    service_link_closed(c->listener->service, &c->link);
+    link_unref(&c->link);
+}
+
+static bool identify(nng_stream *stream, struct peer *ret_peer) {
+    struct peer peer = { .pidfd = -1 };
+    if (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &peer.uid) || nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_GID, &peer.gid) ||
+        nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_PID, &peer.pid))
+        return false;
+    peer.pidfd = (int)syscall(SYS_pidfd_open, (pid_t)peer.pid, 0); /* close-on-exec by itself */
+    if (peer.pidfd < 0 && errno != ESRCH) LOG(LOG_WARNING, "process %llu cannot be watched: %m", (unsigned long long)peer.pid);
+    *ret_peer = peer;
+    return peer.pidfd >= 0;
+}
+
+void connection_new(struct listener *l, nng_stream *stream) {
+    struct connection *c = malloc(sizeof *c);
+    struct peer peer = { .pidfd = -1 };
+    if (!c) { /* rare enough to free here: no aio was ever started on it */
+        nng_stream_free(stream);
+        return;
+    }
+    memset(c, 0, offsetof(struct connection, in));
+    bool known = identify(stream, &peer);
+    service_link_init(&c->link, &ops, &peer);
+    c->listener = l;
+    c->stream = stream;
+    c->opened_ns = clock_ns();
+    pthread_mutex_init(&c->lock, NULL);
+    bool ready = !nng_aio_alloc(&c->receiving, on_received, c) && !nng_aio_alloc(&c->sending, on_sent, c);
+    pthread_mutex_lock(&l->lock);
+    c->next = l->all;
+    if (l->all) l->all->previous = c;
+    l->all = c;
+    uint32_t count = ++l->count;
+    pthread_mutex_unlock(&l->lock);
+    if (count > atomic_load(&l->limit))
+        LOG(LOG_WARNING, "more than %u connections: a new one (pid %llu) is closed; raise connections = in section [limits]", atomic_load(&l->limit),
+            (unsigned long long)peer.pid);
+    if (known && ready && count <= atomic_load(&l->limit) && !atomic_load(&l->closing)) {
+        arm_receive(c);
+        return;
+    }
+    c->closing = true;
+    nng_stream_close(stream);
+    connection_end(c);
+}
+
+void connection_free(struct connection *c) {
+    if (c->receiving) nng_aio_stop(c->receiving);
+    if (c->sending) nng_aio_stop(c->sending);
+    nng_stream_free(c->stream);
+    nng_aio_free(c->receiving);
+    nng_aio_free(c->sending);
+    service_link_fini(&c->link);
+    pthread_mutex_destroy(&c->lock);
+    free(c->pending.bytes);
+    free(c->flight.bytes);
+    free(c);
+}

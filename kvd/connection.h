@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One connection of the listener. Private to listener.c and connection.c.
+ *
+ * Life: open while its receive chain runs. Whoever ends the chain tells the service and drops the open reference; sends in flight and the service
+ * hold references of their own. The last one puts the connection on the listener's list of dead ones.
+ */
+#ifndef KVD_CONNECTION_H
+#define KVD_CONNECTION_H
+
+#include <nng/nng.h>
+#include <pthread.h>
+
+#include "frame.h"
+#include "listener.h"
+
+struct buffer { uint8_t *bytes; size_t n, room; };
+
+struct connection {
+    struct link link; /* first */
+    struct listener *listener;
+    nng_stream *stream;
+    nng_aio *receiving, *sending;
+    uint64_t opened_ns;
+    _Atomic uint64_t partial_since;  /* 0: no half frame */
+    _Atomic uint64_t stalled_since;  /* 0: is read from */
+    struct connection *next, *previous; /* listener's mutex */
+    struct connection *next_dead;
+    bool reaped;                     /* listener_close has seen it */
+    bool ended;                      /* the service has been told */
+
+    pthread_mutex_t lock;
+    bool closing, paused, corked, busy /* a send is in flight */, refused /* an event */;
+    struct buffer pending, flight;
+    size_t sent;
+
+    size_t have; /* receive chain only */
+    uint8_t in[FRAME_LIMIT];
+};
+
+struct listener {
+    struct service *service;
+    nng_stream_listener *nng;
+    nng_aio *accepting, *sleeping;
+    char socket[sizeof(((struct config *)0)->socket)];
+    int event_fd;
+    _Atomic size_t queue_limit; /* [limits] message_queue */
+    _Atomic uint64_t handshake_timeout, stall_timeout;
+    _Atomic uint32_t limit;
+
+    pthread_mutex_t lock; /* leaf: the two lists and count */
+    struct connection *all, *dead;
+    uint32_t count;
+    atomic_bool closing;
+};
+
+/* Takes over the stream. Starts to read. */
+void connection_new(struct listener *listener, nng_stream *stream);
+/* Asynchronous. The chain's end follows in a callback, or in listener_run. */
+void connection_close(struct connection *connection);
+/* Tells the service that nothing comes any more, and drops the open reference. Not under the core mutex. Once. */
+void connection_end(struct connection *connection);
+/* Nothing refers to it. */
+void connection_free(struct connection *connection);
+
+/* listener.c: puts it on the list of dead ones (to be freed), or of those to be ended by listener_run. */
+void listener_bury(struct listener *listener, struct connection *connection);
+
+#endif

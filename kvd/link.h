@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A connection as the service sees it: who is at the other end, and a way to send frames there. The transport (connection.c over
+ * nng; a test's array of bytes) embeds struct link and implements struct link_ops.
+ *
+ * Counted: the transport holds one reference while the connection is open, the service holds others. ops->release is called when the last
+ * one goes, in whichever thread that is, possibly under the core mutex: it must not call the service, only note that the link may be freed.
+ */
+#ifndef KVD_LINK_H
+#define KVD_LINK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvd_types.h"
+
+struct link;
+struct link_ops {
+    /* Queues a whole frame (copied). A reply is always taken, or the connection is closed; an event is refused (false) while the
+     * reader is slow: service_link_drained then tells that it may be tried again. Called without the core mutex. */
+    bool (*post)(struct link *link, const uint8_t *frame, size_t bytes, bool event);
+    void (*close)(struct link *link);   /* asynchronous; any thread */
+    void (*release)(struct link *link);
+};
+
+/* As the kernel says. pidfd -1: no proof of death is to be had; such a peer gets no session. */
+struct peer { uint64_t uid, gid, pid; int pidfd; };
+
+struct event_ring { uint32_t first, n, limit; uint64_t dropped; struct kvd_event items[]; };
+
+struct link {
+    const struct link_ops *ops;
+    atomic_uint refs;
+    atomic_bool greeted;       /* has a session: no handshake timeout */
+    struct peer peer;          /* pidfd goes over to the session */
+    /* under the core mutex */
+    kvd_session_id session;
+    uint32_t event_mask;
+    struct event_ring *events; /* NULL before Subscribe */
+    struct link *next_subscriber, *next_dirty;
+    bool subscribed;
+    bool dirty;   /* on the list of links to post to, or being posted to */
+    bool drained; /* while dirty: room came up */
+};
+
+static inline struct link *link_ref(struct link *link) {
+    atomic_fetch_add_explicit(&link->refs, 1, memory_order_relaxed);
+    return link;
+}
+static inline void link_unref(struct link *link) {
+    if (link && atomic_fetch_sub_explicit(&link->refs, 1, memory_order_acq_rel) == 1) link->ops->release(link);
+}
+
+#endif

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connection.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BACK_OFF_MS 100
+
+/* ---- accepting -------------------------------------------------------------------------------- */
+
+static void on_accepted(void *argument) {
+    struct listener *l = argument;
+    int error = nng_aio_result(l->accepting);
+    if (error == NNG_ECLOSED || error == NNG_ECANCELED || atomic_load(&l->closing)) {
+        if (!error) connection_new(l, nng_aio_get_output(l->accepting, 0)); /* closes it at once */
+        return;
+    }
+    if (error) { /* out of files or memory: the peer waits in the backlog */
+        LOG(LOG_WARNING, "a connection cannot be accepted: %s; trying again", nng_strerror(error));
+        nng_sleep_aio(BACK_OFF_MS, l->sleeping);
+        return;
+    }
+    connection_new(l, nng_aio_get_output(l->accepting, 0));
+    nng_stream_listener_accept(l->nng, l->accepting);
+}
+
+static void on_slept(void *argument) {
+    struct listener *l = argument;
+    if (!nng_aio_result(l->sleeping) && !atomic_load(&l->closing)) nng_stream_listener_accept(l->nng, l->accepting);
+}
+
+/* ---- the socket ------------------------------------------------------------------------------- */
+
+static int complain(char *err, size_t err_bytes, const char *socket, const char *what, const char *why) {
+    snprintf(err, err_bytes, "socket %s: %s: %s", socket, what, why);
+    return 1;
+}
+
+static int give_to_group(const struct config *c, const char *path, char *err, size_t err_bytes) {
+    if (!*c->group) return 0;
+    const struct group *g = getgrnam(c->group);
+    if (!g) return complain(err, err_bytes, c->socket, c->group, "there is no such group; create it or change group =");
+    if (chown(path, (uid_t)-1, g->gr_gid)) return complain(err, err_bytes, c->socket, "cannot be given to its group", strerror(errno));
+    return 0;
+}
+
+static int publish(struct listener *l, const struct config *c, char *err, size_t err_bytes) {
+    char private[sizeof c->socket + 8], url[sizeof private + 16];
+    snprintf(private, sizeof private, "%s.new", c->socket);
+    snprintf(url, sizeof url, "ipc://%s", private);
+    unlink(private);
+    int error = nng_stream_listener_alloc(&l->nng, url);
+    if (!error) error = nng_stream_listener_set_int(l->nng, NNG_OPT_IPC_PERMISSIONS, (int)c->socket_mode);
+    if (!error) error = nng_stream_listener_listen(l->nng);
+    if (error) return complain(err, err_bytes, c->socket, "cannot listen (does its directory exist, and may the daemon write there?)", nng_strerror(error));
+    if (give_to_group(c, private, err, err_bytes) || (rename(private, c->socket) && complain(err, err_bytes, c->socket, "rename", strerror(errno)))) {
+        unlink(private);
+        return 1;
+    }
+    memcpy(l->socket, c->socket, sizeof l->socket);
+    return 0;
+}
+
+int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err, size_t err_bytes) {
+    struct listener *l = calloc(1, sizeof *l);
+    if (!l) return complain(err, err_bytes, config->socket, "open", "no memory");
+    l->service = service;
+    pthread_mutex_init(&l->lock, NULL);
+    l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    listener_configure(l, config);
+    int bad = l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
+    if (bad) complain(err, err_bytes, config->socket, "open", "no memory or no files");
+    if (bad || publish(l, config, err, err_bytes)) {
+        listener_close(l);
+        return 1;
+    }
+    nng_stream_listener_accept(l->nng, l->accepting);
+    *ret_listener = l;
+    return 0;
+}
+
+void listener_configure(struct listener *l, const struct config *c) {
+    atomic_store(&l->queue_limit, (size_t)c->message_queue);
+    atomic_store(&l->handshake_timeout, c->handshake_timeout);
+    atomic_store(&l->stall_timeout, c->stall_timeout);
+    atomic_store(&l->limit, c->connections);
+}
+
+/* ---- the dead ---------------------------------------------------------------------------------- */
+
+void listener_bury(struct listener *l, struct connection *c) {
+    pthread_mutex_lock(&l->lock);
+    c->next_dead = l->dead;
+    l->dead = c;
+    /* Under the lock: once it is given up, listener_close may free the listener. */
+    uint64_t one = 1;
+    ssize_t n = write(l->event_fd, &one, sizeof one);
+    (void)n;
+    pthread_mutex_unlock(&l->lock);
+}
+
+int listener_fd(const struct listener *l) { return l->event_fd; }
+
+static void forget(struct listener *l, struct connection *c) {
+    pthread_mutex_lock(&l->lock);
+    if (c->previous) c->previous->next = c->next;
+    else l->all = c->next;
+    if (c->next) c->next->previous = c->previous;
+    l->count--;
+    pthread_mutex_unlock(&l->lock);
+}
+
+void listener_run(struct listener *l) {
+    uint64_t count;
+    ssize_t n = read(l->event_fd, &count, sizeof count);
+    (void)n;
+    pthread_mutex_lock(&l->lock);
+    struct connection *c = l->dead;
+    l->dead = NULL;
+    pthread_mutex_unlock(&l->lock);
+    for (struct connection *next; c; c = next) {
+        next = c->next_dead;
+        if (atomic_load(&c->link.refs)) { /* closed while paused: nobody else ends it; it comes back when the last reference goes */
+            connection_end(c);
+            continue;
+        }
+        forget(l, c);
+        connection_free(c);
+    }
+}
+
+/* ---- time ---------------------------------------------------------------------------------------- */
+
+static bool ref_if_alive(struct connection *c) {
+    unsigned refs = atomic_load(&c->link.refs);
+    while (refs)
+        if (atomic_compare_exchange_weak(&c->link.refs, &refs, refs + 1)) return true;
+    return false;
+}
+
+static const char *overdue(const struct listener *l, const struct connection *c, uint64_t now) {
+    uint64_t handshake = atomic_load(&l->handshake_timeout), stall = atomic_load(&l->stall_timeout);
+    uint64_t partial = atomic_load(&c->partial_since), stalled = atomic_load(&c->stalled_since);
+    if (!atomic_load(&c->link.greeted) && now > c->opened_ns + handshake) return "said no Hello";
+    if (partial && now > partial + handshake) return "left a frame unfinished";
+    if (stalled && now > stalled + stall) return "did not read its answers";
+    return NULL;
+}
+
+#define CLOSE_AT_ONCE 128
+
+void listener_tick(struct listener *l, uint64_t now) {
+    struct connection *late[CLOSE_AT_ONCE];
+    uint32_t n = 0;
+    pthread_mutex_lock(&l->lock);
+    for (struct connection *c = l->all; c && n < CLOSE_AT_ONCE; c = c->next)
+        if (overdue(l, c, now) && ref_if_alive(c)) late[n++] = c;
+    pthread_mutex_unlock(&l->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *why = overdue(l, late[i], now);
+        if (why) {
+            LOG(LOG_INFO, "a client (pid %llu) %s in time: closed", (unsigned long long)late[i]->link.peer.pid, why);
+            connection_close(late[i]);
+        }
+        link_unref(&late[i]->link);
+    }
+}
+
+uint32_t listener_connections(struct listener *l) {
+    pthread_mutex_lock(&l->lock);
+    uint32_t count = l->count;
+    pthread_mutex_unlock(&l->lock);
+    return count;
+}
+
+/* ---- closing --------------------------------------------------------------------------------------- */
+
+static void close_all(struct listener *l) {
+    struct connection *some[CLOSE_AT_ONCE];
+    for (bool left = true; left;) {
+        uint32_t n = 0;
+        pthread_mutex_lock(&l->lock);
+        left = false;
+        for (struct connection *c = l->all; c && n < CLOSE_AT_ONCE; c = c->next) {
+            if (c->reaped) continue;
+            if (ref_if_alive(c)) some[n++] = c;
+            c->reaped = true;
+        }
+        left = n == CLOSE_AT_ONCE;
+        pthread_mutex_unlock(&l->lock);
+        for (uint32_t i = 0; i < n; i++) {
+            connection_close(some[i]);
+            link_unref(&some[i]->link);
+        }
+    }
+}
+
+struct listener *listener_close(struct listener *l) {
+    if (!l) return NULL;
+    atomic_store(&l->closing, true);
+    if (*l->socket) unlink(l->socket);
+    if (l->nng) nng_stream_listener_close(l->nng);
+    if (l->sleeping) nng_aio_stop(l->sleeping);
+    if (l->accepting) nng_aio_stop(l->accepting);
+    close_all(l);
+    while (listener_connections(l)) { /* every callback ends, now that the streams are closed; each burial is told */
+        struct pollfd p = { .fd = l->event_fd, .events = POLLIN };
+        poll(&p, 1, 100);
+        listener_run(l);
+        service_run(l->service);
+    }
+    nng_aio_free(l->sleeping);
+    nng_aio_free(l->accepting);
+    if (l->nng) nng_stream_listener_free(l->nng);
+    if (l->event_fd >= 0) close(l->event_fd);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+    return NULL;
+}

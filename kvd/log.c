@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static atomic_int the_level = LOG_INFO;
+static bool journal;
+
+void log_init(enum log_level level) {
+    journal = getenv("JOURNAL_STREAM") != NULL;
+    log_set_level(level);
+}
+
+void log_set_level(enum log_level level) { atomic_store_explicit(&the_level, (int)level, memory_order_relaxed); }
+
+int log_wants(enum log_level level) { return (int)level <= atomic_load_explicit(&the_level, memory_order_relaxed); }
+
+/* Whether the site may speak now; *ret_hidden: lines left out since it last did. */
+static bool site_may(struct log_site *site, unsigned *ret_hidden) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint_fast64_t begin = atomic_load(&site->window), second = (uint_fast64_t)now.tv_sec;
+    *ret_hidden = 0;
+    if (second - begin >= LOG_WINDOW && atomic_compare_exchange_strong(&site->window, &begin, second)) {
+        atomic_store(&site->said, 0);
+        *ret_hidden = atomic_exchange(&site->hidden, 0);
+    }
+    if (atomic_fetch_add(&site->said, 1) < LOG_BURST) return true;
+    atomic_fetch_add(&site->hidden, 1);
+    return false;
+}
+
+void log_say(struct log_site *site, enum log_level level, const char *format, ...) {
+    static const char *const words[] = { [LOG_ERROR] = "error: ", [LOG_WARNING] = "warning: ", [LOG_NOTICE] = "",
+                                         [LOG_INFO] = "", [LOG_DEBUG] = "debug: " };
+    char line[1024];
+    unsigned hidden;
+    va_list arguments;
+    if (!site_may(site, &hidden)) return;
+    int n = journal ? snprintf(line, sizeof line, "<%d>", (int)level) : snprintf(line, sizeof line, "%s", words[level]);
+    size_t at = n > 0 ? (size_t)n : 0;
+    va_start(arguments, format);
+    n = vsnprintf(line + at, sizeof line - at - 64, format, arguments);
+    va_end(arguments);
+    if (n > 0) at += (size_t)n < sizeof line - at - 64 ? (size_t)n : sizeof line - at - 65;
+    if (hidden) {
+        n = snprintf(line + at, sizeof line - at - 1, " (%u more such lines left out)", hidden);
+        if (n > 0) at += (size_t)n;
+    }
+    line[at++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, at); /* one write a line: lines of threads do not mix */
+    (void)written;
+}

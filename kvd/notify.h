@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sd_notify(3) without libsystemd: a datagram to the socket that NOTIFY_SOCKET names. Nothing happens where there is none.
+ */
+#ifndef KVD_NOTIFY_H
+#define KVD_NOTIFY_H
+
+#include <stdbool.h>
+
+bool notify_send(const char *state); /* "READY=1\nSTATUS=..."; whether it was sent */
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stands in device memory: one region a (pool, rank), one block-table matrix a (pool, rank), one region of state images
+ * a rank; and the description of all that for clients.
+ *
+ * Fixed from pools_open to pools_close; reading it needs no lock.
+ */
+#ifndef KVD_POOLS_H
+#define KVD_POOLS_H
+
+#include "plan.h"
+
+struct pools {
+    uint32_t n_pools, n_ranks;
+    uint32_t row_entries; /* L */
+    struct geom_pool_spec spec[GEOM_MAX_POOLS];
+    uint32_t pages[GEOM_MAX_POOLS];
+    /* A state image is moved as a page of this pool: one layer, one head, sized to the image's pitch. */
+    struct geom_pool_spec state_spec;
+    uint32_t state_slots; /* 0: no state */
+    struct device *device[KVD_MAX_RANKS];
+    struct device_region *planes[GEOM_MAX_POOLS][KVD_MAX_RANKS];
+    struct device_region *table[GEOM_MAX_POOLS][KVD_MAX_RANKS];
+    struct device_region *state[KVD_MAX_RANKS];
+    struct kvd_store_info info;   /* for sessions that may map */
+    struct kvd_store_info public_info; /* the same without names, handles and addresses */
+};
+
+/* Takes over the opened devices of the plan; on failure they are closed too. 0, or 1 with a sentence. */
+int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices, struct pools *ret_pools,
+               char *err, size_t err_bytes);
+/* Frees the regions (shared memory is unlinked) and closes the devices. */
+void pools_close(struct pools *pools);
+
+#endif

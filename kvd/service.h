@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The service: one store, its devices, the sessions and what they hold. Bytes in, bytes out; no sockets. The daemon puts nng
+ * around it, tests and fuzzers call it directly.
+ *
+ * Threads: service_serve and service_link_* may be called from any thread, one call a link at a time; service_run from one thread. No call
+ * waits for a device or for a peer.
+ *
+ * Locks, in the order in which they may be taken:
+ *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
+ *   2. a connection's mutex (connection.c): its send queue. Never held while calling into the service.
+ *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the listener's mutex (listener.c).
+ */
+#ifndef KVD_SERVICE_H
+#define KVD_SERVICE_H
+
+#include "config.h"
+#include "link.h"
+#include "plan.h"
+
+struct service;
+
+/* Opens devices and pools and an empty store. prefix: of shared-memory objects. 0, or 1 with a sentence. */
+int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err, size_t err_bytes);
+/* No call may be running; links must be closed. NULL is fine; returns NULL. */
+struct service *service_free(struct service *service);
+
+/* Serves one whole frame that came over a link. Returns false when the link must be closed (the bytes are no frame). */
+bool service_serve(struct service *service, struct link *link, const uint8_t *frame, size_t bytes);
+
+/* The link's life: init fills the service's part (refs 1, peer taken over). closed: no frame comes any more. The caller's
+ * reference is its own business. */
+void service_link_init(struct link *link, const struct link_ops *ops, const struct peer *peer);
+void service_link_closed(struct service *service, struct link *link);
+/* Events may be posted again. */
+void service_link_drained(struct service *service, struct link *link);
+/* What the last reference's holder calls before it frees the link. */
+void service_link_fini(struct link *link);
+
+/* Readable when service_run has something to do: exits of peers, devices that finished work. */
+int service_fd(const struct service *service);
+void service_run(struct service *service);
+
+/* Refuses activations from now on (orderly stop). */
+void service_drain(struct service *service, bool on);
+/* A device is lost: the daemon must stop. ret_why may be NULL. */
+bool service_lost(struct service *service, char *why, size_t bytes);
+
+const struct plan *service_plan(const struct service *service);
+const struct kvd_store_info *service_info(const struct service *service);
+uint64_t service_epoch(const struct service *service);
+/* Log level, access, timeouts, water marks: what a reload may change. Says in the log what it left as it was. */
+void service_reload(struct service *service, const struct config *config);
+struct config service_config(struct service *service); /* a copy */
+/* For Stats; the listener tells. */
+void service_note_connections(struct service *service, uint32_t connections);
+
+#endif
