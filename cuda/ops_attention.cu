@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Paged attention on the GPU: choice of kernel, workspace, launch, and the merge of partial results.
+ */
+#include <cuda_runtime.h>
+#include <stdio.h>
+
+#include "ops_attention_kernel.cuh"
+#include "ops_cuda.h"
+
+namespace attn {
+
+/* ---- merge of partial results ------------------------------------------------------------------ */
+
+constexpr int COMBINE_THREADS = 256;
+
+/* One CTA a (pair, row). Waits for the attention kernel in the stream, then weighs the shares that hold the pair. */
+template <int D> __global__ void __launch_bounds__(COMBINE_THREADS) combine(const __grid_constant__ params p, int rows) {
+    constexpr int LANES = D / 4, TEAMS = COMBINE_THREADS / LANES;
+    __shared__ float weight[MAX_CTAS], red[COMBINE_THREADS / 32];
+    __shared__ float4 sums[TEAMS][LANES];
+    const uint32_t e = blockIdx.x / p.heads, head = blockIdx.x % p.heads, b = e / p.n_blocks, block = e % p.n_blocks;
+    const uint32_t r = block * (uint32_t)rows + blockIdx.y, w = r / p.group;
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (w >= p.w)
+        return;
+    const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, share = p.line[p.entries + 1];
+    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
+    const bool live = (int)w < valid_columns(p, b) && pages > 0;
+    const uint32_t u0 = before + head * pages, first = live ? u0 / share : 0, last = live ? (u0 + pages - 1) / share : 0;
+    if (live && first == last)
+        return; /* finished by its share */
+    const int t = threadIdx.x, n = live ? (int)(last - first) + 1 : 0;
+    float most = NO_SCORE, sum = 0.0f;
+    for (int i = t; i < n; i += COMBINE_THREADS) {
+        const float m = p.stats[((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * 2];
+        weight[i] = m;
+        most = fmaxf(most, m);
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1)
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+    if (t % 32 == 0)
+        red[t / 32] = most;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < COMBINE_THREADS / 32; i++)
+        most = fmaxf(most, red[i]);
+    __syncthreads();
+    for (int i = t; i < n; i += COMBINE_THREADS) {
+        const float x = ptx::exp2(weight[i] - most);
+        weight[i] = x;
+        sum += x * p.stats[((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * 2 + 1];
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1)
+        sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (t % 32 == 0)
+        red[t / 32] = sum;
+    __syncthreads();
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < COMBINE_THREADS / 32; i++)
+        sum += red[i];
+    float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const int lane = t % LANES, team = t / LANES;
+#pragma unroll 8
+    for (int i = team; i < n; i += TEAMS) {
+        const float4 x = *(const float4 *)(p.partial + ((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * D +
+                                           lane * 4);
+        const float f = weight[i];
+        acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
+    }
+    sums[team][lane] = acc;
+    __syncthreads();
+    if (t < LANES) {
+#pragma unroll
+        for (int i = 1; i < TEAMS; i++) {
+            const float4 x = sums[i][t];
+            acc.x += x.x, acc.y += x.y, acc.z += x.z, acc.w += x.w;
+        }
+        const float f = sum > 0.0f ? 1.0f / sum : 0.0f;
+        *(uint2 *)(out + t * 4) = live ? make_uint2(ptx::pack<false>(acc.x * f, acc.y * f), ptx::pack<false>(acc.z * f, acc.w * f))
+                                       : make_uint2(0, 0);
+    }
+}
+
+/* ---- plan -------------------------------------------------------------------------------------------- */
+
+/* Everything about a launch that depends on shapes, the envelope and the machine only. */
+struct plan {
+    instance kernel;
+    uint32_t n_blocks, entries, pairs, grid, rows_kept;
+    bool cut;
+    size_t line_bytes, partial_bytes, stats_bytes;
+};
+
+static size_t align256(size_t n) {
+    return (n + 255) & ~(size_t)255;
+}
+
+/* Multiprocessors of the current device; without one, the largest number that MAX_CTAS allows for. */
+static uint32_t multiprocessors(void) {
+    int device = 0, n = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess || n <= 0)
+        return MAX_CTAS / 2;
+    return (uint32_t)n < MAX_CTAS / 2 ? (uint32_t)n : MAX_CTAS / 2;
+}
+
+static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_plan) {
+    const PagedKVBatchLayerView *v = &op->view;
+    const uint32_t group = op->n_q_heads / v->n_kv_heads;
+    const uint64_t rows = (uint64_t)group * op->w;
+    const int mt = rows <= 16 ? 1 : rows <= 32 ? 2 : 4;
+    plan x = {};
+    x.kernel = v->storage == KVD_STORAGE_BF16                                      ? find_bf16(v->head_dim, mt)
+               : v->head_dim != 256                                                ? instance{}
+               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, mt)
+                                                                                   : find_fp4(v->storage, mt);
+    if (x.kernel.kernel == nullptr)
+        return false;
+    const uint32_t rb = (uint32_t)x.kernel.rows;
+    const uint64_t blocks = (rows + rb - 1) / rb, entries = blocks * op->b, pairs = entries * v->n_kv_heads;
+    if (pairs > INT32_MAX)
+        return false;
+    const uint32_t table_pages = v->n_logical, asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
+    const uint64_t units = pairs * (asked < table_pages ? asked : table_pages);
+    const uint32_t ctas = 2 * multiprocessors();
+    x.n_blocks = (uint32_t)blocks, x.entries = (uint32_t)entries, x.pairs = (uint32_t)pairs;
+    x.rows_kept = rows < rb ? (uint32_t)rows : rb;
+    x.cut = entries <= MAX_ENTRIES && pairs < 8ull * ctas && units < UINT32_MAX;
+    x.grid = !x.cut ? x.pairs : units < ctas ? (uint32_t)(units > 0 ? units : 1) : ctas;
+    if (x.cut) {
+        x.line_bytes = align256((entries + 2) * sizeof(uint32_t));
+        x.partial_bytes = align256((size_t)2 * x.grid * x.rows_kept * v->head_dim * sizeof(float));
+        x.stats_bytes = align256((size_t)2 * x.grid * x.rows_kept * 2 * sizeof(float));
+    }
+    *ret_plan = x;
+    return true;
+}
+
+static plane make_plane(const kvd_plane_view *v) {
+    return {(const uint8_t *)v->base, v->stride_head, v->stride_page};
+}
+
+static params make_params(const ops_attention *op, const plan *x, void *workspace) {
+    const PagedKVBatchLayerView *v = &op->view;
+    params p = {};
+    p.k = make_plane(&v->k), p.v = make_plane(&v->v);
+    p.k_scale = make_plane(&v->k_scale), p.v_scale = make_plane(&v->v_scale);
+    p.tables = v->block_tables;
+    p.positions = op->positions, p.valid = op->valid, p.table_rows = op->table_rows, p.context = op->context;
+    p.q = op->q, p.out = op->out;
+    p.n_logical = v->n_logical, p.n_rows = v->n_rows, p.n_pages = v->n_pages;
+    p.heads = v->n_kv_heads, p.group = op->n_q_heads / v->n_kv_heads, p.w = op->w, p.b = op->b;
+    p.n_blocks = x->n_blocks, p.entries = x->entries, p.causal = op->causal, p.cut = x->cut;
+    p.scale_log2 = op->scale * 1.44269504088896341f;
+    p.rows_kept = x->rows_kept;
+    uint8_t *at = (uint8_t *)workspace;
+    p.line = (uint32_t *)at;
+    p.partial = (float *)(at + x->line_bytes);
+    p.stats = (float *)(at + x->line_bytes + x->partial_bytes);
+    return p;
+}
+
+/* ---- launch -------------------------------------------------------------------------------------------- */
+
+static cudaError_t launch_combine(const params &p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(x.pairs, x.rows_kept);
+    config.blockDim = dim3(COMBINE_THREADS);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    const int rows = x.kernel.rows;
+    return head_dim == 64    ? cudaLaunchKernelEx(&config, combine<64>, p, rows)
+           : head_dim == 128 ? cudaLaunchKernelEx(&config, combine<128>, p, rows)
+                             : cudaLaunchKernelEx(&config, combine<256>, p, rows);
+}
+
+static cudaError_t launch(const params &p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
+    cudaError_t rc = cudaFuncSetAttribute(x.kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, x.kernel.smem);
+    if (rc != cudaSuccess)
+        return rc;
+    void *args[] = {(void *)&p};
+    rc = cudaLaunchKernel(x.kernel.kernel, dim3(x.grid), dim3(THREADS), args, (size_t)x.kernel.smem, stream);
+    return rc == cudaSuccess && x.cut ? launch_combine(p, x, head_dim, stream) : rc;
+}
+
+/* What the kernels need beyond ops_attention_check(): 16-byte pieces everywhere. */
+static int check_plane(const kvd_plane_view *v, const char *name, char *err, size_t err_bytes) {
+    if (v->dtype == KVD_DTYPE_NONE)
+        return 0;
+    if (((uintptr_t)v->base | v->stride_head | v->stride_page) % 16 != 0) {
+        snprintf(err, err ? err_bytes : 0,
+                 "plane %s: base %p, head stride %llu and page stride %llu must be multiples of 16 bytes on a GPU", name,
+                 v->base, (unsigned long long)v->stride_head, (unsigned long long)v->stride_page);
+        return OPS_E_INVALID;
+    }
+    return 0;
+}
+
+static int check_planes(const PagedKVBatchLayerView *v, char *err, size_t err_bytes) {
+    int rc = check_plane(&v->k, "K", err, err_bytes);
+    rc = rc ? rc : check_plane(&v->v, "V", err, err_bytes);
+    rc = rc ? rc : check_plane(&v->k_scale, "K scale", err, err_bytes);
+    return rc ? rc : check_plane(&v->v_scale, "V scale", err, err_bytes);
+}
+
+} /* namespace attn */
+
+extern "C" size_t ops_attention_workspace(const struct ops_attention *op, uint32_t max_context) {
+    attn::plan x;
+    if (op->view.n_kv_heads == 0 || op->w == 0 || op->b == 0 || !attn::make_plan(op, max_context, &x))
+        return 0;
+    return x.line_bytes + x.partial_bytes + x.stats_bytes;
+}
+
+extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_context, void *workspace,
+                                  size_t workspace_bytes, ops_stream stream, char *err, size_t err_bytes) {
+    int rc = ops_attention_check(op, err, err_bytes);
+    rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
+    if (rc)
+        return rc;
+    attn::plan x;
+    if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
+        snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q, (void *)op->out);
+        return OPS_E_INVALID;
+    }
+    if (!attn::make_plan(op, max_context, &x)) {
+        snprintf(err, err ? err_bytes : 0, "no GPU kernel for storage %u with head_dim %u (BF16: 64, 128, 256; others: 256)",
+                 op->view.storage, op->view.head_dim);
+        return OPS_E_INVALID;
+    }
+    const size_t need = x.line_bytes + x.partial_bytes + x.stats_bytes;
+    if (need > 0 && (workspace == nullptr || workspace_bytes < need || (uintptr_t)workspace % 256 != 0)) {
+        snprintf(err, err ? err_bytes : 0, "attention needs a workspace of %zu bytes aligned to 256; there are %zu at %p", need,
+                 workspace_bytes, workspace);
+        return OPS_E_INVALID;
+    }
+    const attn::params p = attn::make_params(op, &x, workspace);
+    const cudaError_t e = attn::launch(p, x, op->view.head_dim, (cudaStream_t)stream);
+    if (e != cudaSuccess) {
+        snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
+        return OPS_E_INVALID;
+    }
+    return 0;
+}

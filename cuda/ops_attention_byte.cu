@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops_attention_kernel.cuh"
+
+namespace attn {
+
+template <int S> static instance pick(int mt) {
+    return mt == 1 ? make_instance<S, 256, 1>() : mt == 2 ? make_instance<S, 256, 2>() : make_instance<S, 256, 4>();
+}
+
+instance find_byte(uint32_t storage, int mt) {
+    return storage == KVD_STORAGE_INT8  ? pick<KVD_STORAGE_INT8>(mt)
+           : storage == KVD_STORAGE_FP8 ? pick<KVD_STORAGE_FP8>(mt)
+                                        : instance{};
+}
+
+} /* namespace attn */

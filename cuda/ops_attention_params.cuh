@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the attention kernels share: the launch parameters, and the work list.
+ *
+ * Rows. The queries of one kv head are packed as rows r = w * G + g of an M dimension (w column, g query head of the
+ * group), so that KV is read once for all of them; a row block is RB rows. A "pair" is (row block, kv head).
+ *
+ * Work list. Entry e = b * n_blocks + block needs pages(e) pages of every kv head. All pages of all pairs, in the order
+ * (entry, head, page), are one line of T units, cut into equal shares, one a CTA: ragged batches and single long sequences
+ * fill the machine alike. Grid and workspace depend on shapes and the envelope only; T is read from device data (VIEW-5).
+ * A pair that lies inside one share is finished by its CTA; else every share leaves a partial result, and the combine
+ * kernel merges them. A share has at most two partial pairs, its first (begun by another share) and its last.
+ */
+#ifndef KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
+#define KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
+
+#include <stdint.h>
+
+#include "paged_view.h"
+
+namespace attn {
+
+constexpr int THREADS = 128;
+constexpr int MAX_CTAS = 320;     /* shares of the line: two a multiprocessor, on parts of up to 160 */
+constexpr int MAX_ENTRIES = 640; /* of the work list; more are not cut (one CTA a pair) */
+
+struct plane {
+    const uint8_t *base;
+    uint64_t head, page; /* strides, bytes; tokens of a (page, head) piece are contiguous */
+};
+
+struct params {
+    plane k, v, k_scale, v_scale;
+    const int32_t *tables; /* [n_logical, n_rows] */
+    const int32_t *positions, *valid, *table_rows, *context;
+    const uint16_t *q;
+    uint16_t *out;
+    uint32_t n_logical, n_rows, n_pages;
+    uint32_t heads, group, w, b; /* kv heads, query heads of one, columns, sequences */
+    uint32_t n_blocks;           /* row blocks of a sequence */
+    uint32_t entries;            /* b * n_blocks */
+    uint32_t causal;
+    uint32_t cut; /* 1: the line is cut into gridDim.x shares; 0: CTA = pair */
+    float scale_log2;
+    uint32_t *line; /* workspace: [entries + 1] units before each entry, for the combine kernel; then the share */
+    uint32_t rows_kept; /* rows of a partial result: those of a block that exist */
+    float *partial;     /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
+    float *stats;       /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
+};
+
+/* Index of the partial result of a share: of the pair that an earlier share began, or of the one that it begins. */
+__host__ __device__ __forceinline__ uint32_t partial_index(uint32_t share, bool begun) {
+    return 2 * share + (begun ? 0 : 1);
+}
+
+__device__ __forceinline__ int valid_columns(const params &p, uint32_t b) {
+    const int n = p.valid ? p.valid[b] : (int)p.w;
+    return n < 0 ? 0 : n > (int)p.w ? (int)p.w : n;
+}
+
+__device__ __forceinline__ const int32_t *table_row(const params &p, uint32_t b) {
+    const uint32_t row = (uint32_t)p.table_rows[b];
+    return p.tables + (uint64_t)(row < p.n_rows ? row : 0) * p.n_logical;
+}
+
+/* Keys that column w of sequence b sees, clamped to what the table can name. */
+__device__ __forceinline__ int key_limit(const params &p, uint32_t b, uint32_t w, int valid) {
+    const int64_t n = p.causal ? (int64_t)p.positions[(uint64_t)b * p.w + w] + 1 : (int64_t)p.context[b] + valid;
+    const int64_t most = (int64_t)p.n_logical * KVD_PAGE_TOKENS;
+    return (int)(n < 0 ? 0 : n > most ? most : n);
+}
+
+/* Keys that row block `block` (RB rows) of sequence b needs: those that its last valid row sees; 0 without one. */
+template <int RB> __device__ __forceinline__ uint32_t keys_of(const params &p, uint32_t b, uint32_t block) {
+    const int valid = valid_columns(p, b);
+    const uint32_t first = block * RB / p.group;
+    if ((int)first >= valid)
+        return 0;
+    uint32_t last = (block * RB + RB - 1) / p.group;
+    if ((int)last >= valid)
+        last = (uint32_t)valid - 1;
+    return (uint32_t)key_limit(p, b, last, valid);
+}
+
+__device__ __forceinline__ uint32_t pages_for(uint32_t keys) {
+    return (keys + KVD_PAGE_MASK) >> KVD_PAGE_SHIFT;
+}
+
+} /* namespace attn */
+
+#endif

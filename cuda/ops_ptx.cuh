@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Thin names for the PTX instructions that the kernels use (sm_90): asynchronous copies, matrix fragments, tensor-core
+ * products and packed conversions. Nothing here knows about pages or attention.
+ */
+#ifndef KVD_CUDA_OPS_PTX_CUH
+#define KVD_CUDA_OPS_PTX_CUH
+
+#include <stdint.h>
+
+namespace ptx {
+
+__device__ __forceinline__ uint32_t smem_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- asynchronous copies: 16 bytes a thread, past L1 ---------------------------------------- */
+
+__device__ __forceinline__ void copy16(uint32_t smem, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Barrier of THREADS threads (whole warps) with its own id; a full warp needs no hardware barrier. */
+template <int THREADS> __device__ __forceinline__ void group_sync(int id) {
+    if constexpr (THREADS == 32)
+        __syncwarp();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+/* ---- shared memory reads --------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint4 load128(uint32_t smem) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(smem)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint2 load64(uint32_t smem) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(smem) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load16(uint32_t smem) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(smem) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store16(uint32_t smem, uint32_t bits) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(smem), "h"((uint16_t)bits) : "memory");
+}
+
+__device__ __forceinline__ uint4 matrix4(uint32_t smem) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(smem)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint4 matrix4_transposed(uint32_t smem) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(smem)
+                 : "memory");
+    return v;
+}
+
+/* ---- tensor cores: c[16x8] += a[16x16] * b[16x8], FP32 sums ---------------------------------- */
+
+template <bool HALF> __device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1) {
+    if constexpr (HALF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+/* ---- packed arithmetic: two 16-bit values a register, the first in the low half --------------- */
+
+template <bool HALF> __device__ __forceinline__ uint32_t pack(float low, float high) {
+    uint32_t r;
+    if constexpr (HALF)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+__device__ __forceinline__ float bf16_low(uint32_t pair) {
+    return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float bf16_high(uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+__device__ __forceinline__ float half_to_float(uint32_t bits) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)bits));
+    return f;
+}
+
+__device__ __forceinline__ uint32_t mul_half2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t mul_bf162(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t sub_bf162(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("sub.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+/* Two E4M3 bytes (the low half of `bytes`) to two FP16, exact. */
+__device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t bytes) {
+    uint32_t r;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)bytes));
+    return r;
+}
+
+__device__ __forceinline__ float exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+} /* namespace ptx */
+
+#endif

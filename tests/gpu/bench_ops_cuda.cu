@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How fast the CUDA ops are, against what the same memory gives in the same run.
+ *
+ * Every figure is the median over samples of the mean of back-to-back launches, between CUDA events, after warm-up, on
+ * working sets of several times the L2. Bytes of attention are the stored bytes of the keys read (codes and scales), bytes of
+ * append those read and written. Prints "BENCH name value unit" lines.
+ *
+ * usage: bench_ops_cuda [NAME...]     only benches whose group (read, decode, verify, prefill, append) is named
+ */
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "gpu_fixture.h"
+
+static std::vector<std::string> wanted;
+
+static bool selected(const char *group) {
+    for (const std::string &w : wanted)
+        if (w == group)
+            return true;
+    return wanted.empty();
+}
+
+static void line(const std::string &name, double value, const char *unit) {
+    printf("BENCH %s %.4g %s\n", name.c_str(), value, unit);
+    fflush(stdout);
+}
+
+/* ---- timing ------------------------------------------------------------------------------------ */
+
+/* Microseconds of one call. */
+static double time_us(const std::function<void()> &call, int samples = 7) {
+    cudaEvent_t begin, end;
+    CUDA_OK(cudaEventCreate(&begin));
+    CUDA_OK(cudaEventCreate(&end));
+    std::vector<double> us;
+    int launches = 1;
+    for (int i = 0; i < 3 + samples; i++) {
+        CUDA_OK(cudaEventRecord(begin));
+        for (int j = 0; j < launches; j++)
+            call();
+        CUDA_OK(cudaEventRecord(end));
+        CUDA_OK(cudaEventSynchronize(end));
+        float ms = 0;
+        CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
+        if (i < 3) /* warm-up; then about 4 ms a sample */
+            launches = std::min(100, std::max(1, (int)(4.0 / (ms / (float)launches))));
+        else
+            us.push_back(1e3 * ms / launches);
+    }
+    CUDA_OK(cudaEventDestroy(begin));
+    CUDA_OK(cudaEventDestroy(end));
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+}
+
+/* ---- plain reading and copying: the denominators --------------------------------------------------- */
+
+__global__ void __launch_bounds__(512) read_all(const uint4 *from, size_t n, uint32_t *sink) {
+    uint32_t x = 0;
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + 7 * stride < n; i += 8 * stride) {
+        uint4 v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = __ldcs(from + i + j * stride);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    for (; i < n; i += stride)
+        x ^= from[i].x;
+    if (x == 0x12345678)
+        *sink = x;
+}
+
+/* GB/s of reading `bytes` plainly; the best of a few grid sizes. */
+static double read_rate(const void *at, size_t bytes) {
+    device_array<uint32_t> sink(1);
+    double best = 0;
+    for (int ctas : {2, 3, 4}) {
+        const double us = time_us([&] { read_all<<<132 * ctas, 512>>>((const uint4 *)at, bytes / 16, sink.at); });
+        best = std::max(best, (double)bytes / us / 1e3);
+    }
+    CUDA_OK(cudaGetLastError());
+    return best;
+}
+
+/* ---- a filled pool ----------------------------------------------------------------------------------- */
+
+__global__ void random_bf16(uint16_t *at, size_t n, uint32_t salt) {
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        uint64_t z = (i + 1) * 0x9e3779b97f4a7c15ull + salt;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z ^= z >> 27;
+        const float f = (float)((int32_t)(uint32_t)z) * 0x1p-31f;
+        at[i] = (uint16_t)(__float_as_uint(f) >> 16);
+    }
+}
+
+struct shape {
+    uint32_t b, q_heads, heads, d, context;
+    std::string name() const {
+        char t[80];
+        snprintf(t, sizeof t, "b%u_q%u_h%u_d%u_c%u", b, q_heads, heads, d, context);
+        return t;
+    }
+};
+
+/* One layer of KV for a shape, its table, and the inputs of one attention launch. */
+struct bench_pool {
+    shape s;
+    int storage;
+    uint32_t logical, pages;
+    geom_pool_spec spec;
+    device_array<uint8_t> region;
+    device_array<int32_t> tables, positions, rows;
+    device_array<uint16_t> q, out;
+    device_array<uint8_t> workspace;
+
+    bench_pool(const shape &sh, int st, geom_arrangement arrangement, bool shuffle)
+        : s(sh), storage(st), logical((sh.context + 63) / 64), pages(logical * sh.b),
+          spec(pool_spec(st, GEOM_PAGE_MAJOR, arrangement, 1, sh.heads, sh.d)), region(geom_region_bytes(&spec, pages)) {
+        rng r = {99};
+        std::vector<int32_t> ids = shuffled(pages, r), row_ids(s.b);
+        if (!shuffle)
+            std::sort(ids.begin(), ids.end());
+        for (uint32_t i = 0; i < s.b; i++)
+            row_ids[i] = (int32_t)i;
+        tables.put(ids), rows.put(row_ids);
+        fill();
+    }
+    PagedKVBatchLayerView view() {
+        PagedKVBatchLayerView v = layer_view(spec, pages, 0, region.at);
+        v.block_tables = tables.at, v.n_logical = logical, v.n_rows = s.b;
+        return v;
+    }
+    /* Through append, so that every code and scale is one that occurs. */
+    void fill() {
+        const uint32_t chunk = 8192;
+        device_array<uint16_t> kv((size_t)chunk * s.heads * s.d);
+        random_bf16<<<1024, 256>>>(kv.at, kv.n, 7);
+        for (uint32_t b = 0; b < s.b; b++)
+            for (uint32_t t = 0; t < s.context; t += chunk) {
+                std::vector<int32_t> at(std::min(chunk, s.context - t));
+                for (size_t i = 0; i < at.size(); i++)
+                    at[i] = (int32_t)(t + i);
+                positions.put(at);
+                ops_append op = {};
+                op.view = view(), op.k = kv.at, op.v = kv.at, op.positions = positions.at, op.table_rows = rows.at + b;
+                op.w = (uint32_t)at.size(), op.b = 1;
+                char err[300];
+                if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0)
+                    fprintf(stderr, "append: %s\n", err), exit(2);
+                CUDA_OK(cudaDeviceSynchronize());
+            }
+    }
+    /* The last w columns of every sequence ask. */
+    ops_attention queries(uint32_t w) {
+        std::vector<int32_t> at;
+        for (uint32_t b = 0; b < s.b; b++)
+            for (uint32_t i = 0; i < w; i++)
+                at.push_back((int32_t)(s.context - w + i));
+        positions.put(at);
+        q.alloc((size_t)s.d * s.q_heads * w * s.b), out.alloc(q.n);
+        random_bf16<<<1024, 256>>>(q.at, q.n, 3);
+        ops_attention op = {};
+        op.view = view(), op.q = q.at, op.out = out.at, op.positions = positions.at, op.table_rows = rows.at;
+        op.n_q_heads = s.q_heads, op.w = w, op.b = s.b, op.causal = 1, op.scale = 1.0f / sqrtf((float)s.d);
+        workspace.alloc(ops_attention_workspace(&op, s.context));
+        return op;
+    }
+    double attention_us(uint32_t w) {
+        const ops_attention op = queries(w);
+        char err[300];
+        return time_us([&] {
+            if (ops_attention_cuda(&op, s.context, workspace.at, workspace.n, nullptr, err, sizeof err) != 0)
+                fprintf(stderr, "attention: %s\n", err), exit(2);
+        });
+    }
+    double stored_bytes() const { return (double)geom_page_bytes(&spec) / 64 * s.context * s.b; }
+};
+
+static const shape decode_shapes[] = {
+    {1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768}, {32, 16, 2, 256, 8192}, {64, 32, 8, 128, 8192}, {1, 32, 8, 128, 131072}};
+
+/* ---- benches ------------------------------------------------------------------------------------------ */
+
+static void decode_one(const shape &s, int storage, geom_arrangement arrangement, bool shuffle, double plain) {
+    bench_pool pool(s, storage, arrangement, shuffle);
+    const double us = pool.attention_us(1), rate = pool.stored_bytes() / us / 1e3;
+    const std::string name = std::string("decode.") + storage_names[storage] + "." + s.name() +
+                             (arrangement == GEOM_RECORD ? ".record" : ".dense") + (shuffle ? ".shuffled" : ".identity");
+    line(name + ".us", us, "us");
+    line(name + ".rate", rate, "GB/s");
+    line(name + ".of_read", rate / plain, "x");
+}
+
+static void decode() {
+    for (const shape &s : decode_shapes) {
+        double plain;
+        {
+            bench_pool pool(s, KVD_STORAGE_BF16, GEOM_DENSE, true);
+            plain = read_rate(pool.region.at, pool.region.n / 16 * 16);
+            line("read." + s.name(), plain, "GB/s");
+        }
+        decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, true, plain);
+        decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
+        decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
+        if (s.d != 256)
+            continue;
+        for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
+            decode_one(s, storage, GEOM_DENSE, true, plain);
+        if (s.b == 8)
+            for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
+                decode_one(s, storage, GEOM_RECORD, true, plain);
+    }
+}
+
+static void verify() {
+    for (const shape &s : {decode_shapes[2], decode_shapes[3], decode_shapes[1]})
+        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+            bench_pool pool(s, storage, GEOM_DENSE, true);
+            const double one = pool.attention_us(1), eight = pool.attention_us(8);
+            const std::string name = std::string("verify8.") + storage_names[storage] + "." + s.name();
+            line(name + ".us", eight, "us");
+            line(name + ".of_decode", eight / one, "x");
+        }
+}
+
+static void prefill() {
+    const shape shapes[] = {{1, 16, 2, 256, 32768}, {1, 32, 8, 128, 32768}};
+    for (const shape &s : shapes)
+        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+            bench_pool pool(s, storage, GEOM_DENSE, true);
+            const double us = pool.attention_us(2048), keys = s.context - 2048 / 2;
+            const std::string name = std::string("prefill2048.") + storage_names[storage] + "." + s.name();
+            line(name + ".us", us, "us");
+            line(name + ".tflops", 4.0 * 2048 * keys * s.q_heads * s.d / us / 1e6, "TFLOP/s");
+        }
+}
+
+static double copy_rate(size_t bytes) {
+    device_array<uint8_t> a(bytes), b(bytes);
+    return 2.0 * (double)bytes / time_us([&] { CUDA_OK(cudaMemcpyAsync(b.at, a.at, bytes, cudaMemcpyDeviceToDevice)); }) / 1e3;
+}
+
+/* 4096 columns of one sequence at 4 kv heads, at positions that cross pages. The inputs and the pages rotate over several
+ * copies, so that nothing is read from or left in the L2. */
+static void append() {
+    const uint32_t rows = 4096, copies = 16;
+    const double big = copy_rate((size_t)1 << 30);
+    line("copy.1GiB", big, "GB/s");
+    for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
+        const shape s = {copies, 4, 4, 256, rows + 64};
+        bench_pool pool(s, storage, GEOM_DENSE, true);
+        device_array<uint16_t> kv((size_t)copies * 2 * rows * s.heads * s.d);
+        random_bf16<<<1024, 256>>>(kv.at, kv.n, 5);
+        std::vector<int32_t> at(rows);
+        for (uint32_t i = 0; i < rows; i++)
+            at[i] = (int32_t)(i + 37);
+        pool.positions.put(at);
+        uint32_t turn = 0;
+        const double us = time_us([&] {
+            const uint16_t *k = kv.at + (size_t)(turn % copies) * 2 * rows * s.heads * s.d;
+            ops_append op = {};
+            op.view = pool.view(), op.k = k, op.v = k + (size_t)rows * s.heads * s.d, op.positions = pool.positions.at;
+            op.table_rows = pool.rows.at + turn % copies, op.w = rows, op.b = 1;
+            char err[300];
+            if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0)
+                fprintf(stderr, "append: %s\n", err), exit(2);
+            turn++;
+        });
+        const double stored = (double)geom_page_bytes(&pool.spec) / 64 * rows, read = 4.0 * rows * s.heads * s.d;
+        const double same = copy_rate((size_t)((stored + read) / 2) / 16 * 16);
+        const std::string name = std::string("append4096.") + storage_names[storage];
+        line(name + ".us", us, "us");
+        line(name + ".stored", stored / us / 1e3, "GB/s");
+        line(name + ".moved", (stored + read) / us / 1e3, "GB/s");
+        line(name + ".of_copy_same_bytes", (stored + read) / us / 1e3 / same, "x");
+        line(name + ".of_copy_1GiB", (stored + read) / us / 1e3 / big, "x");
+    }
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        wanted.push_back(argv[i]);
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        printf("no GPU here: skipped\n");
+        return 77;
+    }
+    if (selected("append"))
+        append();
+    if (selected("decode"))
+        decode();
+    if (selected("verify"))
+        verify();
+    if (selected("prefill"))
+        prefill();
+    return 0;
+}
