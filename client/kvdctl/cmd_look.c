@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Commands that look: status, stores and the lists.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ctl.h"
+
+#define N(array) (sizeof(array) / sizeof *(array))
+
+static const char *name_of(const char *const *names, size_t n, uint32_t value) { return value < n ? names[value] : "?"; }
+
+static const char *pool_name(uint32_t backend, uint32_t pool) {
+    if (pool == 0) return "main";
+    return backend == 1 ? "mtp" : backend == 2 ? "draft" : "?";
+}
+
+static void put_duration(cJSON *object, const char *key, uint64_t ns) {
+    uint64_t s = ns / 1000000000u;
+    if (s >= 86400) out_put_text(object, key, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s / 3600 % 24);
+    else if (s >= 3600) out_put_text(object, key, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+    else if (s >= 60) out_put_text(object, key, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+    else out_put_text(object, key, "%.1f s", (double)ns / 1e9);
+}
+
+/* ---- status ------------------------------------------------------------------------------------------- */
+
+static void show_daemon(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
+    static const struct out_column lines[] = {
+        { "store", "store", false },       { "version", "version", false },     { "uptime_text", "up for", false },
+        { "draining", "draining", false }, { "sessions", "sessions", false },   { "sequences", "sequences", false },
+        { "continuations_text", "continuations", false },                       { "requests", "requests", false },
+        { "refusals", "refused", false },  { "frames_bad", "broken frames", false },
+        { "membership_text", "membership entries", false },                     { "rss_bytes_text", "resident memory", false },
+        { "epoch", "instance", false },    { "revision", "revision", false },
+    };
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "store", info->name);
+    cJSON_AddStringToObject(o, "version", stats->version);
+    out_put_u64(o, "uptime_ns", stats->uptime_ns);
+    put_duration(o, "uptime_text", stats->uptime_ns);
+    cJSON_AddBoolToObject(o, "draining", stats->draining);
+    out_put_u64(o, "sessions", stats->sessions);
+    out_put_u64(o, "groups", stats->groups);
+    out_put_u64(o, "sequences", stats->sequences);
+    out_put_u64(o, "continuations", stats->continuations);
+    out_put_u64(o, "continuation_limit", stats->continuation_limit);
+    out_put_text(o, "continuations_text", "%u of %u", stats->continuations, stats->continuation_limit);
+    out_put_u64(o, "requests", stats->requests);
+    out_put_u64(o, "refusals", stats->refusals);
+    out_put_u64(o, "frames_bad", stats->frames_bad);
+    out_put_u64(o, "connections", stats->connections);
+    out_put_u64(o, "events_dropped", stats->events_dropped);
+    out_put_u64(o, "membership_used", stats->membership_used);
+    out_put_u64(o, "membership_limit", stats->membership_limit);
+    out_put_text(o, "membership_text", "%" PRIu64 " of %" PRIu64, stats->membership_used, stats->membership_limit);
+    out_put_bytes(o, "rss_bytes", stats->rss_bytes);
+    out_put_bytes(o, "metadata_bytes", stats->metadata_bytes);
+    out_put_text(o, "epoch", "%016" PRIx64, stats->epoch);
+    out_put_u64(o, "revision", stats->revision);
+    out_facts(ctl->out, "daemon", lines, N(lines), o);
+}
+
+static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
+    static const struct out_column columns[] = {
+        { "pool", "POOL", false },          { "capacity", "PAGES", true },    { "allocated", "ALLOCATED", true },
+        { "reserved", "RESERVED", true },   { "available", "FREE", true },    { "free_text", "FREE %", true },
+        { "quarantined", "QUARANTINED", true }, { "shared", "SHARED", true }, { "rows_text", "ROWS", true },
+    };
+    cJSON *rows = cJSON_CreateArray();
+    for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++) {
+        const struct kvd_pool_stats *pool = &stats->pool[i];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "pool", pool_name(info->backend, i));
+        out_put_u64(o, "capacity", pool->capacity);
+        out_put_u64(o, "allocated", pool->allocated);
+        out_put_u64(o, "reserved", pool->reserved);
+        out_put_u64(o, "available", pool->available);
+        out_put_text(o, "free_text", "%.1f", pool->capacity ? 100.0 * pool->available / pool->capacity : 0.0);
+        out_put_u64(o, "quarantined", pool->quarantined);
+        out_put_u64(o, "shared", pool->shared);
+        out_put_u64(o, "rows_used", pool->rows_used);
+        out_put_u64(o, "rows", info->max_concurrency);
+        out_put_text(o, "rows_text", "%u of %u", pool->rows_used, info->max_concurrency);
+        cJSON_AddItemToArray(rows, o);
+    }
+    out_table(ctl->out, "pools", columns, N(columns), rows);
+}
+
+int cmd_status(struct ctl *ctl) {
+    struct kvd_stats stats;
+    struct kvd_store_info info;
+    struct kvd_error error;
+    enum kvd_status status = kvd_stats(ctl->client, &stats, &error);
+    if (status == KVD_OK) status = kvd_describe(ctl->client, &info, &error);
+    if (status != KVD_OK) return ctl_refused(ctl, status, &error);
+    show_daemon(ctl, &stats, &info);
+    show_pools(ctl, &stats, &info);
+    return CTL_OK;
+}
+
+/* ---- stores ------------------------------------------------------------------------------------------- */
+
+static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
+    static const char *const backends[] = { "off", "mtp", "dflash" };
+    static const struct out_column lines[] = {
+        { "name", "store", false },
+        { "backend", "speculative backend", false },
+        { "max_context", "longest sequence (tokens)", false },
+        { "max_concurrency", "sequences at once", false },
+        { "capacity_tokens", "capacity (tokens)", false },
+        { "draft_window", "draft window", false },
+        { "map_ahead", "pages mapped ahead", false },
+        { "lease_growth", "entitlement grows by leases", false },
+        { "state_bytes_text", "state image", false },
+        { "geometry", "geometry digest", false },
+    };
+    char digest[2 * KVD_DIGEST_BYTES + 1];
+    for (size_t i = 0; i < KVD_DIGEST_BYTES; i++) snprintf(digest + 2 * i, 3, "%02x", info->geometry.bytes[i]);
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "name", info->name);
+    cJSON_AddStringToObject(o, "backend", name_of(backends, N(backends), info->backend));
+    out_put_u64(o, "max_context", info->max_context);
+    out_put_u64(o, "max_concurrency", info->max_concurrency);
+    out_put_u64(o, "row_entries", info->row_entries);
+    out_put_u64(o, "capacity_tokens", info->capacity_tokens);
+    out_put_u64(o, "draft_window", info->draft_window);
+    out_put_u64(o, "map_ahead", info->map_ahead);
+    cJSON_AddBoolToObject(o, "lease_growth", info->lease_growth);
+    out_put_bytes(o, "state_bytes", info->state_bytes);
+    cJSON_AddStringToObject(o, "geometry", digest);
+    out_facts(ctl->out, "store", lines, N(lines), o);
+}
+
+int cmd_stores(struct ctl *ctl) {
+    static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" }, *const orders[] = { "page-major", "head-major" },
+                      *const arrangements[] = { "dense", "record" };
+    static const struct out_column columns[] = {
+        { "pool", "POOL", false },       { "storage", "STORAGE", false },   { "layers", "LAYERS", true },
+        { "kv_heads", "KV HEADS", true },{ "head_dim", "HEAD DIM", true },  { "ranks", "RANKS", true },
+        { "pages", "PAGES", true },      { "page_bytes_text", "A PAGE", true }, { "bytes_text", "ALL PAGES", true },
+        { "order", "ORDER", false },     { "arrangement", "PLANES", false },
+    };
+    struct kvd_store_info info;
+    struct kvd_error error;
+    enum kvd_status status = kvd_describe(ctl->client, &info, &error);
+    if (status != KVD_OK) return ctl_refused(ctl, status, &error);
+    show_store(ctl, &info);
+    cJSON *rows = cJSON_CreateArray();
+    for (uint32_t i = 0; i < info.n_pools && i < KVD_MAX_POOLS; i++) {
+        const struct kvd_pool_info *pool = &info.pool[i];
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "pool", pool_name(info.backend, i));
+        cJSON_AddStringToObject(o, "storage", name_of(storages, N(storages), pool->storage));
+        out_put_u64(o, "layers", pool->n_layers);
+        out_put_u64(o, "kv_heads", pool->n_kv_heads);
+        out_put_u64(o, "head_dim", pool->head_dim);
+        out_put_u64(o, "ranks", pool->n_ranks);
+        out_put_u64(o, "pages", pool->pages);
+        out_put_bytes(o, "page_bytes", pool->page_bytes);
+        out_put_bytes(o, "bytes", pool->page_bytes * pool->pages);
+        cJSON_AddStringToObject(o, "order", name_of(orders, N(orders), pool->order));
+        cJSON_AddStringToObject(o, "arrangement", name_of(arrangements, N(arrangements), pool->arrangement));
+        cJSON_AddItemToArray(rows, o);
+    }
+    out_table(ctl->out, "pools", columns, N(columns), rows);
+    return CTL_OK;
+}
+
+/* ---- lists ---------------------------------------------------------------------------------------------- */
+
+static cJSON *sequence_row(const struct kvd_sequence_info *s) {
+    static const char *const states[] = { "activating", "active", "quarantined" };
+    char buf[24];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "sequence", ctl_handle_text(s->sequence.bits, buf));
+    out_put_text(o, "state", "%s%s", name_of(states, N(states), s->state), s->ending ? ", ending" : "");
+    cJSON_AddStringToObject(o, "owner", ctl_handle_text(s->owner.bits, buf));
+    cJSON_AddStringToObject(o, "worker", ctl_handle_text(s->worker.bits, buf));
+    cJSON_AddStringToObject(o, "group", ctl_handle_text(s->group.bits, buf));
+    out_put_u64(o, "prompt_tokens", s->prompt_tokens);
+    out_put_u64(o, "ceiling_tokens", s->ceiling_tokens);
+    out_put_u64(o, "named_pages", s->named_pages);
+    cJSON *pools = cJSON_AddArrayToObject(o, "pools");
+    for (uint32_t i = 0; i < s->n_pools && i < KVD_MAX_POOLS; i++) {
+        cJSON *pool = cJSON_CreateObject();
+        out_put_u64(pool, "row", s->pool[i].row);
+        out_put_u64(pool, "committed", s->pool[i].committed);
+        out_put_u64(pool, "membership", s->pool[i].membership);
+        out_put_u64(pool, "entitlement", s->pool[i].entitlement);
+        out_put_u64(pool, "protected", s->pool[i].protected_frontier);
+        cJSON_AddItemToArray(pools, pool);
+    }
+    out_put_u64(o, "committed", s->pool[0].committed);
+    out_put_u64(o, "row", s->pool[0].row);
+    out_put_text(o, "pages_text", "%u of %u", s->pool[0].membership, s->pool[0].entitlement);
+    return o;
+}
+
+static cJSON *continuation_row(const struct kvd_continuation_info *c) {
+    char buf[24];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "continuation", ctl_handle_text(c->continuation.bits, buf));
+    out_put_u64(o, "frontier", c->frontier);
+    out_put_u64(o, "named_pages", c->named_pages);
+    cJSON_AddBoolToObject(o, "tail_named", c->tail_named);
+    out_put_u64(o, "retention", c->retention);
+    out_put_u64(o, "sharers", c->sharers);
+    cJSON_AddBoolToObject(o, "claimed", c->claimed);
+    out_put_u64(o, "created", c->created);
+    out_put_u64(o, "used", c->used);
+    out_put_u64(o, "pages", c->pages[0]);
+    out_put_u64(o, "exclusive_pages", c->exclusive_pages[0]);
+    out_put_u64(o, "backend_pages", c->pages[1]);
+    out_put_u64(o, "backend_exclusive_pages", c->exclusive_pages[1]);
+    return o;
+}
+
+static cJSON *session_row(const struct kvd_session_info *s) {
+    static const char *const roles[] = { "?", "observer", "worker", "scheduler", "admin" };
+    char buf[24];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "session", ctl_handle_text(s->session.bits, buf));
+    cJSON_AddStringToObject(o, "name", s->name);
+    cJSON_AddStringToObject(o, "role", name_of(roles, N(roles), s->role));
+    out_put_u64(o, "rank", s->rank);
+    out_put_u64(o, "pid", s->pid);
+    out_put_u64(o, "uid", s->uid);
+    out_put_u64(o, "gid", s->gid);
+    cJSON_AddBoolToObject(o, "connected", s->connected);
+    cJSON_AddBoolToObject(o, "fenced", s->fenced);
+    out_put_u64(o, "sequences", s->sequences);
+    out_put_u64(o, "requests", s->requests);
+    return o;
+}
+
+/* Walks a list to its end and shows it. */
+#define DEFINE_LIST(command, list, item, make_row, key, columns)                                              \
+    int command(struct ctl *ctl) {                                                                            \
+        struct item *infos = calloc(KVD_MAX_LIST, sizeof *infos);                                             \
+        cJSON *rows = cJSON_CreateArray();                                                                    \
+        struct kvd_error error = { .message = "out of memory" };                                              \
+        enum kvd_status status = infos ? KVD_OK : KVD_RESOURCE_EXHAUSTED;                                     \
+        uint32_t cursor = 0, n;                                                                               \
+        while (status == KVD_OK && cursor != KVD_UNCHANGED) {                                                 \
+            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, &error);                             \
+            for (uint32_t i = 0; status == KVD_OK && i < n; i++) cJSON_AddItemToArray(rows, make_row(&infos[i])); \
+        }                                                                                                     \
+        free(infos);                                                                                          \
+        if (status == KVD_OK) out_table(ctl->out, key, columns, N(columns), rows);                            \
+        else cJSON_Delete(rows);                                                                              \
+        return status == KVD_OK ? CTL_OK : ctl_refused(ctl, status, &error);                                  \
+    }
+
+static const struct out_column sequence_columns[] = {
+    { "sequence", "SEQUENCE", false },     { "state", "STATE", false },        { "owner", "OWNER", false },      { "worker", "WORKER", false },
+    { "group", "GROUP", false },           { "row", "ROW", true },             { "prompt_tokens", "PROMPT", true },
+    { "committed", "COMMITTED", true },    { "ceiling_tokens", "CEILING", true }, { "pages_text", "PAGES", true },
+};
+static const struct out_column continuation_columns[] = {
+    { "continuation", "CONTINUATION", false }, { "frontier", "FRONTIER", true },  { "retention", "RETENTION", true }, { "used", "LAST USE", true },
+    { "pages", "PAGES", true },                { "exclusive_pages", "FREED BY RELEASE", true }, { "sharers", "SHARERS", true },
+    { "claimed", "CLAIMED", false },
+};
+static const struct out_column session_columns[] = {
+    { "session", "SESSION", false }, { "name", "NAME", false }, { "role", "ROLE", false },           { "rank", "RANK", true },
+    { "pid", "PID", true },          { "uid", "UID", true },    { "connected", "CONNECTED", false }, { "fenced", "FENCED", false },
+    { "sequences", "SEQUENCES", true }, { "requests", "REQUESTS", true },
+};
+DEFINE_LIST(cmd_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row, "sequences", sequence_columns)
+DEFINE_LIST(cmd_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row, "continuations", continuation_columns)
+DEFINE_LIST(cmd_sessions, kvd_list_sessions, kvd_session_info, session_row, "sessions", session_columns)

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan: what an activation would need and whether it fits now.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+
+#define N(array) (sizeof(array) / sizeof *(array))
+
+/* The frontier of a continuation, by walking the list. */
+static bool find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_t *ret_frontier) {
+    struct kvd_continuation_info infos[64];
+    struct kvd_error error;
+    uint32_t cursor = 0, n;
+    while (cursor != KVD_UNCHANGED) {
+        if (kvd_list_continuations(ctl->client, &cursor, infos, N(infos), &n, &error) != KVD_OK) return false;
+        for (uint32_t i = 0; i < n; i++) {
+            if (infos[i].continuation.bits != continuation.bits) continue;
+            *ret_frontier = infos[i].frontier;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_victims(const char *text, struct kvd_activation *want) {
+    char one[32];
+    while (text && *text) {
+        size_t n = strcspn(text, ",");
+        if (n >= sizeof one || want->n_victims == KVD_MAX_VICTIMS) {
+            fprintf(stderr, "kvdctl: --victims takes at most %d handles separated by commas\n", KVD_MAX_VICTIMS);
+            return false;
+        }
+        memcpy(one, text, n);
+        one[n] = 0;
+        if (!ctl_handle(one, "continuation", &want->victims[want->n_victims].bits)) return false;
+        want->n_victims++;
+        text += n + (text[n] == ',');
+    }
+    return true;
+}
+
+bool plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
+    const struct ctl_options *o = &ctl->options;
+    struct kvd_activation want = { .keep = !o->move, .prompt_tokens = o->prompt, .max_output_tokens = o->output };
+    if (!o->prompt || !o->output) {
+        fputs("kvdctl: say --prompt TOKENS and --output TOKENS, both at least 1\n", stderr);
+        return false;
+    }
+    want.worker = kvd_client_session(ctl->client);
+    if (o->from) {
+        if (!ctl_handle(o->from, "continuation", &want.from.bits)) return false;
+        want.frontier = o->frontier;
+        if (o->frontier == KVD_UNCHANGED && !find_frontier(ctl, want.from, &want.frontier)) {
+            fprintf(stderr, "kvdctl: there is no continuation %s (kvdctl continuations lists them)\n", o->from);
+            return false;
+        }
+        if (o->frontier == KVD_UNCHANGED && want.frontier >= o->prompt) want.frontier = o->prompt - 1;
+    } else if (o->frontier != KVD_UNCHANGED) {
+        fputs("kvdctl: --frontier needs --from\n", stderr);
+        return false;
+    }
+    if (!parse_victims(o->victims, &want)) return false;
+    *ret_want = want;
+    return true;
+}
+
+const char *plan_feasibility(const struct kvd_plan *plan) {
+    switch (plan->feasibility) {
+    case KVD_READY: return "ready";
+    case KVD_BLOCKED: return "blocked";
+    default: return "infeasible";
+    }
+}
+
+static void add_need(cJSON *rows, const char *what, const struct kvd_need *need, const char *remark) {
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "what", what);
+    out_put_u64(o, "needed", need->needed);
+    out_put_u64(o, "available", need->available);
+    out_put_u64(o, "short_by", need->short_by);
+    cJSON_AddStringToObject(o, "remark", remark);
+    cJSON_AddItemToArray(rows, o);
+}
+
+void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
+    static const struct out_column columns[] = {
+        { "what", "WHAT", false }, { "needed", "NEEDED", true }, { "available", "AVAILABLE", true }, { "short_by", "SHORT BY", true },
+        { "remark", "", false },
+    };
+    cJSON *rows = cJSON_CreateArray();
+    for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
+        char remark[160];
+        snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i], plan->shared_pages[i],
+                 plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
+        add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], remark);
+    }
+    add_need(rows, "rows", &plan->rows, "");
+    add_need(rows, "sequences", &plan->sequences, "");
+    if (plan->state_slots.needed) add_need(rows, "state slots", &plan->state_slots, "");
+    add_need(rows, "membership entries", &plan->membership, "");
+    out_table(ctl->out, "needs", columns, N(columns), rows);
+}
+
+int cmd_plan(struct ctl *ctl) {
+    struct kvd_activation want;
+    struct kvd_plan plan;
+    struct kvd_error error;
+    if (!plan_target(ctl, &want)) return CTL_USAGE;
+    enum kvd_status status = kvd_plan_activation(ctl->client, &want, &plan, &error);
+    if (status != KVD_OK) return ctl_refused(ctl, status, &error);
+    plan_show(ctl, &plan);
+    out_flag(ctl->out, "ready", plan.feasibility == KVD_READY);
+    if (plan.feasibility == KVD_READY) out_say(ctl->out, "result", OUT_GOOD, "ready: it fits now");
+    else if (plan.feasibility == KVD_BLOCKED) out_say(ctl->out, "result", OUT_BAD, "blocked: it fits after releases (kvdctl why shows which)");
+    else out_say(ctl->out, "result", OUT_BAD, "infeasible: it would not fit an empty store");
+    return plan.feasibility == KVD_READY ? CTL_OK : CTL_REFUSED;
+}

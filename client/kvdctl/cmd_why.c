@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * why: what an activation lacks, and the smallest sets of continuations whose release would make it fit. Nothing is computed here about pages: every
+ * set is tried by a plan with these victims.
+ *
+ * Single ones are tried among the TRIED_ONE that free most, pairs among the TRIED_TWO; where neither does, one set is grown by those that free most and then
+ * thinned until each of its members is needed.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctl.h"
+
+#define N(array) (sizeof(array) / sizeof *(array))
+#define TRIED_ONE 64u
+#define TRIED_TWO 16u
+
+struct candidates {
+    struct kvd_continuation_info *list; /* by pages freed, most first */
+    uint32_t n, space;
+};
+
+struct search {
+    struct ctl *ctl;
+    struct kvd_activation want;
+    struct candidates candidates;
+    cJSON *sets;
+    uint32_t found;
+    enum kvd_status status;
+    struct kvd_error error;
+};
+
+static uint64_t freed(const struct kvd_continuation_info *info) { return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1]; }
+
+static int by_freed(const void *a, const void *b) {
+    uint64_t x = freed(a), y = freed(b);
+    if (x != y) return x < y ? 1 : -1;
+    const struct kvd_continuation_info *p = a, *q = b;
+    return p->used < q->used ? -1 : p->used > q->used;
+}
+
+static bool load(struct search *s) {
+    struct candidates *c = &s->candidates;
+    uint32_t cursor = 0, n;
+    while (cursor != KVD_UNCHANGED) {
+        if (c->n + KVD_MAX_LIST > c->space) {
+            uint32_t space = c->space + 4 * KVD_MAX_LIST;
+            struct kvd_continuation_info *list = realloc(c->list, space * sizeof *list);
+            if (!list) {
+                s->status = KVD_RESOURCE_EXHAUSTED;
+                snprintf(s->error.message, sizeof s->error.message, "out of memory for the list of continuations");
+                return false;
+            }
+            c->list = list;
+            c->space = space;
+        }
+        s->status = kvd_list_continuations(s->ctl->client, &cursor, c->list + c->n, KVD_MAX_LIST, &n, &s->error);
+        if (s->status != KVD_OK) return false;
+        for (uint32_t i = 0, end = c->n + n, from = c->n; i < n && from + i < end; i++) {
+            const struct kvd_continuation_info *info = &c->list[from + i];
+            if (!info->claimed && info->continuation.bits != s->want.from.bits) c->list[c->n++] = *info;
+        }
+    }
+    if (c->n) qsort(c->list, c->n, sizeof *c->list, by_freed);
+    return true;
+}
+
+/* Whether the plan with these members (places in the list) is ready. A continuation that went meanwhile makes it not ready. */
+static bool works(struct search *s, const uint32_t *members, uint32_t n) {
+    struct kvd_plan plan;
+    s->want.n_victims = n;
+    for (uint32_t i = 0; i < n; i++) s->want.victims[i] = s->candidates.list[members[i]].continuation;
+    enum kvd_status status = kvd_plan_activation(s->ctl->client, &s->want, &plan, &s->error);
+    if (status != KVD_OK && status != KVD_NOT_FOUND && status != KVD_ABORTED) s->status = status;
+    return status == KVD_OK && plan.feasibility == KVD_READY;
+}
+
+static void record(struct search *s, const uint32_t *members, uint32_t n) {
+    char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
+    uint64_t pages = 0, used = 0;
+    uint32_t retention = 0;
+    cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct kvd_continuation_info *info = &s->candidates.list[members[i]];
+        const char *handle = ctl_handle_text(info->continuation.bits, buf);
+        size_t at = strlen(handles);
+        snprintf(handles + at, sizeof handles - at, "%s%s", at ? " " : "", handle);
+        cJSON_AddItemToArray(array, cJSON_CreateString(handle));
+        pages += info->pages[0];
+        if (info->retention > retention) retention = info->retention;
+        if (info->used > used) used = info->used;
+    }
+    out_put_u64(o, "size", n);
+    out_put_u64(o, "pages", pages);
+    out_put_u64(o, "retention", retention);
+    out_put_u64(o, "used", used);
+    cJSON_AddStringToObject(o, "release_text", handles);
+    cJSON_AddItemToArray(s->sets, o);
+    s->found++;
+}
+
+static void try_ones(struct search *s) {
+    for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->found < s->ctl->options.sets && s->status == KVD_OK; i++)
+        if (works(s, &i, 1)) record(s, &i, 1);
+}
+
+static void try_twos(struct search *s) {
+    uint32_t n = s->candidates.n < TRIED_TWO ? s->candidates.n : TRIED_TWO;
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = i + 1; k < n && s->found < s->ctl->options.sets && s->status == KVD_OK; k++) {
+            uint32_t pair[2] = { i, k };
+            if (works(s, pair, 2)) record(s, pair, 2);
+        }
+    }
+}
+
+/* One set of which each member is needed. */
+static void grow_and_thin(struct search *s) {
+    uint32_t members[KVD_MAX_VICTIMS], n = 0, low = 2, high = s->candidates.n < KVD_MAX_VICTIMS ? s->candidates.n : KVD_MAX_VICTIMS;
+    for (uint32_t i = 0; i < high; i++) members[i] = i;
+    if (high <= low || !works(s, members, high)) return;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (works(s, members, middle)) high = middle;
+        else low = middle;
+    }
+    n = high;
+    for (uint32_t i = n; i-- > 0 && s->status == KVD_OK;) {
+        uint32_t without[KVD_MAX_VICTIMS];
+        memcpy(without, members, i * sizeof *members);
+        memcpy(without + i, members + i + 1, (n - i - 1) * sizeof *members);
+        if (n > 1 && works(s, without, n - 1)) memcpy(members, without, --n * sizeof *members);
+    }
+    if (s->status == KVD_OK) record(s, members, n);
+}
+
+static void show_sets(struct search *s) {
+    static const struct out_column columns[] = {
+        { "size", "RELEASES", true }, { "pages", "PAGES HELD", true }, { "retention", "RETENTION", true }, { "used", "LAST USE", true },
+        { "release_text", "CONTINUATIONS", false },
+    };
+    uint32_t n = s->found;
+    out_table(s->ctl->out, "sets", columns, N(columns), s->sets);
+    s->sets = NULL;
+    if (n == 0) {
+        out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
+                s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less" : "there are none to release");
+    } else {
+        out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
+    }
+}
+
+int cmd_why(struct ctl *ctl) {
+    struct search s = { .ctl = ctl, .status = KVD_OK, .error = { .message = "" } };
+    struct kvd_plan plan;
+    if (!plan_target(ctl, &s.want)) return CTL_USAGE;
+    s.status = kvd_plan_activation(ctl->client, &s.want, &plan, &s.error);
+    if (s.status != KVD_OK) return ctl_refused(ctl, s.status, &s.error);
+    plan_show(ctl, &plan);
+    out_flag(ctl->out, "ready", plan.feasibility == KVD_READY);
+    if (plan.feasibility == KVD_READY) {
+        out_say(ctl->out, "result", OUT_GOOD, "ready: it lacks nothing");
+        return CTL_OK;
+    }
+    if (plan.feasibility != KVD_BLOCKED) {
+        out_say(ctl->out, "result", OUT_BAD, "infeasible: it would not fit an empty store; shorten the prompt or the output");
+        return CTL_REFUSED;
+    }
+    s.sets = cJSON_CreateArray();
+    if (load(&s)) {
+        try_ones(&s);
+        if (!s.found && s.status == KVD_OK) try_twos(&s);
+        if (!s.found && s.status == KVD_OK) grow_and_thin(&s);
+    }
+    if (s.status == KVD_OK) show_sets(&s);
+    cJSON_Delete(s.sets);
+    free(s.candidates.list);
+    return s.status == KVD_OK ? CTL_REFUSED : ctl_refused(ctl, s.status, &s.error);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvdctl: looks at a running kvd and asks it for small things. It uses libkvd's public interface alone.
+ */
+#ifndef KVDCTL_H
+#define KVDCTL_H
+
+#include <kvd.h>
+
+#include "out.h"
+
+enum ctl_exit {
+    CTL_OK = 0,
+    CTL_USAGE = 1,
+    CTL_REFUSED = 2,     /* kvd refused, or the answer is "does not fit" */
+    CTL_UNREACHABLE = 3, /* no connection, or no answer in time */
+    CTL_VIOLATIONS = 4   /* the audit found some */
+};
+
+struct ctl_options {
+    const char *socket, *color, *from, *victims;
+    uint32_t timeout_ms, prompt, output, frontier, sets;
+    bool json, move, help, version;
+};
+
+struct ctl {
+    struct ctl_options options;
+    struct out *out;
+    kvd_client *client;
+    char **args; /* of the command */
+    int n_args;
+};
+
+struct ctl_command {
+    const char *name, *args, *help;
+    enum kvd_role role;
+    int min_args, max_args;
+    int (*run)(struct ctl *ctl);
+};
+
+/* options.c. Fills ret_options from argv; positional arguments stay from optind on. CTL_OK, or CTL_USAGE after a sentence on stderr. */
+int ctl_parse(int argc, char **argv, struct ctl_options *ret_options);
+void ctl_help(const struct ctl_command *commands, size_t n_commands);
+/* "0x2a", "42". Zero and rubbish are refused with a sentence. */
+bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits);
+
+/* main.c. Reports a refused call on stderr (and in JSON) and gives the exit status for it. */
+int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error);
+const char *ctl_handle_text(uint64_t bits, char buf[24]); /* "0x...", "-" for none */
+
+int cmd_status(struct ctl *ctl);
+int cmd_stores(struct ctl *ctl);
+int cmd_sequences(struct ctl *ctl);
+int cmd_continuations(struct ctl *ctl);
+int cmd_sessions(struct ctl *ctl);
+int cmd_audit(struct ctl *ctl);
+int cmd_drain(struct ctl *ctl);
+int cmd_release(struct ctl *ctl);
+int cmd_fence(struct ctl *ctl);
+int cmd_plan(struct ctl *ctl);
+int cmd_why(struct ctl *ctl);
+
+/* cmd_plan.c, also for why: the activation that the options describe; and what is short, as a table. */
+bool plan_target(struct ctl *ctl, struct kvd_activation *ret_want);
+void plan_show(struct ctl *ctl, const struct kvd_plan *plan);
+const char *plan_feasibility(const struct kvd_plan *plan);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ctl.h"
+
+extern int optind;
+
+static const struct ctl_command commands[] = {
+    { "status", NULL, "how full the store is, and how the daemon does", KVD_ROLE_OBSERVER, 0, 0, cmd_status },
+    { "stores", NULL, "the store's pools and their geometry", KVD_ROLE_OBSERVER, 0, 0, cmd_stores },
+    { "sequences", NULL, "active sequences: owners, frontiers, pages", KVD_ROLE_OBSERVER, 0, 0, cmd_sequences },
+    { "continuations", NULL, "cached prefixes: frontiers, retention, what a release would free", KVD_ROLE_OBSERVER, 0, 0, cmd_continuations },
+    { "sessions", NULL, "connected processes and their roles", KVD_ROLE_OBSERVER, 0, 0, cmd_sessions },
+    { "plan", NULL, "what an activation (--prompt, --output) would need, and whether it fits", KVD_ROLE_OBSERVER, 0, 0, cmd_plan },
+    { "why", NULL, "what it lacks, and the smallest sets of releases that would do", KVD_ROLE_OBSERVER, 0, 0, cmd_why },
+    { "audit", NULL, "recomputes every invariant of the store; 4 if any is broken", KVD_ROLE_ADMIN, 0, 0, cmd_audit },
+    { "drain", "[off]", "refuse new activations, or accept them again", KVD_ROLE_ADMIN, 0, 1, cmd_drain },
+    { "release", "HANDLE...", "drop continuations", KVD_ROLE_ADMIN, 1, 1024, cmd_release },
+    { "fence", "SESSION", "refuse a session's requests from now on", KVD_ROLE_ADMIN, 1, 1, cmd_fence },
+};
+#define N_COMMANDS (sizeof commands / sizeof *commands)
+
+const char *ctl_handle_text(uint64_t bits, char buf[24]) {
+    if (!bits) return "-";
+    snprintf(buf, 24, "0x%" PRIx64, bits);
+    return buf;
+}
+
+int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error) {
+    fprintf(stderr, "kvdctl: %s\n", error->message);
+    if (ctl->out && ctl->options.json) {
+        cJSON *refusal = cJSON_CreateObject();
+        cJSON_AddStringToObject(refusal, "status", kvd_status_name(status));
+        cJSON_AddStringToObject(refusal, "message", error->message);
+        out_facts(ctl->out, "error", NULL, 0, refusal);
+    }
+    return status == KVD_UNAVAILABLE || status == KVD_DEADLINE_EXCEEDED ? CTL_UNREACHABLE : CTL_REFUSED;
+}
+
+static bool want_colour(const struct ctl_options *options) {
+    if (options->color && strcmp(options->color, "auto") != 0) return strcmp(options->color, "always") == 0;
+    const char *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && term && strcmp(term, "dumb") != 0;
+}
+
+static int connect_kvd(struct ctl *ctl, enum kvd_role role) {
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = ctl->options.socket, .role = role, .name = "kvdctl",
+                                     .timeout_ms = ctl->options.timeout_ms };
+    struct kvd_error error = { .message = "" };
+    enum kvd_status status = kvd_connect(&o, &ctl->client, &error);
+    if (status == KVD_OK) return CTL_OK;
+    int code = ctl_refused(ctl, status, &error);
+    /* No right to the socket is no connection; no right to the role is a refusal. */
+    return strncmp(error.message, "cannot connect", 14) == 0 ? CTL_UNREACHABLE : code;
+}
+
+static int run(struct ctl *ctl, const struct ctl_command *command) {
+    ctl->out = out_new(ctl->options.json, want_colour(&ctl->options));
+    if (!ctl->out) {
+        fputs("kvdctl: out of memory\n", stderr);
+        return CTL_REFUSED;
+    }
+    int code = connect_kvd(ctl, command->role);
+    if (code == CTL_OK) code = command->run(ctl);
+    kvd_disconnect(ctl->client);
+    out_end(ctl->out);
+    out_free(ctl->out);
+    if (fflush(stdout) != 0) {
+        perror("kvdctl: standard output");
+        return CTL_REFUSED;
+    }
+    return code;
+}
+
+int main(int argc, char **argv) {
+    struct ctl ctl = { 0 };
+    const struct ctl_command *command = NULL;
+    if (ctl_parse(argc, argv, &ctl.options) != CTL_OK) return CTL_USAGE;
+    if (ctl.options.help) {
+        ctl_help(commands, N_COMMANDS);
+        return CTL_OK;
+    }
+    if (ctl.options.version) {
+        printf("kvdctl %d.%d.%d, libkvd %s\n", KVD_VERSION_MAJOR, KVD_VERSION_MINOR, KVD_VERSION_PATCH, kvd_version());
+        return CTL_OK;
+    }
+    if (optind == argc) {
+        fputs("kvdctl: no command; kvdctl --help lists them\n", stderr);
+        return CTL_USAGE;
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[optind], commands[i].name) == 0) command = &commands[i];
+    if (!command) {
+        fprintf(stderr, "kvdctl: there is no command \"%s\"; kvdctl --help lists them\n", argv[optind]);
+        return CTL_USAGE;
+    }
+    ctl.args = argv + optind + 1;
+    ctl.n_args = argc - optind - 1;
+    if (ctl.n_args < command->min_args || ctl.n_args > command->max_args) {
+        fprintf(stderr, "kvdctl: usage: kvdctl %s%s%s\n", command->name, command->args ? " " : "", command->args ? command->args : "");
+        return CTL_USAGE;
+    }
+    return run(&ctl, command);
+}

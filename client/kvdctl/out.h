@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Output: everything is built as JSON once; --json prints that, otherwise tables are views of it. Numbers that do not fit a double exactly (handles, epochs)
+ * are strings in both.
+ */
+#ifndef KVDCTL_OUT_H
+#define KVDCTL_OUT_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct out;
+enum out_tone { OUT_PLAIN, OUT_GOOD, OUT_BAD };
+
+struct out_column {
+    const char *key, *heading;
+    bool right; /* align */
+};
+
+struct out *out_new(bool json, bool colour);
+void out_free(struct out *out);
+
+/* Adds an array of objects under key and shows it as a table. Takes rows. */
+void out_table(struct out *out, const char *key, const struct out_column *columns, size_t n, cJSON *rows);
+/* Adds an object under key and shows it as lines "heading  value". Takes object. */
+void out_facts(struct out *out, const char *key, const struct out_column *lines, size_t n, cJSON *object);
+/* A sentence, under key in JSON. */
+void out_say(struct out *out, const char *key, enum out_tone tone, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void out_flag(struct out *out, const char *key, bool value); /* JSON only */
+void out_end(struct out *out); /* prints the JSON document */
+
+/* For building rows. */
+void out_put_u64(cJSON *object, const char *key, uint64_t value); /* a number; a string from 2^53 on */
+void out_put_text(cJSON *object, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void out_put_bytes(cJSON *object, const char *key, uint64_t bytes); /* key: number; key_text: "1.5 GiB" */
+
+#endif
