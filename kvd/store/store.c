@@ -77,7 +77,7 @@ struct carve {
 };
 
 static void *carve_take(struct carve *carve, uint64_t count, size_t size) {
-    size_t bytes, end;
+    size_t bytes = 0, end = 0;
     carve->overflow |= __builtin_mul_overflow(count, size, &bytes) || __builtin_add_overflow(carve->used, bytes, &end) ||
                        end > SIZE_MAX - 64;
     if (carve->overflow) return NULL;
