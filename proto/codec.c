@@ -6,7 +6,8 @@
 
 #include "codec_internal.h"
 
-static struct codec_pass pass_begin(struct codec_arena *arena, const char *type, size_t space, char *err, size_t err_bytes) {
+static struct codec_pass pass_begin(struct codec_arena *arena, const char *type, size_t space, char *err,
+                                    size_t err_bytes) {
     if (err && err_bytes) err[0] = '\0';
     return (struct codec_pass){.arena = arena, .type = type, .space = space, .err = err, .err_bytes = err_bytes};
 }
@@ -23,12 +24,14 @@ static int refuse_type(const struct codec_pass *pass, uint16_t type) {
 static int unpack(const struct codec_pass *pass, const struct codec_map *map, const uint8_t *body, size_t bytes,
                   ProtobufCMessage **ret_message) {
     if (bytes > FRAME_LIMIT - FRAME_HEADER)
-        return codec_refuse(pass, CODEC_E_LIMIT, "the body has %zu bytes, the limit is %u", bytes, FRAME_LIMIT - FRAME_HEADER);
+        return codec_refuse(pass, CODEC_E_LIMIT, "the body has %zu bytes, the limit is %u", bytes,
+                            FRAME_LIMIT - FRAME_HEADER);
     pass->arena->refused = false;
     ProtobufCMessage *message = protobuf_c_message_unpack(map->pb, &pass->arena->pb, bytes, body);
     if (!message && pass->arena->refused) return codec_refuse_memory(pass);
     if (!message)
-        return codec_refuse(pass, CODEC_E_MALFORMED, "the %zu bytes are not a %s; check the protocol version", bytes, map->pb->name);
+        return codec_refuse(pass, CODEC_E_MALFORMED, "the %zu bytes are not a %s; check the protocol version", bytes,
+                            map->pb->name);
     *ret_message = message;
     return 0;
 }
@@ -36,7 +39,8 @@ static int unpack(const struct codec_pass *pass, const struct codec_map *map, co
 static int pack(const struct codec_pass *pass, const ProtobufCMessage *message, uint8_t *body, size_t *ret_bytes) {
     size_t bytes = protobuf_c_message_get_packed_size(message);
     if (bytes > pass->space)
-        return codec_refuse(pass, CODEC_E_SPACE, "the body needs %zu bytes, there are %zu; ask for less at once", bytes, pass->space);
+        return codec_refuse(pass, CODEC_E_SPACE, "the body needs %zu bytes, there are %zu; ask for less at once", bytes,
+                            pass->space);
     *ret_bytes = protobuf_c_message_pack(message, body);
     return 0;
 }
@@ -98,8 +102,8 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
     return r;
 }
 
-int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space, size_t *ret_bytes,
-                       char *err, size_t err_bytes) {
+int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space,
+                       size_t *ret_bytes, char *err, size_t err_bytes) {
     struct codec_pass pass = pass_begin(arena, type_name(reply->type), space, err, err_bytes);
     const struct codec_map *map = codec_reply_map(reply->type);
     if (!map && reply->status != KVD_OK) map = &codec_empty_reply_map; /* to say that the type is unknown */
@@ -131,7 +135,8 @@ int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_
     return r;
 }
 
-int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t space, size_t *ret_bytes, char *err, size_t err_bytes) {
+int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t space, size_t *ret_bytes, char *err,
+                       size_t err_bytes) {
     _Alignas(16) uint8_t memory[512];
     struct codec_arena arena;
     codec_arena_fixed(&arena, memory, sizeof memory);

@@ -97,8 +97,8 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
 int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_event, char *err, size_t err_bytes);
 
 /* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Scratch is taken from the arena.
- * Replies: characters that text may not have become '?'; the sentences of a Round are shortened where all would not fit; a reply whose status is not OK may
- * have any type, so that an unknown one can be refused. */
+ * Replies: characters that text may not have become '?'; the sentences of a Round are shortened where all would not fit;
+ * a reply whose status is not OK may have any type, so that an unknown one can be refused. */
 int codec_encode_request(const struct msg_request *request, struct codec_arena *arena, uint8_t *body, size_t space,
                          size_t *ret_bytes, char *err, size_t err_bytes);
 int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space, size_t *ret_bytes,

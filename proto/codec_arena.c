@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arena: a bump allocator with a hard cap. What a small frame can make protobuf-c allocate is bounded by the cap, and a
- * connection in steady state does not malloc, because blocks are kept over resets.
+ * The arena: a bump allocator with a hard cap. What a small frame can make protobuf-c allocate is bounded by the cap,
+ * and a connection in steady state does not malloc, because blocks are kept over resets.
  */
 #include <stdlib.h>
 #include <string.h>

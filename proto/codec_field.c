@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine under the maps: one load and one store a kind of field. Counts are checked before anything of their size is allocated.
+ * The engine under the maps: one load and one store a kind of field. Counts are checked before anything of their size
+ * is allocated.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,13 +23,15 @@ int codec_refuse(const struct codec_pass *pass, int code, const char *format, ..
 }
 
 int codec_refuse_count(const struct codec_pass *pass, const char *field, size_t n, size_t limit) {
-    return codec_refuse(pass, CODEC_E_LIMIT, "%s has %zu entries, the limit is %zu; send fewer, or several requests", field, n, limit);
+    return codec_refuse(pass, CODEC_E_LIMIT, "%s has %zu entries, the limit is %zu; send fewer, or several requests",
+                        field, n, limit);
 }
 
 int codec_refuse_memory(const struct codec_pass *pass) {
-    return codec_refuse(pass, CODEC_E_LIMIT,
-                        "the message needs more than the %zu bytes that one message may take once unpacked; send a smaller one",
-                        pass->arena->limit);
+    return codec_refuse(
+        pass, CODEC_E_LIMIT,
+        "the message needs more than the %zu bytes that one message may take once unpacked; send a smaller one",
+        pass->arena->limit);
 }
 
 static int refuse_number(const struct codec_pass *pass, const struct codec_field *f, uint32_t value) {
@@ -47,7 +50,9 @@ static const void *pointer_at(const void *base, size_t offset) {
 }
 static void pointer_set(void *base, size_t offset, const void *p) { memcpy(at_mut(base, offset), &p, sizeof p); }
 
-static uint32_t count_of(const struct codec_field *f, const void *plain) { return *(const uint32_t *)at(plain, f->at_n); }
+static uint32_t count_of(const struct codec_field *f, const void *plain) {
+    return *(const uint32_t *)at(plain, f->at_n);
+}
 static void count_set(const struct codec_field *f, void *plain, size_t n) {
     if (f->at_n != CODEC_NO_COUNT) *(uint32_t *)at_mut(plain, f->at_n) = (uint32_t)n;
 }
@@ -91,11 +96,13 @@ static int check_characters(const struct codec_pass *pass, const struct codec_fi
     if (f->kind == CODEC_NAME && n < f->low) return codec_refuse(pass, CODEC_E_VALUE, "%s is empty; give one", f->name);
     for (size_t i = 0; i < n; i++)
         if (!character_fits(f, s[i]))
-            return codec_refuse(pass, CODEC_E_VALUE, "%s has the byte 0x%02x at %zu; use only %s", f->name, s[i], i, character_set(f));
+            return codec_refuse(pass, CODEC_E_VALUE, "%s has the byte 0x%02x at %zu; use only %s", f->name, s[i], i,
+                                character_set(f));
     return 0;
 }
 
-static int load_characters(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb, char *plain) {
+static int load_characters(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb,
+                           char *plain) {
     int r = check_characters(pass, f, pb->data, pb->len);
     if (r) return r;
     if (pb->len) memcpy(plain, pb->data, pb->len);
@@ -103,14 +110,15 @@ static int load_characters(const struct codec_pass *pass, const struct codec_fie
     return 0;
 }
 
-/* A sentence may quote anything; what readers could not take is replaced, so that an answer never fails for its text. */
+/* A sentence may quote anything; what readers could not take is replaced, so that no answer fails for its text. */
 static uint8_t *printable_copy(const struct codec_pass *pass, const struct codec_field *f, const char *s, size_t n) {
     uint8_t *copy = codec_arena_take(pass->arena, n);
     for (size_t i = 0; copy && i < n; i++) copy[i] = character_fits(f, (uint8_t)s[i]) ? (uint8_t)s[i] : (uint8_t)'?';
     return copy;
 }
 
-static int store_characters(const struct codec_pass *pass, const struct codec_field *f, ProtobufCBinaryData *pb, const char *plain) {
+static int store_characters(const struct codec_pass *pass, const struct codec_field *f, ProtobufCBinaryData *pb,
+                            const char *plain) {
     size_t n = strnlen(plain, (size_t)f->high + 1);
     pb->data = (uint8_t *)(uintptr_t)plain;
     pb->len = n;
@@ -123,7 +131,8 @@ static int store_characters(const struct codec_pass *pass, const struct codec_fi
 
 /* ---- bytes ------------------------------------------------------------------------------------------------- */
 
-static int load_bytes(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb, uint8_t *plain) {
+static int load_bytes(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb,
+                      uint8_t *plain) {
     if (pb->len == 0) return 0;
     if (pb->len != f->high)
         return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu bytes, it must have %u", f->name, pb->len, f->high);
@@ -138,10 +147,12 @@ static int store_bytes(const struct codec_field *f, ProtobufCBinaryData *pb, con
     return 0;
 }
 
-static int load_digests(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb, void *plain) {
+static int load_digests(const struct codec_pass *pass, const struct codec_field *f, const ProtobufCBinaryData *pb,
+                        void *plain) {
     size_t n = pb->len / KVD_DIGEST_BYTES;
     if (pb->len % KVD_DIGEST_BYTES)
-        return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu bytes, it must be a multiple of %d", f->name, pb->len, KVD_DIGEST_BYTES);
+        return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu bytes, it must be a multiple of %d", f->name, pb->len,
+                            KVD_DIGEST_BYTES);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
     const kvd_digest *digests = n ? (const kvd_digest *)(const void *)pb->data : NULL;
     pointer_set(plain, f->at, digests);
@@ -149,7 +160,8 @@ static int load_digests(const struct codec_pass *pass, const struct codec_field 
     return 0;
 }
 
-static int store_digests(const struct codec_pass *pass, const struct codec_field *f, ProtobufCBinaryData *pb, const void *plain) {
+static int store_digests(const struct codec_pass *pass, const struct codec_field *f, ProtobufCBinaryData *pb,
+                         const void *plain) {
     const kvd_digest *digests = pointer_at(plain, f->at);
     uint32_t n = count_of(f, plain);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
@@ -161,7 +173,8 @@ static int store_digests(const struct codec_pass *pass, const struct codec_field
 
 /* ---- numbers ----------------------------------------------------------------------------------------------- */
 
-static int load_numbers(const struct codec_pass *pass, const struct codec_field *f, const void *pb, void *plain, size_t bytes) {
+static int load_numbers(const struct codec_pass *pass, const struct codec_field *f, const void *pb, void *plain,
+                        size_t bytes) {
     size_t n = *(const size_t *)at(pb, f->pb_n);
     const void *from = pointer_at(pb, f->pb);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
@@ -170,7 +183,8 @@ static int load_numbers(const struct codec_pass *pass, const struct codec_field 
     return 0;
 }
 
-static int store_numbers(const struct codec_pass *pass, const struct codec_field *f, void *pb, const void *plain, size_t bytes) {
+static int store_numbers(const struct codec_pass *pass, const struct codec_field *f, void *pb, const void *plain,
+                         size_t bytes) {
     uint32_t n = entries(f, plain, bytes);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
     *(size_t *)at_mut(pb, f->pb_n) = n;

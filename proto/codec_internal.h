@@ -2,9 +2,10 @@
  *
  * Inside the codec: the arena's workings, and maps between generated messages and plain structs.
  *
- * A map is a table with one row a field. Offsets are taken from both structs, so a field that one of them lacks does not compile, and the row
- * macros check the C types of both sides. One small engine (codec_field.c) walks the tables in both directions and applies the limits, so
- * that what the encoder lets out is what the decoder lets in. Round has columns instead of rows and is coded by hand (codec_round.c).
+ * A map is a table with one row a field. Offsets are taken from both structs, so a field that one of them lacks does
+ * not compile, and the row macros check the C types of both sides. One small engine (codec_field.c) walks the tables in
+ * both directions and applies the limits, so that what the encoder lets out is what the decoder lets in. Round has
+ * columns instead of rows and is coded by hand (codec_round.c).
  */
 #ifndef KVD_PROTO_CODEC_INTERNAL_H
 #define KVD_PROTO_CODEC_INTERNAL_H
@@ -15,8 +16,8 @@
 
 /* ---- arena -------------------------------------------------------------------------------------- */
 
-/* Block k holds ARENA_FIRST << k bytes; the last one alone could hold the whole limit, so that whether an allocation succeeds depends on the bytes
- * taken since the reset, never on history. */
+/* Block k holds ARENA_FIRST << k bytes; the last one alone could hold the whole limit, so that whether an allocation
+ * succeeds depends on the bytes taken since the reset, never on history. */
 #define ARENA_FIRST 16384u
 #define ARENA_BLOCKS 7
 
@@ -29,7 +30,8 @@ struct codec_arena {
     bool fixed;            /* block 0 belongs to the caller */
     ProtobufCAllocator pb; /* the same memory for protobuf-c; free does nothing */
 };
-/* An arena in the caller's memory, for small messages: bytes <= ARENA_FIRST, 16-byte aligned. Never mallocs, needs no free. */
+/* An arena in the caller's memory, for small messages: bytes <= ARENA_FIRST, 16-byte aligned. Never mallocs, needs no
+ * free. */
 void codec_arena_fixed(struct codec_arena *arena, void *memory, size_t bytes);
 /* Tests: a smaller cap, from the next allocation on. */
 void codec_arena_set_limit(struct codec_arena *arena, size_t bytes);
@@ -45,7 +47,8 @@ struct codec_pass {
     size_t err_bytes;
 };
 /* Write the sentence and return the code. */
-int codec_refuse(const struct codec_pass *pass, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int codec_refuse(const struct codec_pass *pass, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 int codec_refuse_count(const struct codec_pass *pass, const char *field, size_t n, size_t limit);
 int codec_refuse_memory(const struct codec_pass *pass);
 
@@ -57,7 +60,7 @@ enum codec_kind {
     CODEC_U64,      /* uint64, fixed64, handle */
     CODEC_BOOL,
     CODEC_NAME,     /* bytes -> char[high + 1], [A-Za-z0-9._:/-]; at least low */
-    CODEC_TEXT,     /* bytes -> char[high + 1], printable ASCII (low: and newlines); the encoder replaces other characters by '?' */
+    CODEC_TEXT,     /* bytes -> char[high + 1], printable ASCII (low: and newlines); others are encoded as '?' */
     CODEC_BYTES,    /* bytes -> uint8_t[high]: absent = zeros */
     CODEC_DIGESTS,  /* bytes -> pointer and count of kvd_digest in the arena; at most high */
     CODEC_U32S,     /* packed -> uint32_t[high], with a count or cut at trailing zeros */
@@ -91,13 +94,14 @@ struct codec_map {
 /* pb -> plain; plain comes zeroed. plain -> pb; pb comes initialised, and may point into plain afterwards. */
 int codec_load(struct codec_pass *pass, const struct codec_map *map, const void *pb, void *plain);
 int codec_store(struct codec_pass *pass, const struct codec_map *map, void *pb, const void *plain);
-void *codec_message_new(const struct codec_pass *pass, const ProtobufCMessageDescriptor *descriptor); /* NULL: arena full */
+/* NULL: arena full. */
+void *codec_message_new(const struct codec_pass *pass, const ProtobufCMessageDescriptor *descriptor);
 
 /* NULL: unknown type. The request map stands on struct msg_request, the reply map on struct msg_reply. */
 const struct codec_map *codec_request_map(uint16_t type);
 const struct codec_map *codec_reply_map(uint16_t type);
 extern const struct codec_map codec_reply_header_map; /* on struct msg_reply */
-extern const struct codec_map codec_empty_reply_map;  /* on struct msg_reply: the header alone, which begins every reply */
+extern const struct codec_map codec_empty_reply_map;  /* on struct msg_reply: a reply that is its header alone */
 extern const struct codec_map codec_event_map;        /* on struct kvd_event */
 
 int codec_round_load(struct codec_pass *pass, const void *pb, void *plain);
@@ -108,7 +112,8 @@ int codec_round_reply_store(struct codec_pass *pass, void *pb, const void *plain
 /* ---- rows of maps: PB and T are defined to the generated and the plain struct around each table ---------- */
 
 #define CODEC_FIELD(s, f) (((s *)0)->f)
-#define CODEC_IF(condition) (0 * (uint32_t)sizeof(struct { int wrong_type : (condition) ? 1 : -1; })) /* 0, or no compile */
+#define CODEC_IF(condition) \
+    (0 * (uint32_t)sizeof(struct { int wrong_type : (condition) ? 1 : -1; })) /* 0, or no compile */
 #define CODEC_IS(type, e) _Generic((e), type: 1, default: 0)
 #define CODEC_AT(pb_name, path) .name = #pb_name, .pb = offsetof(PB, pb_name), .at = offsetof(T, path)
 #define CODEC_MANY(pb_name) .pb_n = offsetof(PB, n_##pb_name)
@@ -139,8 +144,8 @@ int codec_round_reply_store(struct codec_pass *pass, void *pb, const void *plain
 #define CODEC_ROOM(path) (sizeof(CODEC_FIELD(T, path)) / sizeof(CODEC_FIELD(T, path)[0]))
 #define CODEC_U32S_OK(pb_name, path) \
     CODEC_IF(CODEC_IS(uint32_t *, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint32_t, CODEC_FIELD(T, path)[0]))
-#define U32S(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), .kind = CODEC_U32S, \
-    .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path) }
+#define U32S(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \
+    .kind = CODEC_U32S, .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path) }
 #define U32S_BY_POOL(pb_name, path) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), .at_n = CODEC_NO_COUNT, \
     .kind = CODEC_U32S, .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path) }
 #define HANDLES(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Maps of the replies, on struct msg_reply, and of the event. The first row of every reply is its header: the codec stops there unless the
- * status is OK.
+ * Maps of the replies, on struct msg_reply, and of the event. The first row of every reply is its header: the codec
+ * stops there unless the status is OK.
  */
 #include "codec_internal.h"
 #include "kvd.pb-c.h"
 
-#define STATUS_SAME(name, code, text) _Static_assert((int)KVD__V1__STATUS__STATUS_##name == (code), "status of kvd.proto and kvd_types.h");
+#define STATUS_SAME(name, code, text) \
+    _Static_assert((int)KVD__V1__STATUS__STATUS_##name == (code), "status of kvd.proto and kvd_types.h");
 KVD_STATUS_LIST(STATUS_SAME)
 #undef STATUS_SAME
 _Static_assert((int)KVD__V1__FEASIBILITY__FEASIBILITY_BLOCKED == KVD_BLOCKED &&
@@ -104,7 +105,8 @@ static const struct codec_map plane_map = CODEC_TABLE(kvd__v1__plane_info__descr
 
 #define PB Kvd__V1__Need
 #define T struct kvd_need
-static const struct codec_field need_fields[] = {U64(needed, needed), U64(available, available), U64(short_by, short_by)};
+static const struct codec_field need_fields[] = {U64(needed, needed), U64(available, available),
+                                                 U64(short_by, short_by)};
 static const struct codec_map need_map = CODEC_TABLE(kvd__v1__need__descriptor, need_fields);
 #undef PB
 #undef T
@@ -154,7 +156,8 @@ static const struct codec_field continuation_fields[] = {
     U32S_BY_POOL(pages, pages),
     U32S_BY_POOL(exclusive_pages, exclusive_pages),
 };
-static const struct codec_map continuation_map = CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
+static const struct codec_map continuation_map =
+    CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
 #undef PB
 #undef T
 
@@ -233,7 +236,8 @@ const struct codec_map codec_event_map = CODEC_TABLE(kvd__v1__event__descriptor,
 /* ---- replies ------------------------------------------------------------------------------------------------ */
 
 #define T struct msg_reply
-#define HEADER { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &codec_reply_header_map }
+#define HEADER \
+    { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &codec_reply_header_map }
 
 #define PB Kvd__V1__EmptyReply
 static const struct codec_field empty_fields[] = {HEADER};
@@ -334,7 +338,8 @@ static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_repl
 #undef PB
 
 #define PB Kvd__V1__RoundReply
-static const struct codec_field round_fields[] = {HEADER, CUSTOM("round", codec_round_reply_load, codec_round_reply_store)};
+static const struct codec_field round_fields[] = {HEADER,
+                                                  CUSTOM("round", codec_round_reply_load, codec_round_reply_store)};
 static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_reply__descriptor, round_fields);
 #undef PB
 
@@ -346,7 +351,8 @@ static const struct codec_field checkpointed_fields[] = {
     U64(revision, u.checkpointed.revision),
     U32S_BY_POOL(shared_pages, u.checkpointed.shared_pages),
 };
-static const struct codec_map checkpointed_map = CODEC_TABLE(kvd__v1__checkpoint_reply__descriptor, checkpointed_fields);
+static const struct codec_map checkpointed_map =
+    CODEC_TABLE(kvd__v1__checkpoint_reply__descriptor, checkpointed_fields);
 #undef PB
 
 #define PB Kvd__V1__FinishReply

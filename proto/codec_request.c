@@ -5,8 +5,10 @@
 #include "codec_internal.h"
 #include "kvd.pb-c.h"
 
-_Static_assert((int)KVD__V1__ROLE__ROLE_OBSERVER == KVD_ROLE_OBSERVER && (int)KVD__V1__ROLE__ROLE_WORKER == KVD_ROLE_WORKER &&
-                   (int)KVD__V1__ROLE__ROLE_SCHEDULER == KVD_ROLE_SCHEDULER && (int)KVD__V1__ROLE__ROLE_ADMIN == KVD_ROLE_ADMIN,
+_Static_assert((int)KVD__V1__ROLE__ROLE_OBSERVER == KVD_ROLE_OBSERVER &&
+                   (int)KVD__V1__ROLE__ROLE_WORKER == KVD_ROLE_WORKER &&
+                   (int)KVD__V1__ROLE__ROLE_SCHEDULER == KVD_ROLE_SCHEDULER &&
+                   (int)KVD__V1__ROLE__ROLE_ADMIN == KVD_ROLE_ADMIN,
                "roles of kvd.proto and kvd_types.h");
 
 /* ---- header and structs ------------------------------------------------------------------------------ */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Round: the one message of the decode path, a whole batch at once. Its numbers travel in columns (packed fixed32), which protobuf-c copies with a
- * memcpy each, instead of a message an item. A column in which nobody says anything is left out. KVD_UNCHANGED is value + 1 = 0.
+ * Round: the one message of the decode path, a whole batch at once. Its numbers travel in columns (packed fixed32),
+ * which protobuf-c copies with a memcpy each, instead of a message an item. A column in which nobody says anything is
+ * left out. KVD_UNCHANGED is value + 1 = 0.
  */
 #include <string.h>
 
@@ -16,7 +17,8 @@ struct column { /* of a message: values and their number, 0 or the batch's */
 
 static int check_column(const struct codec_pass *pass, const char *name, size_t n, size_t items) {
     if (n == 0 || n == items) return 0;
-    return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu entries, it must have none or one for each of the %zu items", name, n, items);
+    return codec_refuse(pass, CODEC_E_VALUE, "%s has %zu entries, it must have none or one for each of the %zu items",
+                        name, n, items);
 }
 
 static int check_columns(const struct codec_pass *pass, const struct column *columns, size_t n, size_t items) {
@@ -37,8 +39,8 @@ static void spread(const struct column *column, void *items, size_t n, size_t st
 }
 
 /* NULL in *ret_values: nothing to say. */
-static int gather(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset, uint32_t plus,
-                  size_t *ret_n, uint32_t **ret_values) {
+static int gather(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset,
+                  uint32_t plus, size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
     for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)at(items, i * stride + offset) + plus;
     if (any == 0) return 0;
@@ -56,7 +58,8 @@ static int gather(const struct codec_pass *pass, const void *items, size_t n, si
 #define ITEM_AT(pool_, field) (offsetof(struct kvd_round_item, pool) + (pool_) * sizeof(struct kvd_round_pool) + \
                                offsetof(struct kvd_round_pool, field))
 
-static int load_ask(const struct codec_pass *pass, const Kvd__V1__RoundColumns *pb, struct kvd_round_item *items, size_t n, size_t pool) {
+static int load_ask(const struct codec_pass *pass, const Kvd__V1__RoundColumns *pb, struct kvd_round_item *items,
+                    size_t n, size_t pool) {
     static const Kvd__V1__RoundColumns nothing = KVD__V1__ROUND_COLUMNS__INIT;
     if (!pb) pb = &nothing;
     const struct column columns[] = {{"commit", pb->n_commit, pb->commit}, {"truncate", pb->n_truncate, pb->truncate},
@@ -120,8 +123,8 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
     if (!pb->sequence || !pb->pool) return codec_refuse_memory(pass);
     pb->n_sequence = n;
     for (size_t i = 0; i < n; i++) pb->sequence[i] = items[i].sequence.bits;
-    int r = gather(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1, &pb->n_state_frontier,
-                   &pb->state_frontier);
+    int r = gather(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1,
+                   &pb->n_state_frontier, &pb->state_frontier);
     for (size_t p = 0; r == 0 && p < KVD_MAX_POOLS; p++) {
         bool used = false;
         r = store_ask(pass, items, n, p, &pb->pool[p], &used);
@@ -133,12 +136,14 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 /* ---- reply: numbers -------------------------------------------------------------------------------------- */
 
 #define RESULT_BYTES sizeof(struct kvd_round_result)
-#define PLACE_AT(pool_, k) (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_place) + (k) * sizeof(uint32_t))
+#define PLACE_AT(pool_, k) \
+    (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_place) + (k) * sizeof(uint32_t))
 #define N_PLACE (sizeof(struct kvd_pool_place) / sizeof(uint32_t))
-_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6 * sizeof(uint32_t), "columns of a place");
+_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6 * sizeof(uint32_t),
+               "columns of a place");
 
-static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results, size_t n,
-                       size_t pool) {
+static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results,
+                       size_t n, size_t pool) {
     const struct column columns[N_PLACE] = {
         {"row", pb->n_row, pb->row},
         {"membership", pb->n_membership, pb->membership},
@@ -161,8 +166,8 @@ static uint32_t place_value(const struct kvd_round_result *result, size_t pool, 
     return pool < result->n_pools ? *(const uint32_t *)at(result, PLACE_AT(pool, k)) : 0;
 }
 
-static int gather_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool, size_t k,
-                         size_t *ret_n, uint32_t **ret_values) {
+static int gather_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
+                         size_t k, size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
     for (size_t i = 0; i < n; i++) any |= place_value(&results[i], pool, k);
     if (any == 0) return 0;
@@ -191,30 +196,35 @@ static int store_places(const struct codec_pass *pass, const struct kvd_round_re
     return 0;
 }
 
-static int load_statuses(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+static int load_statuses(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results,
+                         size_t n) {
     int r = check_column(pass, "status", pb->n_status, n);
     if (r == 0) r = check_column(pass, "n_pools", pb->n_n_pools, n);
     for (size_t i = 0; r == 0 && i < n; i++) {
         uint32_t status = pb->n_status ? (uint32_t)pb->status[i] : KVD_OK;
         uint32_t n_pools = pb->n_n_pools ? pb->n_pools[i] : (uint32_t)pb->n_pool;
         if (status > KVD_UNAUTHENTICATED)
-            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i, status, KVD_UNAUTHENTICATED);
+            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i, status,
+                                KVD_UNAUTHENTICATED);
         if (n_pools > pb->n_pool)
-            return codec_refuse(pass, CODEC_E_VALUE, "n_pools of item %zu is %u, the reply has %zu", i, n_pools, pb->n_pool);
+            return codec_refuse(pass, CODEC_E_VALUE, "n_pools of item %zu is %u, the reply has %zu", i, n_pools,
+                                pb->n_pool);
         results[i].status = status;
         results[i].n_pools = n_pools;
     }
     return r;
 }
 
-static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb,
+                          const struct kvd_round_result *results, size_t n) {
     bool refused = false, uneven = false;
     uint32_t n_pool = 0;
     for (size_t i = 0; i < n; i++) {
         if (results[i].status > KVD_UNAUTHENTICATED)
-            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i, results[i].status,
-                                KVD_UNAUTHENTICATED);
-        if (results[i].n_pools > KVD_MAX_POOLS) return codec_refuse_count(pass, "n_pools", results[i].n_pools, KVD_MAX_POOLS);
+            return codec_refuse(pass, CODEC_E_VALUE, "status of item %zu is %u, it must be from 0 to %d", i,
+                                results[i].status, KVD_UNAUTHENTICATED);
+        if (results[i].n_pools > KVD_MAX_POOLS)
+            return codec_refuse_count(pass, "n_pools", results[i].n_pools, KVD_MAX_POOLS);
         refused |= results[i].status != KVD_OK;
         uneven |= results[i].n_pools != results[0].n_pools;
         if (results[i].n_pools > n_pool) n_pool = results[i].n_pools;
@@ -226,7 +236,8 @@ static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb
         pb->n_status = n;
     }
     pb->n_pool = n_pool;
-    return uneven ? gather(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0, &pb->n_n_pools, &pb->n_pools)
+    return uneven ? gather(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0,
+                           &pb->n_n_pools, &pb->n_pools)
                   : 0;
 }
 
@@ -234,19 +245,23 @@ static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb
 
 static int check_index(const struct codec_pass *pass, const char *name, uint32_t index, size_t *next, size_t items) {
     if (index >= items || index < *next)
-        return codec_refuse(pass, CODEC_E_VALUE, "index %u of %s is not after the one before it and below the %zu items", index, name, items);
+        return codec_refuse(pass, CODEC_E_VALUE,
+                            "index %u of %s is not after the one before it and below the %zu items", index, name,
+                            items);
     *next = (size_t)index + 1;
     return 0;
 }
 
-static int load_bounds(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+static int load_bounds(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results,
+                       size_t n) {
     size_t next = 0;
     for (size_t k = 0; k < pb->n_bounded; k++) {
         const Kvd__V1__RoundBound *bound = pb->bounded[k];
         int r = check_index(pass, "bounded", bound->index, &next, n);
         if (r) return r;
         if (bound->pool >= KVD_MAX_POOLS)
-            return codec_refuse(pass, CODEC_E_VALUE, "pool of bounded is %u, it must be below %d", bound->pool, KVD_MAX_POOLS);
+            return codec_refuse(pass, CODEC_E_VALUE, "pool of bounded is %u, it must be below %d", bound->pool,
+                                KVD_MAX_POOLS);
         results[bound->index].bounded = true;
         results[bound->index].bounded_pool = bound->pool;
         results[bound->index].bounded_frontier = bound->frontier;
@@ -254,7 +269,8 @@ static int load_bounds(const struct codec_pass *pass, const Kvd__V1__RoundReply 
     return 0;
 }
 
-static int store_bounds(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+static int store_bounds(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results,
+                        size_t n) {
     size_t many = 0;
     for (size_t i = 0; i < n; i++) many += results[i].bounded;
     if (many == 0) return 0;
@@ -263,8 +279,8 @@ static int store_bounds(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, 
     for (size_t i = 0; i < n; i++) {
         if (!results[i].bounded) continue;
         if (results[i].bounded_pool >= KVD_MAX_POOLS)
-            return codec_refuse(pass, CODEC_E_VALUE, "bounded_pool of item %zu is %u, it must be below %d", i, results[i].bounded_pool,
-                                KVD_MAX_POOLS);
+            return codec_refuse(pass, CODEC_E_VALUE, "bounded_pool of item %zu is %u, it must be below %d", i,
+                                results[i].bounded_pool, KVD_MAX_POOLS);
         Kvd__V1__RoundBound *bound = codec_message_new(pass, &kvd__v1__round_bound__descriptor);
         if (!bound) return codec_refuse_memory(pass);
         bound->index = (uint32_t)i;
@@ -277,7 +293,8 @@ static int store_bounds(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, 
 
 static bool printable(uint8_t c) { return c >= 0x20 && c < 0x7f; }
 
-static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results, size_t n) {
+static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, struct kvd_round_result *results,
+                         size_t n) {
     size_t next = 0;
     for (size_t k = 0; k < pb->n_messages; k++) {
         const Kvd__V1__RoundMessage *message = pb->messages[k];
@@ -285,11 +302,12 @@ static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundRepl
         if (r) return r;
         size_t length = message->message.len;
         if (length >= KVD_MESSAGE_BYTES)
-            return codec_refuse(pass, CODEC_E_LIMIT, "message of item %u has %zu characters, the limit is %d", message->index, length,
-                                KVD_MESSAGE_BYTES - 1);
+            return codec_refuse(pass, CODEC_E_LIMIT, "message of item %u has %zu characters, the limit is %d",
+                                message->index, length, KVD_MESSAGE_BYTES - 1);
         for (size_t i = 0; i < length; i++)
             if (!printable(message->message.data[i]))
-                return codec_refuse(pass, CODEC_E_VALUE, "message of item %u has the byte 0x%02x at %zu; use only printable ASCII",
+                return codec_refuse(pass, CODEC_E_VALUE,
+                                    "message of item %u has the byte 0x%02x at %zu; use only printable ASCII",
                                     message->index, message->message.data[i], i);
         if (length) memcpy(results[message->index].message, message->message.data, length);
     }
@@ -299,7 +317,8 @@ static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundRepl
 /* Around a sentence: tag and length of the entry, tag and value of the index, tag and length of the text. */
 #define MESSAGE_OVERHEAD (1 + 2 + 1 + 2 + 1 + 2)
 
-/* Characters that each of `many` sentences may have, so that the reply fits: the round has been done, its answer must not fail. */
+/* Characters that each of `many` sentences may have, so that the reply fits: the round has been done, its answer must
+ * not fail. */
 static size_t message_share(const struct codec_pass *pass, const Kvd__V1__RoundReply *pb, size_t many) {
     size_t used = protobuf_c_message_get_packed_size(&pb->base);
     size_t share = used < pass->space ? (pass->space - used) / many : 0;
@@ -307,7 +326,8 @@ static size_t message_share(const struct codec_pass *pass, const Kvd__V1__RoundR
     return share < KVD_MESSAGE_BYTES ? share : KVD_MESSAGE_BYTES - 1;
 }
 
-static int store_message(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const char *text, uint32_t index, size_t share) {
+static int store_message(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const char *text, uint32_t index,
+                         size_t share) {
     size_t length = strnlen(text, share);
     Kvd__V1__RoundMessage *message = codec_message_new(pass, &kvd__v1__round_message__descriptor);
     uint8_t *copy = codec_arena_take(pass->arena, length);
@@ -319,7 +339,8 @@ static int store_message(const struct codec_pass *pass, Kvd__V1__RoundReply *pb,
     return 0;
 }
 
-static int store_messages(const struct codec_pass *pass, Kvd__V1__RoundReply *pb, const struct kvd_round_result *results, size_t n) {
+static int store_messages(const struct codec_pass *pass, Kvd__V1__RoundReply *pb,
+                          const struct kvd_round_result *results, size_t n) {
     size_t many = 0;
     for (size_t i = 0; i < n; i++) many += results[i].message[0] != '\0';
     size_t share = many ? message_share(pass, pb, many) : 0;

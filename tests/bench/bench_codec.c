@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the codec costs on the request path: BENCH lines, median and 99th percentile of batches. Usage: bench_codec [repetitions]
+ * What the codec costs on the request path: BENCH lines, median and 99th percentile of batches. Usage: bench_codec
+ * [repetitions]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static void encode_request(struct work *w) {
 static void decode_request(struct work *w) {
     struct msg_request q;
     codec_arena_reset(arena);
-    need(codec_decode_request(w->request.type, request_body, w->request_bytes, arena, &q, err, sizeof err), "decode request");
+    need(codec_decode_request(w->request.type, request_body, w->request_bytes, arena, &q, err, sizeof err),
+         "decode request");
 }
 static void encode_reply(struct work *w) {
     size_t n;
@@ -65,7 +67,8 @@ static void server(struct work *w) {
     struct msg_request q;
     size_t n;
     codec_arena_reset(arena);
-    need(codec_decode_request(w->request.type, request_body, w->request_bytes, arena, &q, err, sizeof err), "decode request");
+    need(codec_decode_request(w->request.type, request_body, w->request_bytes, arena, &q, err, sizeof err),
+         "decode request");
     need(codec_encode_reply(&w->reply, arena, out, SPACE, &n, err, sizeof err), "encode reply");
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames and bodies as they come from a socket. What decodes must encode; what was encoded must decode and encode to the same bytes again. Flags of the
- * header choose request, reply or event, as on the wire. Several frames may follow each other.
+ * Frames and bodies as they come from a socket. What decodes must encode; what was encoded must decode and encode to
+ * the same bytes again. Flags of the header choose request, reply or event, as on the wire. Several frames may follow
+ * each other.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,7 +40,8 @@ static size_t request_body(uint16_t type) {
     size_t n;
     codec_arena_reset(arena);
     fill_request(&fill, type, &q);
-    if (codec_encode_request(&q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err)) fail("request", err);
+    if (codec_encode_request(&q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err))
+        fail("request", err);
     return n;
 }
 
@@ -49,7 +50,8 @@ static size_t reply_body(uint16_t type, void (*how)(struct fill *, uint16_t, str
     size_t n;
     codec_arena_reset(arena);
     how(&fill, type, &y);
-    if (codec_encode_reply(&y, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err)) fail("reply", err);
+    if (codec_encode_reply(&y, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err))
+        fail("reply", err);
     return n;
 }
 
@@ -57,7 +59,8 @@ static void save_event(void) {
     struct kvd_event event;
     size_t n;
     fill_event(&fill, &event);
-    if (codec_encode_event(&event, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err)) fail("event", err);
+    if (codec_encode_event(&event, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err))
+        fail("event", err);
     save_frame("event", FRAME_EVENT, FRAME_F_EVENT, n);
 }
 

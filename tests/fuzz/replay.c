@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs files, or all files of folders, through a fuzz target once. For regressions in builds without libFuzzer, and for debuggers.
+ * Runs files, or all files of folders, through a fuzz target once. For regressions in builds without libFuzzer, and for
+ * debuggers.
  */
 #include <dirent.h>
 #include <stdio.h>

@@ -16,7 +16,9 @@ static uint64_t u64(struct fill *f) {
     }
 }
 static uint32_t u32(struct fill *f) { return full(f) ? UINT32_MAX : (uint32_t)(u64(f) & UINT32_MAX); }
-static uint32_t asked(struct fill *f) { return full(f) ? UINT32_MAX - 1 : kvt_below(&f->state, 3) ? u32(f) : KVD_UNCHANGED; }
+static uint32_t asked(struct fill *f) {
+    return full(f) ? UINT32_MAX - 1 : kvt_below(&f->state, 3) ? u32(f) : KVD_UNCHANGED;
+}
 static bool flag(struct fill *f) { return full(f) || kvt_below(&f->state, 2); }
 static uint32_t upto(struct fill *f, uint32_t max) { return full(f) ? max : kvt_below(&f->state, max + 1); }
 static uint32_t from_to(struct fill *f, uint32_t min, uint32_t max) { return min + upto(f, max - min); }
@@ -36,7 +38,8 @@ static void characters(struct fill *f, char *s, size_t bytes, const char *set, u
 static void name(struct fill *f, char s[KVD_NAME_BYTES], uint32_t min) {
     characters(f, s, KVD_NAME_BYTES, "ABCXYZabcxyz0189._:/-", min);
 }
-static const char printable[] = " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
+static const char printable[] =
+    " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
 
 static void tail(struct fill *f, struct kvd_tail *t) {
     t->n = count(f, KVD_TAIL_TOKENS);
@@ -81,7 +84,8 @@ static void hello(struct fill *f, struct kvd_hello *h) {
 }
 
 static void round_items(struct fill *f, struct msg_request *q) {
-    uint32_t n = count(f, KVD_MAX_ROUND), silent = full(f) ? 0 : kvt_below(&f->state, 512); /* columns in which nobody asks */
+    uint32_t n = count(f, KVD_MAX_ROUND),
+             silent = full(f) ? 0 : kvt_below(&f->state, 512); /* columns in which nobody asks */
     memset(f->items, 0, sizeof f->items);
     for (uint32_t i = 0; i < n; i++) {
         struct kvd_round_item *it = &f->items[i];
@@ -166,7 +170,8 @@ static void store(struct fill *f, struct kvd_store_info *s) {
     name(f, s->name, 0);
     s->backend = upto(f, 2);
     s->n_pools = count(f, KVD_MAX_POOLS);
-    s->max_context = u32(f), s->max_concurrency = u32(f), s->row_entries = u32(f), s->draft_window = u32(f), s->map_ahead = u32(f);
+    s->max_context = u32(f), s->max_concurrency = u32(f), s->row_entries = u32(f), s->draft_window = u32(f),
+    s->map_ahead = u32(f);
     s->state_bytes = u64(f), s->capacity_tokens = u64(f);
     s->lease_growth = flag(f);
     raw(f, s->geometry.bytes, sizeof s->geometry.bytes);
@@ -194,7 +199,8 @@ static void plan(struct fill *f, struct kvd_plan *p) {
 static void planes(struct fill *f, struct msg_reply *y) {
     uint32_t n = count(f, KVD_MAX_LIST);
     for (uint32_t i = 0; i < n; i++)
-        f->planes[i] = (struct kvd_plane_info){u32(f), u32(f), upto(f, 3), upto(f, 5), u32(f), u32(f), u64(f), u64(f), u64(f), u64(f), u64(f)};
+        f->planes[i] = (struct kvd_plane_info){u32(f), u32(f), upto(f, 3), upto(f, 5), u32(f), u32(f),
+                                               u64(f), u64(f), u64(f),     u64(f),     u64(f)};
     y->u.planes.n = n, y->u.planes.total = u32(f), y->u.planes.items = n ? f->planes : NULL;
 }
 
@@ -222,7 +228,8 @@ static void continuations(struct fill *f, struct msg_reply *y) {
         c->created = u64(f), c->used = u64(f);
         by_pool(f, c->pages), by_pool(f, c->exclusive_pages);
     }
-    y->u.continuations.n = n, y->u.continuations.next_cursor = asked(f), y->u.continuations.items = n ? f->continuations : NULL;
+    y->u.continuations.n = n, y->u.continuations.next_cursor = asked(f),
+    y->u.continuations.items = n ? f->continuations : NULL;
 }
 
 static void sequences(struct fill *f, struct msg_reply *y) {
@@ -273,10 +280,13 @@ static void stats(struct fill *f, struct kvd_stats *s) {
     s->n_pools = count(f, KVD_MAX_POOLS);
     for (uint32_t p = 0; p < s->n_pools; p++)
         s->pool[p] = (struct kvd_pool_stats){u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f)};
-    s->sequences = u32(f), s->continuations = u32(f), s->continuation_limit = u32(f), s->sessions = u32(f), s->groups = u32(f);
+    s->sequences = u32(f), s->continuations = u32(f), s->continuation_limit = u32(f), s->sessions = u32(f),
+    s->groups = u32(f);
     s->state_slots_used = u32(f);
-    s->membership_used = u64(f), s->membership_limit = u64(f), s->operations = u64(f), s->revision = u64(f), s->epoch = u64(f);
-    s->requests = u64(f), s->refusals = u64(f), s->frames_bad = u64(f), s->connections = u64(f), s->events_dropped = u64(f);
+    s->membership_used = u64(f), s->membership_limit = u64(f), s->operations = u64(f), s->revision = u64(f),
+    s->epoch = u64(f);
+    s->requests = u64(f), s->refusals = u64(f), s->frames_bad = u64(f), s->connections = u64(f),
+    s->events_dropped = u64(f);
     s->uptime_ns = u64(f), s->rss_bytes = u64(f), s->metadata_bytes = u64(f);
     s->draining = flag(f);
     characters(f, s->version, sizeof s->version, printable, 0);
@@ -369,7 +379,9 @@ void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct
 
 /* ---- comparing -------------------------------------------------------------------------------------------- */
 
-static bool same_array(const void *a, const void *b, size_t n, size_t bytes) { return n == 0 || memcmp(a, b, n * bytes) == 0; }
+static bool same_array(const void *a, const void *b, size_t n, size_t bytes) {
+    return n == 0 || memcmp(a, b, n * bytes) == 0;
+}
 
 /* Compares what pointers point to, then clears them in the copies, whose bytes must then agree. */
 #define DEEP(n_field, pointer) do { \

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Contents for protocol messages: random, typical or as large as the limits allow. Written by hand from kvd_types.h, on purpose without the
- * codec's maps, so that a field which a map forgets does not survive a round trip. Used by unit tests, the bench and the corpus generator.
+ * Contents for protocol messages: random, typical or as large as the limits allow. Written by hand from kvd_types.h, on
+ * purpose without the codec's maps, so that a field which a map forgets does not survive a round trip. Used by unit
+ * tests, the bench and the corpus generator.
  */
 #ifndef CODEC_FILL_H
 #define CODEC_FILL_H

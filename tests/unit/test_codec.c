@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codec: what goes in comes out, for every type; what is left out takes its default; what is out of range is refused, by the encoder and the
- * decoder alike (SRV-2: the sentence says field, value and limit; nothing is written).
+ * Codec: what goes in comes out, for every type; what is left out takes its default; what is out of range is refused,
+ * by the encoder and the decoder alike (SRV-2: the sentence says field, value and limit; nothing is written).
  */
 #include "codec_fill.h"
 #include "kvt.h"
@@ -98,8 +98,8 @@ static void srv_2_the_longest_of_every_type_fits_a_frame(void) {
     }
 }
 
-/* SRV-2: 256 refusals with sentences of full length are longer than a frame. The round has been done, so its answer is sent all the same: numbers
- * whole, sentences shortened. */
+/* SRV-2: 256 refusals with sentences of full length are longer than a frame. The round has been done, so its answer is
+ * sent all the same: numbers whole, sentences shortened. */
 static void srv_2_long_sentences_of_a_round_are_shortened(void) {
     begin(FILL_FULL);
     struct msg_reply reply, back;
@@ -179,7 +179,8 @@ static void refusals_have_no_body(void) {
 /* A sentence may quote what a client sent; an answer does not fail for that. */
 static void sentences_are_made_printable(void) {
     begin(FILL_SMALL);
-    struct msg_reply reply = {.type = FRAME_FENCE, .status = KVD_NOT_FOUND, .message = "name \xff\x01\n is unknown"}, back;
+    struct msg_reply reply = {.type = FRAME_FENCE, .status = KVD_NOT_FOUND, .message = "name \xff\x01\n is unknown"},
+                     back;
     size_t bytes;
     KVT_OK(codec_encode_reply(&reply, arena, body, SPACE, &bytes, err, sizeof err));
     KVT_OK(codec_decode_reply(FRAME_FENCE, body, bytes, arena, &back, err, sizeof err));
@@ -328,12 +329,19 @@ static void protocol_page_tables(void) {
         snprintf(row, sizeof row, "| %u | %s |", type, frame_type_name(type));
         KVT_TRUE(strstr(page, row) != NULL);
     }
-    static const struct { const char *what; unsigned limit; } limits[] = {
-        {"| frame | %u bytes", FRAME_LIMIT}, {"| sequences in a Round | %u |", KVD_MAX_ROUND}, {"| digests in a message | %u |", KVD_MAX_DIGESTS},
-        {"| victims of an activation | %u |", KVD_MAX_VICTIMS}, {"| candidates of a Find | %u |", KVD_MAX_CANDIDATES},
-        {"| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST}, {"| tokens of a tail | %u |", KVD_TAIL_TOKENS},
-        {"| members of a group | %u |", KVD_MAX_RANKS}, {"| pools of a store | %u |", KVD_MAX_POOLS},
-        {"| name, library, version | %u characters", KVD_NAME_BYTES - 1}, {"| sentence | %u characters", KVD_MESSAGE_BYTES - 1},
+    static const struct { const char *what; unsigned limit;
+    } limits[] = {
+        {"| frame | %u bytes", FRAME_LIMIT},
+        {"| sequences in a Round | %u |", KVD_MAX_ROUND},
+        {"| digests in a message | %u |", KVD_MAX_DIGESTS},
+        {"| victims of an activation | %u |", KVD_MAX_VICTIMS},
+        {"| candidates of a Find | %u |", KVD_MAX_CANDIDATES},
+        {"| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST},
+        {"| tokens of a tail | %u |", KVD_TAIL_TOKENS},
+        {"| members of a group | %u |", KVD_MAX_RANKS},
+        {"| pools of a store | %u |", KVD_MAX_POOLS},
+        {"| name, library, version | %u characters", KVD_NAME_BYTES - 1},
+        {"| sentence | %u characters", KVD_MESSAGE_BYTES - 1},
         {"| audit text | %u characters", sizeof((struct kvd_audit *)0)->text - 1},
     };
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
@@ -348,7 +356,8 @@ static void page_has_frame(const struct msg_request *q, uint64_t id) {
     char hex[2 * sizeof frame + 1];
     size_t n;
     codec_arena_reset(arena);
-    KVT_NEED(codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err) == 0);
+    KVT_NEED(codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, err, sizeof err) ==
+             0);
     frame_head_write(frame, q->type, 0, id, n);
     for (size_t i = 0; i < FRAME_HEADER + n; i++) snprintf(hex + 2 * i, 3, "%02x", frame[i]);
     KVT_TRUE(strstr(page, hex) != NULL);
@@ -357,14 +366,17 @@ static void page_has_frame(const struct msg_request *q, uint64_t id) {
 /* The bytes that the page shows are those of the codec. */
 static void protocol_page_examples(void) {
     KVT_NEED(read_page(false));
-    struct msg_request hello = {.type = FRAME_HELLO, .u.hello = {.protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine"}};
+    struct msg_request hello = {.type = FRAME_HELLO,
+                                .u.hello = {.protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine"}};
     page_has_frame(&hello, 1);
     struct kvd_round_item item = {
         .sequence = {0x0000000300000002},
         .state_frontier = KVD_UNCHANGED,
-        .pool = {{128, KVD_UNCHANGED, KVD_UNCHANGED, 192}, {KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED}},
+        .pool = {{128, KVD_UNCHANGED, KVD_UNCHANGED, 192},
+                 {KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED}},
     };
-    struct msg_request round = {.type = FRAME_ROUND, .header = {.session = {0x0000000100000001}, .sequence = 1}, .u.round = {1, &item}};
+    struct msg_request round = {
+        .type = FRAME_ROUND, .header = {.session = {0x0000000100000001}, .sequence = 1}, .u.round = {1, &item}};
     page_has_frame(&round, 2);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codec against bodies that no encoder of ours made: cut, flipped, random, over every limit, or built to grow in memory (SRV-2). Whatever is
- * accepted must be in range, which the encoder's own checks and a look at the counts confirm.
+ * Codec against bodies that no encoder of ours made: cut, flipped, random, over every limit, or built to grow in memory
+ * (SRV-2). Whatever is accepted must be in range, which the encoder's own checks and a look at the counts confirm.
  */
 #include <stdlib.h>
 
@@ -58,7 +58,9 @@ static bool request_in_range(const struct msg_request *q) {
     case FRAME_DESCRIBE_PLANES: return q->u.planes.pool < KVD_MAX_POOLS && q->u.planes.rank < KVD_MAX_RANKS;
     case FRAME_PLAN:
     case FRAME_ACTIVATE: return q->u.activation.n_victims <= KVD_MAX_VICTIMS;
-    case FRAME_FIND: return q->u.find.n <= KVD_MAX_DIGESTS && q->u.find.max <= KVD_MAX_CANDIDATES && (!q->u.find.n || q->u.find.digests);
+    case FRAME_FIND:
+        return q->u.find.n <= KVD_MAX_DIGESTS && q->u.find.max <= KVD_MAX_CANDIDATES &&
+               (!q->u.find.n || q->u.find.digests);
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
     case FRAME_LIST_SESSIONS: return q->u.list.max <= KVD_MAX_LIST;
@@ -75,7 +77,8 @@ static bool reply_in_range(const struct msg_reply *y) {
     if (y->status > KVD_UNAUTHENTICATED || !text_ends(y->message, sizeof y->message)) return false;
     if (y->status != KVD_OK) return true;
     switch (y->type) {
-    case FRAME_DESCRIBE_STORE: return y->u.store && y->u.store->n_pools <= KVD_MAX_POOLS && text_ends(y->u.store->name, KVD_NAME_BYTES);
+    case FRAME_DESCRIBE_STORE:
+        return y->u.store && y->u.store->n_pools <= KVD_MAX_POOLS && text_ends(y->u.store->name, KVD_NAME_BYTES);
     case FRAME_DESCRIBE_PLANES: return y->u.planes.n <= KVD_MAX_LIST;
     case FRAME_PLAN: return y->u.plan.n_pools <= KVD_MAX_POOLS && y->u.plan.feasibility <= KVD_INFEASIBLE;
     case FRAME_FIND: return y->u.candidates.n <= KVD_MAX_CANDIDATES;
@@ -110,7 +113,8 @@ static int try_request(uint16_t type, const uint8_t *bytes, size_t n) {
         KVT_TRUE(q.type == type && request_in_range(&q));
         KVT_OK(codec_encode_request(&q, other, again, SPACE, &out, err, sizeof err));
     } else {
-        KVT_TRUE(r > 0 && r < CODEC_E_SPACE && strlen(err) > 10 && ((uint8_t *)&q)[0] == 0x5a && ((uint8_t *)&q)[sizeof q - 1] == 0x5a);
+        KVT_TRUE(r > 0 && r < CODEC_E_SPACE && strlen(err) > 10 && ((uint8_t *)&q)[0] == 0x5a &&
+                 ((uint8_t *)&q)[sizeof q - 1] == 0x5a);
     }
     return r;
 }
@@ -128,7 +132,8 @@ static int try_reply(uint16_t type, const uint8_t *bytes, size_t n) {
         KVT_TRUE(y.type == type && reply_in_range(&y));
         KVT_OK(codec_encode_reply(&y, other, again, SPACE, &out, err, sizeof err));
     } else {
-        KVT_TRUE(r > 0 && r < CODEC_E_SPACE && strlen(err) > 10 && ((uint8_t *)&y)[0] == 0x5a && ((uint8_t *)&y)[sizeof y - 1] == 0x5a);
+        KVT_TRUE(r > 0 && r < CODEC_E_SPACE && strlen(err) > 10 && ((uint8_t *)&y)[0] == 0x5a &&
+                 ((uint8_t *)&y)[sizeof y - 1] == 0x5a);
     }
     return r;
 }
@@ -315,10 +320,11 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
 }
 
 static void srv_2_names(void) {
-    static const struct { const char *name; size_t n; const char *part; } cases[] = {
-        {"", 0, "name is empty"},       {"a b", 3, "0x20 at 1"},        {"a\0b", 3, "0x00 at 1"}, {"\0", 1, "0x00 at 0"},
-        {"x\n", 2, "0x0a at 1"},        {"caf\xc3\xa9", 5, "0xc3 at 3"}, {"a%s", 3, "0x25 at 1"},  {"../\\", 4, "0x5c at 3"},
-        {"end\x7f", 4, "0x7f at 3"},
+    static const struct { const char *name; size_t n; const char *part;
+    } cases[] = {
+        {"", 0, "name is empty"}, {"a b", 3, "0x20 at 1"},   {"a\0b", 3, "0x00 at 1"},
+        {"\0", 1, "0x00 at 0"},   {"x\n", 2, "0x0a at 1"},   {"caf\xc3\xa9", 5, "0xc3 at 3"},
+        {"a%s", 3, "0x25 at 1"},  {"../\\", 4, "0x5c at 3"}, {"end\x7f", 4, "0x7f at 3"},
     };
     begin();
     wire.n = 0;
@@ -352,7 +358,8 @@ static void srv_2_fixed_lengths(void) {
         wire_bytes(&pool, 10, region.bytes, region.n);
         wire_bytes(&info, 12, pool.bytes, pool.n);
         wire_bytes(&wire, 2, info.bytes, info.n);
-        refused_reply(FRAME_DESCRIBE_STORE, CODEC_E_VALUE, i % 2 ? "ipc_handle has" : "uuid has", i % 2 ? "must have 64" : "must have 16");
+        refused_reply(FRAME_DESCRIBE_STORE, CODEC_E_VALUE, i % 2 ? "ipc_handle has" : "uuid has",
+                      i % 2 ? "must have 64" : "must have 16");
     }
 }
 
@@ -385,7 +392,8 @@ static void unknown_fields_are_ignored(void) {
     KVT_EQ_MEM(&event, &back, sizeof event);
 }
 
-/* SRV-2: 60 KB of empty sub-messages would be about 3 MB of structs: the cap refuses, and the connection's next request is served. */
+/* SRV-2: 60 KB of empty sub-messages would be about 3 MB of structs: the cap refuses, and the connection's next request
+ * is served. */
 static void srv_2_amplification_stops_at_the_cap(void) {
     begin();
     wire.n = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the codec: the arena's cap and reuse, shortage of memory at every allocation, and maps that cover their messages.
+ * Inside the codec: the arena's cap and reuse, shortage of memory at every allocation, and maps that cover their
+ * messages.
  */
 #include <stdlib.h>
 
@@ -82,8 +83,8 @@ static void arena_keeps_its_blocks(void) {
 
 /* ---- shortage -------------------------------------------------------------------------------------------- */
 
-/* Every cap from nothing to just too little is refused with LIMIT and leaves the output alone; enough is enough. All takings are multiples of 16, so
- * this fails each allocation once. */
+/* Every cap from nothing to just too little is refused with LIMIT and leaves the output alone; enough is enough. All
+ * takings are multiples of 16, so this fails each allocation once. */
 static void decode_with_too_little_memory(void) {
     struct codec_arena *arena = codec_arena_new();
     KVT_NEED(arena != NULL);
@@ -143,7 +144,8 @@ static void encode_with_too_little_memory(void) {
         for (size_t limit = 0; limit <= need; limit += 16) {
             codec_arena_reset(arena);
             codec_arena_set_limit(arena, limit);
-            KVT_EQ_I(codec_encode_request(&q, arena, body, SPACE, &n, err, sizeof err), limit < need ? CODEC_E_LIMIT : 0);
+            KVT_EQ_I(codec_encode_request(&q, arena, body, SPACE, &n, err, sizeof err),
+                     limit < need ? CODEC_E_LIMIT : 0);
         }
         codec_arena_set_limit(arena, CODEC_ARENA_LIMIT);
         codec_arena_reset(arena);
@@ -175,7 +177,8 @@ static void check_map(const struct codec_map *map) {
         if (f->kind == CODEC_CUSTOM) continue;
         const ProtobufCFieldDescriptor *d = protobuf_c_message_descriptor_get_field_by_name(map->pb, f->name);
         KVT_NEED(d != NULL);
-        bool many = f->kind == CODEC_U32S || f->kind == CODEC_U64S || f->kind == CODEC_SUBS || f->kind == CODEC_SUBS_NEW;
+        bool many =
+            f->kind == CODEC_U32S || f->kind == CODEC_U64S || f->kind == CODEC_SUBS || f->kind == CODEC_SUBS_NEW;
         KVT_EQ(d->offset, f->pb);
         KVT_EQ(d->label == PROTOBUF_C_LABEL_REPEATED, many);
         if (many) KVT_EQ(d->quantifier_offset, f->pb_n);

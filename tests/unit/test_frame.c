@@ -32,9 +32,18 @@ static void header_round_trip(void) {
 
 /* SRV-2: a length that cannot be is refused as soon as its four bytes are there, and nothing is written. */
 static void srv_2_length_is_judged_first(void) {
-    static const struct { uint32_t length; int want; } cases[] = {
-        {0, FRAME_E_LENGTH}, {11, FRAME_E_LENGTH}, {12, 0}, {13, 0}, {FRAME_LIMIT - 4, 0}, {FRAME_LIMIT - 3, FRAME_E_LENGTH},
-        {FRAME_LIMIT, FRAME_E_LENGTH}, {0x7fffffff, FRAME_E_LENGTH}, {0x80000000, FRAME_E_LENGTH}, {UINT32_MAX, FRAME_E_LENGTH},
+    static const struct { uint32_t length; int want;
+    } cases[] = {
+        {0, FRAME_E_LENGTH},
+        {11, FRAME_E_LENGTH},
+        {12, 0},
+        {13, 0},
+        {FRAME_LIMIT - 4, 0},
+        {FRAME_LIMIT - 3, FRAME_E_LENGTH},
+        {FRAME_LIMIT, FRAME_E_LENGTH},
+        {0x7fffffff, FRAME_E_LENGTH},
+        {0x80000000, FRAME_E_LENGTH},
+        {UINT32_MAX, FRAME_E_LENGTH},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint8_t bytes[FRAME_HEADER] = {0};
