@@ -167,7 +167,7 @@ static int give_back(struct worker *worker)
     uint64_t end = now_ms() + YIELD_MS;
     worker_rounds_drop(worker);
     while (lanes_left(worker) && now_ms() < end) {
-        int r = hear_kvd(worker, (uint32_t)(end - now_ms()));
+        int r = worker->scheduler_lost ? 0 : hear_kvd(worker, (uint32_t)(end - now_ms()));
         if (r != 0)
             return r;
         if (!worker->scheduler_lost)
