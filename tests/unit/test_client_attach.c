@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attaching to a store of host devices, described by a scripted kvd: addresses, sharing, and every reason to refuse (SRV-4).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "geometry.h"
+#include "kvd.h"
+#include "kvt.h"
+#include "scripted.h"
+
+#define PAGES 8u
+#define CONTEXT 256u
+#define ROWS 3u
+
+struct bed {
+    pid_t owner;       /* the process that holds the device; a region's own process would get no mapping */
+    int leave;         /* closed: the owner goes */
+    char *planes;      /* the owner's memory, mapped here by name */
+    int32_t *table;
+    size_t planes_bytes, table_bytes;
+    struct kvd_store_info info;
+    struct script *script;
+    kvd_client *client;
+};
+
+static enum script_act describe(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct bed *bed = user;
+    if (request->type == FRAME_DESCRIBE_STORE) reply->u.store = &bed->info;
+    return SCRIPT_ANSWER;
+}
+
+static struct kvd_region_info region_info(const struct device_export *e) {
+    struct kvd_region_info info = { .kind = 0, .bytes = e->bytes, .owner_pid = e->owner_pid, .local_address = e->local_address };
+    memcpy(info.shm_name, e->shm_name, sizeof info.shm_name);
+    memcpy(info.uuid, e->uuid, sizeof info.uuid);
+    return info;
+}
+
+static void *map_by_name(const char *name, size_t bytes) {
+    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
+    void *at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* The owner: opens a device, tells its regions, stays until the pipe ends. */
+static void own(int tell, int stay) {
+    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct device_config config = { .kind = DEVICE_HOST, .memory_bytes = 64u << 20 };
+    struct device *device;
+    struct device_region *planes, *table;
+    struct device_export exported[2];
+    char prefix[64], err[256], byte;
+    snprintf(prefix, sizeof prefix, "/kvd-attach-%d-", (int)getpid());
+    config.name_prefix = prefix;
+    if (device_open(&config, &device, err, sizeof err) ||
+        device_region_new(device, "planes", geom_region_bytes(&spec, PAGES), 0, &planes, err, sizeof err) ||
+        device_region_new(device, "table", ROWS * (CONTEXT / 64) * 4, 0xff, &table, err, sizeof err)) _exit(1);
+    device_region_export(planes, &exported[0]);
+    device_region_export(table, &exported[1]);
+    if (write(tell, exported, sizeof exported) != (ssize_t)sizeof exported) _exit(2);
+    while (read(stay, &byte, 1) > 0) { }
+    device_close(device);
+    _exit(0);
+}
+
+static void seal(struct bed *bed) {
+    struct kvd_pool_info *p = &bed->info.pool[0];
+    struct geom_store_spec spec = { .backend = GEOM_OFF, .max_context = CONTEXT, .max_concurrency = ROWS,
+                                    .main = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, p->n_layers, p->n_kv_heads, p->head_dim, 1 } };
+    struct geom_layout layout = { .n_pools = 1, .pages = { p->pages } };
+    geom_digest(&spec, &layout, bed->info.geometry.bytes);
+}
+
+static bool make_bed(struct bed *bed) {
+    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct device_export exported[2];
+    int tell[2], stay[2];
+    memset(bed, 0, sizeof *bed);
+    if (pipe2(tell, O_CLOEXEC) != 0 || pipe2(stay, O_CLOEXEC) != 0) return false;
+    fflush(NULL);
+    bed->owner = fork();
+    if (bed->owner == 0) {
+        close(stay[1]);
+        own(tell[1], stay[0]);
+    }
+    close(tell[1]);
+    close(stay[0]);
+    bed->leave = stay[1];
+    ssize_t got = read(tell[0], exported, sizeof exported);
+    close(tell[0]);
+    if (got != (ssize_t)sizeof exported) return false;
+    bed->planes_bytes = exported[0].bytes;
+    bed->table_bytes = exported[1].bytes;
+    bed->planes = map_by_name(exported[0].shm_name, bed->planes_bytes);
+    bed->table = map_by_name(exported[1].shm_name, bed->table_bytes);
+    if (!bed->planes || !bed->table) return false;
+    bed->info = (struct kvd_store_info){ .name = "bed", .n_pools = 1, .max_context = CONTEXT, .max_concurrency = ROWS, .row_entries = CONTEXT / 64,
+                                         .capacity_tokens = PAGES * 64,
+                                         .pool = { { .storage = KVD_STORAGE_BF16, .order = 0, .arrangement = 1, .n_layers = 2, .n_kv_heads = 2,
+                                                     .head_dim = 64, .n_ranks = 1, .pages = PAGES, .page_bytes = geom_page_bytes(&spec) } } };
+    bed->info.pool[0].planes[0] = region_info(&exported[0]);
+    bed->info.pool[0].table[0] = region_info(&exported[1]);
+    seal(bed);
+    bed->script = script_start(describe, bed);
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(bed->script), .role = KVD_ROLE_WORKER };
+    return kvd_connect(&o, &bed->client, NULL) == KVD_OK;
+}
+
+static void clear_bed(struct bed *bed) {
+    kvd_disconnect(bed->client);
+    script_stop(bed->script);
+    munmap(bed->planes, bed->planes_bytes);
+    munmap(bed->table, bed->table_bytes);
+    close(bed->leave);
+    waitpid(bed->owner, NULL, 0);
+}
+
+static void view_1_addresses(void) {
+    struct bed bed;
+    struct kvd_error error = { .message = "" };
+    kvd_store *store = NULL;
+    PagedKVBatchLayerView batch;
+    PagedKVLayerView one;
+    KVT_NEED(make_bed(&bed));
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, &error), KVD_OK);
+    KVT_EQ_STR(error.message, "");
+    KVT_NEED(store);
+    KVT_EQ_STR(kvd_store_describe(store)->name, "bed");
+    KVT_EQ(kvd_store_batch_view(store, 0, 1, &batch, &error), KVD_OK);
+    KVT_EQ(batch.n_rows, ROWS);
+    KVT_EQ(batch.n_logical, 4);
+    KVT_EQ(batch.n_pages, PAGES);
+    KVT_EQ(batch.head_dim, 64);
+    /* What is written through the view stands where geometry says, in the owner's memory. */
+    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct geom_plane plane;
+    KVT_OK(geom_plane(&spec, PAGES, 0, 1, GEOM_V, &plane, NULL, 0));
+    uint16_t *there = (uint16_t *)(void *)((char *)batch.v.base + 3 * batch.v.stride_elem + 5 * batch.v.stride_token + batch.v.stride_head +
+                                           7 * batch.v.stride_page);
+    *there = 0xbeef;
+    const char *owner = bed.planes;
+    uint16_t got;
+    memcpy(&got, owner + plane.offset + 3 * plane.nb0 + 5 * plane.nb1 + plane.nb2 + 7 * plane.nb3, sizeof got);
+    KVT_EQ(got, 0xbeef);
+
+    int32_t *table = bed.table;
+    KVT_EQ_I(batch.block_tables[2 * 4 + 1], -1);
+    table[2 * 4 + 1] = 6;
+    KVT_EQ(kvd_store_layer_view(store, 0, 0, 2, &one, &error), KVD_OK);
+    KVT_EQ_I(one.block_table[1], 6);
+    KVT_EQ(kvd_store_layer_view(store, 0, 0, ROWS, &one, &error), KVD_OUT_OF_RANGE);
+    KVT_EQ(kvd_store_batch_view(store, 0, 2, &batch, &error), KVD_OUT_OF_RANGE);
+    KVT_EQ(kvd_store_batch_view(store, 1, 0, &batch, &error), KVD_OUT_OF_RANGE);
+    kvd_detach(store);
+    clear_bed(&bed);
+}
+
+/* Tables are read-only for a worker: even the kernel may not write there. */
+static void tables_are_read_only(void) {
+    struct bed bed;
+    kvd_store *store = NULL;
+    PagedKVBatchLayerView batch;
+    int ends[2];
+    KVT_NEED(make_bed(&bed));
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, NULL), KVD_OK);
+    KVT_NEED(store);
+    KVT_EQ(kvd_store_batch_view(store, 0, 0, &batch, NULL), KVD_OK);
+    KVT_NEED(pipe(ends) == 0);
+    KVT_EQ_I(write(ends[1], "12345678", 8), 8);
+    KVT_EQ_I(read(ends[0], (void *)(uintptr_t)batch.block_tables, 4), -1);
+    KVT_EQ_I(errno, EFAULT);
+    KVT_EQ_I(read(ends[0], batch.k.base, 4), 4); /* planes can be written */
+    close(ends[0]);
+    close(ends[1]);
+    kvd_detach(store);
+    clear_bed(&bed);
+}
+
+/* Two attachments share one mapping, and it lives until the last one goes, also past the client. */
+static void mappings_are_shared_and_counted(void) {
+    struct bed bed;
+    kvd_store *a = NULL, *b = NULL;
+    PagedKVBatchLayerView x, y;
+    KVT_NEED(make_bed(&bed));
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &a, NULL), KVD_OK);
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &b, NULL), KVD_OK);
+    KVT_NEED(a && b);
+    KVT_EQ(kvd_store_batch_view(a, 0, 0, &x, NULL), KVD_OK);
+    KVT_EQ(kvd_store_batch_view(b, 0, 0, &y, NULL), KVD_OK);
+    KVT_TRUE(x.k.base == y.k.base);
+    kvd_detach(a);
+    clear_bed(&bed);
+    *(volatile char *)y.k.base = 1;
+    KVT_EQ_I(*(volatile char *)y.k.base, 1);
+    kvd_detach(b);
+}
+
+static enum kvd_status attach_to(struct bed *bed, uint32_t rank, const uint8_t *uuid, struct kvd_error *error) {
+    kvd_store *store = NULL;
+    enum kvd_status status = kvd_attach(bed->client, rank, uuid, &store, error);
+    if (status != KVD_OK) KVT_TRUE(store == NULL);
+    kvd_detach(store);
+    return status;
+}
+
+static void srv_4_refusals(void) {
+    struct bed bed;
+    struct kvd_error error;
+    uint8_t uuid[16] = { 1, 2, 3 };
+    KVT_NEED(make_bed(&bed));
+    struct kvd_store_info good = bed.info;
+    KVT_EQ(attach_to(&bed, 1, NULL, &error), KVD_OUT_OF_RANGE);
+    KVT_HAS(error.message, "ranks 0 to 0");
+    KVT_EQ(attach_to(&bed, 0, uuid, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "runs on 01020300");
+    KVT_EQ(attach_to(&bed, 0, good.pool[0].planes[0].uuid, &error), KVD_OK);
+
+    bed.info.geometry.bytes[5] ^= 1;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "digest");
+    bed.info = good;
+    bed.info.pool[0].arrangement = 0; /* bytes elsewhere: the digest tells */
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "digest");
+    bed.info = good;
+    bed.info.pool[0].page_bytes++;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    bed.info = good;
+    bed.info.pool[0].planes[0].shm_name[8] = 'X';
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "namespace");
+    bed.info = good;
+    bed.info.pool[0].table[0].bytes = 4;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "block tables");
+    bed.info = good;
+    bed.info.pool[0].planes[0].shm_name[0] = 0; /* what an observer sees */
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_PERMISSION_DENIED);
+    bed.info = good;
+    bed.info.pool[0].planes[0].kind = 1;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_INVALID_ARGUMENT);
+    KVT_HAS(error.message, "UUID");
+    bed.info = good;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_OK);
+    clear_bed(&bed);
+}
+
+/* SRV-6: a fork's child gets no view. */
+static void srv_6_store_of_a_parent(void) {
+    struct bed bed;
+    kvd_store *store = NULL;
+    int status = -1;
+    KVT_NEED(make_bed(&bed));
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, NULL), KVD_OK);
+    KVT_NEED(store);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        PagedKVBatchLayerView view;
+        bool refused = kvd_store_batch_view(store, 0, 0, &view, NULL) == KVD_FAILED_PRECONDITION;
+        kvd_detach(store);
+        _exit(refused ? 0 : 1);
+    }
+    KVT_EQ(waitpid(pid, &status, 0), pid);
+    KVT_EQ_I(status, 0);
+    kvd_detach(store);
+    clear_bed(&bed);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only), KVT_CASE(mappings_are_shared_and_counted),
+                                             KVT_CASE(srv_4_refusals), KVT_CASE(srv_6_store_of_a_parent), { 0 } };
+    return kvt_main("client attach", cases, argc, argv);
+}
