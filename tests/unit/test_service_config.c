@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The configuration: every kind of mistake is named with its line and what to change; and the numbers of --plan.
+ */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "kvt.h"
+#include "plan.h"
+
+static struct config parsed;
+static char complaints[8192];
+
+static bool bad(const char *text) { return KVT_EQ_I(config_parse("k.conf", text, &parsed, complaints, sizeof complaints), 1); }
+
+static bool good(const char *text) {
+    bool ok = KVT_EQ_I(config_parse("k.conf", text, &parsed, complaints, sizeof complaints), 0);
+    if (!ok) printf("    %s\n", complaints);
+    return ok;
+}
+
+static void defaults_are_the_table(void) {
+    KVT_NEED(good(""));
+    KVT_EQ_STR(parsed.socket, "/run/kvd/kvd.sock");
+    KVT_EQ(parsed.n_devices, 1);
+    KVT_EQ(parsed.device[0].kind, DEVICE_HOST);
+    KVT_EQ(parsed.memory, 1u << 30);
+    KVT_EQ(parsed.profile, KVD_STORAGE_BF16);
+    KVT_EQ(parsed.capacity_tokens, CONFIG_AUTO64);
+    KVT_EQ(parsed.handshake_timeout, UINT64_C(5000000000));
+    KVT_EQ(parsed.socket_mode, 0660);
+    KVT_EQ(parsed.access[0].n, 1);
+    KVT_EQ(parsed.access[1].n, 0);
+}
+
+static void values_of_every_kind(void) {
+    KVT_NEED(good("[kvd]\nsocket = /tmp/a ; comment\nshm_mode = 0600\n# comment\nlog_level = debug\n"
+                  "[devices]\ndevice.0 = cuda:3\ndevice.1 = host:1\nmemory = 3GiB\n"
+                  "[model]\nprofile = k8v4\n[backend]\nkind = mtp\ndraft_window = 15\nlayers = auto\n"
+                  "[capacity]\ntokens = 65536\nheadroom = 12MiB\nstate_bytes = 7KiB\n"
+                  "[lease]\ngrowth = yes\n[limits]\nhandshake_timeout = 250ms\nstall_timeout = 2min\n"
+                  "[access]\nworker = uid:7 gid:root, *\n"));
+    KVT_EQ_STR(parsed.socket, "/tmp/a");
+    KVT_EQ(parsed.shm_mode, 0600);
+    KVT_EQ(parsed.n_devices, 2);
+    KVT_EQ(parsed.device[0].kind, DEVICE_CUDA);
+    KVT_EQ(parsed.device[0].index, 3);
+    KVT_EQ(parsed.memory, UINT64_C(3) << 30);
+    KVT_EQ(parsed.profile, KVD_STORAGE_K8V4);
+    KVT_EQ(parsed.draft_layers, CONFIG_AUTO32);
+    KVT_EQ(parsed.capacity_tokens, 65536);
+    KVT_EQ(parsed.state_bytes, 7168);
+    KVT_EQ(parsed.lease_growth, 1);
+    KVT_EQ(parsed.handshake_timeout, 250000000);
+    KVT_EQ(parsed.stall_timeout, UINT64_C(120000000000));
+    KVT_EQ(parsed.access[1].n, 3);
+    KVT_EQ(parsed.access[1].entry[0].id, 7);
+    KVT_EQ(parsed.access[1].entry[1].kind, ACCESS_GID);
+    KVT_EQ(parsed.access[1].entry[2].kind, ACCESS_ALL);
+}
+
+/* Text, and what the complaint must say. */
+static const struct { const char *text, *says, *also; } mistakes[] = {
+    { "[kvd]\nsocket = kvd.sock\n", "k.conf:2: socket: \"kvd.sock\" is not an absolute path", "begin it with /" },
+    { "[kvd]\nstore = a b\n", "k.conf:2: store:", "letters, digits" },
+    { "[kvd]\nsocket = /0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\n",
+      "k.conf:2: socket:", "at most 95 fit" },
+    { "[kvd]\nshm_mode = 0999\n", "k.conf:2: shm_mode: \"0999\" is not an octal mode", "0660" },
+    { "[kvd]\nshm_mode = 0777\n", "k.conf:2: shm_mode: \"0777\" is outside 0600 to 0666", "" },
+    { "[kvd]\nlog_level = loud\n", "k.conf:2: log_level: \"loud\" is none of error warning notice info debug", "" },
+    { "\n\n[kvd]\ncolour = red\n", "k.conf:4: section [kvd] has no key \"colour\"", "--help-config" },
+    { "[modell]\nlayers = 2\n", "k.conf:2: there is no section [modell]", "--help-config" },
+    { "layers = 2\n", "k.conf:1: \"layers\" stands before any section", "[kvd]" },
+    { "[model]\nlayers = 2\n[kvd]\n[model]\nlayers = 3\n", "k.conf:5: layers is given twice, first in line 2", "keep one" },
+    { "[model]\nlayers 2\n", "k.conf:2: is neither a [section], a name = value, nor a comment", "" },
+    { "[model]\nlayers = two\n", "k.conf:2: layers: \"two\" is not a whole number", "" },
+    { "[model]\nlayers = -1\n", "k.conf:2: layers: \"-1\" is not a whole number", "" },
+    { "[model]\nlayers = \n", "k.conf:2: layers: \"\" is not a whole number", "" },
+    { "[model]\nlayers = 0\n", "k.conf:2: layers: \"0\" is outside 1 to 4096", "" },
+    { "[model]\nlayers = 99999999999999999999\n", "k.conf:2: layers:", "not a whole number" },
+    { "[model]\nhead_dim = 128\nprofile = int8\n", "k.conf:2: head_dim: profile int8 is defined for 256 only, not 128", "use bf16 or 256" },
+    { "[model]\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n", "k.conf:2: kv_heads: 3 heads cannot be divided over 2 devices", "divisor" },
+    { "[devices]\nmemory = 5 GB\n", "k.conf:2: memory: \"5 GB\" is not a number of bytes", "20GiB" },
+    { "[devices]\nmemory = 99999999TiB\n", "k.conf:2: memory:", "not a number of bytes" },
+    { "[devices]\ndevice.0 = gpu:0\n", "k.conf:2: device.0: \"gpu:0\" is not a device", "host:0 or cuda:0" },
+    { "[devices]\ndevice.0 = host:0\ndevice.2 = host:1\n", "k.conf:3: device.2 is given, but device.1 is not", "without holes" },
+    { "[devices]\ndevice.0 = host:0\ndevice.0 = host:1\n", "k.conf:3: device.0 is given twice, first in line 2", "" },
+    { "[devices]\ndevice.8 = host:0\n", "k.conf:2: device.8: there are at most 8 devices", "" },
+    { "[devices]\ndevice.x = host:0\n", "k.conf:2: device.x: there are at most 8 devices", "" },
+    { "[backend]\nkind = mtp\ndraft_window = 16\n", "k.conf:3: draft_window: mtp allows 1 to 15, not 16", "" },
+    { "[backend]\nkind = mtp\nlayers = 0\n", "k.conf:3: layers: an mtp pool has at least one layer", "kind = off" },
+    { "[capacity]\ntokens = 4096\n[model]\nmax_context = 8192\n", "k.conf:2: tokens: 4096 are fewer than max_context = 8192", "raise it" },
+    { "[capacity]\ntokens = some\n", "k.conf:2: tokens: \"some\" is neither a whole number nor auto", "" },
+    { "[capacity]\nstate_slots = 2\n", "k.conf:2: state_slots: 2 are fewer than max_concurrency = 8", "" },
+    { "[limits]\nhandshake_timeout = 5\n", "k.conf:2: handshake_timeout: \"5\" is not a time", "250ms" },
+    { "[limits]\nhandshake_timeout = 5h\n", "k.conf:2: handshake_timeout:", "2min" },
+    { "[limits]\nlow_water = 20\n", "k.conf:2: low_water: 20 percent is above high_water = 10", "lower it" },
+    { "[access]\nworker = bob\n", "k.conf:2: worker: \"bob\" has \"bob\", which is neither * nor uid:USER", "" },
+    { "[access]\nworker = uid:nobody-has-this-name\n", "k.conf:2: worker:", "of this machine" },
+    { "[lease]\ngrowth = maybe\n", "k.conf:2: growth: \"maybe\" is none of no yes", "" },
+};
+
+static void every_mistake_has_its_line_and_a_way_out(void) {
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+        if (!bad(mistakes[i].text)) printf("    text: %s\n", mistakes[i].text);
+        KVT_HAS(complaints, mistakes[i].says);
+        KVT_HAS(complaints, mistakes[i].also);
+    }
+}
+
+static void all_mistakes_at_once(void) {
+    KVT_NEED(bad("[kvd]\nx = 1\n[model]\nlayers = 0\nhead_dim = a\n"));
+    KVT_HAS(complaints, "k.conf:2: ");
+    KVT_HAS(complaints, "\nk.conf:4: ");
+    KVT_HAS(complaints, "\nk.conf:5: ");
+}
+
+static void a_refused_file_changes_nothing(void) {
+    memset(&parsed, 0x5a, sizeof parsed);
+    struct config before = parsed;
+    KVT_NEED(bad("[model]\nlayers = 0\n"));
+    KVT_EQ_MEM(&parsed, &before, sizeof before);
+}
+
+static void long_lines_are_named(void) {
+    char text[1024] = "[kvd]\nstore = ", *end = text + strlen(text);
+    memset(end, 'x', 600);
+    strcpy(end + 600, "\n[model]\nlayers = 0\n");
+    KVT_NEED(bad(text));
+    KVT_HAS(complaints, "k.conf:2: the line is longer than");
+    KVT_HAS(complaints, "k.conf:4: layers"); /* later lines keep their numbers */
+}
+
+/* Random text never does worse than a complaint. */
+static void junk(void) {
+    static const char alphabet[] = "[]=;# \n\tkvdsockethmdl.0123456789:-*abc";
+    uint64_t seed = kvt_seed();
+    for (int i = 0; i < 3000; i++) {
+        char text[400];
+        size_t n = kvt_below(&seed, sizeof text - 1);
+        for (size_t c = 0; c < n; c++) text[c] = alphabet[kvt_below(&seed, sizeof alphabet - 1)];
+        text[n] = 0;
+        int r = config_parse("k.conf", text, &parsed, complaints, sizeof complaints);
+        KVT_TRUE(r == 0 || (r == 1 && strstr(complaints, "k.conf")));
+    }
+}
+
+static void the_documented_file_is_the_table(void) {
+    char *help = NULL, *file = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&help, &n), *in = fopen(KVD_CONF, "r");
+    KVT_NEED(out && in);
+    config_print_help(out);
+    fclose(out);
+    file = calloc(1, n + 4096);
+    size_t got = fread(file, 1, n + 4095, in);
+    fclose(in);
+    KVT_EQ(got, n);
+    KVT_EQ_STR(file, help); /* deploy/kvd.conf is `kvd --help-config` */
+    KVT_EQ_I(config_load(KVD_CONF, &parsed, complaints, sizeof complaints), 0);
+    /* With every default written out it means the same. */
+    char *plain = calloc(1, n + 1), *to = plain;
+    for (char *line = strtok(help, "\n"); line; line = strtok(NULL, "\n")) {
+        bool key = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z';
+        if (line[0] == '[' || key) to += sprintf(to, "%s\n", line + key);
+    }
+    struct config defaults;
+    config_defaults(&defaults);
+    KVT_TRUE(good(plain));
+    KVT_EQ_MEM(&parsed, &defaults, sizeof defaults);
+    free(plain);
+    free(file);
+    free(help);
+}
+
+static void no_such_file(void) {
+    KVT_EQ_I(config_load("/nonexistent/kvd.conf", &parsed, complaints, sizeof complaints), 1);
+    KVT_HAS(complaints, "No such file");
+    KVT_HAS(complaints, "--config FILE");
+}
+
+/* ---- plan: CAP-1 to CAP-5 on numbers that can be done by hand -------------------------------------- */
+
+static const char *const small = "[devices]\nmemory = 64MiB\n[model]\nlayers = 2\nkv_heads = 2\nhead_dim = 64\nmax_context = 4096\n"
+                                 "max_concurrency = 4\n[capacity]\nheadroom = 1MiB\n";
+
+static bool make_plan(const char *more, struct plan *ret_plan) {
+    char text[1024], err[1024] = "";
+    struct device *devices[KVD_MAX_RANKS];
+    snprintf(text, sizeof text, "%s%s", small, more);
+    if (!good(text) || !KVT_OK(plan_open_devices(&parsed, "/kvd-test-plan-", devices, err, sizeof err))) return false;
+    int r = plan_make(&parsed, devices, ret_plan, complaints, sizeof complaints);
+    for (uint32_t i = 0; i < parsed.n_devices; i++) device_close(devices[i]);
+    return r == 0;
+}
+
+static void plan_auto_on_a_host_device(void) {
+    struct plan plan;
+    KVT_NEED(make_plan("", &plan));
+    KVT_EQ(plan.capacity.curve.m_min, 64);  /* CAP-1: max(L, C) */
+    KVT_EQ(plan.capacity.curve.m_max, 256); /* C * L */
+    KVT_EQ(plan.capacity.curve.b_step, 2 * 2 * 2 * 64 * 64 * 2); /* layers, K and V, heads, D, tokens, BF16 */
+    KVT_EQ(plan.free_bytes[0], 64u << 20);
+    KVT_EQ(plan.capacity.pages, 256); /* everything fits */
+    KVT_EQ(plan.capacity.bytes, plan.capacity.curve.b_min + 192 * plan.capacity.curve.b_step); /* CAP-4 */
+    KVT_EQ(plan.capacity.bytes, plan.capacity.layout.total_bytes);
+    KVT_EQ(plan.capacity.tokens, 256 * 64); /* CAP-6 */
+}
+
+static void plan_is_limited_by_memory(void) {
+    struct plan plan;
+    KVT_NEED(good(small));
+    KVT_NEED(make_plan("", &plan));
+    char more[64];
+    uint64_t bytes = plan.capacity.curve.b_min + 10 * plan.capacity.curve.b_step + plan.capacity.curve.b_step / 2;
+    snprintf(more, sizeof more, "[devices]\nmemory = %llu\n", (unsigned long long)(bytes + (1u << 20)));
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s", strstr(small, "[model]"), more);
+    struct device *devices[KVD_MAX_RANKS];
+    KVT_NEED(good(text));
+    KVT_NEED(!plan_open_devices(&parsed, "/kvd-test-plan-", devices, complaints, sizeof complaints));
+    KVT_OK(plan_make(&parsed, devices, &plan, complaints, sizeof complaints)); /* CAP-3, headroom 1 MiB off */
+    KVT_EQ(plan.capacity.pages, 74);
+    KVT_EQ(plan.capacity.slack, (1u << 20) + plan.capacity.curve.b_step / 2);
+    device_close(devices[0]);
+}
+
+static void plan_refusals_name_the_numbers(void) {
+    struct plan plan;
+    KVT_FALSE(make_plan("tokens = 1000000\n", &plan)); /* CAP-2: above Mmax */
+    KVT_HAS(complaints, "256");
+    KVT_FALSE(make_plan("workspace_bytes = 1GiB\n", &plan)); /* CAP-3: not even Mmin */
+    KVT_HAS(complaints, "device.0");
+}
+
+static void plan_backends(void) {
+    struct plan plan;
+    KVT_NEED(make_plan("[backend]\nkind = mtp\ndraft_window = 15\n", &plan));
+    KVT_EQ(plan.capacity.layout.n_pools, 2);
+    KVT_EQ(plan.spec.draft.n_layers, 1);
+    KVT_EQ(plan.spec.draft.n_kv_heads, 2);
+    KVT_EQ(plan.capacity.layout.pages[1], plan.capacity.pages + 4); /* CAP-5: C * ceil(14/64) */
+    KVT_NEED(make_plan("[backend]\nkind = dflash\n", &plan));
+    KVT_EQ(plan.spec.draft.order, GEOM_HEAD_MAJOR);
+    KVT_EQ(plan.spec.draft.head_dim, 128);
+    KVT_EQ(plan.spec.draft.n_kv_heads, 8);
+    KVT_EQ(plan.capacity.layout.pages[1], plan.capacity.pages);
+    KVT_NEED(make_plan("[backend]\nkind = dflash\nlayers = 0\n", &plan)); /* POOL-3: no full-attention layer */
+    KVT_EQ(plan.capacity.layout.n_pools, 1);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(defaults_are_the_table), KVT_CASE(values_of_every_kind), KVT_CASE(every_mistake_has_its_line_and_a_way_out),
+        KVT_CASE(all_mistakes_at_once), KVT_CASE(a_refused_file_changes_nothing), KVT_CASE(long_lines_are_named), KVT_CASE(junk),
+        KVT_CASE(the_documented_file_is_the_table), KVT_CASE(no_such_file), KVT_CASE(plan_auto_on_a_host_device),
+        KVT_CASE(plan_is_limited_by_memory), KVT_CASE(plan_refusals_name_the_numbers), KVT_CASE(plan_backends), { 0 }
+    };
+    return kvt_main("service_config", cases, argc, argv);
+}

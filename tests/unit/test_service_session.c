@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dispatch through bytes: sessions, roles, numbers, deadlines, epochs, handles, limits. SRV-1, SRV-2, SRV-3, SRV-6.
+ */
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "service_fixture.h"
+
+static struct fx fx;
+static struct msg_reply r;
+
+#define REQUEST(t, ...) &(struct msg_request){ .type = (t), __VA_ARGS__ }
+
+static void hello_and_stats(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    struct kvd_stats stats = fx_stats(p);
+    KVT_EQ(stats.sessions, 1);
+    KVT_EQ(stats.pool[0].capacity, 256);
+    KVT_EQ(stats.pool[0].available, 256);
+    KVT_EQ(stats.epoch, fx.epoch);
+    KVT_TRUE(stats.rss_bytes > 0 && stats.metadata_bytes > 0);
+    KVT_EQ(fx_hello(p, KVD_ROLE_OBSERVER, 0), KVD_FAILED_PRECONDITION); /* one session a connection */
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+static uint32_t hello_with(struct fx_peer *p, uint32_t protocol, uint32_t role, uint32_t rank) {
+    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = protocol, .role = role, .rank = rank, .name = "x" } };
+    return fx_call_as_is(p, &q, &r) ? r.status : UINT32_MAX;
+}
+
+/* SRV-4: refused with the reason. */
+static void hello_refusals(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_peer_new(&fx);
+    KVT_EQ(hello_with(p, 99, KVD_ROLE_WORKER, 0), KVD_FAILED_PRECONDITION);
+    KVT_HAS(r.message, "protocol 99");
+    KVT_EQ(hello_with(p, KVD_PROTOCOL_VERSION, KVD_ROLE_WORKER, 1), KVD_OUT_OF_RANGE);
+    KVT_HAS(r.message, "rank 1");
+    KVT_EQ(fx_hello(p, KVD_ROLE_WORKER, 0), KVD_OK); /* a refused Hello may be followed by a better one */
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* SRV-3: the configuration says who may take which role, by what the kernel reports. */
+static void roles_need_access(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = uid:4711\nscheduler = gid:4712\n" }));
+    static const struct { uint64_t uid, gid; uint32_t role, status; } tries[] = {
+        { 4711, 9, KVD_ROLE_WORKER, KVD_OK },            { 4711, 9, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED },
+        { 4710, 9, KVD_ROLE_WORKER, KVD_PERMISSION_DENIED }, { 4710, 4712, KVD_ROLE_SCHEDULER, KVD_OK },
+        { 4710, 9, KVD_ROLE_OBSERVER, KVD_OK },          { 4711, 4712, KVD_ROLE_ADMIN, KVD_PERMISSION_DENIED },
+        { 0, 0, KVD_ROLE_ADMIN, KVD_OK },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        struct fx_peer *p = fx_peer_new(&fx);
+        p->link.peer.uid = tries[i].uid;
+        p->link.peer.gid = tries[i].gid;
+        KVT_EQ(fx_hello(p, tries[i].role, 0), tries[i].status);
+        fx_peer_free(p);
+    }
+    fx_stop(&fx);
+}
+
+/* Each request of a role that may not: PERMISSION_DENIED, and the store is as it was. */
+static void roles_bound_requests(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    static const uint16_t engines[] = { FRAME_ROUND, FRAME_NAME_PAGES, FRAME_CHECKPOINT, FRAME_FINISH, FRAME_YIELD, FRAME_FIND };
+    static const uint16_t schedulers[] = { FRAME_ACTIVATE, FRAME_RELEASE, FRAME_SET_RETENTION, FRAME_CLOSE_GROUP, FRAME_FENCE, FRAME_AUDIT };
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        struct msg_request q = { .type = engines[i] };
+        KVT_NEED(fx_call(observer, &q, &r));
+        KVT_EQ(r.status, KVD_PERMISSION_DENIED);
+        KVT_HAS(r.message, frame_type_name(engines[i]));
+    }
+    for (size_t i = 0; i < sizeof schedulers / sizeof *schedulers; i++) {
+        struct msg_request q = { .type = schedulers[i], .u.activation = { .prompt_tokens = 1, .max_output_tokens = 1 } };
+        if (schedulers[i] != FRAME_ACTIVATE) memset(&q.u, 0, sizeof q.u);
+        KVT_NEED(fx_call(worker, &q, &r));
+        KVT_EQ(r.status, KVD_PERMISSION_DENIED);
+    }
+    KVT_NEED(fx_call(scheduler, REQUEST(FRAME_DRAIN, .u.drain = true), &r));
+    KVT_EQ(r.status, KVD_PERMISSION_DENIED);
+    KVT_FALSE(fx_stats(observer).draining);
+    fx_peer_free(observer);
+    fx_peer_free(worker);
+    fx_peer_free(scheduler);
+    fx_stop(&fx);
+}
+
+/* A bearer token goes to those only who may map; an observer sees the shape of the store. */
+static void observers_get_no_handles(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    KVT_NEED(fx_call(worker, REQUEST(FRAME_DESCRIBE_STORE), &r));
+    KVT_EQ(r.status, KVD_OK);
+    struct kvd_store_info full = *r.u.store;
+    KVT_TRUE(full.pool[0].planes[0].shm_name[0] == '/');
+    KVT_NEED(fx_call(observer, REQUEST(FRAME_DESCRIBE_STORE), &r));
+    KVT_EQ(r.u.store->pool[0].planes[0].shm_name[0], 0);
+    KVT_EQ(r.u.store->pool[0].table[0].shm_name[0], 0);
+    KVT_EQ(r.u.store->pool[0].planes[0].local_address, 0);
+    KVT_EQ(r.u.store->pool[0].pages, full.pool[0].pages);
+    KVT_EQ_MEM(&r.u.store->geometry, &full.geometry, sizeof full.geometry);
+    fx_peer_free(observer);
+    fx_peer_free(worker);
+    fx_stop(&fx);
+}
+
+static void no_session_no_service(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_peer_new(&fx);
+    KVT_NEED(fx_call(p, REQUEST(FRAME_STATS), &r));
+    KVT_EQ(r.status, KVD_UNAUTHENTICATED);
+    KVT_EQ(fx_hello(p, KVD_ROLE_SCHEDULER, 0), KVD_OK);
+    struct msg_request q = { .type = FRAME_STATS, .header.session.bits = p->session.bits + 1 };
+    KVT_NEED(fx_call(p, &q, &r));
+    KVT_EQ(r.status, KVD_UNAUTHENTICATED); /* somebody else's session is not mine */
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* SRV-8: another instance's epoch is refused, and takes no number. */
+static void wrong_epoch(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    struct msg_request q = { .type = FRAME_DRAIN, .header = { .session = p->session, .sequence = 1, .epoch = fx.epoch ^ 1 }, .u.drain = true };
+    KVT_NEED(fx_call_as_is(p, &q, &r));
+    KVT_EQ(r.status, KVD_ABORTED);
+    KVT_EQ(r.epoch, fx.epoch);
+    KVT_FALSE(fx_stats(p).draining);
+    q.header.epoch = fx.epoch;
+    KVT_NEED(fx_call_as_is(p, &q, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_TRUE(fx_stats(p).draining);
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* ---- numbers: SRV-1 ------------------------------------------------------------------------------- */
+
+static void first_answer_byte_for_byte(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    struct msg_request q = { .type = FRAME_ACTIVATE, .header = { .session = s->session, .sequence = 1 },
+                             .u.activation = { .worker = w->session, .prompt_tokens = 100, .max_output_tokens = 100, .ensure = { 100 } } };
+    uint8_t *frames[3];
+    size_t bytes[3];
+    for (int i = 0; i < 3; i++) {
+        fx_send(s, &q);
+        frames[i] = fx_frame(s, &bytes[i]);
+        KVT_NEED(frames[i]);
+    }
+    for (int i = 1; i < 3; i++) {
+        KVT_EQ(bytes[i], bytes[0]);
+        KVT_EQ_MEM(frames[i] + FRAME_HEADER, frames[0] + FRAME_HEADER, bytes[0] - FRAME_HEADER);
+        KVT_TRUE(memcmp(frames[i] + 8, frames[0] + 8, 8) != 0); /* its own request id */
+    }
+    for (int i = 0; i < 3; i++) free(frames[i]);
+    KVT_EQ(fx_stats(s).sequences, 1); /* executed once */
+    fx_peer_free(s);
+    fx_peer_free(w);
+    fx_stop(&fx);
+}
+
+static void refusals_are_kept_too(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct msg_request q = { .type = FRAME_RELEASE, .header = { .session = s->session, .sequence = 1 }, .u.continuation.continuation.bits = 77 };
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_NOT_FOUND);
+    char message[KVD_MESSAGE_BYTES];
+    memcpy(message, r.message, sizeof message);
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ_STR(r.message, message);
+    q.type = FRAME_SET_RETENTION; /* a number names one request */
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_INVALID_ARGUMENT);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void gaps_and_forgotten_numbers(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct msg_request q = { .type = FRAME_RELEASE, .header.session = s->session, .u.continuation.continuation.bits = 77 };
+    KVT_NEED(fx_call_as_is(s, &q, &r)); /* 0 */
+    KVT_EQ(r.status, KVD_INVALID_ARGUMENT);
+    KVT_HAS(r.message, "expected is 1");
+    q.header.sequence = 2;
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_OUT_OF_RANGE);
+    KVT_HAS(r.message, "expected is 1");
+    for (q.header.sequence = 1; q.header.sequence <= 70; q.header.sequence++) {
+        KVT_NEED(fx_call_as_is(s, &q, &r));
+        KVT_EQ(r.status, KVD_NOT_FOUND);
+    }
+    q.header.sequence = 7; /* 70 - 64 + 1: the oldest kept */
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_NOT_FOUND);
+    q.header.sequence = 6;
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_OUT_OF_RANGE);
+    KVT_HAS(r.message, "expected is 71");
+    q.header.sequence = UINT64_MAX;
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_OUT_OF_RANGE);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* SRV-2, SRV-1: an expired request changes nothing, and its number's answer stays DEADLINE_EXCEEDED. */
+static void deadlines(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    struct msg_request q = { .type = FRAME_DRAIN, .header = { .session = s->session, .sequence = 1, .deadline_ns = 1 }, .u.drain = true };
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_DEADLINE_EXCEEDED);
+    KVT_FALSE(fx_stats(s).draining);
+    q.header.deadline_ns = UINT64_MAX;
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_DEADLINE_EXCEEDED);
+    q.header.sequence = 2;
+    KVT_NEED(fx_call_as_is(s, &q, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_TRUE(fx_stats(s).draining);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* ---- resume: SRV-3, SRV-6 --------------------------------------------------------------------------- */
+
+static uint32_t resume(struct fx_peer *p, kvd_session_id session, uint64_t secret, uint32_t role) {
+    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fx", .resume = session,
+                                                               .resume_secret = secret } };
+    return fx_call_as_is(p, &q, &r) ? r.status : UINT32_MAX;
+}
+
+static void resume_by_the_same_process_only(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *a = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *child = fx_peer_new(&fx), *again = fx_peer_again(a);
+    struct msg_request q = { .type = FRAME_RELEASE, .u.continuation.continuation.bits = 77 };
+    KVT_NEED(fx_call(a, &q, &r));
+    KVT_EQ(resume(child, a->session, a->secret, KVD_ROLE_SCHEDULER), KVD_PERMISSION_DENIED);
+    KVT_EQ(resume(again, a->session, a->secret + 1, KVD_ROLE_SCHEDULER), KVD_PERMISSION_DENIED);
+    KVT_EQ(resume(again, (kvd_session_id){ a->session.bits + (UINT64_C(1) << 32) }, a->secret, KVD_ROLE_SCHEDULER), KVD_ABORTED);
+    KVT_EQ(resume(again, a->session, a->secret, KVD_ROLE_ADMIN), KVD_INVALID_ARGUMENT);
+    KVT_FALSE(a->closed);
+    KVT_EQ(resume(again, a->session, a->secret, KVD_ROLE_SCHEDULER), KVD_OK);
+    KVT_EQ(r.u.hello.session.bits, a->session.bits);
+    KVT_EQ(r.u.hello.last_sequence, 1);
+    KVT_TRUE(a->closed); /* the older connection ends */
+    again->session = a->session;
+    KVT_NEED(fx_call_as_is(again, &q, &r)); /* the old number's answer is there on the new connection */
+    KVT_EQ(r.status, KVD_NOT_FOUND);
+    KVT_EQ(fx_stats(again).sessions, 1);
+    a->closed = false;
+    KVT_NEED(fx_call(a, REQUEST(FRAME_STATS), &r)); /* a frame that was still in its buffer */
+    KVT_EQ(r.status, KVD_ABORTED);
+    a->closed = true;
+    fx_peer_free(child);
+    fx_peer_free(again);
+    fx_peer_free(a);
+    fx_stop(&fx);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------- */
+
+static void stale_and_foreign_handles(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *x = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a = { 0 };
+    struct kvd_round_result result;
+    KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_OK);
+    KVT_EQ(fx_round(w, a.sequence, 64, KVD_UNCHANGED, &result), KVD_OK); /* the worker */
+    KVT_EQ(result.pool[0].committed, 64);
+    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, 100, &result), KVD_OK); /* the owner */
+    KVT_EQ(fx_round(x, a.sequence, KVD_UNCHANGED, 100, &result), KVD_PERMISSION_DENIED); /* another worker */
+    KVT_HAS(result.message, "neither owned");
+    KVT_EQ(fx_round(t, a.sequence, KVD_UNCHANGED, 100, &result), KVD_PERMISSION_DENIED); /* another scheduler */
+    KVT_EQ(fx_finish(x, a.sequence), KVD_PERMISSION_DENIED);
+    KVT_EQ(fx_round(w, (kvd_sequence){ a.sequence.bits + (UINT64_C(1) << 32) }, 64, KVD_UNCHANGED, &result), KVD_NOT_FOUND);
+    KVT_EQ(fx_round(w, (kvd_sequence){ 0 }, 64, KVD_UNCHANGED, &result), KVD_NOT_FOUND);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_NOT_FOUND);
+    KVT_EQ(fx_stats(s).pool[0].available, 256);
+    fx_peer_free(s);
+    fx_peer_free(w);
+    fx_peer_free(x);
+    fx_peer_free(t);
+    fx_stop(&fx);
+}
+
+static void activation_needs_a_living_worker(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a = { 0 };
+    KVT_EQ(fx_activate(s, (kvd_session_id){ 0 }, 64, 64, &a), KVD_INVALID_ARGUMENT);
+    KVT_EQ(fx_activate(s, (kvd_session_id){ w->session.bits + (UINT64_C(1) << 32) }, 64, 64, &a), KVD_NOT_FOUND);
+    KVT_EQ(fx_activate(s, t->session, 64, 64, &a), KVD_INVALID_ARGUMENT); /* another scheduler */
+    KVT_EQ(fx_activate(s, s->session, 64, 64, &a), KVD_OK);               /* itself */
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+    fx_cut(w);
+    KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_FAILED_PRECONDITION);
+    KVT_EQ(fx_stats(s).sequences, 0);
+    fx_peer_free(s);
+    fx_peer_free(w);
+    fx_peer_free(t);
+    fx_stop(&fx);
+}
+
+/* ACT-8: the shortfall is named, and nothing has changed. */
+static void shortage_is_exact(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a;
+    for (int i = 0; i < 4; i++) KVT_EQ(fx_activate(s, s->session, 2048, 1536, &a), KVD_OK); /* 56 pages each */
+    struct msg_request q = { .type = FRAME_PLAN, .u.activation = { .worker = s->session, .prompt_tokens = 2048, .max_output_tokens = 1536 } };
+    KVT_NEED(fx_call(s, &q, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_EQ(r.u.plan.feasibility, KVD_BLOCKED);
+    KVT_EQ(r.u.plan.pages[0].needed, 56);
+    KVT_EQ(r.u.plan.pages[0].available, 32);
+    KVT_EQ(r.u.plan.pages[0].short_by, 24);
+    struct kvd_stats before = fx_stats(s), after;
+    KVT_EQ(fx_activate(s, s->session, 2048, 1536, &a), KVD_RESOURCE_EXHAUSTED);
+    after = fx_stats(s);
+    KVT_EQ(after.revision, before.revision);
+    KVT_EQ_MEM(after.pool, before.pool, sizeof after.pool);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void limits(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nsessions = 3\nsequences_per_session = 2\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *b = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    struct kvd_activated a;
+    KVT_EQ(fx_activate(s, b->session, 64, 64, &a), KVD_OK);
+    KVT_EQ(fx_activate(s, b->session, 64, 64, &a), KVD_OK);
+    KVT_EQ(fx_activate(s, b->session, 64, 64, &a), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+    KVT_EQ(fx_activate(s, b->session, 64, 64, &a), KVD_OK);
+    struct fx_peer *c = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *d = fx_peer_new(&fx);
+    KVT_EQ(fx_hello(d, KVD_ROLE_OBSERVER, 0), KVD_RESOURCE_EXHAUSTED);
+    struct msg_request bye = { .type = FRAME_GOODBYE };
+    KVT_NEED(fx_call(c, &bye, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_EQ(fx_hello(d, KVD_ROLE_OBSERVER, 0), KVD_OK);
+    KVT_TRUE(d->session.bits != c->session.bits); /* same slot, another generation */
+    fx_peer_free(c);
+    fx_peer_free(d);
+    fx_peer_free(s);
+    fx_peer_free(b);
+    fx_stop(&fx);
+}
+
+/* SRV-2: whatever comes, the next request is served. */
+static void malformed_frames(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    uint64_t seed = kvt_seed();
+    uint8_t frame[512];
+    for (int i = 0; i < 20000; i++) {
+        size_t body = kvt_below(&seed, sizeof frame - FRAME_HEADER);
+        for (size_t n = 0; n < body; n++) frame[FRAME_HEADER + n] = (uint8_t)kvt_random(&seed);
+        frame_head_write(frame, (uint16_t)kvt_below(&seed, 70), 0, 1, body);
+        KVT_TRUE(service_serve(fx.service, &p->link, frame, FRAME_HEADER + body));
+        p->n = 0;
+    }
+    struct kvd_stats stats = fx_stats(p);
+    KVT_TRUE(stats.frames_bad > 0);
+    KVT_EQ(stats.sequences, 0);
+    KVT_FALSE(service_serve(fx.service, &p->link, frame, 7)); /* no frame at all */
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* A forest of requests must not leave anything behind. */
+static void a_million_small_things(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a = { 0 };
+    uint64_t first = 0;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    int turns = 2000;
+#else
+    int turns = 60000;
+#endif
+    for (int i = 0; i < turns; i++) {
+        KVT_NEED(fx_activate(s, s->session, 130, 64, &a) == KVD_OK);
+        KVT_NEED(fx_round(s, a.sequence, 130, 190, NULL) == KVD_OK);
+        KVT_NEED(fx_finish(s, a.sequence) == KVD_OK);
+        if (i == turns / 2) first = fx_stats(s).rss_bytes;
+    }
+    struct kvd_stats stats = fx_stats(s);
+    KVT_TRUE(stats.rss_bytes <= first + (256u << 10));
+    KVT_EQ(stats.pool[0].available, 256);
+    KVT_EQ(stats.membership_used, 0);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void lists_and_planes(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a;
+    for (int i = 0; i < 5; i++) KVT_EQ(fx_activate(s, s->session, 10, 10, &a), KVD_OK);
+    uint32_t cursor = 0, n = 0;
+    do {
+        KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SEQUENCES, .u.list = { cursor, 2 }), &r));
+        KVT_EQ(r.status, KVD_OK);
+        n += r.u.sequences.n;
+        if (r.u.sequences.n) KVT_EQ(r.u.sequences.items[0].owner.bits, s->session.bits);
+        cursor = r.u.sequences.next_cursor;
+    } while (cursor != KVD_UNCHANGED);
+    KVT_EQ(n, 5);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SESSIONS, .u.list = { 0, 10 }), &r));
+    KVT_EQ(r.u.sessions.n, 1);
+    KVT_EQ(r.u.sessions.items[0].sequences, 5);
+    KVT_EQ(r.u.sessions.items[0].pid, (uint64_t)s->pid);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_DESCRIBE_PLANES, .u.planes = { 0, 0, 1 }), &r));
+    KVT_EQ(r.u.planes.total, 4);
+    KVT_EQ(r.u.planes.n, 3);
+    KVT_EQ(r.u.planes.items[0].ordinal, 1);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_DESCRIBE_PLANES, .u.planes = { 1, 0, 0 }), &r));
+    KVT_EQ(r.status, KVD_OUT_OF_RANGE);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(hello_and_stats), KVT_CASE(hello_refusals), KVT_CASE(roles_need_access), KVT_CASE(roles_bound_requests),
+        KVT_CASE(observers_get_no_handles), KVT_CASE(no_session_no_service), KVT_CASE(wrong_epoch), KVT_CASE(first_answer_byte_for_byte),
+        KVT_CASE(refusals_are_kept_too), KVT_CASE(gaps_and_forgotten_numbers), KVT_CASE(deadlines), KVT_CASE(resume_by_the_same_process_only),
+        KVT_CASE(stale_and_foreign_handles), KVT_CASE(activation_needs_a_living_worker), KVT_CASE(shortage_is_exact), KVT_CASE(limits),
+        KVT_CASE(malformed_frames), KVT_CASE(a_million_small_things), KVT_CASE(lists_and_planes), { 0 }
+    };
+    return kvt_main("service_session", cases, argc, argv);
+}
