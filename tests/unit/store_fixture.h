@@ -8,6 +8,8 @@
 #include "kvt.h"
 #include "store_internal.h"
 
+#include <stdlib.h>
+
 struct fix {
     struct store *store;
     void *memory;

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Activation: move, fork, recipes, plans, abort (ACT-*, POOL-6 in flight, CONT-4).
+ */
+#include "store_fixture.h"
+
+static int begin(struct fix *fix, const struct store_activation *want, struct store_activated *got) {
+    memset(got, 0, sizeof *got);
+    return store_activate_begin(fix->store, want, got, &fix->refusal);
+}
+
+static void refused(struct fix *fix, struct store_activation want, enum store_code code, enum store_what what) {
+    struct store_activated got;
+    char *before = fix_dump(fix);
+    KVT_EQ(begin(fix, &want, &got), code);
+    KVT_EQ(fix->refusal.what, what);
+    KVT_EQ(got.seq.bits, 0); /* outputs are written on success only */
+    char *after = fix_dump(fix);
+    KVT_EQ_STR(before, after);
+    free(before);
+    free(after);
+}
+
+/* ACT-4: F = 1000 shares 15 pages and copies 40 columns; the source stays. */
+static void act_4_fork_1000(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_MTP);
+    struct store_activated got;
+    config.max_context = 2048;
+    config.pool_pages[0] = config.pool_pages[1] = 40;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 1024, 1);
+    char ids[256];
+    snprintf(ids, sizeof ids, "%s", fix_cont_ids(&fix, cont, 0));
+    store_seq seq = fix_activate(&fix, fix_from(cont, true, 1000, 1010, 20), &got);
+    KVT_EQ(got.n_copies, 2);
+    for (uint32_t p = 0; p < 2; p++) {
+        KVT_EQ(got.copies[p].pool, p);
+        KVT_EQ(got.copies[p].columns, 40);
+        KVT_EQ(got.copies[p].src, 15);
+        KVT_FALSE(got.copies[p].state);
+        KVT_EQ(got.pool[p].membership, 16);
+        KVT_EQ(got.pool[p].committed, 1000);
+        KVT_EQ(fix_seq(&fix, seq).pool[p].protected_frontier, 960);
+        KVT_EQ(fix_pool(&fix, p).shared, 15);
+        KVT_EQ(fix_pool(&fix, p).allocated, 17); /* INV-4: aliases cost nothing */
+        const struct page *tail = fix_page(&fix, p, got.copies[p].dst);
+        KVT_EQ(tail->committed, 40);
+        KVT_EQ(tail->references, 1);
+        KVT_TRUE(tail->flags & PAGE_WRITER);
+        KVT_FALSE(fix_page(&fix, p, 0)->flags & PAGE_WRITER); /* PAGE-5 */
+    }
+    KVT_EQ_STR(fix_cont_ids(&fix, cont, 0), ids);
+    KVT_EQ(fix_info(&fix, cont).frontier, 1024);
+    KVT_EQ(fix_page(&fix, 0, 15)->committed, 64);
+    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1025, NULL));
+    KVT_OK(fix_round(&fix, seq, 1025, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_EQ(fix_page(&fix, 0, 15)->committed, 64); /* private growth does not reach the source */
+    KVT_EQ_STR(fix_cont_ids(&fix, cont, 0), ids);
+    fix_close(&fix);
+}
+
+/* An aligned fork copies nothing and takes no tail page. */
+static void act_4_aligned_fork(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 150, 1);
+    fix_activate(&fix, fix_from(cont, true, 128, 129, 1), &got);
+    KVT_EQ(got.n_copies, 0);
+    KVT_EQ(got.pool[0].membership, 2);
+    KVT_EQ(fix_pool(&fix, 0).reserved, 1);
+    fix_close(&fix);
+}
+
+/* ACT-3: the same pages, no copy, the writer goes on; nothing is counted twice on the way. */
+static void act_3_move(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_MTP);
+    struct store_activated got;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 150, 1);
+    char ids[64];
+    snprintf(ids, sizeof ids, "%s", fix_cont_ids(&fix, cont, 0));
+    uint64_t epoch = fix_page(&fix, 0, 2)->epoch;
+    struct store_activation want = fix_from(cont, false, 150, 200, 1);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(got.n_copies, 0);
+    KVT_EQ(fix_pool(&fix, 0).allocated, 3);
+    KVT_EQ(fix_pool(&fix, 0).shared, 0);
+    KVT_EQ(fix_page(&fix, 0, 2)->protected, 22); /* still the continuation's */
+    KVT_FALSE(fix_page(&fix, 0, 2)->flags & PAGE_WRITER);
+    KVT_TRUE(fix_info(&fix, cont).claimed);
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ_STR(fix_ids(&fix, got.seq, 0), ids);
+    KVT_EQ(fix_page(&fix, 0, 2)->epoch, epoch);
+    KVT_EQ(fix_page(&fix, 0, 2)->protected, 0);
+    KVT_TRUE(fix_page(&fix, 0, 2)->flags & PAGE_WRITER);
+    KVT_EQ(fix_seq(&fix, got.seq).named_pages, 2);
+    KVT_EQ(store_release(fix.store, cont, &fix.refusal), STORE_E_STALE); /* it is the sequence now */
+    KVT_OK(fix_round(&fix, got.seq, 160, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    fix_close(&fix);
+}
+
+/* Rewind by a move: trailing pages go at commit, the cut page gets a new epoch (PAGE-8) and loses its name. */
+static void act_3_move_below_the_frontier(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 300, 1);
+    uint64_t epoch = fix_page(&fix, 0, 1)->epoch;
+    struct store_activation want = fix_from(cont, false, 100, 100, 1);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(got.n_copies, 0);
+    KVT_EQ(fix_pool(&fix, 0).allocated, 5); /* ACT-5: intact until commit */
+    KVT_EQ(fix_page(&fix, 0, 1)->committed, 64);
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ(fix_pool(&fix, 0).allocated, 2);
+    KVT_EQ(fix_page(&fix, 0, 1)->committed, 36);
+    KVT_TRUE(fix_page(&fix, 0, 1)->epoch > epoch);
+    KVT_EQ(fix_seq(&fix, got.seq).named_pages, 1);
+    fix_close(&fix);
+}
+
+/* ACT-3: a full page that somebody else reads is copied before the cut is written. */
+static void act_3_move_copies_a_shared_cut(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 192, 1);
+    store_seq reader = fix_activate(&fix, fix_from(cont, true, 128, 128, 1), NULL);
+    fix_activate(&fix, fix_from(cont, false, 100, 100, 1), &got);
+    KVT_EQ(got.n_copies, 1);
+    KVT_EQ(got.copies[0].src, 1);
+    KVT_EQ(got.copies[0].columns, 36);
+    KVT_EQ(fix_page(&fix, 0, 1)->committed, 64);
+    KVT_EQ_STR(fix_ids(&fix, reader, 0), "0 1");
+    fix_close(&fix);
+}
+
+/* reference-facts 10: two branches of one source, three references; each tail private; the last release frees. */
+static void act_4_two_branches(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_pool_view rows[STORE_MAX_POOLS];
+    store_cont none;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 150, 1);
+    store_seq a = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL), b = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
+    KVT_EQ(fix_page(&fix, 0, 0)->references, 3);
+    KVT_EQ(fix_page(&fix, 0, 0)->active_references, 2);
+    KVT_EQ(fix_info(&fix, cont).sharers, 2);
+    KVT_EQ(fix_info(&fix, cont).exclusive_pages[0], 1);
+    KVT_EQ_STR(fix_ids(&fix, a, 0), "0 1 3");
+    KVT_EQ_STR(fix_ids(&fix, b, 0), "0 1 4");
+    KVT_OK(store_release(fix.store, cont, NULL));
+    KVT_OK(store_finish(fix.store, a, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
+    KVT_EQ(fix_pool(&fix, 0).allocated, 3);
+    KVT_OK(store_finish(fix.store, b, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
+    KVT_EQ(fix_pool(&fix, 0).available, 8);
+    fix_close(&fix);
+}
+
+/* ACT-5: abort of a root, a move and a fork, with and without victims, restores everything; twice is refused. */
+static void act_5_abort_restores(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_MTP);
+    struct store_activated got;
+    config.has_state = true;
+    config.state_slots = 6;
+    config.pool_pages[0] = config.pool_pages[1] = 9;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 150, 1), victim = fix_cont(&fix, 100, 2);
+    fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
+    struct store_activation wants[] = {fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2), fix_from(cont, true, 150, 160, 2)};
+    KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &(store_cont){0},
+                        (struct store_pool_view[2]){{0}}, NULL)); /* the slot's pin goes */
+    for (uint32_t i = 0; i < 6; i++) {
+        struct store_activation want = wants[i % 3];
+        uint32_t lost = 9;
+        want.victims = &victim;
+        want.n_victims = i / 3;
+        char *before = fix_dump(&fix);
+        char text[200];
+        if (!KVT_OK(begin(&fix, &want, &got))) puts(store_refusal_text(&fix.refusal, text, sizeof text));
+        KVT_EQ(fix_seq(&fix, got.seq).state, STORE_SEQ_ACTIVATING);
+        KVT_TRUE(fix_audit(&fix));
+        KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
+        KVT_EQ(lost, 0);
+        char *after = fix_dump(&fix);
+        KVT_EQ_STR(before, after);
+        KVT_EQ(store_activate_abort(fix.store, got.seq, NULL, NULL), STORE_E_STALE);
+        KVT_EQ(store_activate_commit(fix.store, got.seq, NULL), STORE_E_STALE);
+        free(before);
+        free(after);
+    }
+    fix_close(&fix);
+}
+
+/* ACT-5: in flight, what is claimed refuses everything else. */
+static void act_5_claims(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated move, fork, other;
+    struct store_round_result r;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 100, 1), victim = fix_cont(&fix, 64, 2);
+    struct store_activation want = fix_from(cont, false, 100, 100, 1), again = want, recipe = fix_root(64, 1, 0);
+    want.victims = recipe.victims = &victim;
+    want.n_victims = recipe.n_victims = 1;
+    again.keep = true;
+    KVT_OK(begin(&fix, &want, &move));
+    KVT_EQ(begin(&fix, &again, &other), STORE_E_STATE);
+    KVT_EQ(begin(&fix, &recipe, &other), STORE_E_REVISION);
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
+    KVT_EQ(store_release(fix.store, victim, NULL), STORE_E_STATE);
+    KVT_EQ(store_set_retention(fix.store, victim, 2, NULL), STORE_E_STATE);
+    struct store_candidate found[4];
+    uint8_t chain[1][32];
+    fix_digest(1, 0, chain[0]);
+    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 0);
+    KVT_EQ(fix_round(&fix, move.seq, STORE_NONE, STORE_NONE, STORE_NONE, 64, &r), STORE_E_STATE);
+    KVT_EQ(store_quarantine(fix.store, move.seq, true, NULL), STORE_E_STATE);
+    KVT_OK(store_activate_abort(fix.store, move.seq, NULL, NULL));
+    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1);
+    again.ensure[0] = 0;
+    KVT_OK(begin(&fix, &again, &fork));
+    KVT_OK(begin(&fix, &again, &other)); /* several forks of one source may be in flight */
+    KVT_EQ(begin(&fix, &want, &move), STORE_E_STATE); /* a move needs it alone */
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
+    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
+    KVT_OK(store_activate_commit(fix.store, fork.seq, NULL));
+    KVT_EQ(store_activate_commit(fix.store, fork.seq, NULL), STORE_E_STATE);
+    KVT_OK(store_activate_abort(fix.store, other.seq, NULL, NULL));
+    want.n_victims = 0;
+    KVT_OK(begin(&fix, &want, &move));
+    KVT_OK(store_activate_commit(fix.store, move.seq, NULL));
+    fix_close(&fix);
+}
+
+static void act_8_recipe_errors(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    fix_open(&fix, &config);
+    store_cont a = fix_cont(&fix, 100, 1), b = fix_cont(&fix, 64, 2);
+    store_cont twice[2] = {b, b}, source[1] = {a}, many[STORE_MAX_RECIPE + 1] = {{0}}, stale[1] = {{a.bits + (UINT64_C(1) << 32)}};
+    struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
+    want.victims = twice;
+    want.n_victims = 2;
+    refused(&fix, want, STORE_E_ARGUMENT, STORE_W_RECIPE);
+    want.victims = many;
+    want.n_victims = STORE_MAX_RECIPE + 1;
+    refused(&fix, want, STORE_E_RANGE, STORE_W_RECIPE);
+    want.victims = stale;
+    want.n_victims = 1;
+    refused(&fix, want, STORE_E_STALE, STORE_W_RECIPE);
+    fork.victims = source;
+    fork.n_victims = 1;
+    refused(&fix, fork, STORE_E_ARGUMENT, STORE_W_RECIPE);
+    fork.keep = false; /* consumed anyhow */
+    KVT_TRUE(fix_activate(&fix, fork, NULL).bits != 0);
+    want = fix_root(64, 1, 0);
+    want.revision = store_revision(fix.store) - 1;
+    refused(&fix, want, STORE_E_REVISION, STORE_W_RECIPE);
+    want.revision++;
+    KVT_TRUE(fix_activate(&fix, want, NULL).bits != 0);
+    fix_close(&fix);
+}
+
+static void act_1_argument_errors(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activation want;
+    config.pool_pages[0] = 7;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 100, 1), stale = {cont.bits ^ UINT64_C(1) << 33};
+#define REFUSED(base, change, code, what) want = base; change; refused(&fix, want, code, what)
+    REFUSED(fix_root(64, 1, 0), want.lease = 0, STORE_E_ARGUMENT, STORE_W_SEQUENCE);
+    REFUSED(fix_root(64, 1, 0), want.frontier = 1, STORE_E_RANGE, STORE_W_FRONTIER);
+    REFUSED(fix_root(0, 1, 0), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
+    REFUSED(fix_root(513, 1, 0), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
+    REFUSED(fix_root(64, 0, 0), (void)0, STORE_E_RANGE, STORE_W_OUTPUT);
+    REFUSED(fix_root(64, 1, 65), (void)0, STORE_E_ENTITLEMENT, STORE_W_ENSURE);
+    REFUSED(fix_root(512, 1, 0), (void)0, STORE_E_NEVER, STORE_W_PAGES);
+    REFUSED(fix_root(448, 1, 0), (void)0, STORE_E_SHORT, STORE_W_PAGES);
+    KVT_EQ(fix.refusal.asked, 7);
+    KVT_EQ(fix.refusal.had, 5);
+    KVT_EQ(fix.refusal.limit, 7);
+    REFUSED(fix_from(stale, true, 1, 64, 1), (void)0, STORE_E_STALE, STORE_W_CONTINUATION);
+    REFUSED(fix_from(cont, true, 0, 100, 1), (void)0, STORE_E_RANGE, STORE_W_FRONTIER);
+    REFUSED(fix_from(cont, true, 101, 101, 1), (void)0, STORE_E_RANGE, STORE_W_FRONTIER);
+    REFUSED(fix_from(cont, true, 100, 99, 1), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
+    fix_close(&fix);
+}
+
+/* ACT-8: the plan's answer is the activation's; the joint post-state counts pages that only both victims together free. */
+static void act_8_plan_counts_the_joint_state(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_MTP);
+    struct store_plan plan;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 256, 1);
+    store_cont branch = fix_retain(&fix, fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL), 130); /* shares 2, copies 1 */
+    store_cont both[2] = {cont, branch};
+    struct store_activation want = fix_root(300, 1, 0); /* 5 pages; 3 are free */
+    uint64_t revision = store_revision(fix.store);
+    char *before = fix_dump(&fix);
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    KVT_EQ(plan.pages[0].needed, 5);
+    KVT_EQ(plan.pages[0].available, 3);
+    KVT_EQ(plan.pages[0].short_by, 2);
+    want.victims = both + 1;
+    want.n_victims = 1;
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.freed_pages[0], 1); /* the shared two stay */
+    KVT_EQ(plan.pages[0].short_by, 1);
+    want.victims = both;
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.feasibility, STORE_READY);
+    KVT_EQ(plan.freed_pages[0], 2);
+    want.n_victims = 2;
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.freed_pages[0], 5);
+    KVT_EQ(plan.pages[1].available, 8);
+    KVT_EQ(plan.revision, revision);
+    KVT_EQ(plan.rows.needed, 1);
+    KVT_EQ(plan.rows.available, 3);
+    KVT_EQ(plan.membership.needed, 128);
+    uint32_t joint[2];
+    KVT_OK(store_joint_release(fix.store, both, 2, joint, NULL));
+    KVT_EQ(joint[0], 5);
+    char *after = fix_dump(&fix);
+    KVT_EQ_STR(before, after);
+    KVT_EQ(store_revision(fix.store), revision);
+    want = fix_from(cont, true, 200, 256, 1);
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.shared_pages[0], 3);
+    KVT_EQ(plan.copied_columns[0], 8);
+    KVT_EQ(plan.pages[0].needed, 1);
+    want = fix_root(512, 1, 0);
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    free(before);
+    free(after);
+    fix_close(&fix);
+}
+
+/* Owed pages: the victims stay intact until commit, though their pages are promised and mapped. */
+static void act_8_victims_intact_until_commit(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    fix_open(&fix, &config);
+    store_cont victim = fix_cont(&fix, 384, 1); /* 6 of 8 */
+    struct store_activation want = fix_root(400, 1, 300); /* 7 pages, 5 mapped at once: 2 are free */
+    want.victims = &victim;
+    want.n_victims = 1;
+    char *before = fix_dump(&fix);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(got.pool[0].membership, 5);
+    KVT_EQ(got.pool[0].entitlement, 7);
+    KVT_EQ_STR(fix_ids(&fix, got.seq, 0), "6 7 0 1 2");
+    KVT_EQ_STR(fix_cont_ids(&fix, victim, 0), "0 1 2 3 4 5");
+    KVT_EQ(fix_pool(&fix, 0).allocated, 8); /* POOL-6 at every instant */
+    KVT_EQ(fix_pool(&fix, 0).reserved, 0);
+    KVT_EQ(fix_page(&fix, 0, 0)->committed, 64);
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(store_activate_abort(fix.store, got.seq, NULL, NULL));
+    char *after = fix_dump(&fix);
+    KVT_EQ_STR(before, after);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ_STR(fix_ids(&fix, got.seq, 0), "6 7 0 1 2"); /* as it was published */
+    KVT_EQ(fix_page(&fix, 0, 0)->committed, 0);
+    KVT_EQ(fix_pool(&fix, 0).allocated, 5);
+    KVT_EQ(fix_pool(&fix, 0).reserved, 2);
+    KVT_EQ(fix_info(&fix, victim).cont.bits, 0);
+    free(before);
+    free(after);
+    fix_close(&fix);
+}
+
+/* A moved source's dropped pages count too, and a victim that shares with it only frees jointly. */
+static void act_8_move_uses_what_it_drops(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    struct store_plan plan;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 512, 1); /* the whole pool */
+    struct store_activation want = fix_from(cont, false, 64, 500, 1);
+    want.ensure[0] = 200;
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.feasibility, STORE_READY);
+    KVT_EQ(plan.pages[0].needed, 7);
+    KVT_EQ(plan.pages[0].available, 7);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ(fix_seq(&fix, got.seq).pool[0].membership, 4);
+    KVT_EQ(fix_pool(&fix, 0).reserved, 4);
+    fix_close(&fix);
+}
+
+/* The documented exception: not one free page for the tail copy. */
+static void act_8_exception_when_no_page_is_free(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    uint32_t lost = 0;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 100, 1), victim = fix_cont(&fix, 384, 2);
+    struct store_activation want = fix_from(cont, true, 100, 100, 1);
+    KVT_EQ(begin(&fix, &want, &got), STORE_E_SHORT);
+    KVT_EQ(fix.refusal.asked, 1);
+    KVT_EQ(fix.refusal.had, 0);
+    want.victims = &victim;
+    want.n_victims = 1;
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(got.copies[0].dst, 2);
+    KVT_EQ(fix_info(&fix, victim).cont.bits, 0);
+    KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
+    KVT_EQ(lost, 1);
+    KVT_EQ(fix_pool(&fix, 0).available, 6);
+    KVT_EQ(fix_info(&fix, cont).frontier, 100);
+    fix_close(&fix);
+}
+
+/* ACT-1, ACT-8: rows and sequences are one a sequence. */
+static void act_1_concurrency_is_bounded(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    fix_open(&fix, &config);
+    for (int i = 0; i < 3; i++) KVT_TRUE(fix_activate(&fix, fix_root(1, 1, 0), NULL).bits != 0);
+    refused(&fix, fix_root(1, 1, 0), STORE_E_SHORT, STORE_W_SEQUENCE);
+    KVT_EQ(fix.refusal.limit, 3);
+    fix_close(&fix);
+}
+
+/* CONT-4 and the slots: a fork takes a fresh one and pins the source's until its first commit; a move keeps it. */
+static void cont_4_state_slots(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    struct store_stats stats;
+    config.has_state = true;
+    config.state_slots = 3;
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 100, 1);
+    KVT_EQ(fix_info(&fix, cont).state_slot, 0);
+    refused(&fix, fix_from(cont, true, 64, 100, 1), STORE_E_RANGE, STORE_W_STATE_FRONTIER);
+    store_seq fork = fix_activate(&fix, fix_from(cont, true, 100, 120, 1), &got);
+    KVT_EQ(got.state_slot, 1);
+    KVT_EQ(got.source_state_slot, 0);
+    refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_STATE, STORE_W_STATE_SLOT); /* still read by the fork */
+    KVT_OK(store_release(fix.store, cont, NULL)); /* the slot outlives it */
+    store_get_stats(fix.store, &stats);
+    KVT_EQ(stats.state_slots_used, 2);
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(fix_round(&fix, fork, STORE_NONE, STORE_NONE, STORE_NONE, 120, NULL));
+    store_get_stats(fix.store, &stats);
+    KVT_EQ(stats.state_slots_used, 2);
+    KVT_OK(fix_round(&fix, fork, 110, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    store_get_stats(fix.store, &stats);
+    KVT_EQ(stats.state_slots_used, 1);
+    struct store_round_item item = fix_item(fork);
+    struct store_round_result r;
+    item.state_frontier = 110;
+    store_round(fix.store, &item, 1, &r);
+    store_cont kept = fix_retain(&fix, fork, 110);
+    KVT_EQ(fix_info(&fix, kept).state_slot, 1);
+    fix_activate(&fix, fix_from(kept, false, 110, 110, 1), &got);
+    KVT_EQ(got.state_slot, 1);
+    KVT_EQ(got.source_state_slot, STORE_NONE);
+    fix_close(&fix);
+}
+
+/* A victim's slot is handed over when none is free. */
+static void act_8_state_slot_of_a_victim(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    struct store_plan plan;
+    config.has_state = true;
+    config.state_slots = 3;
+    fix_open(&fix, &config);
+    store_cont conts[3];
+    for (uint32_t i = 0; i < 3; i++) conts[i] = fix_cont(&fix, 64, i);
+    struct store_activation want = fix_from(conts[0], true, 64, 64, 1);
+    refused(&fix, want, STORE_E_SHORT, STORE_W_STATE_SLOT);
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.state_slots.short_by, 1);
+    want.victims = conts + 1;
+    want.n_victims = 1;
+    char *before = fix_dump(&fix);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(got.state_slot, 1);
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(store_activate_abort(fix.store, got.seq, NULL, NULL));
+    char *after = fix_dump(&fix);
+    KVT_EQ_STR(before, after);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ(fix_seq(&fix, got.seq).state_slot, 1);
+    free(before);
+    free(after);
+    fix_close(&fix);
+}
+
+/* Revision: ownership and free numbers move it, mapping and commits do not. */
+static void act_8_revision(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    fix_open(&fix, &config);
+    uint64_t r = store_revision(fix.store);
+#define MOVED(yes) KVT_EQ(store_revision(fix.store) > r, yes); r = store_revision(fix.store)
+    store_seq seq = fix_activate(&fix, fix_root(200, 1, 0), NULL);
+    MOVED(true);
+    fix_fill(&fix, seq, 150, 1);
+    MOVED(false);
+    store_cont checkpoint = fix_checkpoint(&fix, seq, 150);
+    MOVED(true);
+    KVT_OK(store_set_retention(fix.store, checkpoint, 9, NULL));
+    MOVED(false);
+    store_cont cont = fix_retain(&fix, seq, 150);
+    MOVED(true);
+    KVT_OK(store_release(fix.store, cont, NULL));
+    MOVED(true);
+    KVT_EQ(fix_info(&fix, checkpoint).retention, 9);
+    fix_close(&fix);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(act_4_fork_1000), KVT_CASE(act_4_aligned_fork), KVT_CASE(act_3_move), KVT_CASE(act_3_move_below_the_frontier),
+        KVT_CASE(act_3_move_copies_a_shared_cut), KVT_CASE(act_4_two_branches), KVT_CASE(act_5_abort_restores), KVT_CASE(act_5_claims),
+        KVT_CASE(act_8_recipe_errors), KVT_CASE(act_1_argument_errors), KVT_CASE(act_8_plan_counts_the_joint_state),
+        KVT_CASE(act_8_victims_intact_until_commit), KVT_CASE(act_8_move_uses_what_it_drops),
+        KVT_CASE(act_8_exception_when_no_page_is_free), KVT_CASE(act_1_concurrency_is_bounded), KVT_CASE(cont_4_state_slots),
+        KVT_CASE(act_8_state_slot_of_a_victim), KVT_CASE(act_8_revision), {0}};
+    return kvt_main("store activate", cases, argc, argv);
+}
