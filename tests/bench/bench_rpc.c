@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Round trips through libkvd against a kvd that the bench starts, beside a bare nng byte-stream echo (nng at both ends) and a raw socket ping-pong
+ * of the same sizes, in one run and interleaved, so that one machine's mood meets all of them alike.
+ *
+ *     bench_rpc KVD [SAMPLES]
+ *
+ * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens and maps as many more (what an
+ * engine sends about once in 256 tokens). pair: Activate of a root and its Finish. ratio lines: kvd over the echo of the same sizes.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench_echo.h"
+#include "codec.h"
+#include "kvd.h"
+
+#define SEQUENCES 64u
+#define CONTEXT 65536u
+#define BLOCK 50u /* samples of one kind before the next kind's turn */
+
+struct bench {
+    char dir[64];
+    pid_t kvd, raw_server, nng_server;
+    kvd_client *client;
+    struct echo_raw raw;
+    struct echo_nng *nng;
+    uint32_t samples;
+    kvd_sequence sequence[SEQUENCES];
+    uint32_t frontier;
+    struct kvd_round_item items[SEQUENCES];
+    struct kvd_round_result results[SEQUENCES];
+};
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void must(enum kvd_status status, const struct kvd_error *error, const char *what) {
+    if (status == KVD_OK) return;
+    fprintf(stderr, "bench_rpc: %s: %s: %s\n", what, kvd_status_name(status), error->message);
+    exit(1);
+}
+
+/* ---- processes -------------------------------------------------------------------------------------- */
+
+static void write_config(const struct bench *b, char *ret_path, size_t bytes) {
+    snprintf(ret_path, bytes, "%s/kvd.conf", b->dir);
+    FILE *file = fopen(ret_path, "w");
+    if (!file) bench_die("cannot write a configuration");
+    fprintf(file, "[kvd]\nsocket = %s/kvd.sock\nlog_level = warning\n[devices]\ndevice.0 = host:0\nmemory = 1GiB\n"
+            "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nprofile = bf16\nmax_context = %u\nmax_concurrency = %u\n"
+            "[capacity]\ntokens = %u\n", b->dir, CONTEXT, SEQUENCES + 1, CONTEXT * SEQUENCES + 65536);
+    fclose(file);
+}
+
+/* Starts kvd and waits for its READY=1. */
+static void start_kvd(struct bench *b, const char *kvd) {
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    char config[96], text[256] = "";
+    write_config(b, config, sizeof config);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", b->dir);
+    int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct timeval limit = { .tv_sec = 30 };
+    setsockopt(notify, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (bind(notify, (struct sockaddr *)&address, sizeof address) != 0) bench_die("cannot bind a notify socket");
+    b->kvd = fork();
+    if (b->kvd == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        setenv("NOTIFY_SOCKET", address.sun_path, 1);
+        execl(kvd, kvd, "--config", config, (char *)NULL);
+        fprintf(stderr, "bench_rpc: %s: %s\n", kvd, strerror(errno));
+        _exit(127);
+    }
+    while (!strstr(text, "READY=1")) {
+        ssize_t n = recv(notify, text, sizeof text - 1, 0);
+        if (n < 0) bench_die("kvd did not get ready in 30 s");
+        text[n] = 0;
+    }
+    close(notify);
+}
+
+static void clean_up(struct bench *b) {
+    char path[128];
+    static const char *const names[] = { "kvd.conf", "notify", "raw", "nng", "kvd.sock", "kvd.sock.lock" };
+    kvd_disconnect(b->client);
+    kill(b->kvd, SIGTERM);
+    kill(b->raw_server, SIGKILL);
+    kill(b->nng_server, SIGKILL);
+    waitpid(b->kvd, NULL, 0);
+    waitpid(b->raw_server, NULL, 0);
+    waitpid(b->nng_server, NULL, 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", b->dir, names[i]);
+        unlink(path);
+    }
+    rmdir(b->dir);
+}
+
+/* ---- kvd's requests ------------------------------------------------------------------------------------- */
+
+static kvd_sequence activate(struct bench *b, uint32_t prompt, uint32_t output, uint32_t ensure) {
+    struct kvd_activation want = { .worker = kvd_client_session(b->client), .prompt_tokens = prompt, .max_output_tokens = output,
+                                   .ensure = { ensure } };
+    struct kvd_activated got;
+    struct kvd_error error;
+    must(kvd_activate(b->client, &want, &got, &error), &error, "Activate");
+    return got.sequence;
+}
+
+static void finish(struct bench *b, kvd_sequence sequence) {
+    struct kvd_finish how = { .sequence = sequence };
+    struct kvd_finished finished;
+    struct kvd_error error;
+    must(kvd_finish(b->client, &how, &finished, &error), &error, "Finish");
+}
+
+static void begin_all(struct bench *b) {
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        b->sequence[i] = activate(b, 64, CONTEXT - 64, 1);
+        b->items[i] = (struct kvd_round_item){ .sequence = b->sequence[i], .state_frontier = KVD_UNCHANGED };
+        for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
+            b->items[i].pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    }
+    b->frontier = 0;
+}
+
+static void end_all(struct bench *b) {
+    for (uint32_t i = 0; i < SEQUENCES; i++) finish(b, b->sequence[i]);
+}
+
+/* Commits what the last one mapped, maps step tokens more. All sequences go in step, so that any batch size may follow any other. */
+static void fill_round(struct bench *b, uint32_t n, uint32_t step) {
+    for (uint32_t i = 0; i < n; i++) {
+        b->items[i].pool[0].commit = b->frontier ? b->frontier : KVD_UNCHANGED;
+        b->items[i].pool[0].ensure = b->frontier + step;
+    }
+    b->frontier += step;
+}
+
+static void round_of(struct bench *b, uint32_t n) {
+    struct kvd_error error;
+    must(kvd_round(b->client, b->items, n, b->results, &error), &error, "Round");
+    for (uint32_t i = 0; i < n; i++) {
+        if (b->results[i].status == KVD_OK) continue;
+        fprintf(stderr, "bench_rpc: sequence %u: %s\n", i, b->results[i].message);
+        exit(1);
+    }
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------ */
+
+static struct echo_sizes round_sizes(struct bench *b, uint32_t n) {
+    static uint8_t body[FRAME_LIMIT];
+    struct codec_arena *arena = codec_arena_new();
+    struct msg_request request = { .type = FRAME_ROUND, .u.round = { n, b->items } };
+    struct msg_reply reply = { .type = FRAME_ROUND, .epoch = kvd_client_epoch(b->client), .u.round = { n, b->results } };
+    size_t ask = 0, answer = 0;
+    request.header = (struct msg_header){ kvd_client_session(b->client), 1000, now_ns(), kvd_client_epoch(b->client) };
+    if (!arena || codec_encode_request(&request, arena, body, sizeof body, &ask, NULL, 0) != 0) bench_die("cannot encode a Round");
+    codec_arena_reset(arena);
+    if (codec_encode_reply(&reply, arena, body, sizeof body, &answer, NULL, 0) != 0) bench_die("cannot encode a Round's answer");
+    codec_arena_free(arena);
+    return (struct echo_sizes){ FRAME_HEADER + ask, FRAME_HEADER + answer };
+}
+
+/* ---- measuring ----------------------------------------------------------------------------------------------- */
+
+enum kind { KVD, NNG, RAW, N_KINDS };
+static const char *const kind_names[N_KINDS] = { "kvd", "nng", "raw" };
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double quantile_us(const uint64_t *sorted, uint32_t n, double q) { return (double)sorted[(uint32_t)(q * (n - 1))] / 1e3; }
+
+static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
+    static const struct { const char *name; double q; } quantiles[] = { { "p50", 0.50 }, { "p99", 0.99 } };
+    for (int k = 0; k < N_KINDS; k++) qsort(samples[k], n, sizeof **samples, by_value);
+    for (int q = 0; q < 2; q++) {
+        double us[N_KINDS];
+        for (int k = 0; k < N_KINDS; k++) {
+            us[k] = quantile_us(samples[k], n, quantiles[q].q);
+            printf("BENCH rpc.%s.%s.%s %.1f us\n", name, kind_names[k], quantiles[q].name, us[k]);
+        }
+        printf("BENCH rpc.%s.kvd_over_nng.%s %.2f ratio\n", name, quantiles[q].name, us[KVD] / us[NNG]);
+        printf("BENCH rpc.%s.kvd_over_raw.%s %.2f ratio\n", name, quantiles[q].name, us[KVD] / us[RAW]);
+    }
+    fflush(stdout);
+}
+
+struct job {
+    const char *name;
+    uint32_t n, step; /* step 0: Activate + Finish */
+    struct echo_sizes sizes;
+};
+
+static void one(struct bench *b, const struct job *job, enum kind kind) {
+    if (kind == NNG) echo_nng_ping(b->nng, job->sizes);
+    else if (kind == RAW) echo_raw_ping(&b->raw, job->sizes);
+    else if (job->step) round_of(b, job->n);
+    else finish(b, activate(b, 64, 64, 1));
+    if (kind != KVD && !job->step) { /* the pair is two round trips */
+        if (kind == NNG) echo_nng_ping(b->nng, job->sizes);
+        else echo_raw_ping(&b->raw, job->sizes);
+    }
+}
+
+static void measure(struct bench *b, struct job *job) {
+    uint64_t *samples[N_KINDS];
+    uint32_t n = b->samples;
+    if (job->step) begin_all(b);
+    if (job->step > 1 && n > CONTEXT / job->step - 2) n = CONTEXT / job->step - 2;
+    for (int k = 0; k < N_KINDS; k++)
+        if (!(samples[k] = calloc(n, sizeof **samples))) bench_die("out of memory");
+    if (job->step) { /* one to learn the sizes from */
+        fill_round(b, job->n, job->step);
+        round_of(b, job->n);
+        job->sizes = round_sizes(b, job->n);
+        printf("BENCH rpc.%s.request %zu bytes\nBENCH rpc.%s.answer %zu bytes\n", job->name, job->sizes.ask, job->name, job->sizes.answer);
+    }
+    for (uint32_t done = 0; done < n; done += BLOCK) {
+        for (int k = 0; k < N_KINDS; k++) {
+            for (uint32_t i = done; i < n && i < done + BLOCK; i++) {
+                if (k == KVD && job->step) fill_round(b, job->n, job->step);
+                uint64_t from = now_ns();
+                one(b, job, (enum kind)k);
+                samples[k][i] = now_ns() - from;
+            }
+        }
+    }
+    report(job->name, samples, n);
+    for (int k = 0; k < N_KINDS; k++) free(samples[k]);
+    if (job->step) end_all(b);
+}
+
+int main(int argc, char **argv) {
+    static struct bench b = { .samples = 4000 };
+    char path[128];
+    struct job jobs[] = { { "round1", 1, 1, { 0, 0 } },       { "round16", 16, 1, { 0, 0 } },       { "round64", 64, 1, { 0, 0 } },
+                          { "roundmap1", 1, 256, { 0, 0 } },  { "roundmap64", 64, 256, { 0, 0 } },  { "pair", 0, 0, { 110, 130 } } };
+    if (argc < 2) bench_die("usage: bench_rpc KVD [SAMPLES]");
+    if (argc > 2) b.samples = (uint32_t)strtoul(argv[2], NULL, 10);
+    if (b.samples < 2 || b.samples > CONTEXT / 2) bench_die("SAMPLES is 2 to 32768");
+    snprintf(b.dir, sizeof b.dir, "/tmp/kvd-bench-XXXXXX");
+    if (!mkdtemp(b.dir)) bench_die("cannot make a directory in /tmp");
+    snprintf(path, sizeof path, "%s/raw", b.dir);
+    b.raw_server = echo_raw_start(path);
+    echo_raw_connect(&b.raw, path);
+    snprintf(path, sizeof path, "%s/nng", b.dir);
+    b.nng_server = echo_nng_start(path);
+    start_kvd(&b, argv[1]);
+    b.nng = echo_nng_connect(path);
+    snprintf(path, sizeof path, "%s/kvd.sock", b.dir);
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = path, .role = KVD_ROLE_SCHEDULER, .name = "bench" };
+    struct kvd_error error;
+    must(kvd_connect(&o, &b.client, &error), &error, "connect");
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) measure(&b, &jobs[i]);
+    clean_up(&b);
+    return 0;
+}

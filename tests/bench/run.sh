@@ -1,0 +1,49 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs built benches and prints their lines `BENCH name value unit`.
+# Usage: run.sh [-B BUILD_DIR] [TOPIC...]      topics: store codec rpc ops; default all that are built
+# Exit status: 0 fine, 1 a bench failed or one that was named is not built, 2 usage.
+set -u
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+build=$root/build-release
+topics='store codec rpc ops'
+while getopts B:h option; do
+    case $option in
+    B) build=$OPTARG ;;
+    h) sed -n '3,5s/^# //p' "$0"; exit 0 ;;
+    *) sed -n '4s/^# //p' "$0" >&2; exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+
+named=no
+if [ $# -gt 0 ]; then
+    topics=$*
+    named=yes
+fi
+status=0
+for topic in $topics; do
+    case $topic in
+    store | codec | rpc | ops) ;;
+    *) echo "run.sh: there is no topic \"$topic\"; topics are store, codec, rpc, ops" >&2; exit 2 ;;
+    esac
+    bench=$build/tests/bench/bench_$topic
+    if [ ! -x "$bench" ]; then
+        echo "run.sh: $bench is not built (cmake --build $build --target bench_$topic)" >&2
+        [ $named = yes ] && status=1
+        continue
+    fi
+    echo "# $topic"
+    if [ "$topic" = rpc ]; then
+        if [ ! -x "$build/kvd/kvd" ]; then
+            echo "run.sh: $build/kvd/kvd is not built, which bench_rpc starts" >&2
+            status=1
+            continue
+        fi
+        output=$("$bench" "$build/kvd/kvd") || status=1
+    else
+        output=$("$bench") || status=1
+    fi
+    printf '%s\n' "$output" | grep '^BENCH ' || { echo "run.sh: bench_$topic printed no BENCH line" >&2; status=1; }
+done
+exit $status
