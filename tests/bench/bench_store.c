@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the store's operations cost at 10^4 to 10^7 pages. Objects are taken in turn from as many as fit into the pool, so that at the
+ * larger sizes their records come from memory, not from a cache. Prints lines "BENCH name value unit".
+ *
+ * Usage: bench_store [largest power of ten]
+ */
+#include "store_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LEASE 1
+#define CHAIN 2048u /* pages of the long continuations */
+
+struct bench {
+    struct store *store;
+    void *memory;
+    uint32_t pages, n_conts;
+    store_cont *conts;
+    uint8_t (*chain)[32];
+    uint64_t random;
+    char size[8];
+};
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* the store never waits: time spent elsewhere is not its own */
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t next_random(uint64_t *state) {
+    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+static void die(const char *what, const struct store_refusal *refusal) {
+    char text[256] = "";
+    fprintf(stderr, "bench_store: %s: %s\n", what, refusal ? store_refusal_text(refusal, text, sizeof text) : "");
+    exit(1);
+}
+
+static void result(const struct bench *b, const char *name, double value, const char *unit) {
+    printf("BENCH store_%s_%s %.2f %s\n", name, b->size, value, unit);
+}
+
+static store_seq activate(struct bench *b, struct store_activation want) {
+    struct store_activated got;
+    struct store_refusal refusal;
+    if (store_activate_begin(b->store, &want, &got, &refusal)) die("begin", &refusal);
+    if (store_activate_commit(b->store, got.seq, &refusal)) die("commit", &refusal);
+    return got.seq;
+}
+
+static store_seq root(struct bench *b, uint32_t pages, uint32_t ensure) {
+    return activate(b, (struct store_activation){.lease = LEASE, .prompt_tokens = pages * 64, .max_output_tokens = 1, .ensure = {ensure * 64}});
+}
+
+static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure) {
+    struct store_round_result r;
+    struct store_round_item item = {.seq = seq, .lease = LEASE, .state_frontier = NONE,
+                                    .pool = {{commit, truncate, keep, ensure}, {NONE, NONE, NONE, NONE}}};
+    store_round(b->store, &item, 1, &r);
+    if (r.refusal.code) die("round", &r.refusal);
+}
+
+static void finish(struct bench *b, store_seq seq, store_cont *ret_kept) {
+    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct store_refusal refusal;
+    store_cont none;
+    if (store_finish(b->store, seq, LEASE, ret_kept ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, NULL, 0, ret_kept ? ret_kept : &none,
+                     rows, &refusal))
+        die("finish", &refusal);
+}
+
+/* A continuation of n pages: the first `common` from the common chain, the rest from a chain of its own. */
+static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
+    struct store_refusal refusal;
+    store_cont cont;
+    store_seq seq = root(b, n, n);
+    round_one(b, seq, n * 64, NONE, NONE, NONE);
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t own[1][32] = {{0}};
+        for (size_t k = 0; k < 4 && i >= common; k++) {
+            uint64_t word = next_random(&b->random);
+            memcpy(own[0] + 8 * k, &word, 8);
+        }
+        if (store_name_pages(b->store, seq, LEASE, i, 1, (const uint8_t(*)[32])(i < common ? b->chain + i : own), &refusal))
+            die("name", &refusal);
+    }
+    finish(b, seq, &cont);
+    return cont;
+}
+
+static void open_store(struct bench *b, uint32_t pages) {
+    struct store_config config = {.backend = GEOM_OFF, .pool_pages = {pages}, .max_context = 64 * 2 * CHAIN, .max_concurrency = 64,
+                                  .max_continuations = 10000};
+    char err[256];
+    size_t bytes = store_bytes(&config);
+    uint64_t start = now_ns();
+    *b = (struct bench){.pages = pages, .random = pages};
+    snprintf(b->size, sizeof b->size, "1e%d", pages >= 10000000 ? 7 : pages >= 1000000 ? 6 : pages >= 100000 ? 5 : 4);
+    b->memory = aligned_alloc(64, bytes);
+    if (!b->memory || store_init(b->memory, bytes, &config, &b->store, err, sizeof err)) die("init", NULL);
+    result(b, "init", (double)(now_ns() - start) / 1e6, "ms");
+    result(b, "metadata", (double)bytes / pages, "B/page");
+}
+
+/* Long continuations in half of the pool, up to a limit that bounds the time of the bench; they leave the common chain here and there. */
+static void fill(struct bench *b) {
+    b->n_conts = pages_of((uint64_t)b->pages * 64) / (2 * CHAIN);
+    if (b->n_conts > 400) b->n_conts = 400;
+    if (b->n_conts < 1) b->n_conts = 1;
+    b->conts = calloc(b->n_conts, sizeof *b->conts);
+    b->chain = calloc(CHAIN, 32);
+    if (!b->conts || !b->chain) die("memory", NULL);
+    for (uint32_t i = 0; i < CHAIN; i++)
+        for (uint32_t k = 0; k < 4; k++) {
+            uint64_t word = next_random(&b->random);
+            memcpy(b->chain[i] + 8 * k, &word, 8);
+        }
+    for (uint32_t i = 0; i < b->n_conts; i++)
+        b->conts[i] = build(b, CHAIN, i == 0 ? CHAIN : (uint32_t)(next_random(&b->random) % CHAIN));
+}
+
+/* ---- measurements ---- */
+
+static void bench_materialize(struct bench *b, const char *name) {
+    store_seq seq = root(b, CHAIN, 0);
+    struct seq *s = seq_find(b->store, seq);
+    int32_t *row = row_entries(b->store, 0, s->row[0]);
+    uint64_t spent = 0, n = 0;
+    for (int turn = 0; turn < 20; turn++) {
+        uint64_t start = now_ns();
+        for (uint32_t i = 0; i < CHAIN; i++) space_map(b->store, 0, &s->space[0], 1, row);
+        spent += now_ns() - start;
+        n += CHAIN;
+        space_drop(b->store, 0, &s->space[0], 0, true, true, row);
+    }
+    result(b, name, (double)spent / (double)n, "ns");
+    finish(b, seq, NULL);
+}
+
+static void bench_round(struct bench *b) {
+    store_seq seq = root(b, CHAIN, 0);
+    uint64_t start = now_ns();
+    for (uint32_t i = 1; i <= CHAIN; i++) round_one(b, seq, NONE, NONE, NONE, i * 64);
+    result(b, "round_map_page", (double)(now_ns() - start) / CHAIN, "ns");
+    start = now_ns();
+    for (uint32_t i = 1; i <= CHAIN * 64; i += 8) round_one(b, seq, i, NONE, NONE, NONE);
+    result(b, "round_commit_8", (double)(now_ns() - start) / (CHAIN * 8), "ns");
+    start = now_ns();
+    for (uint32_t i = CHAIN - 1; i > 0; i--) round_one(b, seq, NONE, i * 64 + 5, 0, NONE);
+    result(b, "round_truncate_page", (double)(now_ns() - start) / (CHAIN - 1), "ns");
+    finish(b, seq, NULL);
+    seq = root(b, CHAIN, CHAIN);
+    start = now_ns();
+    round_one(b, seq, CHAIN * 64, NONE, NONE, NONE);
+    result(b, "commit_2048", (double)(now_ns() - start) / 1e3, "us");
+    start = now_ns();
+    round_one(b, seq, NONE, 0, 0, NONE);
+    result(b, "truncate_2048", (double)(now_ns() - start) / 1e3, "us");
+    finish(b, seq, NULL);
+}
+
+/* A decode step of 64 sequences in one call. */
+static void bench_batch(struct bench *b) {
+    static struct store_round_item items[60];
+    static struct store_round_result results[60];
+    store_seq seqs[60];
+    uint32_t n = b->pages / (4 * 32) < 60 ? b->pages / (4 * 32) : 60, steps = 1000;
+    for (uint32_t i = 0; i < n; i++) seqs[i] = root(b, 32, 32);
+    uint64_t start = now_ns();
+    for (uint32_t step = 1; step <= steps; step++) {
+        for (uint32_t i = 0; i < n; i++)
+            items[i] = (struct store_round_item){.seq = seqs[i], .lease = LEASE, .state_frontier = NONE,
+                                                 .pool = {{step, NONE, NONE, step + 1}, {NONE, NONE, NONE, NONE}}};
+        store_round(b->store, items, n, results);
+        if (results[n - 1].refusal.code) die("batch", &results[n - 1].refusal);
+    }
+    result(b, "round_decode_step", (double)(now_ns() - start) / (double)steps / n, "ns/sequence");
+    for (uint32_t i = 0; i < n; i++) finish(b, seqs[i], NULL);
+}
+
+static void bench_fork(struct bench *b) {
+    uint64_t fork = 0, end = 0, move = 0, retain = 0, n = b->n_conts * 4 < 200 ? 200 : b->n_conts;
+    for (uint64_t i = 0; i < n; i++) {
+        struct store_activation want = {.from = b->conts[i % b->n_conts], .keep = true, .frontier = CHAIN * 64, .lease = LEASE,
+                                        .prompt_tokens = CHAIN * 64, .max_output_tokens = 100};
+        uint64_t start = now_ns();
+        store_seq seq = activate(b, want);
+        uint64_t mid = now_ns();
+        finish(b, seq, NULL);
+        fork += mid - start;
+        end += now_ns() - mid;
+    }
+    result(b, "fork_2048", (double)fork / (double)n / 1e3, "us");
+    result(b, "release_fork_2048", (double)end / (double)n / 1e3, "us");
+    for (uint64_t i = 0; i < n; i++) {
+        struct store_activation want = {.from = b->conts[i % b->n_conts], .frontier = CHAIN * 64, .lease = LEASE,
+                                        .prompt_tokens = CHAIN * 64, .max_output_tokens = 100};
+        uint64_t start = now_ns();
+        store_seq seq = activate(b, want);
+        uint64_t mid = now_ns();
+        finish(b, seq, &b->conts[i % b->n_conts]);
+        move += mid - start;
+        retain += now_ns() - mid;
+    }
+    result(b, "move_2048", (double)move / (double)n / 1e3, "us");
+    result(b, "retain_2048", (double)retain / (double)n / 1e3, "us");
+}
+
+static void bench_find(struct bench *b) {
+    struct store_candidate found[16];
+    uint32_t turns = 2000, got = 0;
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < turns; i++) got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
+    result(b, "find_2048", (double)(now_ns() - start) / turns / 1e3, "us");
+    if (got == 0 || found[0].matched_pages != CHAIN - (turns - 1) % 64) die("find", NULL);
+    start = now_ns();
+    for (uint32_t i = 0; i < turns; i++) got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
+    result(b, "find_2048_best", (double)(now_ns() - start) / turns / 1e3, "us");
+}
+
+static void bench_release(struct bench *b) {
+    struct store_refusal refusal;
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < b->n_conts; i++)
+        if (store_release(b->store, b->conts[i], &refusal)) die("release", &refusal);
+    result(b, "release_2048", (double)(now_ns() - start) / b->n_conts / 1e3, "us");
+}
+
+/* Every second page, at random, is taken: single free pages all over the pool. */
+static void scatter(struct bench *b) {
+    struct pool *pool = &b->store->pool[0];
+    struct pool_batch batch = {pool, 0, 0};
+    pool_take(pool, 0, pool->capacity);
+    for (uint32_t i = 0; i < pool->capacity; i++) page_open(b->store, 0, i, false);
+    for (uint32_t i = 0; i < pool->capacity; i++)
+        if (next_random(&b->random) & 1) page_unref(&batch, pool->leases[i].owner, false);
+    pool_flush(&batch);
+}
+
+int main(int argc, char **argv) {
+    int largest = argc > 1 ? atoi(argv[1]) : 7;
+    uint32_t pages = 10000;
+    for (int power = 4; power <= largest && power <= 7; power++, pages *= 10) {
+        struct bench b;
+        open_store(&b, pages);
+        fill(&b);
+        bench_materialize(&b, "materialize_page");
+        bench_round(&b);
+        bench_batch(&b);
+        bench_fork(&b);
+        bench_find(&b);
+        bench_release(&b);
+        scatter(&b);
+        bench_materialize(&b, "materialize_page_scattered");
+        free(b.conts);
+        free(b.chain);
+        free(b.memory);
+    }
+    return 0;
+}
