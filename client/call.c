@@ -123,11 +123,11 @@ static void call_leave(struct kvd_client *c, struct call *call) {
     c->n_left++;
 }
 
-void call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body) {
+struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body) {
     struct call *call = call_lookup(c, head->id);
     if (!call || call->state == CALL_ANSWERED) {
         c->stray_frames++;
-        return;
+        return NULL;
     }
     call->body_type = head->type;
     call->body_bytes = head->length + 4 - FRAME_HEADER;
@@ -139,7 +139,7 @@ void call_arrived(struct kvd_client *c, const struct frame_head *head, const uin
         c->n_tickets_answered++;
         client_update_fd(c);
     }
-    pthread_cond_signal(&call->changed);
+    return call;
 }
 
 /* ---- sending --------------------------------------------------------------------------------------------- */

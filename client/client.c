@@ -57,11 +57,13 @@ static void queue_event(struct kvd_client *c, const struct frame_head *head, con
 static void sink_frame(void *user, const struct frame_head *head, const uint8_t *body) {
     struct link *link = user;
     struct kvd_client *c = link->client;
+    struct call *call = NULL;
     pthread_mutex_lock(&c->lock);
     if (head->flags & FRAME_F_EVENT) queue_event(c, head, body);
-    else if (head->flags & FRAME_F_REPLY) call_arrived(c, head, body);
+    else if (head->flags & FRAME_F_REPLY) call = call_arrived(c, head, body);
     else c->stray_frames++;
     pthread_mutex_unlock(&c->lock);
+    if (call) pthread_cond_signal(&call->changed);
 }
 
 static void sink_lost(void *user, const char *why) {

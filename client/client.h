@@ -141,7 +141,9 @@ struct call *call_lookup(struct kvd_client *c, uint64_t id);
 enum kvd_status call_encode(struct call *call, struct msg_request *request, struct kvd_error *error);
 /* Sends call->frame on the current link; the lock is not held. */
 int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns, bool room, size_t *ret_sent);
-void call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body); /* with the lock held */
+/* With the lock held. Returns the call to signal once the lock is free: whoever waits for it need not wait for the lock then. NULL: nobody's answer. Calls live as
+ * long as the client, so that a late signal finds a condition variable, if of another call by now. */
+struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body);
 
 /* Sends a request. KVD_OK: *ret_call is pending and belongs to the caller. */
 enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper, uint64_t deadline_ns,

@@ -24,7 +24,11 @@ static enum kvd_status collect(struct kvd_client *c, struct call *call, const st
     if (reply->u.round.n != n) {
         status = client_fail(error, KVD_INTERNAL, "kvd answered %u results to a Round of %u sequences", reply->u.round.n, n);
     } else {
-        memcpy(ret_results, reply->u.round.items, n * sizeof *ret_results);
+        for (uint32_t i = 0; i < n; i++) { /* messages are long and mostly empty */
+            const struct kvd_round_result *from = &reply->u.round.items[i];
+            memcpy(&ret_results[i], from, from->message[0] ? sizeof *from : offsetof(struct kvd_round_result, message));
+            ret_results[i].message[0] = from->message[0];
+        }
     }
     call_done(c, call);
     return status;
