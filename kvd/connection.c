@@ -39,29 +39,34 @@ static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
 
 static size_t unsent(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
 
-/* Under the lock: moves what is pending into flight. True: the caller sends it after unlocking. */
-static bool take_off(struct connection *c) {
-    if (c->busy || c->corked || c->closing || !c->pending.n) return false;
+/* nng 1.5.2 never ends a send or a receive that is posted on a stream after its close. So both are posted under the lock, and only while the
+ * connection is not closing: connection_close marks it under the same lock before it closes the stream. Their callbacks run in other threads. */
+static void send_rest(struct connection *c) {
+    nng_iov iov = { .iov_buf = c->flight.bytes + c->sent, .iov_len = c->flight.n - c->sent };
+    link_ref(&c->link);
+    nng_aio_set_iov(c->sending, 1, &iov);
+    nng_stream_send(c->stream, c->sending);
+}
+
+/* Under the lock: sends what is pending, if nothing is in flight. */
+static void take_off(struct connection *c) {
+    if (c->busy || c->corked || c->closing || !c->pending.n) return;
     struct buffer empty = c->flight;
     c->flight = c->pending;
     c->pending = empty;
     c->pending.n = 0;
     c->sent = 0;
     c->busy = true;
-    link_ref(&c->link);
-    return true;
+    send_rest(c);
 }
 
-static void send_rest(struct connection *c) {
-    nng_iov iov = { .iov_buf = c->flight.bytes + c->sent, .iov_len = c->flight.n - c->sent };
-    nng_aio_set_iov(c->sending, 1, &iov);
-    nng_stream_send(c->stream, c->sending);
-}
-
-static void arm_receive(struct connection *c) {
+/* Under the lock. False: the connection is closing, and its chain of receives ends here. */
+static bool arm_receive(struct connection *c) {
+    if (c->closing) return false;
     nng_iov iov = { .iov_buf = c->in + c->have, .iov_len = sizeof c->in - c->have };
     nng_aio_set_iov(c->receiving, 1, &iov);
     nng_stream_recv(c->stream, c->receiving);
+    return true;
 }
 
 /* Buffers that one long answer made large are not kept. */
@@ -71,60 +76,55 @@ static void shrink(struct buffer *b) {
     *b = (struct buffer){ 0 };
 }
 
-/* What is to be done after a send, decided under the lock. */
-struct after { bool send, resume, drained; };
-
-static struct after account(struct connection *c, int error) {
+/* Goes on after a send. True: an event was refused meanwhile, and there is room now. */
+static bool account(struct connection *c, int error) {
     size_t limit = atomic_load(&c->listener->queue_limit);
-    struct after after = { 0 };
+    bool drained = false;
     pthread_mutex_lock(&c->lock);
     c->sent += error ? 0 : nng_aio_count(c->sending);
     if (!error && !c->closing && c->sent < c->flight.n) {
-        link_ref(&c->link);
-        after.send = true;
+        send_rest(c);
     } else {
         c->busy = false;
         c->sent = c->flight.n = 0;
         shrink(&c->flight);
-        after.send = !error && take_off(c);
+        if (!error) take_off(c);
     }
     if (!error && !c->closing && unsent(c) <= limit / 2) {
-        after.resume = c->paused;
-        after.drained = c->refused;
-        c->paused = c->refused = false;
+        if (c->paused) {
+            c->paused = false;
+            atomic_store(&c->stalled_since, 0);
+            arm_receive(c);
+        }
+        drained = c->refused;
+        c->refused = false;
     }
     pthread_mutex_unlock(&c->lock);
-    return after;
+    return drained;
 }
 
 static void on_sent(void *argument) {
     struct connection *c = argument;
     int error = nng_aio_result(c->sending);
-    struct after after = account(c, error);
-    if (after.send) send_rest(c);
-    if (after.resume) {
-        atomic_store(&c->stalled_since, 0);
-        arm_receive(c);
-    }
+    bool drained = account(c, error);
     if (error) connection_close(c);
-    if (after.drained) service_link_drained(c->listener->service, &c->link);
+    if (drained) service_link_drained(c->listener->service, &c->link);
     link_unref(&c->link);
 }
 
 static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
     struct connection *c = of(link);
     size_t limit = atomic_load(&c->listener->queue_limit);
-    bool send = false, close = false, taken = false;
+    bool close = false, taken = false;
     pthread_mutex_lock(&c->lock);
     if (event && unsent(c) + bytes > limit) {
         c->refused = true; /* there is a send in flight: its end tells when to try again */
     } else if (!c->closing) {
         taken = unsent(c) + bytes <= 4 * limit && append(&c->pending, frame, bytes);
         close = !taken && !event;
-        send = taken && take_off(c);
+        if (taken) take_off(c);
     }
     pthread_mutex_unlock(&c->lock);
-    if (send) send_rest(c);
     if (close) {
         LOG(LOG_WARNING, "a client (pid %llu) does not read its answers: closed", (unsigned long long)link->peer.pid);
         connection_close(c);
@@ -171,20 +171,17 @@ static void on_received(void *argument) {
     bool fine = serve(c);
     pthread_mutex_lock(&c->lock);
     c->corked = false;
-    bool send = take_off(c);
+    take_off(c);
     bool slow = fine && !c->closing && unsent(c) > atomic_load(&c->listener->queue_limit);
     if (slow) {
         c->paused = true;
         atomic_store(&c->stalled_since, clock_ns());
     }
+    bool goes_on = slow || (fine && arm_receive(c));
     pthread_mutex_unlock(&c->lock);
-    if (send) send_rest(c);
-    if (!fine) {
-        connection_close(c);
-        connection_end(c);
-    } else if (!slow) {
-        arm_receive(c);
-    }
+    if (goes_on) return;
+    connection_close(c);
+    connection_end(c);
 }
 
 /* ---- life -------------------------------------------------------------------------------------- */
@@ -247,11 +244,12 @@ void connection_new(struct listener *l, nng_stream *stream) {
         LOG(LOG_WARNING, "more than %u connections: a new one (pid %llu) is closed; raise connections = in section [limits]", atomic_load(&l->limit),
             (unsigned long long)peer.pid);
     if (known && ready && count <= atomic_load(&l->limit) && !atomic_load(&l->closing)) {
-        arm_receive(c);
-        return;
+        pthread_mutex_lock(&c->lock);
+        bool armed = arm_receive(c);
+        pthread_mutex_unlock(&c->lock);
+        if (armed) return;
     }
-    c->closing = true;
-    nng_stream_close(stream);
+    connection_close(c);
     connection_end(c);
 }
 

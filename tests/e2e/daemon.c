@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -54,6 +56,7 @@ static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) 
 static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *notify_path, int output) {
     pid_t pid = fork();
     if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is killed leaves no daemon behind */
     if (notify >= 0) setenv("NOTIFY_SOCKET", notify_path, 1);
     else unsetenv("NOTIFY_SOCKET");
     dup2(output, 1);
@@ -92,12 +95,11 @@ static bool wait_ready(struct e2e_daemon *d, int notify) {
 }
 
 bool e2e_daemon_restart(struct e2e_daemon *d) {
-    char path[128];
-    snprintf(path, sizeof path, "%s/notify", d->dir);
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    const char *path = address.sun_path;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", d->dir);
     unlink(path);
     int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     bool ok = notify >= 0 && log >= 0 && bind(notify, (struct sockaddr *)&address, sizeof address) == 0;
     if (ok) {

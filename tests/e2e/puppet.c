@@ -66,7 +66,7 @@ static enum kvd_status do_fork(struct kvd_error *error) {
     pid_t pid = fork();
     if (pid == 0) {
         struct kvd_stats stats;
-        struct kvd_round_item item = { { 0 } };
+        struct kvd_round_item item = { .state_frontier = KVD_UNCHANGED };
         struct kvd_round_result result;
         enum kvd_status a = kvd_stats(client, &stats, NULL), b = kvd_round(client, &item, 1, &result, NULL);
         kvd_disconnect(client);

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@ bool puppet_start(struct puppet *p) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) return KVT_TRUE(false);
     p->pid = fork();
     if (p->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(pair[1], 3);
         for (int fd = 4; fd < 256; fd++) close(fd);
         execl(PUPPET_BINARY, "e2e_puppet", (char *)NULL);

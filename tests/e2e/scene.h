@@ -71,7 +71,7 @@ static inline void scene_name(kvd_client *scheduler, kvd_sequence sequence, uint
 
 static inline kvd_continuation scene_retain(kvd_client *scheduler, kvd_sequence sequence, uint64_t seed, uint32_t tokens) {
     struct kvd_finish how = { .sequence = sequence, .retain = true };
-    struct kvd_finished finished = { { 0 }, 0 };
+    struct kvd_finished finished = { .revision = 0 };
     struct kvd_error error = { 0 };
     e2e_tail(seed, tokens, &how.tail);
     if (!KVT_EQ(kvd_finish(scheduler, &how, &finished, &error), KVD_OK)) printf("    %s\n", error.message);

@@ -32,7 +32,7 @@ static void close_stage(void) {
 
 static int raw_connect(void) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", daemon_.socket);
+    memcpy(address.sun_path, daemon_.socket, strnlen(daemon_.socket, sizeof address.sun_path - 1));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval patience = { .tv_sec = 10 * E2E_SLOW };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -82,6 +82,7 @@ static enum kvd_status raw_reply(int fd, struct msg_reply *reply) {
     struct frame_head head;
     size_t n = raw_frame(fd, frame, &head);
     codec_arena_reset(arena);
+    if (head.type >= FRAME_TYPE_END) head.type = FRAME_GOODBYE; /* a refusal of an unknown type: a header alone */
     if (!n || codec_decode_reply(head.type, frame + FRAME_HEADER, n - FRAME_HEADER, arena, reply, NULL, 0)) return KVD_UNKNOWN;
     return (enum kvd_status)reply->status;
 }

@@ -67,7 +67,7 @@ static void act_3_move_and_ckpt_1(void) {
     uint64_t talk = e2e_stream(2, 9000, 0);
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, talk, 300, 200);
     struct kvd_checkpoint what = { .sequence = a.sequence };
-    struct kvd_checkpointed point = { { 0 } };
+    struct kvd_checkpointed point = { .frontier = 0 };
     e2e_tail(talk, 300, &what.tail);
     KVT_EQ(kvd_checkpoint(scheduler, &what, &point, NULL), KVD_OK);
     KVT_EQ(point.frontier, 300);

@@ -44,7 +44,7 @@ static void srv_2_activation(void) {
     struct e2e_setup setup = { .capacity_tokens = 8192, .max_context = 8192, .max_concurrency = 2 };
     if (!open_stage(&setup)) return;
     struct kvd_activation want = scene_want(worker_session, 9000, 10);
-    refused(&want, KVD_INVALID_ARGUMENT, "8192");
+    refused(&want, KVD_OUT_OF_RANGE, "8192"); /* no pool is smaller than one sequence: larger than the pool is larger than the context */
     want = scene_want(worker_session, 100, 0);
     refused(&want, KVD_OUT_OF_RANGE, "output");
     want = scene_want(worker_session, 0, 1);
@@ -62,10 +62,10 @@ static void srv_2_activation(void) {
     refused(&want, KVD_RESOURCE_EXHAUSTED, "pages");
     want = scene_want(worker_session, 64, 10);
     scene_activate(scheduler, &want);
-    refused(&want, KVD_RESOURCE_EXHAUSTED, "row");
+    refused(&want, KVD_RESOURCE_EXHAUSTED, "of 2");
     want.n_victims = 1; /* a sequence is no continuation: the handle is foreign */
     want.victims[0].bits = a.sequence.bits;
-    refused(&want, KVD_NOT_FOUND, "continuation");
+    refused(&want, KVD_NOT_FOUND, "recipe");
     scene_audit(scheduler);
     close_stage();
 }
