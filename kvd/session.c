@@ -162,7 +162,10 @@ void session_end(struct service *s, struct session *session) {
     if (!session->fenced) tell_lost(s, id);
     detach(session);
     answers_free(session);
-    if (session->peer.pidfd >= 0) close(session->peer.pidfd); /* leaves epoll too */
+    if (session->peer.pidfd >= 0) {
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd, NULL); /* closing does not, while a duplicate exists */
+        close(session->peer.pidfd);
+    }
     session->peer.pidfd = -1;
     session->used = false; /* from here on session_find says that it is gone */
     s->n_sessions--;
