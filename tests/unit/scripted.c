@@ -34,7 +34,7 @@ struct script {
     struct codec_arena *arena, *scratch;
     uint64_t epoch, last_sequence;
     uint32_t hello_status, event_mask;
-    unsigned requests, executed, repeats, hellos, bad_numbers;
+    unsigned requests, served, executed, repeats, hellos, bad_numbers;
     struct kept kept[ANSWERS];
     struct kept held_query[64];
     unsigned n_held_queries;
@@ -142,7 +142,6 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
     }
     uint64_t sequence = request.header.sequence, check = sequence ? check_of(s, request) : 0;
     s->requests++;
-    pthread_cond_broadcast(&s->came);
     if (sequence && sequence <= s->last_sequence) {
         repeat(s, head, sequence, check);
         return;
@@ -170,6 +169,13 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
     act(s, what, head, bytes, kept);
 }
 
+/* serve lets the lock go for the script's function; who waits for a request wants all of it done. */
+static void serve_and_tell(struct script *s, const struct frame_head *head, const uint8_t *body) {
+    serve(s, head, body);
+    s->served += head->type != FRAME_HELLO;
+    pthread_cond_broadcast(&s->came);
+}
+
 static void read_some(struct script *s) {
     ssize_t n = recv(s->connection, s->inbox + s->filled, sizeof s->inbox - s->filled, 0);
     if (n <= 0) {
@@ -180,7 +186,7 @@ static void read_some(struct script *s) {
     size_t at = 0;
     struct frame_head head;
     while (s->connection >= 0 && frame_head_read(s->inbox + at, s->filled - at, &head) == 0 && head.length + 4 <= s->filled - at) {
-        serve(s, &head, s->inbox + at + FRAME_HEADER);
+        serve_and_tell(s, &head, s->inbox + at + FRAME_HEADER);
         at += (size_t)head.length + 4;
     }
     if (s->connection < 0) return;
@@ -300,8 +306,8 @@ bool script_wait_requests(struct script *s, unsigned n) {
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 10;
     pthread_mutex_lock(&s->lock);
-    while (s->requests < n && pthread_cond_timedwait(&s->came, &s->lock, &until) == 0) { }
-    bool ok = s->requests >= n;
+    while (s->served < n && pthread_cond_timedwait(&s->came, &s->lock, &until) == 0) { }
+    bool ok = s->served >= n;
     pthread_mutex_unlock(&s->lock);
     return ok;
 }

@@ -34,7 +34,7 @@ void script_let_go(struct script *s);  /* sends held answers, in order */
 void script_disconnect(struct script *s);
 void script_event(struct script *s, const struct kvd_event *event);
 
-/* Waits (10 s at most) until so many requests, Hello not counted, came. */
+/* Waits (10 s at most) until so many requests, Hello not counted, were served. */
 bool script_wait_requests(struct script *s, unsigned n);
 unsigned script_requests(struct script *s);  /* frames but Hello, repeats included */
 unsigned script_executed(struct script *s);  /* numbered requests that ran */
