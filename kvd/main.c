@@ -243,7 +243,10 @@ int main(int argc, char **argv) {
     int status = check(&options, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
     if (options.action == OPTIONS_PLAN) return plan(&d.config);
-    mallopt(M_ARENA_MAX, 2); /* nng has many threads that allocate little */
+    /* nng has many threads that allocate little; a connection's buffer goes back to the system when it closes. */
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 32768);
+    mallopt(M_TRIM_THRESHOLD, 131072);
     d.config_path = options.config;
     d.signal_fd = block_signals();
     log_init((enum log_level)d.config.log_level);

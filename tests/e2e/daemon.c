@@ -163,15 +163,14 @@ unsigned e2e_fd_count(pid_t pid) {
 }
 
 uint64_t e2e_rss_bytes(pid_t pid) {
-    char path[64];
-    unsigned long size = 0, resident = 0;
-    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    char path[64], line[128];
+    unsigned long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *f = fopen(path, "r");
-    if (f) {
-        if (fscanf(f, "%lu %lu", &size, &resident) != 2) resident = 0;
-        fclose(f);
-    }
-    return (uint64_t)resident * 4096;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "RssAnon: %lu", &kib) == 1) break;
+    if (f) fclose(f);
+    return (uint64_t)kib * 1024;
 }
 
 /* The daemon says in its log which prefix its shared memory has; to stay independent of that, count every kvd object that the daemon (or nobody any

@@ -48,7 +48,7 @@ int e2e_daemon_stop(struct e2e_daemon *daemon, int signal);
 void e2e_daemon_free(struct e2e_daemon *daemon);
 /* Of the daemon's process. */
 unsigned e2e_fd_count(pid_t pid);
-uint64_t e2e_rss_bytes(pid_t pid);
+uint64_t e2e_rss_bytes(pid_t pid); /* anonymous: without the pools' shared memory */
 unsigned e2e_shm_count(const struct e2e_daemon *daemon); /* shared-memory objects of this instance */
 
 kvd_client *e2e_connect(const struct e2e_daemon *daemon, enum kvd_role role, const char *name);
