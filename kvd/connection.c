@@ -63,7 +63,7 @@ static void take_off(struct connection *c) {
 /* Under the lock. False: the connection is closing, and its chain of receives ends here. */
 static bool arm_receive(struct connection *c) {
     if (c->closing) return false;
-    nng_iov iov = { .iov_buf = c->in + c->have, .iov_len = sizeof c->in - c->have };
+    nng_iov iov = { .iov_buf = c->in.bytes + c->in.n, .iov_len = c->in.room - c->in.n };
     nng_aio_set_iov(c->receiving, 1, &iov);
     nng_stream_recv(c->stream, c->receiving);
     return true;
@@ -134,27 +134,40 @@ static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool eve
 
 /* ---- receiving --------------------------------------------------------------------------------- */
 
+#define IN_ROOM 8192u /* most requests are far smaller; a connection that never speaks costs no more */
+
+/* Room for the frame that begins the buffer. */
+static bool fit(struct connection *c) {
+    struct frame_head head;
+    if (frame_head_read(c->in.bytes, c->in.n, &head) || (size_t)head.length + 4 <= c->in.room) return true;
+    uint8_t *grown = realloc(c->in.bytes, FRAME_LIMIT);
+    if (!grown) return false;
+    c->in.bytes = grown;
+    c->in.room = FRAME_LIMIT;
+    return true;
+}
+
 /* Serves every whole frame of the buffer and keeps the rest. False: close. */
 static bool serve(struct connection *c) {
     struct frame_head head;
     size_t at = 0;
     int error = 0;
-    while (!(error = frame_head_read(c->in + at, c->have - at, &head))) {
+    while (!(error = frame_head_read(c->in.bytes + at, c->in.n - at, &head))) {
         size_t bytes = (size_t)head.length + 4;
-        if (bytes > c->have - at) break;
-        if (!service_serve(c->listener->service, &c->link, c->in + at, bytes)) return false;
+        if (bytes > c->in.n - at) break;
+        if (!service_serve(c->listener->service, &c->link, c->in.bytes + at, bytes)) return false;
         at += bytes;
     }
     if (error == FRAME_E_LENGTH) {
         LOG(LOG_WARNING, "a client (pid %llu) sent what is no frame: closed", (unsigned long long)c->link.peer.pid);
         return false;
     }
-    if (at) memmove(c->in, c->in + at, c->have - at);
-    c->have -= at;
+    if (at) memmove(c->in.bytes, c->in.bytes + at, c->in.n - at);
+    c->in.n -= at;
     uint64_t since = atomic_load(&c->partial_since);
-    if (!c->have) atomic_store(&c->partial_since, 0);
+    if (!c->in.n) atomic_store(&c->partial_since, 0);
     else if (at || !since) atomic_store(&c->partial_since, clock_ns());
-    return true;
+    return fit(c);
 }
 
 static void on_received(void *argument) {
@@ -164,7 +177,7 @@ static void on_received(void *argument) {
         connection_end(c);
         return;
     }
-    c->have += nng_aio_count(c->receiving);
+    c->in.n += nng_aio_count(c->receiving);
     pthread_mutex_lock(&c->lock);
     c->corked = true; /* what is answered here leaves together */
     pthread_mutex_unlock(&c->lock);
@@ -220,13 +233,17 @@ static bool identify(nng_stream *stream, struct peer *ret_peer) {
 }
 
 void connection_new(struct listener *l, nng_stream *stream) {
-    struct connection *c = malloc(sizeof *c);
+    struct connection *c = calloc(1, sizeof *c);
     struct peer peer = { .pidfd = -1 };
+    if (c && !(c->in.bytes = malloc(IN_ROOM))) {
+        free(c);
+        c = NULL;
+    }
     if (!c) { /* rare enough to free here: no aio was ever started on it */
         nng_stream_free(stream);
         return;
     }
-    memset(c, 0, offsetof(struct connection, in));
+    c->in.room = IN_ROOM;
     bool known = identify(stream, &peer);
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;
@@ -261,6 +278,7 @@ void connection_free(struct connection *c) {
     nng_aio_free(c->sending);
     service_link_fini(&c->link);
     pthread_mutex_destroy(&c->lock);
+    free(c->in.bytes);
     free(c->pending.bytes);
     free(c->flight.bytes);
     free(c);

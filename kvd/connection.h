@@ -34,8 +34,8 @@ struct connection {
     struct buffer pending, flight;
     size_t sent;
 
-    size_t have; /* receive chain only */
-    uint8_t in[FRAME_LIMIT];
+    /* receive chain only */
+    struct buffer in; /* n: bytes that are there; grows to FRAME_LIMIT for a frame that needs it */
 };
 
 struct listener {
