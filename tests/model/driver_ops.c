@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A scheduler's operations: activation with its plan, commit and abort, and what is done to continuations.
+ */
+#include <string.h>
+
+#include "driver.h"
+#include "kvt.h"
+
+/* ---- a wish ---- */
+
+struct wish {
+    struct store_activation want;
+    store_cont victims[STORE_MAX_RECIPE + 1];
+    struct store_activated got;
+};
+
+static void wish_source(struct run *r, struct store_activation *w) {
+    int c = chance(r, 30) ? -1 : any_cont(r, !chance(r, 3));
+    if (c < 0) {
+        if (chance(r, 2)) w->frontier = between(r, 1, 200);
+        if (chance(r, 2)) w->from = some_cont(r, -1);
+        return;
+    }
+    uint32_t f = r->model.cont[c].frontier;
+    w->from = some_cont(r, c);
+    w->keep = chance(r, 55);
+    w->frontier = chance(r, r->model.config.has_state ? 92 : 45) ? f : between(r, 1, f);
+    if (chance(r, 20) && w->frontier > 64) w->frontier = w->frontier / 64 * 64;
+    if (chance(r, 2)) w->frontier = below(r, f + 70);
+}
+
+static void wish_victims(struct run *r, struct wish *wish) {
+    struct store_activation *w = &wish->want;
+    w->victims = wish->victims;
+    if (!chance(r, 35)) return;
+    uint32_t n = 1 + below(r, chance(r, 20) ? 6 : 3);
+    for (uint32_t i = 0; i < n; i++) {
+        int c = any_cont(r, !chance(r, 2));
+        bool again = false;
+        for (uint32_t j = 0; c >= 0 && j < w->n_victims; j++)
+            again |= wish->victims[j].bits == r->model.cont[c].handle.bits;
+        bool source = c >= 0 && w->from.bits == r->model.cont[c].handle.bits;
+        if ((again || source || c < 0) && !chance(r, 4)) continue;
+        wish->victims[w->n_victims++] = some_cont(r, c);
+    }
+    if (chance(r, 1)) w->n_victims = STORE_MAX_RECIPE + 1;
+}
+
+/* As a scheduler would: while pages or slots lack, one more victim. */
+static void make_room(struct run *r, struct wish *wish) {
+    struct model_plan pl;
+    for (int i = 0; i < 6; i++) {
+        model_plan_activation(&r->model, &wish->want, 0, &pl);
+        int c = any_cont(r, true);
+        if (pl.hard.n || pl.never.n || !pl.lacking.n || c < 0 || c == pl.from || r->model.cont[c].claimed_by >= 0 ||
+            r->model.cont[c].pins)
+            return;
+        bool again = false;
+        for (uint32_t v = 0; v < pl.n_victims; v++) again |= pl.victims[v] == c;
+        if (!again) wish->victims[wish->want.n_victims++] = r->model.cont[c].handle;
+    }
+}
+
+static void make_wish(struct run *r, struct wish *wish) {
+    struct store_activation *w = &wish->want;
+    uint32_t S = r->model.config.max_context;
+    memset(wish, 0, sizeof *wish);
+    wish_source(r, w);
+    wish_victims(r, wish);
+    w->lease = chance(r, 1) ? 0 : 1 + below(r, 5);
+    w->prompt_tokens = between(r, w->frontier ? w->frontier : 1, chance(r, 15) ? S : w->frontier + 200 * r->stride);
+    if (w->prompt_tokens > S && !chance(r, 5)) w->prompt_tokens = S;
+    if (chance(r, 2)) w->prompt_tokens = below(r, S + 100);
+    w->max_output_tokens = chance(r, 1) ? 0 : between(r, 1, chance(r, 10) ? 2 * S : 200 * r->stride);
+    if (chance(r, 1)) w->max_output_tokens = UINT32_MAX;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        if (chance(r, 30)) continue;
+        w->ensure[p] = between(r, w->frontier, w->prompt_tokens);
+        if (chance(r, 5)) w->ensure[p] = below(r, S + 200);
+    }
+    if (chance(r, 60)) make_room(r, wish);
+    if (chance(r, 25)) w->revision = chance(r, 90) ? store_revision(r->store) : store_revision(r->store) - 1;
+    note(r, " from %d keep %d F %u prompt %u out %u ensure %u,%u victims %u rev %d",
+         model_find_cont(&r->model, w->from), w->keep, w->frontier, w->prompt_tokens, w->max_output_tokens,
+         w->ensure[0], w->ensure[1], w->n_victims, w->revision != 0);
+}
+
+/* ---- plan ---- */
+
+#define SAME(got, want, what)                                                                                          \
+    do {                                                                                                               \
+        if ((uint64_t)(got) != (uint64_t)(want))                                                                       \
+            fail(r, "%s, pool %u: %s is %llu, the model says %llu", what, p, #got, (unsigned long long)(got),          \
+                 (unsigned long long)(want));                                                                          \
+    } while (0)
+
+static uint64_t lack(uint64_t needed, uint64_t available) { return needed > available ? needed - available : 0; }
+
+static void plan_numbers(struct run *r, const struct store_plan *got, const struct model_plan *pl) {
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        SAME(got->entitlement[p], pl->entitlement[p], "plan");
+        SAME(got->shared_pages[p], pl->shared[p], "plan");
+        SAME(got->copied_columns[p], pl->copied[p], "plan");
+        SAME(got->freed_pages[p], pl->freed[p], "plan");
+        SAME(got->pages[p].needed, pl->needed[p], "plan");
+        SAME(got->pages[p].available, pl->available[p], "plan");
+        SAME(got->pages[p].short_by, lack(pl->needed[p], pl->available[p]), "plan");
+    }
+    uint32_t p = 0, free_seqs = r->model.config.max_concurrency - model_seqs_used(&r->model);
+    SAME(got->rows.short_by, lack(1, free_seqs), "plan");
+    SAME(got->sequences.short_by, lack(1, free_seqs), "plan");
+    SAME(got->rows.available, free_seqs, "plan");
+    SAME(got->state_slots.needed, pl->slots_needed, "plan");
+    SAME(got->state_slots.short_by, lack(pl->slots_needed, pl->slots_available), "plan");
+    SAME(got->membership.short_by, lack(got->membership.needed, got->membership.available), "plan");
+}
+
+/* Returns whether the store's plan lacks membership room, the one thing that the model does not count. */
+static bool check_plan(struct run *r, const struct wish *wish, const struct model_plan *pl,
+                       enum store_feasibility *ret_answer) {
+    struct store_plan got;
+    struct store_refusal refusal = {0};
+    memset(&got, 0xEE, sizeof got);
+    int code = store_plan_activation(r->store, &wish->want, &got, &refusal);
+    *ret_answer = STORE_BLOCKED;
+    if (!agreed(r, "plan", code, &refusal, &pl->hard)) return false;
+    plan_numbers(r, &got, pl);
+    bool room = got.membership.short_by == 0;
+    enum store_feasibility want = pl->never.n ? STORE_INFEASIBLE : pl->lacking.n || !room ? STORE_BLOCKED : STORE_READY;
+    if (want == STORE_READY && got.feasibility == STORE_BLOCKED && r->model.config.membership_entries)
+        room = false; /* room right now */
+    else if (got.feasibility != want)
+        fail(r, "plan: feasibility %d, the model says %d", (int)got.feasibility, (int)want);
+    if (got.revision != store_revision(r->store)) fail(r, "plan: another revision");
+    if (!room && r->model.config.membership_entries == 0) fail(r, "the default membership room starves an activation");
+    *ret_answer = got.feasibility;
+    return !room;
+}
+
+void op_plan(struct run *r) {
+    struct wish wish;
+    struct model_plan pl;
+    enum store_feasibility answer;
+    make_wish(r, &wish);
+    model_plan_activation(&r->model, &wish.want, store_revision(r->store), &pl);
+    check_plan(r, &wish, &pl, &answer);
+}
+
+/* ---- begin ---- */
+
+static int attempt_begin(struct run *r, void *context, struct store_refusal *refusal) {
+    struct wish *wish = context;
+    return store_activate_begin(r->store, &wish->want, &wish->got, refusal);
+}
+
+static void join(struct reasons *to, const struct reasons *from) {
+    for (uint32_t i = 0; i < from->n && to->n < MODEL_REASONS; i++) to->list[to->n++] = from->list[i];
+}
+
+/* Victims go at begin only where a tail copy had no free page (or no membership room). */
+static bool victims_gone(struct run *r, const struct model_plan *pl) {
+    struct store_cont_info info;
+    struct store_refusal refusal;
+    uint32_t gone = 0, n = pl->n_victims;
+    for (uint32_t v = 0; v < n; v++)
+        gone += store_cont_look(r->store, r->model.cont[pl->victims[v]].handle, &info, &refusal) != STORE_OK;
+    if (gone == 0) return false;
+    if (gone != n) fail(r, "begin released %u of %u victims", gone, n);
+    bool needed = r->model.config.membership_entries != 0;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) needed |= pl->takes_victims_now[p];
+    if (!needed) fail(r, "begin released the victims without need");
+    for (uint32_t v = 0; v < n; v++) bury_cont(r, r->model.cont[pl->victims[v]].handle);
+    return true;
+}
+
+static void check_copies(struct run *r, const struct model_plan *pl, int k, const struct store_activated *got) {
+    struct worker *worker = &r->worker[k];
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        uint32_t block = r->model.seq[k].sp.committed[p] / KVD_PAGE_TOKENS;
+        if (!pl->copied[p]) continue;
+        bool found = false;
+        for (uint32_t i = 0; i < got->n_copies && i < STORE_MAX_COPIES; i++) {
+            const struct store_copy *c = &got->copies[i];
+            found |= !c->state && c->pool == p && c->columns == pl->copied[p] &&
+                     c->dst == r->model.seq[k].sp.page[p][block] && c->src == r->model.cont[pl->from].sp.page[p][block];
+        }
+        if (!found) fail(r, "pool %u: no copy of the %u columns of the tail", p, pl->copied[p]);
+        n++;
+        r->copies++;
+        r->moved_tails += !r->model.seq[k].keep;
+    }
+    if (got->n_copies != n) fail(r, "%u copies, the model says %u", got->n_copies, n);
+    worker->n_copies = n;
+    memcpy(worker->copies, got->copies, sizeof worker->copies);
+}
+
+static void check_begin_view(struct run *r, const struct model_plan *pl, const struct model_seq *s,
+                             const struct store_activated *got, uint32_t p) {
+    const struct store_pool_view *v = &got->pool[p];
+    SAME(v->row, s->row[p], "begin");
+    SAME(v->membership, pl->map[p], "begin");
+    SAME(v->membership, s->sp.n[p], "begin");
+    SAME(v->entitlement, pl->entitlement[p], "begin");
+    SAME(v->committed, s->sp.committed[p], "begin");
+    SAME(v->slice.begin, 0, "begin"); /* ROW-3: the whole membership at once */
+    SAME(v->slice.count, pl->map[p], "begin");
+}
+
+static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
+    uint32_t n[POOLS] = {0};
+    bool gone = victims_gone(r, pl);
+    int victims[STORE_MAX_RECIPE];
+    memcpy(victims, pl->victims, sizeof victims);
+    read_pages(r, wish->got.seq, (store_cont){0}, n);
+    int k = model_begin(&r->model, &wish->want, pl, &wish->got, gone, run_ids, n);
+    struct model_seq *s = &r->model.seq[k];
+    struct worker *worker = &r->worker[k];
+    memset(worker, 0, sizeof *worker);
+    worker->victims_lost = gone ? pl->n_victims : 0;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        check_begin_view(r, pl, s, &wish->got, p);
+        worker->slice[p] = wish->got.pool[p].slice;
+        worker->written[p] = s->sp.committed[p];
+    }
+    check_copies(r, pl, k, &wish->got);
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        r->owed += s->owed[p] > 0;
+        r->borrowed += s->borrowed[p];
+    }
+    uint32_t full = wish->want.frontier / KVD_PAGE_TOKENS;
+    if (pl->from >= 0) memcpy(s->sp.chain, r->model.cont[pl->from].sp.chain, sizeof s->sp.chain);
+    chain_fill(r, &s->sp, full);
+    r->moved = r->reowned = true;
+    note(r, " -> seq %d", k);
+}
+
+static void resolve_activation(struct run *r, int k, bool commit);
+
+void op_begin(struct run *r) {
+    struct wish wish;
+    struct model_plan pl;
+    struct reasons reasons;
+    struct store_refusal refusal = {0};
+    enum store_feasibility answer = STORE_BLOCKED;
+    bool fired = false, planned = chance(r, 50) || r->model.config.membership_entries != 0, no_room = false;
+    make_wish(r, &wish);
+    model_plan_activation(&r->model, &wish.want, store_revision(r->store), &pl);
+    reasons = pl.hard;
+    join(&reasons, &pl.never);
+    join(&reasons, &pl.lacking);
+    if (planned) no_room = check_plan(r, &wish, &pl, &answer);
+    if (no_room) {
+        model_maybe_membership(&reasons);
+        reasons.list[reasons.n - 1].maybe = false;
+    }
+    int code = reasons.n == 0 && chance(r, 8) ? sweep(r, attempt_begin, &wish, false, &fired)
+                                              : attempt_begin(r, &wish, &refusal);
+    if (r->failed || !agreed(r, "begin", code, &refusal, &reasons)) return;
+    if (planned && answer != STORE_READY) fail(r, "begin succeeded where plan said %d", (int)answer);
+    begun(r, &wish, &pl);
+    if (r->failed || r->model.wrong[0] || chance(r, 40)) return;
+    look(r);
+    int k = model_find_seq(&r->model, wish.got.seq);
+    if (!r->failed) resolve_activation(r, k, chance(r, 85));
+}
+
+/* ---- commit, abort ---- */
+
+static void make_copies(struct run *r, const struct worker *w) {
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        const struct store_copy *c = &w->copies[i];
+        if (!c->state) memory_copy(r->memory, c->pool, c->src, c->dst, c->columns);
+    }
+}
+
+static void commit_activation(struct run *r, int k, struct store_refusal *refusal) {
+    struct model_seq *s = &r->model.seq[k];
+    make_copies(r, &r->worker[k]);
+    int code = store_activate_commit(r->store, s->handle, refusal);
+    if (code) {
+        fail(r, "commit refused: %d", code);
+        return;
+    }
+    for (uint32_t v = 0; v < s->n_victims; v++) bury_cont(r, r->model.cont[s->victims[v]].handle);
+    if (s->from >= 0 && !s->keep) bury_cont(r, r->model.cont[s->from].handle);
+    r->reowned = s->n_victims > 0 || (s->from >= 0 && !s->keep);
+    model_activate_commit(&r->model, k);
+    for (uint32_t p = 0; p < r->model.n_pools; p++) publish(r, p, s->row[p], r->worker[k].slice[p]);
+}
+
+static void abort_activation(struct run *r, int k, struct store_refusal *refusal) {
+    struct model_seq *s = &r->model.seq[k];
+    uint32_t lost = 999;
+    if (chance(r, 50)) make_copies(r, &r->worker[k]); /* made or not: an abort forgets them */
+    int code = store_activate_abort(r->store, s->handle, &lost, refusal);
+    if (code) fail(r, "abort refused: %d", code);
+    else if (lost != r->worker[k].victims_lost)
+        fail(r, "abort: %u victims lost, not %u", lost, r->worker[k].victims_lost);
+    r->lost_victims += r->worker[k].victims_lost;
+    bury_seq(r, s->handle);
+    r->reowned = true;
+    model_activate_abort(&r->model, k);
+}
+
+static void resolve_activation(struct run *r, int k, bool commit) {
+    struct store_refusal refusal;
+    note(r, "; %s seq %d", commit ? "commit" : "abort", k);
+    if (commit) commit_activation(r, k, &refusal);
+    else abort_activation(r, k, &refusal);
+    r->moved = true;
+}
+
+static void resolve_checkpoint(struct run *r, int c, bool commit) {
+    struct store_refusal refusal;
+    struct model_cont *mc = &r->model.cont[c];
+    note(r, " %s checkpoint %d", commit ? "commit" : "abort", c);
+    if (commit || chance(r, 50)) make_copies(r, &r->snapper[c]);
+    int code = commit ? store_checkpoint_commit(r->store, mc->handle, &refusal)
+                      : store_checkpoint_abort(r->store, mc->handle, &refusal);
+    if (code) fail(r, "%s of a checkpoint refused: %d", commit ? "commit" : "abort", code);
+    if (commit) model_checkpoint_publish(&r->model, c);
+    else {
+        bury_cont(r, mc->handle);
+        model_release(&r->model, c);
+    }
+    r->moved = r->reowned = true;
+}
+
+/* Commit and abort of what is not in flight. */
+static void resolve_nothing(struct run *r) {
+    struct store_refusal refusal;
+    struct reasons reasons = {0};
+    uint32_t lost;
+    if (chance(r, 50)) {
+        store_seq h = some_seq(r, any_seq(r, -1));
+        int k = model_find_seq(&r->model, h);
+        model_claim_reasons(&r->model, k, &reasons);
+        if (reasons.n == 0) return;
+        int code = chance(r, 50) ? store_activate_commit(r->store, h, &refusal)
+                                 : store_activate_abort(r->store, h, &lost, &refusal);
+        agreed(r, " commit or abort", code, &refusal, &reasons);
+    } else {
+        store_cont h = some_cont(r, any_cont(r, true));
+        model_checkpoint_reasons(&r->model, model_find_cont(&r->model, h), &reasons);
+        if (reasons.n == 0) return;
+        int code = chance(r, 50) ? store_checkpoint_commit(r->store, h, &refusal)
+                                 : store_checkpoint_abort(r->store, h, &refusal);
+        agreed(r, " checkpoint commit or abort", code, &refusal, &reasons);
+    }
+}
+
+void op_resolve(struct run *r) {
+    int k = any_seq(r, STORE_SEQ_ACTIVATING), c = any_cont(r, false);
+    if (chance(r, 10) || (k < 0 && c < 0)) resolve_nothing(r);
+    else if (k >= 0 && (c < 0 || chance(r, 50))) resolve_activation(r, k, chance(r, 75));
+    else resolve_checkpoint(r, c, chance(r, 80));
+}
+
+/* ---- continuations ---- */
+
+void op_release(struct run *r) {
+    struct store_refusal refusal = {0};
+    struct reasons reasons = {0};
+    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
+    int c = model_find_cont(&r->model, h);
+    model_cont_reasons(&r->model, c, &reasons);
+    note(r, " cont %d", c);
+    if (!agreed(r, "release", store_release(r->store, h, &refusal), &refusal, &reasons)) return;
+    bury_cont(r, h);
+    model_release(&r->model, c);
+    r->moved = r->reowned = true;
+}
+
+void op_retention(struct run *r) {
+    struct store_refusal refusal = {0};
+    struct reasons reasons = {0};
+    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
+    int c = model_find_cont(&r->model, h);
+    uint32_t value = below(r, 100);
+    model_cont_reasons(&r->model, c, &reasons);
+    for (uint32_t i = 0; c >= 0 && r->model.cont[c].published && i < reasons.n; i++) reasons.list[i].maybe = true;
+    if (!agreed(r, "retention", store_set_retention(r->store, h, value, &refusal), &refusal, &reasons)) return;
+    r->model.cont[c].retention = value;
+    r->moved = true;
+}
+
+static void look_up_strangers(struct run *r) {
+    struct store_refusal refusal = {0};
+    struct store_seq_info si;
+    struct store_cont_info ci;
+    store_seq s = some_seq(r, -1);
+    store_cont c = some_cont(r, -1);
+    if (model_find_seq(&r->model, s) < 0 && store_seq_look(r->store, s, &si, &refusal) != STORE_E_STALE)
+        fail(r, "a dead sequence is seen");
+    if (model_find_cont(&r->model, c) < 0 && store_cont_look(r->store, c, &ci, &refusal) != STORE_E_STALE)
+        fail(r, "a dead continuation is seen");
+}
+
+void op_find(struct run *r) {
+    uint8_t query[MODEL_BLOCKS][32];
+    struct store_candidate got[MODEL_CONTS], want[MODEL_CONTS];
+    int c = any_cont(r, true), k = any_seq(r, -1);
+    uint32_t n = below(r, r->model.blocks + 1), max = chance(r, 80) ? MODEL_CONTS : below(r, 4);
+    struct space sp = {0};
+    const struct space *like = c >= 0 && chance(r, 60) ? &r->model.cont[c].sp : k >= 0 ? &r->model.seq[k].sp : NULL;
+    if (like) memcpy(sp.chain, like->chain, sizeof sp.chain);
+    else chain_fill(r, &sp, 0);
+    if (chance(r, 30)) chain_fill(r, &sp, below(r, r->model.blocks));
+    memcpy(query, sp.chain, sizeof query);
+    uint32_t n_got = store_find(r->store, (const uint8_t(*)[32])query, n, got, max);
+    uint32_t n_want = model_candidates(&r->model, (const uint8_t(*)[32])query, n, want, max);
+    note(r, " %u pages max %u = %u", n, max, n_got);
+    if (n_got != n_want) fail(r, "find: %u candidates, the model says %u", n_got, n_want);
+    for (uint32_t i = 0; i < n_got && !r->failed; i++) {
+        const struct store_candidate *g = &got[i], *w = &want[i];
+        if (g->cont.bits != w->cont.bits || g->matched_pages != w->matched_pages || g->frontier != w->frontier ||
+            g->exact_pages != w->exact_pages || g->retention != w->retention || g->tail.n != w->tail.n ||
+            memcmp(g->tail.tokens, w->tail.tokens, g->tail.n * sizeof g->tail.tokens[0]) != 0)
+            fail(r,
+                 "find: candidate %u is cont %d (matched %u, frontier %u, exact %d, tail %u), not cont %d (%u, %u, %d, "
+                 "%u)",
+                 i, model_find_cont(&r->model, g->cont), g->matched_pages, g->frontier, g->exact_pages, g->tail.n,
+                 model_find_cont(&r->model, w->cont), w->matched_pages, w->frontier, w->exact_pages, w->tail.n);
+    }
+    look_up_strangers(r);
+}
+
+void op_joint(struct run *r) {
+    store_cont list[8];
+    int index[8];
+    uint32_t n = below(r, 7), pages[POOLS] = {0};
+    struct store_refusal refusal = {0};
+    struct reasons reasons = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        list[i] = some_cont(r, any_cont(r, !chance(r, 2)));
+        index[i] = model_find_cont(&r->model, list[i]);
+        bool again = false;
+        for (uint32_t j = 0; j < i; j++) again |= list[j].bits == list[i].bits;
+        if (again && !chance(r, 10)) {
+            n = i;
+            break;
+        }
+        if (again)
+            reasons.list[reasons.n++] =
+                (struct reason){.code = STORE_E_ARGUMENT, .what = (enum store_what)99, .pool = STORE_NONE - 1};
+        model_cont_reasons(&r->model, index[i], &reasons);
+        for (uint32_t j = 0; index[i] >= 0 && r->model.cont[index[i]].published && j < reasons.n; j++)
+            if (reasons.list[j].code == STORE_E_STATE) reasons.list[j].maybe = true;
+    }
+    int code = store_joint_release(r->store, list, n, pages, &refusal);
+    if (!agreed(r, "joint", code, &refusal, &reasons)) return;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) SAME(pages[p], model_joint(&r->model, index, n, p), "joint");
+}

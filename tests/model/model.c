@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Objects, recounting and the questions that can be asked of a store.
+ */
+#include "model.h"
+#include "model_parts.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+uint32_t model_pages(uint64_t tokens) { return (uint32_t)((tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS); }
+
+void model_init(struct model *m, const struct store_config *config) {
+    memset(m, 0, sizeof *m);
+    m->config = *config;
+    m->n_pools = config->backend == GEOM_OFF || (config->backend == GEOM_DFLASH && config->pool_pages[1] == 0) ? 1 : 2;
+    m->blocks = model_pages(config->max_context);
+    for (int i = 0; i < MODEL_CONTS; i++) m->cont[i].claimed_by = -1;
+}
+
+void model_wrong(struct model *m, const char *format, ...) {
+    va_list args;
+    if (m->wrong[0]) return;
+    va_start(args, format);
+    vsnprintf(m->wrong, sizeof m->wrong, format, args);
+    va_end(args);
+}
+
+/* ---- reasons ---- */
+
+void model_reason(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool) {
+    if (r->n < MODEL_REASONS) r->list[r->n++] = (struct reason){.code = code, .what = what, .pool = pool};
+}
+
+void model_reason_short(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
+                        uint64_t had) {
+    if (r->n < MODEL_REASONS)
+        r->list[r->n++] =
+            (struct reason){.code = code, .what = what, .pool = pool, .numbers = true, .asked = asked, .had = had};
+}
+
+void model_reason_maybe(struct reasons *r, enum store_code code) {
+    model_reason(r, code, ANY_WHAT, ANY_POOL);
+    r->list[r->n - 1].maybe = true;
+}
+
+bool model_expects(const struct reasons *r, const struct store_refusal *got) {
+    bool must = false;
+    for (uint32_t i = 0; i < r->n; i++) {
+        const struct reason *x = &r->list[i];
+        must |= !x->maybe;
+        if (got->code == x->code && (x->what == ANY_WHAT || got->what == x->what) &&
+            (x->pool == ANY_POOL || got->pool == x->pool) &&
+            (!x->numbers || (got->asked == x->asked && got->had == x->had)))
+            return true;
+    }
+    return got->code == STORE_OK && !must;
+}
+
+/* ---- objects ---- */
+
+int model_find_seq(const struct model *m, store_seq handle) {
+    for (int i = 0; i < MODEL_SEQS; i++)
+        if (m->seq[i].used && m->seq[i].handle.bits == handle.bits) return i;
+    return -1;
+}
+
+int model_find_cont(const struct model *m, store_cont handle) {
+    for (int i = 0; i < MODEL_CONTS; i++)
+        if (m->cont[i].used && m->cont[i].handle.bits == handle.bits) return i;
+    return -1;
+}
+
+int model_free_seq(const struct model *m) {
+    int i = 0;
+    while (m->seq[i].used) i++;
+    return i;
+}
+
+int model_free_cont(const struct model *m) {
+    int i = 0;
+    while (m->cont[i].used) i++;
+    return i;
+}
+
+uint32_t model_seqs_used(const struct model *m) {
+    uint32_t n = 0;
+    for (int i = 0; i < MODEL_SEQS; i++) n += m->seq[i].used;
+    return n;
+}
+
+uint32_t model_conts_used(const struct model *m) {
+    uint32_t n = 0;
+    for (int i = 0; i < MODEL_CONTS; i++) n += m->cont[i].used;
+    return n;
+}
+
+/* A moving sequence and the continuation that it consumes are one reference, not two. */
+static bool moving(const struct model *m, const struct model_cont *c) {
+    return c->claimed_by >= 0 && m->seq[c->claimed_by].from >= 0 && &m->cont[m->seq[c->claimed_by].from] == c;
+}
+
+void model_count(struct model *m) {
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        memset(m->refs[p], 0, m->config.pool_pages[p] * sizeof m->refs[p][0]);
+        memset(m->pins[p], 0, m->config.pool_pages[p] * sizeof m->pins[p][0]);
+        for (int i = 0; i < MODEL_CONTS; i++) {
+            for (uint32_t b = 0; m->cont[i].used && b < m->cont[i].sp.n[p]; b++) m->refs[p][m->cont[i].sp.page[p][b]]++;
+            if (m->cont[i].used && m->cont[i].pinned[p] != STORE_NONE) m->pins[p][m->cont[i].pinned[p]]++;
+        }
+        for (int i = 0; i < MODEL_SEQS; i++) {
+            const struct model_seq *s = &m->seq[i];
+            if (!s->used) continue;
+            const struct model_cont *source = s->from >= 0 ? &m->cont[s->from] : NULL;
+            if (source && s->copied[p]) m->pins[p][source->sp.page[p][s->sp.committed[p] / KVD_PAGE_TOKENS]]++;
+            for (uint32_t b = 0; b < s->sp.n[p]; b++) {
+                uint32_t page = s->sp.page[p][b];
+                if (s->lent[p][b]) continue;
+                if (source && moving(m, source) && b < source->sp.n[p] && source->sp.page[p][b] == page) continue;
+                m->refs[p][page]++;
+            }
+        }
+    }
+}
+
+static uint32_t allocated(const struct model *m, uint32_t p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->config.pool_pages[p]; i++) n += m->refs[p][i] > 0 || m->pins[p][i] > 0;
+    return n;
+}
+
+static uint32_t reserved(const struct model *m, uint32_t p) {
+    uint32_t n = 0;
+    for (int i = 0; i < MODEL_SEQS; i++)
+        if (m->seq[i].used)
+            n += m->seq[i].entitlement[p] - m->seq[i].sp.n[p] - m->seq[i].owed[p] + m->seq[i].borrowed[p];
+    return n;
+}
+
+uint32_t model_available(const struct model *m, uint32_t p) {
+    return m->config.pool_pages[p] - allocated(m, p) - reserved(m, p);
+}
+
+/* Pages that a worker which may still be alive could write: those that its sequence alone holds. */
+static uint32_t quarantined(const struct model *m, uint32_t p) {
+    uint32_t n = 0;
+    for (int i = 0; i < MODEL_SEQS; i++)
+        for (uint32_t b = 0; m->seq[i].used && m->seq[i].state == STORE_SEQ_QUARANTINED && b < m->seq[i].sp.n[p]; b++)
+            n += m->refs[p][m->seq[i].sp.page[p][b]] == 1;
+    return n;
+}
+
+/* POOL-6, INV-4: occupancy is distinct pages plus reservations; aliases are free. */
+struct store_pool_stats model_stats(struct model *m, uint32_t p) {
+    model_count(m);
+    struct store_pool_stats s = {.capacity = m->config.pool_pages[p],
+                                 .allocated = allocated(m, p),
+                                 .reserved = reserved(m, p),
+                                 .quarantined = quarantined(m, p),
+                                 .rows_used = model_seqs_used(m)};
+    s.available = s.capacity - s.allocated - s.reserved;
+    for (uint32_t i = 0; i < s.capacity; i++) s.shared += m->refs[p][i] > 1;
+    if (s.allocated + s.reserved > s.capacity)
+        model_wrong(m, "pool %u: %u allocated and %u reserved of %u", p, s.allocated, s.reserved, s.capacity);
+    return s;
+}
+
+/* ---- state slots ---- */
+
+bool model_slot_taken(const struct model *m, uint32_t slot) {
+    for (int i = 0; i < MODEL_SEQS; i++)
+        if (m->seq[i].used && (m->seq[i].slot == slot || m->seq[i].source_slot == slot)) return true;
+    for (int i = 0; i < MODEL_CONTS; i++)
+        if (m->cont[i].used && (m->cont[i].slot == slot || m->cont[i].pinned_slot == slot)) return true;
+    return false;
+}
+
+bool model_slot_read(const struct model *m, uint32_t slot) {
+    for (int i = 0; i < MODEL_SEQS; i++)
+        if (slot != STORE_NONE && m->seq[i].used && m->seq[i].source_slot == slot) return true;
+    for (int i = 0; i < MODEL_CONTS; i++)
+        if (slot != STORE_NONE && m->cont[i].used && m->cont[i].pinned_slot == slot) return true;
+    return false;
+}
+
+uint32_t model_slots_used(const struct model *m) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; m->config.has_state && i < m->config.state_slots; i++) n += model_slot_taken(m, i);
+    return n;
+}
+
+uint64_t model_membership(const struct model *m) {
+    uint64_t n = 0;
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        for (int i = 0; i < MODEL_SEQS; i++) n += m->seq[i].used ? m->seq[i].sp.n[p] : 0;
+        for (int i = 0; i < MODEL_CONTS; i++) n += m->cont[i].used ? m->cont[i].sp.n[p] : 0;
+    }
+    return n;
+}
+
+/* ---- names, protection, sharing ---- */
+
+uint32_t model_named(const struct model *m, const struct space *sp, uint32_t full_pages) {
+    uint32_t n = 0;
+    while (n < full_pages && m->named[sp->page[0][n]]) n++;
+    return n;
+}
+
+/* Truncation stops after the last page that somebody else holds, and at the tails that checkpoints are being copied
+ * from. */
+uint32_t model_protected(struct model *m, const struct model_seq *s, uint32_t p) {
+    uint32_t n = 0, tail = 0;
+    model_count(m);
+    while (n < s->sp.n[p] && m->refs[p][s->sp.page[p][n]] > 1) n++;
+    for (int i = 0; i < MODEL_CONTS; i++) {
+        const struct model_cont *c = &m->cont[i];
+        uint32_t block = c->frontier / KVD_PAGE_TOKENS;
+        if (!c->used || c->pinned[p] == STORE_NONE || block >= s->sp.n[p] || s->sp.page[p][block] != c->pinned[p])
+            continue;
+        if (c->frontier > tail) tail = c->frontier;
+    }
+    n *= KVD_PAGE_TOKENS;
+    return n > tail ? n : tail;
+}
+
+uint32_t model_sharers(struct model *m, const struct model_cont *c) {
+    uint32_t most = 0;
+    model_count(m);
+    for (uint32_t p = 0; p < m->n_pools; p++)
+        for (uint32_t b = 0; b < c->sp.n[p]; b++)
+            if (m->refs[p][c->sp.page[p][b]] - 1 > most) most = m->refs[p][c->sp.page[p][b]] - 1;
+    return most;
+}
+
+uint32_t model_joint(struct model *m, const int *conts, uint32_t n, uint32_t p) {
+    uint32_t freed = 0;
+    static uint32_t held[MODEL_PAGES];
+    memset(held, 0, sizeof held);
+    model_count(m);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t b = 0; b < m->cont[conts[i]].sp.n[p]; b++) held[m->cont[conts[i]].sp.page[p][b]]++;
+    for (uint32_t i = 0; i < m->config.pool_pages[p]; i++)
+        freed += held[i] > 0 && held[i] == m->refs[p][i] && !m->pins[p][i];
+    return freed;
+}
+
+/* ---- find (CONT-2) ---- */
+
+static bool better(const struct store_candidate *a, uint64_t a_born, const struct store_candidate *b, uint64_t b_born) {
+    if (a->matched_pages != b->matched_pages) return a->matched_pages > b->matched_pages;
+    if (a->frontier != b->frontier) return a->frontier > b->frontier;
+    return a_born > b_born;
+}
+
+static bool candidate(const struct model *m, const struct model_cont *c, const uint8_t (*digests)[32], uint32_t n,
+                      struct store_candidate *ret) {
+    uint32_t full = c->frontier / KVD_PAGE_TOKENS, named = model_named(m, &c->sp, full), match = 0;
+    if (!c->used || !c->published || c->claimed_by >= 0) return false;
+    while (match < n && match < named && memcmp(m->digest[c->sp.page[0][match]], digests[match], 32) == 0) match++;
+    if (n == 0 ? full > 0 || !c->tail_named : match == 0) return false;
+    if (m->config.has_state && (match < full || !c->tail_named)) return false; /* only whole, only token-exact */
+    *ret = (struct store_candidate){.cont = c->handle,
+                                    .matched_pages = match,
+                                    .frontier = c->frontier,
+                                    .exact_pages = match == full && c->tail_named,
+                                    .retention = c->retention};
+    if (ret->exact_pages) ret->tail = c->tail;
+    return true;
+}
+
+uint32_t model_candidates(const struct model *m, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret,
+                          uint32_t max) {
+    struct store_candidate all[MODEL_CONTS];
+    uint64_t born[MODEL_CONTS];
+    uint32_t k = 0;
+    for (int i = 0; i < MODEL_CONTS; i++) {
+        struct store_candidate c;
+        if (!m->cont[i].used || !candidate(m, &m->cont[i], digests, n, &c)) continue;
+        uint32_t at = k++;
+        for (; at > 0 && better(&c, m->cont[i].born, &all[at - 1], born[at - 1]); at--) {
+            all[at] = all[at - 1];
+            born[at] = born[at - 1];
+        }
+        all[at] = c;
+        born[at] = m->cont[i].born;
+    }
+    if (k > max) k = max;
+    memcpy(ret, all, k * sizeof *all);
+    return k;
+}

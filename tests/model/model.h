@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reference: what contract.md says about a store, as plainly as it can be computed. Spaces are arrays of page ids
+ * with the token content that a reader must find behind them; references, accounting and sharing are recounted from the
+ * memberships whenever they are asked for. No index, no counters, no incremental state beyond the objects themselves.
+ *
+ * The model never looks at the store. Where the contract leaves a choice to the store (which free page, row or slot, in
+ * which order arguments are checked) the driver hands the choice over and the model says whether it was a legal one:
+ *   - a refusal is right iff it is one of all the reasons that the model finds; success is right iff the model finds
+ * none;
+ *   - a new page, row or slot is right iff it was free.
+ */
+#ifndef KVD_TESTS_MODEL_MODEL_H
+#define KVD_TESTS_MODEL_MODEL_H
+
+#include "store.h"
+
+#define MODEL_BLOCKS 256 /* largest L */
+#define MODEL_PAGES 1024 /* largest pool */
+#define MODEL_SEQS 16    /* largest C */
+#define MODEL_CONTS 96   /* largest max_continuations */
+#define MODEL_SLOTS 128
+#define MODEL_REASONS 96
+#define POOLS STORE_MAX_POOLS
+
+struct space {
+    uint32_t n[POOLS];                                     /* membership, pages */
+    uint32_t page[POOLS][MODEL_BLOCKS];                    /* physical ids in logical order */
+    uint32_t committed[POOLS];                             /* tokens */
+    uint32_t token[POOLS][MODEL_BLOCKS * KVD_PAGE_TOKENS]; /* content that must be read back below committed */
+    uint8_t chain[MODEL_BLOCKS][32];                       /* digest that page i has or will be given */
+    uint64_t image;                                        /* state image that belongs to the frontier */
+};
+
+struct model_seq {
+    bool used;
+    store_seq handle;
+    uint64_t lease;
+    enum store_seq_state state;
+    uint32_t prompt, ceiling;
+    uint32_t entitlement[POOLS];
+    uint32_t owed[POOLS];           /* ACTIVATING: pages of the entitlement that only commit will free */
+    uint32_t borrowed[POOLS];       /* ACTIVATING: mapped pages that victims hold until commit ... */
+    bool lent[POOLS][MODEL_BLOCKS]; /* ... and at which blocks */
+    uint32_t row[POOLS];
+    uint32_t slot, source_slot; /* STORE_NONE: none */
+    uint32_t state_frontier;    /* of the image in slot; STORE_NONE: no image yet */
+    uint64_t wanted_image;      /* fork: the image that source_slot holds for us */
+    struct space sp;
+    int from; /* ACTIVATING: index of the source continuation, -1 */
+    bool keep;
+    int victims[STORE_MAX_RECIPE];
+    uint32_t n_victims;
+    uint32_t copied[POOLS]; /* columns of the tail copied at activation */
+};
+
+struct model_cont {
+    bool used, published;
+    store_cont handle;
+    uint32_t frontier, retention, slot;
+    struct store_tail tail;
+    bool tail_named;
+    uint64_t born;
+    int claimed_by;                      /* activation that consumes or releases it, -1 */
+    uint32_t pins;                       /* forks in flight from it */
+    uint32_t pinned[POOLS], pinned_slot; /* unpublished: what its copies are made from; STORE_NONE: nothing */
+    struct space sp;
+};
+
+struct model {
+    struct store_config config;
+    uint32_t n_pools, blocks; /* L */
+    struct model_seq seq[MODEL_SEQS];
+    struct model_cont cont[MODEL_CONTS];
+    bool named[MODEL_PAGES]; /* Main pages only */
+    uint8_t digest[MODEL_PAGES][32];
+    uint32_t refs[POOLS][MODEL_PAGES]; /* as of the last model_count() */
+    uint32_t pins[POOLS][MODEL_PAGES]; /* the same; a pinned page is allocated, but not a reference */
+    uint64_t births;
+    char wrong[512]; /* first illegal choice; empty: none */
+};
+
+struct reason {
+    enum store_code code;
+    enum store_what what;
+    uint32_t pool;
+    bool numbers; /* asked and had are exact */
+    bool maybe;   /* the contract leaves it open: a refusal for this is right, success too */
+    uint64_t asked, had;
+};
+struct reasons {
+    uint32_t n;
+    struct reason list[MODEL_REASONS];
+};
+
+uint32_t model_pages(uint64_t tokens);
+void model_init(struct model *model, const struct store_config *config);
+void model_wrong(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool model_expects(const struct reasons *reasons, const struct store_refusal *refusal);
+
+/* ---- looking ---- */
+int model_find_seq(const struct model *model, store_seq handle);
+int model_find_cont(const struct model *model, store_cont handle);
+void model_count(struct model *model); /* refs from scratch */
+struct store_pool_stats model_stats(struct model *model, uint32_t pool);
+uint32_t model_seqs_used(const struct model *model);
+uint32_t model_conts_used(const struct model *model);
+uint32_t model_slots_used(const struct model *model);
+uint64_t model_membership(const struct model *model);
+uint32_t model_named(const struct model *model, const struct space *space, uint32_t full_pages);
+uint32_t model_protected(struct model *model, const struct model_seq *seq, uint32_t pool);
+/* Pages that go when exactly these continuations go (indices). */
+uint32_t model_joint(struct model *model, const int *conts, uint32_t n, uint32_t pool);
+uint32_t model_sharers(struct model *model, const struct model_cont *cont);
+uint32_t model_candidates(const struct model *model, const uint8_t (*digests)[32], uint32_t n,
+                          struct store_candidate *ret, uint32_t max);
+
+/* ---- activation ---- */
+struct model_plan {
+    struct reasons hard;           /* argument and state errors: plan and activate both refuse */
+    struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
+    int from, victims[STORE_MAX_RECIPE];
+    uint32_t n_victims;
+    uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
+    uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
+    uint32_t map[POOLS];                      /* membership after the activation */
+    uint32_t slots_needed, slots_available;
+    bool takes_victims_now[POOLS]; /* no free page for the tail copy: victims go at begin */
+};
+void model_plan_activation(struct model *model, const struct store_activation *want, uint64_t revision,
+                           struct model_plan *ret);
+/* The store said yes: takes over its choices. pages[p]: the n ids of the new sequence. Returns the index. */
+int model_begin(struct model *model, const struct store_activation *want, const struct model_plan *plan,
+                const struct store_activated *got, bool victims_gone, uint32_t *const pages[POOLS],
+                const uint32_t n[POOLS]);
+void model_activate_commit(struct model *model, int seq);
+void model_activate_abort(struct model *model, int seq);
+void model_claim_reasons(const struct model *model, int seq, struct reasons *reasons); /* of commit and abort */
+
+/* ---- round ---- */
+struct model_growth {
+    uint32_t n, target[3];
+}; /* rungs in order; n == 0: not thin */
+struct model_round {
+    struct reasons reasons;
+    int seq;
+    uint32_t committed[POOLS], kept[POOLS], map[POOLS], entitlement[POOLS];
+    struct model_growth growth[POOLS];
+    bool bounded;
+    uint32_t bounded_pool, bounded_frontier;
+};
+void model_round(struct model *model, const struct store_round_item *item, struct model_round *ret);
+/* What follows from ret->entitlement, which model_round() chose and a shortage that was injected into a rung may have
+ * lowered. */
+void model_round_settle(struct model *model, const struct store_round_item *item, struct model_round *ret);
+void model_round_apply(struct model *model, const struct store_round_item *item, const struct model_round *round,
+                       uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
+
+/* ---- the rest: reasons first, then apply ---- */
+void model_drive_reasons(const struct model *model, int seq, uint64_t lease, struct reasons *reasons);
+void model_name_reasons(struct model *model, int seq, uint64_t lease, uint32_t first, uint32_t n,
+                        const uint8_t (*digests)[32], struct reasons *reasons);
+void model_name(struct model *model, int seq, uint32_t first, uint32_t n, const uint8_t (*digests)[32]);
+/* retain: Finish with RETAIN, else a checkpoint. */
+void model_keep_reasons(struct model *model, int seq, uint64_t lease, const struct store_tail *tail, bool retain,
+                        struct reasons *reasons);
+int model_checkpoint(struct model *model, int seq, const struct store_tail *tail, uint32_t retention,
+                     const struct store_checkpointed *got, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
+void model_checkpoint_publish(struct model *model, int cont);
+void model_checkpoint_reasons(const struct model *model, int cont, struct reasons *reasons);
+int model_finish(struct model *model, int seq, bool retain, const struct store_tail *tail, uint32_t retention,
+                 store_cont handle);
+/* Whether death leaves a continuation. */
+bool model_end_retains(const struct model *model, int seq);
+int model_end(struct model *model, int seq, store_cont handle);
+void model_cont_reasons(const struct model *model, int cont,
+                        struct reasons *reasons); /* of release and set_retention */
+void model_release(struct model *model, int cont);
+void model_quarantine_reasons(const struct model *model, int seq, bool on, struct reasons *reasons);
+/* Where the configuration is tight in membership room (given out in chunks, which the model does not count). */
+void model_maybe_membership(struct reasons *reasons);
+bool model_slot_taken(const struct model *model, uint32_t slot);
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The round boundary, and everything that ends or copies a sequence.
+ */
+#include "model_parts.h"
+
+#include <string.h>
+
+static uint32_t min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static uint32_t max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+void model_drive_reasons(const struct model *m, int k, uint64_t lease, struct reasons *r) {
+    if (k < 0) {
+        model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+        return;
+    }
+    if (m->seq[k].lease != lease) model_reason(r, STORE_E_LEASE, ANY_WHAT, ANY_POOL);
+    if (m->seq[k].state != STORE_SEQ_ACTIVE) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+}
+
+/* ---- round ---- */
+
+/* SPACE-3: a thin pool tries window, 128 and 64 tokens past the frontier. */
+static void growth(struct model *m, const struct model_seq *s, uint32_t p, uint32_t want, struct model_round *rd) {
+    const uint32_t extra[] = {model_window(m), 128, 64};
+    uint32_t full = model_full_entitlement(m, p, s->ceiling), now = s->entitlement[p], committed = rd->committed[p];
+    rd->entitlement[p] = now;
+    if (!m->config.lease_growth || want > full ||
+        max32(min32(model_pages(committed) + model_cushion(m), full), want) <= now)
+        return;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t lead = model_pages(min32(m->config.max_context, committed + extra[i])) + model_cushion(m);
+        uint32_t target = min32(full, max32(max32(now, lead), want));
+        rd->growth[p].target[rd->growth[p].n++] = target;
+        if (rd->entitlement[p] == now && target - now <= model_available(m, p)) rd->entitlement[p] = target;
+    }
+}
+
+/* SPACE-4: refused growth ends the request where its entitlement does; of several pools the nearest end counts. */
+static void bound(const struct model_seq *s, uint32_t p, struct model_round *rd) {
+    uint32_t end = min32(rd->entitlement[p] * KVD_PAGE_TOKENS, s->ceiling);
+    if (rd->growth[p].n == 0 || rd->entitlement[p] > s->entitlement[p] || (rd->bounded && rd->bounded_frontier <= end))
+        return;
+    rd->bounded = true;
+    rd->bounded_pool = p;
+    rd->bounded_frontier = end;
+}
+
+static void frontiers(struct model *m, const struct model_seq *s, const struct store_round_pool *in, uint32_t p,
+                      struct model_round *rd) {
+    uint32_t c = s->sp.committed[p];
+    if (in->commit != STORE_NONE) {
+        if (in->commit < c || in->commit > s->sp.n[p] * KVD_PAGE_TOKENS || in->commit > m->config.max_context)
+            model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_COMMIT, p);
+        c = in->commit;
+    }
+    if (in->truncate != STORE_NONE) {
+        if (in->truncate > c) model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_TRUNCATE, p);
+        else if (in->truncate < c && in->truncate < model_protected(m, s, p))
+            model_reason(&rd->reasons, STORE_E_PROTECTED, STORE_W_TRUNCATE, p);
+        c = in->truncate;
+    }
+    rd->committed[p] = c;
+    rd->kept[p] = s->sp.n[p];
+    if (in->keep != STORE_NONE) rd->kept[p] = min32(s->sp.n[p], model_pages(max32(c, in->keep)));
+}
+
+static void mapping(struct model *m, const struct model_seq *s, const struct store_round_pool *in, uint32_t p,
+                    struct model_round *rd) {
+    uint32_t want = in->ensure == STORE_NONE ? 0 : model_pages(in->ensure), ent = rd->entitlement[p];
+    if (want > ent) {
+        bool refused_growth = rd->growth[p].n && ent == s->entitlement[p];
+        if (!refused_growth || want > model_full_entitlement(m, p, s->ceiling)) {
+            model_reason(&rd->reasons, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p);
+            return;
+        }
+        want = ent;
+    }
+    rd->map[p] = want > rd->kept[p] ? min32(want + m->config.map_ahead, ent) : rd->kept[p];
+}
+
+void model_round_settle(struct model *m, const struct store_round_item *it, struct model_round *rd) {
+    rd->bounded = false;
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        bound(&m->seq[rd->seq], p, rd);
+        mapping(m, &m->seq[rd->seq], &it->pool[p], p, rd);
+    }
+}
+
+void model_round(struct model *m, const struct store_round_item *it, struct model_round *rd) {
+    memset(rd, 0, sizeof *rd);
+    rd->seq = model_find_seq(m, it->seq);
+    model_drive_reasons(m, rd->seq, it->lease, &rd->reasons);
+    if (rd->reasons.n) return;
+    const struct model_seq *s = &m->seq[rd->seq];
+    model_count(m);
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        frontiers(m, s, &it->pool[p], p, rd);
+        growth(m, s, p, it->pool[p].ensure == STORE_NONE ? 0 : model_pages(it->pool[p].ensure), rd);
+    }
+    model_round_settle(m, it, rd);
+    if (it->state_frontier == STORE_NONE) return;
+    if (!m->config.has_state) {
+        model_reason(&rd->reasons, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, ANY_POOL);
+    } else if (it->state_frontier > min32(s->sp.n[0] * KVD_PAGE_TOKENS, m->config.max_context)) {
+        model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_STATE_FRONTIER, ANY_POOL);
+    }
+}
+
+/* POOL-5 and reference-facts 3.3: where the k pages right behind the last one are all free, they are taken. */
+static void adjacent(struct model *m, const struct space *sp, uint32_t p, const uint32_t *ids, uint32_t n) {
+    uint32_t from = sp->n[p], k = n > from ? n - from : 0;
+    if (from == 0 || k == 0) return;
+    model_count(m);
+    uint32_t next = sp->page[p][from - 1] + 1;
+    for (uint32_t i = 0; i < k; i++)
+        if (next + i >= m->config.pool_pages[p] || m->refs[p][next + i] || m->pins[p][next + i]) return;
+    for (uint32_t i = 0; i < k; i++)
+        if (ids[from + i] != next + i)
+            model_wrong(m, "pool %u: %u pages behind %u are free, page %u was taken", p, k, next - 1, ids[from + i]);
+}
+
+void model_round_apply(struct model *m, const struct store_round_item *it, const struct model_round *rd,
+                       uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
+    struct model_seq *s = &m->seq[rd->seq];
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        uint32_t before = it->pool[p].commit == STORE_NONE ? s->sp.committed[p] : it->pool[p].commit;
+        if (rd->committed[p] < before) { /* shortened: another content from here on */
+            if (p == 0) model_unname(m, &s->sp, rd->committed[p] / KVD_PAGE_TOKENS);
+            if (s->state_frontier != STORE_NONE && s->state_frontier > rd->committed[0]) s->state_frontier = STORE_NONE;
+        }
+        if (it->pool[p].commit != STORE_NONE) s->source_slot = STORE_NONE;
+        s->sp.committed[p] = rd->committed[p];
+        s->entitlement[p] = rd->entitlement[p];
+        model_cut(m, &s->sp, p, rd->kept[p]);
+        adjacent(m, &s->sp, p, ids[p], n[p]);
+        model_adopt(m, &s->sp, p, ids[p], s->sp.n[p], n[p]);
+    }
+    if (m->config.has_state && it->state_frontier != STORE_NONE) s->state_frontier = it->state_frontier;
+}
+
+/* ---- names ---- */
+
+void model_name_reasons(struct model *m, int k, uint64_t lease, uint32_t first, uint32_t n,
+                        const uint8_t (*digests)[32], struct reasons *r) {
+    model_drive_reasons(m, k, lease, r);
+    if (r->n) return;
+    const struct space *sp = &m->seq[k].sp;
+    uint32_t full = sp->committed[0] / KVD_PAGE_TOKENS;
+    if ((uint64_t)first + n > full) {
+        model_reason(r, STORE_E_RANGE, ANY_WHAT, ANY_POOL);
+        return;
+    }
+    if (n && first > model_named(m, sp, full))
+        model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL); /* a gap in the chain */
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t page = sp->page[0][first + i];
+        if (m->named[page] && memcmp(m->digest[page], digests[i], 32) != 0)
+            model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL);
+    }
+}
+
+void model_name(struct model *m, int k, uint32_t first, uint32_t n, const uint8_t (*digests)[32]) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t page = m->seq[k].sp.page[0][first + i];
+        m->named[page] = true;
+        memcpy(m->digest[page], digests[i], 32);
+    }
+}
+
+/* ---- checkpoint and finish ---- */
+
+static void complete_reasons(struct model *m, int k, const struct store_tail *tail, struct reasons *r) {
+    const struct model_seq *s = &m->seq[k];
+    uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
+    if (f == 0) {
+        model_reason(r, STORE_E_INCOMPLETE, ANY_WHAT, ANY_POOL);
+        model_reason(r, STORE_E_RANGE, ANY_WHAT, ANY_POOL);
+    }
+    for (uint32_t p = 1; p < m->n_pools; p++)
+        if (s->sp.committed[p] != f) model_reason(r, STORE_E_INCOMPLETE, ANY_WHAT, ANY_POOL);
+    if (m->config.has_state && s->state_frontier != f)
+        model_reason(r, STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER, ANY_POOL);
+    if (model_named(m, &s->sp, full) < full) model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL);
+    if ((tail ? tail->n : 0) != f % KVD_PAGE_TOKENS) {
+        model_reason(r, STORE_E_NAME, STORE_W_TAIL, ANY_POOL);
+        model_reason(r, STORE_E_ARGUMENT, STORE_W_TAIL, ANY_POOL);
+    }
+}
+
+void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct store_tail *tail, bool retain,
+                        struct reasons *r) {
+    model_drive_reasons(m, k, lease, r);
+    if (k < 0 || m->seq[k].state == STORE_SEQ_ACTIVATING) return;
+    model_count(m);
+    complete_reasons(m, k, tail, r);
+    if (model_conts_used(m) >= m->config.max_continuations)
+        model_reason_short(r, STORE_E_SHORT, STORE_W_CONTINUATION, ANY_POOL, 1, 0);
+    if (retain) return;
+    for (uint32_t p = 0; p < m->n_pools; p++)
+        if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) == 0)
+            model_reason_short(r, STORE_E_SHORT, STORE_W_PAGES, p, 1, 0);
+    if (m->config.has_state && model_slots_used(m) >= m->config.state_slots)
+        model_reason_short(r, STORE_E_SHORT, STORE_W_STATE_SLOT, ANY_POOL, 1, 0);
+}
+
+static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
+                    const struct store_tail *tail) {
+    int k = model_free_cont(m);
+    struct model_cont *c = &m->cont[k];
+    if (model_find_cont(m, handle) >= 0 || handle.bits == 0) model_wrong(m, "the new continuation's handle is not new");
+    memset(c, 0, offsetof(struct model_cont, sp));
+    c->used = true;
+    c->handle = handle;
+    c->frontier = frontier;
+    c->retention = retention;
+    c->slot = STORE_NONE;
+    c->claimed_by = -1;
+    c->pinned[0] = c->pinned[1] = c->pinned_slot = STORE_NONE;
+    c->born = ++m->births;
+    c->tail_named = tail != NULL || frontier % KVD_PAGE_TOKENS == 0;
+    if (tail) c->tail = *tail;
+    memset(c->sp.n, 0, sizeof c->sp.n);
+    return k;
+}
+
+int model_checkpoint(struct model *m, int seq, const struct store_tail *tail, uint32_t retention,
+                     const struct store_checkpointed *got, uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
+    const struct model_seq *s = &m->seq[seq];
+    uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
+    int k = new_cont(m, got->cont, f, retention, tail);
+    struct model_cont *c = &m->cont[k];
+    if (got->frontier != f) model_wrong(m, "a checkpoint at %u, not %u", got->frontier, f);
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        model_share(m, &s->sp, &c->sp, f, p, full);
+        for (uint32_t b = 0; b < full && b < n[p]; b++)
+            if (ids[p][b] != c->sp.page[p][b]) model_wrong(m, "pool %u block %u of the checkpoint is not shared", p, b);
+        if (n[p] != model_pages(f))
+            model_wrong(m, "pool %u: a checkpoint of %u pages, not %u", p, n[p], model_pages(f));
+        else model_adopt(m, &c->sp, p, ids[p], full, n[p]);
+        if (got->shared_pages[p] != full)
+            model_wrong(m, "pool %u: %u pages shared, not %u", p, got->shared_pages[p], full);
+    }
+    for (uint32_t p = 0; p < m->n_pools && f % KVD_PAGE_TOKENS; p++) c->pinned[p] = s->sp.page[p][full];
+    if (m->config.has_state) c->pinned_slot = s->slot;
+    memcpy(c->sp.chain, s->sp.chain, sizeof c->sp.chain);
+    c->sp.image = s->sp.image;
+    return k;
+}
+
+void model_checkpoint_reasons(const struct model *m, int c, struct reasons *r) {
+    if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+    else if (m->cont[c].published) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+}
+
+void model_checkpoint_publish(struct model *m, int c) {
+    m->cont[c].published = true;
+    m->cont[c].born = ++m->births;
+    m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = STORE_NONE;
+}
+
+/* A sequence becomes inactive at `frontier` with what it holds. */
+static int retain_at(struct model *m, int k, uint32_t frontier, const struct store_tail *tail, uint32_t retention,
+                     store_cont handle) {
+    struct model_seq *s = &m->seq[k];
+    int i = new_cont(m, handle, frontier, retention, tail);
+    struct model_cont *c = &m->cont[i];
+    model_count(m);
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        uint32_t block = frontier / KVD_PAGE_TOKENS;
+        if (p == 0 && block < s->sp.n[0] && m->refs[0][s->sp.page[0][block]] == 1)
+            m->named[s->sp.page[0][block]] = false;
+        model_share(m, &s->sp, &c->sp, frontier, p, model_pages(frontier));
+    }
+    memcpy(c->sp.chain, s->sp.chain, sizeof c->sp.chain);
+    c->sp.image = s->sp.image;
+    c->slot = s->slot;
+    c->published = true;
+    m->seq[k].used = false;
+    return i;
+}
+
+int model_finish(struct model *m, int k, bool retain, const struct store_tail *tail, uint32_t retention,
+                 store_cont handle) {
+    if (retain) return retain_at(m, k, m->seq[k].sp.committed[0], tail, retention, handle);
+    m->seq[k].used = false;
+    return -1;
+}
+
+/* SRV-5, CONT-1: the smallest frontier over the pools; with state only at the image's frontier. */
+static uint32_t end_frontier(const struct model *m, int k) {
+    uint32_t f = m->seq[k].sp.committed[0];
+    for (uint32_t p = 1; p < m->n_pools; p++) f = min32(f, m->seq[k].sp.committed[p]);
+    return f;
+}
+
+bool model_end_retains(const struct model *m, int k) {
+    const struct model_seq *s = &m->seq[k];
+    uint32_t f = end_frontier(m, k);
+    if (s->state == STORE_SEQ_ACTIVATING || f == 0) return false;
+    if (m->config.has_state && s->state_frontier != f) return false;
+    return model_conts_used(m) < m->config.max_continuations;
+}
+
+int model_end(struct model *m, int k, store_cont handle) {
+    if (model_end_retains(m, k)) return retain_at(m, k, end_frontier(m, k), NULL, 0, handle);
+    if (m->seq[k].state == STORE_SEQ_ACTIVATING) model_activate_abort(m, k);
+    m->seq[k].used = false;
+    return -1;
+}
+
+/* ---- continuations ---- */
+
+void model_cont_reasons(const struct model *m, int c, struct reasons *r) {
+    if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+    else if (!m->cont[c].published) {
+        model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+        model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+    } else if (m->cont[c].claimed_by >= 0 || m->cont[c].pins) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+}
+
+void model_release(struct model *m, int c) { model_drop_cont(m, c); }
+
+void model_quarantine_reasons(const struct model *m, int k, bool on, struct reasons *r) {
+    if (k < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+    else if (m->seq[k].state == STORE_SEQ_ACTIVATING) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+    else if (on == (m->seq[k].state == STORE_SEQ_QUARANTINED)) model_reason_maybe(r, STORE_E_STATE);
+}
+
+void model_maybe_membership(struct reasons *r) {
+    model_reason_maybe(r, STORE_E_SHORT);
+    r->list[r->n - 1].what = STORE_W_MEMBERSHIP;
+}
