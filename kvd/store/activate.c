@@ -253,6 +253,7 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
     if (rc) return rc;
     store_changed(store, true);
     unpin_tails(store, seq);
+    release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
     if (seq->from != NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
@@ -262,7 +263,6 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
             take_over(store, seq, source);
         }
     }
-    release_victims(store, seq);
     settle_owed(store, seq);
     seq->from = NONE;
     seq->state = STORE_SEQ_ACTIVE;

@@ -108,8 +108,12 @@ static void count_freed(const struct store *store, struct activation *act) {
 
 /* A moved tail goes on in place unless somebody else reads it: another reference, or a copy in flight that would be cut. */
 static bool tail_in_place(const struct store *store, const struct activation *act, uint32_t pool, uint32_t block, uint32_t columns) {
-    const struct page *page = &store->pool[pool].pages[space_entry(store, &act->source->space[pool], block)];
-    return act->move && page->references == 1 && (page->pins == 0 || page->committed == columns);
+    uint32_t descriptor = space_entry(store, &act->source->space[pool], block);
+    const struct page *page = &store->pool[pool].pages[descriptor];
+    uint32_t surviving = page->references;
+    for (uint32_t i = 0; i < act->n_victims && surviving > 1; i++) /* victims go first, and a page has one place in all spaces */
+        surviving -= block < act->victims[i]->space[pool].count && space_entry(store, &act->victims[i]->space[pool], block) == descriptor;
+    return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
 static int measure_pool(const struct store *store, struct activation *act, uint32_t p, struct store_refusal *refusal) {
