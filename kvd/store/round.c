@@ -146,6 +146,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);
     }
     if (item->state_frontier != NONE) seq->state_frontier = item->state_frontier;
+    else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE && seq->state_frontier > item->pool[0].truncate)
+        seq->state_frontier = NONE; /* the image is of columns that are gone */
     report_bounds(store, seq, paper, result);
     store_changed(store, grew);
     return STORE_OK;
