@@ -51,6 +51,7 @@ struct listener {
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;
     uint32_t count;
+    bool full;            /* no accept is posted: listener_run posts it when connections have gone */
     atomic_bool closing;
 };
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define BACK_OFF_MS 100
+#define OVER_LIMIT 32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees */
 
 /* ---- accepting -------------------------------------------------------------------------------- */
 
@@ -27,7 +28,11 @@ static void on_accepted(void *argument) {
         return;
     }
     connection_new(l, nng_aio_get_output(l->accepting, 0));
-    nng_stream_listener_accept(l->nng, l->accepting);
+    pthread_mutex_lock(&l->lock);
+    l->full = l->count >= atomic_load(&l->limit) + OVER_LIMIT;
+    bool full = l->full;
+    pthread_mutex_unlock(&l->lock);
+    if (!full) nng_stream_listener_accept(l->nng, l->accepting);
 }
 
 static void on_slept(void *argument) {
@@ -133,6 +138,11 @@ void listener_run(struct listener *l) {
         forget(l, c);
         connection_free(c);
     }
+    pthread_mutex_lock(&l->lock);
+    bool accept = l->full && l->count < atomic_load(&l->limit) + OVER_LIMIT && !atomic_load(&l->closing);
+    if (accept) l->full = false;
+    pthread_mutex_unlock(&l->lock);
+    if (accept) nng_stream_listener_accept(l->nng, l->accepting);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------- */
