@@ -88,8 +88,7 @@ static void received(void *arg) {
         return;
     }
     t->filled += nng_aio_count(t->recv_aio);
-    if (!cut_frames(t)) {
-        nng_stream_close(t->stream);
+    if (!cut_frames(t)) { /* not closed here: nng never ends a send that is posted on a closed stream, and one may be about to be */
         t->sink.lost(t->sink.user, "the peer sent bytes that are no frames of the kvd protocol");
         return;
     }

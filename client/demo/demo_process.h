@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 struct process {
-    pid_t pid;     /* 0 = none */
+    pid_t pid; /* 0 = none */
     int pidfd;
     char name[32]; /* for people */
     char log[256]; /* file that its stderr (and stdout without a pipe) goes to */

@@ -120,7 +120,8 @@ static int find_names(const struct report *report, const char *name, struct repo
     return -EPROTO;
 }
 
-static int take_end(struct report *report, const struct report_line *line, uint32_t output, uint32_t drafted, uint32_t accepted)
+static int take_end(struct report *report, const struct report_line *line, uint32_t output, uint32_t drafted,
+                    uint32_t accepted)
 {
     struct report_turn *turn = turn_of(report, line->conversation, line->turn);
     turn->ended = output == report->prompts->conversation[line->conversation].turn[line->turn].output;
@@ -144,7 +145,8 @@ int report_line(struct report *report, const char *text, struct report_line *ret
     char name[32] = "", how[8] = "", hex[2 * REPORT_OUTPUT + 1] = "";
     uint32_t a = 0, b = 0, c = 0;
     int r = 0;
-    if (sscanf(text, "activate %31s %u %u %u %7s %u", name, &line.turn, &line.prompt, &line.frontier, how, &line.pid) == 6) {
+    if (sscanf(text, "activate %31s %u %u %u %7s %u", name, &line.turn, &line.prompt, &line.frontier, how, &line.pid) ==
+        6) {
         line.kind = REPORT_ACTIVATE;
         if ((r = find_names(report, name, &line)) == 0)
             take_activate(report, &line);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the demo's schedulers reported, line by line (demo_scheduler.c lists the lines), compared with the reference run and counted.
+ * What the demo's schedulers reported, line by line (demo_scheduler.c lists the lines), compared with the reference run
+ * and counted.
  */
 #ifndef KVD_DEMO_REPORT_H
 #define KVD_DEMO_REPORT_H
@@ -16,21 +17,22 @@ struct report_turn {
     uint32_t prompt;         /* tokens before the answer */
     uint32_t n_reference, n; /* answer in the reference run; longest answer of the other runs */
     uint8_t reference[REPORT_OUTPUT];
-    bool ended;              /* to the last token, in the current run */
+    bool ended; /* to the last token, in the current run */
 };
 
 struct report {
     const struct prompts *prompts;
-    bool reference;          /* lines are of the reference run */
+    bool reference;           /* lines are of the reference run */
     struct report_turn *turn; /* [conversation][PROMPTS_TURNS] */
-    /* of the sequence that a conversation has now: columns [from, to) are computed, of those before `known` it is told again */
+    /* A conversation: the sequence that it has now began at `from` and has computed its columns up to `to`; earlier
+     * ones of this conversation had computed up to `high`. */
     uint32_t from[PROMPTS_CONVERSATIONS], to[PROMPTS_CONVERSATIONS], high[PROMPTS_CONVERSATIONS];
-    uint32_t prompts_sent;   /* activations */
-    uint64_t prompt_tokens;  /* of their prompts */
-    uint64_t reused;         /* of those, taken from pages that kvd had */
-    uint64_t recomputed;     /* prompt columns that had been computed before */
-    uint64_t said_again;     /* answer columns, the same */
-    uint64_t prefix_again;   /* columns of the shared prefix computed after its checkpoint */
+    uint32_t prompts_sent;  /* activations */
+    uint64_t prompt_tokens; /* of their prompts */
+    uint64_t reused;        /* of those, taken from pages that kvd had */
+    uint64_t recomputed;    /* prompt columns that had been computed before */
+    uint64_t said_again;    /* answer columns, the same */
+    uint64_t prefix_again;  /* columns of the shared prefix computed after its checkpoint */
     uint64_t produced, wrong;
     uint64_t drafted, accepted;
     bool checkpoint;
@@ -40,8 +42,8 @@ struct report {
 struct report_line {
     enum { REPORT_OTHER, REPORT_ACTIVATE, REPORT_TOKENS, REPORT_ADOPT, REPORT_END, REPORT_CHECKPOINT } kind;
     uint32_t conversation, turn;
-    uint32_t pid;            /* TOKENS, ACTIVATE: of the worker */
-    uint32_t index, n;       /* TOKENS: place in the answer */
+    uint32_t pid;              /* TOKENS, ACTIVATE: of the worker */
+    uint32_t index, n;         /* TOKENS: place in the answer */
     uint32_t prompt, frontier; /* ACTIVATE; ADOPT: frontier */
 };
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_run: one row of the demo's table. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed and without any reuse;
- * then again, with SIGKILL in the middle of decode: of a worker, of the scheduler, of the scheduler and all workers together.
- * kvd goes on. Compares every token.
+ * demo_run: one row of the demo's table. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed
+ * and without any reuse; then again, with SIGKILL in the middle of decode: of a worker, of the scheduler, of the
+ * scheduler and all workers together. kvd goes on. Compares every token.
  *
- * Exit codes: 0 exact, with tokens reused, and nothing of the shared prefix computed twice; 1 usage; 2 could not run; 4 not so.
+ * Exit codes: 0 exact, with tokens reused, and nothing of the shared prefix computed twice; 1 usage; 2 could not run;
+ * 4 not so.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -32,11 +33,13 @@
 
 /* Where the killing happens: (turn, token of the answer) of whichever conversation gets there first. */
 enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED };
-static const struct { uint32_t turn, index; } act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
+static const struct {
+    uint32_t turn, index;
+} act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
 
 struct run {
     const char *kvd, *config, *socket, *prompts_path, *dir, *label, *results;
-    char bin[256];              /* folder of demo_worker and demo_scheduler */
+    char bin[256]; /* folder of demo_worker and demo_scheduler */
     bool speculate;
     int signals, listener, lines; /* lines: of the scheduler, -1 = none */
     struct process daemon, scheduler, worker[WORKERS];
@@ -68,13 +71,14 @@ __attribute__((format(printf, 2, 3))) static void tell(const struct run *run, co
 
 /* ---- processes ------------------------------------------------------------------------------------------ */
 
-static int start(struct run *run, const char *name, const char *const *argv, const char *notify, int listener, int *ret_stdout,
-                 struct process *ret_process)
+static int start(struct run *run, const char *name, const char *const *argv, const char *notify, int listener,
+                 int *ret_stdout, struct process *ret_process)
 {
     char log[256];
     snprintf(log, sizeof log, "%s/%s.log", run->dir, name);
-    const struct process_spec spec = { .name = name, .log = log, .argv = argv, .notify = notify, .listener = listener,
-                                       .ret_stdout = ret_stdout };
+    const struct process_spec spec = {
+        .name = name, .log = log, .argv = argv, .notify = notify, .listener = listener, .ret_stdout = ret_stdout
+    };
     return process_start(&spec, ret_process) == 0 ? 0 : 2;
 }
 
@@ -125,8 +129,11 @@ static int start_scheduler(struct run *run)
     char path[320], workers[8];
     snprintf(path, sizeof path, "%s/demo_scheduler", run->bin);
     snprintf(workers, sizeof workers, "%d", WORKERS);
-    const char *const argv[] = { path, "--kvd", run->socket, "--prompts", run->prompts_path, "--workers", workers,
-                                 run->report.reference ? "--no-reuse" : run->speculate ? "--speculate" : NULL, NULL };
+    const char *mode = run->speculate ? "--speculate" : NULL;
+    if (run->report.reference)
+        mode = "--no-reuse";
+    const char *const argv[] = { path,        "--kvd", run->socket, "--prompts", run->prompts_path,
+                                 "--workers", workers, mode,        NULL };
     run->n_buffer = 0;
     return start(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
 }
@@ -151,14 +158,15 @@ static int take_line(struct run *run, struct report_line *ret_line)
 static ssize_t read_lines(struct run *run)
 {
     ssize_t got;
-    while ((got = read(run->lines, run->buffer + run->n_buffer, sizeof run->buffer - run->n_buffer)) < 0 && errno == EINTR)
+    while ((got = read(run->lines, run->buffer + run->n_buffer, sizeof run->buffer - run->n_buffer)) < 0 &&
+           errno == EINTR)
         ;
     run->n_buffer += got > 0 ? (size_t)got : 0;
     return got;
 }
 
-/* The listening socket stays: workers that lost their scheduler stand in line there for the next one. What the dead one had still
- * said counts. */
+/* The listening socket stays: workers that lost their scheduler stand in line there for the next one. What the dead one
+ * had still said counts. */
 static int stop_scheduler(struct run *run)
 {
     struct report_line line;
@@ -267,7 +275,8 @@ static bool lost_one(const struct run *run)
 static int follow(struct run *run)
 {
     for (;;) {
-        struct pollfd fds[3 + WORKERS] = { { .fd = run->lines, .events = POLLIN }, { .fd = run->signals, .events = POLLIN },
+        struct pollfd fds[3 + WORKERS] = { { .fd = run->lines, .events = POLLIN },
+                                           { .fd = run->signals, .events = POLLIN },
                                            { .fd = run->daemon.pidfd, .events = POLLIN } };
         for (uint32_t i = 0; i < WORKERS; i++)
             fds[3 + i] = (struct pollfd){ .fd = run->worker[i].pidfd, .events = POLLIN };
@@ -290,7 +299,8 @@ static int follow(struct run *run)
         run->lines = -1;
         int code = process_wait(&run->scheduler, STOP_MS);
         if (code != 0)
-            fprintf(stderr, "demo_run: the scheduler ended with code %d; its words are in %s\n", code, run->scheduler.log);
+            fprintf(stderr, "demo_run: the scheduler ended with code %d; its words are in %s\n", code,
+                    run->scheduler.log);
         return code == 0 ? 0 : 2;
     }
 }
@@ -310,8 +320,9 @@ static void show_text(const struct run *run)
 
 static int check_daemon(const struct run *run)
 {
-    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN,
-                                                 .name = "demo-run" };
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN, .name = "demo-run"
+    };
     static struct kvd_audit audit;
     struct kvd_stats stats;
     struct kvd_error error;
@@ -336,9 +347,9 @@ static int write_row(const struct run *run, bool exact)
     FILE *file = run->results ? fopen(run->results, "ae") : NULL;
     if (!file)
         return run->results ? 2 : 0;
-    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s\n", run->label, r->prompts_sent, (unsigned long long)r->prompt_tokens,
-            (unsigned long long)r->reused, (unsigned long long)r->recomputed, (unsigned long long)r->prefix_again,
-            (unsigned long long)r->said_again, exact ? "yes" : "NO");
+    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s\n", run->label, r->prompts_sent,
+            (unsigned long long)r->prompt_tokens, (unsigned long long)r->reused, (unsigned long long)r->recomputed,
+            (unsigned long long)r->prefix_again, (unsigned long long)r->said_again, exact ? "yes" : "NO");
     return fclose(file) == 0 ? 0 : 2;
 }
 
@@ -391,11 +402,14 @@ static int run_row(struct run *run)
         return r;
     bool exact = report_exact(report);
     if (report->drafted > 0)
-        tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted, (unsigned long long)report->drafted);
-    tell(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused, (unsigned long long)report->prompt_tokens,
+        tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted,
+             (unsigned long long)report->drafted);
+    tell(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused,
+         (unsigned long long)report->prompt_tokens,
          exact ? "every token is that of the reference" : "NOT the tokens of the reference");
     r = write_row(run, exact);
-    if (r == 0 && (!exact || report->reused == 0 || report->prefix_again != 0 || (run->speculate && report->accepted == 0)))
+    if (r == 0 &&
+        (!exact || report->reused == 0 || report->prefix_again != 0 || (run->speculate && report->accepted == 0)))
         r = 4;
     return r;
 }
@@ -428,9 +442,11 @@ static int run_all(struct run *run)
 }
 
 static const char usage[] =
-    "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR [--label NAME] [--results FILE] [--speculate]\n"
+    "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR\n"
+    "                [--label NAME] [--results FILE] [--speculate]\n"
     "Runs the demo once with the kvd that FILE configures (its socket is PATH); sockets and logs go to DIR.\n"
-    "  --results FILE  append the row: label, prompts, their tokens, reused, recomputed, prefix again, said again, exact\n"
+    "  --results FILE  append the row: label, prompts, their tokens, reused, recomputed, shared prefix again,\n"
+    "                  answers said again, exact\n"
     "  --speculate     with drafts in the MTP pool; the reference is without\n"
     "Exit: 0 exact, 1 usage, 2 could not run, 4 not exact or nothing reused\n";
 
@@ -446,23 +462,41 @@ static void own_folder(char *ret_folder, size_t bytes)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "kvd", required_argument, NULL, 'k' },     { "config", required_argument, NULL, 'c' }, { "socket", required_argument, NULL, 's' },
-        { "prompts", required_argument, NULL, 'p' }, { "dir", required_argument, NULL, 'd' },    { "label", required_argument, NULL, 'l' },
-        { "results", required_argument, NULL, 'r' }, { "speculate", no_argument, NULL, 'S' },    { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 }
+        { "kvd", required_argument, NULL, 'k' },     { "config", required_argument, NULL, 'c' },
+        { "socket", required_argument, NULL, 's' },  { "prompts", required_argument, NULL, 'p' },
+        { "dir", required_argument, NULL, 'd' },     { "label", required_argument, NULL, 'l' },
+        { "results", required_argument, NULL, 'r' }, { "speculate", no_argument, NULL, 'S' },
+        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 }
     };
     static struct run run = { .label = "demo" };
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
-        case 'k': run.kvd = optarg; break;
-        case 'c': run.config = optarg; break;
-        case 's': run.socket = optarg; break;
-        case 'p': run.prompts_path = optarg; break;
-        case 'd': run.dir = optarg; break;
-        case 'l': run.label = optarg; break;
-        case 'r': run.results = optarg; break;
-        case 'S': run.speculate = true; break;
-        default: return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+        case 'k':
+            run.kvd = optarg;
+            break;
+        case 'c':
+            run.config = optarg;
+            break;
+        case 's':
+            run.socket = optarg;
+            break;
+        case 'p':
+            run.prompts_path = optarg;
+            break;
+        case 'd':
+            run.dir = optarg;
+            break;
+        case 'l':
+            run.label = optarg;
+            break;
+        case 'r':
+            run.results = optarg;
+            break;
+        case 'S':
+            run.speculate = true;
+            break;
+        default:
+            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
         }
     }
     if (!run.kvd || !run.config || !run.socket || !run.prompts_path || !run.dir || optind != argc)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_scheduler: runs the conversations of a prompt list on demo_workers. Progress goes to standard output, a line an event:
+ * demo_scheduler: runs the conversations of a prompt list on demo_workers. Progress goes to standard output, a line
+ * an event:
  *
- *     worker PID                                  joined        lost PID
- *     activate NAME TURN PROMPT FRONTIER HOW PID  a sequence began: PROMPT tokens, FRONTIER of them from kvd; root, fork or move
+ *     worker PID                                  joined
+ *     lost PID                                    gone
+ *     activate NAME TURN PROMPT FRONTIER HOW PID  a sequence of PROMPT tokens, FRONTIER from kvd; root, fork or move
  *     tokens NAME TURN PID INDEX HEX              produced
  *     checkpoint NAME FRONTIER                    of the shared prefix
- *     adopt NAME TURN FRONTIER                    what kvd kept of a sequence whose worker died (0: found by name)
+ *     adopt NAME TURN FRONTIER                    what kvd kept when the worker died (0: found by name)
  *     end NAME TURN OUTPUT DRAFTED ACCEPTED
  *
  * Exit codes: 0 all conversations are over, 1 usage, 2 failed, 3 kvd is gone.
@@ -145,7 +147,8 @@ static int hear(struct scheduler *s, int listener, int signals)
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
         fds[3 + i] = (struct pollfd){ .fd = s->peer[i].fd, .events = POLLIN };
     int n;
-    while ((n = poll(fds, 3 + SCHEDULER_WORKERS, count(s, REQUEST_ORPHANED) > 0 ? ORPHAN_MS : -1)) < 0 && errno == EINTR)
+    while ((n = poll(fds, 3 + SCHEDULER_WORKERS, count(s, REQUEST_ORPHANED) > 0 ? ORPHAN_MS : -1)) < 0 &&
+           errno == EINTR)
         ;
     if (fds[1].revents != 0)
         return 1;
@@ -181,8 +184,10 @@ static int serve(struct scheduler *s, int listener, int signals, uint32_t n_work
 static int check_context(const struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
-        if (prompts_length(&s->prompts, i) > s->info.max_context || prompts_length(&s->prompts, i) > SCHEDULER_CONTEXT) {
-            fprintf(stderr, "demo_scheduler: the conversation %s has %u tokens, the store %s takes %u: raise max_context or shorten it\n",
+        if (prompts_length(&s->prompts, i) > s->info.max_context ||
+            prompts_length(&s->prompts, i) > SCHEDULER_CONTEXT) {
+            fprintf(stderr,
+                    "demo_scheduler: the conversation %s has %u tokens, the store %s takes %u: raise max_context\n",
                     s->prompts.conversation[i].name, prompts_length(&s->prompts, i), s->info.name, s->info.max_context);
             return -1;
         }
@@ -191,8 +196,9 @@ static int check_context(const struct scheduler *s)
 
 static int run(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers)
 {
-    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER,
-                                                 .name = "demo-scheduler" };
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER, .name = "demo-scheduler"
+    };
     struct kvd_error error;
     if (kvd_connect(&options, &s->client, &error) != KVD_OK || kvd_describe(s->client, &s->info, &error) != KVD_OK ||
         kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), &error) != KVD_OK) {
@@ -212,7 +218,7 @@ static int run(struct scheduler *s, const char *socket, int listener, int signal
 
 static const char usage[] =
     "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate]\n"
-    "Runs the conversations of a prompt list on the demo_workers that connect to PATH, and ends with the last of them.\n"
+    "Runs the conversations of a prompt list on the demo_workers that connect to PATH.\n"
     "With LISTEN_FDS=1 in the environment, descriptor 3 is the listening socket (SOCK_SEQPACKET) instead of PATH.\n"
     "  --workers N   begin when N workers have joined (default 1)\n"
     "  --no-reuse    compute every prompt from its first token and keep nothing: the reference\n"
@@ -230,10 +236,12 @@ static int signals_fd(void)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },     { "prompts", required_argument, NULL, 'p' },
-                                             { "listen", required_argument, NULL, 'l' },  { "workers", required_argument, NULL, 'w' },
-                                             { "no-reuse", no_argument, NULL, 'n' },      { "speculate", no_argument, NULL, 's' },
-                                             { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 } };
+    static const struct option options[] = {
+        { "kvd", required_argument, NULL, 'k' },    { "prompts", required_argument, NULL, 'p' },
+        { "listen", required_argument, NULL, 'l' }, { "workers", required_argument, NULL, 'w' },
+        { "no-reuse", no_argument, NULL, 'n' },     { "speculate", no_argument, NULL, 's' },
+        { "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 }
+    };
     static struct scheduler s = { .reuse = true };
     const char *socket = NULL, *prompts = NULL, *path = NULL, *inherited = getenv("LISTEN_FDS");
     unsigned long workers = 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_worker: runs the demo's model on the pages of a kvd store. Exit codes: 0 ended in order, 1 usage, 2 cannot start, 3 kvd is gone.
+ * demo_worker: runs the demo's model on the pages of a kvd store. Exit codes: 0 ended in order, 1 usage, 2 cannot
+ * start, 3 kvd is gone.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -79,12 +80,19 @@ static void start_lane(struct worker *worker, const struct wire_message *m)
     struct lane refused = { .id = m->id };
     if (!lane || m->n_pools != engine->n_pools || m->frontier >= m->n_tokens || m->budget == 0 ||
         m->n_tokens > engine->max_context || m->budget > engine->max_context - m->n_tokens + 1) {
-        worker_say_failed(worker, &refused, lane ? "the request does not fit this worker's store" : "all lanes are taken");
+        worker_say_failed(worker, &refused,
+                          lane ? "the request does not fit this worker's store" : "all lanes are taken");
         return;
     }
     memset(lane, 0, sizeof *lane);
-    *lane = (struct lane){ .used = true, .id = m->id, .sequence = m->sequence, .known = m->n_tokens, .reported = m->n_tokens,
-                           .end = m->n_tokens + m->budget, .hold_at = m->hold_at, .speculate = m->speculate != 0 };
+    *lane = (struct lane){ .used = true,
+                           .id = m->id,
+                           .sequence = m->sequence,
+                           .known = m->n_tokens,
+                           .reported = m->n_tokens,
+                           .end = m->n_tokens + m->budget,
+                           .hold_at = m->hold_at,
+                           .speculate = m->speculate != 0 };
     for (uint32_t p = 0; p < engine->n_pools; p++) {
         lane->row[p] = m->row[p];
         lane->mapped[p] = m->mapped[p] < engine->max_context ? m->mapped[p] : engine->max_context;
@@ -250,12 +258,15 @@ static bool store_fits(const struct kvd_store_info *info)
                 main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 && main_pool->planes[0].kind == 0 &&
                 info->max_context <= ENGINE_CONTEXT && info->state_bytes == 0 && info->backend <= 1;
     if (fits && info->n_pools > 1)
-        fits = mtp->n_layers == MODEL_DRAFT_LAYERS && mtp->n_kv_heads == MODEL_KV_HEADS && mtp->head_dim == MODEL_HEAD_DIM &&
-               info->draft_window >= 1 && info->draft_window <= ENGINE_WINDOW;
+        fits = mtp->n_layers == MODEL_DRAFT_LAYERS && mtp->n_kv_heads == MODEL_KV_HEADS &&
+               mtp->head_dim == MODEL_HEAD_DIM && info->draft_window >= 1 && info->draft_window <= ENGINE_WINDOW;
     if (!fits)
-        fprintf(stderr, "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, head_dim %d, one host "
-                        "device, at most %d tokens of context, and no backend or an MTP pool of %d layer with a window of 1 to %d\n",
-                info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS, ENGINE_WINDOW);
+        fprintf(stderr,
+                "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, "
+                "head_dim %d, one host device, at most %d tokens of context, and no backend or an MTP pool of "
+                "%d layer with a window of 1 to %d\n",
+                info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS,
+                ENGINE_WINDOW);
     return fits;
 }
 
@@ -286,11 +297,13 @@ refused:
     return 2;
 }
 
-static int run(const char *socket, const char *scheduler, const char *document, const char *name, uint32_t round_tokens, int signals)
+static int run(const char *socket, const char *scheduler, const char *document, const char *name, uint32_t round_tokens,
+               int signals)
 {
     static struct worker worker;
-    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_WORKER,
-                                                 .name = name };
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_WORKER, .name = name
+    };
     struct kvd_error error;
     worker.round_tokens = round_tokens;
     worker.scheduler = -1;
@@ -319,9 +332,12 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },      { "scheduler", required_argument, NULL, 's' },
-                                             { "document", required_argument, NULL, 'd' }, { "name", required_argument, NULL, 'n' },
-                                             { "round", required_argument, NULL, 'r' },    { "help", no_argument, NULL, 'h' },
+    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },
+                                             { "scheduler", required_argument, NULL, 's' },
+                                             { "document", required_argument, NULL, 'd' },
+                                             { "name", required_argument, NULL, 'n' },
+                                             { "round", required_argument, NULL, 'r' },
+                                             { "help", no_argument, NULL, 'h' },
                                              { NULL, 0, NULL, 0 } };
     const char *socket = NULL, *scheduler = NULL, *document = "/usr/share/common-licenses/GPL-3", *name = "demo-worker";
     unsigned long round_tokens = 64;

@@ -39,7 +39,7 @@ uint32_t engine_drafts(const struct engine *engine, const struct lane *lane)
 
 /* One pass over the lanes: how many columns of each. */
 struct plan {
-    uint32_t n[ENGINE_LANES];      /* main columns */
+    uint32_t n[ENGINE_LANES]; /* main columns */
     uint32_t drafts[ENGINE_LANES];
     uint8_t next[ENGINE_LANES][ENGINE_WINDOW];
     uint32_t columns;
@@ -67,10 +67,12 @@ static void plan_make(const struct engine *engine, struct plan *plan)
     }
 }
 
-static struct model_segment lane_segment(struct lane *lane, uint32_t pool, uint32_t first, uint32_t n, uint32_t want, uint8_t *next)
+static struct model_segment lane_segment(struct lane *lane, uint32_t pool, uint32_t first, uint32_t n, uint32_t want,
+                                         uint8_t *next)
 {
-    return (struct model_segment){ .row = lane->row[pool], .first = first, .n = n, .want = want, .history = lane->history,
-                                   .next = next };
+    return (struct model_segment){
+        .row = lane->row[pool], .first = first, .n = n, .want = want, .history = lane->history, .next = next
+    };
 }
 
 /* Draft tokens go to the history past `known`: provisional until verified. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine of a worker: lanes (sequences that it runs) and steps (one forward pass over all lanes that can go on). It knows rows, mapped
- * tokens and tokens; it does not know kvd: who maps and commits sets `mapped` and reads `computed`.
+ * The engine of a worker: lanes (sequences that it runs) and steps (one forward pass over all lanes that can go on). It
+ * knows rows, mapped tokens and tokens; it does not know kvd: who maps and commits sets `mapped` and reads `computed`.
  *
- * Continuous batching: every step takes prefill chunks and decodes together. With speculation a lane drafts up to window - 1 tokens with
- * the draft head, verifies them in one pass of the main model, and keeps the prefix that the main model would have said itself: the
- * text is that of plain decoding.
+ * Continuous batching: every step takes prefill chunks and decodes together. With speculation a lane drafts up to
+ * window - 1 tokens with the draft head, verifies them in one pass of the main model, and keeps the prefix that the
+ * main model would have said itself: the text is that of plain decoding.
  */
 #ifndef KVD_DEMO_ENGINE_H
 #define KVD_DEMO_ENGINE_H
@@ -17,27 +17,27 @@
 #include "model.h"
 
 #define ENGINE_LANES 8
-#define ENGINE_CHUNK 128   /* prefill columns of a step, over all lanes */
-#define ENGINE_WINDOW 16   /* widest draft window */
+#define ENGINE_CHUNK 128 /* prefill columns of a step, over all lanes */
+#define ENGINE_WINDOW 16 /* widest draft window */
 #define ENGINE_CONTEXT 8192
 
 enum { ENGINE_MAIN = 0, ENGINE_MTP = 1, ENGINE_POOLS = 2 };
 
 struct lane {
     bool used;
-    bool over;                     /* nothing more to compute, ever */
-    uint32_t id;                   /* the user's name for it */
-    uint64_t sequence;             /* the same */
+    bool over;         /* nothing more to compute, ever */
+    uint32_t id;       /* the user's name for it */
+    uint64_t sequence; /* the same */
     uint32_t row[ENGINE_POOLS];
-    uint32_t mapped[ENGINE_POOLS]; /* tokens that may be written */
-    uint32_t computed[ENGINE_POOLS]; /* columns whose KV is in pages and canonical */
+    uint32_t mapped[ENGINE_POOLS];    /* tokens that may be written */
+    uint32_t computed[ENGINE_POOLS];  /* columns whose KV is in pages and canonical */
     uint32_t committed[ENGINE_POOLS]; /* for the user: the engine does not read it */
-    uint32_t known;                /* tokens in history */
-    uint32_t end;                  /* known at which the lane is over; the last token is never computed */
-    uint32_t hold_at;              /* no column from here on; 0 = none */
+    uint32_t known;                   /* tokens in history */
+    uint32_t end;                     /* known at which the lane is over; the last token is never computed */
+    uint32_t hold_at;                 /* no column from here on; 0 = none */
     bool speculate;
-    bool bounded;                  /* for the user */
-    uint32_t reported;             /* for the user: tokens of history that were passed on */
+    bool bounded;      /* for the user */
+    uint32_t reported; /* for the user: tokens of history that were passed on */
     uint32_t drafted, accepted;
     uint8_t history[ENGINE_CONTEXT + ENGINE_WINDOW];
 };
@@ -45,7 +45,7 @@ struct lane {
 struct engine {
     struct model *model;
     uint32_t n_pools;
-    uint32_t window;               /* K of the MTP pool, 1..ENGINE_WINDOW: up to K - 1 drafts */
+    uint32_t window; /* K of the MTP pool, 1..ENGINE_WINDOW: up to K - 1 drafts */
     uint32_t max_context;
     PagedKVBatchLayerView main[MODEL_LAYERS], mtp[MODEL_DRAFT_LAYERS];
     struct lane lane[ENGINE_LANES];

@@ -15,8 +15,8 @@ typedef float lanes __attribute__((vector_size(32)));
 
 #define MATMUL_ROWS 4
 
-static inline __attribute__((always_inline)) void panel_rows(const float *x, uint32_t n_in, const float *w, uint32_t n_out,
-                                                             int add, float *y, const uint32_t rows)
+static inline __attribute__((always_inline)) void panel_rows(const float *x, uint32_t n_in, const float *w,
+                                                             uint32_t n_out, int add, float *y, const uint32_t rows)
 {
     lanes sum[MATMUL_ROWS][2];
     memset(sum, 0, sizeof sum);
@@ -42,7 +42,8 @@ static inline __attribute__((always_inline)) void panel_rows(const float *x, uin
     }
 }
 
-MATMUL_CLONES void matmul(const float *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y)
+MATMUL_CLONES void matmul(const float *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t n_out, int add,
+                          float *y)
 {
     for (uint32_t p = 0; p < n_out; p += MATMUL_PANEL) {
         const float *panel = w + (size_t)p * n_in;

@@ -15,8 +15,8 @@
 #define ROTARY_BASE 10000.0
 #define HALF (MODEL_HEAD_DIM / 2)
 
-/* Activations of one step. Columns stand in the order of the segments. Attention may want more columns than there are, since short segments
- * of different lengths share one padded batch. */
+/* Activations of one step. Columns stand in the order of the segments. Attention may want more columns than there are,
+ * since short segments of different lengths share one padded batch. */
 #define PADDED (MODEL_COLUMNS + MODEL_SEGMENTS * MODEL_SHORT)
 
 struct model {
@@ -54,7 +54,8 @@ static int model_rotary(struct model *model)
 int model_new(uint32_t max_context, const char *document, struct model **ret_model, char *err, size_t err_bytes)
 {
     if (max_context == 0 || max_context > 1u << 20) {
-        snprintf(err, err_bytes, "the demo model is made for contexts of 1 to %u tokens, not %u", 1u << 20, max_context);
+        snprintf(err, err_bytes, "the demo model is made for contexts of 1 to %u tokens, not %u", 1u << 20,
+                 max_context);
         return -EINVAL;
     }
     struct model *model = calloc(1, sizeof *model);
@@ -155,13 +156,26 @@ static int group_attend(struct model *model, const struct group *group, const Pa
 {
     int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
     group_pack(model, group, valid, rows);
-    const struct ops_append append = { .view = *view, .k = model->k[0], .v = model->v[0], .positions = model->positions,
-                                       .valid = valid, .table_rows = rows, .w = group->w, .b = group->n };
+    const struct ops_append append = { .view = *view,
+                                       .k = model->k[0],
+                                       .v = model->v[0],
+                                       .positions = model->positions,
+                                       .valid = valid,
+                                       .table_rows = rows,
+                                       .w = group->w,
+                                       .b = group->n };
     if (ops_append_ref(&append, err, err_bytes) != 0)
         return -EINVAL;
-    const struct ops_attention attention = { .view = *view, .q = model->q[0], .out = model->out[0],
-                                             .positions = model->positions, .valid = valid, .table_rows = rows,
-                                             .n_q_heads = MODEL_HEADS, .w = group->w, .b = group->n, .causal = 1,
+    const struct ops_attention attention = { .view = *view,
+                                             .q = model->q[0],
+                                             .out = model->out[0],
+                                             .positions = model->positions,
+                                             .valid = valid,
+                                             .table_rows = rows,
+                                             .n_q_heads = MODEL_HEADS,
+                                             .w = group->w,
+                                             .b = group->n,
+                                             .causal = 1,
                                              .scale = 0.0625f /* 1/sqrt(256) */ };
     if (ops_attention_ref(&attention, err, err_bytes) != 0)
         return -EINVAL;
@@ -170,8 +184,8 @@ static int group_attend(struct model *model, const struct group *group, const Pa
 }
 
 /* Neighbouring short segments share a call; a long one has its own. */
-static int attend(struct model *model, const PagedKVBatchLayerView *view, const struct model_segment *segments, uint32_t n,
-                  char *err, size_t err_bytes)
+static int attend(struct model *model, const PagedKVBatchLayerView *view, const struct model_segment *segments,
+                  uint32_t n, char *err, size_t err_bytes)
 {
     uint32_t column = 0;
     for (uint32_t i = 0; i < n;) {
@@ -244,8 +258,8 @@ static void answer(struct model *model, const struct model_segment *segments, ui
     }
 }
 
-static int check(const struct model *model, const struct model_segment *segments, uint32_t n, uint32_t *ret_columns, char *err,
-                 size_t err_bytes)
+static int check(const struct model *model, const struct model_segment *segments, uint32_t n, uint32_t *ret_columns,
+                 char *err, size_t err_bytes)
 {
     uint32_t columns = 0;
     if (n == 0 || n > MODEL_SEGMENTS) {
@@ -256,7 +270,8 @@ static int check(const struct model *model, const struct model_segment *segments
         const struct model_segment *s = &segments[i];
         if (s->n == 0 || s->n > MODEL_COLUMNS - columns || s->want > s->n || s->first >= model->max_context ||
             s->n > model->max_context - s->first) {
-            snprintf(err, err_bytes, "segment %u: columns %u to %u do not fit a step of %d columns and a context of %u tokens", i,
+            snprintf(err, err_bytes,
+                     "segment %u: columns %u to %u do not fit a step of %d columns and a context of %u tokens", i,
                      s->first, s->first + s->n, MODEL_COLUMNS, model->max_context);
             return -EINVAL;
         }
@@ -275,7 +290,8 @@ int model_step(struct model *model, enum model_part part, const PagedKVBatchLaye
         return r;
     for (uint32_t i = 0; i < n_segments; i++)
         for (uint32_t j = 0; j < segments[i].n; j++, column++)
-            memcpy(model->x[column], model->weights.embedding + (size_t)segments[i].history[segments[i].first + j] * MODEL_HIDDEN,
+            memcpy(model->x[column],
+                   model->weights.embedding + (size_t)segments[i].history[segments[i].first + j] * MODEL_HIDDEN,
                    sizeof model->x[column]);
     uint32_t layers = part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS;
     for (uint32_t l = 0; l < layers; l++) {

@@ -7,8 +7,8 @@
 
 #define SEED UINT64_C(0x6b76642d64656d6f)
 
-/* Gains over the usual 1/sqrt(n_in): keys sharp enough that single tokens matter, attention strong against the residual stream, so that the
- * text depends on what stands in the pages. */
+/* Gains over the usual 1/sqrt(n_in): keys sharp enough that single tokens matter, attention strong against the residual
+ * stream, so that the text depends on what stands in the pages. */
 #define GAIN_QKV 1.6f
 #define GAIN_OUT 2.0f
 #define GAIN_FFN 1.4f

@@ -22,7 +22,7 @@ struct model_weights {
     float *embedding; /* [VOCABULARY][HIDDEN], unit variance */
     float *head;      /* HIDDEN -> VOCABULARY */
     struct model_layer layer[MODEL_LAYERS];
-    float *block;     /* all of it */
+    float *block; /* all of it */
 };
 
 int model_weights_init(struct model_weights *ret_weights); /* 0 or -ENOMEM */

@@ -9,8 +9,8 @@
 #include "text.h"
 
 /* Cuts [offset, offset + bytes) out of a document and puts words before and after it. */
-static int excerpt(const char *path, unsigned offset, unsigned bytes, const char *before, const char *after, uint8_t **ret_text,
-                   uint32_t *ret_n, char *err, size_t err_bytes)
+static int excerpt(const char *path, unsigned offset, unsigned bytes, const char *before, const char *after,
+                   uint8_t **ret_text, uint32_t *ret_n, char *err, size_t err_bytes)
 {
     uint8_t *document = NULL;
     size_t n = 0;
@@ -20,7 +20,8 @@ static int excerpt(const char *path, unsigned offset, unsigned bytes, const char
     size_t head = strlen(before), tail = strlen(after);
     uint8_t *text = bytes <= 65536 ? malloc(head + bytes + tail + 1) : NULL;
     if (offset > n || bytes > n - offset || bytes == 0 || !text) {
-        snprintf(err, err_bytes, "%s has %zu bytes of text: bytes %u to %u of it were asked for", path, n, offset, offset + bytes);
+        snprintf(err, err_bytes, "%s has %zu bytes of text: bytes %u to %u of it were asked for", path, n, offset,
+                 offset + bytes);
         free(document);
         free(text);
         return -ERANGE;
@@ -55,7 +56,9 @@ static int prompts_line(struct prompts *prompts, const char *line, char *err, si
                        &prompts->n_system, err, err_bytes);
     if (sscanf(line, " ask %31s %255s %u %u %u %1s", name, path, &offset, &bytes, &output, rest) != 5 || output == 0 ||
         output > 4096) {
-        snprintf(err, err_bytes, "expected 'system PATH OFFSET BYTES' once or 'ask NAME PATH OFFSET BYTES OUTPUT' with 1 to 4096 tokens");
+        snprintf(
+            err, err_bytes,
+            "expected 'system PATH OFFSET BYTES' once or 'ask NAME PATH OFFSET BYTES OUTPUT' with 1 to 4096 tokens");
         return -EINVAL;
     }
     struct prompts_conversation *c = conversation_of(prompts, name);
@@ -64,7 +67,8 @@ static int prompts_line(struct prompts *prompts, const char *line, char *err, si
         return -E2BIG;
     }
     struct prompts_turn *turn = &c->turn[c->n_turns];
-    int r = excerpt(path, offset, bytes, c->n_turns > 0 ? "\nUser: " : "User: ", "\nAnswer: ", &turn->text, &turn->n, err, err_bytes);
+    int r = excerpt(path, offset, bytes, c->n_turns > 0 ? "\nUser: " : "User: ", "\nAnswer: ", &turn->text, &turn->n,
+                    err, err_bytes);
     if (r == 0) {
         turn->output = output;
         c->n_turns++;

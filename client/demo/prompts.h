@@ -5,7 +5,8 @@
  *     system  PATH OFFSET BYTES                  the prefix that all conversations share
  *     ask     NAME PATH OFFSET BYTES OUTPUT      one turn of the conversation NAME, answered with OUTPUT tokens
  *
- * Offsets and sizes count bytes of the cleaned text (text.h). Turns of a conversation come in the order of the file. '#' begins a comment.
+ * Offsets and sizes count bytes of the cleaned text (text.h). Turns of a conversation come in the order of the file.
+ * '#' begins a comment.
  */
 #ifndef KVD_DEMO_PROMPTS_H
 #define KVD_DEMO_PROMPTS_H

@@ -7,9 +7,9 @@
 #include "scheduler.h"
 
 #define MAP_AHEAD 256
-#define KEEP_TURN 1      /* retention classes: what is released last has the largest */
+#define KEEP_TURN 1 /* retention classes: what is released last has the largest */
 #define KEEP_SYSTEM 100
-#define MAX_FAILURES 8   /* refusals in a row before the scheduler gives up */
+#define MAX_FAILURES 8 /* refusals in a row before the scheduler gives up */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -21,7 +21,8 @@ static const char *name_of(const struct scheduler *s, const struct request *requ
     return s->prompts.conversation[request->id].name;
 }
 
-static int refused(const struct scheduler *s, const struct request *request, const char *what, const struct kvd_error *error)
+static int refused(const struct scheduler *s, const struct request *request, const char *what,
+                   const struct kvd_error *error)
 {
     fprintf(stderr, "demo_scheduler: %s turn %u: %s: %s: %s\n", name_of(s, request), request->turn + 1, what,
             kvd_status_name(error->status), error->message);
@@ -73,7 +74,7 @@ void request_init(struct scheduler *s, struct request *request, uint32_t id)
 
 /* ---- activation -------------------------------------------------------------------------------------- */
 
-/* The source of an activation: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. */
+/* The source: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. */
 static int choose_source(struct scheduler *s, const struct request *request, struct kvd_activation *want)
 {
     struct kvd_hit hits[KVD_MAX_CANDIDATES];
@@ -99,12 +100,14 @@ static int choose_source(struct scheduler *s, const struct request *request, str
         return 0;
     want->from = hits[0].continuation;
     want->frontier = hits[0].usable;
-    want->keep = hits[0].continuation.bits != request->own.bits; /* a prefix of others is forked, the own one moved on */
+    /* A prefix of others is forked, the own one moved on. */
+    want->keep = hits[0].continuation.bits != request->own.bits;
     return 0;
 }
 
 /* Activates, at the cost of victims where kvd is short. *ret_status: KVD_OK, or why not now. */
-static void activate(struct scheduler *s, struct kvd_activation *want, struct kvd_activated *ret_activated, struct kvd_error *error)
+static void activate(struct scheduler *s, struct kvd_activation *want, struct kvd_activated *ret_activated,
+                     struct kvd_error *error)
 {
     for (int attempt = 0; attempt < 4; attempt++) {
         error->status = kvd_activate(s->client, want, ret_activated, error);
@@ -145,8 +148,10 @@ static int not_now(struct scheduler *s, struct request *request, const struct kv
     uint32_t running = 0;
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
         running += s->request[i].state == REQUEST_RUNNING;
-    if (error->status == KVD_RESOURCE_EXHAUSTED && running > 0)
+    if (error->status == KVD_RESOURCE_EXHAUSTED && running > 0) {
+        request->short_at = s->ends + 1;
         return 0; /* one of them will end */
+    }
     request->own.bits = 0;
     request->own_frontier = 0;
     if (++request->failures < MAX_FAILURES && kvd_status_retryable(error->status))
@@ -156,12 +161,22 @@ static int not_now(struct scheduler *s, struct request *request, const struct kv
     return refused(s, request, "activate", error);
 }
 
+static const char *how_of(const struct kvd_activation *want)
+{
+    if (want->from.bits == 0)
+        return "root";
+    return want->keep ? "fork" : "move";
+}
+
 int request_start(struct scheduler *s, struct request *request, struct peer *worker)
 {
-    struct kvd_activation want = { .worker = worker->session, .prompt_tokens = request->known,
+    struct kvd_activation want = { .worker = worker->session,
+                                   .prompt_tokens = request->known,
                                    .max_output_tokens = request->target - request->known };
     struct kvd_activated activated;
     struct kvd_error error = { .status = KVD_OK };
+    if (request->short_at == s->ends + 1)
+        return 0;
     if (choose_source(s, request, &want) != 0)
         return -1;
     bool computes_prefix = s->reuse && want.frontier < s->prompts.n_system;
@@ -172,7 +187,7 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
     activate(s, &want, &activated, &error);
     if (error.status != KVD_OK)
         return not_now(s, request, &error);
-    request->failures = 0;
+    request->failures = request->short_at = 0;
     request->sequence = activated.sequence;
     request->worker = worker;
     request->state = REQUEST_RUNNING;
@@ -184,7 +199,7 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
         s->holder = request;
     worker->load++;
     printf("activate %s %u %u %u %s %u\n", name_of(s, request), request->turn, request->known, want.frontier,
-           want.from.bits == 0 ? "root" : want.keep ? "fork" : "move", worker->pid);
+           how_of(&want), worker->pid);
     (void)start_worker(s, request, &want, &activated); /* a worker that is gone is heard on its socket */
     return 0;
 }
@@ -200,8 +215,8 @@ static int name_pages(struct scheduler *s, struct request *request, uint32_t fro
     kvd_chain *chain = chain_of(request, pages * KVD_PAGE_TOKENS);
     if (!chain)
         return -1;
-    enum kvd_status status =
-        kvd_name_pages(s->client, request->sequence, chain, request->named, pages - request->named, &error);
+    enum kvd_status status = kvd_name_pages(s->client, request->sequence, chain, request->named, pages - request->named,
+                                            &error);
     kvd_chain_free(chain);
     if (status != KVD_OK)
         return refused(s, request, "name pages", &error);
@@ -246,6 +261,7 @@ static void leave_worker(struct scheduler *s, struct request *request)
     request->worker->load--;
     request->worker = NULL;
     request->sequence.bits = 0;
+    s->ends++;
 }
 
 static int finish(struct scheduler *s, struct request *request, const struct wire_message *m)
@@ -262,7 +278,8 @@ static int finish(struct scheduler *s, struct request *request, const struct wir
     s->message.n_tokens = 0;
     (void)wire_send(request->worker->fd, &s->message);
     leave_worker(s, request);
-    printf("end %s %u %u %u %u\n", name_of(s, request), request->turn, request->known - request->prompt, m->drafted, m->accepted);
+    printf("end %s %u %u %u %u\n", name_of(s, request), request->turn, request->known - request->prompt, m->drafted,
+           m->accepted);
     request->own = finished.continuation;
     request->own_frontier = 0; /* found by its name like any other */
     request->turn++;
@@ -305,7 +322,8 @@ int request_hear(struct scheduler *s, struct request *request, const struct wire
         r = name_pages(s, request, m->frontier);
         return r == 0 ? finish(s, request, m) : r;
     case WIRE_FAILED:
-        fprintf(stderr, "demo_scheduler: %s: the worker failed: %.*s\n", name_of(s, request), (int)m->n_tokens, (const char *)m->tokens);
+        fprintf(stderr, "demo_scheduler: %s: the worker failed: %.*s\n", name_of(s, request), (int)m->n_tokens,
+                (const char *)m->tokens);
         return -1;
     default:
         fprintf(stderr, "demo_scheduler: a worker sent message %u, which it never should\n", m->type);
@@ -328,7 +346,8 @@ static uint32_t frontier_of(struct scheduler *s, kvd_continuation continuation)
     static struct kvd_continuation_info infos[KVD_MAX_LIST];
     struct kvd_error error;
     uint32_t cursor = 0, n = 0;
-    while (cursor != KVD_UNCHANGED && kvd_list_continuations(s->client, &cursor, infos, KVD_MAX_LIST, &n, &error) == KVD_OK)
+    while (cursor != KVD_UNCHANGED &&
+           kvd_list_continuations(s->client, &cursor, infos, KVD_MAX_LIST, &n, &error) == KVD_OK)
         for (uint32_t i = 0; i < n; i++)
             if (infos[i].continuation.bits == continuation.bits)
                 return infos[i].frontier;
@@ -337,6 +356,7 @@ static uint32_t frontier_of(struct scheduler *s, kvd_continuation continuation)
 
 void request_adopt(struct scheduler *s, struct request *request, kvd_continuation left)
 {
+    s->ends++;
     request->sequence.bits = 0;
     request->own = left;
     request->own_frontier = left.bits != 0 ? frontier_of(s, left) : 0;

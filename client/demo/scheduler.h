@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The demo's scheduler: knows prompts and tokens, no KV. It asks kvd which prefix of a prompt is there, activates a sequence on a worker from
- * it, names pages as they fill, checkpoints the shared system prefix, and retains a conversation at the end of a turn. When a worker dies it
- * goes on from the continuation that survives. It keeps no transcript: a new scheduler process has the prompt list only.
+ * The demo's scheduler: knows prompts and tokens, no KV. It asks kvd which prefix of a prompt is there, activates a
+ * sequence on a worker from it, names pages as they fill, checkpoints the shared system prefix, and retains a
+ * conversation at the end of a turn. When a worker dies it goes on from the continuation that survives. It keeps no
+ * transcript: a new scheduler process has the prompt list only.
  */
 #ifndef KVD_DEMO_SCHEDULER_H
 #define KVD_DEMO_SCHEDULER_H
@@ -21,7 +22,7 @@ struct peer { /* a worker */
 };
 
 enum request_state {
-    REQUEST_WAITING = 0,  /* for a worker, the shared prefix, or pages */
+    REQUEST_WAITING = 0, /* for a worker, the shared prefix, or pages */
     REQUEST_RUNNING = 1,
     REQUEST_ORPHANED = 2, /* its worker is gone; kvd will say what is left */
     REQUEST_OVER = 3
@@ -34,10 +35,11 @@ struct request { /* a conversation */
     uint32_t named;                 /* leading pages that are named */
     uint32_t hold_at;
     uint32_t failures;
+    uint32_t short_at; /* kvd was short after so many ends, plus 1: worth a try after the next one; 0 = not short */
     kvd_sequence sequence;
     struct peer *worker;
-    kvd_continuation own;           /* nobody else's: may be moved */
-    uint32_t own_frontier;          /* 0 = as kvd_find says */
+    kvd_continuation own;  /* nobody else's: may be moved */
+    uint32_t own_frontier; /* 0 = as kvd_find says */
     uint8_t history[SCHEDULER_CONTEXT];
 };
 
@@ -46,10 +48,11 @@ struct scheduler {
     struct kvd_store_info info;
     struct prompts prompts;
     bool reuse, speculate;
-    struct request *holder;         /* the request that computes it */
+    struct request *holder; /* the request that computes the system prefix, which the others then fork */
+    uint32_t ends;          /* sequences that have ended */
     struct peer peer[SCHEDULER_WORKERS];
     struct request request[PROMPTS_CONVERSATIONS];
-    struct wire_message message;    /* scratch */
+    struct wire_message message; /* scratch */
 };
 
 /* Puts the first turn of a conversation in line. */

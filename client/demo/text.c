@@ -16,8 +16,8 @@
 struct text {
     uint8_t *bytes;
     uint32_t n;
-    uint32_t *next;                       /* [n] earlier place with the same two bytes before it; 0 ends */
-    uint32_t head[65536];                 /* newest place after these two bytes */
+    uint32_t *next;       /* [n] earlier place with the same two bytes before it; 0 ends */
+    uint32_t head[65536]; /* newest place after these two bytes */
     float unigram[TEXT_VOCABULARY];
 };
 
@@ -131,7 +131,8 @@ void text_scores(const struct text *text, const uint8_t *history, size_t n, floa
             counts[text_match(text, i, history, n)][text->bytes[i]]++;
     }
     uint32_t sum[TEXT_VOCABULARY] = { 0 };
-    for (uint32_t k = TEXT_LONGEST; k >= TEXT_SHORTEST; k--) { /* the longest history that was seen: a short one must leave a choice */
+    for (uint32_t k = TEXT_LONGEST; k >= TEXT_SHORTEST;
+         k--) { /* the longest history that was seen: a short one must leave a choice */
         uint32_t distinct = 0;
         for (uint32_t c = 0; c < TEXT_VOCABULARY; c++) {
             sum[c] += counts[k][c];

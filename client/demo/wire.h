@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the demo's scheduler and workers say to each other, beside kvd: messages on a SOCK_SEQPACKET Unix socket of the scheduler's.
+ * What the demo's scheduler and workers say to each other, beside kvd: messages on a SOCK_SEQPACKET Unix socket of the
+ * scheduler's.
  *
  *     worker -> scheduler: HELLO;  TOKENS, COMMITTED, DONE or FAILED of a request
  *     scheduler -> worker: WELCOME;  START, CONTINUE, FINISHED of a request
  *
- * A worker sends TOKENS before it commits them in kvd, so the scheduler always knows the tokens of every committed column, whenever the worker
- * dies. The end of either side is the end of the connection.
+ * A worker sends TOKENS before it commits them in kvd, so the scheduler always knows the tokens of every committed
+ * column, whenever the worker dies. The end of either side is the end of the connection.
  */
 #ifndef KVD_DEMO_WIRE_H
 #define KVD_DEMO_WIRE_H
@@ -31,18 +32,18 @@ enum wire_type {
 
 struct wire_message {
     uint32_t type;
-    uint32_t id;           /* of the request, the scheduler's */
+    uint32_t id; /* of the request, the scheduler's */
     uint64_t session, sequence;
     uint32_t pid;
     uint32_t n_pools;
     uint32_t row[2], mapped[2]; /* a pool: row of the table, tokens that are mapped */
-    uint32_t frontier;     /* START: columns that the pages hold already */
-    uint32_t budget;       /* START: tokens to produce */
-    uint32_t hold_at;      /* START: commit exactly here and wait; 0 = nowhere */
-    uint32_t speculate;    /* START */
+    uint32_t frontier;          /* START: columns that the pages hold already */
+    uint32_t budget;            /* START: tokens to produce */
+    uint32_t hold_at;           /* START: commit exactly here and wait; 0 = nowhere */
+    uint32_t speculate;         /* START */
     uint32_t held, bounded;
     uint32_t drafted, accepted;
-    uint32_t first;        /* ordinal of tokens[0] */
+    uint32_t first; /* ordinal of tokens[0] */
     uint32_t n_tokens;
     uint8_t tokens[WIRE_MAX_TOKENS];
 };
@@ -53,7 +54,7 @@ int wire_connect(const char *path); /* -ECONNREFUSED or -ENOENT: nobody listens 
 /* 0, or -errno: -EPIPE when the other side is gone. */
 int wire_send(int fd, const struct wire_message *message);
 
-/* 1 a message, 0 the end of the connection, -EAGAIN nothing now (only with wait == false), -EPROTO a malformed message. */
+/* 1 a message, 0 the end of the connection, -EAGAIN nothing now (wait == false), -EPROTO a malformed message. */
 int wire_receive(int fd, bool wait, struct wire_message *ret_message);
 
 #endif

@@ -2,8 +2,9 @@
  *
  * A worker of the demo: an engine (engine.h) on the pages of a kvd store, driven by the demo's scheduler.
  *
- * Rounds: plain lanes commit and map ahead in one message for all of them, which is sent before the need and answered while the engine
- * computes on. A speculating lane has one boundary a verify: commit, give back the pages of what was rejected, map the next verify.
+ * Rounds: plain lanes commit and map ahead in one message for all of them, which is sent before the need and answered
+ * while the engine computes on. A speculating lane has one boundary a verify: commit, give back the pages of what was
+ * rejected, map the next verify.
  */
 #ifndef KVD_DEMO_WORKER_H
 #define KVD_DEMO_WORKER_H
@@ -16,11 +17,11 @@ struct worker {
     kvd_client *client;
     kvd_store *store;
     struct engine engine;
-    int scheduler;              /* socket */
+    int scheduler; /* socket */
     kvd_session_id scheduler_session;
-    bool scheduler_lost;        /* kvd says so */
-    uint32_t round_tokens;      /* columns between two commits of a lane */
-    bool in_flight;             /* one Round at most */
+    bool scheduler_lost;   /* kvd says so */
+    uint32_t round_tokens; /* columns between two commits of a lane */
+    bool in_flight;        /* one Round at most */
     kvd_ticket ticket;
     uint32_t n_flight;
     uint32_t flight[ENGINE_LANES];          /* lanes of the items */
@@ -33,8 +34,8 @@ struct worker {
 void worker_say(struct worker *worker, uint32_t type, const struct lane *lane);
 void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why);
 
-/* The boundary after a step: starts a Round where one is due, takes the answer of the one in flight if it is there (wait: waits for it).
- * 0, or -EIO when kvd is gone (printed). */
+/* The boundary after a step: starts a Round where one is due, takes the answer of the one in flight if it is there
+ * (wait: waits for it). 0, or -EIO when kvd is gone (printed). */
 int worker_rounds(struct worker *worker, bool wait);
 /* Waits for the Round in flight and forgets its answer. */
 void worker_rounds_drop(struct worker *worker);

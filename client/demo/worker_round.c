@@ -21,7 +21,8 @@ static uint32_t lane_committed(const struct worker *worker, const struct lane *l
 
 static uint32_t lane_mapped(const struct worker *worker, const struct lane *lane)
 {
-    return worker->engine.n_pools > 1 ? least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP]) : lane->mapped[ENGINE_MAIN];
+    return worker->engine.n_pools > 1 ? least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP])
+                                      : lane->mapped[ENGINE_MAIN];
 }
 
 static bool lane_verifies(const struct lane *lane)
@@ -34,7 +35,8 @@ static bool lane_wants_pages(const struct worker *worker, const struct lane *lan
     uint32_t mapped = lane_mapped(worker, lane), frontier = lane->computed[ENGINE_MAIN];
     if (lane->over || mapped >= lane->end - 1)
         return false;
-    return lane_verifies(lane) ? mapped < frontier + engine_drafts(&worker->engine, lane) + 1 : mapped - frontier < MAP_LOW;
+    return lane_verifies(lane) ? mapped < frontier + engine_drafts(&worker->engine, lane) + 1
+                               : mapped - frontier < MAP_LOW;
 }
 
 static bool lane_due(const struct worker *worker, const struct lane *lane)
@@ -113,7 +115,8 @@ static int round_start(struct worker *worker)
     bool due = false;
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
         const struct lane *lane = &worker->engine.lane[i];
-        if (!lane->used || (lane->computed[ENGINE_MAIN] == lane_committed(worker, lane) && !lane_wants_pages(worker, lane)))
+        if (!lane->used ||
+            (lane->computed[ENGINE_MAIN] == lane_committed(worker, lane) && !lane_wants_pages(worker, lane)))
             continue;
         due |= lane_due(worker, lane);
         worker->flight[n] = i;

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include "kvd.h"
 #include "kvt.h"
 #include "scripted.h"
+#include "transport.h"
 
 static kvd_client *connect_to(struct script *s, uint32_t timeout_ms) {
     struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_SCHEDULER, .name = "test",
@@ -680,6 +682,40 @@ static void transport_threads_block_signals(void) {
     script_stop(s);
 }
 
+/* ---- the transport alone ------------------------------------------------------------------------------------------- */
+
+static atomic_int transport_lost;
+static void ignore_frame(void *user, const struct frame_head *head, const uint8_t *body) { (void)user, (void)head, (void)body; }
+static void note_lost(void *user, const char *why) {
+    (void)user, (void)why;
+    atomic_fetch_add(&transport_lost, 1);
+}
+
+/* A send on a connection that the peer closed ends at once, also without a deadline; loss is told once. */
+static void transport_send_after_the_end(void) {
+    struct transport_sink sink = { NULL, ignore_frame, note_lost };
+    uint8_t frame[FRAME_HEADER];
+    char err[256] = "";
+    size_t sent = 99;
+    frame_head_write(frame, FRAME_STATS, 0, 1, 0);
+    for (int i = 0; i < 200; i++) {
+        struct script *s = script_start(NULL, NULL);
+        struct transport *t = NULL;
+        atomic_store(&transport_lost, 0);
+        KVT_OK(transport_open(script_path(s), &sink, transport_now() + 5000000000u, &t, err, sizeof err));
+        KVT_NEED(t);
+        script_stop(s);
+        int rc = 0; /* the first ones may still go into the socket */
+        for (int n = 0; n < 1000000 && rc == 0; n++) rc = transport_send(t, frame, sizeof frame, TRANSPORT_NEVER, &sent);
+        KVT_EQ_I(rc, TRANSPORT_E_LOST);
+        KVT_EQ(sent, 0);
+        while (!atomic_load(&transport_lost)) sched_yield();
+        KVT_EQ_I(transport_send(t, frame, sizeof frame, TRANSPORT_NEVER, &sent), TRANSPORT_E_LOST);
+        transport_close(t);
+        KVT_EQ_I(atomic_load(&transport_lost), 1);
+    }
+}
+
 static void status_names(void) {
     KVT_EQ_STR(kvd_status_name(KVD_RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
     KVT_EQ_STR(kvd_status_name((enum kvd_status)99), "?");
@@ -712,6 +748,7 @@ int main(int argc, char **argv) {
         KVT_CASE(srv_1_threads_with_lost_answers_and_deadlines),
         KVT_CASE(events_come_in_order_and_drops_are_counted),
         KVT_CASE(srv_6_fork_is_refused),
+        KVT_CASE(transport_send_after_the_end),
         KVT_CASE(status_names),
         { 0 },
     };
