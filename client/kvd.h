@@ -19,8 +19,15 @@
  * - Calls return enum kvd_status and, unless KVD_OK, fill *error (may be NULL) with a sentence: what was asked, what there was, what to change.
  *   After a refusal nothing has changed. Outputs are written only on KVD_OK.
  * - A client may be used by several threads; calls are pipelined on one connection. Each call blocks the caller until its answer or its
- *   deadline (kvd_client_set_timeout; default 5 s), never longer. After KVD_DEADLINE_EXCEEDED or a lost connection the outcome of a mutating call is
- *   unknown; kvd_client_reconnect resumes the session and answers the pending sequence number's outcome once: see kvd_round_start.
+ *   deadline (kvd_client_set_timeout; default 5 s), never longer.
+ * - No changing call runs twice. Where the connection breaks while a call waits, the library resumes the session and sends the call again under its number, once, within
+ *   the deadline: kvd answers a number that it has executed with its first answer. If kvd is another instance by then (epoch), or no longer knows the session,
+ *   the call and all later ones answer KVD_ABORTED: connect and attach anew.
+ * - After KVD_DEADLINE_EXCEEDED, or KVD_UNAVAILABLE for a broken connection, the outcome is unknown. To learn it: where the connection is lost kvd_client_reconnect, then
+ *   the same call with equal arguments, next. It takes up the unanswered request and returns its first answer; if it never ran, it runs now. This holds for kvd_activate, kvd_round(_start),
+ *   kvd_checkpoint, kvd_finish, kvd_release, kvd_open_group and kvd_close_group, for the last 64 changing requests of the client, and for a round or checkpoint until another call
+ *   about one of its sequences is sent. The other calls set something and may simply be made again.
+ * - On a connection that is known to be lost calls answer KVD_UNAVAILABLE at once and send nothing, until kvd_client_reconnect.
  * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION there, kvd_disconnect only frees memory.
  * - Nothing returned by the library needs to be freed unless said. No nng, protobuf or CUDA type appears here.
  * - Engines should block their signals before the first call: the transport starts threads.
@@ -69,8 +76,9 @@ struct kvd_connect_options {
 };
 KVD_API enum kvd_status kvd_connect(const struct kvd_connect_options *options, kvd_client **ret_client,
                                     struct kvd_error *error);
-/* New connection, same session (same process only): after a lost connection. KVD_ABORTED: the daemon is another instance (epoch changed) or the session
- * was fenced: connect anew. */
+/* New connection, same session (same process only): after a lost connection; nothing happens while one stands. Open requests and tickets go on, events are
+ * subscribed to again (what happened meanwhile is not told). KVD_ABORTED: the daemon is another instance (epoch changed) or the session was
+ * fenced: connect anew. */
 KVD_API enum kvd_status kvd_client_reconnect(kvd_client *client, struct kvd_error *error);
 /* Ends the session in order (its sequences end as if it had died, at once) and frees. NULL is fine. */
 KVD_API void kvd_disconnect(kvd_client *client);
@@ -107,7 +115,8 @@ struct kvd_hit {
     uint32_t restore_pages;     /* cost: pages to bring back from the host tier first */
 };
 /* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be computed). chain must hold
- * exactly these tokens. The tails of candidates are compared here, so that a hit is exact to the token. */
+ * exactly these tokens. The tails of candidates are compared here, so that a hit is exact to the token. A
+ * message holds the names of KVD_MAX_DIGESTS pages: matches are found up to 65536 tokens deep, and usable ends there. */
 KVD_API enum kvd_status kvd_find(kvd_client *client, const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
                                  struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd_activation *want, struct kvd_plan *ret_plan,
@@ -141,7 +150,8 @@ KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activa
 KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                   struct kvd_round_result *ret_results, struct kvd_error *error);
 /* The same off the critical path: start sends and returns; poll answers KVD_UNAVAILABLE while there is no answer, without blocking; wait blocks up to the
- * timeout. A ticket ends with the first other answer. */
+ * timeout. A ticket ends with the first other answer; so does one whose deadline, counted from its start, has passed when it is polled. Poll never connects: after a
+ * lost connection kvd_client_reconnect or kvd_round_wait sends the round again. */
 typedef struct kvd_ticket { uint64_t id; } kvd_ticket;
 KVD_API enum kvd_status kvd_round_start(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                         kvd_ticket *ret_ticket, struct kvd_error *error);
