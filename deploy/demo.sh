@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds kvd and shows it: a scheduler and two workers generate text over KV pages that a kvd daemon owns; one worker, then the scheduler, then
-# all of them are killed and started again, while kvd goes on; every token is compared with an undisturbed run.
+# Builds kvd and shows it: a scheduler and two workers generate text over KV pages that a kvd daemon owns; one worker,
+# then the scheduler, then all of them are killed and started again, while kvd goes on; every token is compared with an
+# undisturbed run.
 set -eu
 
 usage() {
@@ -71,8 +72,13 @@ step() {
 sh "$root/deploy/setup.sh" || exit 2
 dir=$(mktemp -d "${TMPDIR:-/tmp}/kvd-demo.XXXXXX")
 echo "Building in $build"
-if ! { [ -f "$build/build.ninja" ] || step cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$dir/build.log" 2>&1; } ||
-    ! step cmake --build "$build" --target kvd kvdctl demo_run demo_worker demo_scheduler >>"$dir/build.log" 2>&1; then
+compile() {
+    if [ ! -f "$build/build.ninja" ]; then
+        step cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
+    fi
+    step cmake --build "$build" --target kvd kvdctl demo_run demo_worker demo_scheduler || return 1
+}
+if ! compile >"$dir/build.log" 2>&1; then
     tail -n 30 "$dir/build.log" >&2
     echo "demo.sh: the build failed" >&2
     exit 2
@@ -120,8 +126,9 @@ for row in $profiles; do
     fi
     code=0
     # shellcheck disable=SC2086 # an option or none
-    step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" --socket "$dir/$row/kvd.sock" \
-        --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" --results "$dir/results" $option || code=$?
+    step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" \
+        --socket "$dir/$row/kvd.sock" --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" \
+        --results "$dir/results" $option || code=$?
     if [ "$code" -ne 0 ] && [ "$code" -ne 4 ]; then
         for log in "$dir/$row"/*.log; do
             [ -s "$log" ] && { echo "--- the end of ${log##*/}"; tail -n 5 "$log"; } >&2
@@ -135,13 +142,14 @@ done
 echo
 awk -F'|' '
     BEGIN { form = "%-13s %8s %14s %14s %18s %20s %19s %12s\n"
-            printf form, "profile", "prompts", "prompt tokens", "tokens reused", "tokens recomputed", "shared prefix again",
-                   "answers said again", "token-exact" }
+            printf form, "profile", "prompts", "prompt tokens", "tokens reused", "tokens recomputed",
+                   "shared prefix again", "answers said again", "token-exact" }
     { printf form, $1, $2, $3, $4, $5, $6, $7, $8 }' "$dir/results"
 cat <<EOF
 
-Each row: the prompts of all schedulers together, over one kvd that was never restarted. Recomputed are prompt tokens that had been computed
-before and were lost with a process or stand after the last named page; said again are tokens of answers that a new scheduler, which knows
-no transcript, had generated again. Token-exact compares every token with a run that reuses nothing and is not disturbed.
+Each row: the prompts of all schedulers together, over one kvd that was never restarted. Recomputed are prompt tokens
+that had been computed before and were lost with a process, or stand after the last named page. Said again are answer
+tokens that a new scheduler, which knows no transcript, had generated again. Token-exact compares every token with a
+run that reuses nothing and is not disturbed.
 EOF
 exit "$worst"

@@ -18,8 +18,8 @@ static void shuffle(int32_t *ids, uint32_t n, uint64_t *seed)
     }
 }
 
-void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct engine *engine, uint32_t n_pools, uint32_t window,
-                     uint64_t seed)
+void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct engine *engine, uint32_t n_pools,
+                     uint32_t window, uint64_t seed)
 {
     char err[256] = "";
     memset(pages, 0, sizeof *pages);
@@ -29,9 +29,13 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
     memset(engine->lane, 0, sizeof engine->lane);
     for (uint32_t p = 0; p < n_pools; p++) {
         uint32_t layers = p == ENGINE_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS;
-        pages->spec[p] = (struct geom_pool_spec){ .storage = storage, .order = GEOM_PAGE_MAJOR, .arrangement = GEOM_RECORD,
-                                                  .n_layers = layers, .n_kv_heads = MODEL_KV_HEADS,
-                                                  .head_dim = MODEL_HEAD_DIM, .n_ranks = 1 };
+        pages->spec[p] = (struct geom_pool_spec){ .storage = storage,
+                                                  .order = GEOM_PAGE_MAJOR,
+                                                  .arrangement = GEOM_RECORD,
+                                                  .n_layers = layers,
+                                                  .n_kv_heads = MODEL_KV_HEADS,
+                                                  .head_dim = MODEL_HEAD_DIM,
+                                                  .n_ranks = 1 };
         pages->bytes[p] = geom_region_bytes(&pages->spec[p], DEMO_PAGES_PAGES);
         pages->region[p] = aligned_alloc(4096, (pages->bytes[p] + 4095) / 4096 * 4096);
         KVT_NEED(pages->region[p] != NULL);
@@ -66,8 +70,8 @@ void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane
     }
 }
 
-uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer, uint32_t position,
-                       uint32_t head, bool value)
+uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer,
+                       uint32_t position, uint32_t head, bool value)
 {
     const kvd_plane_view *plane = value ? &engine->main[layer].v : &engine->main[layer].k;
     uint64_t page = (uint64_t)pages->table[ENGINE_MAIN][row][position / KVD_PAGE_TOKENS];

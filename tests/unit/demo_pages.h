@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages for the demo's engine without a kvd: regions and block tables in this process, in the geometry of a real store, with page ids
- * dealt in a random order.
+ * Pages for the demo's engine without a kvd: regions and block tables in this process, in the geometry of a real store,
+ * with page ids dealt in a random order.
  */
 #ifndef DEMO_PAGES_H
 #define DEMO_PAGES_H
@@ -22,13 +22,13 @@ struct demo_pages {
 };
 
 /* Fresh pages for an engine (n_pools 1 or 2, K = window): sets its views. All entries are -1; bytes are noise. */
-void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct engine *engine, uint32_t n_pools, uint32_t window,
-                     uint64_t seed);
+void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct engine *engine, uint32_t n_pools,
+                     uint32_t window, uint64_t seed);
 void demo_pages_free(struct demo_pages *pages);
 /* Maps the first n_tokens of a row in both pools, unmaps the rest, and says so to the lane. */
 void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens);
 /* Address of element 0 of a row of K or V. */
-uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer, uint32_t position,
-                       uint32_t head, bool value);
+uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer,
+                       uint32_t position, uint32_t head, bool value);
 
 #endif

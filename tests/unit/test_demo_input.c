@@ -30,7 +30,9 @@ static void a_prompt_list_gives_turns_in_order(void)
 {
     char err[512] = "";
     struct prompts p;
-    KVT_OK(load("# list\nsystem " DOC " 0 100\nask a " DOC " 10 20 5\n\nask b " DOC " 0 30 6 # b\nask a " DOC " 40 8 7\n", &p, err));
+    KVT_OK(load("# list\nsystem " DOC " 0 100\nask a " DOC " 10 20 5\n\nask b " DOC " 0 30 6 # b\nask a " DOC
+                " 40 8 7\n",
+                &p, err));
     KVT_EQ(p.n_conversations, 2);
     KVT_EQ_STR(p.conversation[0].name, "a");
     KVT_EQ(p.conversation[0].n_turns, 2);
@@ -43,7 +45,9 @@ static void a_prompt_list_gives_turns_in_order(void)
 
 static void a_bad_prompt_list_is_refused_with_its_line(void)
 {
-    static const struct { const char *text, *says; } bad[] = {
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
         { "system " DOC " 0 100\nask a " DOC " 0 10\n", ":2: expected" },
         { "system " DOC " 0 100\nask a " DOC " 0 10 0\n", ":2: expected" },
         { "system " DOC " 0 100\nsystem " DOC " 0 100\n", ":2: expected" },

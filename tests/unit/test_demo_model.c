@@ -38,7 +38,8 @@ static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, u
     demo_pages_init(&pages, storage, &engine, n_pools, window, seed);
 }
 
-static struct lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t n_prompt, uint32_t output, bool speculate)
+static struct lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t n_prompt, uint32_t output,
+                              bool speculate)
 {
     struct lane *lane = &engine.lane[i];
     memset(lane, 0, sizeof *lane);
@@ -91,7 +92,8 @@ static void text_is_printable_and_depends_on_the_prompt(void)
     demo_pages_free(&pages);
 }
 
-/* INV-15, VIEW-4: neither page ids, nor what stood in the pages before, nor batches, nor chunks change a token, in any profile. */
+/* INV-15, VIEW-4: neither page ids, nor what stood in the pages before, nor batches, nor chunks change a token, in any
+ * profile. */
 static void text_is_exact_in_any_batch_chunk_and_page_order(void)
 {
     for (uint32_t storage = REPEAT(KVD_STORAGE_K8V4, 0); storage < KVD_N_STORAGE; storage++) {
@@ -175,7 +177,9 @@ static void one_byte_of_kv_changes_what_is_said(void)
         lane->hold_at = PROMPT - 1;
         run_all();
         uint8_t next = 0;
-        struct model_segment s = { .first = PROMPT - 1, .n = 1, .want = 1, .history = lane->history, .next = &next, .logits = before };
+        struct model_segment s = {
+            .first = PROMPT - 1, .n = 1, .want = 1, .history = lane->history, .next = &next, .logits = before
+        };
         KVT_OK(model_step(engine.model, MODEL_MAIN, engine.main, &s, 1, err, sizeof err));
         KVT_EQ(next, want[0]);
         uint8_t *row = demo_pages_at(&pages, &engine, 0, kvt_below(&seed, MODEL_LAYERS), kvt_below(&seed, PROMPT - 1),
@@ -194,7 +198,8 @@ static void one_byte_of_kv_changes_what_is_said(void)
     demo_pages_free(&pages);
 }
 
-/* Keys carry their rotation, so that swapped pages would still be the same set; a page in the place of another is not. */
+/* Keys carry their rotation, so that swapped pages would still be the same set; a page in the place of another is not.
+ */
 static void another_page_in_the_table_changes_the_text(void)
 {
     uint8_t want[OUTPUT];

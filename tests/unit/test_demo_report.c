@@ -10,9 +10,16 @@
 
 static uint8_t words[8];
 static struct prompts prompts = { /* system 100; a: 20 + 4, then 10 + 2; b: 30 + 4 */
-    .system = words, .n_system = 100, .n_conversations = 2,
-    .conversation = { { .name = "a", .n_turns = 2, .turn = { { .text = words, .n = 20, .output = 4 }, { .text = words, .n = 10, .output = 2 } } },
-                      { .name = "b", .n_turns = 1, .turn = { { .text = words, .n = 30, .output = 4 } } } }
+                                  .system = words,
+                                  .n_system = 100,
+                                  .n_conversations = 2,
+                                  .conversation = { { .name = "a",
+                                                      .n_turns = 2,
+                                                      .turn = { { .text = words, .n = 20, .output = 4 },
+                                                                { .text = words, .n = 10, .output = 2 } } },
+                                                    { .name = "b",
+                                                      .n_turns = 1,
+                                                      .turn = { { .text = words, .n = 30, .output = 4 } } } }
 };
 static struct report report;
 
@@ -106,8 +113,15 @@ static void what_is_computed_twice_is_counted(void)
 
 static void a_strange_line_is_refused(void)
 {
-    static const char *const bad[] = { "", "tokens", "tokens a 0 7 0 616", "tokens z 0 7 0 61", "tokens b 1 7 0 61", "tokens a 0 7 0 zz",
-                                       "tokens a 0 7 4096 61", "activate a 0 120 0 root", "end a 9 4 0 0" };
+    static const char *const bad[] = { "",
+                                       "tokens",
+                                       "tokens a 0 7 0 616",
+                                       "tokens z 0 7 0 61",
+                                       "tokens b 1 7 0 61",
+                                       "tokens a 0 7 0 zz",
+                                       "tokens a 0 7 4096 61",
+                                       "activate a 0 120 0 root",
+                                       "end a 9 4 0 0" };
     hear_reference();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct report_line line;
@@ -119,7 +133,9 @@ static void a_strange_line_is_refused(void)
 int main(int argc, char **argv)
 {
     static const struct kvt_case cases[] = { KVT_CASE(an_undisturbed_run_is_exact_and_repeats_nothing),
-                                             KVT_CASE(one_wrong_token_is_not_exact), KVT_CASE(what_is_computed_twice_is_counted),
-                                             KVT_CASE(a_strange_line_is_refused), { 0 } };
+                                             KVT_CASE(one_wrong_token_is_not_exact),
+                                             KVT_CASE(what_is_computed_twice_is_counted),
+                                             KVT_CASE(a_strange_line_is_refused),
+                                             { 0 } };
     return kvt_main("demo_report", cases, argc, argv);
 }
