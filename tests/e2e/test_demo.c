@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The demo as a scene: real processes, real SIGKILL, every token compared (CONT-2, CONT-3, SRV-5, SPEC-1..3). A smaller
+ * prompt list than that of deploy/demo.sh.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kvd.h"
+#include "kvt.h"
+
+#define LICENSES "/usr/share/common-licenses/"
+
+struct scene {
+    char dir[64], socket[96];
+};
+struct row {
+    unsigned prompts;
+    unsigned long long prompt_tokens, reused, recomputed, prefix_again, said_again;
+    char exact[8];
+};
+
+static bool write_file(const char *dir, const char *name, const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "we");
+    return file && fputs(text, file) >= 0 && fclose(file) == 0;
+}
+
+/* A store for the demo's model; capacity in tokens, more for [model] and [backend]. */
+static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile, const char *backend)
+{
+    char config[1024];
+    strcpy(scene->dir, "/tmp/kvd-demo-test-XXXXXX");
+    if (!mkdtemp(scene->dir))
+        return false;
+    snprintf(scene->socket, sizeof scene->socket, "%s/kvd.sock", scene->dir);
+    snprintf(config, sizeof config,
+             "[kvd]\nsocket = %s\nstore = demo-test\n[devices]\ndevice.0 = host:0\nmemory = 128MiB\n"
+             "[model]\nlayers = 4\nkv_heads = 2\nhead_dim = %u\nprofile = %s\nmax_context = 768\nmax_concurrency = 4\n"
+             "[backend]\nkind = %s\ndraft_window = 4\n[capacity]\ntokens = %u\n",
+             scene->socket, head_dim, profile, backend, tokens);
+    return write_file(scene->dir, "kvd.conf", config) &&
+           write_file(scene->dir, "prompts",
+                      "system " LICENSES "Apache-2.0 0 250\n"
+                      "ask a " LICENSES "GPL-2 600 90 64\nask b " LICENSES "Artistic 500 70 64\n"
+                      "ask a " LICENSES "GPL-2 4000 60 32\nask b " LICENSES "Artistic 2500 50 32\n");
+}
+
+static FILE *scene_start(const struct scene *scene, const char *option)
+{
+    char command[1024];
+    snprintf(command, sizeof command,
+             "exec '%s' --kvd '%s' --config %s/kvd.conf --socket %s --prompts %s/prompts --dir %s --results %s/results "
+             "--label test %s 2>&1",
+             DEMO_RUN, KVD_BINARY, scene->dir, scene->socket, scene->dir, scene->dir, scene->dir, option);
+    return popen(command, "r");
+}
+
+/* Passes the demo's words on, and returns its exit code. */
+static int scene_end(FILE *demo)
+{
+    char line[1024];
+    while (fgets(line, sizeof line, demo))
+        printf("    %s", line);
+    int status = pclose(demo);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool scene_row(const struct scene *scene, struct row *ret_row)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/results", scene->dir);
+    FILE *file = fopen(path, "re");
+    int n = file ? fscanf(file, "test|%u|%llu|%llu|%llu|%llu|%llu|%7s", &ret_row->prompts, &ret_row->prompt_tokens,
+                          &ret_row->reused, &ret_row->recomputed, &ret_row->prefix_again, &ret_row->said_again,
+                          ret_row->exact)
+                 : 0;
+    if (file)
+        fclose(file);
+    return n == 7;
+}
+
+static void scene_close(const struct scene *scene)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf -- '%s'", scene->dir);
+    KVT_OK(system(command));
+}
+
+static void run_and_expect_exact(unsigned tokens, const char *profile, const char *backend, const char *option)
+{
+    struct scene scene;
+    struct row row;
+    KVT_NEED(scene_open(&scene, tokens, 256, profile, backend));
+    FILE *demo = scene_start(&scene, option);
+    KVT_NEED(demo != NULL);
+    KVT_EQ_I(scene_end(demo), 0);
+    if (KVT_TRUE(scene_row(&scene, &row))) {
+        KVT_EQ_STR(row.exact, "yes");
+        KVT_EQ(row.prefix_again, 0);
+        KVT_TRUE(row.reused > 0 && row.reused < row.prompt_tokens);
+        KVT_TRUE(row.prompts >= 8); /* two conversations of two turns, and what the kills cost */
+        KVT_TRUE(row.said_again > 0);
+    }
+    scene_close(&scene);
+}
+
+/* CONT-3, SRV-5: the tokens are the same whatever is killed. */
+static void kills_do_not_change_a_token(void)
+{
+    run_and_expect_exact(2048, "bf16", "off", "");
+}
+
+/* ACT-8: the same while there is room for little more than one conversation, so that victims go and requests wait. */
+static void shortage_does_not_change_a_token(void)
+{
+    run_and_expect_exact(832, "k8v4", "off", "");
+}
+
+/* SPEC-1..3, FIN-2: the same with drafts in a second pool. */
+static void drafts_do_not_change_a_token(void)
+{
+    run_and_expect_exact(2048, "fp8", "mtp", "--speculate");
+}
+
+static void overwrite_pool(const struct scene *scene)
+{
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = scene->socket, .role = KVD_ROLE_WORKER, .name = "vandal"
+    };
+    static struct kvd_store_info info;
+    struct kvd_error error = { .status = KVD_OK };
+    kvd_client *client = NULL;
+    KVT_NEED(kvd_connect(&options, &client, &error) == KVD_OK);
+    KVT_EQ(kvd_describe(client, &info, &error), KVD_OK);
+    int fd = shm_open(info.pool[0].planes[0].shm_name, O_RDWR | O_CLOEXEC, 0);
+    struct stat stat;
+    KVT_NEED(fd >= 0 && fstat(fd, &stat) == 0);
+    uint8_t *bytes = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    KVT_NEED(bytes != MAP_FAILED);
+    for (off_t i = 1; i < stat.st_size; i += 2)
+        bytes[i] ^= 0x80; /* every sign */
+    munmap(bytes, (size_t)stat.st_size);
+    close(fd);
+    kvd_disconnect(client);
+}
+
+/* The verdict can be no: tokens come from the pages, and other bytes in them give other tokens. */
+static void damaged_pages_change_tokens(void)
+{
+    struct scene scene;
+    struct row row;
+    char line[1024];
+    bool damaged = false;
+    KVT_NEED(scene_open(&scene, 2048, 256, "bf16", "off"));
+    FILE *demo = scene_start(&scene, "");
+    KVT_NEED(demo != NULL);
+    while (!damaged && fgets(line, sizeof line, demo)) {
+        printf("    %s", line);
+        damaged = strstr(line, "is a checkpoint") != NULL;
+    }
+    KVT_TRUE(damaged);
+    overwrite_pool(&scene);
+    KVT_EQ_I(scene_end(demo), 4);
+    if (KVT_TRUE(scene_row(&scene, &row)))
+        KVT_EQ_STR(row.exact, "NO");
+    scene_close(&scene);
+}
+
+/* SRV-4: a store of another geometry is refused by the worker, with the reason, before anything runs. */
+static void a_store_of_another_model_is_refused(void)
+{
+    struct scene scene;
+    KVT_NEED(scene_open(&scene, 2048, 128, "bf16", "off"));
+    FILE *demo = scene_start(&scene, "");
+    KVT_NEED(demo != NULL);
+    KVT_EQ_I(scene_end(demo), 2);
+    scene_close(&scene);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kvt_case cases[] = { KVT_CASE(kills_do_not_change_a_token),
+                                             KVT_CASE(shortage_does_not_change_a_token),
+                                             KVT_CASE(drafts_do_not_change_a_token),
+                                             KVT_CASE(damaged_pages_change_tokens),
+                                             KVT_CASE(a_store_of_another_model_is_refused),
+                                             { 0 } };
+    return kvt_main("e2e_demo", cases, argc, argv);
+}
