@@ -40,14 +40,15 @@ static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) 
     FILE *f = fopen(d->config, "w");
     if (!f) return false;
     fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\n", d->socket);
-    for (uint32_t r = 0; r < or(s->ranks, 1); r++) fprintf(f, "device.%u = host:%u\n", r, r);
+    for (uint32_t r = 0; r < or(s->ranks, 1); r++) fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
     fprintf(f, "memory = 1GiB\n\n[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\n", or(s->layers, 2),
             or(s->kv_heads, 2), or(s->head_dim, 64), s->profile ? s->profile : "bf16");
     fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or(s->max_context, 4096),
             or(s->max_concurrency, 8), s->backend ? s->backend : "off");
     if (s->draft_window) fprintf(f, "draft_window = %u\n", s->draft_window);
-    fprintf(f, "\n[capacity]\ntokens = %u\n\n[lease]\ngrowth = %s\nmap_ahead = %u\n", or(s->capacity_tokens, 16384),
-            s->lease_growth ? "yes" : "no", s->map_ahead);
+    if (s->capacity_tokens == E2E_AUTO) fprintf(f, "\n[capacity]\ntokens = auto\n");
+    else fprintf(f, "\n[capacity]\ntokens = %u\n", or(s->capacity_tokens, 16384));
+    fprintf(f, "\n[lease]\ngrowth = %s\nmap_ahead = %u\n", s->lease_growth ? "yes" : "no", s->map_ahead);
     if (s->lease_window) fprintf(f, "window = %u\n", s->lease_window);
     if (s->more) fprintf(f, "\n%s\n", s->more);
     return fclose(f) == 0;

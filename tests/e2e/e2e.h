@@ -25,7 +25,9 @@ struct e2e_daemon {
 };
 
 /* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
+#define E2E_AUTO UINT32_MAX /* capacity_tokens: what the device allows */
 struct e2e_setup {
+    const char *device;          /* "host" or "cuda": ranks are :0, :1, ... */
     const char *profile;         /* "bf16" */
     uint32_t layers, kv_heads, head_dim;
     uint32_t max_context, max_concurrency, capacity_tokens;
