@@ -120,6 +120,8 @@ static void srv_5_killed_at_any_moment(void) {
     close_stage();
 }
 
+static bool fds_back_to(void *wanted) { return e2e_fd_count(daemon_.pid) <= *(unsigned *)wanted; }
+
 /* 200 kill/attach cycles leave fds, bytes, rows and RSS where they were. SRV-5, POOL-6. */
 static void srv_5_two_hundred_cycles(void) {
     if (!open_stage(NULL)) return;
@@ -145,7 +147,7 @@ static void srv_5_two_hundred_cycles(void) {
     KVT_TRUE(e2e_same_resources(&before, &after));
     KVT_EQ(after.sessions, before.sessions);
     KVT_EQ(e2e_shm_count(&daemon_), objects);
-    KVT_EQ(e2e_fd_count(daemon_.pid), fds);
+    KVT_TRUE(e2e_until(fds_back_to, &fds, 5, NULL));
     uint64_t now = e2e_rss_bytes(daemon_.pid);
     printf("  rss %.1f MiB, then %.1f MiB\n", (double)rss / 1048576, (double)now / 1048576);
     KVT_TRUE(E2E_SLOW > 1 || now < rss + (1 << 20));
@@ -171,7 +173,7 @@ static void srv_6_stopped_client_is_fenced(void) {
     KVT_FALSE(kvd_finish(scheduler, &how, &finished, NULL) == KVD_OK); /* not even its scheduler: the pages may still be written */
     kill(worker.pid, SIGCONT);
     struct kvd_round_result r = scene_round(&worker, a.sequence, KVD_UNCHANGED, 300);
-    KVT_EQ(r.status, KVD_UNAUTHENTICATED);
+    KVT_EQ(r.status, KVD_ABORTED);
     KVT_HAS(r.message, "fence");
     KVT_EQ(scene_stats(scheduler).sequences, 2);
     puppet_kill(&worker);
