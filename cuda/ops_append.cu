@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Append on the GPU: encodes new K and V rows into their pages, byte for byte as ops_append_ref() does (GEOM-9). One warp a
- * (column, head) for the quantized profiles, 8 elements a lane; one thread per 16 bytes for BF16. K and V are loaded before
- * the page is looked up, so that the two latencies overlap.
+ * Append on the GPU: encodes new K and V rows into their pages, byte for byte as ops_append_ref() does (GEOM-9). A warp takes
+ * one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked up, so that the
+ * two latencies overlap, and the page is looked up once for all heads.
  */
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -23,41 +23,75 @@ struct params {
     uint32_t n_logical, n_rows, n_pages, heads, head_dim, w, b;
 };
 
-/* Where a column of a head goes: page and offset. False: past valid, or not mapped. */
+/* Where a column goes: page and offset. False: past valid, or not mapped. */
 struct place {
-    uint32_t page, offset, head;
+    uint32_t page, offset;
 };
 
-__device__ __forceinline__ bool find_place(const params &p, uint32_t column, uint32_t head, place *ret_place) {
-    const uint32_t b = column / p.w, w = column % p.w;
-    if (p.valid && (int)w >= p.valid[b])
-        return false;
-    const int32_t position = p.positions[column];
+__device__ __forceinline__ bool find_place(const params &p, uint32_t column, place *ret_place) {
+    const uint32_t b = column / p.w, w = column - b * p.w;
+    const int32_t position = p.positions[column], valid = p.valid ? p.valid[b] : INT32_MAX;
     const uint32_t row = (uint32_t)p.table_rows[b], block = (uint32_t)position >> KVD_PAGE_SHIFT;
-    if (position < 0 || row >= p.n_rows || block >= p.n_logical)
+    if ((int)w >= valid || position < 0 || row >= p.n_rows || block >= p.n_logical)
         return false;
     const uint32_t page = (uint32_t)p.tables[(uint64_t)row * p.n_logical + block];
-    *ret_place = {page, (uint32_t)position & KVD_PAGE_MASK, head};
+    *ret_place = {page, (uint32_t)position & KVD_PAGE_MASK};
     return page < p.n_pages;
 }
 
-__device__ __forceinline__ uint8_t *row_of(const kvd_plane_view &v, const place &at) {
-    return (uint8_t *)v.base + at.page * v.stride_page + at.head * v.stride_head + at.offset * v.stride_token;
+__device__ __forceinline__ uint8_t *row_of(const kvd_plane_view &v, const place &at, uint32_t head) {
+    return (uint8_t *)v.base + at.page * v.stride_page + head * v.stride_head + at.offset * v.stride_token;
+}
+
+/* The column and the first of HEADS heads of this warp. False: nothing to do. */
+template <int HEADS> __device__ __forceinline__ bool find_work(const params &p, uint32_t *ret_column, uint32_t *ret_head) {
+    const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / 32, parts = (p.heads + HEADS - 1) / HEADS;
+    *ret_column = warp / parts, *ret_head = warp % parts * HEADS;
+    return *ret_column < p.w * p.b;
 }
 
 /* ---- BF16: bit copy ----------------------------------------------------------------------------- */
 
-/* T: uint4 where rows are whole 16-byte pieces, else uint16_t. */
-template <typename T> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p, uint32_t pieces) {
-    const uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x, row = i / pieces;
-    if (row >= (uint64_t)p.w * p.b * p.heads)
+/* Rows of PIECES times 16 bytes, HEADS heads of a column a warp. */
+template <int PIECES, int HEADS> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p) {
+    constexpr int TURNS = (HEADS * PIECES + 31) / 32;
+    uint32_t column, first;
+    if (!find_work<HEADS>(p, &column, &first))
         return;
-    const T k = ((const T *)p.k_in)[i], v = ((const T *)p.v_in)[i];
+    const int lane = threadIdx.x & 31;
+    const uint64_t from = ((uint64_t)column * p.heads + first) * PIECES;
+    uint4 k[TURNS], v[TURNS];
+    bool mine[TURNS];
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        const int c = i * 32 + lane;
+        mine[i] = c < HEADS * PIECES && first + c / PIECES < p.heads;
+        if (mine[i])
+            k[i] = ((const uint4 *)p.k_in)[from + c], v[i] = ((const uint4 *)p.v_in)[from + c];
+    }
     place at;
-    if (!find_place(p, (uint32_t)(row / p.heads), (uint32_t)(row % p.heads), &at))
+    if (!find_place(p, column, &at))
         return;
-    ((T *)row_of(p.k, at))[i % pieces] = k;
-    ((T *)row_of(p.v, at))[i % pieces] = v;
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        const int c = i * 32 + lane;
+        if (!mine[i])
+            continue;
+        ((uint4 *)row_of(p.k, at, first + c / PIECES))[c % PIECES] = k[i];
+        ((uint4 *)row_of(p.v, at, first + c / PIECES))[c % PIECES] = v[i];
+    }
+}
+
+/* Any head_dim: one element a lane and turn, one head of a column a warp. */
+__global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__ params p) {
+    uint32_t column, head;
+    place at;
+    if (!find_work<1>(p, &column, &head) || !find_place(p, column, &at))
+        return;
+    const uint64_t from = ((uint64_t)column * p.heads + head) * p.head_dim;
+    uint16_t *k = (uint16_t *)row_of(p.k, at, head), *v = (uint16_t *)row_of(p.v, at, head);
+    for (uint32_t i = threadIdx.x & 31; i < p.head_dim; i += 32)
+        k[i] = p.k_in[from + i], v[i] = p.v_in[from + i];
 }
 
 /* ---- what the codecs share ------------------------------------------------------------------------ */
@@ -183,16 +217,10 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
 
 /* ---- quantized profiles --------------------------------------------------------------------------- */
 
-template <int S> __global__ void __launch_bounds__(THREADS) encode_rows(const __grid_constant__ params p) {
-    const uint64_t row = ((uint64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
-    const int lane = threadIdx.x & 31;
-    if (row >= (uint64_t)p.w * p.b * p.heads)
-        return;
-    const eight k = load_eight(p.k_in + row * D_QUANTIZED, lane), v = load_eight(p.v_in + row * D_QUANTIZED, lane);
-    place at;
-    if (!find_place(p, (uint32_t)(row / p.heads), (uint32_t)(row % p.heads), &at))
-        return;
-    uint8_t *kc = row_of(p.k, at), *ks = row_of(p.k_scale, at), *vc = row_of(p.v, at), *vs = row_of(p.v_scale, at);
+template <int S> __device__ __forceinline__ void encode(const params &p, const place &at, uint32_t head, const eight &k,
+                                                         const eight &v, int lane) {
+    uint8_t *kc = row_of(p.k, at, head), *ks = row_of(p.k_scale, at, head);
+    uint8_t *vc = row_of(p.v, at, head), *vs = row_of(p.v_scale, at, head);
     if constexpr (S == KVD_STORAGE_INT8) {
         store_int8(k, kc, ks, lane);
         store_int8(v, vc, vs, lane);
@@ -206,6 +234,28 @@ template <int S> __global__ void __launch_bounds__(THREADS) encode_rows(const __
         else
             store_fp4(v, vc, vs, lane);
     }
+}
+
+template <int S, int HEADS> __global__ void __launch_bounds__(THREADS) encode_rows(const __grid_constant__ params p) {
+    uint32_t column, first;
+    if (!find_work<HEADS>(p, &column, &first))
+        return;
+    const int lane = threadIdx.x & 31;
+    const uint64_t from = ((uint64_t)column * p.heads + first) * D_QUANTIZED;
+    eight k[HEADS], v[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+        if (first + h < p.heads) {
+            k[h] = load_eight(p.k_in + from + h * D_QUANTIZED, lane);
+            v[h] = load_eight(p.v_in + from + h * D_QUANTIZED, lane);
+        }
+    place at;
+    if (!find_place(p, column, &at))
+        return;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+        if (first + h < p.heads)
+            encode<S>(p, at, first + h, k[h], v[h], lane);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
@@ -230,25 +280,49 @@ static bool whole_pieces(const params &p) {
     return bits % 16 == 0;
 }
 
-static uint32_t ctas(uint64_t threads) {
-    return (uint32_t)((threads + THREADS - 1) / THREADS);
+constexpr int HEADS_MANY = 4;          /* heads of a column that a warp takes when there are many columns */
+constexpr uint64_t COLUMNS_MANY = 1024;
+
+static uint32_t ctas(const params &p, uint32_t heads_a_warp) {
+    const uint64_t warps = (uint64_t)p.w * p.b * ((p.heads + heads_a_warp - 1) / heads_a_warp);
+    return (uint32_t)((warps * 32 + THREADS - 1) / THREADS);
+}
+
+static bool many_columns(const params &p) {
+    return (uint64_t)p.w * p.b >= COLUMNS_MANY;
+}
+
+template <int PIECES> static void launch_copy(const params &p, cudaStream_t stream) {
+    if (many_columns(p))
+        copy_rows<PIECES, HEADS_MANY><<<ctas(p, HEADS_MANY), THREADS, 0, stream>>>(p);
+    else
+        copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
+}
+
+template <int S> static void launch_encode(const params &p, cudaStream_t stream) {
+    if (many_columns(p))
+        encode_rows<S, HEADS_MANY><<<ctas(p, HEADS_MANY), THREADS, 0, stream>>>(p);
+    else
+        encode_rows<S, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
 static void launch(const params &p, uint32_t storage, cudaStream_t stream) {
-    const uint64_t rows = (uint64_t)p.w * p.b * p.heads;
-    const uint32_t by_warp = ctas(rows * 32), vector = p.head_dim / 8;
-    if (storage == KVD_STORAGE_BF16 && whole_pieces(p))
-        copy_rows<uint4><<<ctas(rows * vector), THREADS, 0, stream>>>(p, vector);
-    else if (storage == KVD_STORAGE_BF16)
-        copy_rows<uint16_t><<<ctas(rows * p.head_dim), THREADS, 0, stream>>>(p, p.head_dim);
-    else if (storage == KVD_STORAGE_INT8)
-        encode_rows<KVD_STORAGE_INT8><<<by_warp, THREADS, 0, stream>>>(p);
+    if (storage == KVD_STORAGE_INT8)
+        launch_encode<KVD_STORAGE_INT8>(p, stream);
     else if (storage == KVD_STORAGE_FP8)
-        encode_rows<KVD_STORAGE_FP8><<<by_warp, THREADS, 0, stream>>>(p);
+        launch_encode<KVD_STORAGE_FP8>(p, stream);
     else if (storage == KVD_STORAGE_NVFP4)
-        encode_rows<KVD_STORAGE_NVFP4><<<by_warp, THREADS, 0, stream>>>(p);
+        launch_encode<KVD_STORAGE_NVFP4>(p, stream);
+    else if (storage == KVD_STORAGE_K8V4)
+        launch_encode<KVD_STORAGE_K8V4>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 256)
+        launch_copy<32>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 128)
+        launch_copy<16>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 64)
+        launch_copy<8>(p, stream);
     else
-        encode_rows<KVD_STORAGE_K8V4><<<by_warp, THREADS, 0, stream>>>(p);
+        copy_elements<<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
 } /* namespace append */

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "ops_attention_kernel.cuh"
+#include "ops_attention_work.cuh"
 #include "ops_cuda.h"
 
 namespace attn {
@@ -14,75 +14,83 @@ namespace attn {
 
 constexpr int COMBINE_THREADS = 256;
 
-/* One CTA a (pair, row). Waits for the attention kernel in the stream, then weighs the shares that hold the pair. */
-template <int D> __global__ void __launch_bounds__(COMBINE_THREADS) combine(const __grid_constant__ params p, int rows) {
-    constexpr int LANES = D / 4, TEAMS = COMBINE_THREADS / LANES;
-    __shared__ float weight[MAX_CTAS], red[COMBINE_THREADS / 32];
+/* Maximum or sum over a CTA; every thread gets it. red: one float a warp. */
+template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *red) {
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) {
+        const float y = __shfl_xor_sync(0xffffffffu, x, d);
+        x = MAX ? fmaxf(x, y) : x + y;
+    }
+    if (threadIdx.x % 32 == 0)
+        red[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = red[0];
+#pragma unroll
+    for (int i = 1; i < COMBINE_THREADS / 32; i++)
+        x = MAX ? fmaxf(x, red[i]) : x + red[i];
+    return x;
+}
+
+/* COLS channels of one row of a pair a CTA. Waits for the attention kernel in the stream, then weighs the shares that hold
+ * the pair: teams of threads take turns on the shares. A pair that lies in one share is finished already. */
+template <int D, int COLS>
+__global__ void __launch_bounds__(COMBINE_THREADS) combine(const __grid_constant__ params p, uint32_t rows) {
+    constexpr int LANES = COLS / 4, TEAMS = COMBINE_THREADS / LANES;
+    __shared__ float weight[MAX_CTAS], red[2][COMBINE_THREADS / 32];
     __shared__ float4 sums[TEAMS][LANES];
-    const uint32_t e = blockIdx.x / p.heads, head = blockIdx.x % p.heads, b = e / p.n_blocks, block = e % p.n_blocks;
-    const uint32_t r = block * (uint32_t)rows + blockIdx.y, w = r / p.group;
+    const uint32_t e = blockIdx.x / p.heads, head = blockIdx.x % p.heads, b = e / p.n_blocks;
+    const uint32_t r = e % p.n_blocks * rows + blockIdx.y, w = r / p.group;
     asm volatile("griddepcontrol.wait;" ::: "memory");
     if (w >= p.w)
         return;
-    const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, share = p.line[p.entries + 1];
-    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
-    const bool live = (int)w < valid_columns(p, b) && pages > 0;
-    const uint32_t u0 = before + head * pages, first = live ? u0 / share : 0, last = live ? (u0 + pages - 1) / share : 0;
-    if (live && first == last)
-        return; /* finished by its share */
-    const int t = threadIdx.x, n = live ? (int)(last - first) + 1 : 0;
+    const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, total = p.line[p.entries];
+    const uint32_t u0 = before + head * pages;
+    const uint32_t first = share_of(u0, p.shares, total), last = share_of(u0 + pages - 1, p.shares, total);
+    if (pages == 0 || first == last)
+        return;
+    const int n = (int)(last - first) + 1, t = threadIdx.x;
+    const auto index = [&](int i) { return (uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y; };
+    constexpr int TURNS = (MAX_CTAS + COMBINE_THREADS - 1) / COMBINE_THREADS;
+    float2 mine[TURNS];
     float most = NO_SCORE, sum = 0.0f;
-    for (int i = t; i < n; i += COMBINE_THREADS) {
-        const float m = p.stats[((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * 2];
-        weight[i] = m;
-        most = fmaxf(most, m);
-    }
+    const int valid = valid_columns(p, b);
 #pragma unroll
-    for (int d = 16; d > 0; d >>= 1)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-    if (t % 32 == 0)
-        red[t / 32] = most;
-    __syncthreads();
+    for (int k = 0; k < TURNS; k++)
+        if (const int i = t + k * COMBINE_THREADS; i < n) {
+            mine[k] = *(const float2 *)(p.stats + index(i) * 2);
+            most = fmaxf(most, mine[k].x);
+        }
+    most = over_cta<true>(most, red[0]);
 #pragma unroll
-    for (int i = 0; i < COMBINE_THREADS / 32; i++)
-        most = fmaxf(most, red[i]);
-    __syncthreads();
-    for (int i = t; i < n; i += COMBINE_THREADS) {
-        const float x = ptx::exp2(weight[i] - most);
-        weight[i] = x;
-        sum += x * p.stats[((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * 2 + 1];
-    }
-#pragma unroll
-    for (int d = 16; d > 0; d >>= 1)
-        sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    if (t % 32 == 0)
-        red[t / 32] = sum;
-    __syncthreads();
-    sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < COMBINE_THREADS / 32; i++)
-        sum += red[i];
+    for (int k = 0; k < TURNS; k++)
+        if (const int i = t + k * COMBINE_THREADS; i < n) {
+            weight[i] = ptx::exp2(mine[k].x - most);
+            sum += weight[i] * mine[k].y;
+        }
+    sum = over_cta<false>(sum, red[1]);
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     const int lane = t % LANES, team = t / LANES;
+    const float *from = p.partial + blockIdx.z * COLS + lane * 4;
 #pragma unroll 8
     for (int i = team; i < n; i += TEAMS) {
-        const float4 x = *(const float4 *)(p.partial + ((uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y) * D +
-                                           lane * 4);
+        const float4 x = *(const float4 *)(from + index(i) * D);
         const float f = weight[i];
         acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
     }
     sums[team][lane] = acc;
     __syncthreads();
-    if (t < LANES) {
+    if (t >= LANES)
+        return;
 #pragma unroll
-        for (int i = 1; i < TEAMS; i++) {
-            const float4 x = sums[i][t];
-            acc.x += x.x, acc.y += x.y, acc.z += x.z, acc.w += x.w;
-        }
-        const float f = sum > 0.0f ? 1.0f / sum : 0.0f;
-        *(uint2 *)(out + t * 4) = live ? make_uint2(ptx::pack<false>(acc.x * f, acc.y * f), ptx::pack<false>(acc.z * f, acc.w * f))
-                                       : make_uint2(0, 0);
+    for (int i = 1; i < TEAMS; i++) {
+        const float4 x = sums[i][t];
+        acc.x += x.x, acc.y += x.y, acc.z += x.z, acc.w += x.w;
     }
+    const float f = 1.0f / sum;
+    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
+    ((uint2 *)(out + blockIdx.z * COLS))[t] =
+        (int)w < valid && sum > 0.0f ? make_uint2(ptx::pack<false>(acc.x * f, acc.y * f), ptx::pack<false>(acc.z * f, acc.w * f))
+                                     : make_uint2(0, 0);
 }
 
 /* ---- plan -------------------------------------------------------------------------------------------- */
@@ -99,25 +107,24 @@ static size_t align256(size_t n) {
     return (n + 255) & ~(size_t)255;
 }
 
-/* Multiprocessors of the current device; without one, the largest number that MAX_CTAS allows for. */
+/* Multiprocessors of the current device; without one, the largest number that MAX_CTAS is made for. */
 static uint32_t multiprocessors(void) {
     int device = 0, n = 0;
     if (cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess || n <= 0)
-        return MAX_CTAS / 2;
-    return (uint32_t)n < MAX_CTAS / 2 ? (uint32_t)n : MAX_CTAS / 2;
+        return MAX_CTAS / 3;
+    return (uint32_t)n < MAX_CTAS / 3 ? (uint32_t)n : MAX_CTAS / 3;
 }
 
 static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_plan) {
     const PagedKVBatchLayerView *v = &op->view;
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
     const uint64_t rows = (uint64_t)group * op->w;
-    const int mt = rows <= 16 ? 1 : rows <= 32 ? 2 : 4;
     plan x = {};
-    x.kernel = v->storage == KVD_STORAGE_BF16                                      ? find_bf16(v->head_dim, mt)
+    x.kernel = v->storage == KVD_STORAGE_BF16                                      ? find_bf16(v->head_dim, rows)
                : v->head_dim != 256                                                ? instance{}
-               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, mt)
-                                                                                   : find_fp4(v->storage, mt);
+               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows)
+                                                                                   : find_fp4(v->storage, rows);
     if (x.kernel.kernel == nullptr)
         return false;
     const uint32_t rb = (uint32_t)x.kernel.rows;
@@ -126,13 +133,13 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
         return false;
     const uint32_t table_pages = v->n_logical, asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
     const uint64_t units = pairs * (asked < table_pages ? asked : table_pages);
-    const uint32_t ctas = 2 * multiprocessors();
+    const uint32_t ctas = (uint32_t)x.kernel.per_sm * multiprocessors();
     x.n_blocks = (uint32_t)blocks, x.entries = (uint32_t)entries, x.pairs = (uint32_t)pairs;
     x.rows_kept = rows < rb ? (uint32_t)rows : rb;
     x.cut = entries <= MAX_ENTRIES && pairs < 8ull * ctas && units < UINT32_MAX;
     x.grid = !x.cut ? x.pairs : units < ctas ? (uint32_t)(units > 0 ? units : 1) : ctas;
     if (x.cut) {
-        x.line_bytes = align256((entries + 2) * sizeof(uint32_t));
+        x.line_bytes = align256((entries + 1) * sizeof(uint32_t));
         x.partial_bytes = align256((size_t)2 * x.grid * x.rows_kept * v->head_dim * sizeof(float));
         x.stats_bytes = align256((size_t)2 * x.grid * x.rows_kept * 2 * sizeof(float));
     }
@@ -156,7 +163,7 @@ static params make_params(const ops_attention *op, const plan *x, void *workspac
     p.heads = v->n_kv_heads, p.group = op->n_q_heads / v->n_kv_heads, p.w = op->w, p.b = op->b;
     p.n_blocks = x->n_blocks, p.entries = x->entries, p.causal = op->causal, p.cut = x->cut;
     p.scale_log2 = op->scale * 1.44269504088896341f;
-    p.rows_kept = x->rows_kept;
+    p.rows_kept = x->rows_kept, p.shares = x->grid;
     uint8_t *at = (uint8_t *)workspace;
     p.line = (uint32_t *)at;
     p.partial = (float *)(at + x->line_bytes);
@@ -171,15 +178,20 @@ static cudaError_t launch_combine(const params &p, const plan &x, uint32_t head_
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(x.pairs, x.rows_kept);
     config.blockDim = dim3(COMBINE_THREADS);
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    const int rows = x.kernel.rows;
-    return head_dim == 64    ? cudaLaunchKernelEx(&config, combine<64>, p, rows)
-           : head_dim == 128 ? cudaLaunchKernelEx(&config, combine<128>, p, rows)
-                             : cudaLaunchKernelEx(&config, combine<256>, p, rows);
+    const uint32_t rows = (uint32_t)x.kernel.rows;
+    const bool many = x.grid >= 16 * x.pairs; /* shares a pair: then more teams, on fewer channels each */
+    config.gridDim = dim3(x.pairs, x.rows_kept, many ? head_dim / 64 : 1);
+    if (head_dim == 64)
+        return cudaLaunchKernelEx(&config, combine<64, 64>, p, rows);
+    if (head_dim == 128)
+        return many ? cudaLaunchKernelEx(&config, combine<128, 64>, p, rows)
+                    : cudaLaunchKernelEx(&config, combine<128, 128>, p, rows);
+    return many ? cudaLaunchKernelEx(&config, combine<256, 64>, p, rows)
+                : cudaLaunchKernelEx(&config, combine<256, 256>, p, rows);
 }
 
 static cudaError_t launch(const params &p, const plan &x, uint32_t head_dim, cudaStream_t stream) {

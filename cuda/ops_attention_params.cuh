@@ -21,7 +21,7 @@
 namespace attn {
 
 constexpr int THREADS = 128;
-constexpr int MAX_CTAS = 320;     /* shares of the line: two a multiprocessor, on parts of up to 160 */
+constexpr int MAX_CTAS = 480;    /* shares of the line: three a multiprocessor, on parts of up to 160 */
 constexpr int MAX_ENTRIES = 640; /* of the work list; more are not cut (one CTA a pair) */
 
 struct plane {
@@ -40,13 +40,29 @@ struct params {
     uint32_t n_blocks;           /* row blocks of a sequence */
     uint32_t entries;            /* b * n_blocks */
     uint32_t causal;
-    uint32_t cut; /* 1: the line is cut into gridDim.x shares; 0: CTA = pair */
+    uint32_t cut;    /* 1: the line is cut into `shares`; 0: CTA = pair */
+    uint32_t shares; /* CTAs of the attention kernel */
     float scale_log2;
-    uint32_t *line; /* workspace: [entries + 1] units before each entry, for the combine kernel; then the share */
+    uint32_t *line; /* workspace: [entries + 1] units before each entry, for the combine kernel */
     uint32_t rows_kept; /* rows of a partial result: those of a block that exist */
     float *partial;     /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
     float *stats;       /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
 };
+
+/* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken for, so
+ * with fewer units than shares the first `total` shares have one unit each. */
+__host__ __device__ __forceinline__ uint32_t share_begin(uint32_t i, uint32_t n, uint32_t total) {
+    if (total < n)
+        return i < total ? i : total;
+    return (uint32_t)((uint64_t)i * total / n);
+}
+
+/* The share that holds unit u: the largest i with begin(i) <= u. */
+__host__ __device__ __forceinline__ uint32_t share_of(uint32_t u, uint32_t n, uint32_t total) {
+    if (total < n)
+        return u;
+    return (uint32_t)((((uint64_t)u + 1) * n - 1) / total);
+}
 
 /* Index of the partial result of a share: of the pair that an earlier share began, or of the one that it begins. */
 __host__ __device__ __forceinline__ uint32_t partial_index(uint32_t share, bool begun) {

@@ -81,6 +81,19 @@ __device__ __forceinline__ uint4 matrix4_transposed(uint32_t smem) {
     return v;
 }
 
+__device__ __forceinline__ uint32_t load32(uint32_t smem) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(smem) : "memory");
+    return v;
+}
+
+/* Transposes an 8 x 8 matrix of 16-bit values that lies in a warp as a product leaves it: packed neighbours of row lane / 4. */
+__device__ __forceinline__ uint32_t transpose8(uint32_t pair) {
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
+    return r;
+}
+
 /* ---- tensor cores: c[16x8] += a[16x16] * b[16x8], FP32 sums ---------------------------------- */
 
 template <bool HALF> __device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1) {

@@ -185,8 +185,10 @@ struct bench_pool {
     double stored_bytes() const { return (double)geom_page_bytes(&spec) / 64 * s.context * s.b; }
 };
 
+/* Stored bytes of BF16: 0.27, 0.54, 0.54, 2.1 and 0.54 GB; the last is for the quantized profiles, whose bytes are fewer. */
 static const shape decode_shapes[] = {
-    {1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768}, {32, 16, 2, 256, 8192}, {64, 32, 8, 128, 8192}, {1, 32, 8, 128, 131072}};
+    {1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768}, {32, 16, 2, 256, 8192}, {64, 32, 8, 128, 8192}, {1, 32, 8, 128, 131072},
+    {32, 16, 2, 256, 32768}};
 
 /* ---- benches ------------------------------------------------------------------------------------------ */
 
@@ -209,8 +211,10 @@ static void decode() {
             line("read." + s.name(), plain, "GB/s");
         }
         decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, true, plain);
-        decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
-        decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
+        if (&s != &decode_shapes[5]) {
+            decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
+            decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
+        }
         if (s.d != 256)
             continue;
         for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)

@@ -1,124 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One tile of paged attention on tensor cores: TK keys of one page and kv head, 16 rows of packed queries.
- *
- * A warp computes S[16, TK] = Q K^T and O[16, D] += P V with m16n8k16 products. Stored codes go from shared memory
- * straight into B fragments; nothing is written back. Two freedoms make that cheap:
- *
- *   - the order of the contraction index is free as long as both operands agree, so a thread takes 16 stored bytes of one
- *     row with one load and Q is laid out in the matching order once (q_place);
- *   - the order of keys and of output columns is free as long as the mask and the last store know it (key_of, column_of).
- *
- * Lane = 4 * g + t. In a B fragment g names the column (a key of K, a channel of V) and t the contraction index.
- *
- * Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of row r is at c ^ (r & 7),
- * so that the eight threads of a quarter warp touch all banks.
- *
- * Numbers, by profile (VIEW-6):
- *   BF16   Q, K, P, V in BF16.
- *   INT8   codes are exact in BF16. The scale of a key group multiplies the FP32 sum of its 64 products; the scale of a
- *          value group multiplies P before it is rounded to BF16.
- *   FP8    K codes are exact in FP16, V codes in BF16; the row scale multiplies the FP32 score, or P.
- *   NVFP4  code * scale is exact in FP16 when both carry a factor 2^-14; P carries 2^14. The same for V of K8V4.
- *   Where K is FP16, a row of Q is brought to FP16 by a power of two that makes its largest element about 2^7.
+ * Rows form: a warp holds 16 rows of packed queries and multiplies them with a tile of TK keys, S[16, TK] = Q K^T and
+ * O[16, D] += P V, in m16n8k16 products whose A operand is Q or P. For blocks of more than 16 rows, where each of several
+ * warps has its own rows. Layouts and numbers: ops_attention_code.cuh.
  */
-#ifndef KVD_CUDA_OPS_ATTENTION_TILE_CUH
-#define KVD_CUDA_OPS_ATTENTION_TILE_CUH
+#ifndef KVD_CUDA_OPS_ATTENTION_ROWS_CUH
+#define KVD_CUDA_OPS_ATTENTION_ROWS_CUH
 
-#include "ops_ptx.cuh"
-#include "paged_view.h"
+#include "ops_attention_work.cuh"
 
 namespace attn {
 
-enum code { CODE_BF16, CODE_INT8, CODE_FP8, CODE_FP4 };
-
-constexpr code key_code(int storage) {
-    return storage == KVD_STORAGE_BF16    ? CODE_BF16
-           : storage == KVD_STORAGE_INT8  ? CODE_INT8
-           : storage == KVD_STORAGE_NVFP4 ? CODE_FP4
-                                          : CODE_FP8;
-}
-
-constexpr code value_code(int storage) {
-    return storage == KVD_STORAGE_K8V4 ? CODE_FP4 : key_code(storage);
-}
-
-constexpr int row_bytes(code c, int d) {
-    return c == CODE_BF16 ? 2 * d : c == CODE_FP4 ? d / 2 : d;
-}
-
-constexpr int scale_bytes(code c, int d) {
-    return c == CODE_INT8 ? d / 64 * 2 : c == CODE_FP8 ? 2 : c == CODE_FP4 ? d / 16 : 0;
-}
-
-/* Factor that the FP16 form of NVFP4 carries: 2^-14 on values, 2^14 on P. */
-constexpr float FP4_SHIFT = 14.0f;
-
-template <int S, int D, int TK> struct tile {
-    static constexpr code KC = key_code(S), VC = value_code(S);
-    static constexpr int K_ROW = row_bytes(KC, D), V_ROW = row_bytes(VC, D);
-    static constexpr int K_SCALE = scale_bytes(KC, D), V_SCALE = scale_bytes(VC, D);
+template <int S, int D, int TK> struct rows_tile {
+    using C = codes<S, D>;
+    static constexpr code KC = C::KC, VC = C::VC;
+    static constexpr int K_ROW = C::K_ROW, V_ROW = C::V_ROW, K_SCALE = C::K_SCALE, V_SCALE = C::V_SCALE;
     static constexpr int NF = D / 16;                                   /* contraction steps of Q K^T */
     static constexpr int NT = TK / 8;                                   /* key columns of S, in eights */
     static constexpr int NO = D / 8;                                    /* columns of O, in eights */
-    static constexpr bool Q_HALF = KC == CODE_FP8 || KC == CODE_FP4;    /* Q in FP16 */
-    static constexpr bool P_HALF = VC == CODE_FP4;                      /* P in FP16 */
 
     /* Key (row of the tile) of column 2t + e of the nt-th eight. */
     __device__ static __forceinline__ int key_of(int nt, int t, int e) {
-        return KC == CODE_BF16 ? nt * 8 + 2 * t + e : nt * 8 + t + 4 * e;
-    }
-
-    /* Channel of column 2t + e of the nt-th eight of O. */
-    __device__ static __forceinline__ int column_of(int nt, int t, int e) {
-        if constexpr (VC == CODE_BF16)
-            return nt * 8 + 2 * t + e;
-        else if constexpr (VC == CODE_INT8)
-            return (nt >> 3) * 64 + (2 * t + e) * 8 + (nt & 7);
-        else if constexpr (VC == CODE_FP8)
-            return ((nt >> 4) * 8 + t + 4 * e) * 16 + (nt & 15);
-        else
-            return (t + 4 * e) * 32 + nt;
+        return nt * 8 + C::key_order(2 * t + e);
     }
 
     /* Where element d of row r (0..15) of Q stands among the A fragments: index of a 16-bit value. */
     __device__ static __forceinline__ int q_place(int r, int d) {
-        int f, t, hi, half;
-        if constexpr (KC == CODE_BF16) {
-            f = d >> 4, hi = (d >> 3) & 1, t = (d >> 1) & 3, half = d & 1;
-        } else if constexpr (KC == CODE_FP4) {
-            const int chunk = d >> 5, n = d & 7;
-            t = chunk & 3, f = (chunk >> 2) * 8 + ((d >> 3) & 3) * 2 + ((n >> 1) & 1), hi = n & 1, half = n >> 2;
-        } else {
-            const int chunk = d >> 4, i = d & 3;
-            t = chunk & 3, f = (chunk >> 2) * 4 + ((d >> 2) & 3);
-            hi = KC == CODE_INT8 ? i & 1 : i >> 1;
-            half = KC == CODE_INT8 ? i >> 1 : i & 1;
-        }
-        return ((f * 32 + (r & 7) * 4 + t) * 4 + hi * 2 + (r >> 3)) * 2 + half;
-    }
-
-    template <int ROW> __device__ static __forceinline__ uint32_t piece(uint32_t base, int row, int chunk) {
-        return base + (uint32_t)(row * ROW + ((chunk ^ (row & 7)) << 4));
-    }
-
-    /* ---- decoding of codes in registers -------------------------------------------------------- */
-
-    /* Bytes 0 and 2 of w as INT8 to two BF16: 128 + low seven bits, less 128 or 256 by the sign. */
-    __device__ static __forceinline__ uint32_t int8_pair(uint32_t w) {
-        return ptx::sub_bf162((w & 0x007f007fu) | 0x43004300u, (w & 0x00800080u) | 0x43004300u);
-    }
-
-    /* Bytes 1 and 3 of w as E4M3 to two BF16: the exponent bias differs by 120. */
-    __device__ static __forceinline__ uint32_t e4m3_pair(uint32_t sign, uint32_t magnitude) {
-        return ptx::mul_bf162((sign & 0x80008000u) | (magnitude & 0x07f007f0u), 0x7b807b80u);
-    }
-
-    /* Nibble I of both halves of w to two FP16 times 2^-14 (exponent and mantissa bit moved to where FP16 has them). */
-    template <int I> __device__ static __forceinline__ uint32_t fp4_pair(uint32_t w) {
-        const uint32_t sign = w << (12 - 4 * I);
-        const uint32_t magnitude = I == 3 ? w >> 3 : w << (9 - 4 * I);
-        return (sign & 0x80008000u) | (magnitude & 0x0e000e00u);
+        const typename C::q_at at = C::q_index(d);
+        return ((at.f * 32 + (r & 7) * 4 + at.t) * 4 + at.hi * 2 + (r >> 3)) * 2 + at.half;
     }
 
     /* ---- S = Q K^T ------------------------------------------------------------------------------ */
@@ -166,7 +75,7 @@ template <int S, int D, int TK> struct tile {
                 const uint4 a = ptx::load128(q + (uint32_t)((c * 4 + i) * 32 + lane) * 16);
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
-                    const uint32_t w = i == 0 ? codes[nt].x : i == 1 ? codes[nt].y : i == 2 ? codes[nt].z : codes[nt].w;
+                    const uint32_t w = word_of(codes[nt], i);
                     if constexpr (KC == CODE_INT8)
                         ptx::mma<false>(sum[nt], a, int8_pair(w), int8_pair(w >> 8));
                     else
@@ -221,7 +130,7 @@ template <int S, int D, int TK> struct tile {
                 const uint4 a1 = ptx::load128(q + (uint32_t)((c * 8 + i * 2 + 1) * 32 + lane) * 16);
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
-                    const uint32_t w = i == 0 ? codes[nt].x : i == 1 ? codes[nt].y : i == 2 ? codes[nt].z : codes[nt].w;
+                    const uint32_t w = word_of(codes[nt], i);
                     const uint32_t m = scale[nt][i >> 1];
                     ptx::mma<true>(s[nt], a0, ptx::mul_half2(fp4_pair<0>(w), m), ptx::mul_half2(fp4_pair<1>(w), m));
                     ptx::mma<true>(s[nt], a1, ptx::mul_half2(fp4_pair<2>(w), m), ptx::mul_half2(fp4_pair<3>(w), m));
@@ -352,6 +261,184 @@ template <int S, int D, int TK> struct tile {
         }
     }
 };
+
+/* ---- form ------------------------------------------------------------------------------------------ */
+
+template <int S, int D, int MT> struct rows_form {
+    using codes = attn::codes<S, D>;
+    static constexpr int TK = D == 256 && S == KVD_STORAGE_BF16 && MT < 4 ? 16 : 32;
+    using tile = rows_tile<S, D, TK>;
+    static constexpr int RB = 16 * MT;
+    static constexpr int GROUPS = 4 / MT, SUMS = GROUPS;
+    static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK * (codes::V_ROW + codes::V_SCALE));
+    static constexpr int Q_BYTES = RB * D * 2;
+    static constexpr int FIT = (107 * 1024 - Q_BYTES) / (GROUPS * SLOT); /* two CTAs a multiprocessor */
+    static constexpr int NS = FIT > 8 ? 8 : FIT;
+    static constexpr int Q_AT = max_of(GROUPS * NS * SLOT, GROUPS * RB * (D + 4) * 4); /* where the queries lie */
+    static constexpr int SMEM = Q_AT + Q_BYTES;
+    static_assert(NS >= 3, "the ring needs a slot in use and two in flight");
+
+    __device__ static __forceinline__ int q_place(int row, int d) {
+        return (row >> 4) * 16 * D + tile::q_place(row & 15, d);
+    }
+};
+
+/* ---- softmax and sums of one warp --------------------------------------------------------------------- */
+
+template <class C> struct rows16 {
+    using T = typename C::tile;
+    float o[T::NO][4];
+    float m[2], l[2], factor[2];
+    int limit[2];
+
+    __device__ __forceinline__ void start(const control<C::RB> &ctl, int row) {
+#pragma unroll
+        for (int n = 0; n < T::NO; n++)
+            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            m[i] = NO_SCORE, l[i] = 0.0f;
+            factor[i] = ctl.factor[row + 8 * i];
+            limit[i] = ctl.limit[row + 8 * i];
+        }
+    }
+
+    /* Turns scores into probabilities relative to the running maximum, and brings earlier sums to it. */
+    __device__ __forceinline__ void softmax(float (&s)[T::NT][4], int key0, bool mask, int t) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float most = m[i];
+#pragma unroll
+            for (int nt = 0; nt < T::NT; nt++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float &x = s[nt][2 * i + e];
+                    x *= factor[i];
+                    if (mask && key0 + T::key_of(nt, t, e) >= limit[i])
+                        x = -INFINITY;
+                    most = fmaxf(most, x);
+                }
+            }
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+            const float change = ptx::exp2(m[i] - most);
+            if (__any_sync(0xffffffffu, most > m[i])) {
+                l[i] *= change;
+#pragma unroll
+                for (int n = 0; n < T::NO; n++) {
+                    o[n][2 * i] *= change;
+                    o[n][2 * i + 1] *= change;
+                }
+            }
+            m[i] = most;
+            const float zero = most - (C::codes::P_HALF ? (float)FP4_SHIFT : 0.0f);
+#pragma unroll
+            for (int nt = 0; nt < T::NT; nt++) {
+                float p0 = ptx::exp2(s[nt][2 * i] - zero), p1 = ptx::exp2(s[nt][2 * i + 1] - zero);
+                if constexpr (C::codes::VC == CODE_BF16) { /* sum what is multiplied: the weights then add up to one */
+                    const uint32_t rounded = ptx::pack<false>(p0, p1);
+                    p0 = ptx::bf16_low(rounded), p1 = ptx::bf16_high(rounded);
+                }
+                s[nt][2 * i] = p0, s[nt][2 * i + 1] = p1;
+                l[i] += p0 + p1;
+            }
+        }
+    }
+
+    /* Sum over the four lanes of a row, without the factor that P carries. */
+    __device__ __forceinline__ void finish() {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
+            l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
+            if constexpr (C::codes::P_HALF)
+                l[i] *= 1.0f / 16384.0f;
+        }
+    }
+};
+
+/* ---- kernel ------------------------------------------------------------------------------------------- */
+
+/* MT warps share a tile of keys, each with its 16 rows. */
+template <int S, int D, int MT> struct rows_kernel {
+    using C = rows_form<S, D, MT>;
+    static constexpr int HEAD_DIM = D;
+
+    /* Outputs of this warp into shared memory, brought to the common maximum of their row. */
+    __device__ static __forceinline__ void merge(rows16<C> &rows, control<C::RB> &ctl, float *to, int group, int member) {
+        using T = typename C::tile;
+        const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+        rows.finish();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = member * 16 + g + 8 * i;
+            if (t == 0)
+                ctl.m[group][row] = rows.m[i], ctl.l[group][row] = rows.l[i];
+        }
+        __syncthreads(); /* the rings are idle now: their memory takes the outputs */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = member * 16 + g + 8 * i;
+            const float f = merge_weight<C>(ctl, row, rows.m[i]);
+#pragma unroll
+            for (int n = 0; n < T::NO; n += C::codes::VC == CODE_BF16 ? 1 : 4) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int at = merge_place<D>(group * C::RB + row, C::codes::channel(n, 2 * t + e));
+                    const int k = 2 * i + e;
+                    if constexpr (C::codes::VC == CODE_BF16)
+                        to[at] = rows.o[n][k] * f;
+                    else
+                        *(float4 *)(to + at) = make_float4(rows.o[n][k] * f, rows.o[n + 1][k] * f, rows.o[n + 2][k] * f,
+                                                           rows.o[n + 3][k] * f);
+                }
+            }
+        }
+        __syncthreads();
+    }
+
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C::RB> &ctl, bool whole,
+                                               uint32_t to) {
+        using T = typename C::tile;
+        const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, group = warp / MT, member = warp % MT;
+        const uint32_t base = ptx::smem_address(smem);
+        __syncthreads(); /* the segment before is stored */
+        ring<C> ring(p, base + group * C::NS * C::SLOT, lane, member);
+        ring.start(s, group);
+        if (threadIdx.x == 0)
+            ctl.lowest = INT32_MAX;
+        __syncthreads();
+        load_queries<C, D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
+        __syncthreads();
+        rows16<C> rows;
+        rows.start(ctl, member * 16 + (lane >> 2));
+        const uint32_t q = base + C::Q_AT + member * 32 * D;
+        const int lowest = ctl.lowest;
+        for (int tile = group; tile < ring.n_tiles; tile += C::GROUPS) {
+            float x[T::NT][4];
+            T::scores(x, q, ring.take(group), lane);
+            const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
+            rows.softmax(x, key0, key0 + C::TK > lowest, lane & 3);
+            const uint32_t v = ring.take(group);
+            if (key0 + C::TK > (int)s.keys)
+                ring.clear_values(v, (int)s.keys - key0, group);
+            T::values(rows.o, x, v, lane);
+        }
+        ptx::copy_wait<0>();
+        merge(rows, ctl, (float *)smem, group, member);
+        store_rows<C, D>(p, s, ctl, (const float *)smem, whole, to);
+    }
+};
+
+template <int S, int D, int MT>
+__global__ void __launch_bounds__(THREADS, 2) attention_rows(const __grid_constant__ params p) {
+    extern __shared__ __align__(1024) uint8_t smem[];
+    walk_share<rows_kernel<S, D, MT>>(p, smem);
+}
+
+template <int S, int D, int MT> instance make_rows() {
+    return {(const void *)attention_rows<S, D, MT>, rows_form<S, D, MT>::SMEM, 16 * MT, 2};
+}
 
 } /* namespace attn */
 

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stored codes in registers: what a profile stores, and how codes become tensor-core operands.
+ *
+ * Two freedoms make decoding cheap, and every tile form of the attention kernels uses them:
+ *
+ *   - the order of the contraction index is free as long as both operands agree, so a thread takes 16 stored bytes of one
+ *     row with one load and Q is laid out in the matching order once (q_index);
+ *   - the order of keys and of output channels is free as long as the mask and the last store know it (key_order, channel).
+ *
+ * Lane = 4 * g + t. In a fragment g names the row or column that is kept (a key of K, a channel of V) and t the contraction
+ * index. Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of row r is at
+ * c ^ (r & 7), so that the eight threads of a quarter warp touch all banks.
+ *
+ * Numbers, by profile (VIEW-6):
+ *   BF16   Q, K, P, V in BF16.
+ *   INT8   codes are exact in BF16. The scale of a key group multiplies the FP32 sum of its 64 products; the scale of a
+ *          value group multiplies P before it is rounded to BF16.
+ *   FP8    K codes are exact in FP16, V codes in BF16; the row scale multiplies the FP32 score, or P.
+ *   NVFP4  code * scale is exact in FP16 when it carries a factor 2^-14, which is taken out at the end. The same for V of
+ *          K8V4.
+ *   Where K is FP16, a row of Q is brought to FP16 by a power of two that makes its largest element about 2^7.
+ */
+#ifndef KVD_CUDA_OPS_ATTENTION_CODE_CUH
+#define KVD_CUDA_OPS_ATTENTION_CODE_CUH
+
+#include "ops_ptx.cuh"
+#include "paged_view.h"
+
+namespace attn {
+
+enum code { CODE_BF16, CODE_INT8, CODE_FP8, CODE_FP4 };
+
+constexpr code key_code(int storage) {
+    return storage == KVD_STORAGE_BF16    ? CODE_BF16
+           : storage == KVD_STORAGE_INT8  ? CODE_INT8
+           : storage == KVD_STORAGE_NVFP4 ? CODE_FP4
+                                          : CODE_FP8;
+}
+
+constexpr code value_code(int storage) {
+    return storage == KVD_STORAGE_K8V4 ? CODE_FP4 : key_code(storage);
+}
+
+constexpr int row_bytes(code c, int d) {
+    return c == CODE_BF16 ? 2 * d : c == CODE_FP4 ? d / 2 : d;
+}
+
+constexpr int scale_bytes(code c, int d) {
+    return c == CODE_INT8 ? d / 64 * 2 : c == CODE_FP8 ? 2 : c == CODE_FP4 ? d / 16 : 0;
+}
+
+constexpr int max_of(int a, int b) {
+    return a > b ? a : b;
+}
+
+/* The FP16 form of NVFP4 carries 2^-FP4_SHIFT. */
+constexpr int FP4_SHIFT = 14;
+
+constexpr float NO_SCORE = -1e30f; /* start of a running maximum: finite, so that differences stay defined */
+
+template <int S, int D> struct codes {
+    static constexpr code KC = key_code(S), VC = value_code(S);
+    static constexpr int K_ROW = row_bytes(KC, D), V_ROW = row_bytes(VC, D);
+    static constexpr int K_SCALE = scale_bytes(KC, D), V_SCALE = scale_bytes(VC, D);
+    static constexpr bool Q_HALF = KC == CODE_FP8 || KC == CODE_FP4; /* Q in FP16 */
+    static constexpr bool P_HALF = VC == CODE_FP4;                   /* P in FP16 */
+
+    /* The key of an eight that stands at place i (0..7) of a fragment. */
+    __device__ static __forceinline__ int key_order(int i) {
+        return KC == CODE_BF16 ? i : ((i & 1) << 2) | (i >> 1);
+    }
+
+    /* The channel at place i (0..7) of the nt-th eight of V's fragments. */
+    __device__ static __forceinline__ int channel(int nt, int i) {
+        const int mixed = ((i & 1) << 2) | (i >> 1);
+        if constexpr (VC == CODE_BF16)
+            return nt * 8 + i;
+        else if constexpr (VC == CODE_INT8)
+            return (nt >> 3) * 64 + i * 8 + (nt & 7);
+        else if constexpr (VC == CODE_FP8)
+            return ((nt >> 4) * 8 + mixed) * 16 + (nt & 15);
+        else
+            return mixed * 32 + nt;
+    }
+
+    /* Where element d of a query stands: contraction step f, lane part t, register hi of two, half of it. */
+    struct q_at {
+        int f, t, hi, half;
+    };
+    __device__ static __forceinline__ q_at q_index(int d) {
+        if constexpr (KC == CODE_BF16) {
+            return {d >> 4, (d >> 1) & 3, (d >> 3) & 1, d & 1};
+        } else if constexpr (KC == CODE_FP4) {
+            const int chunk = d >> 5, n = d & 7;
+            return {(chunk >> 2) * 8 + ((d >> 3) & 3) * 2 + ((n >> 1) & 1), chunk & 3, n & 1, n >> 2};
+        } else {
+            const int chunk = d >> 4, i = d & 3, f = (chunk >> 2) * 4 + ((d >> 2) & 3);
+            if constexpr (KC == CODE_INT8)
+                return {f, chunk & 3, i & 1, i >> 1};
+            else
+                return {f, chunk & 3, i >> 1, i & 1};
+        }
+    }
+};
+
+/* Address of piece `chunk` of a row of a tile. */
+template <int ROW> __device__ __forceinline__ uint32_t piece(uint32_t base, int row, int chunk) {
+    return base + (uint32_t)(row * ROW + ((chunk ^ (row & 7)) << 4));
+}
+
+/* Bytes 0 and 2 of w as INT8 to two BF16: 128 + low seven bits, less 128 or 256 by the sign. */
+__device__ __forceinline__ uint32_t int8_pair(uint32_t w) {
+    return ptx::sub_bf162((w & 0x007f007fu) | 0x43004300u, (w & 0x00800080u) | 0x43004300u);
+}
+
+/* Bytes 1 and 3 of w as E4M3 to two BF16: the exponent bias differs by 120. */
+__device__ __forceinline__ uint32_t e4m3_pair(uint32_t sign, uint32_t magnitude) {
+    return ptx::mul_bf162((sign & 0x80008000u) | (magnitude & 0x07f007f0u), 0x7b807b80u);
+}
+
+/* Nibble I of both halves of w to two FP16 times 2^-14 (exponent and mantissa bit moved to where FP16 has them). */
+template <int I> __device__ __forceinline__ uint32_t fp4_pair(uint32_t w) {
+    const uint32_t sign = w << (12 - 4 * I);
+    const uint32_t magnitude = I == 3 ? w >> 3 : w << (9 - 4 * I);
+    return (sign & 0x80008000u) | (magnitude & 0x0e000e00u);
+}
+
+/* Word I of a 16-byte load; I is known after unrolling. */
+__device__ __forceinline__ uint32_t word_of(const uint4 &x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+} /* namespace attn */
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the forms of the attention kernel share around their products: the work list on the device, page ids, the ring of
+ * tiles that runs ahead of the products, the queries in fragment order, and the result of a segment.
+ *
+ * A CTA has four warps. They form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys
+ * alternate, and the groups take turns on the tiles of a segment. A form C names these numbers:
+ *     codes, TK, RB (rows of a block), GROUPS, NS, SLOT (bytes), q_place(row, d)
+ */
+#ifndef KVD_CUDA_OPS_ATTENTION_WORK_CUH
+#define KVD_CUDA_OPS_ATTENTION_WORK_CUH
+
+#include "ops_attention_code.cuh"
+#include "ops_attention_params.cuh"
+
+namespace attn {
+
+/* Small shared state of a CTA. */
+template <int RB> struct control {
+    uint32_t line[MAX_ENTRIES + 1];
+    int limit[RB];           /* keys that a row sees */
+    int lowest;              /* smallest of them: tiles below need no mask */
+    float factor[RB];        /* of a raw score to log2 units */
+    float m[4][RB], l[4][RB]; /* maximum and sum of each warp's share of the keys */
+};
+
+/* One segment: pages [first, end) of one pair. */
+struct segment {
+    uint32_t b, block, head, first, end;
+    uint32_t keys; /* that the block sees in all */
+    const int32_t *table;
+};
+
+/* ---- page ids: 32 a warp in registers, the next 32 on their way --------------------------------- */
+
+struct page_ids {
+    const int32_t *table;
+    uint32_t base, end, n_pages;
+    int32_t now, next;
+
+    __device__ __forceinline__ int32_t fetch(uint32_t at) const { return at < end ? table[at] : 0; }
+    __device__ __forceinline__ void start(const segment &s, uint32_t pages, int lane) {
+        table = s.table, base = s.first, end = s.end, n_pages = pages;
+        now = fetch(base + lane);
+        next = fetch(base + 32 + lane);
+    }
+    __device__ __forceinline__ uint32_t at(uint32_t page, int lane) {
+        if (page - base >= 32) {
+            base += 32;
+            now = next;
+            next = fetch(base + 32 + lane);
+        }
+        const uint32_t id = (uint32_t)__shfl_sync(0xffffffffu, now, (int)(page - base));
+        return id < n_pages ? id : 0; /* an unmapped entry is the caller's error; never a stray read */
+    }
+};
+
+/* ---- the ring of one group ----------------------------------------------------------------------- */
+
+template <class C> struct ring {
+    static constexpr int MEMBERS = 4 / C::GROUPS; /* warps that share the ring */
+    static constexpr int TILES = KVD_PAGE_TOKENS / C::TK; /* a page */
+    const params &p;
+    page_ids ids;
+    uint32_t smem, head, first;
+    int lane, member; /* member: warp of the group */
+    int tile, step, n_tiles;
+    int issued, slot_in, slot_out;
+    uint32_t page; /* of the K tile issued last, for its V tile */
+    int row;
+
+    __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_, int member_)
+        : p(params), smem(base), lane(lane_), member(member_) {
+    }
+
+    __device__ __forceinline__ void start(const segment &s, int group) {
+        ids.start(s, p.n_pages, lane);
+        head = s.head, first = s.first;
+        const uint32_t before = s.first * KVD_PAGE_TOKENS, keys = s.end * KVD_PAGE_TOKENS;
+        n_tiles = (int)((s.keys < keys ? s.keys : keys) - before + C::TK - 1) / C::TK;
+        tile = group, step = C::GROUPS;
+        issued = slot_in = slot_out = 0;
+        for (int i = 0; i < C::NS - 1; i++)
+            issue();
+    }
+
+    template <int ROW, int SCALE>
+    __device__ __forceinline__ void copy(uint32_t to, const plane &codes, const plane &scales) const {
+        constexpr int PIECES = ROW / 16, TURNS = C::TK * PIECES / 32 / MEMBERS;
+        const uint8_t *from = codes.base + page * codes.page + head * codes.head + row * ROW;
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const int c = (i * MEMBERS + member) * 32 + lane;
+            ptx::copy16(piece<ROW>(to, c / PIECES, c % PIECES), from + c * 16);
+        }
+        if constexpr (SCALE != 0) {
+            const uint8_t *scale = scales.base + page * scales.page + head * scales.head + row * SCALE;
+            for (int c = (MEMBERS - 1 - member) * 32 + lane; c < C::TK * SCALE / 16; c += MEMBERS * 32)
+                ptx::copy16(to + C::TK * ROW + c * 16, scale + c * 16);
+        }
+    }
+
+    /* Starts the copy of the next half tile, if any; always closes a copy group, so that counting works. */
+    __device__ __forceinline__ void issue() {
+        const uint32_t to = smem + slot_in * C::SLOT;
+        if (tile < n_tiles) {
+            if ((issued & 1) == 0) {
+                page = ids.at(first + (uint32_t)tile / TILES, lane);
+                row = tile % TILES * C::TK;
+                copy<C::codes::K_ROW, C::codes::K_SCALE>(to, p.k, p.k_scale);
+            } else {
+                copy<C::codes::V_ROW, C::codes::V_SCALE>(to, p.v, p.v_scale);
+                tile += step;
+            }
+        }
+        issued++;
+        slot_in = slot_in + 1 == C::NS ? 0 : slot_in + 1;
+        ptx::copy_commit();
+    }
+
+    /* Waits for the oldest half tile and reuses the slot before it. The barrier also says that the group is done with it. */
+    __device__ __forceinline__ uint32_t take(int group) {
+        ptx::copy_wait<C::NS - 2>();
+        ptx::group_sync<32 * MEMBERS>(group + 1);
+        issue();
+        const uint32_t at = smem + slot_out * C::SLOT;
+        slot_out = slot_out + 1 == C::NS ? 0 : slot_out + 1;
+        return at;
+    }
+
+    /* Rows of the value tile from `row` on hold no key: whatever bytes stand there must not reach the sums, not even times
+     * zero. Codes of quantized profiles always decode to finite numbers, so their scales are enough. */
+    __device__ __forceinline__ void clear_values(uint32_t v, int row, int group) const {
+        using K = typename C::codes;
+        constexpr int FROM = K::V_SCALE ? C::TK * K::V_ROW : 0, BYTES = K::V_SCALE ? K::V_SCALE : K::V_ROW;
+        for (int i = row * BYTES + (member * 32 + lane) * 2; i < C::TK * BYTES; i += MEMBERS * 64)
+            ptx::store16(v + FROM + i, 0);
+        ptx::group_sync<32 * MEMBERS>(group + 1);
+    }
+};
+
+/* ---- queries ---------------------------------------------------------------------------------------- */
+
+/* To FP16 by the power of two 2^-e that makes the largest element about 2^7. Returns e. */
+template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
+    float most = 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        most = fmaxf(most, fabsf(__uint_as_float((uint32_t)x[j] << 16)));
+#pragma unroll
+    for (int j = 16; j > 0; j >>= 1)
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, j));
+    int e = (int)(__float_as_uint(most) >> 23) - 127 - 7;
+    e = most == 0.0f ? 0 : e > 100 ? 100 : e < -100 ? -100 : e;
+    const float power = __uint_as_float((uint32_t)(127 - e) << 23);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = (uint16_t)ptx::pack<true>(__uint_as_float((uint32_t)x[j] << 16) * power, 0.0f);
+    return e;
+}
+
+/* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and see
+ * everything: they cost no mask, and their results are dropped. */
+template <class C, int D> __device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C::RB> &ctl,
+                                                       int warp, int lane) {
+    constexpr int N = D / 32; /* elements a lane */
+    const int valid = valid_columns(p, s.b);
+#pragma unroll 2
+    for (int i = warp; i < C::RB; i += 4) {
+        const uint32_t r = s.block * C::RB + (uint32_t)i, w = r / p.group;
+        const bool live = (int)w < valid;
+        uint16_t x[N] = {};
+        if (live) {
+            const uint16_t *from =
+                p.q + (((uint64_t)s.b * p.w + w) * p.heads * p.group + s.head * p.group + r % p.group) * D;
+#pragma unroll
+            for (int j = 0; j < N; j += 2) {
+                const uint32_t two = *(const uint32_t *)(from + lane * N + j);
+                x[j] = (uint16_t)two, x[j + 1] = (uint16_t)(two >> 16);
+            }
+        }
+        float factor = p.scale_log2;
+        if constexpr (C::codes::Q_HALF) {
+            const int e = to_half(x);
+            factor *= __uint_as_float((uint32_t)(127 + e + (C::codes::KC == CODE_FP4 ? FP4_SHIFT : 0)) << 23);
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            q[C::q_place(i, lane * N + j)] = x[j];
+        if (lane == 0) {
+            const int limit = live ? key_limit(p, s.b, w, valid) : INT32_MAX;
+            ctl.limit[i] = limit;
+            ctl.factor[i] = factor;
+            atomicMin(&ctl.lowest, limit);
+        }
+    }
+}
+
+/* ---- results ------------------------------------------------------------------------------------------ */
+
+/* The outputs of the groups meet in shared memory as [GROUPS][RB][D + 4] floats. Four neighbours stay together; the
+ * exclusive-or spreads channels that lie 32 apart, as the fragments of quantized values do, over the banks. */
+template <int D> __device__ __forceinline__ int merge_place(int row, int d) {
+    return row * (D + 4) + (d ^ ((d >> 5 & 7) << 2));
+}
+
+/* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block as
+ * BF16, or as a partial result at index `to`. */
+template <class C, int D> __device__ void store_rows(const params &p, const segment &s, const control<C::RB> &ctl,
+                                                     const float *merge, bool whole, uint32_t to) {
+    const uint32_t rows_left = p.group * p.w - s.block * C::RB;
+    const int live = rows_left < (uint32_t)C::RB ? (int)rows_left : C::RB, valid = valid_columns(p, s.b);
+    for (int i = threadIdx.x; i < live * D / 4; i += THREADS) {
+        const int row = i / (D / 4), d = i % (D / 4) * 4;
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float most = NO_SCORE, sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < C::GROUPS; k++) {
+            const float4 y = *(const float4 *)(merge + merge_place<D>(k * C::RB + row, d));
+            x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+        }
+#pragma unroll
+        for (int k = 0; k < C::SUMS; k++)
+            most = fmaxf(most, ctl.m[k][row]);
+#pragma unroll
+        for (int k = 0; k < C::SUMS; k++)
+            sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
+        if (!whole) {
+            *(float4 *)(p.partial + ((uint64_t)to * p.rows_kept + row) * D + d) = x;
+            if (d == 0)
+                *(float2 *)(p.stats + ((uint64_t)to * p.rows_kept + row) * 2) = make_float2(most, sum);
+            continue;
+        }
+        const uint32_t r = s.block * C::RB + (uint32_t)row, w = r / p.group;
+        const float f = (int)w < valid && sum > 0.0f ? 1.0f / sum : 0.0f;
+        uint16_t *out = p.out + (((uint64_t)s.b * p.w + w) * p.heads * p.group + s.head * p.group + r % p.group) * D + d;
+        *(uint2 *)out = f > 0.0f ? make_uint2(ptx::pack<false>(x.x * f, x.y * f), ptx::pack<false>(x.z * f, x.w * f))
+                                 : make_uint2(0, 0);
+    }
+}
+
+/* Weight of a warp's outputs for a row, once all maxima are in shared memory. */
+template <class C> __device__ __forceinline__ float merge_weight(const control<C::RB> &ctl, int row, float m) {
+    float most = NO_SCORE;
+#pragma unroll
+    for (int k = 0; k < C::SUMS; k++)
+        most = fmaxf(most, ctl.m[k][row]);
+    return ptx::exp2(m - most);
+}
+
+/* ---- the work list ------------------------------------------------------------------------------------- */
+
+/* Prefix sums of units over the entries, by the whole CTA. Returns T. */
+template <int RB> __device__ uint32_t build_line(const params &p, uint32_t *line) {
+    for (uint32_t e = threadIdx.x; e < p.entries; e += THREADS)
+        line[e + 1] = p.heads * pages_for(keys_of<RB>(p, e / p.n_blocks, e % p.n_blocks));
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        uint32_t before = 0;
+        for (uint32_t e = 0; e < p.entries; e += 32) {
+            const uint32_t at = e + threadIdx.x;
+            uint32_t x = at < p.entries ? line[at + 1] : 0;
+#pragma unroll
+            for (int d = 1; d < 32; d <<= 1) {
+                const uint32_t y = __shfl_up_sync(0xffffffffu, x, d);
+                x += (int)threadIdx.x >= d ? y : 0;
+            }
+            if (at < p.entries)
+                line[at + 1] = before + x;
+            before += __shfl_sync(0xffffffffu, x, 31);
+        }
+        if (threadIdx.x == 0)
+            line[0] = 0;
+    }
+    __syncthreads();
+    return line[p.entries];
+}
+
+/* The entry that unit u belongs to. */
+__device__ __forceinline__ uint32_t entry_of(const uint32_t *line, uint32_t entries, uint32_t u) {
+    uint32_t low = 0, high = entries; /* line[low] <= u < line[high] */
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (line[middle] <= u)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Columns past valid and sequences without keys: exactly zero, also where no share touches the pair. */
+template <int RB> __device__ void clear_idle(const params &p, const uint32_t *line, int d) {
+    for (uint32_t e = blockIdx.x; e < p.entries; e += gridDim.x) {
+        if (line[e + 1] != line[e])
+            continue;
+        const uint32_t b = e / p.n_blocks, block = e % p.n_blocks;
+        const uint32_t rows = p.group * p.w, end = (block + 1) * RB < rows ? (block + 1) * RB : rows;
+        for (uint32_t r = block * RB; r < end; r++)
+            for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += THREADS) {
+                const uint32_t head = i / (d / 8);
+                const uint64_t at = ((uint64_t)b * p.w + r / p.group) * p.heads * p.group + head * p.group + r % p.group;
+                ((uint4 *)(p.out + at * d))[i % (d / 8)] = make_uint4(0, 0, 0, 0);
+            }
+    }
+}
+
+/* The body of every form's kernel: walks the share of this CTA and hands each segment to FORM::run. */
+template <class F> __device__ __forceinline__ void walk_share(const params &p, uint8_t *smem) {
+    using C = typename F::C;
+    __shared__ control<C::RB> ctl;
+    segment s;
+    if (!p.cut) {
+        const uint32_t e = blockIdx.x / p.heads;
+        s.b = e / p.n_blocks, s.block = p.n_blocks - 1 - e % p.n_blocks; /* the longest first */
+        s.head = blockIdx.x % p.heads;
+        s.keys = keys_of<C::RB>(p, s.b, s.block);
+        s.first = 0, s.end = pages_for(s.keys);
+        s.table = table_row(p, s.b);
+        F::run(p, s, smem, ctl, true, 0);
+        return;
+    }
+    const uint32_t total = build_line<C::RB>(p, ctl.line);
+    if (blockIdx.x == 0)
+        for (uint32_t e = threadIdx.x; e <= p.entries; e += THREADS)
+            p.line[e] = ctl.line[e];
+    asm volatile("griddepcontrol.launch_dependents;"); /* the combine kernel may take its place early */
+    uint32_t u = share_begin(blockIdx.x, gridDim.x, total);
+    const uint32_t end = share_begin(blockIdx.x + 1, gridDim.x, total);
+    while (u < end) {
+        const uint32_t e = entry_of(ctl.line, p.entries, u), before = ctl.line[e];
+        const uint32_t pages = (ctl.line[e + 1] - before) / p.heads;
+        s.b = e / p.n_blocks, s.block = e % p.n_blocks;
+        s.head = (u - before) / pages, s.first = (u - before) % pages;
+        s.end = pages - s.first < end - u ? pages : s.first + (end - u);
+        s.keys = keys_of<C::RB>(p, s.b, s.block);
+        s.table = table_row(p, s.b);
+        const bool whole = s.first == 0 && s.end == pages;
+        F::run(p, s, smem, ctl, whole, partial_index(blockIdx.x, s.first > 0));
+        u += s.end - s.first;
+    }
+    clear_idle<C::RB>(p, ctl.line, F::HEAD_DIM);
+}
+
+/* How one instance is launched; ops_attention.cu picks it from the table of its file. */
+struct instance {
+    const void *kernel;
+    int smem, rows, per_sm; /* dynamic shared memory, rows of a block, CTAs a multiprocessor */
+};
+
+/* rows: query rows of a sequence and kv head. A null kernel: no such instance. */
+instance find_bf16(uint32_t head_dim, uint64_t rows);
+instance find_byte(uint32_t storage, uint64_t rows); /* INT8, FP8 */
+instance find_fp4(uint32_t storage, uint64_t rows);  /* NVFP4, K8V4 */
+
+} /* namespace attn */
+
+#endif
