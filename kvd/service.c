@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,8 +33,10 @@ static int make_store(struct service *s, char *err, size_t err_bytes) {
     plan_store_config(&s->config, &s->plan, &c);
     if (store_check_config(&c, err, err_bytes)) return 1;
     s->store_bytes = store_bytes(&c);
-    s->store_memory = s->store_bytes ? aligned_alloc(64, (s->store_bytes + 63) / 64 * 64) : NULL;
-    if (!s->store_memory) {
+    /* Populated now: a request never waits for the kernel to find a page, and shortage shows at the start. */
+    s->store_memory = mmap(NULL, s->store_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (s->store_memory == MAP_FAILED) {
+        s->store_memory = NULL;
         snprintf(err, err_bytes, "no memory for %zu bytes of store metadata; lower the capacity or limits", s->store_bytes);
         return 1;
     }
@@ -127,7 +130,7 @@ struct service *service_free(struct service *s) {
     free(s->groups);
     free(s->bundles);
     free(s->bundle_index);
-    free(s->store_memory);
+    if (s->store_memory) munmap(s->store_memory, s->store_bytes);
     for (struct scratch *scratch = s->scratch, *next; scratch; scratch = next) {
         next = scratch->next;
         codec_arena_free(scratch->arena);

@@ -10,31 +10,39 @@
 
 static uint32_t or(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
+static bool start(struct fx *fx, const char *text) {
+    char err[2048], prefix[40];
+    struct config config;
+    memset(fx, 0, sizeof *fx);
+    log_init(LOG_ERROR);
+    snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
+    if (config_parse("test", text, &config, err, sizeof err) || service_new(&config, prefix, &fx->service, err, sizeof err)) {
+        printf("    %s\n", err);
+        return KVT_TRUE(false);
+    }
+    fx->epoch = service_epoch(fx->service);
+    return true;
+}
+
+bool fx_start_large(struct fx *fx, uint32_t context, uint32_t concurrency) {
+    char text[512];
+    snprintf(text, sizeof text, "[kvd]\nlog_level = error\n[devices]\nmemory = 8GiB\n[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = %u\n"
+                                "max_concurrency = %u\n[lease]\nmap_ahead = 0\n", context, concurrency);
+    return start(fx, text);
+}
+
 bool fx_start(struct fx *fx, const struct fx_setup *setup) {
     static const struct fx_setup none;
     const struct fx_setup *s = setup ? setup : &none;
-    char text[4096], err[2048], prefix[40];
-    struct config config;
+    char text[4096];
     size_t n = 0;
-    log_init(LOG_ERROR);
     n += (size_t)snprintf(text + n, sizeof text - n, "[kvd]\nlog_level = error\n[devices]\nmemory = 256MiB\n");
     for (uint32_t r = 0; r < or(s->ranks, 1); r++) n += (size_t)snprintf(text + n, sizeof text - n, "device.%u = host:%u\n", r, r);
     n += (size_t)snprintf(text + n, sizeof text - n, "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
                           or(s->layers, 2), or(s->head_dim, 64), or(s->concurrency, 8));
     n += (size_t)snprintf(text + n, sizeof text - n, "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = 0\n%s\n",
                           s->backend ? s->backend : "off", or(s->capacity_tokens, 16384), s->growth ? "yes" : "no", s->more ? s->more : "");
-    memset(fx, 0, sizeof *fx);
-    if (config_parse("test", text, &config, err, sizeof err)) {
-        printf("    %s\n", err);
-        return KVT_TRUE(false);
-    }
-    snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
-    if (service_new(&config, prefix, &fx->service, err, sizeof err)) {
-        printf("    %s\n", err);
-        return KVT_TRUE(false);
-    }
-    fx->epoch = service_epoch(fx->service);
-    return true;
+    return start(fx, text);
 }
 
 void fx_stop(struct fx *fx) {

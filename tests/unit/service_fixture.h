@@ -24,6 +24,8 @@ struct fx {
     uint64_t epoch;
 };
 bool fx_start(struct fx *fx, const struct fx_setup *setup);
+/* A store for benches: one tiny layer, as many sequences of as many tokens, all of them at once. */
+bool fx_start_large(struct fx *fx, uint32_t context, uint32_t concurrency);
 void fx_stop(struct fx *fx);
 
 struct fx_peer {

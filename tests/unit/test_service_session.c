@@ -388,8 +388,10 @@ static void a_million_small_things(void) {
     uint64_t first = 0;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     int turns = 2000;
+    bool counts = false; /* sanitizers keep what is freed */
 #else
     int turns = 60000;
+    bool counts = true;
 #endif
     for (int i = 0; i < turns; i++) {
         KVT_NEED(fx_activate(s, s->session, 130, 64, &a) == KVD_OK);
@@ -398,7 +400,7 @@ static void a_million_small_things(void) {
         if (i == turns / 2) first = fx_stats(s).rss_bytes;
     }
     struct kvd_stats stats = fx_stats(s);
-    KVT_TRUE(stats.rss_bytes <= first + (256u << 10));
+    KVT_TRUE(!counts || stats.rss_bytes <= first + (256u << 10));
     KVT_EQ(stats.pool[0].available, 256);
     KVT_EQ(stats.membership_used, 0);
     fx_peer_free(s);

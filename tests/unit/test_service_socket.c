@@ -21,9 +21,11 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STORM 1000
 #define SLOW 10
+#define MEMORY_COUNTS false /* sanitizers keep what is freed */
 #else
 #define STORM 10000
 #define SLOW 1
+#define MEMORY_COUNTS true
 #endif
 
 static struct { char dir[64], socket[96], config[96]; pid_t pid; } kvd;
@@ -234,7 +236,7 @@ static void storm_of_connect_and_close(void) {
     }
     KVT_EQ(stats(fd, id).sessions, 1);
     KVT_TRUE(back_to(files));
-    KVT_TRUE(rss() < memory + (4u << 20));
+    KVT_TRUE(!MEMORY_COUNTS || rss() < memory + (4u << 20));
     int late = session(KVD_ROLE_OBSERVER, &id); /* newcomers are served */
     close(late);
     close(fd);
@@ -331,7 +333,7 @@ static void slow_reader(void) {
     fcntl(fd, F_SETFL, O_NONBLOCK);
     KVT_TRUE(stuff(fd, frame, n, 100000) < 100000); /* it is no longer read from */
     stats(fine, other);
-    KVT_TRUE(rss() < before + (2u << 20));
+    KVT_TRUE(!MEMORY_COUNTS || rss() < before + (2u << 20));
     struct pollfd p = { .fd = fd, .events = 0 };
     KVT_EQ_I(poll(&p, 1, 10000 * SLOW), 1); /* hung up */
     KVT_TRUE(p.revents & POLLHUP);
