@@ -2,8 +2,9 @@
  *
  * Attaching: a rank's planes (read-write) and block tables (read-only) in this process, and views of them.
  *
- * Before anything is mapped the geometry is computed here from the store's description and its digest compared with kvd's: two builds that place a byte differently
- * must not meet (SRV-4). Mappings of one region in one process are shared and counted by the device layer.
+ * Before anything is mapped the geometry is computed here from the store's description and its digest compared with
+ * kvd's: two builds that place a byte differently must not meet (SRV-4). Mappings of one region in one process are
+ * shared and counted by the device layer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,10 +42,14 @@ static enum kvd_status check_pools(const struct kvd_store_info *info, struct kvd
     for (uint32_t i = 0; i < info->n_pools; i++) {
         struct geom_pool_spec spec = pool_spec(&info->pool[i]);
         if (geom_pool_check(&spec, why, sizeof why) != 0)
-            return client_fail(error, KVD_FAILED_PRECONDITION, "this library does not know the geometry of pool %u: %s", i, why);
+            return client_fail(error, KVD_FAILED_PRECONDITION, "this library does not know the geometry of pool %u: %s",
+                               i, why);
         if (geom_page_bytes(&spec) != info->pool[i].page_bytes) {
-            return client_fail(error, KVD_FAILED_PRECONDITION, "a page of pool %u has %llu bytes for kvd and %llu for this library: install matching "
-                               "versions", i, (unsigned long long)info->pool[i].page_bytes, (unsigned long long)geom_page_bytes(&spec));
+            return client_fail(error, KVD_FAILED_PRECONDITION,
+                               "a page of pool %u has %llu bytes for kvd and %llu for this library: install matching "
+                               "versions",
+                               i, (unsigned long long)info->pool[i].page_bytes,
+                               (unsigned long long)geom_page_bytes(&spec));
         }
     }
     return KVD_OK;
@@ -63,9 +68,12 @@ static enum kvd_status check_digest(const struct kvd_store_info *info, struct kv
     for (uint32_t i = 0; i < info->n_pools; i++) layout.pages[i] = info->pool[i].pages;
     geom_digest(&spec, &layout, digest);
     if (memcmp(digest, info->geometry.bytes, sizeof digest) == 0) return KVD_OK;
-    return client_fail(error, KVD_FAILED_PRECONDITION, "the geometry of store %s has digest %02x%02x%02x%02x... for kvd and %02x%02x%02x%02x... for this "
-                       "library: they would place bytes differently; install matching versions", info->name, info->geometry.bytes[0],
-                       info->geometry.bytes[1], info->geometry.bytes[2], info->geometry.bytes[3], digest[0], digest[1], digest[2], digest[3]);
+    return client_fail(error, KVD_FAILED_PRECONDITION,
+                       "the geometry of store %s has digest %02x%02x%02x%02x... for kvd and %02x%02x%02x%02x... for "
+                       "this "
+                       "library: they would place bytes differently; install matching versions",
+                       info->name, info->geometry.bytes[0], info->geometry.bytes[1], info->geometry.bytes[2],
+                       info->geometry.bytes[3], digest[0], digest[1], digest[2], digest[3]);
 }
 
 /* ---- mapping ------------------------------------------------------------------------------------------ */
@@ -85,8 +93,9 @@ static enum kvd_status status_of(int rc) {
     }
 }
 
-static enum kvd_status map_region(const struct kvd_region_info *region, const uint8_t *device_uuid, bool read_only, const char *what,
-                                  uint32_t pool, uint64_t least_bytes, struct device_import **ret_import, struct kvd_error *error) {
+static enum kvd_status map_region(const struct kvd_region_info *region, const uint8_t *device_uuid, bool read_only,
+                                  const char *what, uint32_t pool, uint64_t least_bytes,
+                                  struct device_import **ret_import, struct kvd_error *error) {
     struct device_export exported = { .kind = region->kind == 1 ? DEVICE_EXPORT_CUDA_IPC : DEVICE_EXPORT_SHM,
                                       .bytes = region->bytes,
                                       .owner_pid = region->owner_pid,
@@ -97,50 +106,65 @@ static enum kvd_status map_region(const struct kvd_region_info *region, const ui
     memcpy(exported.ipc_handle, region->ipc_handle, sizeof exported.ipc_handle);
     memcpy(exported.uuid, region->uuid, sizeof exported.uuid);
     if (region->kind > 1) {
-        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u are exported in a way (%u) that this library does not know", what, pool,
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "the %s of pool %u are exported in a way (%u) that this library does not know", what, pool,
                            region->kind);
     }
     if (region->kind == 0 && !exported.shm_name[0])
-        return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s of pool %u: attach as a worker", what, pool);
+        return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s of pool %u: attach as a worker",
+                           what, pool);
     if (region->bytes < least_bytes) {
-        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u have %llu bytes, their geometry needs %llu", what, pool,
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "the %s of pool %u have %llu bytes, their geometry needs %llu", what, pool,
                            (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
     if (rc == 0) return KVD_OK;
     if (rc == -ENOENT) {
-        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s of pool %u cannot be seen from here (%.200s): is this process in another container or "
-                           "namespace than kvd, with a /dev/shm of its own?", what, pool, why);
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "the %s of pool %u cannot be seen from here (%.200s): is this process in another container "
+                           "or "
+                           "namespace than kvd, with a /dev/shm of its own?",
+                           what, pool, why);
     }
     return client_fail(error, status_of(rc), "the %s of pool %u cannot be mapped: %.300s", what, pool, why);
 }
 
-static enum kvd_status check_device(const struct kvd_region_info *region, const uint8_t *device_uuid, struct kvd_error *error) {
+static enum kvd_status check_device(const struct kvd_region_info *region, const uint8_t *device_uuid,
+                                    struct kvd_error *error) {
     if (region->kind == 1 && !device_uuid) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "the store is in GPU memory: pass the UUID of the GPU that this process runs on");
+        return client_fail(error, KVD_INVALID_ARGUMENT,
+                           "the store is in GPU memory: pass the UUID of the GPU that this process runs on");
     }
     if (device_uuid && memcmp(device_uuid, region->uuid, 16) != 0) {
-        return client_fail(error, KVD_FAILED_PRECONDITION, "the rank's memory is on device %02x%02x%02x%02x..., this process runs on %02x%02x%02x%02x...: "
-                           "attach the rank of this device", region->uuid[0], region->uuid[1], region->uuid[2], region->uuid[3], device_uuid[0],
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "the rank's memory is on device %02x%02x%02x%02x..., this process runs on "
+                           "%02x%02x%02x%02x...: "
+                           "attach the rank of this device",
+                           region->uuid[0], region->uuid[1], region->uuid[2], region->uuid[3], device_uuid[0],
                            device_uuid[1], device_uuid[2], device_uuid[3]);
     }
     return KVD_OK;
 }
 
-static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8_t *device_uuid, struct kvd_error *error) {
+static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8_t *device_uuid,
+                                struct kvd_error *error) {
     const struct kvd_pool_info *pool = &store->info.pool[i];
     const struct kvd_region_info *planes = &pool->planes[store->rank], *table = &pool->table[store->rank];
     uint64_t table_bytes = (uint64_t)store->info.row_entries * store->info.max_concurrency * sizeof(int32_t);
     store->spec[i] = pool_spec(pool);
     enum kvd_status status = check_device(planes, device_uuid, error);
     if (status == KVD_OK) {
-        status = map_region(planes, device_uuid, false, "planes", i, geom_region_bytes(&store->spec[i], pool->pages), &store->planes[i], error);
+        status = map_region(planes, device_uuid, false, "planes", i, geom_region_bytes(&store->spec[i], pool->pages),
+                            &store->planes[i], error);
     }
-    if (status == KVD_OK) status = map_region(table, device_uuid, true, "block tables", i, table_bytes, &store->table[i], error);
+    if (status == KVD_OK)
+        status = map_region(table, device_uuid, true, "block tables", i, table_bytes, &store->table[i], error);
     return status;
 }
 
-enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store, struct kvd_error *error) {
+enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,
+                           struct kvd_error *error) {
     if (!ret_store) return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_attach needs a place for the store");
     struct kvd_store *store = calloc(1, sizeof *store);
     if (!store) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a store");
@@ -150,10 +174,11 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     if (status == KVD_OK) status = check_pools(&store->info, error);
     if (status == KVD_OK) status = check_digest(&store->info, error);
     if (status == KVD_OK && rank >= store->info.pool[0].n_ranks) {
-        status = client_fail(error, KVD_OUT_OF_RANGE, "asked for rank %u; store %s has ranks 0 to %u", rank, store->info.name,
-                             store->info.pool[0].n_ranks - 1);
+        status = client_fail(error, KVD_OUT_OF_RANGE, "asked for rank %u; store %s has ranks 0 to %u", rank,
+                             store->info.name, store->info.pool[0].n_ranks - 1);
     }
-    for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++) status = map_pool(store, i, device_uuid, error);
+    for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++)
+        status = map_pool(store, i, device_uuid, error);
     if (status == KVD_OK) *ret_store = store;
     else kvd_detach(store);
     return status;
@@ -172,19 +197,21 @@ const struct kvd_store_info *kvd_store_describe(const kvd_store *store) { return
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t pool, uint32_t layer, PagedKVBatchLayerView *ret_view,
-                                     struct kvd_error *error) {
+enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t pool, uint32_t layer,
+                                     PagedKVBatchLayerView *ret_view, struct kvd_error *error) {
     char why[KVD_MESSAGE_BYTES] = "";
     PagedKVBatchLayerView view = { .n_pages = 0 };
     if (!store || !ret_view) return client_fail(error, KVD_INVALID_ARGUMENT, "a view needs a store and a place for it");
     if (store->pid != getpid())
-        return client_fail(error, KVD_FAILED_PRECONDITION, "this store was attached by process %d, of which this one is a fork", (int)store->pid);
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "this store was attached by process %d, of which this one is a fork", (int)store->pid);
     if (pool >= store->info.n_pools || layer >= store->info.pool[pool].n_layers) {
-        return client_fail(error, KVD_OUT_OF_RANGE, "asked for pool %u, layer %u; store %s has %u pools%s", pool, layer, store->info.name,
-                           store->info.n_pools, pool < store->info.n_pools ? ", and this one fewer layers" : "");
+        return client_fail(error, KVD_OUT_OF_RANGE, "asked for pool %u, layer %u; store %s has %u pools%s", pool, layer,
+                           store->info.name, store->info.n_pools,
+                           pool < store->info.n_pools ? ", and this one fewer layers" : "");
     }
-    if (geom_layer_view(&store->spec[pool], store->info.pool[pool].pages, store->rank, layer, device_import_address(store->planes[pool]), &view,
-                        why, sizeof why) != 0)
+    if (geom_layer_view(&store->spec[pool], store->info.pool[pool].pages, store->rank, layer,
+                        device_import_address(store->planes[pool]), &view, why, sizeof why) != 0)
         return client_fail(error, KVD_INTERNAL, "pool %u, layer %u: %s", pool, layer, why);
     view.block_tables = device_import_address(store->table[pool]);
     view.n_logical = store->info.row_entries;
@@ -193,16 +220,23 @@ enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t pool, uint
     return KVD_OK;
 }
 
-enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint32_t layer, uint32_t row, PagedKVLayerView *ret_view,
-                                     struct kvd_error *error) {
+enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint32_t layer, uint32_t row,
+                                     PagedKVLayerView *ret_view, struct kvd_error *error) {
     PagedKVBatchLayerView batch;
     if (!ret_view) return client_fail(error, KVD_INVALID_ARGUMENT, "a view needs a place for it");
     enum kvd_status status = kvd_store_batch_view(store, pool, layer, &batch, error);
     if (status != KVD_OK) return status;
-    if (row >= batch.n_rows) return client_fail(error, KVD_OUT_OF_RANGE, "asked for row %u; there are %u", row, batch.n_rows);
-    *ret_view = (PagedKVLayerView){ .k = batch.k, .v = batch.v, .k_scale = batch.k_scale, .v_scale = batch.v_scale,
-                                    .block_table = batch.block_tables + (size_t)row * batch.n_logical, .n_logical = batch.n_logical,
-                                    .n_pages = batch.n_pages, .head_dim = batch.head_dim, .n_kv_heads = batch.n_kv_heads,
+    if (row >= batch.n_rows)
+        return client_fail(error, KVD_OUT_OF_RANGE, "asked for row %u; there are %u", row, batch.n_rows);
+    *ret_view = (PagedKVLayerView){ .k = batch.k,
+                                    .v = batch.v,
+                                    .k_scale = batch.k_scale,
+                                    .v_scale = batch.v_scale,
+                                    .block_table = batch.block_tables + (size_t)row * batch.n_logical,
+                                    .n_logical = batch.n_logical,
+                                    .n_pages = batch.n_pages,
+                                    .head_dim = batch.head_dim,
+                                    .n_kv_heads = batch.n_kv_heads,
                                     .storage = batch.storage };
     return KVD_OK;
 }

@@ -30,8 +30,8 @@ bool call_mutates(uint16_t type) {
 
 /* A second execution would answer or do something else than the first. */
 static bool adoptable(uint16_t type) {
-    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_CHECKPOINT || type == FRAME_FINISH || type == FRAME_RELEASE ||
-           type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP;
+    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_CHECKPOINT || type == FRAME_FINISH ||
+           type == FRAME_RELEASE || type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP;
 }
 
 /* ---- objects ---------------------------------------------------------------------------------------- */
@@ -150,7 +150,8 @@ enum kvd_status call_encode(struct call *call, struct msg_request *request, stru
     request->header = call->header;
     call->type = request->type;
     codec_arena_reset(call->arena);
-    int rc = codec_encode_request(request, call->arena, call->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why, sizeof why);
+    int rc = codec_encode_request(request, call->arena, call->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes,
+                                  why, sizeof why);
     if (rc != 0) {
         return client_fail(error, rc < 0 ? KVD_INTERNAL : KVD_INVALID_ARGUMENT, "%s cannot be put into a message: %s",
                            frame_type_name(request->type), why);
@@ -161,7 +162,8 @@ enum kvd_status call_encode(struct call *call, struct msg_request *request, stru
 }
 
 int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns, bool room, size_t *ret_sent) {
-    return transport_send(c->link->transport, call->frame, call->frame_bytes, room ? TRANSPORT_NEVER : deadline_ns, ret_sent);
+    return transport_send(c->link->transport, call->frame, call->frame_bytes, room ? TRANSPORT_NEVER : deadline_ns,
+                          ret_sent);
 }
 
 /* Which sequences a request is about. */
@@ -193,16 +195,16 @@ static bool refused_unrun(struct call *left, struct call *scratch) {
            reply.status == KVD_DEADLINE_EXCEEDED;
 }
 
-/* A LEFT call that is this very request: encoded under its header the request gives its bytes. call is scratch. What the request is about is
- * changed by it, so that LEFT calls about the same sequences go stale. */
+/* A LEFT call that is this very request: encoded under its header the request gives its bytes. call is scratch. What
+ * the request is about is changed by it, so that LEFT calls about the same sequences go stale. */
 static struct call *find_left(struct kvd_client *c, struct call *call, struct msg_request *request) {
     struct call *found = NULL;
     for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
         for (struct call *left = c->pending[i]; left; left = left->next) {
             if (left->keeper != CALL_LEFT || left->stale) continue;
             call->header = left->header;
-            if (!found && left->type == request->type && adoptable(request->type) && call_encode(call, request, NULL) == KVD_OK &&
-                call->frame_bytes == left->frame_bytes &&
+            if (!found && left->type == request->type && adoptable(request->type) &&
+                call_encode(call, request, NULL) == KVD_OK && call->frame_bytes == left->frame_bytes &&
                 memcmp(call->frame + FRAME_HEADER, left->frame + FRAME_HEADER, left->frame_bytes - FRAME_HEADER) == 0)
                 found = left;
             else if (share_sequence(left, call)) left->stale = true;
@@ -221,10 +223,12 @@ static enum kvd_status take_turn(struct kvd_client *c, uint64_t deadline_ns, str
         if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
         if (!c->sending && !c->resuming) break;
         if (!client_wait(c, &c->turn, deadline_ns))
-            return client_fail(error, KVD_DEADLINE_EXCEEDED, "other requests filled the connection to kvd at %s; nothing was sent", c->path);
+            return client_fail(error, KVD_DEADLINE_EXCEEDED,
+                               "other requests filled the connection to kvd at %s; nothing was sent", c->path);
     }
     if (c->link->lost) {
-        return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s is lost (%s); nothing was sent: call kvd_client_reconnect",
+        return client_fail(error, KVD_UNAVAILABLE,
+                           "the connection to kvd at %s is lost (%s); nothing was sent: call kvd_client_reconnect",
                            c->path, c->link->why);
     }
     return KVD_OK;
@@ -235,15 +239,17 @@ static struct call *oldest(struct kvd_client *c, bool answered) {
     struct call *low = NULL;
     for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
         for (struct call *call = c->pending[i]; call; call = call->next) {
-            if (!call->header.sequence || (call->state == CALL_ANSWERED) != answered || (answered && call->keeper != CALL_LEFT)) continue;
+            if (!call->header.sequence || (call->state == CALL_ANSWERED) != answered ||
+                (answered && call->keeper != CALL_LEFT))
+                continue;
             if (!low || call->header.sequence < low->header.sequence) low = call;
         }
     }
     return low;
 }
 
-/* kvd can repeat its last CLIENT_WINDOW answers, so no more numbers than that may be open. Of the answers that came too late as many
- * are kept. Positive: the turn was let go. */
+/* kvd can repeat its last CLIENT_WINDOW answers, so no more numbers than that may be open. Of the answers that came too
+ * late as many are kept. Positive: the turn was let go. */
 static int make_room(struct kvd_client *c, uint64_t deadline_ns) {
     if (c->n_pending < CLIENT_WINDOW && !c->n_left) return 0;
     if (c->n_left > CLIENT_WINDOW) {
@@ -260,11 +266,12 @@ static int make_room(struct kvd_client *c, uint64_t deadline_ns) {
 }
 
 /* With the turn: number, bytes, table, socket. */
-static enum kvd_status send_new(struct kvd_client *c, struct call *call, struct msg_request *request, uint64_t deadline_ns,
-                                struct kvd_error *error) {
+static enum kvd_status send_new(struct kvd_client *c, struct call *call, struct msg_request *request,
+                                uint64_t deadline_ns, struct kvd_error *error) {
     bool mutates = call_mutates(request->type);
-    call->header = (struct msg_header){ .session = c->session, .sequence = mutates ? c->next_sequence : 0, .deadline_ns = deadline_ns,
-                                        .epoch = c->epoch };
+    call->header = (struct msg_header){
+        .session = c->session, .sequence = mutates ? c->next_sequence : 0, .deadline_ns = deadline_ns, .epoch = c->epoch
+    };
     pthread_mutex_unlock(&c->lock);
     enum kvd_status status = call_encode(call, request, error);
     pthread_mutex_lock(&c->lock);
@@ -287,16 +294,18 @@ static enum kvd_status send_new(struct kvd_client *c, struct call *call, struct 
         if (mutates) c->next_sequence--;
         c->room_frames -= c->room_frames > 0;
         c->room_bytes -= call->frame_bytes < c->room_bytes ? call->frame_bytes : c->room_bytes;
-        return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd at %s took no more bytes in time; %s was not sent", c->path,
-                           frame_type_name(request->type));
+        return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd at %s took no more bytes in time; %s was not sent",
+                           c->path, frame_type_name(request->type));
     }
-    if (rc != 0) client_lost(c, rc == TRANSPORT_E_TIMEOUT ? "kvd stopped reading within a frame" : "the connection broke while sending");
+    if (rc != 0)
+        client_lost(c, rc == TRANSPORT_E_TIMEOUT ? "kvd stopped reading within a frame"
+                                                 : "the connection broke while sending");
     else if (c->link->lost && call->state == CALL_SENT) call->state = CALL_BROKEN;
     return KVD_OK;
 }
 
-static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper, uint64_t deadline_ns,
-                                    struct call **ret_call, struct kvd_error *error) {
+static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper,
+                                    uint64_t deadline_ns, struct call **ret_call, struct kvd_error *error) {
     enum kvd_status status;
     int room;
     do {
@@ -304,8 +313,10 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
         room = call_mutates(request->type) ? make_room(c, deadline_ns) : 0;
     } while (room > 0);
     if (room < 0) {
-        return client_fail(error, KVD_RESOURCE_EXHAUSTED, "%u changing requests are open already; nothing was sent: collect the answers of "
-                           "some first", CLIENT_WINDOW);
+        return client_fail(error, KVD_RESOURCE_EXHAUSTED,
+                           "%u changing requests are open already; nothing was sent: collect the answers of "
+                           "some first",
+                           CLIENT_WINDOW);
     }
     struct call *call = call_new(c);
     if (!call) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a request; nothing was sent");
@@ -331,8 +342,8 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
     return status;
 }
 
-enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper, uint64_t deadline_ns,
-                           struct call **ret_call, struct kvd_error *error) {
+enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper,
+                           uint64_t deadline_ns, struct call **ret_call, struct kvd_error *error) {
     pthread_mutex_lock(&c->lock);
     enum kvd_status status = start_locked(c, request, keeper, deadline_ns, ret_call, error);
     pthread_mutex_unlock(&c->lock);
@@ -342,19 +353,24 @@ enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, en
 /* ---- waiting ------------------------------------------------------------------------------------------------ */
 
 static enum kvd_status no_answer(struct kvd_client *c, const struct call *call, struct kvd_error *error) {
-    return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd at %s did not answer %s in time; %s", c->path, frame_type_name(call->type),
-                       call_mutates(call->type) ? "it may have run: repeat the same call to learn its outcome, it will not run twice"
-                                                : "ask again");
+    return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd at %s did not answer %s in time; %s", c->path,
+                       frame_type_name(call->type),
+                       call_mutates(call->type)
+                           ? "it may have run: repeat the same call to learn its outcome, it will not run twice"
+                           : "ask again");
 }
 
-static enum kvd_status wait_answer(struct kvd_client *c, struct call *call, uint64_t deadline_ns, struct kvd_error *error) {
+static enum kvd_status wait_answer(struct kvd_client *c, struct call *call, uint64_t deadline_ns,
+                                   struct kvd_error *error) {
     while (call->state != CALL_ANSWERED) {
         if (call->state == CALL_BROKEN) {
             if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
             if (transport_now() >= deadline_ns) return no_answer(c, call, error);
             if (call->resumed) {
-                return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s broke again (%s) before %s was answered: call "
-                                   "kvd_client_reconnect and repeat the same call", c->path, c->link->why, frame_type_name(call->type));
+                return client_fail(error, KVD_UNAVAILABLE,
+                                   "the connection to kvd at %s broke again (%s) before %s was answered: call "
+                                   "kvd_client_reconnect and repeat the same call",
+                                   c->path, c->link->why, frame_type_name(call->type));
             }
             enum kvd_status status = client_resume(c, deadline_ns, error);
             if (status != KVD_OK) return status;
@@ -366,17 +382,20 @@ static enum kvd_status wait_answer(struct kvd_client *c, struct call *call, uint
 }
 
 /* The answer is there and is the caller's alone. */
-static enum kvd_status read_answer(struct kvd_client *c, struct call *call, struct msg_reply *ret_reply, struct kvd_error *error) {
+static enum kvd_status read_answer(struct kvd_client *c, struct call *call, struct msg_reply *ret_reply,
+                                   struct kvd_error *error) {
     char why[KVD_MESSAGE_BYTES] = "";
     codec_arena_reset(call->arena);
-    int rc = call->body_type == call->type ? codec_decode_reply(call->body_type, call->body, call->body_bytes, call->arena, ret_reply, why,
-                                                                sizeof why) : CODEC_E_TYPE;
+    int rc = call->body_type == call->type ? codec_decode_reply(call->body_type, call->body, call->body_bytes,
+                                                                call->arena, ret_reply, why, sizeof why)
+                                           : CODEC_E_TYPE;
     if (rc != 0) {
         return client_fail(error, KVD_INTERNAL, "kvd's answer to %s cannot be read: %s", frame_type_name(call->type),
                            rc == CODEC_E_TYPE ? "it is of another type" : why);
     }
     if (ret_reply->epoch && c->epoch && ret_reply->epoch != c->epoch && call->type != FRAME_HELLO)
-        return client_fail(error, KVD_ABORTED, "kvd at %s is another instance than this client's: connect anew", c->path);
+        return client_fail(error, KVD_ABORTED, "kvd at %s is another instance than this client's: connect anew",
+                           c->path);
     if (ret_reply->status == KVD_OK) return KVD_OK;
     const char *text = ret_reply->message[0] ? ret_reply->message : kvd_status_name((enum kvd_status)ret_reply->status);
     return client_fail(error, (enum kvd_status)ret_reply->status, "%s", text);
@@ -394,8 +413,8 @@ enum kvd_status call_finish(struct kvd_client *c, struct call *call, uint64_t de
     return status;
 }
 
-enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call, struct msg_reply *ret_reply,
-                         struct kvd_error *error) {
+enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call,
+                         struct msg_reply *ret_reply, struct kvd_error *error) {
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;
     uint64_t deadline_ns = client_deadline(c);

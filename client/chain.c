@@ -2,12 +2,11 @@
  *
  * Names of prefixes: a BLAKE2b-256 chain over pages of tokens (CONT-2).
  *
- *     root      = H("kvd.chain.1" 'M' len(model) model 'A' len(adapter) adapter 'T' len(tenant) tenant 'X' len(modality) modality)
- *     digest[0] = H(root, tokens of page 0)
- *     digest[i] = H(digest[i-1], tokens of page i)
+ *     root      = H("kvd.chain.1" 'M' len(model) model 'A' len(adapter) adapter 'T' len(tenant) tenant 'X'
+ * len(modality) modality) digest[0] = H(root, tokens of page 0) digest[i] = H(digest[i-1], tokens of page i)
  *
- * H is unkeyed BLAKE2b with 32 bytes of output; len is u32, tokens are 64 u32, both little-endian; strings have no terminator. Tags and lengths keep two domains from
- * running into one byte string.
+ * H is unkeyed BLAKE2b with 32 bytes of output; len is u32, tokens are 64 u32, both little-endian; strings have no
+ * terminator. Tags and lengths keep two domains from running into one byte string.
  */
 #include <limits.h>
 #include <sodium.h>
@@ -89,7 +88,8 @@ static void close_page(struct kvd_chain *chain, const uint32_t *tokens) {
 
 enum kvd_status kvd_chain_push(kvd_chain *chain, const uint32_t *tokens, size_t n) {
     if (!chain || (!tokens && n)) return KVD_INVALID_ARGUMENT;
-    if (n > SIZE_MAX - KVD_PAGE_TOKENS || !make_space(chain, (chain->n_tail + n) / KVD_PAGE_TOKENS)) return KVD_RESOURCE_EXHAUSTED;
+    if (n > SIZE_MAX - KVD_PAGE_TOKENS || !make_space(chain, (chain->n_tail + n) / KVD_PAGE_TOKENS))
+        return KVD_RESOURCE_EXHAUSTED;
     while (n) {
         if (chain->n_tail == 0 && n >= KVD_PAGE_TOKENS) {
             close_page(chain, tokens);

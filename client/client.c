@@ -14,8 +14,10 @@
 enum kvd_status client_guard(const struct kvd_client *c, struct kvd_error *error) {
     if (!c) return client_fail(error, KVD_INVALID_ARGUMENT, "no client was given");
     if (c->pid == getpid()) return KVD_OK;
-    return client_fail(error, KVD_FAILED_PRECONDITION, "this client belongs to process %d, of which this one is a fork: exec, or connect in a "
-                       "process that did not use libkvd before it forked", (int)c->pid);
+    return client_fail(error, KVD_FAILED_PRECONDITION,
+                       "this client belongs to process %d, of which this one is a fork: exec, or connect in a "
+                       "process that did not use libkvd before it forked",
+                       (int)c->pid);
 }
 
 uint64_t client_deadline(const struct kvd_client *c) {
@@ -23,7 +25,8 @@ uint64_t client_deadline(const struct kvd_client *c) {
 }
 
 bool client_wait(struct kvd_client *c, pthread_cond_t *cond, uint64_t deadline_ns) {
-    struct timespec until = { .tv_sec = (time_t)(deadline_ns / 1000000000u), .tv_nsec = (long)(deadline_ns % 1000000000u) };
+    struct timespec until = { .tv_sec = (time_t)(deadline_ns / 1000000000u),
+                              .tv_nsec = (long)(deadline_ns % 1000000000u) };
     return pthread_cond_timedwait(cond, &c->lock, &until) == 0;
 }
 
@@ -116,7 +119,8 @@ static void free_calls(struct kvd_client *c) {
     }
 }
 
-/* In a fork's child the locks may be held by threads that are not there: nothing is locked, nothing of the transport is touched. */
+/* In a fork's child the locks may be held by threads that are not there: nothing is locked, nothing of the transport is
+ * touched. */
 void client_free(struct kvd_client *c) {
     bool own = c->pid == getpid();
     if (c->link) {
@@ -135,7 +139,8 @@ void client_free(struct kvd_client *c) {
 }
 
 /* Opens a connection; the lock is not held. The link becomes the client's before the first byte can come. */
-enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns, struct kvd_error *error) {
+enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns,
+                                 struct kvd_error *error) {
     struct transport_sink sink = { .user = link, .frame = sink_frame, .lost = sink_lost };
     char why[KVD_MESSAGE_BYTES];
     int rc = transport_open(c->path, &sink, deadline_ns, &link->transport, why, sizeof why);

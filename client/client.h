@@ -2,26 +2,32 @@
  *
  * Inside libkvd: the client object, its table of pending calls, and how a call runs.
  *
- * Numbers. A mutating request takes the next sequence number of its session in the order of sending: a thread takes the turn, the number, encodes,
- * sends, and gives the turn back. kvd answers a repeated number with the first answer, and refuses gaps. So a number that was sent, or may have
- * been, is never given to another request; one of which not a byte was sent goes back.
+ * Numbers. A mutating request takes the next sequence number of its session in the order of sending: a thread takes the
+ * turn, the number, encodes, sends, and gives the turn back. kvd answers a repeated number with the first answer, and
+ * refuses gaps. So a number that was sent, or may have been, is never given to another request; one of which not a byte
+ * was sent goes back.
  *
  * The life of a call:
  *
  *     WAITED or TICKET --answer--> done
  *         | deadline                      an answer may still come: the call becomes LEFT
  *         v
- *       LEFT --equal call by the caller--> WAITED again, same number; or, without an answer, forgotten after CLIENT_WINDOW
- *                                             newer numbers
+ *       LEFT --equal call by the caller--> WAITED again, same number
+ *         | CLIENT_WINDOW newer numbers, no answer
+ *         v
+ *       forgotten
  *
- * Only calls whose second execution would do something else are adopted: Activate, Round, Checkpoint, Finish, Release, OpenGroup, CloseGroup. A LEFT
- * Round or Checkpoint is no longer adopted once another call about one of its sequences was sent.
+ * Only calls whose second execution would do something else are adopted: Activate, Round, Checkpoint, Finish, Release,
+ * OpenGroup, CloseGroup. A LEFT Round or Checkpoint is no longer adopted once another call about one of its sequences
+ * was sent.
  *
- * When the connection breaks, a thread that waits resumes the session (one does, the others wait for it) and every pending call is sent again in the order
- * of its numbers, with the same numbers. kvd says the highest number that it executed: calls beyond it never ran; of those, the LEFT ones are dropped and
- * the waited ones close up to the gapless order. A call's own thread does this once; if the connection breaks again, it answers KVD_UNAVAILABLE.
+ * When the connection breaks, a thread that waits resumes the session (one does, the others wait for it) and every
+ * pending call is sent again in the order of its numbers, with the same numbers. kvd says the highest number that it
+ * executed: calls beyond it never ran; of those, the LEFT ones are dropped and the waited ones close up to the gapless
+ * order. A call's own thread does this once; if the connection breaks again, it answers KVD_UNAVAILABLE.
  *
- * Lock order: client->lock only. It is never held over a transport call, since those may wait for the sink, which takes it.
+ * Lock order: client->lock only. It is never held over a transport call, since those may wait for the sink, which takes
+ * it.
  */
 #ifndef KVD_CLIENT_CLIENT_H
 #define KVD_CLIENT_CLIENT_H
@@ -123,7 +129,8 @@ struct kvd_client *client_new(const char *path);
 void client_free(struct kvd_client *c); /* also in a fork's child */
 struct link *client_link_new(struct kvd_client *c);
 /* Connects the link, which must be c->link already; the lock is not held. */
-enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns, struct kvd_error *error);
+enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns,
+                                 struct kvd_error *error);
 
 /* ---- session.c ----------------------------------------------------------------------------------------- */
 /* With the lock held (let go meanwhile): a new connection with the same session, all pending calls sent again. */
@@ -141,19 +148,21 @@ struct call *call_lookup(struct kvd_client *c, uint64_t id);
 enum kvd_status call_encode(struct call *call, struct msg_request *request, struct kvd_error *error);
 /* Sends call->frame on the current link; the lock is not held. */
 int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns, bool room, size_t *ret_sent);
-/* With the lock held. Returns the call to signal once the lock is free: whoever waits for it need not wait for the lock then. NULL: nobody's answer. Calls live as
- * long as the client, so that a late signal finds a condition variable, if of another call by now. */
+/* With the lock held. Returns the call to signal once the lock is free: whoever waits for it need not wait for the lock
+ * then. NULL: nobody's answer. Calls live as long as the client, so that a late signal finds a condition variable, if
+ * of another call by now. */
 struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body);
 
 /* Sends a request. KVD_OK: *ret_call is pending and belongs to the caller. */
-enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper, uint64_t deadline_ns,
-                           struct call **ret_call, struct kvd_error *error);
-/* Waits for the answer and decodes it into ret_reply, whose pointers live until call_done. Any status but KVD_OK has ended the call. */
+enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper,
+                           uint64_t deadline_ns, struct call **ret_call, struct kvd_error *error);
+/* Waits for the answer and decodes it into ret_reply, whose pointers live until call_done. Any status but KVD_OK has
+ * ended the call. */
 enum kvd_status call_finish(struct kvd_client *c, struct call *call, uint64_t deadline_ns, struct msg_reply *ret_reply,
                             struct kvd_error *error);
 /* Both. On KVD_OK the caller ends with call_done. */
-enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call, struct msg_reply *ret_reply,
-                         struct kvd_error *error);
+enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call,
+                         struct msg_reply *ret_reply, struct kvd_error *error);
 void call_done(struct kvd_client *c, struct call *call);
 
 /* ---- request.c ------------------------------------------------------------------------------------------ */

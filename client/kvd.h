@@ -16,19 +16,24 @@
  *     kvd_finish(c, &end, &finished, &error);            // retain: a continuation that outlives every engine
  *
  * Conventions
- * - Calls return enum kvd_status and, unless KVD_OK, fill *error (may be NULL) with a sentence: what was asked, what there was, what to change.
- *   After a refusal nothing has changed. Outputs are written only on KVD_OK.
- * - A client may be used by several threads; calls are pipelined on one connection. Each call blocks the caller until its answer or its
- *   deadline (kvd_client_set_timeout; default 5 s), never longer.
- * - No changing call runs twice. Where the connection breaks while a call waits, the library resumes the session and sends the call again under its number, once, within
- *   the deadline: kvd answers a number that it has executed with its first answer. If kvd is another instance by then (epoch), or no longer knows the session,
- *   the call and all later ones answer KVD_ABORTED: connect and attach anew.
- * - After KVD_DEADLINE_EXCEEDED, or KVD_UNAVAILABLE for a broken connection, the outcome is unknown. To learn it: where the connection is lost kvd_client_reconnect, then
- *   the same call with equal arguments, next. It takes up the unanswered request and returns its first answer; if it never ran, it runs now. This holds for kvd_activate, kvd_round(_start),
- *   kvd_checkpoint, kvd_finish, kvd_release, kvd_open_group and kvd_close_group, for the last 64 changing requests of the client, and for a round or checkpoint until another call
- *   about one of its sequences is sent. The other calls set something and may simply be made again.
- * - On a connection that is known to be lost calls answer KVD_UNAVAILABLE at once and send nothing, until kvd_client_reconnect.
- * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION there, kvd_disconnect only frees memory.
+ * - Calls return enum kvd_status and, unless KVD_OK, fill *error (may be NULL) with a sentence: what was asked, what
+ *   there was, what to change. After a refusal nothing has changed. Outputs are written only on KVD_OK.
+ * - A client may be used by several threads; calls are pipelined on one connection. Each call blocks the caller until
+ *   its answer or its deadline (kvd_client_set_timeout; default 5 s), never longer.
+ * - No changing call runs twice. Where the connection breaks while a call waits, the library resumes the session and
+ *   sends the call again under its number, once, within the deadline: kvd answers a number that it has executed with
+ *   its first answer. If kvd is another instance by then (epoch), or no longer knows the session, the call and all
+ *   later ones answer KVD_ABORTED: connect and attach anew.
+ * - After KVD_DEADLINE_EXCEEDED, or KVD_UNAVAILABLE for a broken connection, the outcome is unknown. To learn it:
+ *   where the connection is lost kvd_client_reconnect, then the same call with equal arguments, next. It takes up the
+ *   unanswered request and returns its first answer; if it never ran, it runs now. This holds for kvd_activate,
+ *   kvd_round(_start), kvd_checkpoint, kvd_finish, kvd_release, kvd_open_group and kvd_close_group, for the last 64
+ *   changing requests of the client, and for a round or checkpoint until another call about one of its sequences is
+ *   sent. The other calls set something and may simply be made again.
+ * - On a connection that is known to be lost calls answer KVD_UNAVAILABLE at once and send nothing, until
+ *   kvd_client_reconnect.
+ * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION
+ *   there, kvd_disconnect only frees memory.
  * - Nothing returned by the library needs to be freed unless said. No nng, protobuf or CUDA type appears here.
  * - Engines should block their signals before the first call: the transport starts threads.
  */
@@ -76,29 +81,32 @@ struct kvd_connect_options {
 };
 KVD_API enum kvd_status kvd_connect(const struct kvd_connect_options *options, kvd_client **ret_client,
                                     struct kvd_error *error);
-/* New connection, same session (same process only): after a lost connection; nothing happens while one stands. Open requests and tickets go on, events are
- * subscribed to again (what happened meanwhile is not told). KVD_ABORTED: the daemon is another instance (epoch changed) or the session was
- * fenced: connect anew. */
+/* New connection, same session (same process only): after a lost connection; nothing happens while one stands. Open
+ * requests and tickets go on, events are subscribed to again (what happened meanwhile is not told). KVD_ABORTED: the
+ * daemon is another instance (epoch changed) or the session was fenced: connect anew. */
 KVD_API enum kvd_status kvd_client_reconnect(kvd_client *client, struct kvd_error *error);
 /* Ends the session in order (its sequences end as if it had died, at once) and frees. NULL is fine. */
 KVD_API void kvd_disconnect(kvd_client *client);
 KVD_API void kvd_client_set_timeout(kvd_client *client, uint32_t timeout_ms);
 KVD_API kvd_session_id kvd_client_session(const kvd_client *client);
 KVD_API uint64_t kvd_client_epoch(const kvd_client *client);
-/* Readable (poll) when kvd_next_event or kvd_round_poll may have something, and when the connection is lost. Owned by the client. */
+/* Readable (poll) when kvd_next_event or kvd_round_poll may have something, and when the connection is lost. Owned by
+ * the client. */
 KVD_API int kvd_client_fd(const kvd_client *client);
 
 /* ---- names of prefixes --------------------------------------------------------------------------- */
 
-/* What KV depends on besides tokens. Every field is a tagged part of the chain's root: a hit never crosses domains. NULL = "". */
+/* What KV depends on besides tokens. Every field is a tagged part of the chain's root: a hit never crosses domains.
+ * NULL = "". */
 struct kvd_domain { const char *model, *adapter, *tenant, *modality; };
 
-/* digest[-1] = BLAKE2b-256("kvd.chain.1" and the tagged domain); digest[i] = BLAKE2b-256(digest[i-1], tokens of page i as 64 little-endian u32).
- * The chain keeps every digest of its full pages and the tail's tokens. */
+/* digest[-1] = BLAKE2b-256("kvd.chain.1" and the tagged domain); digest[i] = BLAKE2b-256(digest[i-1], tokens of page i
+ * as 64 little-endian u32). The chain keeps every digest of its full pages and the tail's tokens. */
 typedef struct kvd_chain kvd_chain;
 KVD_API enum kvd_status kvd_chain_new(const struct kvd_domain *domain, kvd_chain **ret_chain);
 KVD_API enum kvd_status kvd_chain_push(kvd_chain *chain, const uint32_t *tokens, size_t n);
-KVD_API enum kvd_status kvd_chain_truncate(kvd_chain *chain, size_t tokens); /* to a length in [0, current]; within the current tail or at a page boundary */
+KVD_API enum kvd_status kvd_chain_truncate(
+    kvd_chain *chain, size_t tokens); /* to a length in [0, current]; within the current tail or at a page boundary */
 KVD_API size_t kvd_chain_tokens(const kvd_chain *chain);
 KVD_API size_t kvd_chain_pages(const kvd_chain *chain);
 KVD_API const kvd_digest *kvd_chain_digests(const kvd_chain *chain); /* [pages]; until the next push or free */
@@ -114,17 +122,18 @@ struct kvd_hit {
     uint32_t retention;
     uint32_t restore_pages;     /* cost: pages to bring back from the host tier first */
 };
-/* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be computed). chain must hold
- * exactly these tokens. The tails of candidates are compared here, so that a hit is exact to the token. A
- * message holds the names of KVD_MAX_DIGESTS pages: matches are found up to 65536 tokens deep, and usable ends there. */
+/* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be
+ * computed). chain must hold exactly these tokens. The tails of candidates are compared here, so that a hit is exact to
+ * the token. A message holds the names of KVD_MAX_DIGESTS pages: matches are found up to 65536 tokens deep, and usable
+ * ends there. */
 KVD_API enum kvd_status kvd_find(kvd_client *client, const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
                                  struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error);
-KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd_activation *want, struct kvd_plan *ret_plan,
-                                            struct kvd_error *error);
+KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd_activation *want,
+                                            struct kvd_plan *ret_plan, struct kvd_error *error);
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
-KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence, const kvd_chain *chain, uint32_t first_page,
-                                       uint32_t n_pages, struct kvd_error *error);
+KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence, const kvd_chain *chain,
+                                       uint32_t first_page, uint32_t n_pages, struct kvd_error *error);
 KVD_API enum kvd_status kvd_checkpoint(kvd_client *client, const struct kvd_checkpoint *what,
                                        struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error);
 KVD_API enum kvd_status kvd_finish(kvd_client *client, const struct kvd_finish *how, struct kvd_finished *ret_finished,
@@ -135,37 +144,41 @@ KVD_API enum kvd_status kvd_set_retention(kvd_client *client, kvd_continuation c
 KVD_API enum kvd_status kvd_open_group(kvd_client *client, const struct kvd_group *group, kvd_group_id *ret_group,
                                        struct kvd_error *error);
 KVD_API enum kvd_status kvd_close_group(kvd_client *client, kvd_group_id group, struct kvd_error *error);
-/* Fences another session: its requests are refused from now on; its sequences stay quarantined until its process is proven gone. */
+/* Fences another session: its requests are refused from now on; its sequences stay quarantined until its process is
+ * proven gone. */
 KVD_API enum kvd_status kvd_fence(kvd_client *client, kvd_session_id session, struct kvd_error *error);
 
-/* A policy (the store itself never chooses): fills want->victims with the continuations of least retention class, least recently used first, never the
- * source, until the plan is ready; n_victims stays 0 where none are needed. KVD_RESOURCE_EXHAUSTED: even all of them would not do. Sets want->revision;
- * activate may still answer KVD_ABORTED when the store moved on: choose again. */
+/* A policy (the store itself never chooses): fills want->victims with the continuations of least retention class, least
+ * recently used first, never the source, until the plan is ready; n_victims stays 0 where none are needed.
+ * KVD_RESOURCE_EXHAUSTED: even all of them would not do. Sets want->revision; activate may still answer KVD_ABORTED
+ * when the store moved on: choose again. */
 KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activation *want, struct kvd_error *error);
 
 /* ---- worker ------------------------------------------------------------------------------------------- */
 
-/* One boundary for a whole batch in one message. results[i] belongs to items[i]; the call is KVD_OK when the message was served, each item has its own
- * status. A commit says: my GPU work up to there is complete. */
+/* One boundary for a whole batch in one message. results[i] belongs to items[i]; the call is KVD_OK when the message
+ * was served, each item has its own status. A commit says: my GPU work up to there is complete. */
 KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                   struct kvd_round_result *ret_results, struct kvd_error *error);
-/* The same off the critical path: start sends and returns; poll answers KVD_UNAVAILABLE while there is no answer, without blocking; wait blocks up to the
- * timeout. A ticket ends with the first other answer; so does one whose deadline, counted from its start, has passed when it is polled. Poll never connects: after a
- * lost connection kvd_client_reconnect or kvd_round_wait sends the round again. */
+/* The same off the critical path: start sends and returns; poll answers KVD_UNAVAILABLE while there is no answer,
+ * without blocking; wait blocks up to the timeout. A ticket ends with the first other answer; so does one whose
+ * deadline, counted from its start, has passed when it is polled. Poll never connects: after a lost connection
+ * kvd_client_reconnect or kvd_round_wait sends the round again. */
 typedef struct kvd_ticket { uint64_t id; } kvd_ticket;
 KVD_API enum kvd_status kvd_round_start(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                         kvd_ticket *ret_ticket, struct kvd_error *error);
-KVD_API enum kvd_status kvd_round_poll(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
-                                       uint32_t *ret_n, struct kvd_error *error);
-KVD_API enum kvd_status kvd_round_wait(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
-                                       uint32_t *ret_n, struct kvd_error *error);
+KVD_API enum kvd_status kvd_round_poll(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results,
+                                       uint32_t max, uint32_t *ret_n, struct kvd_error *error);
+KVD_API enum kvd_status kvd_round_wait(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results,
+                                       uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 /* "No unit of mine runs on any sequence that is ending (its scheduler or another rank is gone)": gives them back. */
 KVD_API enum kvd_status kvd_yield(kvd_client *client, uint32_t *ret_yielded, struct kvd_error *error);
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-/* Maps the store's pools of one rank. device_uuid: 16 bytes of the GPU that this process runs on, NULL for a host store; a mismatch in protocol, geometry,
- * device or namespace is refused with the reason (SRV-4). CUDA stores: the context that is current in the calling thread. */
+/* Maps the store's pools of one rank. device_uuid: 16 bytes of the GPU that this process runs on, NULL for a host
+ * store; a mismatch in protocol, geometry, device or namespace is refused with the reason (SRV-4). CUDA stores: the
+ * context that is current in the calling thread. */
 KVD_API enum kvd_status kvd_attach(kvd_client *client, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,
                                    struct kvd_error *error);
 /* Views die with it. May outlive the client. */
@@ -187,8 +200,9 @@ KVD_API enum kvd_status kvd_audit(kvd_client *client, struct kvd_audit *ret_audi
 /* on: new activations are refused with KVD_UNAVAILABLE; running ones go on. */
 KVD_API enum kvd_status kvd_drain(kvd_client *client, bool on, struct kvd_error *error);
 /* Lists: *cursor 0 to begin; KVD_UNCHANGED in *cursor = the end. max <= KVD_MAX_LIST. */
-KVD_API enum kvd_status kvd_list_continuations(kvd_client *client, uint32_t *cursor, struct kvd_continuation_info *ret_infos,
-                                               uint32_t max, uint32_t *ret_n, struct kvd_error *error);
+KVD_API enum kvd_status kvd_list_continuations(kvd_client *client, uint32_t *cursor,
+                                               struct kvd_continuation_info *ret_infos, uint32_t max, uint32_t *ret_n,
+                                               struct kvd_error *error);
 KVD_API enum kvd_status kvd_list_sequences(kvd_client *client, uint32_t *cursor, struct kvd_sequence_info *ret_infos,
                                            uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 KVD_API enum kvd_status kvd_list_sessions(kvd_client *client, uint32_t *cursor, struct kvd_session_info *ret_infos,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A policy over kvd's exact answers (Q-2): which continuations to release so that an activation fits. The daemon decides nothing.
+ * A policy over kvd's exact answers (Q-2): which continuations to release so that an activation fits. The daemon
+ * decides nothing.
  *
- * Candidates are ordered by retention class, then by last use. The victims are the shortest prefix of this order for which the plan is ready, less those whose release
- * frees nothing there. Messages: one a 256 continuations, and at most 11 plans; three times that where the store changes meanwhile.
+ * Candidates are ordered by retention class, then by last use. The victims are the shortest prefix of this order for
+ * which the plan is ready, less those whose release frees nothing there. Messages: one a 256 continuations, and at most
+ * 11 plans; three times that where the store changes meanwhile.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +39,8 @@ static bool is_bigger(const struct victim *a, const struct victim *b) {
     return a->exclusive != b->exclusive ? a->exclusive > b->exclusive : goes_first(a, b);
 }
 
-static void keep_best(struct victim *list, uint32_t *n, const struct victim *victim, bool (*before)(const struct victim *, const struct victim *)) {
+static void keep_best(struct victim *list, uint32_t *n, const struct victim *victim,
+                      bool (*before)(const struct victim *, const struct victim *)) {
     uint32_t at = *n;
     while (at > 0 && before(victim, &list[at - 1])) at--;
     if (at == KVD_MAX_VICTIMS) return;
@@ -55,7 +58,8 @@ static void consider(struct ranking *ranking, const struct kvd_continuation_info
     ranking->seen++;
 }
 
-static enum kvd_status rank(struct kvd_client *c, kvd_continuation source, struct ranking *ranking, struct kvd_error *error) {
+static enum kvd_status rank(struct kvd_client *c, kvd_continuation source, struct ranking *ranking,
+                            struct kvd_error *error) {
     struct kvd_continuation_info *infos = calloc(KVD_MAX_LIST, sizeof *infos);
     enum kvd_status status = infos ? KVD_OK : client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a list");
     uint32_t cursor = 0, n;
@@ -69,8 +73,8 @@ static enum kvd_status rank(struct kvd_client *c, kvd_continuation source, struc
 }
 
 /* The plan with the first n victims of a list. */
-static enum kvd_status plan_with(struct kvd_client *c, struct kvd_activation *want, const struct victim *list, uint32_t n,
-                                 struct kvd_plan *ret_plan, struct kvd_error *error) {
+static enum kvd_status plan_with(struct kvd_client *c, struct kvd_activation *want, const struct victim *list,
+                                 uint32_t n, struct kvd_plan *ret_plan, struct kvd_error *error) {
     want->n_victims = n;
     want->revision = 0;
     for (uint32_t i = 0; i < n; i++) want->victims[i] = list[i].continuation;
@@ -79,7 +83,8 @@ static enum kvd_status plan_with(struct kvd_client *c, struct kvd_activation *wa
     return status;
 }
 
-static enum kvd_status refuse(const struct ranking *ranking, uint32_t n, const struct kvd_plan *plan, struct kvd_error *error) {
+static enum kvd_status refuse(const struct ranking *ranking, uint32_t n, const struct kvd_plan *plan,
+                              struct kvd_error *error) {
     const struct kvd_need *need = &plan->rows;
     const char *what = "rows";
     if (plan->sequences.short_by) need = &plan->sequences, what = "sequences";
@@ -87,13 +92,16 @@ static enum kvd_status refuse(const struct ranking *ranking, uint32_t n, const s
     if (plan->membership.short_by) need = &plan->membership, what = "membership entries";
     for (uint32_t i = plan->n_pools < KVD_MAX_POOLS ? plan->n_pools : KVD_MAX_POOLS; i-- > 0;)
         if (plan->pages[i].short_by) need = &plan->pages[i], what = i ? "pages of pool 1" : "pages of pool 0";
-    return client_fail(error, KVD_RESOURCE_EXHAUSTED, "needs %llu %s; even with %u of %u releasable continuations released there are %llu, %llu "
-                       "short: finish sequences, or ask for less output", (unsigned long long)need->needed, what, n, ranking->seen,
-                       (unsigned long long)need->available, (unsigned long long)need->short_by);
+    return client_fail(error, KVD_RESOURCE_EXHAUSTED,
+                       "needs %llu %s; even with %u of %u releasable continuations released there are %llu, %llu "
+                       "short: finish sequences, or ask for less output",
+                       (unsigned long long)need->needed, what, n, ranking->seen, (unsigned long long)need->available,
+                       (unsigned long long)need->short_by);
 }
 
 /* Shortest ready prefix of list[0..n), of which the whole is known to be ready. */
-static enum kvd_status shorten(struct kvd_client *c, struct kvd_activation *want, const struct victim *list, uint32_t n, struct kvd_error *error) {
+static enum kvd_status shorten(struct kvd_client *c, struct kvd_activation *want, const struct victim *list, uint32_t n,
+                               struct kvd_error *error) {
     struct kvd_plan plan;
     struct victim useful[KVD_MAX_VICTIMS];
     uint32_t low = 0, high = n, n_useful = 0; /* low is not ready, high is */
@@ -106,21 +114,27 @@ static enum kvd_status shorten(struct kvd_client *c, struct kvd_activation *want
     }
     for (uint32_t i = 0; i < high; i++)
         if (list[i].exclusive) useful[n_useful++] = list[i];
-    if (n_useful && n_useful < high) { /* pages that victims share among each other are exclusive to none of them: ask */
+    if (n_useful &&
+        n_useful < high) { /* pages that victims share among each other are exclusive to none of them: ask */
         if ((status = plan_with(c, want, useful, n_useful, &plan, error)) != KVD_OK) return status;
         if (plan.feasibility == KVD_READY) return KVD_OK;
     }
     if ((status = plan_with(c, want, list, high, &plan, error)) != KVD_OK) return status;
-    return plan.feasibility == KVD_READY ? KVD_OK : client_fail(error, KVD_ABORTED, "the store changed while victims were chosen");
+    return plan.feasibility == KVD_READY
+               ? KVD_OK
+               : client_fail(error, KVD_ABORTED, "the store changed while victims were chosen");
 }
 
-static enum kvd_status choose(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking, struct kvd_error *error) {
+static enum kvd_status choose(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,
+                              struct kvd_error *error) {
     struct kvd_plan plan;
     enum kvd_status status = plan_with(c, want, NULL, 0, &plan, error);
     if (status != KVD_OK || plan.feasibility == KVD_READY) return status;
     if (plan.feasibility == KVD_INFEASIBLE) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "this activation needs %llu pages of pool 0 and never fits this store: shorten the "
-                           "prompt or the output", (unsigned long long)plan.pages[0].needed);
+        return client_fail(error, KVD_INVALID_ARGUMENT,
+                           "this activation needs %llu pages of pool 0 and never fits this store: shorten the "
+                           "prompt or the output",
+                           (unsigned long long)plan.pages[0].needed);
     }
     if ((status = rank(c, want->from, ranking, error)) != KVD_OK) return status;
     const struct victim *list = ranking->best;

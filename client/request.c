@@ -23,10 +23,12 @@ static enum kvd_status no_place(struct kvd_error *error, const char *function) {
 
 static enum kvd_status check_want(const struct kvd_activation *want, struct kvd_error *error) {
     if (want->n_victims <= KVD_MAX_VICTIMS) return KVD_OK;
-    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims; a recipe takes at most %d", want->n_victims, KVD_MAX_VICTIMS);
+    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims; a recipe takes at most %d", want->n_victims,
+                       KVD_MAX_VICTIMS);
 }
 
-enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *want, struct kvd_plan *ret_plan, struct kvd_error *error) {
+enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *want, struct kvd_plan *ret_plan,
+                                    struct kvd_error *error) {
     if (!want || !ret_plan) return no_place(error, __func__);
     struct msg_request request = { .type = FRAME_PLAN, .u.activation = *want };
     struct msg_reply reply;
@@ -53,12 +55,13 @@ enum kvd_status kvd_activate(kvd_client *c, const struct kvd_activation *want, s
     return KVD_OK;
 }
 
-enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_chain *chain, uint32_t first_page, uint32_t n_pages,
-                               struct kvd_error *error) {
+enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_chain *chain, uint32_t first_page,
+                               uint32_t n_pages, struct kvd_error *error) {
     if (!chain) return no_place(error, __func__);
     size_t have = kvd_chain_pages(chain);
     if (first_page > have || n_pages > have - first_page) {
-        return client_fail(error, KVD_OUT_OF_RANGE, "asked to name pages %u to %llu; the chain has %zu full pages: push the tokens first",
+        return client_fail(error, KVD_OUT_OF_RANGE,
+                           "asked to name pages %u to %llu; the chain has %zu full pages: push the tokens first",
                            first_page, (unsigned long long)first_page + n_pages, have);
     }
     for (uint32_t done = 0; done < n_pages;) {
@@ -73,8 +76,8 @@ enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_c
     return client_guard(c, error);
 }
 
-enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what, struct kvd_checkpointed *ret_checkpointed,
-                               struct kvd_error *error) {
+enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what,
+                               struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error) {
     if (!what || !ret_checkpointed) return no_place(error, __func__);
     struct msg_request request = { .type = FRAME_CHECKPOINT, .u.checkpoint = *what };
     struct msg_reply reply;
@@ -86,7 +89,8 @@ enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what,
     return KVD_OK;
 }
 
-enum kvd_status kvd_finish(kvd_client *c, const struct kvd_finish *how, struct kvd_finished *ret_finished, struct kvd_error *error) {
+enum kvd_status kvd_finish(kvd_client *c, const struct kvd_finish *how, struct kvd_finished *ret_finished,
+                           struct kvd_error *error) {
     if (!how || !ret_finished) return no_place(error, __func__);
     struct msg_request request = { .type = FRAME_FINISH, .u.finish = *how };
     struct msg_reply reply;
@@ -103,16 +107,19 @@ enum kvd_status kvd_release(kvd_client *c, kvd_continuation continuation, struct
     return run_simple(c, &request, error);
 }
 
-enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, uint32_t retention, struct kvd_error *error) {
+enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, uint32_t retention,
+                                  struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_SET_RETENTION,
                                    .u.continuation = { .continuation = continuation, .retention = retention } };
     return run_simple(c, &request, error);
 }
 
-enum kvd_status kvd_open_group(kvd_client *c, const struct kvd_group *group, kvd_group_id *ret_group, struct kvd_error *error) {
+enum kvd_status kvd_open_group(kvd_client *c, const struct kvd_group *group, kvd_group_id *ret_group,
+                               struct kvd_error *error) {
     if (!group || !ret_group) return no_place(error, __func__);
     if (group->n == 0 || group->n > KVD_MAX_RANKS)
-        return client_fail(error, KVD_INVALID_ARGUMENT, "a group of %u members; 1 to %d, one a rank", group->n, KVD_MAX_RANKS);
+        return client_fail(error, KVD_INVALID_ARGUMENT, "a group of %u members; 1 to %d, one a rank", group->n,
+                           KVD_MAX_RANKS);
     struct msg_request request = { .type = FRAME_OPEN_GROUP, .u.group = *group };
     struct msg_reply reply;
     struct call *call;
@@ -176,8 +183,9 @@ enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_in
     return KVD_OK;
 }
 
-enum kvd_status kvd_describe_planes(kvd_client *c, const struct kvd_planes_request *which, struct kvd_plane_info *ret_planes, uint32_t max,
-                                    uint32_t *ret_n, uint32_t *ret_total, struct kvd_error *error) {
+enum kvd_status kvd_describe_planes(kvd_client *c, const struct kvd_planes_request *which,
+                                    struct kvd_plane_info *ret_planes, uint32_t max, uint32_t *ret_n,
+                                    uint32_t *ret_total, struct kvd_error *error) {
     if (!which || !ret_planes || !ret_n || !ret_total) return no_place(error, __func__);
     struct msg_request request = { .type = FRAME_DESCRIBE_PLANES, .u.planes = *which };
     struct msg_reply reply;
@@ -223,29 +231,32 @@ enum kvd_status kvd_drain(kvd_client *c, bool on, struct kvd_error *error) {
 
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
-static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint32_t *cursor, const void *infos, uint32_t max,
-                                const uint32_t *ret_n, struct call **ret_call, struct msg_reply *ret_reply, struct kvd_error *error) {
+static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint32_t *cursor, const void *infos,
+                                uint32_t max, const uint32_t *ret_n, struct call **ret_call,
+                                struct msg_reply *ret_reply, struct kvd_error *error) {
     if (!cursor || !infos || !ret_n || !max) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "%s needs a cursor, a place for at least one object and one for their number",
+        return client_fail(error, KVD_INVALID_ARGUMENT,
+                           "%s needs a cursor, a place for at least one object and one for their number",
                            frame_type_name(type));
     }
-    struct msg_request request = { .type = type, .u.list = { .cursor = *cursor, .max = max < KVD_MAX_LIST ? max : KVD_MAX_LIST } };
+    struct msg_request request = { .type = type,
+                                   .u.list = { .cursor = *cursor, .max = max < KVD_MAX_LIST ? max : KVD_MAX_LIST } };
     return call_run(c, &request, ret_call, ret_reply, error);
 }
 
-#define DEFINE_LIST(function, frame, member, item)                                                                       \
-    enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n,     \
-                             struct kvd_error *error) {                                                                  \
-        struct msg_reply reply;                                                                                          \
-        struct call *call;                                                                                               \
-        enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);                \
-        if (status != KVD_OK) return status;                                                                             \
-        uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                    \
-        if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                           \
-        *ret_n = n;                                                                                                      \
-        *cursor = reply.u.member.next_cursor;                                                                            \
-        call_done(c, call);                                                                                              \
-        return KVD_OK;                                                                                                   \
+#define DEFINE_LIST(function, frame, member, item)                                                                   \
+    enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n, \
+                             struct kvd_error *error) {                                                              \
+        struct msg_reply reply;                                                                                      \
+        struct call *call;                                                                                           \
+        enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);            \
+        if (status != KVD_OK) return status;                                                                         \
+        uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                \
+        if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                       \
+        *ret_n = n;                                                                                                  \
+        *cursor = reply.u.member.next_cursor;                                                                        \
+        call_done(c, call);                                                                                          \
+        return KVD_OK;                                                                                               \
     }
 DEFINE_LIST(kvd_list_continuations, FRAME_LIST_CONTINUATIONS, continuations, kvd_continuation_info)
 DEFINE_LIST(kvd_list_sequences, FRAME_LIST_SEQUENCES, sequences, kvd_sequence_info)
@@ -263,11 +274,13 @@ enum kvd_status kvd_subscribe(kvd_client *c, uint32_t mask, struct kvd_error *er
     return KVD_OK;
 }
 
-static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, struct kvd_event *ret_event, struct kvd_error *error) {
+static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, struct kvd_event *ret_event,
+                                  struct kvd_error *error) {
     while (c->event_count == 0) {
         if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
         if (c->link->lost) {
-            return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s is lost (%s): call kvd_client_reconnect", c->path,
+            return client_fail(error, KVD_UNAVAILABLE,
+                               "the connection to kvd at %s is lost (%s): call kvd_client_reconnect", c->path,
                                c->link->why);
         }
         if (!client_wait(c, &c->event_came, deadline_ns) && c->event_count == 0)
@@ -280,7 +293,8 @@ static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, st
     return KVD_OK;
 }
 
-enum kvd_status kvd_next_event(kvd_client *c, uint32_t timeout_ms, struct kvd_event *ret_event, struct kvd_error *error) {
+enum kvd_status kvd_next_event(kvd_client *c, uint32_t timeout_ms, struct kvd_event *ret_event,
+                               struct kvd_error *error) {
     if (!ret_event) return no_place(error, __func__);
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;

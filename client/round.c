@@ -8,7 +8,8 @@
 
 static enum kvd_status check_items(const struct kvd_round_item *items, uint32_t n, struct kvd_error *error) {
     if (items && n >= 1 && n <= KVD_MAX_ROUND) return KVD_OK;
-    return client_fail(error, KVD_INVALID_ARGUMENT, "a Round of %u sequences; 1 to %d in one message: split the batch", n, KVD_MAX_ROUND);
+    return client_fail(error, KVD_INVALID_ARGUMENT, "a Round of %u sequences; 1 to %d in one message: split the batch",
+                       n, KVD_MAX_ROUND);
 }
 
 static void fill(struct msg_request *ret_request, const struct kvd_round_item *items, uint32_t n) {
@@ -22,7 +23,8 @@ static enum kvd_status collect(struct kvd_client *c, struct call *call, const st
                                struct kvd_round_result *ret_results, struct kvd_error *error) {
     enum kvd_status status = KVD_OK;
     if (reply->u.round.n != n) {
-        status = client_fail(error, KVD_INTERNAL, "kvd answered %u results to a Round of %u sequences", reply->u.round.n, n);
+        status =
+            client_fail(error, KVD_INTERNAL, "kvd answered %u results to a Round of %u sequences", reply->u.round.n, n);
     } else {
         for (uint32_t i = 0; i < n; i++) { /* messages are long and mostly empty */
             const struct kvd_round_result *from = &reply->u.round.items[i];
@@ -34,13 +36,14 @@ static enum kvd_status collect(struct kvd_client *c, struct call *call, const st
     return status;
 }
 
-enum kvd_status kvd_round(kvd_client *c, const struct kvd_round_item *items, uint32_t n, struct kvd_round_result *ret_results,
-                          struct kvd_error *error) {
+enum kvd_status kvd_round(kvd_client *c, const struct kvd_round_item *items, uint32_t n,
+                          struct kvd_round_result *ret_results, struct kvd_error *error) {
     struct msg_request request;
     struct msg_reply reply;
     struct call *call;
     enum kvd_status status = check_items(items, n, error);
-    if (status == KVD_OK && !ret_results) status = client_fail(error, KVD_INVALID_ARGUMENT, "kvd_round needs a place for %u results", n);
+    if (status == KVD_OK && !ret_results)
+        status = client_fail(error, KVD_INVALID_ARGUMENT, "kvd_round needs a place for %u results", n);
     if (status != KVD_OK) return status;
     fill(&request, items, n);
     status = call_run(c, &request, &call, &reply, error);
@@ -53,7 +56,8 @@ enum kvd_status kvd_round_start(kvd_client *c, const struct kvd_round_item *item
     struct call *call;
     enum kvd_status status = client_guard(c, error);
     if (status == KVD_OK) status = check_items(items, n, error);
-    if (status == KVD_OK && !ret_ticket) status = client_fail(error, KVD_INVALID_ARGUMENT, "kvd_round_start needs a place for the ticket");
+    if (status == KVD_OK && !ret_ticket)
+        status = client_fail(error, KVD_INVALID_ARGUMENT, "kvd_round_start needs a place for the ticket");
     if (status != KVD_OK) return status;
     fill(&request, items, n);
     status = call_start(c, &request, CALL_TICKET, client_deadline(c), &call, error);
@@ -62,14 +66,17 @@ enum kvd_status kvd_round_start(kvd_client *c, const struct kvd_round_item *item
 }
 
 /* Takes a ticket's call over; from here on it is the caller's. With the lock held. */
-static enum kvd_status claim(struct kvd_client *c, kvd_ticket ticket, uint32_t max, struct call **ret_call, struct kvd_error *error) {
+static enum kvd_status claim(struct kvd_client *c, kvd_ticket ticket, uint32_t max, struct call **ret_call,
+                             struct kvd_error *error) {
     struct call *call = call_lookup(c, ticket.id);
     if (!call || call->keeper != CALL_TICKET) {
-        return client_fail(error, KVD_NOT_FOUND, "there is no open Round with ticket %llu: its answer was fetched, or its deadline passed",
+        return client_fail(error, KVD_NOT_FOUND,
+                           "there is no open Round with ticket %llu: its answer was fetched, or its deadline passed",
                            (unsigned long long)ticket.id);
     }
     if (max < call->n_touched) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "room for %u results; this Round has %u sequences", max, call->n_touched);
+        return client_fail(error, KVD_INVALID_ARGUMENT, "room for %u results; this Round has %u sequences", max,
+                           call->n_touched);
     }
     *ret_call = call;
     return KVD_OK;
@@ -82,8 +89,8 @@ static void take(struct kvd_client *c, struct call *call) {
 }
 
 /* Finishes a claimed call. */
-static enum kvd_status finish(struct kvd_client *c, struct call *call, uint64_t deadline_ns, struct kvd_round_result *ret_results,
-                              uint32_t *ret_n, struct kvd_error *error) {
+static enum kvd_status finish(struct kvd_client *c, struct call *call, uint64_t deadline_ns,
+                              struct kvd_round_result *ret_results, uint32_t *ret_n, struct kvd_error *error) {
     struct msg_reply reply;
     uint32_t n = call->n_touched;
     enum kvd_status status = call_finish(c, call, deadline_ns, &reply, error);
@@ -96,12 +103,14 @@ static enum kvd_status finish(struct kvd_client *c, struct call *call, uint64_t 
 static enum kvd_status look(struct kvd_client *c, const struct call *call, struct kvd_error *error) {
     if (call->state == CALL_ANSWERED || c->dead || transport_now() >= call->header.deadline_ns) return KVD_OK;
     if (call->state == CALL_SENT) return client_fail(error, KVD_UNAVAILABLE, "no answer yet");
-    return client_fail(error, KVD_UNAVAILABLE, "no answer yet: the connection to kvd at %s is lost (%s); kvd_client_reconnect or "
-                       "kvd_round_wait sends this Round again", c->path, c->link->why);
+    return client_fail(error, KVD_UNAVAILABLE,
+                       "no answer yet: the connection to kvd at %s is lost (%s); kvd_client_reconnect or "
+                       "kvd_round_wait sends this Round again",
+                       c->path, c->link->why);
 }
 
-enum kvd_status kvd_round_poll(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max, uint32_t *ret_n,
-                               struct kvd_error *error) {
+enum kvd_status kvd_round_poll(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
+                               uint32_t *ret_n, struct kvd_error *error) {
     struct call *call = NULL;
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;
@@ -116,8 +125,8 @@ enum kvd_status kvd_round_poll(kvd_client *c, kvd_ticket ticket, struct kvd_roun
     return status == KVD_OK ? finish(c, call, 0, ret_results, ret_n, error) : status;
 }
 
-enum kvd_status kvd_round_wait(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max, uint32_t *ret_n,
-                               struct kvd_error *error) {
+enum kvd_status kvd_round_wait(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
+                               uint32_t *ret_n, struct kvd_error *error) {
     struct call *call = NULL;
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;

@@ -30,8 +30,8 @@ void client_lost(struct kvd_client *c, const char *why) {
 /* ---- a request of the library's own ------------------------------------------------------------------ */
 
 /* While nobody else sends: one request and its answer, without retry. The lock is not held. */
-static enum kvd_status exchange(struct kvd_client *c, struct msg_request *request, uint64_t deadline_ns, struct msg_reply *ret_reply,
-                                struct kvd_error *error) {
+static enum kvd_status exchange(struct kvd_client *c, struct msg_request *request, uint64_t deadline_ns,
+                                struct msg_reply *ret_reply, struct kvd_error *error) {
     size_t sent;
     pthread_mutex_lock(&c->lock);
     struct call *call = call_new(c);
@@ -52,7 +52,8 @@ static enum kvd_status exchange(struct kvd_client *c, struct msg_request *reques
     return status;
 }
 
-static enum kvd_status say_hello(struct kvd_client *c, uint64_t deadline_ns, struct kvd_hello_reply *ret_hello, struct kvd_error *error) {
+static enum kvd_status say_hello(struct kvd_client *c, uint64_t deadline_ns, struct kvd_hello_reply *ret_hello,
+                                 struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_HELLO, .u.hello = c->hello };
     struct msg_reply reply;
     enum kvd_status status = exchange(c, &request, deadline_ns, &reply, error);
@@ -70,26 +71,34 @@ static const char *socket_path(const struct kvd_connect_options *o) {
 
 /* Names travel in [A-Za-z0-9._:/-]; anything else in a program's name becomes '-'. */
 static void default_name(char *ret_name) {
-    const char *name = program_invocation_short_name && *program_invocation_short_name ? program_invocation_short_name : "client";
+    const char *name =
+        program_invocation_short_name && *program_invocation_short_name ? program_invocation_short_name : "client";
     snprintf(ret_name, KVD_NAME_BYTES, "%s", name);
     for (char *p = ret_name; *p; p++)
         if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-", *p)) *p = '-';
 }
 
-static enum kvd_status check_options(const struct kvd_connect_options *o, kvd_client **ret_client, struct kvd_error *error) {
-    if (!o || !ret_client) return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_connect needs options and a place for the client");
+static enum kvd_status check_options(const struct kvd_connect_options *o, kvd_client **ret_client,
+                                     struct kvd_error *error) {
+    if (!o || !ret_client)
+        return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_connect needs options and a place for the client");
     if (o->struct_size < sizeof *o) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_connect_options.struct_size is %zu, this library's struct has %zu bytes: set it to "
-                           "sizeof(struct kvd_connect_options)", o->struct_size, sizeof *o);
+        return client_fail(error, KVD_INVALID_ARGUMENT,
+                           "kvd_connect_options.struct_size is %zu, this library's struct has %zu bytes: set it to "
+                           "sizeof(struct kvd_connect_options)",
+                           o->struct_size, sizeof *o);
     }
     if (o->role < KVD_ROLE_OBSERVER || o->role > KVD_ROLE_ADMIN)
-        return client_fail(error, KVD_INVALID_ARGUMENT, "role %d is none of observer 1, worker 2, scheduler 3, admin 4", (int)o->role);
+        return client_fail(error, KVD_INVALID_ARGUMENT, "role %d is none of observer 1, worker 2, scheduler 3, admin 4",
+                           (int)o->role);
     if (o->name && strlen(o->name) >= KVD_NAME_BYTES)
-        return client_fail(error, KVD_INVALID_ARGUMENT, "the name has %zu bytes; at most %d", strlen(o->name), KVD_NAME_BYTES - 1);
+        return client_fail(error, KVD_INVALID_ARGUMENT, "the name has %zu bytes; at most %d", strlen(o->name),
+                           KVD_NAME_BYTES - 1);
     if (o->rank >= KVD_MAX_RANKS)
         return client_fail(error, KVD_INVALID_ARGUMENT, "rank %u; ranks are 0 to %d", o->rank, KVD_MAX_RANKS - 1);
     if (strlen(socket_path(o)) >= sizeof ((kvd_client *)0)->path)
-        return client_fail(error, KVD_INVALID_ARGUMENT, "the socket path %s is longer than a socket path can be", socket_path(o));
+        return client_fail(error, KVD_INVALID_ARGUMENT, "the socket path %s is longer than a socket path can be",
+                           socket_path(o));
     return KVD_OK;
 }
 
@@ -113,8 +122,9 @@ enum kvd_status kvd_connect(const struct kvd_connect_options *o, kvd_client **re
     status = client_link_open(c, c->link, deadline_ns, error);
     if (status == KVD_OK) status = say_hello(c, deadline_ns, &hello, error);
     if (status == KVD_OK && hello.protocol != KVD_PROTOCOL_VERSION) {
-        status = client_fail(error, KVD_FAILED_PRECONDITION, "kvd at %s speaks protocol %u, this library %u: install matching versions",
-                             c->path, hello.protocol, KVD_PROTOCOL_VERSION);
+        status = client_fail(error, KVD_FAILED_PRECONDITION,
+                             "kvd at %s speaks protocol %u, this library %u: install matching versions", c->path,
+                             hello.protocol, KVD_PROTOCOL_VERSION);
     }
     if (status != KVD_OK) {
         client_free(c);
@@ -138,8 +148,8 @@ static enum kvd_status die(struct kvd_client *c, struct kvd_error *error, const 
 }
 
 static bool final_refusal(enum kvd_status status) {
-    return status == KVD_NOT_FOUND || status == KVD_ABORTED || status == KVD_UNAUTHENTICATED || status == KVD_PERMISSION_DENIED ||
-           status == KVD_FAILED_PRECONDITION || status == KVD_INVALID_ARGUMENT;
+    return status == KVD_NOT_FOUND || status == KVD_ABORTED || status == KVD_UNAUTHENTICATED ||
+           status == KVD_PERMISSION_DENIED || status == KVD_FAILED_PRECONDITION || status == KVD_INVALID_ARGUMENT;
 }
 
 /* Under the lock: judges the answer to a resuming Hello. */
@@ -148,8 +158,10 @@ static enum kvd_status judge(struct kvd_client *c, enum kvd_status status, const
     char why[KVD_MESSAGE_BYTES];
     if (status == KVD_OK && hello->epoch == c->epoch && hello->session.bits == c->session.bits) return KVD_OK;
     if (status == KVD_OK && hello->epoch != c->epoch) {
-        snprintf(why, sizeof why, "kvd at %s is another instance than this session's (epoch %016llx, was %016llx): sequences are gone, "
-                 "mapped memory is stale; connect and attach anew", c->path, (unsigned long long)hello->epoch, (unsigned long long)c->epoch);
+        snprintf(why, sizeof why,
+                 "kvd at %s is another instance than this session's (epoch %016llx, was %016llx): sequences are gone, "
+                 "mapped memory is stale; connect and attach anew",
+                 c->path, (unsigned long long)hello->epoch, (unsigned long long)c->epoch);
         return die(c, error, why);
     }
     if (status == KVD_OK) return die(c, error, "kvd gave another session instead of this one: connect anew");
@@ -168,17 +180,20 @@ static bool renumber(struct call *call, uint64_t sequence) {
     struct msg_request request;
     size_t bytes;
     codec_arena_reset(call->arena);
-    if (codec_decode_request(call->type, call->frame + FRAME_HEADER, call->frame_bytes - FRAME_HEADER, call->arena, &request, NULL, 0) != 0)
+    if (codec_decode_request(call->type, call->frame + FRAME_HEADER, call->frame_bytes - FRAME_HEADER, call->arena,
+                             &request, NULL, 0) != 0)
         return false;
     request.header.sequence = call->header.sequence = sequence;
-    if (codec_encode_request(&request, call->arena, call->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, NULL, 0) != 0)
+    if (codec_encode_request(&request, call->arena, call->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes,
+                             NULL, 0) != 0)
         return false;
     frame_head_write(call->frame, call->type, 0, call->id, bytes);
     call->frame_bytes = FRAME_HEADER + bytes;
     return true;
 }
 
-/* Under the lock: what is to be sent again, in the order of sending (ids grow with it). Numbers past `last` never ran: LEFT ones go, the others close up. */
+/* Under the lock: what is to be sent again, in the order of sending (ids grow with it). Numbers past `last` never ran:
+ * LEFT ones go, the others close up. */
 static bool prepare(struct kvd_client *c, uint64_t last, struct call **ret_calls, uint32_t *ret_n) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
@@ -233,7 +248,8 @@ static void subscribe_again(struct kvd_client *c, uint64_t deadline_ns) {
 }
 
 /* resuming is set and nobody sends. The lock is held and let go meanwhile. */
-static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint64_t deadline_ns, struct kvd_error *error) {
+static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint64_t deadline_ns,
+                                  struct kvd_error *error) {
     struct kvd_hello_reply hello = { 0 };
     struct kvd_error refusal = { .message = "" };
     struct link *old = c->link;
@@ -271,7 +287,8 @@ static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint6
 static enum kvd_status standing(struct kvd_client *c, struct kvd_error *error) {
     if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
     if (!c->link->lost) return KVD_OK;
-    return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s is lost (%s): call kvd_client_reconnect", c->path, c->link->why);
+    return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s is lost (%s): call kvd_client_reconnect",
+                       c->path, c->link->why);
 }
 
 enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct kvd_error *error) {
@@ -279,7 +296,8 @@ enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct
     while (c->sending || c->resuming) {
         other = other || c->resuming;
         if (!client_wait(c, &c->turn, deadline_ns) && (c->sending || c->resuming))
-            return client_fail(error, KVD_DEADLINE_EXCEEDED, "the session with kvd at %s was not resumed in time", c->path);
+            return client_fail(error, KVD_DEADLINE_EXCEEDED, "the session with kvd at %s was not resumed in time",
+                               c->path);
     }
     if (other || c->dead || !c->link->lost) return standing(c, error);
     struct link *link = client_link_new(c);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The transport seam: one byte stream to kvd that carries frames (frame.h). nng is behind it and nowhere else in libkvd.
+ * The transport seam: one byte stream to kvd that carries frames (frame.h). nng is behind it and nowhere else in
+ * libkvd.
  *
- * Threads: transport_send is called by one thread at a time (the caller holds a turn); the sink is called on threads of the
- * transport, one call at a time. transport_close waits for a running sink call and must not be called from one.
- * After fork() nothing here may be called in the child but transport_forked and transport_forget: nng ends a child that touches it.
+ * Threads: transport_send is called by one thread at a time (the caller holds a turn); the sink is called on threads of
+ * the transport, one call at a time. transport_close waits for a running sink call and must not be called from one.
+ * After fork() nothing here may be called in the child but transport_forked and transport_forget: nng ends a child that
+ * touches it.
  */
 #ifndef KVD_CLIENT_TRANSPORT_H
 #define KVD_CLIENT_TRANSPORT_H
@@ -40,12 +42,14 @@ uint64_t transport_now(void); /* CLOCK_MONOTONIC, ns */
 /* True in a child of a process that had opened a transport. */
 bool transport_forked(void);
 
-/* Connects. Threads that the transport starts have every signal blocked. 0 or a transport_error with a sentence in err. */
-int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns, struct transport **ret_transport,
-                   char *err, size_t err_bytes);
+/* Connects. Threads that the transport starts have every signal blocked. 0 or a transport_error with a sentence in err.
+ */
+int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns,
+                   struct transport **ret_transport, char *err, size_t err_bytes);
 
-/* Hands all bytes to the kernel. ret_sent is written in every case: where it is 0 the peer has seen nothing of this frame; where it is neither 0 nor
- * n the stream is unusable. TRANSPORT_NEVER is cheaper than a deadline: for frames that the socket's buffer surely takes. */
+/* Hands all bytes to the kernel. ret_sent is written in every case: where it is 0 the peer has seen nothing of this
+ * frame; where it is neither 0 nor n the stream is unusable. TRANSPORT_NEVER is cheaper than a deadline: for frames
+ * that the socket's buffer surely takes. */
 int transport_send(struct transport *transport, const uint8_t *bytes, size_t n, uint64_t deadline_ns, size_t *ret_sent);
 
 /* Closes and frees; no sink call after it. NULL is fine. */

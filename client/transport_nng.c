@@ -2,11 +2,12 @@
  *
  * The transport on nng byte streams (nng_stream_dialer over ipc://).
  *
- * Receiving: one aio is always posted; its callback cuts the bytes into frames and posts it again. Sending: an aio without a callback, so that a write that
- * the socket takes at once completes in the calling thread, with no other thread woken.
+ * Receiving: one aio is always posted; its callback cuts the bytes into frames and posts it again. Sending: an aio
+ * without a callback, so that a write that the socket takes at once completes in the calling thread, with no other
+ * thread woken.
  *
- * A finite timeout puts an aio on nng's expiry list, which wakes a thread for most calls. Therefore the caller says TRANSPORT_NEVER
- * where it knows that the socket's buffer has room.
+ * A finite timeout puts an aio on nng's expiry list, which wakes a thread for most calls. Therefore the caller says
+ * TRANSPORT_NEVER where it knows that the socket's buffer has room.
  */
 #include "transport.h"
 
@@ -88,7 +89,8 @@ static void received(void *arg) {
         return;
     }
     t->filled += nng_aio_count(t->recv_aio);
-    if (!cut_frames(t)) { /* not closed here: nng never ends a send that is posted on a closed stream, and one may be about to be */
+    if (!cut_frames(t)) { /* not closed here: nng never ends a send that is posted on a closed stream, and one may be
+                             about to be */
         t->sink.lost(t->sink.user, "the peer sent bytes that are no frames of the kvd protocol");
         return;
     }
@@ -105,15 +107,18 @@ static int refuse(int code, char *err, size_t err_bytes, const char *path, const
 static int refuse_nng(int rc, char *err, size_t err_bytes, const char *path) {
     switch (rc) {
     case NNG_ENOENT:
-        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path, "there is no such socket; is the daemon running, and is this the path "
+        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path,
+                      "there is no such socket; is the daemon running, and is this the path "
                       "in its configuration?");
     case NNG_ECONNREFUSED:
         /* nng reports a missing file in this way too. */
         if (access(path, F_OK) != 0 && errno == ENOENT) return refuse_nng(NNG_ENOENT, err, err_bytes, path);
-        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path, "the socket is there but nobody listens; the daemon has died or is "
+        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path,
+                      "the socket is there but nobody listens; the daemon has died or is "
                       "starting");
     case NNG_EPERM:
-        return refuse(TRANSPORT_E_DENIED, err, err_bytes, path, "permission denied; join the group that owns the socket, or ask its "
+        return refuse(TRANSPORT_E_DENIED, err, err_bytes, path,
+                      "permission denied; join the group that owns the socket, or ask its "
                       "administrator");
     case NNG_ETIMEDOUT:
         return refuse(TRANSPORT_E_TIMEOUT, err, err_bytes, path, "no connection within the timeout");
@@ -145,11 +150,12 @@ static int dial(struct transport *t, uint64_t deadline_ns) {
     return rc;
 }
 
-int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns, struct transport **ret_transport,
-                   char *err, size_t err_bytes) {
+int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns,
+                   struct transport **ret_transport, char *err, size_t err_bytes) {
     char url[sizeof ((struct sockaddr_un *)0)->sun_path + 8];
     if (transport_forked())
-        return refuse(TRANSPORT_E_FORKED, err, err_bytes, path, "this process is a fork of one that used libkvd; connect before "
+        return refuse(TRANSPORT_E_FORKED, err, err_bytes, path,
+                      "this process is a fork of one that used libkvd; connect before "
                       "forking in neither or exec in the child");
     if (!path[0] || strlen(path) >= sizeof ((struct sockaddr_un *)0)->sun_path)
         return refuse(TRANSPORT_E_PATH, err, err_bytes, path, "a socket path has 1 to 107 bytes; use a shorter one");

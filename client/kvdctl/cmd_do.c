@@ -32,7 +32,8 @@ int cmd_drain(struct ctl *ctl) {
     enum kvd_status status = kvd_drain(ctl->client, on, &error);
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     out_flag(ctl->out, "draining", on);
-    out_say(ctl->out, "result", OUT_PLAIN, on ? "draining: new activations are refused, running sequences go on" : "new activations are accepted");
+    out_say(ctl->out, "result", OUT_PLAIN,
+            on ? "draining: new activations are refused, running sequences go on" : "new activations are accepted");
     return CTL_OK;
 }
 
@@ -57,6 +58,7 @@ int cmd_fence(struct ctl *ctl) {
     if (!ctl_handle(ctl->args[0], "session", &bits)) return CTL_USAGE;
     enum kvd_status status = kvd_fence(ctl->client, (kvd_session_id){ bits }, &error);
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
-    out_say(ctl->out, "result", OUT_PLAIN, "fenced: its requests are refused; its sequences stay quarantined until its process is gone");
+    out_say(ctl->out, "result", OUT_PLAIN,
+            "fenced: its requests are refused; its sequences stay quarantined until its process is gone");
     return CTL_OK;
 }

@@ -10,7 +10,9 @@
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
-static const char *name_of(const char *const *names, size_t n, uint32_t value) { return value < n ? names[value] : "?"; }
+static const char *name_of(const char *const *names, size_t n, uint32_t value) {
+    return value < n ? names[value] : "?";
+}
 
 static const char *pool_name(uint32_t backend, uint32_t pool) {
     if (pool == 0) return "main";
@@ -29,12 +31,20 @@ static void put_duration(cJSON *object, const char *key, uint64_t ns) {
 
 static void show_daemon(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
     static const struct out_column lines[] = {
-        { "store", "store", false },       { "version", "version", false },     { "uptime_text", "up for", false },
-        { "draining", "draining", false }, { "sessions", "sessions", false },   { "sequences", "sequences", false },
-        { "continuations_text", "continuations", false },                       { "requests", "requests", false },
-        { "refusals", "refused", false },  { "frames_bad", "broken frames", false },
-        { "membership_text", "membership entries", false },                     { "rss_bytes_text", "resident memory", false },
-        { "epoch", "instance", false },    { "revision", "revision", false },
+        { "store", "store", false },
+        { "version", "version", false },
+        { "uptime_text", "up for", false },
+        { "draining", "draining", false },
+        { "sessions", "sessions", false },
+        { "sequences", "sequences", false },
+        { "continuations_text", "continuations", false },
+        { "requests", "requests", false },
+        { "refusals", "refused", false },
+        { "frames_bad", "broken frames", false },
+        { "membership_text", "membership entries", false },
+        { "rss_bytes_text", "resident memory", false },
+        { "epoch", "instance", false },
+        { "revision", "revision", false },
     };
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "store", info->name);
@@ -135,8 +145,9 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
 }
 
 int cmd_stores(struct ctl *ctl) {
-    static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" }, *const orders[] = { "page-major", "head-major" },
-                      *const arrangements[] = { "dense", "record" };
+    static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" },
+                             *const orders[] = { "page-major", "head-major" },
+                             *const arrangements[] = { "dense", "record" };
     static const struct out_column columns[] = {
         { "pool", "POOL", false },       { "storage", "STORAGE", false },   { "layers", "LAYERS", true },
         { "kv_heads", "KV HEADS", true },{ "head_dim", "HEAD DIM", true },  { "ranks", "RANKS", true },
@@ -255,20 +266,34 @@ static cJSON *session_row(const struct kvd_session_info *s) {
     }
 
 static const struct out_column sequence_columns[] = {
-    { "sequence", "SEQUENCE", false },     { "state", "STATE", false },        { "owner", "OWNER", false },      { "worker", "WORKER", false },
-    { "group", "GROUP", false },           { "row", "ROW", true },             { "prompt_tokens", "PROMPT", true },
-    { "committed", "COMMITTED", true },    { "ceiling_tokens", "CEILING", true }, { "pages_text", "PAGES", true },
+    { "sequence", "SEQUENCE", false },   { "state", "STATE", false },        { "owner", "OWNER", false },
+    { "worker", "WORKER", false },       { "group", "GROUP", false },        { "row", "ROW", true },
+    { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true }, { "ceiling_tokens", "CEILING", true },
+    { "pages_text", "PAGES", true },
 };
 static const struct out_column continuation_columns[] = {
-    { "continuation", "CONTINUATION", false }, { "frontier", "FRONTIER", true },  { "retention", "RETENTION", true }, { "used", "LAST USE", true },
-    { "pages", "PAGES", true },                { "exclusive_pages", "FREED BY RELEASE", true }, { "sharers", "SHARERS", true },
+    { "continuation", "CONTINUATION", false },
+    { "frontier", "FRONTIER", true },
+    { "retention", "RETENTION", true },
+    { "used", "LAST USE", true },
+    { "pages", "PAGES", true },
+    { "exclusive_pages", "FREED BY RELEASE", true },
+    { "sharers", "SHARERS", true },
     { "claimed", "CLAIMED", false },
 };
 static const struct out_column session_columns[] = {
-    { "session", "SESSION", false }, { "name", "NAME", false }, { "role", "ROLE", false },           { "rank", "RANK", true },
-    { "pid", "PID", true },          { "uid", "UID", true },    { "connected", "CONNECTED", false }, { "fenced", "FENCED", false },
-    { "sequences", "SEQUENCES", true }, { "requests", "REQUESTS", true },
+    { "session", "SESSION", false },
+    { "name", "NAME", false },
+    { "role", "ROLE", false },
+    { "rank", "RANK", true },
+    { "pid", "PID", true },
+    { "uid", "UID", true },
+    { "connected", "CONNECTED", false },
+    { "fenced", "FENCED", false },
+    { "sequences", "SEQUENCES", true },
+    { "requests", "REQUESTS", true },
 };
 DEFINE_LIST(cmd_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row, "sequences", sequence_columns)
-DEFINE_LIST(cmd_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row, "continuations", continuation_columns)
+DEFINE_LIST(cmd_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row, "continuations",
+            continuation_columns)
 DEFINE_LIST(cmd_sessions, kvd_list_sessions, kvd_session_info, session_row, "sessions", session_columns)

@@ -89,14 +89,14 @@ static void add_need(cJSON *rows, const char *what, const struct kvd_need *need,
 
 void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     static const struct out_column columns[] = {
-        { "what", "WHAT", false }, { "needed", "NEEDED", true }, { "available", "AVAILABLE", true }, { "short_by", "SHORT BY", true },
-        { "remark", "", false },
+        { "what", "WHAT", false },        { "needed", "NEEDED", true }, { "available", "AVAILABLE", true },
+        { "short_by", "SHORT BY", true }, { "remark", "", false },
     };
     cJSON *rows = cJSON_CreateArray();
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
         char remark[160];
-        snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i], plan->shared_pages[i],
-                 plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
+        snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
+                 plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
         add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], remark);
     }
     add_need(rows, "rows", &plan->rows, "");
@@ -116,7 +116,8 @@ int cmd_plan(struct ctl *ctl) {
     plan_show(ctl, &plan);
     out_flag(ctl->out, "ready", plan.feasibility == KVD_READY);
     if (plan.feasibility == KVD_READY) out_say(ctl->out, "result", OUT_GOOD, "ready: it fits now");
-    else if (plan.feasibility == KVD_BLOCKED) out_say(ctl->out, "result", OUT_BAD, "blocked: it fits after releases (kvdctl why shows which)");
+    else if (plan.feasibility == KVD_BLOCKED)
+        out_say(ctl->out, "result", OUT_BAD, "blocked: it fits after releases (kvdctl why shows which)");
     else out_say(ctl->out, "result", OUT_BAD, "infeasible: it would not fit an empty store");
     return plan.feasibility == KVD_READY ? CTL_OK : CTL_REFUSED;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * why: what an activation lacks, and the smallest sets of continuations whose release would make it fit. Nothing is computed here about pages: every
- * set is tried by a plan with these victims.
+ * why: what an activation lacks, and the smallest sets of continuations whose release would make it fit. Nothing is
+ * computed here about pages: every set is tried by a plan with these victims.
  *
- * Single ones are tried among the TRIED_ONE that free most, pairs among the TRIED_TWO; where neither does, one set is grown by those that free most and then
- * thinned until each of its members is needed.
+ * Single ones are tried among the TRIED_ONE that free most, pairs among the TRIED_TWO; where neither does, one set is
+ * grown by those that free most and then thinned until each of its members is needed.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +32,9 @@ struct search {
     struct kvd_error error;
 };
 
-static uint64_t freed(const struct kvd_continuation_info *info) { return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1]; }
+static uint64_t freed(const struct kvd_continuation_info *info) {
+    return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1];
+}
 
 static int by_freed(const void *a, const void *b) {
     uint64_t x = freed(a), y = freed(b);
@@ -67,7 +69,8 @@ static bool load(struct search *s) {
     return true;
 }
 
-/* Whether the plan with these members (places in the list) is ready. A continuation that went meanwhile makes it not ready. */
+/* Whether the plan with these members (places in the list) is ready. A continuation that went meanwhile makes it not
+ * ready. */
 static bool works(struct search *s, const uint32_t *members, uint32_t n) {
     struct kvd_plan plan;
     s->want.n_victims = n;
@@ -102,7 +105,8 @@ static void record(struct search *s, const uint32_t *members, uint32_t n) {
 }
 
 static void try_ones(struct search *s) {
-    for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->found < s->ctl->options.sets && s->status == KVD_OK; i++)
+    for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->found < s->ctl->options.sets && s->status == KVD_OK;
+         i++)
         if (works(s, &i, 1)) record(s, &i, 1);
 }
 
@@ -118,7 +122,8 @@ static void try_twos(struct search *s) {
 
 /* One set of which each member is needed. */
 static void grow_and_thin(struct search *s) {
-    uint32_t members[KVD_MAX_VICTIMS], n = 0, low = 2, high = s->candidates.n < KVD_MAX_VICTIMS ? s->candidates.n : KVD_MAX_VICTIMS;
+    uint32_t members[KVD_MAX_VICTIMS], n = 0, low = 2,
+                                       high = s->candidates.n < KVD_MAX_VICTIMS ? s->candidates.n : KVD_MAX_VICTIMS;
     for (uint32_t i = 0; i < high; i++) members[i] = i;
     if (high <= low || !works(s, members, high)) return;
     while (high - low > 1) {
@@ -138,7 +143,10 @@ static void grow_and_thin(struct search *s) {
 
 static void show_sets(struct search *s) {
     static const struct out_column columns[] = {
-        { "size", "RELEASES", true }, { "pages", "PAGES HELD", true }, { "retention", "RETENTION", true }, { "used", "LAST USE", true },
+        { "size", "RELEASES", true },
+        { "pages", "PAGES HELD", true },
+        { "retention", "RETENTION", true },
+        { "used", "LAST USE", true },
         { "release_text", "CONTINUATIONS", false },
     };
     uint32_t n = s->found;
@@ -146,7 +154,8 @@ static void show_sets(struct search *s) {
     s->sets = NULL;
     if (n == 0) {
         out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
-                s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less" : "there are none to release");
+                s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less"
+                                : "there are none to release");
     } else {
         out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
     }
@@ -165,7 +174,8 @@ int cmd_why(struct ctl *ctl) {
         return CTL_OK;
     }
     if (plan.feasibility != KVD_BLOCKED) {
-        out_say(ctl->out, "result", OUT_BAD, "infeasible: it would not fit an empty store; shorten the prompt or the output");
+        out_say(ctl->out, "result", OUT_BAD,
+                "infeasible: it would not fit an empty store; shorten the prompt or the output");
         return CTL_REFUSED;
     }
     s.sets = cJSON_CreateArray();

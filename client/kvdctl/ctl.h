@@ -38,7 +38,8 @@ struct ctl_command {
     int (*run)(struct ctl *ctl);
 };
 
-/* options.c. Fills ret_options from argv; positional arguments stay from optind on. CTL_OK, or CTL_USAGE after a sentence on stderr. */
+/* options.c. Fills ret_options from argv; positional arguments stay from optind on. CTL_OK, or CTL_USAGE after a
+ * sentence on stderr. */
 int ctl_parse(int argc, char **argv, struct ctl_options *ret_options);
 void ctl_help(const struct ctl_command *commands, size_t n_commands);
 /* "0x2a", "42". Zero and rubbish are refused with a sentence. */

@@ -13,9 +13,11 @@ static const struct ctl_command commands[] = {
     { "status", NULL, "how full the store is, and how the daemon does", KVD_ROLE_OBSERVER, 0, 0, cmd_status },
     { "stores", NULL, "the store's pools and their geometry", KVD_ROLE_OBSERVER, 0, 0, cmd_stores },
     { "sequences", NULL, "active sequences: owners, frontiers, pages", KVD_ROLE_OBSERVER, 0, 0, cmd_sequences },
-    { "continuations", NULL, "cached prefixes: frontiers, retention, what a release would free", KVD_ROLE_OBSERVER, 0, 0, cmd_continuations },
+    { "continuations", NULL, "cached prefixes: frontiers, retention, what a release would free", KVD_ROLE_OBSERVER, 0,
+      0, cmd_continuations },
     { "sessions", NULL, "connected processes and their roles", KVD_ROLE_OBSERVER, 0, 0, cmd_sessions },
-    { "plan", NULL, "what an activation (--prompt, --output) would need, and whether it fits", KVD_ROLE_OBSERVER, 0, 0, cmd_plan },
+    { "plan", NULL, "what an activation (--prompt, --output) would need, and whether it fits", KVD_ROLE_OBSERVER, 0, 0,
+      cmd_plan },
     { "why", NULL, "what it lacks, and the smallest sets of releases that would do", KVD_ROLE_OBSERVER, 0, 0, cmd_why },
     { "audit", NULL, "recomputes every invariant of the store; 4 if any is broken", KVD_ROLE_ADMIN, 0, 0, cmd_audit },
     { "drain", "[off]", "refuse new activations, or accept them again", KVD_ROLE_ADMIN, 0, 1, cmd_drain },
@@ -48,7 +50,10 @@ static bool want_colour(const struct ctl_options *options) {
 }
 
 static int connect_kvd(struct ctl *ctl, enum kvd_role role) {
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = ctl->options.socket, .role = role, .name = "kvdctl",
+    struct kvd_connect_options o = { .struct_size = sizeof o,
+                                     .socket = ctl->options.socket,
+                                     .role = role,
+                                     .name = "kvdctl",
                                      .timeout_ms = ctl->options.timeout_ms };
     struct kvd_error error = { .message = "" };
     enum kvd_status status = kvd_connect(&o, &ctl->client, &error);
@@ -101,7 +106,8 @@ int main(int argc, char **argv) {
     ctl.args = argv + optind + 1;
     ctl.n_args = argc - optind - 1;
     if (ctl.n_args < command->min_args || ctl.n_args > command->max_args) {
-        fprintf(stderr, "kvdctl: usage: kvdctl %s%s%s\n", command->name, command->args ? " " : "", command->args ? command->args : "");
+        fprintf(stderr, "kvdctl: usage: kvdctl %s%s%s\n", command->name, command->args ? " " : "",
+                command->args ? command->args : "");
         return CTL_USAGE;
     }
     return run(&ctl, command);

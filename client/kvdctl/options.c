@@ -27,7 +27,8 @@ static const struct option_row {
     { "prompt", 'p', NUMBER, AT(prompt), "TOKENS", "plan, why: prompt of the activation" },
     { "output", 'o', NUMBER, AT(output), "TOKENS", "plan, why: tokens that it may generate" },
     { "from", 'f', TEXT, AT(from), "HANDLE", "plan, why: continuation to start from; default none" },
-    { "frontier", 'F', NUMBER, AT(frontier), "TOKENS", "plan, why: tokens of it to use; default its frontier, less one if that is the prompt" },
+    { "frontier", 'F', NUMBER, AT(frontier), "TOKENS",
+      "plan, why: tokens of it to use; default its frontier, less one if that is the prompt" },
     { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
     { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
     { "sets", 'n', NUMBER, AT(sets), "COUNT", "why: how many sets of releases to show at most; default 5" },
@@ -47,7 +48,8 @@ static bool set(const struct option_row *row, const char *value, struct ctl_opti
         errno = 0;
         unsigned long long number = strtoull(value, &end, 10);
         if (errno || *end || end == value || *value == '-' || number >= KVD_UNCHANGED) {
-            fprintf(stderr, "kvdctl: --%s takes a number from 0 to %u, not \"%s\"\n", row->name, KVD_UNCHANGED - 1, value);
+            fprintf(stderr, "kvdctl: --%s takes a number from 0 to %u, not \"%s\"\n", row->name, KVD_UNCHANGED - 1,
+                    value);
             return false;
         }
         *(uint32_t *)(void *)at = (uint32_t)number;
@@ -61,7 +63,8 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
     size_t n = 0;
     int got, which = 0;
     for (size_t i = 0; i < N_ROWS; i++) {
-        longs[i] = (struct option){ rows[i].name, rows[i].kind == FLAG ? no_argument : required_argument, &which, (int)i + 1 };
+        longs[i] =
+            (struct option){ rows[i].name, rows[i].kind == FLAG ? no_argument : required_argument, &which, (int)i + 1 };
         if (!rows[i].letter) continue;
         letters[n++] = (char)rows[i].letter;
         if (rows[i].kind != FLAG) letters[n++] = ':';
@@ -75,7 +78,8 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
             if (got ? rows[i].letter == got : which == (int)i + 1) row = &rows[i];
         if (!row || !set(row, optarg, ret_options)) return CTL_USAGE;
     }
-    if (ret_options->color && strcmp(ret_options->color, "auto") && strcmp(ret_options->color, "always") && strcmp(ret_options->color, "never")) {
+    if (ret_options->color && strcmp(ret_options->color, "auto") && strcmp(ret_options->color, "always") &&
+        strcmp(ret_options->color, "never")) {
         fprintf(stderr, "kvdctl: --color takes auto, always or never, not \"%s\"\n", ret_options->color);
         return CTL_USAGE;
     }
@@ -84,19 +88,23 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
 
 void ctl_help(const struct ctl_command *commands, size_t n_commands) {
     char left[64];
-    puts("Usage: kvdctl [OPTION...] COMMAND [ARGUMENT...]\n\nLooks at a running kvd and asks it for small things.\n\nCommands:");
+    puts("Usage: kvdctl [OPTION...] COMMAND [ARGUMENT...]\n\nLooks at a running kvd and asks it for small "
+         "things.\n\nCommands:");
     for (size_t i = 0; i < n_commands; i++) {
-        snprintf(left, sizeof left, "%s%s%s", commands[i].name, commands[i].args ? " " : "", commands[i].args ? commands[i].args : "");
+        snprintf(left, sizeof left, "%s%s%s", commands[i].name, commands[i].args ? " " : "",
+                 commands[i].args ? commands[i].args : "");
         printf("  %-24s %s\n", left, commands[i].help);
     }
     puts("\nOptions:");
     for (size_t i = 0; i < N_ROWS; i++) {
         char letter[5] = "    ";
         if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].arg ? "=" : "", rows[i].arg ? rows[i].arg : "");
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].arg ? "=" : "",
+                 rows[i].arg ? rows[i].arg : "");
         printf("  %-24s %s\n", left, rows[i].help);
     }
-    puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be reached; 4 the audit found\n"
+    puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be "
+         "reached; 4 the audit found\n"
          "violations. Handles are written 0x... as the lists show them.");
 }
 

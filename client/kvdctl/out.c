@@ -84,13 +84,15 @@ static void print_table(const struct out *out, const struct out_column *columns,
     if (!table) return;
     if (out->colour) scols_table_enable_colors(table, 1);
     for (size_t i = 0; i < n; i++) {
-        struct libscols_column *column = scols_table_new_column(table, columns[i].heading, 0, columns[i].right ? SCOLS_FL_RIGHT : 0);
+        struct libscols_column *column =
+            scols_table_new_column(table, columns[i].heading, 0, columns[i].right ? SCOLS_FL_RIGHT : 0);
         if (out->colour && column) scols_cell_set_color(scols_column_get_header(column), "bold");
     }
     const cJSON *row;
     cJSON_ArrayForEach(row, rows) {
         struct libscols_line *line = scols_table_new_line(table, NULL);
-        for (size_t i = 0; line && i < n; i++) scols_line_set_data(line, i, cell_text(row, columns[i].key, buf, sizeof buf));
+        for (size_t i = 0; line && i < n; i++)
+            scols_line_set_data(line, i, cell_text(row, columns[i].key, buf, sizeof buf));
     }
     scols_print_table(table);
     scols_unref_table(table);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Output: everything is built as JSON once; --json prints that, otherwise tables are views of it. Numbers that do not fit a double exactly (handles, epochs)
- * are strings in both.
+ * Output: everything is built as JSON once; --json prints that, otherwise tables are views of it. Numbers that do not
+ * fit a double exactly (handles, epochs) are strings in both.
  */
 #ifndef KVDCTL_OUT_H
 #define KVDCTL_OUT_H
@@ -27,7 +27,8 @@ void out_table(struct out *out, const char *key, const struct out_column *column
 /* Adds an object under key and shows it as lines "heading  value". Takes object. */
 void out_facts(struct out *out, const char *key, const struct out_column *lines, size_t n, cJSON *object);
 /* A sentence, under key in JSON. */
-void out_say(struct out *out, const char *key, enum out_tone tone, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void out_say(struct out *out, const char *key, enum out_tone tone, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 void out_flag(struct out *out, const char *key, bool value); /* JSON only */
 void out_end(struct out *out); /* prints the JSON document */
 

@@ -107,7 +107,8 @@ void echo_raw_connect(struct echo_raw *e, const char *path) {
 void echo_raw_ping(struct echo_raw *e, struct echo_sizes sizes) {
     static uint8_t buffer[ECHO_LIMIT];
     sizes_out(buffer, sizes);
-    if (!write_full(e->fd, buffer, sizes.ask) || !read_full(e->fd, buffer, sizes.answer)) bench_die("the raw echo broke");
+    if (!write_full(e->fd, buffer, sizes.ask) || !read_full(e->fd, buffer, sizes.answer))
+        bench_die("the raw echo broke");
 }
 
 /* ---- nng byte streams ------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Echo peers for bench_rpc: a message of `ask` bytes is answered by one of `answer` bytes. Each peer is a process of its own; start them before anything in this
- * process uses nng or threads.
+ * Echo peers for bench_rpc: a message of `ask` bytes is answered by one of `answer` bytes. Each peer is a process of
+ * its own; start them before anything in this process uses nng or threads.
  */
 #ifndef BENCH_ECHO_H
 #define BENCH_ECHO_H

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Round trips through libkvd against a kvd that the bench starts, beside a bare nng byte-stream echo (nng at both ends) and a raw socket ping-pong
- * of the same sizes, in one run and interleaved, so that one machine's mood meets all of them alike.
+ * Round trips through libkvd against a kvd that the bench starts, beside a bare nng byte-stream echo (nng at both ends)
+ * and a raw socket ping-pong of the same sizes, in one run and interleaved, so that one machine's mood meets all of
+ * them alike.
  *
  *     bench_rpc KVD [SAMPLES]
  *
- * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens and maps as many more (what an
- * engine sends about once in 256 tokens). pair: Activate of a root and its Finish. ratio lines: kvd over the echo of the same sizes.
+ * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens
+ * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. ratio
+ * lines: kvd over the echo of the same sizes.
  */
 #include <errno.h>
 #include <signal.h>
@@ -111,7 +113,9 @@ static void clean_up(struct bench *b) {
 /* ---- kvd's requests ------------------------------------------------------------------------------------- */
 
 static kvd_sequence activate(struct bench *b, uint32_t prompt, uint32_t output, uint32_t ensure) {
-    struct kvd_activation want = { .worker = kvd_client_session(b->client), .prompt_tokens = prompt, .max_output_tokens = output,
+    struct kvd_activation want = { .worker = kvd_client_session(b->client),
+                                   .prompt_tokens = prompt,
+                                   .max_output_tokens = output,
                                    .ensure = { ensure } };
     struct kvd_activated got;
     struct kvd_error error;
@@ -140,7 +144,8 @@ static void end_all(struct bench *b) {
     for (uint32_t i = 0; i < SEQUENCES; i++) finish(b, b->sequence[i]);
 }
 
-/* Commits what the last one mapped, maps step tokens more. All sequences go in step, so that any batch size may follow any other. */
+/* Commits what the last one mapped, maps step tokens more. All sequences go in step, so that any batch size may follow
+ * any other. */
 static void fill_round(struct bench *b, uint32_t n, uint32_t step) {
     for (uint32_t i = 0; i < n; i++) {
         b->items[i].pool[0].commit = b->frontier ? b->frontier : KVD_UNCHANGED;
@@ -165,12 +170,16 @@ static struct echo_sizes round_sizes(struct bench *b, uint32_t n) {
     static uint8_t body[FRAME_LIMIT];
     struct codec_arena *arena = codec_arena_new();
     struct msg_request request = { .type = FRAME_ROUND, .u.round = { n, b->items } };
-    struct msg_reply reply = { .type = FRAME_ROUND, .epoch = kvd_client_epoch(b->client), .u.round = { n, b->results } };
+    struct msg_reply reply = { .type = FRAME_ROUND,
+                               .epoch = kvd_client_epoch(b->client),
+                               .u.round = { n, b->results } };
     size_t ask = 0, answer = 0;
     request.header = (struct msg_header){ kvd_client_session(b->client), 1000, now_ns(), kvd_client_epoch(b->client) };
-    if (!arena || codec_encode_request(&request, arena, body, sizeof body, &ask, NULL, 0) != 0) bench_die("cannot encode a Round");
+    if (!arena || codec_encode_request(&request, arena, body, sizeof body, &ask, NULL, 0) != 0)
+        bench_die("cannot encode a Round");
     codec_arena_reset(arena);
-    if (codec_encode_reply(&reply, arena, body, sizeof body, &answer, NULL, 0) != 0) bench_die("cannot encode a Round's answer");
+    if (codec_encode_reply(&reply, arena, body, sizeof body, &answer, NULL, 0) != 0)
+        bench_die("cannot encode a Round's answer");
     codec_arena_free(arena);
     return (struct echo_sizes){ FRAME_HEADER + ask, FRAME_HEADER + answer };
 }
@@ -185,7 +194,9 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static double quantile_us(const uint64_t *sorted, uint32_t n, double q) { return (double)sorted[(uint32_t)(q * (n - 1))] / 1e3; }
+static double quantile_us(const uint64_t *sorted, uint32_t n, double q) {
+    return (double)sorted[(uint32_t)(q * (n - 1))] / 1e3;
+}
 
 static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
     static const struct { const char *name; double q; } quantiles[] = { { "p50", 0.50 }, { "p99", 0.99 } };
@@ -230,7 +241,8 @@ static void measure(struct bench *b, struct job *job) {
         fill_round(b, job->n, job->step);
         round_of(b, job->n);
         job->sizes = round_sizes(b, job->n);
-        printf("BENCH rpc.%s.request %zu bytes\nBENCH rpc.%s.answer %zu bytes\n", job->name, job->sizes.ask, job->name, job->sizes.answer);
+        printf("BENCH rpc.%s.request %zu bytes\nBENCH rpc.%s.answer %zu bytes\n", job->name, job->sizes.ask, job->name,
+               job->sizes.answer);
     }
     for (uint32_t done = 0; done < n; done += BLOCK) {
         for (int k = 0; k < N_KINDS; k++) {
@@ -250,8 +262,9 @@ static void measure(struct bench *b, struct job *job) {
 int main(int argc, char **argv) {
     static struct bench b = { .samples = 4000 };
     char path[128];
-    struct job jobs[] = { { "round1", 1, 1, { 0, 0 } },       { "round16", 16, 1, { 0, 0 } },       { "round64", 64, 1, { 0, 0 } },
-                          { "roundmap1", 1, 256, { 0, 0 } },  { "roundmap64", 64, 256, { 0, 0 } },  { "pair", 0, 0, { 110, 130 } } };
+    struct job jobs[] = { { "round1", 1, 1, { 0, 0 } },        { "round16", 16, 1, { 0, 0 } },
+                          { "round64", 64, 1, { 0, 0 } },      { "roundmap1", 1, 256, { 0, 0 } },
+                          { "roundmap64", 64, 256, { 0, 0 } }, { "pair", 0, 0, { 110, 130 } } };
     if (argc < 2) bench_die("usage: bench_rpc KVD [SAMPLES]");
     if (argc > 2) b.samples = (uint32_t)strtoul(argv[2], NULL, 10);
     if (b.samples < 2 || b.samples > CONTEXT / 2) bench_die("SAMPLES is 2 to 32768");
@@ -265,7 +278,9 @@ int main(int argc, char **argv) {
     start_kvd(&b, argv[1]);
     b.nng = echo_nng_connect(path);
     snprintf(path, sizeof path, "%s/kvd.sock", b.dir);
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = path, .role = KVD_ROLE_SCHEDULER, .name = "bench" };
+    struct kvd_connect_options o = {
+        .struct_size = sizeof o, .socket = path, .role = KVD_ROLE_SCHEDULER, .name = "bench"
+    };
     struct kvd_error error;
     must(kvd_connect(&o, &b.client, &error), &error, "connect");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) measure(&b, &jobs[i]);

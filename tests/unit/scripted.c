@@ -62,7 +62,8 @@ static size_t make_frame(struct script *s, uint64_t id, const struct msg_reply *
     char why[256] = "";
     size_t bytes = 0;
     codec_arena_reset(s->scratch);
-    int rc = codec_encode_reply(reply, s->scratch, s->outbox + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why, sizeof why);
+    int rc = codec_encode_reply(reply, s->scratch, s->outbox + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why,
+                                sizeof why);
     if (rc != 0) printf("scripted kvd: %s\n", why);
     KVT_OK(rc);
     frame_head_write(s->outbox, reply->type, FRAME_F_REPLY, id, bytes);
@@ -72,15 +73,21 @@ static size_t make_frame(struct script *s, uint64_t id, const struct msg_reply *
 static void answer_hello(struct script *s, uint64_t id, const struct msg_request *request) {
     struct msg_reply reply = { .type = FRAME_HELLO, .epoch = s->epoch, .status = s->hello_status };
     s->hellos++;
-    reply.u.hello = (struct kvd_hello_reply){ .session = { request->u.hello.resume.bits ? request->u.hello.resume.bits : 0x100000001u },
-                                              .secret = 77, .epoch = s->epoch, .last_sequence = s->last_sequence,
-                                              .protocol = KVD_PROTOCOL_VERSION, .store = "scripted", .server = "0" };
+    reply.u.hello = (struct kvd_hello_reply){ .session = { request->u.hello.resume.bits ? request->u.hello.resume.bits
+                                                                                        : 0x100000001u },
+                                              .secret = 77,
+                                              .epoch = s->epoch,
+                                              .last_sequence = s->last_sequence,
+                                              .protocol = KVD_PROTOCOL_VERSION,
+                                              .store = "scripted",
+                                              .server = "0" };
     if (request->u.hello.resume.bits && request->u.hello.resume_secret != 77) s->bad_numbers++;
     if (reply.status) snprintf(reply.message, sizeof reply.message, "scripted refusal");
     send_bytes(s, s->outbox, make_frame(s, id, &reply));
 }
 
-static void act(struct script *s, enum script_act what, const struct frame_head *head, size_t bytes, struct kept *kept) {
+static void act(struct script *s, enum script_act what, const struct frame_head *head, size_t bytes,
+                struct kept *kept) {
     static const uint8_t impossible[FRAME_HEADER] = { 0xff, 0xff, 0xff, 0x7f };
     uint8_t junk[FRAME_HEADER + 3] = { 0 };
     switch (what) {
@@ -130,7 +137,8 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
     struct msg_reply reply = { .type = head->type, .epoch = s->epoch };
     char why[256] = "";
     codec_arena_reset(s->arena);
-    int rc = codec_decode_request(head->type, body, head->length + 4 - FRAME_HEADER, s->arena, &request, why, sizeof why);
+    int rc =
+        codec_decode_request(head->type, body, head->length + 4 - FRAME_HEADER, s->arena, &request, why, sizeof why);
     KVT_OK(rc);
     if (rc != 0) {
         printf("scripted kvd: %s\n", why);
@@ -146,10 +154,14 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
         repeat(s, head, sequence, check);
         return;
     }
-    if (sequence > s->last_sequence + 1 || request.header.epoch != s->epoch || request.header.session.bits != 0x100000001u) s->bad_numbers++;
+    if (sequence > s->last_sequence + 1 || request.header.epoch != s->epoch ||
+        request.header.session.bits != 0x100000001u)
+        s->bad_numbers++;
     if (head->type == FRAME_SUBSCRIBE) s->event_mask = request.u.event_mask;
     pthread_mutex_unlock(&s->lock);
-    enum script_act what = s->fn && head->type != FRAME_GOODBYE && head->type != FRAME_SUBSCRIBE ? s->fn(s->user, &request, &reply) : SCRIPT_ANSWER;
+    enum script_act what = s->fn && head->type != FRAME_GOODBYE && head->type != FRAME_SUBSCRIBE
+                               ? s->fn(s->user, &request, &reply)
+                               : SCRIPT_ANSWER;
     pthread_mutex_lock(&s->lock);
 
     size_t bytes = make_frame(s, head->id, &reply);
@@ -185,7 +197,8 @@ static void read_some(struct script *s) {
     s->filled += (size_t)n;
     size_t at = 0;
     struct frame_head head;
-    while (s->connection >= 0 && frame_head_read(s->inbox + at, s->filled - at, &head) == 0 && head.length + 4 <= s->filled - at) {
+    while (s->connection >= 0 && frame_head_read(s->inbox + at, s->filled - at, &head) == 0 &&
+           head.length + 4 <= s->filled - at) {
         serve_and_tell(s, &head, s->inbox + at + FRAME_HEADER);
         at += (size_t)head.length + 4;
     }
@@ -232,8 +245,9 @@ struct script *script_start(script_fn *fn, void *user) {
     s->scratch = codec_arena_new();
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->came, NULL);
-    if (bind(s->listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(s->listener, 16) != 0 || pipe(s->wake) != 0 ||
-        pthread_create(&s->thread, NULL, run, s) != 0) abort();
+    if (bind(s->listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(s->listener, 16) != 0 ||
+        pipe(s->wake) != 0 || pthread_create(&s->thread, NULL, run, s) != 0)
+        abort();
     return s;
 }
 

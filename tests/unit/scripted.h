@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A scripted kvd for tests of libkvd: a listening socket, one thread, frames by the codec. It keeps what every kvd must (SRV-1): numbers without gaps, a repeated number
- * gets the first answer and runs nothing. What a request answers, and what happens to the connection, is the script's.
+ * A scripted kvd for tests of libkvd: a listening socket, one thread, frames by the codec. It keeps what every kvd must
+ * (SRV-1): numbers without gaps, a repeated number gets the first answer and runs nothing. What a request answers, and
+ * what happens to the connection, is the script's.
  */
 #ifndef SCRIPTED_H
 #define SCRIPTED_H
@@ -20,7 +21,8 @@ enum script_act {
 };
 
 struct script;
-/* On the server's thread, once a request that is to be executed. reply is zeroed, type set. It may block (a kvd that does not read). */
+/* On the server's thread, once a request that is to be executed. reply is zeroed, type set. It may block (a kvd that
+ * does not read). */
 typedef enum script_act script_fn(void *user, const struct msg_request *request, struct msg_reply *reply);
 
 struct script *script_start(script_fn *fn, void *user);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attaching to a store of host devices, described by a scripted kvd: addresses, sharing, and every reason to refuse (SRV-4).
+ * Attaching to a store of host devices, described by a scripted kvd: addresses, sharing, and every reason to refuse
+ * (SRV-4).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,9 @@ static enum script_act describe(void *user, const struct msg_request *request, s
 }
 
 static struct kvd_region_info region_info(const struct device_export *e) {
-    struct kvd_region_info info = { .kind = 0, .bytes = e->bytes, .owner_pid = e->owner_pid, .local_address = e->local_address };
+    struct kvd_region_info info = {
+        .kind = 0, .bytes = e->bytes, .owner_pid = e->owner_pid, .local_address = e->local_address
+    };
     memcpy(info.shm_name, e->shm_name, sizeof info.shm_name);
     memcpy(info.uuid, e->uuid, sizeof info.uuid);
     return info;
@@ -73,8 +76,11 @@ static void own(int tell, int stay) {
 
 static void seal(struct bed *bed) {
     struct kvd_pool_info *p = &bed->info.pool[0];
-    struct geom_store_spec spec = { .backend = GEOM_OFF, .max_context = CONTEXT, .max_concurrency = ROWS,
-                                    .main = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, p->n_layers, p->n_kv_heads, p->head_dim, 1 } };
+    struct geom_store_spec spec = { .backend = GEOM_OFF,
+                                    .max_context = CONTEXT,
+                                    .max_concurrency = ROWS,
+                                    .main = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, p->n_layers,
+                                              p->n_kv_heads, p->head_dim, 1 } };
     struct geom_layout layout = { .n_pools = 1, .pages = { p->pages } };
     geom_digest(&spec, &layout, bed->info.geometry.bytes);
 }
@@ -102,15 +108,28 @@ static bool make_bed(struct bed *bed) {
     bed->planes = map_by_name(exported[0].shm_name, bed->planes_bytes);
     bed->table = map_by_name(exported[1].shm_name, bed->table_bytes);
     if (!bed->planes || !bed->table) return false;
-    bed->info = (struct kvd_store_info){ .name = "bed", .n_pools = 1, .max_context = CONTEXT, .max_concurrency = ROWS, .row_entries = CONTEXT / 64,
+    bed->info = (struct kvd_store_info){ .name = "bed",
+                                         .n_pools = 1,
+                                         .max_context = CONTEXT,
+                                         .max_concurrency = ROWS,
+                                         .row_entries = CONTEXT / 64,
                                          .capacity_tokens = PAGES * 64,
-                                         .pool = { { .storage = KVD_STORAGE_BF16, .order = 0, .arrangement = 1, .n_layers = 2, .n_kv_heads = 2,
-                                                     .head_dim = 64, .n_ranks = 1, .pages = PAGES, .page_bytes = geom_page_bytes(&spec) } } };
+                                         .pool = { { .storage = KVD_STORAGE_BF16,
+                                                     .order = 0,
+                                                     .arrangement = 1,
+                                                     .n_layers = 2,
+                                                     .n_kv_heads = 2,
+                                                     .head_dim = 64,
+                                                     .n_ranks = 1,
+                                                     .pages = PAGES,
+                                                     .page_bytes = geom_page_bytes(&spec) } } };
     bed->info.pool[0].planes[0] = region_info(&exported[0]);
     bed->info.pool[0].table[0] = region_info(&exported[1]);
     seal(bed);
     bed->script = script_start(describe, bed);
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(bed->script), .role = KVD_ROLE_WORKER };
+    struct kvd_connect_options o = { .struct_size = sizeof o,
+                                     .socket = script_path(bed->script),
+                                     .role = KVD_ROLE_WORKER };
     return kvd_connect(&o, &bed->client, NULL) == KVD_OK;
 }
 
@@ -143,8 +162,8 @@ static void view_1_addresses(void) {
     struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
     struct geom_plane plane;
     KVT_OK(geom_plane(&spec, PAGES, 0, 1, GEOM_V, &plane, NULL, 0));
-    uint16_t *there = (uint16_t *)(void *)((char *)batch.v.base + 3 * batch.v.stride_elem + 5 * batch.v.stride_token + batch.v.stride_head +
-                                           7 * batch.v.stride_page);
+    uint16_t *there = (uint16_t *)(void *)((char *)batch.v.base + 3 * batch.v.stride_elem + 5 * batch.v.stride_token +
+                                           batch.v.stride_head + 7 * batch.v.stride_page);
     *there = 0xbeef;
     const char *owner = bed.planes;
     uint16_t got;
@@ -276,7 +295,9 @@ static void srv_6_store_of_a_parent(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only), KVT_CASE(mappings_are_shared_and_counted),
-                                             KVT_CASE(srv_4_refusals), KVT_CASE(srv_6_store_of_a_parent), { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only),    KVT_CASE(mappings_are_shared_and_counted),
+        KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent), { 0 }
+    };
     return kvt_main("client attach", cases, argc, argv);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The digest chain (CONT-2). The vectors were computed with another implementation of BLAKE2b from the formula in chain.c.
+ * The digest chain (CONT-2). The vectors were computed with another implementation of BLAKE2b from the formula in
+ * chain.c.
  */
 #include <stdlib.h>
 
@@ -52,8 +53,9 @@ static kvd_digest first_digest(const struct kvd_domain *domain) {
 
 /* A hit never crosses domains: no two ways of filling the fields give one root. */
 static void cont_2_domains_differ(void) {
-    const struct kvd_domain domains[] = { { "ab", "", "", "" }, { "a", "b", "", "" }, { "", "ab", "", "" }, { "", "", "ab", "" },
-                                          { "", "", "", "ab" }, { "", "", "a", "b" }, { "abA", "", "", "" } };
+    const struct kvd_domain domains[] = { { "ab", "", "", "" }, { "a", "b", "", "" }, { "", "ab", "", "" },
+                                          { "", "", "ab", "" }, { "", "", "", "ab" }, { "", "", "a", "b" },
+                                          { "abA", "", "", "" } };
     kvd_digest digests[7];
     for (int i = 0; i < 7; i++) {
         digests[i] = first_digest(&domains[i]);
@@ -118,7 +120,10 @@ static void truncate_keeps_what_can_be_kept(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(cont_2_vectors), KVT_CASE(cont_2_domains_differ), KVT_CASE(any_cut_gives_the_same_chain),
-                                             KVT_CASE(truncate_keeps_what_can_be_kept), { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(cont_2_vectors),
+                                             KVT_CASE(cont_2_domains_differ),
+                                             KVT_CASE(any_cut_gives_the_same_chain),
+                                             KVT_CASE(truncate_keeps_what_can_be_kept),
+                                             { 0 } };
     return kvt_main("client chain", cases, argc, argv);
 }

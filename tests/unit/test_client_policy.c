@@ -10,7 +10,9 @@
 #include "scripted.h"
 
 static kvd_client *connect_to(struct script *s) {
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_SCHEDULER, .name = "test" };
+    struct kvd_connect_options o = {
+        .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_SCHEDULER, .name = "test"
+    };
     kvd_client *c = NULL;
     KVT_EQ(kvd_connect(&o, &c, NULL), KVD_OK);
     return c;
@@ -19,9 +21,16 @@ static kvd_client *connect_to(struct script *s) {
 static uint32_t low(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 static struct kvd_store_info small_store(uint64_t state_bytes) {
-    return (struct kvd_store_info){ .name = "scripted", .n_pools = 1, .max_context = 4096, .max_concurrency = 4, .row_entries = 64,
-                                    .state_bytes = state_bytes, .capacity_tokens = 6400,
-                                    .pool = { { .n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_ranks = 1, .pages = 100, .page_bytes = 16384 } } };
+    return (struct kvd_store_info){
+        .name = "scripted",
+        .n_pools = 1,
+        .max_context = 4096,
+        .max_concurrency = 4,
+        .row_entries = 64,
+        .state_bytes = state_bytes,
+        .capacity_tokens = 6400,
+        .pool = { { .n_layers = 1, .n_kv_heads = 1, .head_dim = 64, .n_ranks = 1, .pages = 100, .page_bytes = 16384 } }
+    };
 }
 
 /* ---- find -------------------------------------------------------------------------------------------- */
@@ -47,8 +56,11 @@ static enum script_act shelf_fn(void *user, const struct msg_request *request, s
     return SCRIPT_ANSWER;
 }
 
-static struct kvd_candidate candidate(uint64_t bits, uint32_t matched, uint32_t frontier, bool exact, const uint32_t *prompt, uint32_t differs_at) {
-    struct kvd_candidate c = { .continuation = { bits }, .matched_pages = matched, .frontier = frontier, .exact_pages = exact };
+static struct kvd_candidate candidate(uint64_t bits, uint32_t matched, uint32_t frontier, bool exact,
+                                      const uint32_t *prompt, uint32_t differs_at) {
+    struct kvd_candidate c = {
+        .continuation = { bits }, .matched_pages = matched, .frontier = frontier, .exact_pages = exact
+    };
     if (exact) {
         c.tail.n = frontier - matched * 64;
         for (uint32_t i = 0; i < c.tail.n; i++) c.tail.tokens[i] = prompt[matched * 64 + i] + (i >= differs_at);
@@ -56,7 +68,8 @@ static struct kvd_candidate candidate(uint64_t bits, uint32_t matched, uint32_t 
     return c;
 }
 
-static void find_in(struct shelf *shelf, const uint32_t *prompt, uint32_t n_prompt, struct kvd_hit *hits, uint32_t max, uint32_t *ret_n) {
+static void find_in(struct shelf *shelf, const uint32_t *prompt, uint32_t n_prompt, struct kvd_hit *hits, uint32_t max,
+                    uint32_t *ret_n) {
     struct script *s = script_start(shelf_fn, shelf);
     kvd_client *c = connect_to(s);
     kvd_chain *chain = NULL;
@@ -161,7 +174,8 @@ static uint32_t freed_by(const struct pile *pile, const kvd_continuation *victim
     for (uint32_t page = 0; page < 1000; page++) {
         bool held = false, was = false;
         for (uint32_t i = 0; i < pile->n; i++) {
-            if (pile->cont[i].gone || page < pile->cont[i].first || page >= pile->cont[i].first + pile->cont[i].count) continue;
+            if (pile->cont[i].gone || page < pile->cont[i].first || page >= pile->cont[i].first + pile->cont[i].count)
+                continue;
             bool victim = false;
             for (uint32_t v = 0; v < n; v++) victim |= victims[v].bits == i + 1;
             was = true;
@@ -209,9 +223,13 @@ static enum script_act pile_fn(void *user, const struct msg_request *request, st
     for (; at < pile->n && n < low(request->u.list.max, 100); at++) {
         if (pile->cont[at].gone) continue;
         kvd_continuation me = { at + 1 };
-        infos[n++] = (struct kvd_continuation_info){ .continuation = me, .frontier = 64, .retention = pile->cont[at].retention,
-                                                     .used = pile->cont[at].used, .claimed = pile->cont[at].claimed,
-                                                     .pages = { pile->cont[at].count }, .exclusive_pages = { freed_by(pile, &me, 1) } };
+        infos[n++] = (struct kvd_continuation_info){ .continuation = me,
+                                                     .frontier = 64,
+                                                     .retention = pile->cont[at].retention,
+                                                     .used = pile->cont[at].used,
+                                                     .claimed = pile->cont[at].claimed,
+                                                     .pages = { pile->cont[at].count },
+                                                     .exclusive_pages = { freed_by(pile, &me, 1) } };
     }
     reply->u.continuations.n = n;
     reply->u.continuations.items = infos;
@@ -252,7 +270,9 @@ static void q_2_no_victims_where_it_fits(void) {
 /* Least retention first, then least recently used; no more than needed; never the source, never a claimed one. */
 static void q_2_victims_by_retention_and_use(void) {
     struct pile *pile = calloc(1, sizeof *pile);
-    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1, .from = { 2 }, .keep = true, .frontier = 3 };
+    struct kvd_activation want = {
+        .prompt_tokens = 64, .max_output_tokens = 1, .from = { 2 }, .keep = true, .frontier = 3
+    };
     lay(pile, 0, 0, 10, 1, 5);  /* kept longer */
     lay(pile, 1, 10, 10, 0, 1); /* the source */
     lay(pile, 2, 20, 10, 0, 2); /* claimed */
@@ -306,8 +326,10 @@ static void victims_bounded_messages_among_many(void) {
             bool chosen = false;
             for (uint32_t w = 0; w < want.n_victims; w++) chosen |= want.victims[w].bits == i + 1;
             uint64_t x = want.victims[v].bits - 1;
-            if (!chosen) KVT_TRUE(pile->cont[i].retention > pile->cont[x].retention ||
-                                  (pile->cont[i].retention == pile->cont[x].retention && pile->cont[i].used >= pile->cont[x].used));
+            if (!chosen)
+                KVT_TRUE(
+                    pile->cont[i].retention > pile->cont[x].retention ||
+                    (pile->cont[i].retention == pile->cont[x].retention && pile->cont[i].used >= pile->cont[x].used));
         }
     /* 64 of the least valued free 128 pages; a recipe of big ones does more. */
     for (uint32_t i = 0; i < 8; i++) pile->cont[i].count = 2, pile->cont[i].retention = 9;

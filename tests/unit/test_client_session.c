@@ -18,7 +18,10 @@
 #include "transport.h"
 
 static kvd_client *connect_to(struct script *s, uint32_t timeout_ms) {
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_SCHEDULER, .name = "test",
+    struct kvd_connect_options o = { .struct_size = sizeof o,
+                                     .socket = script_path(s),
+                                     .role = KVD_ROLE_SCHEDULER,
+                                     .name = "test",
                                      .timeout_ms = timeout_ms };
     struct kvd_error error = { 0 };
     kvd_client *c = NULL;
@@ -32,7 +35,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* A script that acts once in a given way, at the n-th numbered request, and answers plainly otherwise. Activate gives a new sequence each time it runs. */
+/* A script that acts once in a given way, at the n-th numbered request, and answers plainly otherwise. Activate gives a
+ * new sequence each time it runs. */
 struct once {
     enum script_act act;
     atomic_uint at, seen, queries_too;
@@ -72,7 +76,9 @@ static void hello_gives_session_and_epoch(void) {
 }
 
 static void connect_refusals_say_why(void) {
-    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = "/nonexistent/kvd.sock", .role = KVD_ROLE_OBSERVER, .timeout_ms = 500 };
+    struct kvd_connect_options o = {
+        .struct_size = sizeof o, .socket = "/nonexistent/kvd.sock", .role = KVD_ROLE_OBSERVER, .timeout_ms = 500
+    };
     struct kvd_error error;
     kvd_client *c = NULL;
     KVT_EQ(kvd_connect(&o, &c, &error), KVD_UNAVAILABLE);
@@ -390,7 +396,8 @@ static void slow_server_holds_nobody_longer(void) {
         enum kvd_status status = kvd_name_pages(c, (kvd_sequence){ 5 }, chain, 0, KVD_MAX_DIGESTS, &error);
         KVT_TRUE(status == KVD_DEADLINE_EXCEEDED || status == KVD_UNAVAILABLE);
         KVT_TRUE(now_ms() - from < 1000);
-        unsent += strstr(error.message, "not sent") || strstr(error.message, "nothing was sent") || strstr(error.message, "stopped reading");
+        unsent += strstr(error.message, "not sent") || strstr(error.message, "nothing was sent") ||
+                  strstr(error.message, "stopped reading");
     }
     KVT_TRUE(unsent > 0);
     pthread_mutex_lock(&gate.lock);
@@ -571,7 +578,8 @@ static void storm(uint32_t drop_one_in, uint32_t calls, bool holds, uint32_t tim
         KVT_EQ(state.ran[i], calls);
         repeated += threads[i].repeated;
     }
-    if (drop_one_in) printf("[%u hellos, %u repeats on the wire, %u by callers] ", script_hellos(s), script_repeats(s), repeated);
+    if (drop_one_in)
+        printf("[%u hellos, %u repeats on the wire, %u by callers] ", script_hellos(s), script_repeats(s), repeated);
     KVT_EQ(script_bad_numbers(s), 0);
     KVT_EQ(script_executed(s), 4 * calls);
     kvd_disconnect(c);
@@ -594,7 +602,8 @@ static void events_come_in_order_and_drops_are_counted(void) {
     KVT_EQ(kvd_subscribe(c, KVD_EVENT_MASK(KVD_EVENT_PRESSURE), &error), KVD_OK);
     KVT_EQ(script_event_mask(s), 2);
     KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_DEADLINE_EXCEEDED);
-    for (uint32_t i = 1; i <= 300; i++) script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = i, .epoch = 4711 });
+    for (uint32_t i = 1; i <= 300; i++)
+        script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = i, .epoch = 4711 });
     KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK); /* behind all of them */
     struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
     KVT_EQ(poll(&p, 1, 0), 1);
@@ -617,7 +626,8 @@ static void events_come_in_order_and_drops_are_counted(void) {
     script_stop(s);
 }
 
-/* ---- processes ---------------------------------------------------------------------------------------------------- */
+/* ---- processes ----------------------------------------------------------------------------------------------------
+ */
 
 static int in_child(kvd_client *c, struct script *s) {
     struct kvd_stats stats;
@@ -682,10 +692,13 @@ static void transport_threads_block_signals(void) {
     script_stop(s);
 }
 
-/* ---- the transport alone ------------------------------------------------------------------------------------------- */
+/* ---- the transport alone -------------------------------------------------------------------------------------------
+ */
 
 static atomic_int transport_lost;
-static void ignore_frame(void *user, const struct frame_head *head, const uint8_t *body) { (void)user, (void)head, (void)body; }
+static void ignore_frame(void *user, const struct frame_head *head, const uint8_t *body) {
+    (void)user, (void)head, (void)body;
+}
 static void note_lost(void *user, const char *why) {
     (void)user, (void)why;
     atomic_fetch_add(&transport_lost, 1);
@@ -706,7 +719,8 @@ static void transport_send_after_the_end(void) {
         KVT_NEED(t);
         script_stop(s);
         int rc = 0; /* the first ones may still go into the socket */
-        for (int n = 0; n < 1000000 && rc == 0; n++) rc = transport_send(t, frame, sizeof frame, TRANSPORT_NEVER, &sent);
+        for (int n = 0; n < 1000000 && rc == 0; n++)
+            rc = transport_send(t, frame, sizeof frame, TRANSPORT_NEVER, &sent);
         KVT_EQ_I(rc, TRANSPORT_E_LOST);
         KVT_EQ(sent, 0);
         while (!atomic_load(&transport_lost)) sched_yield();

@@ -69,17 +69,29 @@ static void plan(const struct shop *shop, const struct kvd_activation *want, str
     ret_plan->n_pools = 1;
     ret_plan->pages[0] = (struct kvd_need){ shop->needed, have, shop->needed > have ? shop->needed - have : 0 };
     ret_plan->rows = (struct kvd_need){ 1, 4, 0 };
-    ret_plan->feasibility = shop->needed > 1000 ? KVD_INFEASIBLE : ret_plan->pages[0].short_by ? KVD_BLOCKED : KVD_READY;
+    ret_plan->feasibility = shop->needed > 1000           ? KVD_INFEASIBLE
+                            : ret_plan->pages[0].short_by ? KVD_BLOCKED
+                                                          : KVD_READY;
 }
 
 static enum script_act shop_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
     static struct kvd_store_info info;
     static struct kvd_audit audit;
     static struct kvd_continuation_info conts[8];
-    static struct kvd_session_info session = { .session = { 0x100000007 }, .role = KVD_ROLE_WORKER, .rank = 1, .pid = 321, .connected = true,
+    static struct kvd_session_info session = { .session = { 0x100000007 },
+                                               .role = KVD_ROLE_WORKER,
+                                               .rank = 1,
+                                               .pid = 321,
+                                               .connected = true,
                                                .name = "worker-1" };
-    static struct kvd_sequence_info sequence = { .sequence = { 0x200000003 }, .state = 2, .ending = true, .prompt_tokens = 77, .n_pools = 1,
-                                                 .pool = { { .row = 5, .membership = 2, .entitlement = 9, .committed = 70 } } };
+    static struct kvd_sequence_info sequence = {
+        .sequence = { 0x200000003 },
+        .state = 2,
+        .ending = true,
+        .prompt_tokens = 77,
+        .n_pools = 1,
+        .pool = { { .row = 5, .membership = 2, .entitlement = 9, .committed = 70 } }
+    };
     struct shop *shop = user;
     if (shop->refuse && request->header.sequence) {
         reply->status = shop->refuse;
@@ -87,14 +99,31 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         return SCRIPT_ANSWER;
     }
     if (request->type == FRAME_DESCRIBE_STORE) {
-        info = (struct kvd_store_info){ .name = "shop", .n_pools = 1, .max_context = 4096, .max_concurrency = 4, .row_entries = 64,
-                                        .capacity_tokens = 6400, .pool = { { .storage = 2, .n_layers = 3, .n_kv_heads = 2, .head_dim = 256, .n_ranks = 1,
-                                        .pages = 100, .page_bytes = 198144 } } };
+        info = (struct kvd_store_info){ .name = "shop",
+                                        .n_pools = 1,
+                                        .max_context = 4096,
+                                        .max_concurrency = 4,
+                                        .row_entries = 64,
+                                        .capacity_tokens = 6400,
+                                        .pool = { { .storage = 2,
+                                                    .n_layers = 3,
+                                                    .n_kv_heads = 2,
+                                                    .head_dim = 256,
+                                                    .n_ranks = 1,
+                                                    .pages = 100,
+                                                    .page_bytes = 198144 } } };
         reply->u.store = &info;
     } else if (request->type == FRAME_STATS) {
-        reply->u.stats = (struct kvd_stats){ .n_pools = 1, .pool = { { .capacity = 100, .allocated = 60, .reserved = 15, .available = 25 } },
-                                             .sequences = 1, .continuations = 3, .continuation_limit = 50, .epoch = 0xfedcba9876543210,
-                                             .requests = UINT64_C(1) << 60, .uptime_ns = 3700000000000, .version = "9.9" };
+        reply->u.stats =
+            (struct kvd_stats){ .n_pools = 1,
+                                .pool = { { .capacity = 100, .allocated = 60, .reserved = 15, .available = 25 } },
+                                .sequences = 1,
+                                .continuations = 3,
+                                .continuation_limit = 50,
+                                .epoch = 0xfedcba9876543210,
+                                .requests = UINT64_C(1) << 60,
+                                .uptime_ns = 3700000000000,
+                                .version = "9.9" };
     } else if (request->type == FRAME_AUDIT) {
         audit.violations = shop->violations;
         snprintf(audit.text, sizeof audit.text, "%s", shop->violations ? "INV-4: page 7 leaks" : "");
@@ -104,8 +133,11 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
     } else if (request->type == FRAME_LIST_CONTINUATIONS) {
         uint32_t n = 0;
         for (uint32_t i = 0; i < 8; i++)
-            if (shop->owns[i]) conts[n++] = (struct kvd_continuation_info){ .continuation = { i + 1 }, .frontier = 64 * shop->owns[i],
-                                                                            .pages = { shop->owns[i] }, .exclusive_pages = { shop->owns[i] } };
+            if (shop->owns[i])
+                conts[n++] = (struct kvd_continuation_info){ .continuation = { i + 1 },
+                                                             .frontier = 64 * shop->owns[i],
+                                                             .pages = { shop->owns[i] },
+                                                             .exclusive_pages = { shop->owns[i] } };
         reply->u.continuations.n = n;
         reply->u.continuations.items = conts;
         reply->u.continuations.next_cursor = KVD_UNCHANGED;
@@ -242,7 +274,9 @@ static cJSON *sets_of(struct script *s, int *ret_n) {
     return root;
 }
 
-static double size_of(const cJSON *root, int i) { return cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "sets"), i), "size")); }
+static double size_of(const cJSON *root, int i) {
+    return cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "sets"), i), "size"));
+}
 
 /* ACT-8 in an operator's hands: what is short, and the smallest sets that would do. */
 static void act_8_plan_and_why(void) {
@@ -285,7 +319,12 @@ static void act_8_plan_and_why(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(usage_is_1), KVT_CASE(unreachable_is_3), KVT_CASE(looking), KVT_CASE(audit_violations_are_4),
-                                             KVT_CASE(doing), KVT_CASE(act_8_plan_and_why), { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(usage_is_1),
+                                             KVT_CASE(unreachable_is_3),
+                                             KVT_CASE(looking),
+                                             KVT_CASE(audit_violations_are_4),
+                                             KVT_CASE(doing),
+                                             KVT_CASE(act_8_plan_and_why),
+                                             { 0 } };
     return kvt_main("kvdctl", cases, argc, argv);
 }
