@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests through the whole service: sessions, numbers, store, device tables. The input is a program: each step picks a connection and a request and fills
+ * it from the bytes that follow, with handles that earlier answers gave (or nearly), or sends raw bytes as a frame.
+ *
+ * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all sessions have said goodbye and all
+ * continuations are released, everything is available again.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "codec.h"
+#include "fuzz.h"
+#include "service.h"
+
+#define LINKS 4
+#define HANDLES 16
+
+struct fuzz_link {
+    struct link link; /* first */
+    uint8_t bytes[4 * FRAME_LIMIT];
+    size_t n;
+    kvd_session_id session;
+    uint64_t sequence;
+    bool closed;
+};
+
+static struct service *service;
+static struct codec_arena *arena;
+static struct fuzz_link *links[LINKS];
+static uint64_t handles[HANDLES];
+static uint32_t n_handles;
+static const uint8_t *input;
+static size_t left;
+
+static void must(bool ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "fuzz_dispatch: %s\n", what);
+    abort();
+}
+
+static uint8_t u8(void) {
+    if (!left) return 0;
+    left--;
+    return *input++;
+}
+
+/* Mostly small, sometimes at the edges. */
+static uint32_t number(void) {
+    uint8_t a = u8();
+    if (a < 128) return a;
+    if (a < 200) return (uint32_t)(a - 128) * 64 + u8() % 3;
+    if (a < 240) return (uint32_t)u8() * 16;
+    return a < 248 ? KVD_UNCHANGED : UINT32_MAX - (uint32_t)(a - 247);
+}
+
+static uint64_t handle(void) {
+    uint8_t a = u8();
+    if (a < 8) return 0;
+    if (a < 16) return (uint64_t)u8() << 32 | u8();
+    return handles[a % HANDLES] + (a > 250 ? UINT64_C(1) << 32 : 0);
+}
+
+static void remember(uint64_t bits) {
+    if (bits) handles[n_handles++ % HANDLES] = bits;
+}
+
+/* ---- links ------------------------------------------------------------------------------------- */
+
+static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
+    struct fuzz_link *l = (struct fuzz_link *)link;
+    if (event) return true;
+    must(l->n + bytes <= sizeof l->bytes, "answers stay bounded");
+    memcpy(l->bytes + l->n, frame, bytes);
+    l->n += bytes;
+    return true;
+}
+static void close_link(struct link *link) { ((struct fuzz_link *)link)->closed = true; }
+static void release(struct link *link) {
+    service_link_fini(link);
+    free(link);
+}
+static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
+
+static struct fuzz_link *link_new(void) {
+    struct fuzz_link *l = calloc(1, sizeof *l);
+    struct peer peer = { .uid = getuid(), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0) };
+    must(l && peer.pidfd >= 0, "a link can be made");
+    service_link_init(&l->link, &ops, &peer);
+    return l;
+}
+
+static void link_drop(struct fuzz_link *l) {
+    service_link_closed(service, &l->link);
+    link_unref(&l->link);
+}
+
+/* One frame in, its answer out; parked ones are waited for. */
+static void exchange(struct fuzz_link *l, const uint8_t *frame, size_t bytes, struct msg_reply *ret_reply) {
+    struct frame_head head;
+    char err[KVD_MESSAGE_BYTES];
+    l->n = 0;
+    ret_reply->status = UINT32_MAX;
+    if (!service_serve(service, &l->link, frame, bytes)) {
+        l->closed = true;
+        return;
+    }
+    while (!l->n && !l->closed) service_run(service);
+    must(!frame_head_read(l->bytes, l->n, &head) && (size_t)head.length + 4 == l->n && head.flags == FRAME_F_REPLY, "one frame has one answer");
+    codec_arena_reset(arena);
+    must(!codec_decode_reply(head.type, l->bytes + FRAME_HEADER, l->n - FRAME_HEADER, arena, ret_reply, err, sizeof err) ||
+             head.type == 0 || head.type >= FRAME_TYPE_END,
+         "an answer decodes");
+}
+
+static void call(struct fuzz_link *l, struct msg_request *q, struct msg_reply *ret_reply) {
+    static uint8_t frame[FRAME_LIMIT];
+    char err[KVD_MESSAGE_BYTES];
+    size_t bytes;
+    codec_arena_reset(arena);
+    ret_reply->status = UINT32_MAX;
+    if (codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err)) return;
+    frame_head_write(frame, q->type, 0, 7, bytes);
+    exchange(l, frame, FRAME_HEADER + bytes, ret_reply);
+}
+
+static void hello(struct fuzz_link *l, uint32_t role) {
+    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fuzz" } };
+    struct msg_reply r;
+    call(l, &q, &r);
+    if (r.status != KVD_OK) return;
+    l->session = r.u.hello.session;
+    l->sequence = 0;
+    remember(l->session.bits);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------ */
+
+static kvd_digest digests[8];
+static struct kvd_round_item items[8];
+
+static void fill_round(struct msg_request *q) {
+    q->u.round.n = 1 + u8() % 8;
+    q->u.round.items = items;
+    for (uint32_t i = 0; i < q->u.round.n; i++) {
+        items[i] = (struct kvd_round_item){ .sequence.bits = handle(), .state_frontier = KVD_UNCHANGED };
+        for (int p = 0; p < KVD_MAX_POOLS; p++)
+            items[i].pool[p] = (struct kvd_round_pool){ number(), u8() < 200 ? KVD_UNCHANGED : number(), u8() < 200 ? KVD_UNCHANGED : number(), number() };
+    }
+}
+
+static void fill_activation(struct kvd_activation *a) {
+    *a = (struct kvd_activation){ .worker.bits = handle(), .from.bits = u8() % 2 ? handle() : 0, .keep = u8() % 2, .frontier = number(),
+                                  .prompt_tokens = number(), .max_output_tokens = number(), .ensure = { number(), number() } };
+    if (u8() % 8 == 0) a->group.bits = handle();
+    a->n_victims = u8() % 4 == 0 ? u8() % 3 : 0;
+    for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i].bits = handle();
+}
+
+static void fill_digests(uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        memset(&digests[i], 0, sizeof digests[i]);
+        digests[i].bytes[0] = (uint8_t)(u8() % 3);
+        digests[i].bytes[1] = (uint8_t)i;
+    }
+}
+
+static void fill(struct msg_request *q) {
+    uint32_t n;
+    switch ((enum frame_type)q->type) {
+    case FRAME_PLAN: case FRAME_ACTIVATE: fill_activation(&q->u.activation); break;
+    case FRAME_ROUND: fill_round(q); break;
+    case FRAME_NAME_PAGES:
+        fill_digests(n = u8() % 8);
+        q->u.names = (struct kvd_names){ { handle() }, u8() % 4, n, digests };
+        break;
+    case FRAME_FIND:
+        fill_digests(n = u8() % 8);
+        q->u.find = (struct kvd_find){ n, u8() % 17, digests };
+        break;
+    case FRAME_CHECKPOINT: q->u.checkpoint = (struct kvd_checkpoint){ .sequence.bits = handle(), .tail.n = u8() % 64 }; break;
+    case FRAME_FINISH: q->u.finish = (struct kvd_finish){ .sequence.bits = handle(), .retain = u8() % 2, .tail.n = u8() % 64 }; break;
+    case FRAME_RELEASE: case FRAME_SET_RETENTION: q->u.continuation.continuation.bits = handle(); break;
+    case FRAME_OPEN_GROUP: q->u.group = (struct kvd_group){ 1, { { handle() } } }; break;
+    case FRAME_CLOSE_GROUP: q->u.group_id.bits = handle(); break;
+    case FRAME_FENCE: q->u.session.bits = handle(); break;
+    case FRAME_LIST_CONTINUATIONS: case FRAME_LIST_SEQUENCES: case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;
+    case FRAME_DESCRIBE_PLANES: q->u.planes = (struct kvd_planes_request){ u8() % 3, u8() % 3, number() }; break;
+    case FRAME_SUBSCRIBE: q->u.event_mask = u8(); break;
+    case FRAME_HELLO: case FRAME_DESCRIBE_STORE: case FRAME_YIELD: case FRAME_STATS: case FRAME_AUDIT: case FRAME_DRAIN: case FRAME_GOODBYE:
+    case FRAME_TYPE_END: case FRAME_EVENT: break;
+    }
+}
+
+static void learn(const struct msg_reply *r) {
+    if (r->status != KVD_OK) return;
+    if (r->type == FRAME_ACTIVATE) remember(r->u.activated.sequence.bits);
+    if (r->type == FRAME_CHECKPOINT) remember(r->u.checkpointed.continuation.bits);
+    if (r->type == FRAME_FINISH) remember(r->u.finished.continuation.bits);
+    if (r->type == FRAME_OPEN_GROUP) remember(r->u.group.bits);
+}
+
+static bool mutates(uint16_t type) { return (type >= FRAME_ACTIVATE && type <= FRAME_FENCE) || type == FRAME_DRAIN; }
+
+static void step(void) {
+    struct msg_reply r = { 0 };
+    uint8_t which = u8(), type = u8();
+    struct fuzz_link *l = links[which % LINKS];
+    if (type >= 250 || l->closed) { /* another connection */
+        link_drop(l);
+        links[which % LINKS] = l = link_new();
+    }
+    if (!l->session.bits) hello(l, KVD_ROLE_OBSERVER + type % 4);
+    if (type >= 230) { /* raw */
+        uint8_t frame[FRAME_HEADER + 64];
+        size_t n = u8() % 65;
+        for (size_t i = 0; i < n; i++) frame[FRAME_HEADER + i] = u8();
+        frame_head_write(frame, u8(), 0, 7, n);
+        exchange(l, frame, FRAME_HEADER + n, &r);
+        return;
+    }
+    struct msg_request q = { .type = (uint16_t)(2 + type % (FRAME_TYPE_END - 2)), .header.session = l->session };
+    if (q.type == FRAME_DRAIN) q.type = FRAME_ROUND;
+    fill(&q);
+    if (mutates(q.type)) q.header.sequence = which >= 240 ? u8() : ++l->sequence;
+    call(l, &q, &r);
+    if (q.type == FRAME_GOODBYE && r.status == KVD_OK) l->session.bits = 0;
+    learn(&r);
+}
+
+/* ---- the end of a program -------------------------------------------------------------------------- */
+
+/* Everything goes; what is left over is a leak. */
+static void settle(void) {
+    struct msg_reply r;
+    for (int i = 0; i < LINKS; i++) {
+        struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = links[i]->session };
+        if (links[i]->session.bits && !links[i]->closed) call(links[i], &bye, &r);
+    }
+    struct fuzz_link *admin = link_new();
+    hello(admin, KVD_ROLE_ADMIN);
+    must(admin->session.bits != 0, "an admin is always let in");
+    struct msg_request audit = { .type = FRAME_AUDIT, .header.session = admin->session };
+    call(admin, &audit, &r);
+    must(r.status == KVD_OK, "the audit runs");
+    if (r.u.audit->violations) fprintf(stderr, "%s\n", r.u.audit->text);
+    must(r.u.audit->violations == 0, "the audit finds nothing");
+    for (bool more = true; more;) {
+        struct msg_request list = { .type = FRAME_LIST_CONTINUATIONS, .header.session = admin->session };
+        call(admin, &list, &r);
+        more = r.u.continuations.n > 0;
+        if (!more) break;
+        kvd_continuation c = r.u.continuations.items[0].continuation;
+        struct msg_request drop = { .type = FRAME_RELEASE, .header = { .session = admin->session, .sequence = ++admin->sequence },
+                                    .u.continuation.continuation = c };
+        call(admin, &drop, &r);
+        must(r.status == KVD_OK, "an idle continuation can be released");
+    }
+    struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
+    call(admin, &stats, &r);
+    const struct kvd_stats *s = &r.u.stats;
+    bool fenced = s->sessions > 1; /* this process lives: a fenced session of it stays, with its sequences */
+    for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
+        must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined, "everything is available again");
+    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0), "nothing is left over");
+    struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = admin->session };
+    call(admin, &bye, &r);
+    link_drop(admin);
+    if (!fenced) return;
+    service = service_free(service); /* a new process would have to exit: begin anew */
+}
+
+static void begin(void) {
+    static const char text[] = "[kvd]\nlog_level = error\n[devices]\nmemory = 64MiB\n[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 1024\n"
+                               "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n[lease]\ngrowth = yes\nwindow = 128\n"
+                               "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n";
+    struct config config;
+    char err[1024], prefix[40];
+    if (!arena) arena = codec_arena_new();
+    if (service) return;
+    log_init(LOG_ERROR);
+    snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());
+    bool ok = !config_parse("fuzz", text, &config, err, sizeof err) && !service_new(&config, prefix, &service, err, sizeof err);
+    must(ok, err);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    begin();
+    input = data;
+    left = size;
+    n_handles = 0;
+    memset(handles, 0, sizeof handles);
+    for (int i = 0; i < LINKS; i++) links[i] = link_new();
+    hello(links[0], KVD_ROLE_SCHEDULER);
+    hello(links[1], KVD_ROLE_WORKER);
+    hello(links[2], KVD_ROLE_ADMIN);
+    while (left) step();
+    settle();
+    for (int i = 0; i < LINKS; i++) {
+        if (service) link_drop(links[i]);
+        else link_unref(&links[i]->link); /* its service is gone */
+    }
+    return 0;
+}
