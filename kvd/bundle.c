@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bundles (active sequences with owner and drivers) and groups of workers. Who may drive, and when a lost driver's sequence ends.
+ * Bundles (active sequences with owner and drivers) and groups of workers. Who may drive, and when a lost driver's
+ * sequence ends.
  */
 #include <string.h>
 
@@ -24,7 +25,8 @@ struct group *group_new(struct service *s, kvd_session_id owner, const struct kv
     for (uint32_t i = 0; i < s->config.sessions && !group; i++)
         if (!s->groups[i].used && s->groups[i].generation < UINT32_MAX) group = &s->groups[i];
     if (!group) return NULL;
-    *group = (struct group){ .used = true, .generation = group->generation + 1, .owner = owner, .n_members = members->n };
+    *group =
+        (struct group){ .used = true, .generation = group->generation + 1, .owner = owner, .n_members = members->n };
     memcpy(group->member, members->members, members->n * sizeof *group->member);
     s->n_groups++;
     return group;
@@ -66,14 +68,17 @@ struct bundle *bundle_find(struct service *s, store_seq seq) {
     return NULL;
 }
 
-struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker, kvd_group_id group) {
+struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker,
+                          kvd_group_id group) {
     uint32_t i = 0, at = slot_of(s, seq);
     while (i < s->config.max_concurrency && s->bundles[i].used) i++;
     if (i == s->config.max_concurrency) return NULL;
     while (s->bundle_index[at]) at = (at + 1) & s->bundle_index_mask;
     s->bundle_index[at] = i + 1;
     struct bundle *b = &s->bundles[i];
-    *b = (struct bundle){ .used = true, .activating = true, .seq = seq, .lease = lease, .owner = owner, .worker = worker, .group = group };
+    *b = (struct bundle){
+        .used = true, .activating = true, .seq = seq, .lease = lease, .owner = owner, .worker = worker, .group = group
+    };
     struct session *session = session_find(s, owner);
     struct group *g = group_find(s, group);
     if (session) session->n_owned++;
@@ -122,10 +127,13 @@ bool bundle_allows(struct service *s, const struct bundle *b, kvd_session_id ses
 static bool concerns(struct service *s, struct session *with, const void *argument) {
     const struct bundle *b = argument;
     kvd_session_id me = session_id(s, with);
-    return with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN || b->owner.bits == me.bits || bundle_driver(s, b, me) >= 0;
+    return with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN || b->owner.bits == me.bits ||
+           bundle_driver(s, b, me) >= 0;
 }
 
-void bundle_tell(struct service *s, const struct bundle *b, const struct kvd_event *event) { events_add(s, event, concerns, b); }
+void bundle_tell(struct service *s, const struct bundle *b, const struct kvd_event *event) {
+    events_add(s, event, concerns, b);
+}
 
 static void end(struct service *s, struct bundle *b) {
     struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
@@ -139,8 +147,12 @@ static void end(struct service *s, struct bundle *b) {
         for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
         (void)transfer_submit(s->transfer, 0); /* nobody waits; a lost device is seen by service_lost */
     }
-    bundle_tell(s, b, &(struct kvd_event){ .kind = KVD_EVENT_SEQUENCE_ENDED, .sequence.bits = b->seq.bits, .continuation.bits = cont.bits,
-                                           .session = b->worker, .group = b->group });
+    bundle_tell(s, b,
+                &(struct kvd_event){ .kind = KVD_EVENT_SEQUENCE_ENDED,
+                                     .sequence.bits = b->seq.bits,
+                                     .continuation.bits = cont.bits,
+                                     .session = b->worker,
+                                     .group = b->group });
     LOG(LOG_INFO, "a sequence ended with its %s: %s", b->worker.bits ? "worker or scheduler" : "group or scheduler",
         cont.bits ? "kept as a continuation" : "released");
     bundle_free(s, b);

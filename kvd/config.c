@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of keys. libinih splits lines into section, name and value; this file counts the lines (its reader is ours), finds the key, checks
- * the value and complains.
+ * One table of keys. libinih splits lines into section, name and value; this file counts the lines (its reader is
+ * ours), finds the key, checks the value and complains.
  */
 #include "config.h"
 
@@ -11,9 +11,24 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum key_type { KEY_PATH, KEY_NAME, KEY_U32, KEY_U32_AUTO, KEY_U64_AUTO, KEY_BYTES, KEY_TIME, KEY_MODE, KEY_TOKEN, KEY_DEVICE, KEY_ACCESS };
+enum key_type {
+    KEY_PATH,
+    KEY_NAME,
+    KEY_U32,
+    KEY_U32_AUTO,
+    KEY_U64_AUTO,
+    KEY_BYTES,
+    KEY_TIME,
+    KEY_MODE,
+    KEY_TOKEN,
+    KEY_DEVICE,
+    KEY_ACCESS
+};
 
-struct token { const char *name; uint32_t value; };
+struct token {
+    const char *name;
+    uint32_t value;
+};
 
 struct key {
     const char *section, *name;
@@ -31,9 +46,10 @@ struct key {
 #define SECOND UINT64_C(1000000000)
 
 static const struct token levels[] = { { "error", LOG_ERROR }, { "warning", LOG_WARNING }, { "notice", LOG_NOTICE },
-                                       { "info", LOG_INFO }, { "debug", LOG_DEBUG }, { 0 } };
-static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8", KVD_STORAGE_INT8 }, { "fp8", KVD_STORAGE_FP8 },
-                                         { "nvfp4", KVD_STORAGE_NVFP4 }, { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
+                                       { "info", LOG_INFO },   { "debug", LOG_DEBUG },     { 0 } };
+static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8", KVD_STORAGE_INT8 },
+                                         { "fp8", KVD_STORAGE_FP8 },   { "nvfp4", KVD_STORAGE_NVFP4 },
+                                         { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
 static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
@@ -50,19 +66,22 @@ static const struct key keys[] = {
     { "kvd", "log_level", KEY_TOKEN, FIELD(log_level), 0, 0, "info", levels, "How much goes to stderr." },
 
     { "devices", "device.0", KEY_DEVICE, FIELD(device[0]), 0, 0, "host:0", NULL,
-      "Devices in rank order: device.0, device.1, ... up to device.7, each host:N (shared memory, no GPU) or cuda:N. Several\n"
-      "devices hold one tensor-parallel model: every rank has kv_heads / devices heads of every layer." },
+      "Devices in rank order: device.0, device.1, ... up to device.7, each host:N (shared memory, no GPU) or cuda:N.\n"
+      "Several devices hold one tensor-parallel model: every rank has kv_heads / devices heads of every layer." },
     { "devices", "memory", KEY_BYTES, FIELD(memory), 1 << 20, MAX_BYTES, "1GiB", NULL,
       "Bytes that each host device claims to have. CUDA devices know theirs." },
 
     { "model", "layers", KEY_U32, FIELD(layers), 1, 4096, "4", NULL, "Layers with full attention." },
     { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL, "KV heads of a layer, over all devices." },
-    { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL, "Elements of a head. Quantized profiles need 256." },
+    { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL,
+      "Elements of a head. Quantized profiles need 256." },
     { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", profiles, "How K and V are stored." },
     { "model", "arrangement", KEY_TOKEN, FIELD(arrangement), 0, 0, "record", arrangements,
       "dense: every plane on its own. record: the planes of a layer side by side in each page, which moves faster." },
-    { "model", "max_context", KEY_U32, FIELD(max_context), 1, 1u << 28, "8192", NULL, "Longest sequence, in tokens (S)." },
-    { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65536, "8", NULL, "Active sequences at once (C)." },
+    { "model", "max_context", KEY_U32, FIELD(max_context), 1, 1u << 28, "8192", NULL,
+      "Longest sequence, in tokens (S)." },
+    { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65536, "8", NULL,
+      "Active sequences at once (C)." },
 
     { "backend", "kind", KEY_TOKEN, FIELD(backend), 0, 0, "off", backends,
       "Speculative backend. mtp adds a pool for the draft heads, dflash one for the draft's full-attention layers." },
@@ -79,7 +98,8 @@ static const struct key keys[] = {
 
     { "capacity", "tokens", KEY_U64_AUTO, FIELD(capacity_tokens), 1, UINT64_C(1) << 40, "auto", NULL,
       "Capacity in tokens, at least max_context. auto: what the free memory of the smallest device allows." },
-    { "capacity", "headroom", KEY_BYTES, FIELD(headroom), 0, MAX_BYTES, "64MiB", NULL, "Device memory that auto leaves alone." },
+    { "capacity", "headroom", KEY_BYTES, FIELD(headroom), 0, MAX_BYTES, "64MiB", NULL,
+      "Device memory that auto leaves alone." },
     { "capacity", "state_bytes", KEY_BYTES, FIELD(state_bytes), 0, MAX_BYTES, "0", NULL,
       "Bytes of one state image on each device, for models whose frontier is more than KV. 0: none." },
     { "capacity", "state_slots", KEY_U32_AUTO, FIELD(state_slots), 1, 1u << 20, "auto", NULL,
@@ -93,7 +113,8 @@ static const struct key keys[] = {
 
     { "lease", "growth", KEY_TOKEN, FIELD(lease_growth), 0, 0, "no", yes_no,
       "no: an activation guarantees the whole output budget. yes: a window at a time, extended at round boundaries." },
-    { "lease", "window", KEY_U32, FIELD(lease_window), 64, 1u << 28, "4096", NULL, "Window of a growing lease, in tokens." },
+    { "lease", "window", KEY_U32, FIELD(lease_window), 64, 1u << 28, "4096", NULL,
+      "Window of a growing lease, in tokens." },
     { "lease", "prefill_chunk", KEY_U32, FIELD(prefill_chunk), 1, 1u << 28, "4096", NULL,
       "Prefill chunk of the engines, in tokens; the window is at least this." },
     { "lease", "map_ahead", KEY_U32, FIELD(map_ahead), 0, 4096, "4", NULL,
@@ -101,7 +122,8 @@ static const struct key keys[] = {
 
     { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL, "Sessions at once." },
     { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL, "Connections at once." },
-    { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL, "Continuations that the store keeps." },
+    { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL,
+      "Continuations that the store keeps." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
       "Active sequences that one session may own. auto: max_concurrency." },
     { "limits", "message_queue", KEY_BYTES, FIELD(message_queue), 65536, 64u << 20, "256KiB", NULL,
@@ -118,11 +140,11 @@ static const struct key keys[] = {
       "Percent of a pool: when more is available again, subscribers are told that the pressure is over." },
 
     { "access", "observer", KEY_ACCESS, FIELD(access[0]), 0, 0, "*", NULL,
-      "Who may take which role: *, uid:USER, gid:GROUP, several with blanks between. Root and the daemon's own user may\n"
-      "take every role. Observers look; they get no handle to KV." },
-    { "access", "worker", KEY_ACCESS, FIELD(access[1]), 0, 0, "", NULL, "Workers map KV and drive the sequences leased to them." },
-    { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL,
-      "Schedulers activate, release and fence." },
+      "Who may take which role: *, uid:USER, gid:GROUP, several with blanks between. Root and the daemon's own user\n"
+      "may take every role. Observers look; they get no handle to KV." },
+    { "access", "worker", KEY_ACCESS, FIELD(access[1]), 0, 0, "", NULL,
+      "Workers map KV and drive the sequences leased to them." },
+    { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },
     { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
 };
 #define N_KEYS (sizeof keys / sizeof *keys)
@@ -139,8 +161,10 @@ static int set_text(const struct key *key, char *field, const char *value, char 
         snprintf(err, err_bytes, "is %zu characters long; at most %zu fit", strlen(value), key->bytes - 1);
         return 1;
     }
-    if (key->type == KEY_PATH && value[0] != '/') return fail(err, err_bytes, "is not an absolute path; begin it with /");
-    if (key->type == KEY_NAME && strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != strlen(value))
+    if (key->type == KEY_PATH && value[0] != '/')
+        return fail(err, err_bytes, "is not an absolute path; begin it with /");
+    if (key->type == KEY_NAME &&
+        strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != strlen(value))
         return fail(err, err_bytes, "has a character that a name may not have; use letters, digits, and . _ : -");
     memset(field, 0, key->bytes);
     memcpy(field, value, strlen(value));
@@ -163,9 +187,11 @@ static int number_of(const struct key *key, const char *value, uint64_t *ret_num
     if (key->type == KEY_BYTES) return config_value_bytes(value, ret_number, err, err_bytes);
     if (key->type == KEY_TIME) return config_value_duration(value, ret_number, err, err_bytes);
     if (key->type == KEY_MODE)
-        return config_value_number(value, 8, ret_number) ? fail(err, err_bytes, "is not an octal mode such as 0660") : 0;
+        return config_value_number(value, 8, ret_number) ? fail(err, err_bytes, "is not an octal mode such as 0660")
+                                                         : 0;
     if (config_value_number(value, 10, ret_number))
-        return fail(err, err_bytes, key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
+        return fail(err, err_bytes,
+                    key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
     return 0;
 }
 
@@ -181,7 +207,8 @@ static int set_number(const struct key *key, void *field, const char *value, cha
         if (key->type == KEY_MODE)
             snprintf(err, err_bytes, "is outside %04o to %04o", (unsigned)key->min, (unsigned)key->max);
         else if (key->type == KEY_TIME)
-            snprintf(err, err_bytes, "is outside %" PRIu64 "ms to %" PRIu64 "ms", key->min / 1000000, key->max / 1000000);
+            snprintf(err, err_bytes, "is outside %" PRIu64 "ms to %" PRIu64 "ms", key->min / 1000000,
+                     key->max / 1000000);
         else snprintf(err, err_bytes, "is outside %" PRIu64 " to %" PRIu64, key->min, key->max);
         return 1;
     }
@@ -195,7 +222,8 @@ static int set_value(const struct key *key, struct config *config, const char *v
     struct config_device device;
     struct config_access access;
     switch (key->type) {
-    case KEY_PATH: case KEY_NAME: return set_text(key, field, value, err, err_bytes);
+    case KEY_PATH:
+    case KEY_NAME: return set_text(key, field, value, err, err_bytes);
     case KEY_TOKEN: return set_token(key, field, value, err, err_bytes);
     case KEY_DEVICE:
         if (config_value_device(value, &device, err, err_bytes)) return 1;
@@ -205,7 +233,12 @@ static int set_value(const struct key *key, struct config *config, const char *v
         if (config_value_access(value, &access, err, err_bytes)) return 1;
         memcpy(field, &access, sizeof access);
         return 0;
-    case KEY_U32: case KEY_U32_AUTO: case KEY_U64_AUTO: case KEY_BYTES: case KEY_TIME: case KEY_MODE: break;
+    case KEY_U32:
+    case KEY_U32_AUTO:
+    case KEY_U64_AUTO:
+    case KEY_BYTES:
+    case KEY_TIME:
+    case KEY_MODE: break;
     }
     return set_number(key, field, value, err, err_bytes);
 }
@@ -220,12 +253,12 @@ void config_defaults(struct config *ret_config) {
 /* ---- the file ------------------------------------------------------------------------------ */
 
 struct parse {
-    const char *name;       /* of the file */
+    const char *name; /* of the file */
     FILE *file;
-    const char *text;       /* or a string */
+    const char *text; /* or a string */
     int line, long_line;
     struct config *config;
-    int seen[N_KEYS];       /* line of each key */
+    int seen[N_KEYS]; /* line of each key */
     int device_line[KVD_MAX_RANKS];
     char *err;
     size_t err_bytes, err_used;
@@ -239,8 +272,10 @@ static void complain(struct parse *p, int line, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    int n = line ? snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s:%d: %s", p->complaints ? "\n" : "", p->name, line, text)
-                 : snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s: %s", p->complaints ? "\n" : "", p->name, text);
+    int n = line ? snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s:%d: %s", p->complaints ? "\n" : "",
+                            p->name, line, text)
+                 : snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s: %s", p->complaints ? "\n" : "",
+                            p->name, text);
     if (n > 0) p->err_used += (size_t)n < p->err_bytes - p->err_used ? (size_t)n : p->err_bytes - p->err_used - 1;
     p->complaints++;
 }
@@ -284,10 +319,12 @@ static int take_device(struct parse *p, const char *name, const char *value) {
     char err[256];
     unsigned rank = (unsigned)(name[7] - '0');
     if (rank >= KVD_MAX_RANKS || name[8]) {
-        complain(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS, KVD_MAX_RANKS - 1);
+        complain(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS,
+                 KVD_MAX_RANKS - 1);
         return 1;
     }
-    if (p->device_line[rank]) complain(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
+    if (p->device_line[rank])
+        complain(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
     else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
         complain(p, p->line, "%s: \"%s\" %s", name, value, err);
     p->device_line[rank] = p->line;
@@ -301,7 +338,8 @@ static int take(void *user, const char *section, const char *name, const char *v
     if (strcmp(section, "devices") == 0 && strncmp(name, "device.", 7) == 0) return take_device(p, name, value);
     const struct key *key = find_key(section, name, &known);
     if (!key) {
-        if (!*section) complain(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
+        if (!*section)
+            complain(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
         else if (!known) complain(p, p->line, "there is no section [%s]; kvd --help-config lists all", section);
         else complain(p, p->line, "section [%s] has no key \"%s\"; kvd --help-config lists all", section, name);
         return 1;
@@ -326,28 +364,32 @@ static void check_together(struct parse *p) {
     while (n < KVD_MAX_RANKS && p->device_line[n]) n++;
     for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
         if (p->device_line[i]) {
-            complain(p, p->device_line[i], "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
+            complain(p, p->device_line[i], "device.%u is given, but device.%u is not; number them from 0 without holes",
+                     i, n);
             break;
         }
     c->n_devices = n ? n : 1;
     if (c->kv_heads % c->n_devices)
-        complain(p, line_of(p, "model", "kv_heads"), "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads,
-                 c->n_devices);
+        complain(p, line_of(p, "model", "kv_heads"),
+                 "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads, c->n_devices);
     if (c->profile != KVD_STORAGE_BF16 && c->head_dim != 256)
-        complain(p, line_of(p, "model", "head_dim"), "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
+        complain(p, line_of(p, "model", "head_dim"),
+                 "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
                  geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
     if (c->backend == GEOM_MTP && c->draft_window > 15)
         complain(p, line_of(p, "backend", "draft_window"), "draft_window: mtp allows 1 to 15, not %u", c->draft_window);
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
-        complain(p, line_of(p, "backend", "layers"), "layers: an mtp pool has at least one layer; use kind = off for none");
+        complain(p, line_of(p, "backend", "layers"),
+                 "layers: an mtp pool has at least one layer; use kind = off for none");
     if (c->low_water > c->high_water)
-        complain(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it", c->low_water, c->high_water);
+        complain(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
+                 c->low_water, c->high_water);
     if (c->capacity_tokens != CONFIG_AUTO64 && c->capacity_tokens < c->max_context)
-        complain(p, line_of(p, "capacity", "tokens"), "tokens: %" PRIu64 " are fewer than max_context = %u; raise it", c->capacity_tokens,
-                 c->max_context);
+        complain(p, line_of(p, "capacity", "tokens"), "tokens: %" PRIu64 " are fewer than max_context = %u; raise it",
+                 c->capacity_tokens, c->max_context);
     if (c->state_slots != CONFIG_AUTO32 && c->state_slots < c->max_concurrency)
-        complain(p, line_of(p, "capacity", "state_slots"), "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots,
-                 c->max_concurrency);
+        complain(p, line_of(p, "capacity", "state_slots"),
+                 "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots, c->max_concurrency);
 }
 
 static int parse(struct parse *p, struct config *ret_config) {
@@ -396,7 +438,8 @@ static void print_doc(FILE *out, const struct key *key) {
 void config_print_help(FILE *out) {
     const char *section = "";
     fputs("# Configuration of kvd. Every key is shown with its default; a line that begins with # or ; is a comment.\n"
-          "# Bytes take KiB, MiB, GiB and TiB; times take ms, s and min.\n", out);
+          "# Bytes take KiB, MiB, GiB and TiB; times take ms, s and min.\n",
+          out);
     for (size_t i = 0; i < N_KEYS; i++) {
         if (strcmp(section, keys[i].section) != 0) fprintf(out, "\n[%s]\n", keys[i].section);
         section = keys[i].section;

@@ -2,7 +2,8 @@
  *
  * Configuration: an INI file, every key described by one table that drives parsing, checking and `kvd --help-config`.
  *
- * Errors are sentences "file:line: what is wrong; what to change", all of them at once, so that a file is mended in one go.
+ * Errors are sentences "file:line: what is wrong; what to change", all of them at once, so that a file is mended in one
+ * go.
  */
 #ifndef KVD_CONFIG_H
 #define KVD_CONFIG_H
@@ -23,7 +24,10 @@
 /* Who may take a role: any of the entries. The daemon's own user and root always may. */
 struct config_access {
     uint32_t n;
-    struct { enum { ACCESS_ALL, ACCESS_UID, ACCESS_GID } kind; uint32_t id; } entry[CONFIG_ACCESS_ENTRIES];
+    struct {
+        enum { ACCESS_ALL, ACCESS_UID, ACCESS_GID } kind;
+        uint32_t id;
+    } entry[CONFIG_ACCESS_ENTRIES];
 };
 
 struct config {
@@ -35,7 +39,9 @@ struct config {
     uint32_t log_level; /* enum log_level */
     /* [devices] */
     uint32_t n_devices;
-    struct config_device { uint32_t kind /* enum device_kind */, index; } device[KVD_MAX_RANKS];
+    struct config_device {
+        uint32_t kind /* enum device_kind */, index;
+    } device[KVD_MAX_RANKS];
     uint64_t memory; /* bytes that a host device claims to have */
     /* [model] */
     uint32_t layers, kv_heads, head_dim, profile /* enum kvd_storage */, arrangement /* enum geom_arrangement */;
@@ -69,8 +75,9 @@ int config_parse(const char *name, const char *text, struct config *ret_config, 
 void config_print_help(FILE *out);
 
 /* config_value.c: values of the table's types. 0, or 1 with a sentence that begins with what is expected. */
-int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes);    /* 4096, 64KiB, 2MiB, 1GiB */
-int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes);    /* 250ms, 5s, 1min */
+int config_value_bytes(const char *text, uint64_t *ret_value, char *err,
+                       size_t err_bytes); /* 4096, 64KiB, 2MiB, 1GiB */
+int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes); /* 250ms, 5s, 1min */
 int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes);
 int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes);
 int config_value_number(const char *text, unsigned base, uint64_t *ret_value); /* 0, 1 = not a number that fits */

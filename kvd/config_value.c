@@ -19,7 +19,10 @@ int config_value_number(const char *text, unsigned base, uint64_t *ret_value) {
     return 0;
 }
 
-struct unit { const char *name; uint64_t factor; };
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
 
 /* A number with a unit of the list. */
 static int with_unit(const char *text, const struct unit *units, bool bare, uint64_t *ret_value) {
@@ -39,8 +42,9 @@ static int with_unit(const char *text, const struct unit *units, bool bare, uint
 }
 
 int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes) {
-    static const struct unit units[] = { { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 },
-                                         { "TiB", UINT64_C(1) << 40 }, { 0 } };
+    static const struct unit units[] = {
+        { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 }, { "TiB", UINT64_C(1) << 40 }, { 0 }
+    };
     uint64_t value;
     if (with_unit(text, units, true, &value)) {
         snprintf(err, err_bytes, "is not a number of bytes; write for example 4096, 64KiB, 512MiB or 20GiB");
@@ -51,7 +55,9 @@ int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t 
 }
 
 int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes) {
-    static const struct unit units[] = { { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 } };
+    static const struct unit units[] = {
+        { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 }
+    };
     uint64_t value;
     if (with_unit(text, units, false, &value)) {
         snprintf(err, err_bytes, "is not a time; write for example 250ms, 5s or 2min");
@@ -64,7 +70,8 @@ int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t 
 int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes) {
     uint64_t index;
     uint32_t kind = strncmp(text, "cuda:", 5) == 0 ? DEVICE_CUDA : DEVICE_HOST;
-    if ((kind == DEVICE_HOST && strncmp(text, "host:", 5) != 0) || config_value_number(text + 5, 10, &index) || index > 255) {
+    if ((kind == DEVICE_HOST && strncmp(text, "host:", 5) != 0) || config_value_number(text + 5, 10, &index) ||
+        index > 255) {
         snprintf(err, err_bytes, "is not a device; write host:0 or cuda:0, with a number up to 255");
         return 1;
     }
@@ -94,7 +101,8 @@ int config_value_access(const char *text, struct config_access *ret_access, char
         bool uid = strncmp(word, "uid:", 4) == 0, gid = strncmp(word, "gid:", 4) == 0, all = strcmp(word, "*") == 0;
         uint32_t id = 0;
         if ((!uid && !gid && !all) || (!all && access_id(word + 4, uid, &id))) {
-            snprintf(err, err_bytes, "has \"%.64s\", which is neither * nor uid:USER nor gid:GROUP of this machine", word);
+            snprintf(err, err_bytes, "has \"%.64s\", which is neither * nor uid:USER nor gid:GROUP of this machine",
+                     word);
             return 1;
         }
         if (access.n == CONFIG_ACCESS_ENTRIES) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes to frames and back. One receive is always posted, for as much as fits; every whole frame in the buffer is served in the callback that
- * brought it, and what they answer leaves in one send. A client that does not read its answers is not read from; past four times the limit, or
- * past its time, it is closed.
+ * Bytes to frames and back. One receive is always posted, for as much as fits; every whole frame in the buffer is
+ * served in the callback that brought it, and what they answer leaves in one send. A client that does not read its
+ * answers is not read from; past four times the limit, or past its time, it is closed.
  */
 #include "connection.h"
 
@@ -39,8 +39,9 @@ static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
 
 static size_t unsent(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
 
-/* nng 1.5.2 never ends a send or a receive that is posted on a stream after its close. So both are posted under the lock, and only while the
- * connection is not closing: connection_close marks it under the same lock before it closes the stream. Their callbacks run in other threads. */
+/* nng 1.5.2 never ends a send or a receive that is posted on a stream after its close. So both are posted under the
+ * lock, and only while the connection is not closing: connection_close marks it under the same lock before it closes
+ * the stream. Their callbacks run in other threads. */
 static void send_rest(struct connection *c) {
     nng_iov iov = { .iov_buf = c->flight.bytes + c->sent, .iov_len = c->flight.n - c->sent };
     link_ref(&c->link);
@@ -223,13 +224,13 @@ void connection_end(struct connection *c) {
 
 static bool identify(nng_stream *stream, struct peer *ret_peer) {
     struct peer peer = { .pidfd = -1 };
-    if (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &peer.uid) || nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_GID, &peer.gid) ||
+    if (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &peer.uid) ||
+        nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_GID, &peer.gid) ||
         nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_PID, &peer.pid))
         return false;
     peer.pidfd = (int)syscall(SYS_pidfd_open, (pid_t)peer.pid, 0); /* close-on-exec by itself */
-    if (peer.pidfd < 0 && errno != ESRCH) LOG(LOG_WARNING, "process %llu cannot be watched: %m", (unsigned long long)peer.pid);
     *ret_peer = peer;
-    return peer.pidfd >= 0;
+    return peer.pidfd >= 0 || errno != ESRCH; /* gone already; otherwise Hello tells why there is no session */
 }
 
 void connection_new(struct listener *l, nng_stream *stream) {
@@ -258,8 +259,9 @@ void connection_new(struct listener *l, nng_stream *stream) {
     uint32_t count = ++l->count;
     pthread_mutex_unlock(&l->lock);
     if (count > atomic_load(&l->limit))
-        LOG(LOG_WARNING, "more than %u connections: a new one (pid %llu) is closed; raise connections = in section [limits]", atomic_load(&l->limit),
-            (unsigned long long)peer.pid);
+        LOG(LOG_WARNING,
+            "more than %u connections: a new one (pid %llu) is closed; raise connections = in section [limits]",
+            atomic_load(&l->limit), (unsigned long long)peer.pid);
     if (known && ready && count <= atomic_load(&l->limit) && !atomic_load(&l->closing)) {
         pthread_mutex_lock(&c->lock);
         bool armed = arm_receive(c);

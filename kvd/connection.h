@@ -2,8 +2,9 @@
  *
  * One connection of the listener. Private to listener.c and connection.c.
  *
- * Life: open while its receive chain runs. Whoever ends the chain tells the service and drops the open reference; sends in flight and the service
- * hold references of their own. The last one puts the connection on the listener's list of dead ones.
+ * Life: open while its receive chain runs. Whoever ends the chain tells the service and drops the open reference; sends
+ * in flight and the service hold references of their own. The last one puts the connection on the listener's list of
+ * dead ones.
  */
 #ifndef KVD_CONNECTION_H
 #define KVD_CONNECTION_H
@@ -14,7 +15,10 @@
 #include "frame.h"
 #include "listener.h"
 
-struct buffer { uint8_t *bytes; size_t n, room; };
+struct buffer {
+    uint8_t *bytes;
+    size_t n, room;
+};
 
 struct connection {
     struct link link; /* first */
@@ -22,12 +26,12 @@ struct connection {
     nng_stream *stream;
     nng_aio *receiving, *sending;
     uint64_t opened_ns;
-    _Atomic uint64_t partial_since;  /* 0: no half frame */
-    _Atomic uint64_t stalled_since;  /* 0: is read from */
+    _Atomic uint64_t partial_since;     /* 0: no half frame */
+    _Atomic uint64_t stalled_since;     /* 0: is read from */
     struct connection *next, *previous; /* listener's mutex */
     struct connection *next_dead;
-    bool reaped;                     /* listener_close has seen it */
-    bool ended;                      /* the service has been told */
+    bool reaped; /* listener_close has seen it */
+    bool ended;  /* the service has been told */
 
     pthread_mutex_t lock;
     bool closing, paused, corked, busy /* a send is in flight */, refused /* an event */;
@@ -51,7 +55,7 @@ struct listener {
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;
     uint32_t count;
-    bool full;            /* no accept is posted: listener_run posts it when connections have gone */
+    bool full; /* no accept is posted: listener_run posts it when connections have gone */
     atomic_bool closing;
 };
 

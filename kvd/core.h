@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the service: its state, shared by the files of this folder that serve requests. Everything in struct service that is not marked
- * otherwise belongs to the core mutex (service.h has the lock order).
+ * Inside the service: its state, shared by the files of this folder that serve requests. Everything in struct service
+ * that is not marked otherwise belongs to the core mutex (service.h has the lock order).
  *
- * Words: a session is a process that said Hello. A bundle is an active sequence with its owner (the session that activated it) and its
- * drivers (the session, or the group's sessions, that it is leased to). A bundle whose owner or a driver is gone is `ending`: nobody may drive it, and
- * it ends when each driver has yielded or is proven gone.
+ * Words: a session is a process that said Hello. A bundle is an active sequence with its owner (the session that
+ * activated it) and its drivers (the session, or the group's sessions, that it is leased to). A bundle whose owner or a
+ * driver is gone is `ending`: nobody may drive it, and it ends when each driver has yielded or is proven gone.
  */
 #ifndef KVD_CORE_H
 #define KVD_CORE_H
@@ -20,21 +20,24 @@
 #include "store.h"
 #include "transfer.h"
 
-#define ANSWER_WINDOW 64u           /* answers kept a session */
-#define ANSWER_BYTES (256u << 10)   /* and their bytes */
+#define ANSWER_WINDOW 64u         /* answers kept a session */
+#define ANSWER_BYTES (256u << 10) /* and their bytes */
 #define ANSWER_WAITERS 2u
-#define OPS_LIMIT 256u              /* requests that wait for devices */
+#define OPS_LIMIT 256u /* requests that wait for devices */
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
-struct waiter { struct link *link; uint64_t frame_id; };
+struct waiter {
+    struct link *link;
+    uint64_t frame_id;
+};
 
 /* The answer to one numbered request (SRV-1). PENDING: executed, not answered yet: who asks again waits too. */
 struct answer {
     uint64_t sequence;
     uint16_t type;
     enum { ANSWER_NONE = 0, ANSWER_PENDING, ANSWER_DONE } state;
-    bool held;        /* a device must finish first */
+    bool held; /* a device must finish first */
     uint32_t bytes, n_waiters;
     uint8_t *body;
     struct waiter waiter[ANSWER_WAITERS];
@@ -49,7 +52,7 @@ struct session {
     char name[KVD_NAME_BYTES];
     struct link *link; /* NULL: connection lost */
     uint64_t last_sequence, requests;
-    uint32_t n_owned;  /* bundles */
+    uint32_t n_owned; /* bundles */
     size_t answer_bytes;
     struct answer answer[ANSWER_WINDOW];
 };
@@ -65,10 +68,10 @@ struct group {
 struct bundle {
     bool used, ending, quarantined, activating, doomed /* to be aborted when its device work is done */, bounded;
     store_seq seq;
-    uint64_t lease;         /* as told to the store */
+    uint64_t lease;               /* as told to the store */
     kvd_session_id owner, worker; /* worker none: leased to the group */
     kvd_group_id group;
-    uint32_t cleared;       /* drivers, by place, that have yielded */
+    uint32_t cleared; /* drivers, by place, that have yielded */
 };
 
 /* A request that waits for devices. */
@@ -78,7 +81,7 @@ struct op {
     kvd_session_id session;
     uint64_t sequence;
     uint16_t type;
-    uint32_t bundle;                 /* ACTIVATE */
+    uint32_t bundle; /* ACTIVATE */
     union {
         struct kvd_activated activated;
         struct kvd_checkpointed checkpointed;
@@ -95,8 +98,8 @@ struct scratch {
 struct service {
     pthread_mutex_t lock;
     struct config config;
-    struct plan plan;       /* constant */
-    struct pools pools;     /* constant */
+    struct plan plan;   /* constant */
+    struct pools pools; /* constant */
     struct store *store;
     void *store_memory;
     size_t store_bytes;
@@ -104,10 +107,10 @@ struct service {
     uint64_t epoch, started_ns; /* constant */
     bool draining, stopping;
 
-    struct session *sessions;   /* [config.sessions] */
-    struct group *groups;       /* [config.sessions] */
-    struct bundle *bundles;     /* [max_concurrency] */
-    uint32_t *bundle_index;     /* open addressing by sequence handle: bundle + 1, 0 = empty */
+    struct session *sessions; /* [config.sessions] */
+    struct group *groups;     /* [config.sessions] */
+    struct bundle *bundles;   /* [max_concurrency] */
+    uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask, n_bundles;
     struct op ops[OPS_LIMIT];
     uint32_t n_sessions, n_groups;
@@ -132,18 +135,19 @@ struct call {
     struct link *link;
     uint64_t frame_id, now_ns;
     struct session *session;
-    bool parked;            /* no answer now: an op will give it */
-    bool held;              /* answer now, send it when the devices are done */
-    bool numbered;          /* to be recorded in the session's window */
+    bool parked;   /* no answer now: an op will give it */
+    bool held;     /* answer now, send it when the devices are done */
+    bool numbered; /* to be recorded in the session's window */
     struct scratch *scratch;
-    void *room, *room2;     /* reserved from the arena before the lock */
+    void *room, *room2; /* reserved from the arena before the lock */
     uint64_t rss_bytes, random;
     struct event_ring *ring;
     struct msg_request request;
     struct msg_reply reply;
 };
 
-void call_refuse(struct call *call, enum kvd_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void call_refuse(struct call *call, enum kvd_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void call_refuse_store(struct call *call, const struct store_refusal *refusal);
 enum kvd_status status_of_store(enum store_code code);
 
@@ -192,12 +196,13 @@ void session_end(struct service *s, struct session *session);
 void session_fence(struct service *s, struct session *session);
 void session_disconnected(struct service *s, struct session *session);
 void session_connected(struct service *s, struct session *session, struct link *link);
-/* The window of answers. begin records that a request was executed; store gives it its body (taken over) and forgets the oldest ones that
- * no longer fit. */
+/* The window of answers. begin records that a request was executed; store gives it its body (taken over) and forgets
+ * the oldest ones that no longer fit. */
 struct answer *answer_find(struct session *session, uint64_t sequence);
 struct answer *answer_begin(struct session *session, uint64_t sequence, uint16_t type);
 void answer_store(struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes);
-void answer_unstore(struct session *session, struct answer *answer); /* drops the body; another will come. NULLs are fine */
+void answer_unstore(struct session *session,
+                    struct answer *answer); /* drops the body; another will come. NULLs are fine */
 void answers_free(struct session *session);
 
 /* ---- bundle.c: under the lock --------------------------------------------------------------------- */
@@ -210,7 +215,8 @@ void group_drop(struct service *s, struct group *group);
 void groups_lose(struct service *s, kvd_session_id session, bool gone);
 
 struct bundle *bundle_find(struct service *s, store_seq seq);
-struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker, kvd_group_id group);
+struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker,
+                          kvd_group_id group);
 void bundle_free(struct service *s, struct bundle *bundle);
 /* Place of a session among the drivers, or -1. */
 int bundle_driver(struct service *s, const struct bundle *bundle, kvd_session_id session);
@@ -227,7 +233,8 @@ void bundles_settle_all(struct service *s);
 /* ---- events.c ---------------------------------------------------------------------------------------- */
 
 /* Under the lock: to every subscriber of the kind whom it concerns. concerned may be NULL (everybody). */
-void events_add(struct service *s, const struct kvd_event *event, bool (*concerned)(struct service *, struct session *, const void *), const void *with);
+void events_add(struct service *s, const struct kvd_event *event,
+                bool (*concerned)(struct service *, struct session *, const void *), const void *with);
 void events_pressure(struct service *s); /* looks at the pools if the store's revision moved */
 /* Without the lock: posts what is queued. */
 void events_flush(struct service *s, struct scratch *scratch);
@@ -235,19 +242,20 @@ void events_flush(struct service *s, struct scratch *scratch);
 /* ---- op.c: under the lock --------------------------------------------------------------------------- */
 
 struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag); /* NULL: too many; tag = place + 1 */
-/* The device part is over: commit, or undo. Status of the request; why is filled unless OK. An undone bundle is freed. */
-enum kvd_status activation_finish(struct service *s, struct bundle *bundle, enum transfer_result result, struct kvd_activated *activated,
+/* The device part is over: commit, or undo. Status of the request; why is filled unless OK. An undone bundle is freed.
+ */
+enum kvd_status activation_finish(struct service *s, struct bundle *bundle, enum transfer_result result,
+                                  struct kvd_activated *activated, char *why, size_t why_bytes);
+enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
                                   char *why, size_t why_bytes);
-enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made, char *why,
-                                  size_t why_bytes);
 /* Rows of an undone activation, as the mirror has them now, to the devices. */
 void republish(struct service *s, const struct kvd_activated *activated);
 /* Without the lock: finishes what devices have done. */
 void ops_run(struct service *s);
 
 /* dispatch.c: encodes the reply, records it, and posts it to whoever waits. Without the lock. */
-void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *reply, kvd_session_id session, uint64_t sequence,
-                 struct link *link, uint64_t frame_id);
+void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *reply, kvd_session_id session,
+                 uint64_t sequence, struct link *link, uint64_t frame_id);
 
 struct scratch *scratch_take(struct service *s);
 void scratch_give(struct service *s, struct scratch *scratch);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request's way: decode without a lock, take the core mutex, admit (epoch, session, sequence number, deadline, role), apply, unlock, encode,
- * record the answer, send. What a request needs in memory is reserved before the lock.
+ * A request's way: decode without a lock, take the core mutex, admit (epoch, session, sequence number, deadline, role),
+ * apply, unlock, encode, record the answer, send. What a request needs in memory is reserved before the lock.
  *
- * Sequence numbers (SRV-1): a session's numbered requests are executed in order, once. Every executed one is recorded with its answer, refusals too, so
- * that a client that asks again gets the first answer. What is refused before its number is looked at (no session, wrong epoch, malformed)
- * is not executed and takes no number.
+ * Sequence numbers (SRV-1): a session's numbered requests are executed in order, once. Every executed one is recorded
+ * with its answer, refusals too, so that a client that asks again gets the first answer. What is refused before its
+ * number is looked at (no session, wrong epoch, malformed) is not executed and takes no number.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -68,10 +68,15 @@ enum kvd_status status_of_store(enum store_code code) {
     case STORE_OK: return KVD_OK;
     case STORE_E_STALE: return KVD_NOT_FOUND;
     case STORE_E_LEASE: return KVD_PERMISSION_DENIED;
-    case STORE_E_STATE: case STORE_E_INCOMPLETE: case STORE_E_PROTECTED: return KVD_FAILED_PRECONDITION;
+    case STORE_E_STATE:
+    case STORE_E_INCOMPLETE:
+    case STORE_E_PROTECTED: return KVD_FAILED_PRECONDITION;
     case STORE_E_RANGE: return KVD_OUT_OF_RANGE;
-    case STORE_E_NEVER: case STORE_E_NAME: case STORE_E_ARGUMENT: return KVD_INVALID_ARGUMENT;
-    case STORE_E_SHORT: case STORE_E_ENTITLEMENT: return KVD_RESOURCE_EXHAUSTED;
+    case STORE_E_NEVER:
+    case STORE_E_NAME:
+    case STORE_E_ARGUMENT: return KVD_INVALID_ARGUMENT;
+    case STORE_E_SHORT:
+    case STORE_E_ENTITLEMENT: return KVD_RESOURCE_EXHAUSTED;
     case STORE_E_REVISION: return KVD_ABORTED;
     }
     return KVD_INTERNAL;
@@ -91,18 +96,23 @@ static struct session *admit_session(struct call *call) {
     const struct msg_header *h = &call->request.header;
     struct session *session = session_find(s, call->link->session);
     if (h->epoch && h->epoch != s->epoch) {
-        call_refuse(call, KVD_ABORTED, "the request is for instance %016" PRIx64 ", this is %016" PRIx64 ": kvd was restarted; connect anew",
+        call_refuse(call, KVD_ABORTED,
+                    "the request is for instance %016" PRIx64 ", this is %016" PRIx64
+                    ": kvd was restarted; connect anew",
                     h->epoch, s->epoch);
         return NULL;
     }
     if (!session) {
         struct session *other = session_find(s, h->session);
-        if (other) call_refuse(call, KVD_ABORTED, "the session is in use on another connection; go on there, or say Hello with resume here");
+        if (other)
+            call_refuse(call, KVD_ABORTED,
+                        "the session is in use on another connection; go on there, or say Hello with resume here");
         else call_refuse(call, KVD_UNAUTHENTICATED, "this connection has no session, or it has ended; say Hello first");
         return NULL;
     }
     if (h->session.bits != call->link->session.bits) {
-        call_refuse(call, KVD_UNAUTHENTICATED, "session %016" PRIx64 " is not the one of this connection; use the session that Hello returned",
+        call_refuse(call, KVD_UNAUTHENTICATED,
+                    "session %016" PRIx64 " is not the one of this connection; use the session that Hello returned",
                     h->session.bits);
         return NULL;
     }
@@ -118,18 +128,23 @@ static enum admitted admit_again(struct call *call, struct session *session) {
     uint64_t n = call->request.header.sequence;
     struct answer *a = answer_find(session, n);
     if (!a || (a->state == ANSWER_DONE && !a->body)) {
-        call_refuse(call, KVD_OUT_OF_RANGE, "the answer to request %" PRIu64 " is no longer kept; expected is %" PRIu64 ", and the last %u are kept", n,
-                    session->last_sequence + 1, ANSWER_WINDOW);
+        call_refuse(call, KVD_OUT_OF_RANGE,
+                    "the answer to request %" PRIu64 " is no longer kept; expected is %" PRIu64
+                    ", and the last %u are kept",
+                    n, session->last_sequence + 1, ANSWER_WINDOW);
         return REFUSED;
     }
     if (a->type != call->request.type) {
-        call_refuse(call, KVD_INVALID_ARGUMENT, "request %" PRIu64 " was %s, not %s; number requests anew, next is %" PRIu64, n,
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "request %" PRIu64 " was %s, not %s; number requests anew, next is %" PRIu64, n,
                     frame_type_name(a->type), frame_type_name(call->request.type), session->last_sequence + 1);
         return REFUSED;
     }
     if (a->state == ANSWER_PENDING) {
         if (a->n_waiters == ANSWER_WAITERS) {
-            call_refuse(call, KVD_UNAVAILABLE, "request %" PRIu64 " is still in work, and %u callers wait for it; ask again later", n, ANSWER_WAITERS);
+            call_refuse(call, KVD_UNAVAILABLE,
+                        "request %" PRIu64 " is still in work, and %u callers wait for it; ask again later", n,
+                        ANSWER_WAITERS);
             return REFUSED;
         }
         a->waiter[a->n_waiters++] = (struct waiter){ link_ref(call->link), call->frame_id };
@@ -150,7 +165,8 @@ static enum admitted admit_number(struct call *call, struct session *session, en
     }
     if (n < expected) return admit_again(call, session);
     if (n > expected) {
-        call_refuse(call, KVD_OUT_OF_RANGE, "sequence number %" PRIu64 " leaves a gap; expected is %" PRIu64, n, expected);
+        call_refuse(call, KVD_OUT_OF_RANGE, "sequence number %" PRIu64 " leaves a gap; expected is %" PRIu64, n,
+                    expected);
         return REFUSED;
     }
     call->numbered = true;
@@ -166,7 +182,8 @@ static bool may_run(struct call *call, const struct handler *handler) {
         return false;
     }
     if (h->deadline_ns && call->now_ns > h->deadline_ns) {
-        call_refuse(call, KVD_DEADLINE_EXCEEDED, "the deadline had passed by %" PRIu64 " us before %s began; nothing was changed",
+        call_refuse(call, KVD_DEADLINE_EXCEEDED,
+                    "the deadline had passed by %" PRIu64 " us before %s began; nothing was changed",
                     (call->now_ns - h->deadline_ns) / 1000, frame_type_name(call->request.type));
         return false;
     }
@@ -250,8 +267,8 @@ static uint32_t settle_answer(struct service *s, kvd_session_id id, uint64_t seq
     return n;
 }
 
-void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *reply, kvd_session_id session, uint64_t sequence,
-                 struct link *link, uint64_t frame_id) {
+void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *reply, kvd_session_id session,
+                 uint64_t sequence, struct link *link, uint64_t frame_id) {
     struct waiter waiters[ANSWER_WAITERS];
     uint32_t n = 0;
     size_t bytes = 0;
@@ -273,8 +290,10 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 /* ---- one frame ------------------------------------------------------------------------------- */
 
 static void refuse_malformed(struct call *call, int error, const char *why) {
-    static const enum kvd_status statuses[] = { [CODEC_E_MALFORMED] = KVD_INVALID_ARGUMENT, [CODEC_E_LIMIT] = KVD_INVALID_ARGUMENT,
-                                                [CODEC_E_VALUE] = KVD_INVALID_ARGUMENT, [CODEC_E_TYPE] = KVD_UNIMPLEMENTED,
+    static const enum kvd_status statuses[] = { [CODEC_E_MALFORMED] = KVD_INVALID_ARGUMENT,
+                                                [CODEC_E_LIMIT] = KVD_INVALID_ARGUMENT,
+                                                [CODEC_E_VALUE] = KVD_INVALID_ARGUMENT,
+                                                [CODEC_E_TYPE] = KVD_UNIMPLEMENTED,
                                                 [CODEC_E_SPACE] = KVD_INVALID_ARGUMENT };
     pthread_mutex_lock(&call->service->lock);
     call->service->frames_bad++;
@@ -311,8 +330,9 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
     }
     bool numbered = call->numbered && call->session;
     /* Held: the link stands among the waiters. */
-    answer_call(s, call->scratch, &call->reply, call->request.header.session, numbered ? call->request.header.sequence : 0,
-                numbered && call->held ? NULL : call->link, call->frame_id);
+    answer_call(s, call->scratch, &call->reply, call->request.header.session,
+                numbered ? call->request.header.sequence : 0, numbered && call->held ? NULL : call->link,
+                call->frame_id);
 }
 
 /* The type is known before the body is: an unknown one is refused with the client's own number of it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Events: queued under the core mutex in a bounded ring a link, posted without it. A reader that does not read loses the oldest ones and is
- * told how many.
+ * Events: queued under the core mutex in a bounded ring a link, posted without it. A reader that does not read loses
+ * the oldest ones and is told how many.
  */
 #include <string.h>
 
@@ -22,8 +22,8 @@ static void put(struct service *s, struct link *link, const struct kvd_event *ev
     s->dirty = link_ref(link);
 }
 
-void events_add(struct service *s, const struct kvd_event *event, bool (*concerned)(struct service *, struct session *, const void *),
-                const void *with) {
+void events_add(struct service *s, const struct kvd_event *event,
+                bool (*concerned)(struct service *, struct session *, const void *), const void *with) {
     struct kvd_event e = *event;
     e.epoch = s->epoch;
     for (struct link *link = s->subscribers; link; link = link->next_subscriber) {
@@ -41,14 +41,18 @@ void events_pressure(struct service *s) {
     store_get_stats(s->store, &stats);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) {
         uint64_t percent = (uint64_t)stats.pool[p].available * 100, capacity = stats.pool[p].capacity;
-        bool now = s->pressed[p] ? percent <= capacity * s->config.high_water : percent < capacity * s->config.low_water;
+        bool now = s->pressed[p] ? percent <= capacity * s->config.high_water
+                                 : percent < capacity * s->config.low_water;
         if (now == s->pressed[p]) continue;
         s->pressed[p] = now;
-        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .pool = p, .available = stats.pool[p].available }, NULL, NULL);
+        events_add(s,
+                   &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .pool = p, .available = stats.pool[p].available },
+                   NULL, NULL);
     }
 }
 
-/* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread posts. */
+/* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread
+ * posts. */
 static bool take(struct service *s, struct link *link, struct kvd_event *ret_event) {
     bool some = false;
     pthread_mutex_lock(&s->lock);
@@ -91,7 +95,8 @@ static void post(struct service *s, struct link *link, struct scratch *scratch) 
     char why[128];
     size_t bytes;
     while (take(s, link, &event)) {
-        if (codec_encode_event(&event, scratch->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why, sizeof why)) {
+        if (codec_encode_event(&event, scratch->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why,
+                               sizeof why)) {
             LOG(LOG_ERROR, "an event cannot be encoded: %s", why);
             continue;
         }

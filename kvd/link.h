@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A connection as the service sees it: who is at the other end, and a way to send frames there. The transport (connection.c over
- * nng; a test's array of bytes) embeds struct link and implements struct link_ops.
+ * A connection as the service sees it: who is at the other end, and a way to send frames there. The transport
+ * (connection.c over nng; a test's array of bytes) embeds struct link and implements struct link_ops.
  *
- * Counted: the transport holds one reference while the connection is open, the service holds others. ops->release is called when the last
- * one goes, in whichever thread that is, possibly under the core mutex: it must not call the service, only note that the link may be freed.
+ * Counted: the transport holds one reference while the connection is open, the service holds others. ops->release is
+ * called when the last one goes, in whichever thread that is, possibly under the core mutex: it must not call the
+ * service, only note that the link may be freed.
  */
 #ifndef KVD_LINK_H
 #define KVD_LINK_H
@@ -18,23 +19,31 @@
 
 struct link;
 struct link_ops {
-    /* Queues a whole frame (copied). A reply is always taken, or the connection is closed; an event is refused (false) while the
-     * reader is slow: service_link_drained then tells that it may be tried again. Called without the core mutex. */
+    /* Queues a whole frame (copied). A reply is always taken, or the connection is closed; an event is refused (false)
+     * while the reader is slow: service_link_drained then tells that it may be tried again. Called without the core
+     * mutex. */
     bool (*post)(struct link *link, const uint8_t *frame, size_t bytes, bool event);
-    void (*close)(struct link *link);   /* asynchronous; any thread */
+    void (*close)(struct link *link); /* asynchronous; any thread */
     void (*release)(struct link *link);
 };
 
 /* As the kernel says. pidfd -1: no proof of death is to be had; such a peer gets no session. */
-struct peer { uint64_t uid, gid, pid; int pidfd; };
+struct peer {
+    uint64_t uid, gid, pid;
+    int pidfd;
+};
 
-struct event_ring { uint32_t first, n, limit; uint64_t dropped; struct kvd_event items[]; };
+struct event_ring {
+    uint32_t first, n, limit;
+    uint64_t dropped;
+    struct kvd_event items[];
+};
 
 struct link {
     const struct link_ops *ops;
     atomic_uint refs;
-    atomic_bool greeted;       /* has a session: no handshake timeout */
-    struct peer peer;          /* pidfd goes over to the session */
+    atomic_bool greeted; /* has a session: no handshake timeout */
+    struct peer peer;    /* pidfd goes over to the session */
     /* under the core mutex */
     kvd_session_id session;
     uint32_t event_mask;

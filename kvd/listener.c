@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #define BACK_OFF_MS 100
-#define OVER_LIMIT 32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees */
+#define OVER_LIMIT                                                                                                   \
+    32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees \
+         */
 
 /* ---- accepting -------------------------------------------------------------------------------- */
 
@@ -51,7 +53,8 @@ static int give_to_group(const struct config *c, const char *path, char *err, si
     if (!*c->group) return 0;
     const struct group *g = getgrnam(c->group);
     if (!g) return complain(err, err_bytes, c->socket, c->group, "there is no such group; create it or change group =");
-    if (chown(path, (uid_t)-1, g->gr_gid)) return complain(err, err_bytes, c->socket, "cannot be given to its group", strerror(errno));
+    if (chown(path, (uid_t)-1, g->gr_gid))
+        return complain(err, err_bytes, c->socket, "cannot be given to its group", strerror(errno));
     return 0;
 }
 
@@ -63,8 +66,12 @@ static int publish(struct listener *l, const struct config *c, char *err, size_t
     int error = nng_stream_listener_alloc(&l->nng, url);
     if (!error) error = nng_stream_listener_set_int(l->nng, NNG_OPT_IPC_PERMISSIONS, (int)c->socket_mode);
     if (!error) error = nng_stream_listener_listen(l->nng);
-    if (error) return complain(err, err_bytes, c->socket, "cannot listen (does its directory exist, and may the daemon write there?)", nng_strerror(error));
-    if (give_to_group(c, private, err, err_bytes) || (rename(private, c->socket) && complain(err, err_bytes, c->socket, "rename", strerror(errno)))) {
+    if (error)
+        return complain(err, err_bytes, c->socket,
+                        "cannot listen (does its directory exist, and may the daemon write there?)",
+                        nng_strerror(error));
+    if (give_to_group(c, private, err, err_bytes) ||
+        (rename(private, c->socket) && complain(err, err_bytes, c->socket, "rename", strerror(errno)))) {
         unlink(private);
         return 1;
     }
@@ -72,14 +79,16 @@ static int publish(struct listener *l, const struct config *c, char *err, size_t
     return 0;
 }
 
-int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err, size_t err_bytes) {
+int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,
+                  size_t err_bytes) {
     struct listener *l = calloc(1, sizeof *l);
     if (!l) return complain(err, err_bytes, config->socket, "open", "no memory");
     l->service = service;
     pthread_mutex_init(&l->lock, NULL);
     l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     listener_configure(l, config);
-    int bad = l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
+    int bad = l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) ||
+              nng_aio_alloc(&l->sleeping, on_slept, l);
     if (bad) complain(err, err_bytes, config->socket, "open", "no memory or no files");
     if (bad || publish(l, config, err, err_bytes)) {
         listener_close(l);
@@ -131,7 +140,8 @@ void listener_run(struct listener *l) {
     pthread_mutex_unlock(&l->lock);
     for (struct connection *next; c; c = next) {
         next = c->next_dead;
-        if (atomic_load(&c->link.refs)) { /* closed while paused: nobody else ends it; it comes back when the last reference goes */
+        if (atomic_load(&c->link.refs)) { /* closed while paused: nobody else ends it; it comes back when the last
+                                             reference goes */
             connection_end(c);
             continue;
         }

@@ -36,8 +36,11 @@ static bool site_may(struct log_site *site, unsigned *ret_hidden) {
 }
 
 void log_say(struct log_site *site, enum log_level level, const char *format, ...) {
-    static const char *const words[] = { [LOG_ERROR] = "error: ", [LOG_WARNING] = "warning: ", [LOG_NOTICE] = "",
-                                         [LOG_INFO] = "", [LOG_DEBUG] = "debug: " };
+    static const char *const words[] = { [LOG_ERROR] = "error: ",
+                                         [LOG_WARNING] = "warning: ",
+                                         [LOG_NOTICE] = "",
+                                         [LOG_INFO] = "",
+                                         [LOG_DEBUG] = "debug: " };
     char line[1024];
     unsigned hidden;
     va_list arguments;

@@ -2,8 +2,8 @@
  *
  * Log: plain sentences on stderr, one a line. Under systemd (JOURNAL_STREAM) each line begins with its <N> priority.
  *
- * A call site that says the same again and again is held to LOG_BURST lines in LOG_WINDOW seconds; what was left out is counted and
- * said with the next line. Never log secrets, IPC handles or addresses.
+ * A call site that says the same again and again is held to LOG_BURST lines in LOG_WINDOW seconds; what was left out is
+ * counted and said with the next line. Never log secrets, IPC handles or addresses.
  *
  * Threads: any. log_init is called once, before the others.
  */
@@ -26,11 +26,12 @@ struct log_site {
 void log_init(enum log_level level);
 void log_set_level(enum log_level level);
 int log_wants(enum log_level level);
-__attribute__((format(printf, 3, 4))) void log_say(struct log_site *site, enum log_level level, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void log_say(struct log_site *site, enum log_level level, const char *format,
+                                                   ...);
 
-#define LOG(level, ...) \
-    do { \
-        static struct log_site log_site_; \
+#define LOG(level, ...)                                                  \
+    do {                                                                 \
+        static struct log_site log_site_;                                \
         if (log_wants(level)) log_say(&log_site_, (level), __VA_ARGS__); \
     } while (0)
 

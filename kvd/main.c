@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon. Signals are blocked before the first thread exists; the instance's lock is taken before anything of another instance
- * could be touched; readiness is told when the socket answers.
+ * The daemon. Signals are blocked before the first thread exists; the instance's lock is taken before anything of
+ * another instance could be touched; readiness is told when the socket answers.
  *
- * The main thread sleeps in epoll over signals, exits of peers and devices (service_fd), connections to free (listener_fd) and a timer. Requests are
- * served in nng's threads.
+ * The main thread sleeps in epoll over signals, exits of peers and devices (service_fd), connections to free
+ * (listener_fd) and a timer. Requests are served in nng's threads.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,14 +58,17 @@ static int take_lock(struct daemon *d, char *err, size_t err_bytes) {
     snprintf(path, sizeof path, "%s.lock", d->config.socket);
     d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0) {
-        snprintf(err, err_bytes, "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path, strerror(errno));
+        snprintf(err, err_bytes,
+                 "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
+                 strerror(errno));
         return 1;
     }
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB)) {
         ssize_t n = pread(d->lock_fd, pid, sizeof pid - 1, 0);
         pid[n > 0 ? strcspn(pid, "\n") : 0] = 0;
-        snprintf(err, err_bytes, "another kvd (process %s) serves %s and goes on; stop it first, or give this one another socket", *pid ? pid : "unknown",
-                 d->config.socket);
+        snprintf(err, err_bytes,
+                 "another kvd (process %s) serves %s and goes on; stop it first, or give this one another socket",
+                 *pid ? pid : "unknown", d->config.socket);
         return 1;
     }
     int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
@@ -84,8 +87,8 @@ static void raise_file_limit(const struct config *c) {
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_max < need)
-        LOG(LOG_WARNING, "%u connections may need %" PRIu64 " files, %" PRIu64 " are allowed; raise LimitNOFILE", c->connections, (uint64_t)need,
-            (uint64_t)limit.rlim_max);
+        LOG(LOG_WARNING, "%u connections may need %" PRIu64 " files, %" PRIu64 " are allowed; raise LimitNOFILE",
+            c->connections, (uint64_t)need, (uint64_t)limit.rlim_max);
 }
 
 static int start(struct daemon *d, char *err, size_t err_bytes) {
@@ -119,7 +122,8 @@ static int make_loop(struct daemon *d) {
     d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (d->epoll_fd < 0 || d->timer_fd < 0) return 1;
     set_timer(d);
-    return watch(d, d->signal_fd) || watch(d, d->timer_fd) || watch(d, service_fd(d->service)) || watch(d, listener_fd(d->listener));
+    return watch(d, d->signal_fd) || watch(d, d->timer_fd) || watch(d, service_fd(d->service)) ||
+           watch(d, listener_fd(d->listener));
 }
 
 static void reload(struct daemon *d) {
@@ -191,9 +195,10 @@ static int run(struct daemon *d) {
         refuse_start(strerror(errno));
     } else {
         const struct kvd_store_info *info = service_info(d->service);
-        LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name, info->capacity_tokens,
-            info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
-        snprintf(ready, sizeof ready, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices", info->capacity_tokens, d->config.n_devices);
+        LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name,
+            info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
+        snprintf(ready, sizeof ready, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices", info->capacity_tokens,
+                 d->config.n_devices);
         notify_send(ready);
         d->watchdog = getenv("WATCHDOG_USEC") != NULL;
         status = loop(d);
@@ -239,7 +244,8 @@ int main(int argc, char **argv) {
     if (options.action == OPTIONS_HELP) options_print_help();
     if (options.action == OPTIONS_VERSION) puts("kvd " KVD_VERSION);
     if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
-    if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN) return EXIT_FINE;
+    if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
+        return EXIT_FINE;
     int status = check(&options, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
     if (options.action == OPTIONS_PLAN) return plan(&d.config);

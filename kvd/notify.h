@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sd_notify(3) without libsystemd: a datagram to the socket that NOTIFY_SOCKET names. Nothing happens where there is none.
+ * sd_notify(3) without libsystemd: a datagram to the socket that NOTIFY_SOCKET names. Nothing happens where there is
+ * none.
  */
 #ifndef KVD_NOTIFY_H
 #define KVD_NOTIFY_H

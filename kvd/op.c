@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests that wait for devices. Nobody blocks for them: the batch carries the op's number, and when a device's event fd says that
- * batches are done, the op is finished here as the request itself would have been.
+ * Requests that wait for devices. Nobody blocks for them: the batch carries the op's number, and when a device's event
+ * fd says that batches are done, the op is finished here as the request itself would have been.
  */
 #include <string.h>
 
@@ -11,7 +11,9 @@ struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag)
     for (uint32_t i = 0; i < OPS_LIMIT; i++) {
         struct op *op = &s->ops[i];
         if (op->used) continue;
-        *op = (struct op){ .used = true, .session = call->request.header.session, .sequence = call->request.header.sequence,
+        *op = (struct op){ .used = true,
+                           .session = call->request.header.session,
+                           .sequence = call->request.header.sequence,
                            .type = call->request.type };
         *ret_tag = i + 1;
         return op;
@@ -33,8 +35,8 @@ static void refuse(struct msg_reply *reply, enum kvd_status status, const char *
     snprintf(reply->message, sizeof reply->message, "%s", why);
 }
 
-enum kvd_status activation_finish(struct service *s, struct bundle *b, enum transfer_result result, struct kvd_activated *activated,
-                                  char *why, size_t why_bytes) {
+enum kvd_status activation_finish(struct service *s, struct bundle *b, enum transfer_result result,
+                                  struct kvd_activated *activated, char *why, size_t why_bytes) {
     struct store_refusal refusal = { 0 };
     uint32_t lost = 0;
     enum kvd_status status = KVD_OK;
@@ -54,13 +56,15 @@ enum kvd_status activation_finish(struct service *s, struct bundle *b, enum tran
         bundle_settle(s, b);
         return KVD_OK;
     }
-    if (store_activate_abort(s->store, b->seq, &lost, &refusal)) LOG(LOG_ERROR, "an activation could not be undone: store code %d", (int)refusal.code);
+    if (store_activate_abort(s->store, b->seq, &lost, &refusal))
+        LOG(LOG_ERROR, "an activation could not be undone: store code %d", (int)refusal.code);
     bundle_free(s, b);
     republish(s, activated);
     return status;
 }
 
-enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made, char *why, size_t why_bytes) {
+enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
+                                  char *why, size_t why_bytes) {
     struct store_refusal refusal = { 0 };
     store_cont cont = { made->continuation.bits };
     if (result != TRANSFER_DONE) {
@@ -76,9 +80,10 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
     return KVD_OK;
 }
 
-/* Under the lock. True: reply is to be encoded and sent; false: the recorded body is in the scratch frame, or is not there yet. */
-static bool finish(struct service *s, struct op *op, enum transfer_result result, struct msg_reply *reply, struct scratch *scratch,
-                   struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes) {
+/* Under the lock. True: reply is to be encoded and sent; false: the recorded body is in the scratch frame, or is not
+ * there yet. */
+static bool finish(struct service *s, struct op *op, enum transfer_result result, struct msg_reply *reply,
+                   struct scratch *scratch, struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes) {
     struct session *session = session_find(s, op->session);
     struct answer *a = session ? answer_find(session, op->sequence) : NULL;
     char why[KVD_MESSAGE_BYTES] = "";
@@ -102,7 +107,8 @@ static bool finish(struct service *s, struct op *op, enum transfer_result result
         a->n_waiters = 0;
         return false;
     } else {
-        snprintf(why, sizeof why, "it was done in the store, but the device is lost: %.300s", transfer_error(s->transfer));
+        snprintf(why, sizeof why, "it was done in the store, but the device is lost: %.300s",
+                 transfer_error(s->transfer));
         status = KVD_UNAVAILABLE;
         answer_unstore(session, a);
     }

@@ -8,7 +8,10 @@
 enum { EXIT_FINE = 0, EXIT_USAGE = 1, EXIT_START = 2, EXIT_DEVICE = 3 };
 
 enum options_action { OPTIONS_RUN, OPTIONS_CHECK, OPTIONS_PLAN, OPTIONS_HELP_CONFIG, OPTIONS_HELP, OPTIONS_VERSION };
-struct options { enum options_action action; const char *config; };
+struct options {
+    enum options_action action;
+    const char *config;
+};
 
 /* 0, or 1 after saying on stderr what is wrong. */
 int options_parse(int argc, char **argv, struct options *ret_options);

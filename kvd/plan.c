@@ -27,13 +27,21 @@ static struct geom_pool_spec draft_spec(const struct config *c, const struct geo
 int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *err, size_t err_bytes) {
     struct geom_store_spec spec = {
         .backend = (enum geom_backend)c->backend,
-        .main = { .storage = (enum kvd_storage)c->profile, .order = GEOM_PAGE_MAJOR,
-                  .arrangement = (enum geom_arrangement)c->arrangement, .n_layers = c->layers, .n_kv_heads = c->kv_heads,
-                  .head_dim = c->head_dim, .n_ranks = c->n_devices },
-        .max_context = c->max_context, .max_concurrency = c->max_concurrency,
+        .main = { .storage = (enum kvd_storage)c->profile,
+                  .order = GEOM_PAGE_MAJOR,
+                  .arrangement = (enum geom_arrangement)c->arrangement,
+                  .n_layers = c->layers,
+                  .n_kv_heads = c->kv_heads,
+                  .head_dim = c->head_dim,
+                  .n_ranks = c->n_devices },
+        .max_context = c->max_context,
+        .max_concurrency = c->max_concurrency,
         .draft_window = c->backend == GEOM_OFF ? 0 : c->draft_window,
-        .state_bytes = c->state_bytes, .state_slots = state_slots(c), .persistent_bytes = c->persistent_bytes,
-        .workspace_bytes = c->workspace_bytes, .graph_bytes = c->graph_bytes,
+        .state_bytes = c->state_bytes,
+        .state_slots = state_slots(c),
+        .persistent_bytes = c->persistent_bytes,
+        .workspace_bytes = c->workspace_bytes,
+        .graph_bytes = c->graph_bytes,
     };
     if (c->backend != GEOM_OFF) spec.draft = draft_spec(c, &spec.main);
     if (geom_store_check(&spec, err, err_bytes)) return 1;
@@ -44,11 +52,15 @@ int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *er
 int plan_open_devices(const struct config *c, const char *name_prefix, struct device **ret_devices, char *err,
                       size_t err_bytes) {
     for (uint32_t i = 0; i < c->n_devices; i++) {
-        struct device_config d = { .kind = (enum device_kind)c->device[i].kind, .index = c->device[i].index,
-                                   .name_prefix = name_prefix, .memory_bytes = c->memory, .shm_mode = c->shm_mode };
+        struct device_config d = { .kind = (enum device_kind)c->device[i].kind,
+                                   .index = c->device[i].index,
+                                   .name_prefix = name_prefix,
+                                   .memory_bytes = c->memory,
+                                   .shm_mode = c->shm_mode };
         char why[384];
         if (!device_open(&d, &ret_devices[i], why, sizeof why)) continue;
-        snprintf(err, err_bytes, "device.%u = %s:%u cannot be opened: %s", i, d.kind == DEVICE_CUDA ? "cuda" : "host", d.index, why);
+        snprintf(err, err_bytes, "device.%u = %s:%u cannot be opened: %s", i, d.kind == DEVICE_CUDA ? "cuda" : "host",
+                 d.index, why);
         while (i-- > 0) device_close(ret_devices[i]);
         return 1;
     }
@@ -62,7 +74,8 @@ static uint64_t share_of_host(const struct config *c, uint64_t free_bytes) {
     return hosts > 1 && free_bytes < c->memory ? free_bytes / hosts : free_bytes;
 }
 
-int plan_make(const struct config *c, struct device *const *devices, struct plan *ret_plan, char *err, size_t err_bytes) {
+int plan_make(const struct config *c, struct device *const *devices, struct plan *ret_plan, char *err,
+              size_t err_bytes) {
     struct plan plan = { .n_devices = c->n_devices };
     uint64_t least = UINT64_MAX;
     uint32_t tightest = 0;
@@ -89,12 +102,21 @@ int plan_make(const struct config *c, struct device *const *devices, struct plan
 
 void plan_store_config(const struct config *c, const struct plan *plan, struct store_config *ret_store) {
     *ret_store = (struct store_config){
-        .backend = plan->spec.backend, .max_context = c->max_context, .max_concurrency = c->max_concurrency,
-        .draft_window = plan->spec.draft_window, .widest_verify = c->widest_verify, .lease_growth = c->lease_growth != 0,
-        .lease_window = c->lease_window, .prefill_chunk = c->prefill_chunk, .map_ahead = c->map_ahead,
-        .max_continuations = c->continuations, .has_state = c->state_bytes > 0, .state_slots = plan->spec.state_slots,
+        .backend = plan->spec.backend,
+        .max_context = c->max_context,
+        .max_concurrency = c->max_concurrency,
+        .draft_window = plan->spec.draft_window,
+        .widest_verify = c->widest_verify,
+        .lease_growth = c->lease_growth != 0,
+        .lease_window = c->lease_window,
+        .prefill_chunk = c->prefill_chunk,
+        .map_ahead = c->map_ahead,
+        .max_continuations = c->continuations,
+        .has_state = c->state_bytes > 0,
+        .state_slots = plan->spec.state_slots,
     };
-    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) ret_store->pool_pages[p] = plan->capacity.layout.pages[p];
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        ret_store->pool_pages[p] = plan->capacity.layout.pages[p];
 }
 
 /* ---- report -------------------------------------------------------------------------------- */
@@ -107,10 +129,13 @@ void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
     const struct geom_capacity *k = &plan->capacity;
     const struct geom_layout *l = &k->layout;
     fprintf(out, "store %s: %s, %u layers, %u kv heads, head_dim %u, %u rank%s\n", c->store,
-            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices, c->n_devices > 1 ? "s" : "");
-    fprintf(out, "pages M                %u (%" PRIu64 " tokens), of Mmin %u to Mmax %u\n", k->pages, k->tokens, k->curve.m_min, k->curve.m_max);
+            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices,
+            c->n_devices > 1 ? "s" : "");
+    fprintf(out, "pages M                %u (%" PRIu64 " tokens), of Mmin %u to Mmax %u\n", k->pages, k->tokens,
+            k->curve.m_min, k->curve.m_max);
     fprintf(out, "page bytes, all ranks  %" PRIu64 "\n", geom_page_bytes(&plan->spec.main));
-    fprintf(out, "Bmin %" PRIu64 " bytes, Bstep %" PRIu64 " bytes a page, B(M) %" PRIu64 " bytes\n", k->curve.b_min, k->curve.b_step, k->bytes);
+    fprintf(out, "Bmin %" PRIu64 " bytes, Bstep %" PRIu64 " bytes a page, B(M) %" PRIu64 " bytes\n", k->curve.b_min,
+            k->curve.b_step, k->bytes);
     fprintf(out, "on each device:\n");
     for (uint32_t p = 0; p < l->n_pools; p++) {
         line(out, p ? "draft pool" : "main pool", l->pool_bytes[p]);
@@ -123,6 +148,6 @@ void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
     line(out, "padding", l->padding_bytes);
     line(out, "total", l->total_bytes);
     for (uint32_t i = 0; i < plan->n_devices; i++)
-        fprintf(out, "device.%u %s: free %" PRIu64 ", slack %" PRIu64 " bytes\n", i, plan->identity[i].name, plan->free_bytes[i],
-                plan->free_bytes[i] - k->bytes);
+        fprintf(out, "device.%u %s: free %" PRIu64 ", slack %" PRIu64 " bytes\n", i, plan->identity[i].name,
+                plan->free_bytes[i], plan->free_bytes[i] - k->bytes);
 }

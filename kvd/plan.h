@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the configuration to numbers: the geometry of the store, its capacity on the devices that there are (CAP-*), and the
- * report of `kvd --plan`. All arithmetic is that of cuda/geometry; nothing here knows a dimension formula.
+ * From the configuration to numbers: the geometry of the store, its capacity on the devices that there are (CAP-*), and
+ * the report of `kvd --plan`. All arithmetic is that of cuda/geometry; nothing here knows a dimension formula.
  */
 #ifndef KVD_PLAN_H
 #define KVD_PLAN_H
@@ -24,7 +24,8 @@ struct plan {
 /* Geometry alone; 0, or 1 with a sentence. */
 int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, char *err, size_t err_bytes);
 /* Geometry and capacity on opened devices. 0, or 1 with a sentence. */
-int plan_make(const struct config *config, struct device *const *devices, struct plan *ret_plan, char *err, size_t err_bytes);
+int plan_make(const struct config *config, struct device *const *devices, struct plan *ret_plan, char *err,
+              size_t err_bytes);
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 void plan_print(FILE *out, const struct config *config, const struct plan *plan);

@@ -8,7 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Gives a host region to the configured group: only its members can then open it (its mode is the device's business). */
+/* Gives a host region to the configured group: only its members can then open it (its mode is the device's business).
+ */
 static int give_to_group(const struct config *c, const struct device_region *region, char *err, size_t err_bytes) {
     struct device_export e;
     const struct group *g = *c->group ? getgrnam(c->group) : NULL;
@@ -16,14 +17,17 @@ static int give_to_group(const struct config *c, const struct device_region *reg
     if (!*c->group || e.kind != DEVICE_EXPORT_SHM) return 0;
     int fd = g ? shm_open(e.shm_name, O_RDWR | O_CLOEXEC, 0) : -1;
     int bad = !g || fd < 0 || fchown(fd, (uid_t)-1, g->gr_gid);
-    if (bad) snprintf(err, err_bytes, "shared memory cannot be given to group %s: %s; let the daemon's user be a member of it, or change group =",
-                      c->group, g ? strerror(errno) : "there is no such group");
+    if (bad)
+        snprintf(
+            err, err_bytes,
+            "shared memory cannot be given to group %s: %s; let the daemon's user be a member of it, or change group =",
+            c->group, g ? strerror(errno) : "there is no such group");
     if (fd >= 0) close(fd);
     return bad;
 }
 
-static int new_region(const struct config *c, struct device *device, const char *what, uint32_t rank, uint64_t bytes, uint8_t fill,
-                      struct device_region **ret_region, char *err, size_t err_bytes) {
+static int new_region(const struct config *c, struct device *device, const char *what, uint32_t rank, uint64_t bytes,
+                      uint8_t fill, struct device_region **ret_region, char *err, size_t err_bytes) {
     char label[32], why[384];
     snprintf(label, sizeof label, "%s-r%u", what, rank);
     if (device_region_new(device, label, bytes, fill, ret_region, why, sizeof why)) {
@@ -45,7 +49,8 @@ static void describe_region(const struct device_region *region, struct kvd_regio
     ret_info->local_address = e.local_address;
 }
 
-/* A CUDA IPC handle is a bearer token, and the names of shared memory are of no use to who may not map: both stay out. */
+/* A CUDA IPC handle is a bearer token, and the names of shared memory are of no use to who may not map: both stay out.
+ */
 static void make_public(struct kvd_region_info *region) {
     memset(region->shm_name, 0, sizeof region->shm_name);
     memset(region->ipc_handle, 0, sizeof region->ipc_handle);
@@ -68,9 +73,15 @@ static void describe(const struct config *c, const struct plan *plan, struct poo
     geom_digest(&plan->spec, &plan->capacity.layout, info->geometry.bytes);
     for (uint32_t i = 0; i < p->n_pools; i++) {
         const struct geom_pool_spec *s = &p->spec[i];
-        info->pool[i] = (struct kvd_pool_info){ .storage = s->storage, .order = s->order, .arrangement = s->arrangement,
-                                                .n_layers = s->n_layers, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,
-                                                .n_ranks = s->n_ranks, .pages = p->pages[i], .page_bytes = geom_page_bytes(s) };
+        info->pool[i] = (struct kvd_pool_info){ .storage = s->storage,
+                                                .order = s->order,
+                                                .arrangement = s->arrangement,
+                                                .n_layers = s->n_layers,
+                                                .n_kv_heads = s->n_kv_heads,
+                                                .head_dim = s->head_dim,
+                                                .n_ranks = s->n_ranks,
+                                                .pages = p->pages[i],
+                                                .page_bytes = geom_page_bytes(s) };
         for (uint32_t r = 0; r < p->n_ranks; r++) {
             describe_region(p->planes[i][r], &info->pool[i].planes[r]);
             describe_region(p->table[i][r], &info->pool[i].table[r]);
@@ -84,28 +95,36 @@ static void describe(const struct config *c, const struct plan *plan, struct poo
         }
 }
 
-static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, uint32_t rank, char *err,
-                     size_t err_bytes) {
+static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, uint32_t rank,
+                     char *err, size_t err_bytes) {
     static const char *const names[GEOM_MAX_POOLS] = { "main", "draft" };
     static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table" };
     for (uint32_t i = 0; i < p->n_pools; i++)
-        if (new_region(c, p->device[rank], names[i], rank, layout->pool_bytes[i], 0, &p->planes[i][rank], err, err_bytes) ||
-            new_region(c, p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err, err_bytes))
+        if (new_region(c, p->device[rank], names[i], rank, layout->pool_bytes[i], 0, &p->planes[i][rank], err,
+                       err_bytes) ||
+            new_region(c, p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
+                       err_bytes))
             return 1; /* tables: every entry -1 (ROW-6) */
     if (!layout->state_bytes) return 0;
     return new_region(c, p->device[rank], "state", rank, layout->state_bytes, 0, &p->state[rank], err, err_bytes);
 }
 
-/* BF16 K and V of one head and 64 tokens are 256 * head_dim bytes, so that head_dim = pitch / 256 makes a page as long as an image. */
+/* BF16 K and V of one head and 64 tokens are 256 * head_dim bytes, so that head_dim = pitch / 256 makes a page as long
+ * as an image. */
 static void set_state_spec(const struct plan *plan, struct pools *p) {
     uint64_t pitch = (plan->spec.state_bytes + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN;
     p->state_slots = plan->spec.state_slots;
-    p->state_spec = (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16, .order = GEOM_PAGE_MAJOR, .arrangement = GEOM_RECORD,
-                                             .n_layers = 1, .n_kv_heads = 1, .head_dim = (uint32_t)(pitch / 256), .n_ranks = 1 };
+    p->state_spec = (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16,
+                                             .order = GEOM_PAGE_MAJOR,
+                                             .arrangement = GEOM_RECORD,
+                                             .n_layers = 1,
+                                             .n_kv_heads = 1,
+                                             .head_dim = (uint32_t)(pitch / 256),
+                                             .n_ranks = 1 };
 }
 
-int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices, struct pools *ret_pools,
-               char *err, size_t err_bytes) {
+int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices,
+               struct pools *ret_pools, char *err, size_t err_bytes) {
     const struct geom_layout *layout = &plan->capacity.layout;
     memset(ret_pools, 0, sizeof *ret_pools);
     ret_pools->n_pools = layout->n_pools;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stands in device memory: one region a (pool, rank), one block-table matrix a (pool, rank), one region of state images
- * a rank; and the description of all that for clients.
+ * What stands in device memory: one region a (pool, rank), one block-table matrix a (pool, rank), one region of state
+ * images a rank; and the description of all that for clients.
  *
  * Fixed from pools_open to pools_close; reading it needs no lock.
  */
@@ -22,13 +22,13 @@ struct pools {
     struct device_region *planes[GEOM_MAX_POOLS][KVD_MAX_RANKS];
     struct device_region *table[GEOM_MAX_POOLS][KVD_MAX_RANKS];
     struct device_region *state[KVD_MAX_RANKS];
-    struct kvd_store_info info;   /* for sessions that may map */
+    struct kvd_store_info info;        /* for sessions that may map */
     struct kvd_store_info public_info; /* the same without names, handles and addresses */
 };
 
 /* Takes over the opened devices of the plan; on failure they are closed too. 0, or 1 with a sentence. */
-int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices, struct pools *ret_pools,
-               char *err, size_t err_bytes);
+int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices,
+               struct pools *ret_pools, char *err, size_t err_bytes);
 /* Frees the regions (shared memory is unlinked) and closes the devices. */
 void pools_close(struct pools *pools);
 

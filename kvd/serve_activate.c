@@ -8,23 +8,37 @@
 #include "core.h"
 
 static struct kvd_pool_place place_of(const struct store_pool_view *v) {
-    return (struct kvd_pool_place){ .row = v->row, .membership = v->membership, .entitlement = v->entitlement, .committed = v->committed,
-                                    .protected_frontier = v->protected_frontier, .slice_begin = v->slice.begin, .slice_count = v->slice.count };
+    return (struct kvd_pool_place){ .row = v->row,
+                                    .membership = v->membership,
+                                    .entitlement = v->entitlement,
+                                    .committed = v->committed,
+                                    .protected_frontier = v->protected_frontier,
+                                    .slice_begin = v->slice.begin,
+                                    .slice_count = v->slice.count };
 }
 
 static_assert(sizeof(store_cont) == sizeof(kvd_continuation), "victims are passed on as they are");
 static_assert(KVD_MAX_VICTIMS <= STORE_MAX_RECIPE, "a request's recipe fits the store's");
 static_assert(KVD_MAX_POOLS == STORE_MAX_POOLS, "pools are passed on one to one");
 
-static void want_of(const struct kvd_activation *a, uint64_t lease, store_cont *victims, struct store_activation *ret_want) {
+static void want_of(const struct kvd_activation *a, uint64_t lease, store_cont *victims,
+                    struct store_activation *ret_want) {
     for (uint32_t i = 0; i < a->n_victims; i++) victims[i].bits = a->victims[i].bits;
-    *ret_want = (struct store_activation){ .from.bits = a->from.bits, .keep = a->keep, .frontier = a->frontier, .lease = lease,
-                                           .prompt_tokens = a->prompt_tokens, .max_output_tokens = a->max_output_tokens,
-                                           .victims = victims, .n_victims = a->n_victims, .revision = a->revision };
+    *ret_want = (struct store_activation){ .from.bits = a->from.bits,
+                                           .keep = a->keep,
+                                           .frontier = a->frontier,
+                                           .lease = lease,
+                                           .prompt_tokens = a->prompt_tokens,
+                                           .max_output_tokens = a->max_output_tokens,
+                                           .victims = victims,
+                                           .n_victims = a->n_victims,
+                                           .revision = a->revision };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
 }
 
-static struct kvd_need need_of(const struct store_need *n) { return (struct kvd_need){ n->needed, n->available, n->short_by }; }
+static struct kvd_need need_of(const struct store_need *n) {
+    return (struct kvd_need){ n->needed, n->available, n->short_by };
+}
 
 void serve_plan(struct call *call) {
     struct service *s = call->service;
@@ -38,8 +52,12 @@ void serve_plan(struct call *call) {
         call_refuse_store(call, &refusal);
         return;
     }
-    *r = (struct kvd_plan){ .feasibility = plan.feasibility, .revision = plan.revision, .n_pools = s->pools.n_pools, .rows = need_of(&plan.rows),
-                            .sequences = need_of(&plan.sequences), .state_slots = need_of(&plan.state_slots),
+    *r = (struct kvd_plan){ .feasibility = plan.feasibility,
+                            .revision = plan.revision,
+                            .n_pools = s->pools.n_pools,
+                            .rows = need_of(&plan.rows),
+                            .sequences = need_of(&plan.sequences),
+                            .state_slots = need_of(&plan.state_slots),
                             .membership = need_of(&plan.membership) };
     for (uint32_t p = 0; p < r->n_pools; p++) {
         r->pages[p] = need_of(&plan.pages[p]);
@@ -54,11 +72,15 @@ void serve_plan(struct call *call) {
 
 static bool check_worker(struct call *call, kvd_session_id id) {
     struct session *w = session_find(call->service, id);
-    if (!w) call_refuse(call, KVD_NOT_FOUND, "worker session %016" PRIx64 " does not exist, or not any more; lease to a living one", id.bits);
+    if (!w)
+        call_refuse(call, KVD_NOT_FOUND,
+                    "worker session %016" PRIx64 " does not exist, or not any more; lease to a living one", id.bits);
     else if (w->role != KVD_ROLE_WORKER && w != call->session)
-        call_refuse(call, KVD_INVALID_ARGUMENT, "session %016" PRIx64 " is no worker; lease to a worker, to a group, or to yourself", id.bits);
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "session %016" PRIx64 " is no worker; lease to a worker, to a group, or to yourself", id.bits);
     else if (w->fenced || !w->link)
-        call_refuse(call, KVD_FAILED_PRECONDITION, "worker session %016" PRIx64 " is %s; lease to another one", id.bits, w->fenced ? "fenced" : "not connected");
+        call_refuse(call, KVD_FAILED_PRECONDITION, "worker session %016" PRIx64 " is %s; lease to another one", id.bits,
+                    w->fenced ? "fenced" : "not connected");
     else return true;
     return false;
 }
@@ -68,12 +90,14 @@ static bool check_group(struct call *call, kvd_group_id id) {
     if (!g) call_refuse(call, KVD_NOT_FOUND, "group %016" PRIx64 " does not exist, or not any more", id.bits);
     else if (g->owner.bits != session_id(call->service, call->session).bits && call->session->role != KVD_ROLE_ADMIN)
         call_refuse(call, KVD_PERMISSION_DENIED, "the group was opened by another session, which may lease to it");
-    else if (g->broken) call_refuse(call, KVD_FAILED_PRECONDITION, "the group has lost a member; close it and open another one");
+    else if (g->broken)
+        call_refuse(call, KVD_FAILED_PRECONDITION, "the group has lost a member; close it and open another one");
     else {
         for (uint32_t i = 0; i < g->n_members; i++) {
             struct session *m = session_find(call->service, g->member[i]);
             if (m && m->link) continue;
-            call_refuse(call, KVD_FAILED_PRECONDITION, "the group's member of rank %u is not connected; wait for it, or open another group", i);
+            call_refuse(call, KVD_FAILED_PRECONDITION,
+                        "the group's member of rank %u is not connected; wait for it, or open another group", i);
             return false;
         }
         return true;
@@ -86,24 +110,31 @@ static bool check_activation(struct call *call) {
     struct service *s = call->service;
     uint32_t limit = s->config.sequences_per_session;
     if (s->draining || s->stopping)
-        call_refuse(call, KVD_UNAVAILABLE, "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
-    else if (transfer_lost(s->transfer)) call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
+        call_refuse(call, KVD_UNAVAILABLE,
+                    "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
+    else if (transfer_lost(s->transfer))
+        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
     else if (!a->worker.bits == !a->group.bits)
-        call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s", a->worker.bits ? "both" : "neither");
+        call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s",
+                    a->worker.bits ? "both" : "neither");
     else if (limit != CONFIG_AUTO32 && call->session->n_owned >= limit)
-        call_refuse(call, KVD_RESOURCE_EXHAUSTED, "this session has %u active sequences, which is its limit; finish some, or raise "
-                    "sequences_per_session = in section [limits]", call->session->n_owned);
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "this session has %u active sequences, which is its limit; finish some, or raise "
+                    "sequences_per_session = in section [limits]",
+                    call->session->n_owned);
     else return a->worker.bits ? check_worker(call, a->worker) : check_group(call, a->group);
     return false;
 }
 
-static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op, uint32_t tag) {
+static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op,
+                              uint32_t tag) {
     struct service *s = call->service;
     struct kvd_activated *r = &call->reply.u.activated;
     char why[KVD_MESSAGE_BYTES];
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < made->n_copies; i++) transfer_copy(s->transfer, &made->copies[i]);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, made->pool[p].row, &made->pool[p].slice);
+    for (uint32_t p = 0; p < s->pools.n_pools; p++)
+        transfer_slice(s->transfer, p, made->pool[p].row, &made->pool[p].slice);
     enum transfer_result result = transfer_submit(s->transfer, tag);
     if (result == TRANSFER_PENDING) {
         op->kind = OP_ACTIVATE;
@@ -145,7 +176,9 @@ void serve_activate(struct call *call) {
         return;
     }
     struct kvd_activated *r = &call->reply.u.activated;
-    *r = (struct kvd_activated){ .sequence.bits = made.seq.bits, .state_slot = made.state_slot, .source_state_slot = made.source_state_slot,
+    *r = (struct kvd_activated){ .sequence.bits = made.seq.bits,
+                                 .state_slot = made.state_slot,
+                                 .source_state_slot = made.source_state_slot,
                                  .n_pools = s->pools.n_pools };
     for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = place_of(&made.pool[p]);
     submit_activation(call, &made, b, op, tag);
@@ -160,10 +193,14 @@ struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
     if (!b || b->activating)
         call_refuse(call, KVD_NOT_FOUND, "sequence %016" PRIx64 " does not exist, or not any more", sequence.bits);
     else if (!bundle_allows(s, b, session_id(s, call->session)))
-        call_refuse(call, KVD_PERMISSION_DENIED, "sequence %016" PRIx64 " is neither owned by this session nor leased to it (of a group, rank 0 acts)",
+        call_refuse(call, KVD_PERMISSION_DENIED,
+                    "sequence %016" PRIx64
+                    " is neither owned by this session nor leased to it (of a group, rank 0 acts)",
                     sequence.bits);
     else if (b->ending)
-        call_refuse(call, KVD_FAILED_PRECONDITION, "sequence %016" PRIx64 " is ending, its scheduler or a worker was lost; workers: finish your unit and yield",
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "sequence %016" PRIx64
+                    " is ending, its scheduler or a worker was lost; workers: finish your unit and yield",
                     sequence.bits);
     else return b;
     return NULL;
@@ -211,10 +248,14 @@ void publish(struct call *call, struct op *op, uint32_t tag) {
     struct service *s = call->service;
     switch (transfer_submit(s->transfer, tag)) {
     case TRANSFER_DONE: op->used = false; break;
-    case TRANSFER_PENDING: op->kind = OP_PUBLISH; call->held = true; break;
+    case TRANSFER_PENDING:
+        op->kind = OP_PUBLISH;
+        call->held = true;
+        break;
     case TRANSFER_LOST:
         op->used = false;
-        call_refuse(call, KVD_UNAVAILABLE, "it was done in the store, but the device is lost: %.300s", transfer_error(s->transfer));
+        call_refuse(call, KVD_UNAVAILABLE, "it was done in the store, but the device is lost: %.300s",
+                    transfer_error(s->transfer));
         break;
     }
 }
@@ -235,13 +276,15 @@ void serve_finish(struct call *call) {
         return;
     }
     memcpy(tail.tokens, f->tail.tokens, sizeof tail.tokens);
-    if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail, f->retention, &cont, rows, &refusal)) {
+    if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail,
+                     f->retention, &cont, rows, &refusal)) {
         op->used = false;
         call_refuse_store(call, &refusal);
         return;
     }
     bundle_free(s, b);
-    call->reply.u.finished = (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
+    call->reply.u.finished = (struct kvd_finished){ .continuation.bits = cont.bits,
+                                                    .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
     publish(call, op, tag);
@@ -259,6 +302,7 @@ void serve_release(struct call *call) {
 void serve_set_retention(struct call *call) {
     struct store_refusal refusal = { 0 };
     store_cont cont = { call->request.u.continuation.continuation.bits };
-    if (store_set_retention(call->service->store, cont, call->request.u.continuation.retention, &refusal)) call_refuse_store(call, &refusal);
+    if (store_set_retention(call->service->store, cont, call->request.u.continuation.retention, &refusal))
+        call_refuse_store(call, &refusal);
     else call->reply.u.revision = store_revision(call->service->store);
 }

@@ -44,24 +44,48 @@ bool call_make_room(struct call *call) {
     switch ((enum frame_type)call->request.type) {
     case FRAME_HELLO: ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random; break;
     case FRAME_ROUND: ok = round_room(call); break;
-    case FRAME_DESCRIBE_STORE: ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL; break;
-    case FRAME_DESCRIBE_PLANES: ok = (call->room = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL; break;
+    case FRAME_DESCRIBE_STORE:
+        ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
+        break;
+    case FRAME_DESCRIBE_PLANES:
+        ok = (call->room = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
+        break;
     case FRAME_FIND:
         call->room = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
         call->room2 = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct store_candidate));
         ok = call->room && call->room2;
         break;
-    case FRAME_LIST_CONTINUATIONS: ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL; break;
-    case FRAME_LIST_SEQUENCES: ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_sequence_info))) != NULL; break;
-    case FRAME_LIST_SESSIONS: ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_session_info))) != NULL; break;
+    case FRAME_LIST_CONTINUATIONS:
+        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
+        break;
+    case FRAME_LIST_SEQUENCES:
+        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_sequence_info))) != NULL;
+        break;
+    case FRAME_LIST_SESSIONS:
+        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_session_info))) != NULL;
+        break;
     case FRAME_AUDIT: ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = resident_bytes(); break;
-    case FRAME_PLAN: case FRAME_ACTIVATE: case FRAME_NAME_PAGES: case FRAME_CHECKPOINT: case FRAME_FINISH: case FRAME_YIELD:
-    case FRAME_RELEASE: case FRAME_SET_RETENTION: case FRAME_OPEN_GROUP: case FRAME_CLOSE_GROUP: case FRAME_FENCE: case FRAME_DRAIN:
-    case FRAME_GOODBYE: case FRAME_TYPE_END: case FRAME_EVENT: break;
+    case FRAME_PLAN:
+    case FRAME_ACTIVATE:
+    case FRAME_NAME_PAGES:
+    case FRAME_CHECKPOINT:
+    case FRAME_FINISH:
+    case FRAME_YIELD:
+    case FRAME_RELEASE:
+    case FRAME_SET_RETENTION:
+    case FRAME_OPEN_GROUP:
+    case FRAME_CLOSE_GROUP:
+    case FRAME_FENCE:
+    case FRAME_DRAIN:
+    case FRAME_GOODBYE:
+    case FRAME_TYPE_END:
+    case FRAME_EVENT: break;
     }
-    if (!ok) call_refuse(call, KVD_RESOURCE_EXHAUSTED, "no memory to serve %s now; try again", frame_type_name(call->request.type));
+    if (!ok)
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED, "no memory to serve %s now; try again",
+                    frame_type_name(call->request.type));
     return ok;
 }
 
@@ -81,8 +105,8 @@ void serve_describe_planes(struct call *call) {
     struct geom_plane plane;
     uint32_t ordinal = 0, n = 0;
     if (want->pool >= p->n_pools || want->rank >= p->n_ranks) {
-        call_refuse(call, KVD_OUT_OF_RANGE, "pool %u of rank %u does not exist: there are %u pools and %u ranks", want->pool, want->rank, p->n_pools,
-                    p->n_ranks);
+        call_refuse(call, KVD_OUT_OF_RANGE, "pool %u of rank %u does not exist: there are %u pools and %u ranks",
+                    want->pool, want->rank, p->n_pools, p->n_ranks);
         return;
     }
     const struct geom_pool_spec *spec = &p->spec[want->pool];
@@ -91,10 +115,19 @@ void serve_describe_planes(struct call *call) {
         for (uint32_t slot = 0; slot < GEOM_SLOTS; slot++) {
             if (schema.dtype[slot] == KVD_DTYPE_NONE) continue;
             if (ordinal++ < want->first || n == KVD_MAX_LIST) continue;
-            if (geom_plane(spec, p->pages[want->pool], want->rank, layer, (enum geom_slot)slot, &plane, NULL, 0)) continue;
-            items[n++] = (struct kvd_plane_info){ .ordinal = plane.ordinal, .layer = layer, .slot = slot, .dtype = plane.dtype,
-                                                  .extent = plane.extent, .n_heads = plane.n_heads, .offset = plane.offset,
-                                                  .nb0 = plane.nb0, .nb1 = plane.nb1, .nb2 = plane.nb2, .nb3 = plane.nb3 };
+            if (geom_plane(spec, p->pages[want->pool], want->rank, layer, (enum geom_slot)slot, &plane, NULL, 0))
+                continue;
+            items[n++] = (struct kvd_plane_info){ .ordinal = plane.ordinal,
+                                                  .layer = layer,
+                                                  .slot = slot,
+                                                  .dtype = plane.dtype,
+                                                  .extent = plane.extent,
+                                                  .n_heads = plane.n_heads,
+                                                  .offset = plane.offset,
+                                                  .nb0 = plane.nb0,
+                                                  .nb1 = plane.nb1,
+                                                  .nb2 = plane.nb2,
+                                                  .nb3 = plane.nb3 };
         }
     call->reply.u.planes.n = n;
     call->reply.u.planes.total = ordinal;
@@ -111,9 +144,15 @@ void serve_list_continuations(struct call *call) {
     bool more = true;
     while (n < max && (more = store_next_cont(s->store, &cursor, &i))) {
         struct kvd_continuation_info *to = &items[n++];
-        *to = (struct kvd_continuation_info){ .continuation.bits = i.cont.bits, .frontier = i.frontier, .named_pages = i.named_pages,
-                                              .retention = i.retention, .sharers = i.sharers, .tail_named = i.tail_named,
-                                              .claimed = i.claimed, .created = i.created, .used = i.used };
+        *to = (struct kvd_continuation_info){ .continuation.bits = i.cont.bits,
+                                              .frontier = i.frontier,
+                                              .named_pages = i.named_pages,
+                                              .retention = i.retention,
+                                              .sharers = i.sharers,
+                                              .tail_named = i.tail_named,
+                                              .claimed = i.claimed,
+                                              .created = i.created,
+                                              .used = i.used };
         memcpy(to->pages, i.pages, sizeof to->pages);
         memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
     }
@@ -131,8 +170,12 @@ void serve_list_sequences(struct call *call) {
     while (n < max && (more = store_next_seq(s->store, &cursor, &i))) {
         const struct bundle *b = bundle_find(s, i.seq);
         struct kvd_sequence_info *to = &items[n++];
-        *to = (struct kvd_sequence_info){ .sequence.bits = i.seq.bits, .state = i.state, .prompt_tokens = i.prompt_tokens,
-                                          .ceiling_tokens = i.ceiling_tokens, .named_pages = i.named_pages, .n_pools = s->pools.n_pools };
+        *to = (struct kvd_sequence_info){ .sequence.bits = i.seq.bits,
+                                          .state = i.state,
+                                          .prompt_tokens = i.prompt_tokens,
+                                          .ceiling_tokens = i.ceiling_tokens,
+                                          .named_pages = i.named_pages,
+                                          .n_pools = s->pools.n_pools };
         if (b) {
             to->owner = b->owner;
             to->worker = b->worker;
@@ -140,8 +183,11 @@ void serve_list_sequences(struct call *call) {
             to->ending = b->ending;
         }
         for (uint32_t p = 0; p < to->n_pools; p++)
-            to->pool[p] = (struct kvd_pool_place){ .row = i.pool[p].row, .membership = i.pool[p].membership, .entitlement = i.pool[p].entitlement,
-                                                   .committed = i.pool[p].committed, .protected_frontier = i.pool[p].protected_frontier };
+            to->pool[p] = (struct kvd_pool_place){ .row = i.pool[p].row,
+                                                   .membership = i.pool[p].membership,
+                                                   .entitlement = i.pool[p].entitlement,
+                                                   .committed = i.pool[p].committed,
+                                                   .protected_frontier = i.pool[p].protected_frontier };
     }
     call->reply.u.sequences.n = n;
     call->reply.u.sequences.next_cursor = more ? cursor : KVD_UNCHANGED;
@@ -165,9 +211,16 @@ void serve_list_sessions(struct call *call) {
         const struct session *from = &s->sessions[cursor];
         if (!from->used) continue;
         struct kvd_session_info *to = &items[n++];
-        *to = (struct kvd_session_info){ .session = session_id(s, from), .role = from->role, .rank = from->rank, .uid = from->peer.uid,
-                                         .gid = from->peer.gid, .pid = from->peer.pid, .connected = from->link != NULL,
-                                         .fenced = from->fenced, .sequences = driven(s, session_id(s, from)), .requests = from->requests };
+        *to = (struct kvd_session_info){ .session = session_id(s, from),
+                                         .role = from->role,
+                                         .rank = from->rank,
+                                         .uid = from->peer.uid,
+                                         .gid = from->peer.gid,
+                                         .pid = from->peer.pid,
+                                         .connected = from->link != NULL,
+                                         .fenced = from->fenced,
+                                         .sequences = driven(s, session_id(s, from)),
+                                         .requests = from->requests };
         memcpy(to->name, from->name, sizeof to->name);
     }
     call->reply.u.sessions.n = n;
@@ -179,11 +232,15 @@ void serve_find(struct call *call) {
     const struct kvd_find *f = &call->request.u.find;
     struct store_candidate *found = call->room2;
     struct kvd_candidate *items = call->room;
-    uint32_t n = store_find(call->service->store, (const uint8_t(*)[32])(const void *)f->digests, f->n, found, find_max(call));
+    uint32_t n = store_find(call->service->store, (const uint8_t(*)[32])(const void *)f->digests, f->n, found,
+                            find_max(call));
     for (uint32_t i = 0; i < n; i++) {
-        items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits, .matched_pages = found[i].matched_pages,
-                                           .frontier = found[i].frontier, .retention = found[i].retention,
-                                           .exact_pages = found[i].exact_pages, .tail.n = found[i].tail.n };
+        items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
+                                           .matched_pages = found[i].matched_pages,
+                                           .frontier = found[i].frontier,
+                                           .retention = found[i].retention,
+                                           .exact_pages = found[i].exact_pages,
+                                           .tail.n = found[i].tail.n };
         memcpy(items[i].tail.tokens, found[i].tail.tokens, sizeof items[i].tail.tokens);
     }
     call->reply.u.candidates.n = n;
@@ -197,25 +254,43 @@ void serve_stats(struct call *call) {
     struct store_stats from;
     store_get_stats(s->store, &from);
     struct kvd_stats *r = &call->reply.u.stats;
-    *r = (struct kvd_stats){ .n_pools = s->pools.n_pools, .sequences = from.sequences, .continuations = from.continuations,
-                             .continuation_limit = from.continuation_limit, .sessions = s->n_sessions, .groups = s->n_groups,
-                             .state_slots_used = from.state_slots_used, .membership_used = from.membership_used,
-                             .membership_limit = from.membership_limit, .operations = from.operations, .revision = from.revision,
-                             .epoch = s->epoch, .requests = s->requests, .refusals = s->refusals, .frames_bad = s->frames_bad,
-                             .connections = s->connections, .events_dropped = s->events_dropped,
-                             .uptime_ns = call->now_ns - s->started_ns, .rss_bytes = call->rss_bytes, .metadata_bytes = s->store_bytes,
+    *r = (struct kvd_stats){ .n_pools = s->pools.n_pools,
+                             .sequences = from.sequences,
+                             .continuations = from.continuations,
+                             .continuation_limit = from.continuation_limit,
+                             .sessions = s->n_sessions,
+                             .groups = s->n_groups,
+                             .state_slots_used = from.state_slots_used,
+                             .membership_used = from.membership_used,
+                             .membership_limit = from.membership_limit,
+                             .operations = from.operations,
+                             .revision = from.revision,
+                             .epoch = s->epoch,
+                             .requests = s->requests,
+                             .refusals = s->refusals,
+                             .frames_bad = s->frames_bad,
+                             .connections = s->connections,
+                             .events_dropped = s->events_dropped,
+                             .uptime_ns = call->now_ns - s->started_ns,
+                             .rss_bytes = call->rss_bytes,
+                             .metadata_bytes = s->store_bytes,
                              .draining = s->draining };
     for (uint32_t p = 0; p < r->n_pools; p++)
-        r->pool[p] = (struct kvd_pool_stats){ .capacity = from.pool[p].capacity, .allocated = from.pool[p].allocated,
-                                              .reserved = from.pool[p].reserved, .available = from.pool[p].available,
-                                              .quarantined = from.pool[p].quarantined, .shared = from.pool[p].shared,
+        r->pool[p] = (struct kvd_pool_stats){ .capacity = from.pool[p].capacity,
+                                              .allocated = from.pool[p].allocated,
+                                              .reserved = from.pool[p].reserved,
+                                              .available = from.pool[p].available,
+                                              .quarantined = from.pool[p].quarantined,
+                                              .shared = from.pool[p].shared,
                                               .rows_used = from.pool[p].rows_used };
     snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
 }
 
 void serve_audit(struct call *call) {
     call->reply.u.audit = call->room;
-    call->reply.u.audit->violations = store_audit(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
+    call->reply.u.audit->violations = store_audit(call->service->store, call->reply.u.audit->text,
+                                                  sizeof call->reply.u.audit->text);
     if (call->reply.u.audit->violations)
-        LOG(LOG_ERROR, "the audit found %u violations: %.700s", call->reply.u.audit->violations, call->reply.u.audit->text);
+        LOG(LOG_ERROR, "the audit found %u violations: %.700s", call->reply.u.audit->violations,
+            call->reply.u.audit->text);
 }

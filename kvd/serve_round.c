@@ -7,7 +7,8 @@
 
 #include "core.h"
 
-/* What a Round needs, reserved before the lock: one item, result and bundle for each item that the store is asked about. */
+/* What a Round needs, reserved before the lock: one item, result and bundle for each item that the store is asked
+ * about. */
 struct round_room {
     struct store_round_item *items;
     struct store_round_result *results;
@@ -30,20 +31,25 @@ bool round_room(struct call *call) {
 }
 
 /* NULL: the result says why. */
-static struct bundle *item_bundle(struct call *call, const struct kvd_round_item *item, struct kvd_round_result *result) {
+static struct bundle *item_bundle(struct call *call, const struct kvd_round_item *item,
+                                  struct kvd_round_result *result) {
     struct service *s = call->service;
     struct bundle *b = bundle_find(s, (store_seq){ item->sequence.bits });
     if (!b || b->activating) {
         result->status = KVD_NOT_FOUND;
-        snprintf(result->message, sizeof result->message, "sequence %016" PRIx64 " does not exist, or not any more", item->sequence.bits);
+        snprintf(result->message, sizeof result->message, "sequence %016" PRIx64 " does not exist, or not any more",
+                 item->sequence.bits);
     } else if (!bundle_allows(s, b, session_id(s, call->session))) {
         result->status = KVD_PERMISSION_DENIED;
         snprintf(result->message, sizeof result->message,
-                 "sequence %016" PRIx64 " is neither owned by this session nor leased to it (of a group, rank 0 acts)", item->sequence.bits);
+                 "sequence %016" PRIx64 " is neither owned by this session nor leased to it (of a group, rank 0 acts)",
+                 item->sequence.bits);
     } else if (b->ending) {
         result->status = KVD_FAILED_PRECONDITION;
         snprintf(result->message, sizeof result->message,
-                 "sequence %016" PRIx64 " is ending, its scheduler or a worker was lost; workers: finish your unit and yield", item->sequence.bits);
+                 "sequence %016" PRIx64
+                 " is ending, its scheduler or a worker was lost; workers: finish your unit and yield",
+                 item->sequence.bits);
     } else {
         return b;
     }
@@ -59,7 +65,8 @@ static uint32_t ask(struct call *call, struct round_room *room, struct kvd_round
         struct store_round_item *to = &room->items[n];
         *to = (struct store_round_item){ .seq = b->seq, .lease = b->lease, .state_frontier = item->state_frontier };
         for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
-            to->pool[p] = (struct store_round_pool){ item->pool[p].commit, item->pool[p].truncate, item->pool[p].keep, item->pool[p].ensure };
+            to->pool[p] = (struct store_round_pool){ item->pool[p].commit, item->pool[p].truncate, item->pool[p].keep,
+                                                     item->pool[p].ensure };
         room->bundles[n] = b;
         room->places[n++] = i;
     }
@@ -69,8 +76,13 @@ static_assert(KVD_UNCHANGED == STORE_NONE, "token fields are passed on as they a
 
 static void tell_bounded(struct service *s, struct bundle *b, const struct store_round_result *from) {
     if (from->bounded && !b->bounded)
-        bundle_tell(s, b, &(struct kvd_event){ .kind = KVD_EVENT_BOUNDED, .sequence.bits = b->seq.bits, .pool = from->bounded_pool,
-                                               .frontier = from->bounded_frontier, .session = b->worker, .group = b->group });
+        bundle_tell(s, b,
+                    &(struct kvd_event){ .kind = KVD_EVENT_BOUNDED,
+                                         .sequence.bits = b->seq.bits,
+                                         .pool = from->bounded_pool,
+                                         .frontier = from->bounded_frontier,
+                                         .session = b->worker,
+                                         .group = b->group });
     b->bounded = from->bounded;
 }
 
@@ -86,7 +98,8 @@ static void answer(struct service *s, const struct store_round_result *from, str
     to->n_pools = s->pools.n_pools;
     for (uint32_t p = 0; p < to->n_pools; p++) {
         const struct store_pool_view *v = &from->pool[p];
-        to->pool[p] = (struct kvd_pool_place){ v->row, v->membership, v->entitlement, v->committed, v->protected_frontier, v->slice.begin,
+        to->pool[p] = (struct kvd_pool_place){ v->row,        v->membership,         v->entitlement,
+                                               v->committed,  v->protected_frontier, v->slice.begin,
                                                v->slice.count };
         transfer_slice(s->transfer, p, v->row, &v->slice);
     }
@@ -123,5 +136,6 @@ void serve_name_pages(struct call *call) {
     const struct bundle *b = call_bundle(call, names->sequence);
     if (!b) return;
     const uint8_t(*digests)[32] = (const uint8_t(*)[32])(const void *)names->digests;
-    if (store_name_pages(s->store, b->seq, b->lease, names->first, names->n, digests, &refusal)) call_refuse_store(call, &refusal);
+    if (store_name_pages(s->store, b->seq, b->lease, names->first, names->n, digests, &refusal))
+        call_refuse_store(call, &refusal);
 }

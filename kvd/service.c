@@ -34,10 +34,12 @@ static int make_store(struct service *s, char *err, size_t err_bytes) {
     if (store_check_config(&c, err, err_bytes)) return 1;
     s->store_bytes = store_bytes(&c);
     /* Populated now: a request never waits for the kernel to find a page, and shortage shows at the start. */
-    s->store_memory = mmap(NULL, s->store_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    s->store_memory = mmap(NULL, s->store_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
+                           0);
     if (s->store_memory == MAP_FAILED) {
         s->store_memory = NULL;
-        snprintf(err, err_bytes, "no memory for %zu bytes of store metadata; lower the capacity or limits", s->store_bytes);
+        snprintf(err, err_bytes, "no memory for %zu bytes of store metadata; lower the capacity or limits",
+                 s->store_bytes);
         return 1;
     }
     return store_init(s->store_memory, s->store_bytes, &c, &s->store, err, err_bytes) != STORE_OK;
@@ -51,7 +53,8 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->groups = calloc(s->config.sessions, sizeof *s->groups);
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
-    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index) return refuse(err, err_bytes, "no memory for the tables of sessions");
+    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index)
+        return refuse(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
 
@@ -83,11 +86,13 @@ static int make(struct service *s, const char *prefix, char *err, size_t err_byt
         return 1;
     if (transfer_new(&s->pools, s->store, &s->transfer)) return refuse(err, err_bytes, "no memory for device work");
     while (!s->epoch)
-        if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch) return refuse(err, err_bytes, "getrandom gives no instance epoch");
+        if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch)
+            return refuse(err, err_bytes, "getrandom gives no instance epoch");
     return 0;
 }
 
-int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err, size_t err_bytes) {
+int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err,
+                size_t err_bytes) {
     struct service *s = calloc(1, sizeof *s);
     pthread_mutexattr_t kind;
     if (!s) return refuse(err, err_bytes, "no memory");
@@ -210,6 +215,7 @@ static void peer_exited(struct service *s, uint64_t tag) {
         LOG(LOG_INFO, "session %s: process %llu has exited", session->name, (unsigned long long)session->peer.pid);
         struct link *link = session->link ? link_ref(session->link) : NULL;
         session_end(s, session);
+        events_pressure(s);
         pthread_mutex_unlock(&s->lock);
         if (link) link->ops->close(link); /* a forked child may hold the connection open */
         link_unref(link);
@@ -239,7 +245,8 @@ void service_run(struct service *s) {
 
 void service_drain(struct service *s, bool on) {
     pthread_mutex_lock(&s->lock);
-    if (on && !s->draining && !s->stopping) events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
+    if (on && !s->draining && !s->stopping)
+        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
     s->stopping = on;
     pthread_mutex_unlock(&s->lock);
     service_run(s);

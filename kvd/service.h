@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The service: one store, its devices, the sessions and what they hold. Bytes in, bytes out; no sockets. The daemon puts nng
- * around it, tests and fuzzers call it directly.
+ * The service: one store, its devices, the sessions and what they hold. Bytes in, bytes out; no sockets. The daemon
+ * puts nng around it, tests and fuzzers call it directly.
  *
- * Threads: service_serve and service_link_* may be called from any thread, one call a link at a time; service_run from one thread. No call
- * waits for a device or for a peer.
+ * Threads: service_serve and service_link_* may be called from any thread, one call a link at a time; service_run from
+ * one thread. No call waits for a device or for a peer.
  *
  * Locks, in the order in which they may be taken:
  *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
@@ -21,15 +21,16 @@
 struct service;
 
 /* Opens devices and pools and an empty store. prefix: of shared-memory objects. 0, or 1 with a sentence. */
-int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err, size_t err_bytes);
+int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err,
+                size_t err_bytes);
 /* No call may be running; links must be closed. NULL is fine; returns NULL. */
 struct service *service_free(struct service *service);
 
 /* Serves one whole frame that came over a link. Returns false when the link must be closed (the bytes are no frame). */
 bool service_serve(struct service *service, struct link *link, const uint8_t *frame, size_t bytes);
 
-/* The link's life: init fills the service's part (refs 1, peer taken over). closed: no frame comes any more. The caller's
- * reference is its own business. */
+/* The link's life: init fills the service's part (refs 1, peer taken over). closed: no frame comes any more. The
+ * caller's reference is its own business. */
 void service_link_init(struct link *link, const struct link_ops *ops, const struct peer *peer);
 void service_link_closed(struct service *service, struct link *link);
 /* Events may be posted again. */

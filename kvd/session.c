@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions: slots with generations, their windows of answers, and what happens when one is lost. A connection's end proves nothing (a
- * process may reconnect): it quarantines. Exit proven by the pidfd, or a goodbye, ends.
+ * Sessions: slots with generations, their windows of answers, and what happens when one is lost. A connection's end
+ * proves nothing (a process may reconnect): it quarantines. Exit proven by the pidfd, or a goodbye, ends.
  *
- * The pidfd is opened when the connection is accepted, before a byte is read from it. If the peer had died by then and its pid had been given
- * away, the pidfd names a stranger: its exit still comes after the peer's, so that it never proves a death that did not happen.
+ * The pidfd is opened when the connection is accepted, before a byte is read from it. If the peer had died by then and
+ * its pid had been given away, the pidfd names a stranger: its exit still comes after the peer's, so that it never
+ * proves a death that did not happen.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,8 @@ struct session *session_new(struct service *s, const struct call *call) {
     session->n_owned = 0;
     s->n_sessions++;
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = session_id(s, session).bits };
-    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, session->peer.pidfd, &e)) LOG(LOG_ERROR, "a session's process cannot be watched: %m");
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, session->peer.pidfd, &e))
+        LOG(LOG_ERROR, "a session's process cannot be watched: %m");
     session_connected(s, session, call->link);
     return session;
 }
@@ -115,12 +117,16 @@ void session_connected(struct service *s, struct session *session, struct link *
 
 void session_disconnected(struct service *s, struct session *session) {
     detach(session);
-    LOG(LOG_INFO, "session %s (pid %llu) lost its connection: its sequences are quarantined until it returns or its exit is proven",
+    LOG(LOG_INFO,
+        "session %s (pid %llu) lost its connection: its sequences are quarantined until it returns "
+        "or its exit is proven",
         session->name, (unsigned long long)session->peer.pid);
     bundles_settle_all(s);
 }
 
-struct lost { kvd_session_id id; };
+struct lost {
+    kvd_session_id id;
+};
 
 static bool shares(struct service *s, struct session *with, const void *argument) {
     kvd_session_id lost = ((const struct lost *)argument)->id, me = session_id(s, with);
@@ -163,7 +169,8 @@ void session_end(struct service *s, struct session *session) {
     detach(session);
     answers_free(session);
     if (session->peer.pidfd >= 0) {
-        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd, NULL); /* closing does not, while a duplicate exists */
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd,
+                  NULL); /* closing does not, while a duplicate exists */
         close(session->peer.pidfd);
     }
     session->peer.pidfd = -1;

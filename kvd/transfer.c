@@ -11,7 +11,11 @@ struct batch {
     uint32_t tag;
     uint32_t n_copies, n_writes;
     struct store_copy copies[STORE_MAX_COPIES];
-    struct write { uint32_t pool, count; uint64_t offset; size_t at; /* in values */ } *writes;
+    struct write {
+        uint32_t pool, count;
+        uint64_t offset;
+        size_t at; /* in values */
+    } * writes;
     uint32_t room_writes;
     int32_t *values;
     size_t n_values, room_values;
@@ -63,7 +67,7 @@ struct transfer *transfer_free(struct transfer *t) {
     return NULL;
 }
 
-static void lose(struct transfer *t, uint32_t rank, const char *why) {
+void transfer_lose(struct transfer *t, uint32_t rank, const char *why) {
     if (!t->lost) snprintf(t->error, sizeof t->error, "device.%u failed: %s", rank, why);
     t->lost = true;
 }
@@ -113,17 +117,29 @@ void transfer_slice(struct transfer *t, uint32_t pool, uint32_t row, const struc
     }
     b->room_writes = (uint32_t)room;
     uint64_t entry = (uint64_t)row * t->pools->row_entries + slice->begin;
-    b->writes[b->n_writes++] = (struct write){ .pool = pool, .count = slice->count, .offset = entry * 4, .at = b->n_values };
-    memcpy(b->values + b->n_values, store_table_row(t->store, pool, row) + slice->begin, slice->count * sizeof *b->values);
+    b->writes[b->n_writes++] =
+        (struct write){ .pool = pool, .count = slice->count, .offset = entry * 4, .at = b->n_values };
+    memcpy(b->values + b->n_values, store_table_row(t->store, pool, row) + slice->begin,
+           slice->count * sizeof *b->values);
     b->n_values += slice->count;
 }
 
 static struct device_page_copy device_copy(const struct pools *p, uint32_t rank, const struct store_copy *c) {
     if (c->state)
-        return (struct device_page_copy){ .spec = &p->state_spec, .n_pages = p->state_slots, .rank = 0, .region = p->state[rank],
-                                          .src = c->src, .dst = c->dst, .columns = KVD_PAGE_TOKENS };
-    return (struct device_page_copy){ .spec = &p->spec[c->pool], .n_pages = p->pages[c->pool], .rank = rank,
-                                      .region = p->planes[c->pool][rank], .src = c->src, .dst = c->dst, .columns = c->columns };
+        return (struct device_page_copy){ .spec = &p->state_spec,
+                                          .n_pages = p->state_slots,
+                                          .rank = 0,
+                                          .region = p->state[rank],
+                                          .src = c->src,
+                                          .dst = c->dst,
+                                          .columns = KVD_PAGE_TOKENS };
+    return (struct device_page_copy){ .spec = &p->spec[c->pool],
+                                      .n_pages = p->pages[c->pool],
+                                      .rank = rank,
+                                      .region = p->planes[c->pool][rank],
+                                      .src = c->src,
+                                      .dst = c->dst,
+                                      .columns = c->columns };
 }
 
 static bool submit_rank(struct transfer *t, struct batch *b, uint32_t rank) {
@@ -133,13 +149,17 @@ static bool submit_rank(struct transfer *t, struct batch *b, uint32_t rank) {
     char why[320] = "";
     for (uint32_t i = 0; i < b->n_copies; i++) b->device_copies[rank][i] = device_copy(p, rank, &b->copies[i]);
     for (uint32_t i = 0; i < b->n_writes; i++)
-        writes[i] = (struct device_table_write){ .region = p->table[b->writes[i].pool][rank], .offset = b->writes[i].offset,
-                                                 .count = b->writes[i].count, .values = b->values + b->writes[i].at };
-    struct device_batch batch = { .copies = b->device_copies[rank], .n_copies = b->n_copies, .writes = writes, .n_writes = b->n_writes };
+        writes[i] = (struct device_table_write){ .region = p->table[b->writes[i].pool][rank],
+                                                 .offset = b->writes[i].offset,
+                                                 .count = b->writes[i].count,
+                                                 .values = b->values + b->writes[i].at };
+    struct device_batch batch = {
+        .copies = b->device_copies[rank], .n_copies = b->n_copies, .writes = writes, .n_writes = b->n_writes
+    };
     if (device_submit(p->device[rank], &batch, &b->ticket[rank], &inline_done, why, sizeof why)) {
         b->ticket[rank] = 0;
         b->failed = true;
-        lose(t, rank, why);
+        transfer_lose(t, rank, why);
         return false;
     }
     if (inline_done) b->ticket[rank] = 0;
@@ -151,9 +171,9 @@ enum transfer_result transfer_submit(struct transfer *t, uint32_t tag) {
     bool pending = false;
     if (t->lost) return TRANSFER_LOST;
     if (b && !t->no_memory && !b->n_copies && !b->n_writes) return TRANSFER_DONE;
-    if (t->no_memory || !make_room((void **)&b->device_writes, sizeof *b->device_writes, (size_t)b->n_writes * t->pools->n_ranks,
-                                   &b->room_device_writes)) {
-        lose(t, 0, "no memory to describe a batch; the tables on the device can no longer follow");
+    if (t->no_memory || !make_room((void **)&b->device_writes, sizeof *b->device_writes,
+                                   (size_t)b->n_writes * t->pools->n_ranks, &b->room_device_writes)) {
+        transfer_lose(t, 0, "no memory to describe a batch; the tables on the device can no longer follow");
         return TRANSFER_LOST;
     }
     b->tag = tag;
@@ -169,7 +189,7 @@ enum transfer_result transfer_submit(struct transfer *t, uint32_t tag) {
 static void poll_devices(struct transfer *t) {
     char why[320] = "";
     for (uint32_t r = 0; r < t->pools->n_ranks; r++)
-        if (device_poll(t->pools->device[r], &t->done[r], why, sizeof why)) lose(t, r, why);
+        if (device_poll(t->pools->device[r], &t->done[r], why, sizeof why)) transfer_lose(t, r, why);
 }
 
 static bool finished(const struct transfer *t, const struct batch *b) {
@@ -185,7 +205,7 @@ bool transfer_collect(struct transfer *t, uint32_t *ret_tag, enum transfer_resul
     bool done = finished(t, b);
     if (!done && !t->lost) return false;
     *ret_tag = b->tag;
-    *ret_result = done && !b->failed ? TRANSFER_DONE : TRANSFER_LOST;
+    *ret_result = done && !b->failed && !t->lost ? TRANSFER_DONE : TRANSFER_LOST;
     t->first = b->next;
     if (!t->first) t->last = &t->first;
     struct batch **to = done ? &t->spare : &t->dead;

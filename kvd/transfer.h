@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device work of the store: page copies of activations and checkpoints, and publication of block-table slices to every rank (ROW-4).
+ * Device work of the store: page copies of activations and checkpoints, and publication of block-table slices to every
+ * rank (ROW-4).
  *
- * A batch is built with transfer_begin/copy/slice and handed to every device by transfer_submit. Devices complete batches in the order of
- * submission, so that a later write of a row never overtakes an earlier one: a row may be reused as soon as its -1 entries have been
- * submitted. Table entries are copied into the batch, because the store's mirror moves on while a device works.
+ * A batch is built with transfer_begin/copy/slice and handed to every device by transfer_submit. Devices complete
+ * batches in the order of submission, so that a later write of a row never overtakes an earlier one: a row may be
+ * reused as soon as its -1 entries have been submitted. Table entries are copied into the batch, because the store's
+ * mirror moves on while a device works.
  *
  * All functions are called under the core mutex. Nothing here waits for a device: what is not done at once is found by
  * transfer_collect when a device's event fd is readable.
@@ -17,7 +19,11 @@
 
 struct transfer;
 
-enum transfer_result { TRANSFER_DONE = 0, TRANSFER_PENDING = 1, TRANSFER_LOST = 2 /* a device is lost; see transfer_error */ };
+enum transfer_result {
+    TRANSFER_DONE = 0,
+    TRANSFER_PENDING = 1,
+    TRANSFER_LOST = 2 /* a device is lost; see transfer_error */
+};
 
 int transfer_new(const struct pools *pools, const struct store *store, struct transfer **ret_transfer);
 struct transfer *transfer_free(struct transfer *transfer);
@@ -33,6 +39,8 @@ enum transfer_result transfer_submit(struct transfer *transfer, uint32_t tag);
 /* Takes one finished batch: its tag and whether it was done or lost. False when there is none. */
 bool transfer_collect(struct transfer *transfer, uint32_t *ret_tag, enum transfer_result *ret_result);
 bool transfer_lost(const struct transfer *transfer);
+/* From now on every batch, those in flight too, is lost. Also how a test breaks a device. */
+void transfer_lose(struct transfer *transfer, uint32_t rank, const char *why);
 const char *transfer_error(const struct transfer *transfer); /* "" or the sentence of the first device error */
 
 #endif

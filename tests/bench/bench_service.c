@@ -4,8 +4,8 @@
  *
  *     bench_service [SAMPLES]
  *
- * BENCH service.roundN.p50 us: a Round of N sequences that each commit one token; roundmapN: each also maps 4 pages; stats, pair
- * (Activate of a root and its Finish): as named.
+ * BENCH service.roundN.p50 us: a Round of N sequences that each commit one token; roundmapN: each also maps 4 pages;
+ * stats, pair (Activate of a root and its Finish): as named.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -42,7 +42,9 @@ static uint64_t timed(struct msg_request *q) {
     size_t bytes;
     q->header.session = peer->session;
     codec_arena_reset(peer->arena);
-    if (codec_encode_request(q, peer->arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err)) exit(2);
+    if (codec_encode_request(q, peer->arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err,
+                             sizeof err))
+        exit(2);
     frame_head_write(frame, q->type, 0, ++peer->frame_id, bytes);
     uint64_t begin = now();
     service_serve(fx.service, &peer->link, frame, FRAME_HEADER + bytes);
@@ -66,8 +68,11 @@ static void rounds(const char *name, uint32_t n, uint32_t step, bool map) {
     for (uint32_t turn = 0; turn < turns; turn++) {
         frontier += step;
         for (uint32_t i = 0; i < n; i++) {
-            items[i].pool[0] = (struct kvd_round_pool){ frontier, KVD_UNCHANGED, KVD_UNCHANGED, map ? frontier + step : KVD_UNCHANGED };
-            if (turn == 0) items[i].pool[0] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, map ? 2 * step : 4000 };
+            items[i].pool[0] = (struct kvd_round_pool){ frontier, KVD_UNCHANGED, KVD_UNCHANGED,
+                                                        map ? frontier + step : KVD_UNCHANGED };
+            if (turn == 0)
+                items[i].pool[0] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED,
+                                                            map ? 2 * step : 4000 };
             items[i].pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
         }
         struct msg_request q = { .type = FRAME_ROUND, .header.sequence = ++peer->sequence, .u.round = { n, items } };
@@ -85,10 +90,16 @@ static void rounds(const char *name, uint32_t n, uint32_t step, bool map) {
 
 static void pairs(void) {
     for (uint32_t i = 0; i < n_samples; i++) {
-        struct msg_request q = { .type = FRAME_ACTIVATE, .header.sequence = ++peer->sequence,
-                                 .u.activation = { .worker = peer->session, .prompt_tokens = 1000, .max_output_tokens = 1000, .ensure = { 1000 } } };
+        struct msg_request q = { .type = FRAME_ACTIVATE,
+                                 .header.sequence = ++peer->sequence,
+                                 .u.activation = { .worker = peer->session,
+                                                   .prompt_tokens = 1000,
+                                                   .max_output_tokens = 1000,
+                                                   .ensure = { 1000 } } };
         uint64_t took = timed(&q);
-        struct msg_request f = { .type = FRAME_FINISH, .header.sequence = ++peer->sequence, .u.finish.sequence = reply.u.activated.sequence };
+        struct msg_request f = { .type = FRAME_FINISH,
+                                 .header.sequence = ++peer->sequence,
+                                 .u.finish.sequence = reply.u.activated.sequence };
         samples[i] = took + timed(&f);
     }
     report("pair", n_samples);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests through the whole service: sessions, numbers, store, device tables. The input is a program: each step picks a connection and a request and fills
- * it from the bytes that follow, with handles that earlier answers gave (or nearly), or sends raw bytes as a frame.
+ * Requests through the whole service: sessions, numbers, store, device tables. The input is a program: each step picks
+ * a connection and a request and fills it from the bytes that follow, with handles that earlier answers gave (or
+ * nearly), or sends raw bytes as a frame.
  *
- * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all sessions have said goodbye and all
- * continuations are released, everything is available again.
+ * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all
+ * sessions have said goodbye and all continuations are released, everything is available again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +88,9 @@ static const struct link_ops ops = { .post = post, .close = close_link, .release
 
 static struct fuzz_link *link_new(void) {
     struct fuzz_link *l = calloc(1, sizeof *l);
-    struct peer peer = { .uid = getuid(), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0) };
+    struct peer peer = {
+        .uid = getuid(), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0)
+    };
     must(l && peer.pidfd >= 0, "a link can be made");
     service_link_init(&l->link, &ops, &peer);
     return l;
@@ -109,9 +112,11 @@ static void exchange(struct fuzz_link *l, const uint8_t *frame, size_t bytes, st
         return;
     }
     while (!l->n && !l->closed) service_run(service);
-    must(!frame_head_read(l->bytes, l->n, &head) && (size_t)head.length + 4 == l->n && head.flags == FRAME_F_REPLY, "one frame has one answer");
+    must(!frame_head_read(l->bytes, l->n, &head) && (size_t)head.length + 4 == l->n && head.flags == FRAME_F_REPLY,
+         "one frame has one answer");
     codec_arena_reset(arena);
-    must(!codec_decode_reply(head.type, l->bytes + FRAME_HEADER, l->n - FRAME_HEADER, arena, ret_reply, err, sizeof err) ||
+    must(!codec_decode_reply(head.type, l->bytes + FRAME_HEADER, l->n - FRAME_HEADER, arena, ret_reply, err,
+                             sizeof err) ||
              head.type == 0 || head.type >= FRAME_TYPE_END,
          "an answer decodes");
 }
@@ -122,13 +127,15 @@ static void call(struct fuzz_link *l, struct msg_request *q, struct msg_reply *r
     size_t bytes;
     codec_arena_reset(arena);
     ret_reply->status = UINT32_MAX;
-    if (codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err)) return;
+    if (codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err))
+        return;
     frame_head_write(frame, q->type, 0, 7, bytes);
     exchange(l, frame, FRAME_HEADER + bytes, ret_reply);
 }
 
 static void hello(struct fuzz_link *l, uint32_t role) {
-    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fuzz" } };
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fuzz" } };
     struct msg_reply r;
     call(l, &q, &r);
     if (r.status != KVD_OK) return;
@@ -148,13 +155,19 @@ static void fill_round(struct msg_request *q) {
     for (uint32_t i = 0; i < q->u.round.n; i++) {
         items[i] = (struct kvd_round_item){ .sequence.bits = handle(), .state_frontier = KVD_UNCHANGED };
         for (int p = 0; p < KVD_MAX_POOLS; p++)
-            items[i].pool[p] = (struct kvd_round_pool){ number(), u8() < 200 ? KVD_UNCHANGED : number(), u8() < 200 ? KVD_UNCHANGED : number(), number() };
+            items[i].pool[p] = (struct kvd_round_pool){ number(), u8() < 200 ? KVD_UNCHANGED : number(),
+                                                        u8() < 200 ? KVD_UNCHANGED : number(), number() };
     }
 }
 
 static void fill_activation(struct kvd_activation *a) {
-    *a = (struct kvd_activation){ .worker.bits = handle(), .from.bits = u8() % 2 ? handle() : 0, .keep = u8() % 2, .frontier = number(),
-                                  .prompt_tokens = number(), .max_output_tokens = number(), .ensure = { number(), number() } };
+    *a = (struct kvd_activation){ .worker.bits = handle(),
+                                  .from.bits = u8() % 2 ? handle() : 0,
+                                  .keep = u8() % 2,
+                                  .frontier = number(),
+                                  .prompt_tokens = number(),
+                                  .max_output_tokens = number(),
+                                  .ensure = { number(), number() } };
     if (u8() % 8 == 0) a->group.bits = handle();
     a->n_victims = u8() % 4 == 0 ? u8() % 3 : 0;
     for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i].bits = handle();
@@ -171,7 +184,8 @@ static void fill_digests(uint32_t n) {
 static void fill(struct msg_request *q) {
     uint32_t n;
     switch ((enum frame_type)q->type) {
-    case FRAME_PLAN: case FRAME_ACTIVATE: fill_activation(&q->u.activation); break;
+    case FRAME_PLAN:
+    case FRAME_ACTIVATE: fill_activation(&q->u.activation); break;
     case FRAME_ROUND: fill_round(q); break;
     case FRAME_NAME_PAGES:
         fill_digests(n = u8() % 8);
@@ -181,17 +195,31 @@ static void fill(struct msg_request *q) {
         fill_digests(n = u8() % 8);
         q->u.find = (struct kvd_find){ n, u8() % 17, digests };
         break;
-    case FRAME_CHECKPOINT: q->u.checkpoint = (struct kvd_checkpoint){ .sequence.bits = handle(), .tail.n = u8() % 64 }; break;
-    case FRAME_FINISH: q->u.finish = (struct kvd_finish){ .sequence.bits = handle(), .retain = u8() % 2, .tail.n = u8() % 64 }; break;
-    case FRAME_RELEASE: case FRAME_SET_RETENTION: q->u.continuation.continuation.bits = handle(); break;
+    case FRAME_CHECKPOINT:
+        q->u.checkpoint = (struct kvd_checkpoint){ .sequence.bits = handle(), .tail.n = u8() % 64 };
+        break;
+    case FRAME_FINISH:
+        q->u.finish = (struct kvd_finish){ .sequence.bits = handle(), .retain = u8() % 2, .tail.n = u8() % 64 };
+        break;
+    case FRAME_RELEASE:
+    case FRAME_SET_RETENTION: q->u.continuation.continuation.bits = handle(); break;
     case FRAME_OPEN_GROUP: q->u.group = (struct kvd_group){ 1, { { handle() } } }; break;
     case FRAME_CLOSE_GROUP: q->u.group_id.bits = handle(); break;
     case FRAME_FENCE: q->u.session.bits = handle(); break;
-    case FRAME_LIST_CONTINUATIONS: case FRAME_LIST_SEQUENCES: case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;
+    case FRAME_LIST_CONTINUATIONS:
+    case FRAME_LIST_SEQUENCES:
+    case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;
     case FRAME_DESCRIBE_PLANES: q->u.planes = (struct kvd_planes_request){ u8() % 3, u8() % 3, number() }; break;
     case FRAME_SUBSCRIBE: q->u.event_mask = u8(); break;
-    case FRAME_HELLO: case FRAME_DESCRIBE_STORE: case FRAME_YIELD: case FRAME_STATS: case FRAME_AUDIT: case FRAME_DRAIN: case FRAME_GOODBYE:
-    case FRAME_TYPE_END: case FRAME_EVENT: break;
+    case FRAME_HELLO:
+    case FRAME_DESCRIBE_STORE:
+    case FRAME_YIELD:
+    case FRAME_STATS:
+    case FRAME_AUDIT:
+    case FRAME_DRAIN:
+    case FRAME_GOODBYE:
+    case FRAME_TYPE_END:
+    case FRAME_EVENT: break;
     }
 }
 
@@ -254,7 +282,8 @@ static void settle(void) {
         more = r.u.continuations.n > 0;
         if (!more) break;
         kvd_continuation c = r.u.continuations.items[0].continuation;
-        struct msg_request drop = { .type = FRAME_RELEASE, .header = { .session = admin->session, .sequence = ++admin->sequence },
+        struct msg_request drop = { .type = FRAME_RELEASE,
+                                    .header = { .session = admin->session, .sequence = ++admin->sequence },
                                     .u.continuation.continuation = c };
         call(admin, &drop, &r);
         must(r.status == KVD_OK, "an idle continuation can be released");
@@ -264,7 +293,8 @@ static void settle(void) {
     const struct kvd_stats *s = &r.u.stats;
     bool fenced = s->sessions > 1; /* this process lives: a fenced session of it stays, with its sequences */
     for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
-        must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined, "everything is available again");
+        must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
+             "everything is available again");
     must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0), "nothing is left over");
     struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = admin->session };
     call(admin, &bye, &r);
@@ -274,16 +304,20 @@ static void settle(void) {
 }
 
 static void begin(void) {
-    static const char text[] = "[kvd]\nlog_level = error\n[devices]\nmemory = 64MiB\n[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 1024\n"
-                               "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n[lease]\ngrowth = yes\nwindow = 128\n"
-                               "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n";
+    static const char text[] =
+        "[kvd]\nlog_level = error\n[devices]\nmemory = 64MiB\n"
+        "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 1024\n"
+        "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n"
+        "[lease]\ngrowth = yes\nwindow = 128\n"
+        "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n";
     struct config config;
     char err[1024], prefix[40];
     if (!arena) arena = codec_arena_new();
     if (service) return;
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());
-    bool ok = !config_parse("fuzz", text, &config, err, sizeof err) && !service_new(&config, prefix, &service, err, sizeof err);
+    bool ok = !config_parse("fuzz", text, &config, err, sizeof err) &&
+              !service_new(&config, prefix, &service, err, sizeof err);
     must(ok, err);
 }
 

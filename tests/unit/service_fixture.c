@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static uint32_t or(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
+static uint32_t or (uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
 static bool start(struct fx *fx, const char *text) {
     char err[2048], prefix[40];
@@ -16,7 +16,8 @@ static bool start(struct fx *fx, const char *text) {
     memset(fx, 0, sizeof *fx);
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
-    if (config_parse("test", text, &config, err, sizeof err) || service_new(&config, prefix, &fx->service, err, sizeof err)) {
+    if (config_parse("test", text, &config, err, sizeof err) ||
+        service_new(&config, prefix, &fx->service, err, sizeof err)) {
         printf("    %s\n", err);
         return KVT_TRUE(false);
     }
@@ -26,8 +27,12 @@ static bool start(struct fx *fx, const char *text) {
 
 bool fx_start_large(struct fx *fx, uint32_t context, uint32_t concurrency) {
     char text[512];
-    snprintf(text, sizeof text, "[kvd]\nlog_level = error\n[devices]\nmemory = 8GiB\n[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = %u\n"
-                                "max_concurrency = %u\n[lease]\nmap_ahead = 0\n", context, concurrency);
+    snprintf(
+        text, sizeof text,
+        "[kvd]\nlog_level = error\n[devices]\nmemory = 8GiB\n"
+             "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = %u\n"
+        "max_concurrency = %u\n[lease]\nmap_ahead = 0\n",
+        context, concurrency);
     return start(fx, text);
 }
 
@@ -37,11 +42,16 @@ bool fx_start(struct fx *fx, const struct fx_setup *setup) {
     char text[4096];
     size_t n = 0;
     n += (size_t)snprintf(text + n, sizeof text - n, "[kvd]\nlog_level = error\n[devices]\nmemory = 256MiB\n");
-    for (uint32_t r = 0; r < or(s->ranks, 1); r++) n += (size_t)snprintf(text + n, sizeof text - n, "device.%u = host:%u\n", r, r);
-    n += (size_t)snprintf(text + n, sizeof text - n, "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
-                          or(s->layers, 2), or(s->head_dim, 64), or(s->concurrency, 8));
-    n += (size_t)snprintf(text + n, sizeof text - n, "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = 0\n%s\n",
-                          s->backend ? s->backend : "off", or(s->capacity_tokens, 16384), s->growth ? "yes" : "no", s->more ? s->more : "");
+    for (uint32_t r = 0; r < or (s->ranks, 1); r++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "device.%u = host:%u\n", r, r);
+    n += (size_t)snprintf(
+        text + n, sizeof text - n,
+        "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
+        or (s->layers, 2), or (s->head_dim, 64), or (s->concurrency, 8));
+    n += (size_t)snprintf(text + n, sizeof text - n,
+                          "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = 0\n%s\n",
+                          s->backend ? s->backend : "off", or (s->capacity_tokens, 16384), s->growth ? "yes" : "no",
+                          s->more ? s->more : "");
     return start(fx, text);
 }
 
@@ -69,7 +79,9 @@ static const struct link_ops ops = { .post = post, .close = close_link, .release
 
 static struct fx_peer *new_peer(struct fx *fx, pid_t pid) {
     struct fx_peer *p = calloc(1, sizeof *p);
-    struct peer peer = { .uid = getuid(), .gid = getgid(), .pid = (uint64_t)pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0) };
+    struct peer peer = {
+        .uid = getuid(), .gid = getgid(), .pid = (uint64_t)pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)
+    };
     service_link_init(&p->link, &ops, &peer);
     p->fx = fx;
     p->pid = pid;
@@ -88,7 +100,9 @@ struct fx_peer *fx_peer_new(struct fx *fx) {
     return p;
 }
 
-struct fx_peer *fx_peer_again(struct fx_peer *peer) { return new_peer(peer->fx, peer->pid); }
+struct fx_peer *fx_peer_again(struct fx_peer *peer) {
+    return new_peer(peer->fx, peer->pid);
+}
 
 void fx_kill(struct fx_peer *p) {
     struct fx *fx = p->fx;
@@ -130,7 +144,8 @@ void fx_send(struct fx_peer *p, struct msg_request *request) {
     char err[256];
     size_t bytes;
     codec_arena_reset(p->arena);
-    if (!KVT_OK(codec_encode_request(request, p->arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err))) {
+    if (!KVT_OK(codec_encode_request(request, p->arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err,
+                                     sizeof err))) {
         printf("    %s\n", err);
         return;
     }
@@ -158,7 +173,8 @@ bool fx_reply(struct fx_peer *p, uint16_t type, struct msg_reply *ret_reply) {
     if (!frame || frame_head_read(frame, bytes, &head)) return false;
     bool ok = KVT_EQ(head.type, type) && KVT_EQ(head.flags, FRAME_F_REPLY);
     codec_arena_reset(p->arena);
-    ok = ok && KVT_OK(codec_decode_reply(type, frame + FRAME_HEADER, bytes - FRAME_HEADER, p->arena, ret_reply, err, sizeof err));
+    ok = ok && KVT_OK(codec_decode_reply(type, frame + FRAME_HEADER, bytes - FRAME_HEADER, p->arena, ret_reply, err,
+                                         sizeof err));
     free(frame);
     return ok;
 }
@@ -169,7 +185,8 @@ bool fx_event(struct fx_peer *p, struct kvd_event *ret_event) {
     uint8_t *frame = fx_frame(p, &bytes);
     struct frame_head head;
     if (!frame) return false;
-    bool ok = !frame_head_read(frame, bytes, &head) && KVT_EQ(head.type, FRAME_EVENT) && KVT_EQ(head.flags, FRAME_F_EVENT) &&
+    bool ok = !frame_head_read(frame, bytes, &head) && KVT_EQ(head.type, FRAME_EVENT) &&
+              KVT_EQ(head.flags, FRAME_F_EVENT) &&
               KVT_OK(codec_decode_event(frame + FRAME_HEADER, bytes - FRAME_HEADER, ret_event, err, sizeof err));
     free(frame);
     return ok;
@@ -182,9 +199,9 @@ bool fx_call_as_is(struct fx_peer *p, struct msg_request *request, struct msg_re
 }
 
 static bool mutates(uint16_t type) {
-    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_NAME_PAGES || type == FRAME_CHECKPOINT || type == FRAME_FINISH ||
-           type == FRAME_YIELD || type == FRAME_RELEASE || type == FRAME_SET_RETENTION || type == FRAME_OPEN_GROUP ||
-           type == FRAME_CLOSE_GROUP || type == FRAME_FENCE || type == FRAME_DRAIN;
+    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_NAME_PAGES || type == FRAME_CHECKPOINT ||
+           type == FRAME_FINISH || type == FRAME_YIELD || type == FRAME_RELEASE || type == FRAME_SET_RETENTION ||
+           type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_FENCE || type == FRAME_DRAIN;
 }
 
 bool fx_call(struct fx_peer *p, struct msg_request *request, struct msg_reply *ret_reply) {
@@ -201,7 +218,10 @@ void fx_settle(struct fx *fx, const struct fx_peer *peer) {
 /* ---- shorthands ---------------------------------------------------------------------------------- */
 
 uint32_t fx_hello(struct fx_peer *p, uint32_t role, uint32_t rank) {
-    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fx", .library = "test", .rank = rank } };
+    struct msg_request q = {
+        .type = FRAME_HELLO,
+        .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fx", .library = "test", .rank = rank }
+    };
     struct msg_reply r;
     if (!fx_call_as_is(p, &q, &r)) return UINT32_MAX;
     if (r.status != KVD_OK) return r.status;
@@ -217,16 +237,21 @@ struct fx_peer *fx_session(struct fx *fx, uint32_t role, uint32_t rank) {
     return p;
 }
 
-uint32_t fx_activate(struct fx_peer *scheduler, kvd_session_id worker, uint32_t prompt, uint32_t output, struct kvd_activated *ret_activated) {
+uint32_t fx_activate(struct fx_peer *scheduler, kvd_session_id worker, uint32_t prompt, uint32_t output,
+                     struct kvd_activated *ret_activated) {
     struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .u.activation = { .worker = worker, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = { prompt, prompt } } };
+                             .u.activation = { .worker = worker,
+                                               .prompt_tokens = prompt,
+                                               .max_output_tokens = output,
+                                               .ensure = { prompt, prompt } } };
     struct msg_reply r = { 0 };
     if (!fx_call(scheduler, &q, &r)) return UINT32_MAX;
     if (r.status == KVD_OK) *ret_activated = r.u.activated;
     return r.status;
 }
 
-uint32_t fx_round(struct fx_peer *p, kvd_sequence sequence, uint32_t commit, uint32_t ensure, struct kvd_round_result *ret_result) {
+uint32_t fx_round(struct fx_peer *p, kvd_sequence sequence, uint32_t commit, uint32_t ensure,
+                  struct kvd_round_result *ret_result) {
     struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
         item.pool[i] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, ensure };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A service without sockets: peers are child processes that do nothing (so that their death can be real), links are queues of bytes.
+ * A service without sockets: peers are child processes that do nothing (so that their death can be real), links are
+ * queues of bytes.
  */
 #ifndef SERVICE_FIXTURE_H
 #define SERVICE_FIXTURE_H
@@ -11,8 +12,8 @@
 #include "kvt.h"
 #include "service.h"
 
-/* A store of 2 BF16 layers, 2 heads, D 64, S 4096, C 8, 16384 tokens on one host device; more lines may be added, and a key given
- * again in `more` is NOT replaced: use the parameters. */
+/* A store of 2 BF16 layers, 2 heads, D 64, S 4096, C 8, 16384 tokens on one host device; more lines may be added, and a
+ * key given again in `more` is NOT replaced: use the parameters. */
 struct fx_setup {
     const char *more;
     uint32_t ranks, head_dim, layers, capacity_tokens, concurrency;
@@ -35,7 +36,7 @@ struct fx_peer {
     bool own_process; /* forked for this peer */
     uint8_t *bytes;
     size_t n, room;
-    bool slow;        /* refuses events */
+    bool slow; /* refuses events */
     bool closed, released;
     kvd_session_id session;
     uint64_t secret, sequence, frame_id;
@@ -55,7 +56,8 @@ void fx_kill(struct fx_peer *peer);
 void fx_cut(struct fx_peer *peer);
 void fx_peer_free(struct fx_peer *peer);
 
-/* Request and reply. Header fields that are 0 are filled in (session; the next sequence number where the type needs one). False: no reply. */
+/* Request and reply. Header fields that are 0 are filled in (session; the next sequence number where the type needs
+ * one). False: no reply. */
 bool fx_call(struct fx_peer *peer, struct msg_request *request, struct msg_reply *ret_reply);
 /* The same without touching the header, for repeats and wrong ones. */
 bool fx_call_as_is(struct fx_peer *peer, struct msg_request *request, struct msg_reply *ret_reply);
@@ -65,12 +67,15 @@ bool fx_reply(struct fx_peer *peer, uint16_t type, struct msg_reply *ret_reply);
 /* The next frame as raw bytes (a copy to free), NULL when there is none. */
 uint8_t *fx_frame(struct fx_peer *peer, size_t *ret_bytes);
 bool fx_event(struct fx_peer *peer, struct kvd_event *ret_event);
-/* service_run until the service has nothing ready for a while, or until a frame came for the peer (NULL: none awaited). */
+/* service_run until the service has nothing ready for a while, or until a frame came for the peer (NULL: none awaited).
+ */
 void fx_settle(struct fx *fx, const struct fx_peer *peer);
 
 /* Shorthands: status of the reply. */
-uint32_t fx_activate(struct fx_peer *scheduler, kvd_session_id worker, uint32_t prompt, uint32_t output, struct kvd_activated *ret_activated);
-uint32_t fx_round(struct fx_peer *peer, kvd_sequence sequence, uint32_t commit, uint32_t ensure, struct kvd_round_result *ret_result);
+uint32_t fx_activate(struct fx_peer *scheduler, kvd_session_id worker, uint32_t prompt, uint32_t output,
+                     struct kvd_activated *ret_activated);
+uint32_t fx_round(struct fx_peer *peer, kvd_sequence sequence, uint32_t commit, uint32_t ensure,
+                  struct kvd_round_result *ret_result);
 uint32_t fx_finish(struct fx_peer *peer, kvd_sequence sequence);
 struct kvd_stats fx_stats(struct fx_peer *peer);
 uint32_t fx_audit(struct fx *fx); /* violations */

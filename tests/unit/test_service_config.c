@@ -12,7 +12,9 @@
 static struct config parsed;
 static char complaints[8192];
 
-static bool bad(const char *text) { return KVT_EQ_I(config_parse("k.conf", text, &parsed, complaints, sizeof complaints), 1); }
+static bool bad(const char *text) {
+    return KVT_EQ_I(config_parse("k.conf", text, &parsed, complaints, sizeof complaints), 1);
+}
 
 static bool good(const char *text) {
     bool ok = KVT_EQ_I(config_parse("k.conf", text, &parsed, complaints, sizeof complaints), 0);
@@ -61,10 +63,13 @@ static void values_of_every_kind(void) {
 }
 
 /* Text, and what the complaint must say. */
-static const struct { const char *text, *says, *also; } mistakes[] = {
+static const struct {
+    const char *text, *says, *also;
+} mistakes[] = {
     { "[kvd]\nsocket = kvd.sock\n", "k.conf:2: socket: \"kvd.sock\" is not an absolute path", "begin it with /" },
     { "[kvd]\nstore = a b\n", "k.conf:2: store:", "letters, digits" },
-    { "[kvd]\nsocket = /0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\n",
+    { "[kvd]\nsocket = /01234567890123456789012345678901234567890123456789"
+      "01234567890123456789012345678901234567890123456789\n",
       "k.conf:2: socket:", "at most 95 fit" },
     { "[kvd]\nshm_mode = 0999\n", "k.conf:2: shm_mode: \"0999\" is not an octal mode", "0660" },
     { "[kvd]\nshm_mode = 0777\n", "k.conf:2: shm_mode: \"0777\" is outside 0600 to 0666", "" },
@@ -72,25 +77,30 @@ static const struct { const char *text, *says, *also; } mistakes[] = {
     { "\n\n[kvd]\ncolour = red\n", "k.conf:4: section [kvd] has no key \"colour\"", "--help-config" },
     { "[modell]\nlayers = 2\n", "k.conf:2: there is no section [modell]", "--help-config" },
     { "layers = 2\n", "k.conf:1: \"layers\" stands before any section", "[kvd]" },
-    { "[model]\nlayers = 2\n[kvd]\n[model]\nlayers = 3\n", "k.conf:5: layers is given twice, first in line 2", "keep one" },
+    { "[model]\nlayers = 2\n[kvd]\n[model]\nlayers = 3\n", "k.conf:5: layers is given twice, first in line 2",
+      "keep one" },
     { "[model]\nlayers 2\n", "k.conf:2: is neither a [section], a name = value, nor a comment", "" },
     { "[model]\nlayers = two\n", "k.conf:2: layers: \"two\" is not a whole number", "" },
     { "[model]\nlayers = -1\n", "k.conf:2: layers: \"-1\" is not a whole number", "" },
     { "[model]\nlayers = \n", "k.conf:2: layers: \"\" is not a whole number", "" },
     { "[model]\nlayers = 0\n", "k.conf:2: layers: \"0\" is outside 1 to 4096", "" },
     { "[model]\nlayers = 99999999999999999999\n", "k.conf:2: layers:", "not a whole number" },
-    { "[model]\nhead_dim = 128\nprofile = int8\n", "k.conf:2: head_dim: profile int8 is defined for 256 only, not 128", "use bf16 or 256" },
-    { "[model]\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n", "k.conf:2: kv_heads: 3 heads cannot be divided over 2 devices", "divisor" },
+    { "[model]\nhead_dim = 128\nprofile = int8\n", "k.conf:2: head_dim: profile int8 is defined for 256 only, not 128",
+      "use bf16 or 256" },
+    { "[model]\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n",
+      "k.conf:2: kv_heads: 3 heads cannot be divided over 2 devices", "divisor" },
     { "[devices]\nmemory = 5 GB\n", "k.conf:2: memory: \"5 GB\" is not a number of bytes", "20GiB" },
     { "[devices]\nmemory = 99999999TiB\n", "k.conf:2: memory:", "not a number of bytes" },
     { "[devices]\ndevice.0 = gpu:0\n", "k.conf:2: device.0: \"gpu:0\" is not a device", "host:0 or cuda:0" },
-    { "[devices]\ndevice.0 = host:0\ndevice.2 = host:1\n", "k.conf:3: device.2 is given, but device.1 is not", "without holes" },
+    { "[devices]\ndevice.0 = host:0\ndevice.2 = host:1\n", "k.conf:3: device.2 is given, but device.1 is not",
+      "without holes" },
     { "[devices]\ndevice.0 = host:0\ndevice.0 = host:1\n", "k.conf:3: device.0 is given twice, first in line 2", "" },
     { "[devices]\ndevice.8 = host:0\n", "k.conf:2: device.8: there are at most 8 devices", "" },
     { "[devices]\ndevice.x = host:0\n", "k.conf:2: device.x: there are at most 8 devices", "" },
     { "[backend]\nkind = mtp\ndraft_window = 16\n", "k.conf:3: draft_window: mtp allows 1 to 15, not 16", "" },
     { "[backend]\nkind = mtp\nlayers = 0\n", "k.conf:3: layers: an mtp pool has at least one layer", "kind = off" },
-    { "[capacity]\ntokens = 4096\n[model]\nmax_context = 8192\n", "k.conf:2: tokens: 4096 are fewer than max_context = 8192", "raise it" },
+    { "[capacity]\ntokens = 4096\n[model]\nmax_context = 8192\n",
+      "k.conf:2: tokens: 4096 are fewer than max_context = 8192", "raise it" },
     { "[capacity]\ntokens = some\n", "k.conf:2: tokens: \"some\" is neither a whole number nor auto", "" },
     { "[capacity]\nstate_slots = 2\n", "k.conf:2: state_slots: 2 are fewer than max_concurrency = 8", "" },
     { "[limits]\nhandshake_timeout = 5\n", "k.conf:2: handshake_timeout: \"5\" is not a time", "250ms" },
@@ -182,8 +192,9 @@ static void no_such_file(void) {
 
 /* ---- plan: CAP-1 to CAP-5 on numbers that can be done by hand -------------------------------------- */
 
-static const char *const small = "[devices]\nmemory = 64MiB\n[model]\nlayers = 2\nkv_heads = 2\nhead_dim = 64\nmax_context = 4096\n"
-                                 "max_concurrency = 4\n[capacity]\nheadroom = 1MiB\n";
+static const char *const small =
+    "[devices]\nmemory = 64MiB\n[model]\nlayers = 2\nkv_heads = 2\nhead_dim = 64\nmax_context = 4096\n"
+    "max_concurrency = 4\n[capacity]\nheadroom = 1MiB\n";
 
 static bool make_plan(const char *more, struct plan *ret_plan) {
     char text[1024], err[1024] = "";
@@ -198,11 +209,11 @@ static bool make_plan(const char *more, struct plan *ret_plan) {
 static void plan_auto_on_a_host_device(void) {
     struct plan plan;
     KVT_NEED(make_plan("", &plan));
-    KVT_EQ(plan.capacity.curve.m_min, 64);  /* CAP-1: max(L, C) */
-    KVT_EQ(plan.capacity.curve.m_max, 256); /* C * L */
+    KVT_EQ(plan.capacity.curve.m_min, 64);                       /* CAP-1: max(L, C) */
+    KVT_EQ(plan.capacity.curve.m_max, 256);                      /* C * L */
     KVT_EQ(plan.capacity.curve.b_step, 2 * 2 * 2 * 64 * 64 * 2); /* layers, K and V, heads, D, tokens, BF16 */
     KVT_EQ(plan.free_bytes[0], 64u << 20);
-    KVT_EQ(plan.capacity.pages, 256); /* everything fits */
+    KVT_EQ(plan.capacity.pages, 256);                                                          /* everything fits */
     KVT_EQ(plan.capacity.bytes, plan.capacity.curve.b_min + 192 * plan.capacity.curve.b_step); /* CAP-4 */
     KVT_EQ(plan.capacity.bytes, plan.capacity.layout.total_bytes);
     KVT_EQ(plan.capacity.tokens, 256 * 64); /* CAP-6 */
@@ -251,11 +262,19 @@ static void plan_backends(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(defaults_are_the_table), KVT_CASE(values_of_every_kind), KVT_CASE(every_mistake_has_its_line_and_a_way_out),
-        KVT_CASE(all_mistakes_at_once), KVT_CASE(a_refused_file_changes_nothing), KVT_CASE(long_lines_are_named), KVT_CASE(junk),
-        KVT_CASE(the_documented_file_is_the_table), KVT_CASE(no_such_file), KVT_CASE(plan_auto_on_a_host_device),
-        KVT_CASE(plan_is_limited_by_memory), KVT_CASE(plan_refusals_name_the_numbers), KVT_CASE(plan_backends), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(defaults_are_the_table),
+                                             KVT_CASE(values_of_every_kind),
+                                             KVT_CASE(every_mistake_has_its_line_and_a_way_out),
+                                             KVT_CASE(all_mistakes_at_once),
+                                             KVT_CASE(a_refused_file_changes_nothing),
+                                             KVT_CASE(long_lines_are_named),
+                                             KVT_CASE(junk),
+                                             KVT_CASE(the_documented_file_is_the_table),
+                                             KVT_CASE(no_such_file),
+                                             KVT_CASE(plan_auto_on_a_host_device),
+                                             KVT_CASE(plan_is_limited_by_memory),
+                                             KVT_CASE(plan_refusals_name_the_numbers),
+                                             KVT_CASE(plan_backends),
+                                             { 0 } };
     return kvt_main("service_config", cases, argc, argv);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Death, fencing, groups, yield: who may drive a sequence, when its pages return, and who is told. SRV-3, SRV-5, SRV-6, ROW-5, CONT-3.
+ * Death, fencing, groups, yield: who may drive a sequence, when its pages return, and who is told. SRV-3, SRV-5, SRV-6,
+ * ROW-5, CONT-3.
  */
 #include <stdlib.h>
 
@@ -9,10 +10,13 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) &(struct msg_request){ .type = (t), __VA_ARGS__ }
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
 
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
-static uint32_t subscribe(struct fx_peer *p, uint32_t mask) { return ask(p, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = mask)); }
+static uint32_t subscribe(struct fx_peer *p, uint32_t mask) {
+    return ask(p, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = mask));
+}
 static uint32_t yielded(struct fx_peer *p) { return ask(p, REQUEST(FRAME_YIELD)) == KVD_OK ? r.u.yielded : UINT32_MAX; }
 
 /* Commits n tokens, whole pages, and names them, so that what is left behind can be found. */
@@ -67,13 +71,18 @@ static void eof_quarantines_exit_ends(void) {
 
 static void reconnect_lifts_the_quarantine(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *again = fx_peer_again(w);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *again = fx_peer_again(w);
     struct kvd_activated a;
     KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_OK);
     fx_cut(w);
     KVT_TRUE(fx_stats(s).pool[0].quarantined > 0);
-    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_WORKER, .name = "fx", .resume = w->session,
-                                                        .resume_secret = w->secret })), KVD_OK);
+    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                                        .role = KVD_ROLE_WORKER,
+                                                        .name = "fx",
+                                                        .resume = w->session,
+                                                        .resume_secret = w->secret })),
+           KVD_OK);
     again->session = w->session;
     KVT_EQ(fx_stats(s).pool[0].quarantined, 0);
     KVT_EQ(fx_round(again, a.sequence, 64, KVD_UNCHANGED, NULL), KVD_OK);
@@ -118,8 +127,8 @@ static void goodbye_ends_at_once(void) {
 /* A dead scheduler's sequence may still be under a kernel of its worker: it waits for the yield (ROW-5). */
 static void dead_scheduler_waits_for_the_worker(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *x = fx_session(&fx, KVD_ROLE_WORKER, 0),
-                   *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *x = fx_session(&fx, KVD_ROLE_WORKER, 0), *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
     struct kvd_activated a;
     struct kvd_event e;
     KVT_EQ(subscribe(w, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST)), KVD_OK);
@@ -150,7 +159,8 @@ static void dead_scheduler_waits_for_the_worker(void) {
 /* SRV-6: a fenced session is refused by generation; its pages stay quarantined until its process is gone. */
 static void fence_refuses_and_waits_for_the_exit(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *again = fx_peer_again(w);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *again = fx_peer_again(w);
     struct kvd_activated a;
     KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_OK);
     KVT_EQ(ask(s, REQUEST(FRAME_FENCE, .u.session = s->session)), KVD_INVALID_ARGUMENT);
@@ -160,8 +170,12 @@ static void fence_refuses_and_waits_for_the_exit(void) {
     KVT_EQ(fx_round(w, a.sequence, 64, KVD_UNCHANGED, NULL), KVD_ABORTED);
     KVT_EQ(ask(w, REQUEST(FRAME_YIELD)), KVD_ABORTED);
     KVT_EQ(fx_round(s, a.sequence, 64, KVD_UNCHANGED, NULL), KVD_FAILED_PRECONDITION);
-    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_WORKER, .name = "fx", .resume = w->session,
-                                                        .resume_secret = w->secret })), KVD_ABORTED);
+    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                                        .role = KVD_ROLE_WORKER,
+                                                        .name = "fx",
+                                                        .resume = w->session,
+                                                        .resume_secret = w->secret })),
+           KVD_ABORTED);
     KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_FAILED_PRECONDITION);
     fx_cut(w);
     KVT_EQ(fx_stats(s).sequences, 1);
@@ -178,7 +192,8 @@ static void fence_refuses_and_waits_for_the_exit(void) {
 
 static void only_the_same_user_or_an_admin_fences(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = *\nscheduler = *\n" }));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_peer_new(&fx), *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_peer_new(&fx),
+                   *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
     w->link.peer.uid = 4711;
     KVT_EQ(fx_hello(w, KVD_ROLE_WORKER, 0), KVD_OK);
     KVT_EQ(ask(s, REQUEST(FRAME_FENCE, .u.session = w->session)), KVD_PERMISSION_DENIED);
@@ -193,7 +208,10 @@ static void only_the_same_user_or_an_admin_fences(void) {
 
 /* ---- groups ------------------------------------------------------------------------------------------- */
 
-struct team { struct fx_peer *s, *w[2]; kvd_group_id group; };
+struct team {
+    struct fx_peer *s, *w[2];
+    kvd_group_id group;
+};
 
 static bool team_start(struct team *t) {
     if (!fx_start(&fx, &(struct fx_setup){ .ranks = 2 })) return false;
@@ -206,8 +224,10 @@ static bool team_start(struct team *t) {
 }
 
 static uint32_t team_activate(struct team *t, struct kvd_activated *ret_activated) {
-    struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .u.activation = { .group = t->group, .prompt_tokens = 64, .max_output_tokens = 64, .ensure = { 64, 64 } } };
+    struct msg_request q = {
+        .type = FRAME_ACTIVATE,
+        .u.activation = { .group = t->group, .prompt_tokens = 64, .max_output_tokens = 64, .ensure = { 64, 64 } }
+    };
     if (ask(t->s, &q) == KVD_OK) *ret_activated = r.u.activated;
     return r.status;
 }
@@ -238,8 +258,12 @@ static void group_members_are_checked(void) {
     struct team t;
     KVT_NEED(team_start(&t));
     kvd_session_id w0 = t.w[0]->session, w1 = t.w[1]->session;
-    static const uint32_t expected[] = { KVD_INVALID_ARGUMENT, KVD_INVALID_ARGUMENT, KVD_INVALID_ARGUMENT, KVD_INVALID_ARGUMENT, KVD_NOT_FOUND };
-    struct kvd_group groups[] = { { 1, { w0 } }, { 2, { w1, w0 } }, { 2, { w0, w0 } }, { 2, { w0, t.s->session } },
+    static const uint32_t expected[] = { KVD_INVALID_ARGUMENT, KVD_INVALID_ARGUMENT, KVD_INVALID_ARGUMENT,
+                                         KVD_INVALID_ARGUMENT, KVD_NOT_FOUND };
+    struct kvd_group groups[] = { { 1, { w0 } },
+                                  { 2, { w1, w0 } },
+                                  { 2, { w0, w0 } },
+                                  { 2, { w0, t.s->session } },
                                   { 2, { w0, { w1.bits + (UINT64_C(1) << 32) } } } };
     for (size_t i = 0; i < 5; i++) KVT_EQ(ask(t.s, REQUEST(FRAME_OPEN_GROUP, .u.group = groups[i])), expected[i]);
     fx_cut(t.w[1]);
@@ -256,7 +280,8 @@ static void group_ends_with_any_member(void) {
         struct kvd_event e;
         KVT_NEED(team_start(&t));
         struct fx_peer *living = t.w[1 - dead];
-        KVT_EQ(subscribe(living, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED)), KVD_OK);
+        KVT_EQ(subscribe(living, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED)),
+               KVD_OK);
         KVT_EQ(team_activate(&t, &a), KVD_OK);
         KVT_EQ(team_activate(&t, &b), KVD_OK);
         fx_kill(t.w[dead]);
@@ -308,7 +333,8 @@ static void group_fenced_member_must_be_gone(void) {
 static void random_lives(void) {
     uint64_t seed = kvt_seed();
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0), *w[3] = { 0 };
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0),
+                   *w[3] = { 0 };
     for (int step = 0; step < 400; step++) {
         uint32_t i = kvt_below(&seed, 3);
         struct kvd_activated a;
@@ -317,11 +343,32 @@ static void random_lives(void) {
         KVT_TRUE(status == KVD_OK || status == KVD_RESOURCE_EXHAUSTED || status == KVD_FAILED_PRECONDITION);
         if (status == KVD_OK && kvt_below(&seed, 2)) KVT_EQ(fx_round(w[i], a.sequence, 1, KVD_UNCHANGED, NULL), KVD_OK);
         switch (kvt_below(&seed, 6)) {
-        case 0: if (status == KVD_OK) KVT_EQ(fx_finish(s, a.sequence), KVD_OK); break;
-        case 1: fx_kill(w[i]); fx_peer_free(w[i]); w[i] = NULL; break;
-        case 2: KVT_EQ(ask(w[i], REQUEST(FRAME_GOODBYE)), KVD_OK); fx_peer_free(w[i]); w[i] = NULL; break;
-        case 3: KVT_EQ(ask(admin, REQUEST(FRAME_FENCE, .u.session = w[i]->session)), KVD_OK); fx_kill(w[i]); fx_peer_free(w[i]); w[i] = NULL; break;
-        case 4: fx_kill(s); fx_peer_free(s); s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0); for (int k = 0; k < 3; k++) if (w[k]) yielded(w[k]); break;
+        case 0:
+            if (status == KVD_OK) KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+            break;
+        case 1:
+            fx_kill(w[i]);
+            fx_peer_free(w[i]);
+            w[i] = NULL;
+            break;
+        case 2:
+            KVT_EQ(ask(w[i], REQUEST(FRAME_GOODBYE)), KVD_OK);
+            fx_peer_free(w[i]);
+            w[i] = NULL;
+            break;
+        case 3:
+            KVT_EQ(ask(admin, REQUEST(FRAME_FENCE, .u.session = w[i]->session)), KVD_OK);
+            fx_kill(w[i]);
+            fx_peer_free(w[i]);
+            w[i] = NULL;
+            break;
+        case 4:
+            fx_kill(s);
+            fx_peer_free(s);
+            s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+            for (int k = 0; k < 3; k++)
+                if (w[k]) yielded(w[k]);
+            break;
         default: break;
         }
         KVT_EQ(ask(admin, REQUEST(FRAME_AUDIT)), KVD_OK);
@@ -336,11 +383,19 @@ static void random_lives(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(eof_quarantines_exit_ends), KVT_CASE(reconnect_lifts_the_quarantine), KVT_CASE(exit_without_eof), KVT_CASE(goodbye_ends_at_once),
-        KVT_CASE(dead_scheduler_waits_for_the_worker), KVT_CASE(fence_refuses_and_waits_for_the_exit), KVT_CASE(only_the_same_user_or_an_admin_fences),
-        KVT_CASE(group_leader_drives), KVT_CASE(group_members_are_checked), KVT_CASE(group_ends_with_any_member),
-        KVT_CASE(group_dead_scheduler_needs_every_yield), KVT_CASE(group_fenced_member_must_be_gone), KVT_CASE(random_lives), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(eof_quarantines_exit_ends),
+                                             KVT_CASE(reconnect_lifts_the_quarantine),
+                                             KVT_CASE(exit_without_eof),
+                                             KVT_CASE(goodbye_ends_at_once),
+                                             KVT_CASE(dead_scheduler_waits_for_the_worker),
+                                             KVT_CASE(fence_refuses_and_waits_for_the_exit),
+                                             KVT_CASE(only_the_same_user_or_an_admin_fences),
+                                             KVT_CASE(group_leader_drives),
+                                             KVT_CASE(group_members_are_checked),
+                                             KVT_CASE(group_ends_with_any_member),
+                                             KVT_CASE(group_dead_scheduler_needs_every_yield),
+                                             KVT_CASE(group_fenced_member_must_be_gone),
+                                             KVT_CASE(random_lives),
+                                             { 0 } };
     return kvt_main("service_death", cases, argc, argv);
 }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What reaches device memory, and when: rows before answers, copies before activations, requests parked while a device works. ROW-1, ROW-4, ROW-6,
- * ACT-4, ACT-5, CKPT-1, SRV-1, SRV-7.
+ * What reaches device memory, and when: rows before answers, copies before activations, requests parked while a device
+ * works. ROW-1, ROW-4, ROW-6, ACT-4, ACT-5, CKPT-1, SRV-1, SRV-7.
  *
- * A host device does copies of more than 256 KiB on a thread of its own: pages here are 2 MiB, so that every copied tail parks its request until
- * service_run is called, which only the test does.
+ * A host device does copies of more than 256 KiB on a thread of its own: pages here are 2 MiB, so that every copied
+ * tail parks its request until service_run is called, which only the test does.
  */
 #include <stdlib.h>
 
+#include "core.h" /* to break a device */
 #include "service_fixture.h"
 
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) &(struct msg_request){ .type = (t), __VA_ARGS__ }
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define L 64u
 
 static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_tokens = 6144 };
@@ -21,7 +23,8 @@ static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
 
 static const int32_t *row(uint32_t pool, uint32_t rank, uint32_t index) {
-    return (const int32_t *)(uintptr_t)service_info(fx.service)->pool[pool].table[rank].local_address + (size_t)index * L;
+    return (const int32_t *)(uintptr_t)service_info(fx.service)->pool[pool].table[rank].local_address +
+           (size_t)index * L;
 }
 
 /* The first n entries are pages, no page twice; the rest is -1. */
@@ -79,14 +82,21 @@ static kvd_continuation retained(struct fx_peer *s) {
         }
     KVT_EQ(fx_round(s, a.sequence, 100, KVD_UNCHANGED, NULL), KVD_OK);
     KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest })), KVD_OK);
-    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true, .tail = { .n = 36 } })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true, .tail = { .n = 36 } })),
+           KVD_OK);
     return r.u.finished.continuation;
 }
 
 static struct msg_request fork_of(struct fx_peer *s, kvd_session_id worker, kvd_continuation from) {
-    return (struct msg_request){ .type = FRAME_ACTIVATE, .header = { .session = s->session, .sequence = ++s->sequence },
-                                 .u.activation = { .worker = worker, .from = from, .keep = true, .frontier = 100, .prompt_tokens = 120,
-                                                   .max_output_tokens = 64, .ensure = { 120, 120 } } };
+    return (struct msg_request){ .type = FRAME_ACTIVATE,
+                                 .header = { .session = s->session, .sequence = ++s->sequence },
+                                 .u.activation = { .worker = worker,
+                                                   .from = from,
+                                                   .keep = true,
+                                                   .frontier = 100,
+                                                   .prompt_tokens = 120,
+                                                   .max_output_tokens = 64,
+                                                   .ensure = { 120, 120 } } };
 }
 
 static bool tail_is(int32_t page, uint8_t byte, uint32_t columns) {
@@ -164,8 +174,12 @@ static void the_answer_survives_its_connection(void) {
     q.header.sequence = s->sequence;
     fx_send(s, &q);
     fx_cut(s);
-    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_SCHEDULER, .name = "fx",
-                                                        .resume = s->session, .resume_secret = s->secret })), KVD_OK);
+    KVT_EQ(ask(again, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                                        .role = KVD_ROLE_SCHEDULER,
+                                                        .name = "fx",
+                                                        .resume = s->session,
+                                                        .resume_secret = s->secret })),
+           KVD_OK);
     KVT_EQ(r.u.hello.last_sequence, q.header.sequence);
     fx_send(again, &q);
     if (!again->n) fx_settle(&fx, again);
@@ -183,7 +197,8 @@ static void the_answer_survives_its_connection(void) {
 static void death_while_the_copy_runs(void) {
     for (int who = 0; who < 2; who++) {
         KVT_NEED(fx_start(&fx, &large));
-        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                       *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
         kvd_continuation from = retained(s);
         struct kvd_stats before = fx_stats(o);
         struct msg_request q = fork_of(s, w->session, from);
@@ -214,7 +229,8 @@ static void death_while_the_copy_runs(void) {
     }
 }
 
-/* ROW-4 behind a copy: a Round and a Finish whose rows queue up behind it are answered after it, and in the end the table is right. */
+/* ROW-4 behind a copy: a Round and a Finish whose rows queue up behind it are answered after it, and in the end the
+ * table is right. */
 static void rounds_queue_up_behind_copies(void) {
     KVT_NEED(fx_start(&fx, &large));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -223,10 +239,14 @@ static void rounds_queue_up_behind_copies(void) {
     KVT_EQ(fx_activate(t, t->session, 10, 500, &b), KVD_OK);
     for (int turn = 0; turn < 20; turn++) {
         struct msg_request q = fork_of(s, s->session, from);
-        struct kvd_round_item item = { .sequence = b.sequence, .state_frontier = KVD_UNCHANGED,
-                                       .pool = { { KVD_UNCHANGED, KVD_UNCHANGED, turn % 2 ? 10 : KVD_UNCHANGED, turn % 2 ? KVD_UNCHANGED : 300 } } };
+        struct kvd_round_item item = { .sequence = b.sequence,
+                                       .state_frontier = KVD_UNCHANGED,
+                                       .pool = { { KVD_UNCHANGED, KVD_UNCHANGED, turn % 2 ? 10 : KVD_UNCHANGED,
+                                                   turn % 2 ? KVD_UNCHANGED : 300 } } };
         item.pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-        struct msg_request round = { .type = FRAME_ROUND, .header = { .session = t->session, .sequence = ++t->sequence }, .u.round = { 1, &item } };
+        struct msg_request round = { .type = FRAME_ROUND,
+                                     .header = { .session = t->session, .sequence = ++t->sequence },
+                                     .u.round = { 1, &item } };
         fx_send(s, &q);
         fx_send(t, &round);
         while (!s->n || !t->n) fx_settle(&fx, s->n ? t : s);
@@ -254,11 +274,13 @@ static void checkpoint_is_parked_and_the_sequence_goes_on(void) {
     KVT_NEED(fx_call_as_is(s, &q, &r));
     KVT_EQ(r.status, KVD_OK);
     struct kvd_activated a = r.u.activated;
-    struct msg_request c = { .type = FRAME_CHECKPOINT, .header = { .session = s->session, .sequence = ++s->sequence },
+    struct msg_request c = { .type = FRAME_CHECKPOINT,
+                             .header = { .session = s->session, .sequence = ++s->sequence },
                              .u.checkpoint = { .sequence = a.sequence, .tail = { .n = 36 } } };
     fx_send(s, &c);
     KVT_EQ(s->n, 0);
-    struct msg_request finish = { .type = FRAME_FINISH, .header = { .session = s->session, .sequence = ++s->sequence },
+    struct msg_request finish = { .type = FRAME_FINISH,
+                                  .header = { .session = s->session, .sequence = ++s->sequence },
                                   .u.finish = { .sequence = a.sequence } };
     fx_send(s, &finish); /* its row is freed behind the copy */
     while (s->n == 0) fx_settle(&fx, s);
@@ -287,11 +309,47 @@ static void checkpoint_is_parked_and_the_sequence_goes_on(void) {
     fx_stop(&fx);
 }
 
+/* ACT-5, SRV-7: a lost device undoes what was under way, refuses what needs it, and everything else still answers. */
+static void lost_device(void) {
+    KVT_NEED(fx_start(&fx, &large));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation from = retained(s);
+    struct kvd_stats before = fx_stats(s), after;
+    struct msg_request q = fork_of(s, s->session, from);
+    char why[256];
+    KVT_FALSE(service_lost(fx.service, why, sizeof why));
+    fx_send(s, &q);
+    KVT_EQ(s->n, 0);
+    transfer_lose(fx.service->transfer, 0, "broken by a test");
+    service_run(fx.service);
+    KVT_NEED(fx_reply(s, FRAME_ACTIVATE, &r));
+    KVT_EQ(r.status, KVD_UNAVAILABLE);
+    KVT_HAS(r.message, "broken by a test");
+    KVT_NEED(fx_call_as_is(s, &q, &r)); /* the first answer, again */
+    KVT_EQ(r.status, KVD_UNAVAILABLE);
+    after = fx_stats(s);
+    KVT_EQ(after.sequences, 0);
+    KVT_EQ(after.continuations, 1);
+    KVT_EQ_MEM(after.pool, before.pool, sizeof after.pool);
+    struct kvd_activated a;
+    KVT_EQ(fx_activate(s, s->session, 10, 10, &a), KVD_UNAVAILABLE);
+    KVT_TRUE(service_lost(fx.service, why, sizeof why));
+    KVT_HAS(why, "device.0");
+    KVT_NEED(fx_call(s, REQUEST(FRAME_DESCRIBE_STORE), &r));
+    KVT_EQ(r.status, KVD_OK);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(rows_are_in_memory_when_the_answer_is), KVT_CASE(fork_is_parked_until_its_tail_is_copied), KVT_CASE(repeats_wait_for_the_same_answer),
-        KVT_CASE(the_answer_survives_its_connection), KVT_CASE(death_while_the_copy_runs), KVT_CASE(rounds_queue_up_behind_copies),
-        KVT_CASE(checkpoint_is_parked_and_the_sequence_goes_on), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(rows_are_in_memory_when_the_answer_is),
+                                             KVT_CASE(fork_is_parked_until_its_tail_is_copied),
+                                             KVT_CASE(repeats_wait_for_the_same_answer),
+                                             KVT_CASE(the_answer_survives_its_connection),
+                                             KVT_CASE(death_while_the_copy_runs),
+                                             KVT_CASE(rounds_queue_up_behind_copies),
+                                             KVT_CASE(checkpoint_is_parked_and_the_sequence_goes_on),
+                                             KVT_CASE(lost_device),
+                                             { 0 } };
     return kvt_main("service_device", cases, argc, argv);
 }

@@ -9,11 +9,14 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) &(struct msg_request){ .type = (t), __VA_ARGS__ }
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define MASK(kind) KVD_EVENT_MASK(KVD_EVENT_##kind)
 
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
-static uint32_t subscribe(struct fx_peer *p, uint32_t mask) { return ask(p, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = mask)); }
+static uint32_t subscribe(struct fx_peer *p, uint32_t mask) {
+    return ask(p, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = mask));
+}
 
 static void only_what_was_asked_for(void) {
     struct kvd_event e;
@@ -51,8 +54,9 @@ static void pressure_has_hysteresis(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nlow_water = 25\nhigh_water = 50\n" }));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
     KVT_EQ(subscribe(o, MASK(PRESSURE)), KVD_OK);
-    for (int i = 0; i < 3; i++) KVT_EQ(fx_activate(s, s->session, 2048, 2049, &a[i]), KVD_OK); /* 64 pages each, of 256 */
-    KVT_FALSE(fx_event(o, &e));                                                                 /* 25 % is not below 25 % */
+    for (int i = 0; i < 3; i++)
+        KVT_EQ(fx_activate(s, s->session, 2048, 2049, &a[i]), KVD_OK); /* 64 pages each, of 256 */
+    KVT_FALSE(fx_event(o, &e));                                        /* 25 % is not below 25 % */
     KVT_EQ(fx_activate(s, s->session, 10, 10, &a[3]), KVD_OK);
     KVT_NEED(fx_event(o, &e));
     KVT_EQ(e.kind, KVD_EVENT_PRESSURE);
@@ -76,7 +80,8 @@ static void bounded_is_told(void) {
     struct kvd_event e;
     struct kvd_activated a, big;
     struct kvd_round_result result;
-    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .growth = true, .capacity_tokens = 8192, .more = "window = 64\nprefill_chunk = 64\n" }));
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){
+                               .growth = true, .capacity_tokens = 8192, .more = "window = 64\nprefill_chunk = 64\n" }));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
     KVT_EQ(subscribe(s, MASK(BOUNDED)), KVD_OK);
     KVT_EQ(subscribe(w, MASK(BOUNDED)), KVD_OK);
@@ -145,7 +150,8 @@ static void slow_readers_lose_counted_events(void) {
 
 static void a_subscriber_may_vanish(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *a = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *b = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *c = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    struct fx_peer *a = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *b = fx_session(&fx, KVD_ROLE_OBSERVER, 0),
+                   *c = fx_session(&fx, KVD_ROLE_WORKER, 0);
     struct kvd_event e;
     KVT_EQ(subscribe(a, MASK(SESSION_LOST)), KVD_OK);
     KVT_EQ(subscribe(b, MASK(SESSION_LOST)), KVD_OK);
@@ -167,7 +173,8 @@ static void large_answers_push_out_old_ones(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_round_item items[256];
-    for (int i = 0; i < 256; i++) items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1, .state_frontier = KVD_UNCHANGED };
+    for (int i = 0; i < 256; i++)
+        items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1, .state_frontier = KVD_UNCHANGED };
     struct msg_request q = { .type = FRAME_ROUND, .header.session = s->session, .u.round = { 256, items } };
     for (q.header.sequence = 1; q.header.sequence <= 40; q.header.sequence++) {
         KVT_NEED(fx_call_as_is(s, &q, &r));
@@ -188,9 +195,12 @@ static void large_answers_push_out_old_ones(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(only_what_was_asked_for), KVT_CASE(pressure_has_hysteresis), KVT_CASE(bounded_is_told), KVT_CASE(slow_readers_lose_counted_events),
-        KVT_CASE(a_subscriber_may_vanish), KVT_CASE(large_answers_push_out_old_ones), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(only_what_was_asked_for),
+                                             KVT_CASE(pressure_has_hysteresis),
+                                             KVT_CASE(bounded_is_told),
+                                             KVT_CASE(slow_readers_lose_counted_events),
+                                             KVT_CASE(a_subscriber_may_vanish),
+                                             KVT_CASE(large_answers_push_out_old_ones),
+                                             { 0 } };
     return kvt_main("service_events", cases, argc, argv);
 }

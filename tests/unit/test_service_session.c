@@ -11,7 +11,8 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) &(struct msg_request){ .type = (t), __VA_ARGS__ }
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
 
 static void hello_and_stats(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -28,7 +29,8 @@ static void hello_and_stats(void) {
 }
 
 static uint32_t hello_with(struct fx_peer *p, uint32_t protocol, uint32_t role, uint32_t rank) {
-    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = protocol, .role = role, .rank = rank, .name = "x" } };
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = protocol, .role = role, .rank = rank, .name = "x" } };
     return fx_call_as_is(p, &q, &r) ? r.status : UINT32_MAX;
 }
 
@@ -40,6 +42,10 @@ static void hello_refusals(void) {
     KVT_HAS(r.message, "protocol 99");
     KVT_EQ(hello_with(p, KVD_PROTOCOL_VERSION, KVD_ROLE_WORKER, 1), KVD_OUT_OF_RANGE);
     KVT_HAS(r.message, "rank 1");
+    uint64_t pid = p->link.peer.pid;
+    p->link.peer.pid = 0; /* what the kernel says of a peer in a PID namespace that it cannot see */
+    KVT_EQ(fx_hello(p, KVD_ROLE_WORKER, 0), KVD_FAILED_PRECONDITION);
+    p->link.peer.pid = pid;
     KVT_EQ(fx_hello(p, KVD_ROLE_WORKER, 0), KVD_OK); /* a refused Hello may be followed by a better one */
     fx_peer_free(p);
     fx_stop(&fx);
@@ -48,10 +54,16 @@ static void hello_refusals(void) {
 /* SRV-3: the configuration says who may take which role, by what the kernel reports. */
 static void roles_need_access(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = uid:4711\nscheduler = gid:4712\n" }));
-    static const struct { uint64_t uid, gid; uint32_t role, status; } tries[] = {
-        { 4711, 9, KVD_ROLE_WORKER, KVD_OK },            { 4711, 9, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED },
-        { 4710, 9, KVD_ROLE_WORKER, KVD_PERMISSION_DENIED }, { 4710, 4712, KVD_ROLE_SCHEDULER, KVD_OK },
-        { 4710, 9, KVD_ROLE_OBSERVER, KVD_OK },          { 4711, 4712, KVD_ROLE_ADMIN, KVD_PERMISSION_DENIED },
+    static const struct {
+        uint64_t uid, gid;
+        uint32_t role, status;
+    } tries[] = {
+        { 4711, 9, KVD_ROLE_WORKER, KVD_OK },
+        { 4711, 9, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED },
+        { 4710, 9, KVD_ROLE_WORKER, KVD_PERMISSION_DENIED },
+        { 4710, 4712, KVD_ROLE_SCHEDULER, KVD_OK },
+        { 4710, 9, KVD_ROLE_OBSERVER, KVD_OK },
+        { 4711, 4712, KVD_ROLE_ADMIN, KVD_PERMISSION_DENIED },
         { 0, 0, KVD_ROLE_ADMIN, KVD_OK },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
@@ -69,8 +81,10 @@ static void roles_bound_requests(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0),
                    *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    static const uint16_t engines[] = { FRAME_ROUND, FRAME_NAME_PAGES, FRAME_CHECKPOINT, FRAME_FINISH, FRAME_YIELD, FRAME_FIND };
-    static const uint16_t schedulers[] = { FRAME_ACTIVATE, FRAME_RELEASE, FRAME_SET_RETENTION, FRAME_CLOSE_GROUP, FRAME_FENCE, FRAME_AUDIT };
+    static const uint16_t engines[] = { FRAME_ROUND,  FRAME_NAME_PAGES, FRAME_CHECKPOINT,
+                                        FRAME_FINISH, FRAME_YIELD,      FRAME_FIND };
+    static const uint16_t schedulers[] = { FRAME_ACTIVATE,    FRAME_RELEASE, FRAME_SET_RETENTION,
+                                           FRAME_CLOSE_GROUP, FRAME_FENCE,   FRAME_AUDIT };
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
         struct msg_request q = { .type = engines[i] };
         KVT_NEED(fx_call(observer, &q, &r));
@@ -78,7 +92,8 @@ static void roles_bound_requests(void) {
         KVT_HAS(r.message, frame_type_name(engines[i]));
     }
     for (size_t i = 0; i < sizeof schedulers / sizeof *schedulers; i++) {
-        struct msg_request q = { .type = schedulers[i], .u.activation = { .prompt_tokens = 1, .max_output_tokens = 1 } };
+        struct msg_request q = { .type = schedulers[i],
+                                 .u.activation = { .prompt_tokens = 1, .max_output_tokens = 1 } };
         if (schedulers[i] != FRAME_ACTIVATE) memset(&q.u, 0, sizeof q.u);
         KVT_NEED(fx_call(worker, &q, &r));
         KVT_EQ(r.status, KVD_PERMISSION_DENIED);
@@ -128,7 +143,9 @@ static void no_session_no_service(void) {
 static void wrong_epoch(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *p = fx_session(&fx, KVD_ROLE_ADMIN, 0);
-    struct msg_request q = { .type = FRAME_DRAIN, .header = { .session = p->session, .sequence = 1, .epoch = fx.epoch ^ 1 }, .u.drain = true };
+    struct msg_request q = { .type = FRAME_DRAIN,
+                             .header = { .session = p->session, .sequence = 1, .epoch = fx.epoch ^ 1 },
+                             .u.drain = true };
     KVT_NEED(fx_call_as_is(p, &q, &r));
     KVT_EQ(r.status, KVD_ABORTED);
     KVT_EQ(r.epoch, fx.epoch);
@@ -146,8 +163,11 @@ static void wrong_epoch(void) {
 static void first_answer_byte_for_byte(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
-    struct msg_request q = { .type = FRAME_ACTIVATE, .header = { .session = s->session, .sequence = 1 },
-                             .u.activation = { .worker = w->session, .prompt_tokens = 100, .max_output_tokens = 100, .ensure = { 100 } } };
+    struct msg_request q = {
+        .type = FRAME_ACTIVATE,
+        .header = { .session = s->session, .sequence = 1 },
+        .u.activation = { .worker = w->session, .prompt_tokens = 100, .max_output_tokens = 100, .ensure = { 100 } }
+    };
     uint8_t *frames[3];
     size_t bytes[3];
     for (int i = 0; i < 3; i++) {
@@ -170,7 +190,9 @@ static void first_answer_byte_for_byte(void) {
 static void refusals_are_kept_too(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    struct msg_request q = { .type = FRAME_RELEASE, .header = { .session = s->session, .sequence = 1 }, .u.continuation.continuation.bits = 77 };
+    struct msg_request q = { .type = FRAME_RELEASE,
+                             .header = { .session = s->session, .sequence = 1 },
+                             .u.continuation.continuation.bits = 77 };
     KVT_NEED(fx_call_as_is(s, &q, &r));
     KVT_EQ(r.status, KVD_NOT_FOUND);
     char message[KVD_MESSAGE_BYTES];
@@ -187,7 +209,9 @@ static void refusals_are_kept_too(void) {
 static void gaps_and_forgotten_numbers(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    struct msg_request q = { .type = FRAME_RELEASE, .header.session = s->session, .u.continuation.continuation.bits = 77 };
+    struct msg_request q = { .type = FRAME_RELEASE,
+                             .header.session = s->session,
+                             .u.continuation.continuation.bits = 77 };
     KVT_NEED(fx_call_as_is(s, &q, &r)); /* 0 */
     KVT_EQ(r.status, KVD_INVALID_ARGUMENT);
     KVT_HAS(r.message, "expected is 1");
@@ -217,7 +241,9 @@ static void gaps_and_forgotten_numbers(void) {
 static void deadlines(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_ADMIN, 0);
-    struct msg_request q = { .type = FRAME_DRAIN, .header = { .session = s->session, .sequence = 1, .deadline_ns = 1 }, .u.drain = true };
+    struct msg_request q = { .type = FRAME_DRAIN,
+                             .header = { .session = s->session, .sequence = 1, .deadline_ns = 1 },
+                             .u.drain = true };
     KVT_NEED(fx_call_as_is(s, &q, &r));
     KVT_EQ(r.status, KVD_DEADLINE_EXCEEDED);
     KVT_FALSE(fx_stats(s).draining);
@@ -235,8 +261,12 @@ static void deadlines(void) {
 /* ---- resume: SRV-3, SRV-6 --------------------------------------------------------------------------- */
 
 static uint32_t resume(struct fx_peer *p, kvd_session_id session, uint64_t secret, uint32_t role) {
-    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "fx", .resume = session,
-                                                               .resume_secret = secret } };
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                          .role = role,
+                                          .name = "fx",
+                                          .resume = session,
+                                          .resume_secret = secret } };
     return fx_call_as_is(p, &q, &r) ? r.status : UINT32_MAX;
 }
 
@@ -247,7 +277,8 @@ static void resume_by_the_same_process_only(void) {
     KVT_NEED(fx_call(a, &q, &r));
     KVT_EQ(resume(child, a->session, a->secret, KVD_ROLE_SCHEDULER), KVD_PERMISSION_DENIED);
     KVT_EQ(resume(again, a->session, a->secret + 1, KVD_ROLE_SCHEDULER), KVD_PERMISSION_DENIED);
-    KVT_EQ(resume(again, (kvd_session_id){ a->session.bits + (UINT64_C(1) << 32) }, a->secret, KVD_ROLE_SCHEDULER), KVD_ABORTED);
+    KVT_EQ(resume(again, (kvd_session_id){ a->session.bits + (UINT64_C(1) << 32) }, a->secret, KVD_ROLE_SCHEDULER),
+           KVD_ABORTED);
     KVT_EQ(resume(again, a->session, a->secret, KVD_ROLE_ADMIN), KVD_INVALID_ARGUMENT);
     KVT_FALSE(a->closed);
     KVT_EQ(resume(again, a->session, a->secret, KVD_ROLE_SCHEDULER), KVD_OK);
@@ -272,19 +303,20 @@ static void resume_by_the_same_process_only(void) {
 
 static void stale_and_foreign_handles(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *x = fx_session(&fx, KVD_ROLE_WORKER, 0),
-                   *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *x = fx_session(&fx, KVD_ROLE_WORKER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_activated a = { 0 };
     struct kvd_round_result result;
     KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_OK);
     KVT_EQ(fx_round(w, a.sequence, 64, KVD_UNCHANGED, &result), KVD_OK); /* the worker */
     KVT_EQ(result.pool[0].committed, 64);
-    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, 100, &result), KVD_OK); /* the owner */
+    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, 100, &result), KVD_OK);                /* the owner */
     KVT_EQ(fx_round(x, a.sequence, KVD_UNCHANGED, 100, &result), KVD_PERMISSION_DENIED); /* another worker */
     KVT_HAS(result.message, "neither owned");
     KVT_EQ(fx_round(t, a.sequence, KVD_UNCHANGED, 100, &result), KVD_PERMISSION_DENIED); /* another scheduler */
     KVT_EQ(fx_finish(x, a.sequence), KVD_PERMISSION_DENIED);
-    KVT_EQ(fx_round(w, (kvd_sequence){ a.sequence.bits + (UINT64_C(1) << 32) }, 64, KVD_UNCHANGED, &result), KVD_NOT_FOUND);
+    KVT_EQ(fx_round(w, (kvd_sequence){ a.sequence.bits + (UINT64_C(1) << 32) }, 64, KVD_UNCHANGED, &result),
+           KVD_NOT_FOUND);
     KVT_EQ(fx_round(w, (kvd_sequence){ 0 }, 64, KVD_UNCHANGED, &result), KVD_NOT_FOUND);
     KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
     KVT_EQ(fx_finish(s, a.sequence), KVD_NOT_FOUND);
@@ -298,7 +330,8 @@ static void stale_and_foreign_handles(void) {
 
 static void activation_needs_a_living_worker(void) {
     KVT_NEED(fx_start(&fx, NULL));
-    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_activated a = { 0 };
     KVT_EQ(fx_activate(s, (kvd_session_id){ 0 }, 64, 64, &a), KVD_INVALID_ARGUMENT);
     KVT_EQ(fx_activate(s, (kvd_session_id){ w->session.bits + (UINT64_C(1) << 32) }, 64, 64, &a), KVD_NOT_FOUND);
@@ -320,7 +353,9 @@ static void shortage_is_exact(void) {
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_activated a;
     for (int i = 0; i < 4; i++) KVT_EQ(fx_activate(s, s->session, 2048, 1536, &a), KVD_OK); /* 56 pages each */
-    struct msg_request q = { .type = FRAME_PLAN, .u.activation = { .worker = s->session, .prompt_tokens = 2048, .max_output_tokens = 1536 } };
+    struct msg_request q = {
+        .type = FRAME_PLAN, .u.activation = { .worker = s->session, .prompt_tokens = 2048, .max_output_tokens = 1536 }
+    };
     KVT_NEED(fx_call(s, &q, &r));
     KVT_EQ(r.status, KVD_OK);
     KVT_EQ(r.u.plan.feasibility, KVD_BLOCKED);
@@ -436,12 +471,25 @@ static void lists_and_planes(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(hello_and_stats), KVT_CASE(hello_refusals), KVT_CASE(roles_need_access), KVT_CASE(roles_bound_requests),
-        KVT_CASE(observers_get_no_handles), KVT_CASE(no_session_no_service), KVT_CASE(wrong_epoch), KVT_CASE(first_answer_byte_for_byte),
-        KVT_CASE(refusals_are_kept_too), KVT_CASE(gaps_and_forgotten_numbers), KVT_CASE(deadlines), KVT_CASE(resume_by_the_same_process_only),
-        KVT_CASE(stale_and_foreign_handles), KVT_CASE(activation_needs_a_living_worker), KVT_CASE(shortage_is_exact), KVT_CASE(limits),
-        KVT_CASE(malformed_frames), KVT_CASE(a_million_small_things), KVT_CASE(lists_and_planes), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(hello_and_stats),
+                                             KVT_CASE(hello_refusals),
+                                             KVT_CASE(roles_need_access),
+                                             KVT_CASE(roles_bound_requests),
+                                             KVT_CASE(observers_get_no_handles),
+                                             KVT_CASE(no_session_no_service),
+                                             KVT_CASE(wrong_epoch),
+                                             KVT_CASE(first_answer_byte_for_byte),
+                                             KVT_CASE(refusals_are_kept_too),
+                                             KVT_CASE(gaps_and_forgotten_numbers),
+                                             KVT_CASE(deadlines),
+                                             KVT_CASE(resume_by_the_same_process_only),
+                                             KVT_CASE(stale_and_foreign_handles),
+                                             KVT_CASE(activation_needs_a_living_worker),
+                                             KVT_CASE(shortage_is_exact),
+                                             KVT_CASE(limits),
+                                             KVT_CASE(malformed_frames),
+                                             KVT_CASE(a_million_small_things),
+                                             KVT_CASE(lists_and_planes),
+                                             { 0 } };
     return kvt_main("service_session", cases, argc, argv);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon itself at its socket, spoken to in raw bytes: abuse, time-outs, a second instance, restarts. SRV-2, SRV-3, SRV-5.
+ * The daemon itself at its socket, spoken to in raw bytes: abuse, time-outs, a second instance, restarts. SRV-2, SRV-3,
+ * SRV-5.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -28,7 +29,10 @@
 #define MEMORY_COUNTS true
 #endif
 
-static struct { char dir[64], socket[96], config[96]; pid_t pid; } kvd;
+static struct {
+    char dir[64], socket[96], config[96];
+    pid_t pid;
+} kvd;
 static struct codec_arena *arena;
 
 static double seconds(void) {
@@ -73,8 +77,12 @@ static bool start(const char *more) {
     snprintf(kvd.socket, sizeof kvd.socket, "%s/kvd.sock", kvd.dir);
     snprintf(kvd.config, sizeof kvd.config, "%s/kvd.conf", kvd.dir);
     FILE *f = fopen(kvd.config, "w");
-    fprintf(f, "[kvd]\nsocket = %s\nlog_level = error\n[devices]\nmemory = 64MiB\n[model]\nlayers = 2\nhead_dim = 64\nmax_context = 4096\n[capacity]\n"
-               "tokens = 16384\n%s", kvd.socket, more);
+    fprintf(
+        f,
+        "[kvd]\nsocket = %s\nlog_level = error\n[devices]\nmemory = 64MiB\n"
+            "[model]\nlayers = 2\nhead_dim = 64\nmax_context = 4096\n[capacity]\n"
+        "tokens = 16384\n%s",
+        kvd.socket, more);
     fclose(f);
     arena = codec_arena_new();
     return launch();
@@ -97,7 +105,8 @@ static void clean(void) {
 static unsigned count_in(const char *dir, const char *prefix) {
     DIR *d = opendir(dir);
     unsigned n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.' && strncmp(e->d_name, prefix, strlen(prefix)) == 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.' && strncmp(e->d_name, prefix, strlen(prefix)) == 0;
     if (d) closedir(d);
     return n;
 }
@@ -169,7 +178,8 @@ static bool ask(int fd, struct msg_request *q, struct msg_reply *r) {
 /* A session; -1 and a failed check otherwise. */
 static int session(uint32_t role, kvd_session_id *ret_session) {
     int fd = dial();
-    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "raw" } };
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "raw" } };
     struct msg_reply r;
     if (!KVT_TRUE(fd >= 0) || !ask(fd, &q, &r) || !KVT_EQ(r.status, KVD_OK)) return -1;
     *ret_session = r.u.hello.session;
@@ -190,8 +200,10 @@ static void learn_prefix(void) {
     kvd_session_id id;
     struct msg_reply r;
     int fd = session(KVD_ROLE_WORKER, &id);
-    if (ask(fd, &(struct msg_request){ .type = FRAME_DESCRIBE_STORE, .header.session = id }, &r) && KVT_EQ(r.status, KVD_OK))
-        snprintf(shm_prefix, sizeof shm_prefix, "%.*s", (int)(strrchr(r.u.store->pool[0].planes[0].shm_name, 'm') - r.u.store->pool[0].planes[0].shm_name - 1),
+    if (ask(fd, &(struct msg_request){ .type = FRAME_DESCRIBE_STORE, .header.session = id }, &r) &&
+        KVT_EQ(r.status, KVD_OK))
+        snprintf(shm_prefix, sizeof shm_prefix, "%.*s",
+                 (int)(strrchr(r.u.store->pool[0].planes[0].shm_name, 'm') - r.u.store->pool[0].planes[0].shm_name - 1),
                  r.u.store->pool[0].planes[0].shm_name + 1);
     ask(fd, &(struct msg_request){ .type = FRAME_GOODBYE, .header.session = id }, &r);
     close(fd);
@@ -213,7 +225,8 @@ static bool back_to(unsigned files) {
 static int stuff(int fd, const uint8_t *frame, size_t n, int most) {
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     int sent = 0;
-    while (sent < most && poll(&p, 1, 200 * SLOW) == 1 && p.revents == POLLOUT && write(fd, frame, n) == (ssize_t)n) sent++;
+    while (sent < most && poll(&p, 1, 200 * SLOW) == 1 && p.revents == POLLOUT && write(fd, frame, n) == (ssize_t)n)
+        sent++;
     return sent;
 }
 
@@ -408,7 +421,7 @@ static void killed_daemon_is_replaced(void) {
     KVT_EQ_I(stop(SIGKILL), -SIGKILL);
     close(fd);
     KVT_EQ(shm_objects(), shm); /* left behind, */
-    KVT_NEED(launch());                        /* swept by the next, */
+    KVT_NEED(launch());         /* swept by the next, */
     KVT_EQ(shm_objects(), shm); /* which has its own */
     fd = session(KVD_ROLE_OBSERVER, &id);
     second = stats(fd, id);
@@ -434,7 +447,8 @@ static void exit_is_seen_at_once(void) {
             for (;;) pause();
         }
         KVT_EQ_I(read(pipes[0], &worker, sizeof worker), sizeof worker);
-        struct msg_request q = { .type = FRAME_ACTIVATE, .header = { .session = id, .sequence = (uint64_t)turn + 1 },
+        struct msg_request q = { .type = FRAME_ACTIVATE,
+                                 .header = { .session = id, .sequence = (uint64_t)turn + 1 },
                                  .u.activation = { .worker = worker, .prompt_tokens = 64, .max_output_tokens = 64 } };
         KVT_NEED(ask(fd, &q, &r));
         KVT_EQ(r.status, KVD_OK);
@@ -479,7 +493,11 @@ static void reload_changes_what_it_can(void) {
 static void start_refusals(void) {
     KVT_NEED(start(""));
     KVT_EQ_I(stop(SIGTERM), 0);
-    static const struct { const char *line; int status; const char *says; } bad[] = {
+    static const struct {
+        const char *line;
+        int status;
+        const char *says;
+    } bad[] = {
         { "[model]\nlayers = 0\n", 1, "is outside 1 to 4096" },
         { "[devices]\ndevice.0 = cuda:200\n", 2, "device.0 = cuda:200 cannot be opened" },
         { "[kvd]\nsocket = /nonexistent/dir/kvd.sock\n", 2, "create its directory" },
@@ -507,11 +525,17 @@ static void start_refusals(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(frames_in_pieces_and_in_heaps), KVT_CASE(storm_of_connect_and_close), KVT_CASE(storm_of_half_frames), KVT_CASE(slow_reader),
-        KVT_CASE(late_reader_gets_everything), KVT_CASE(second_daemon_harms_nobody), KVT_CASE(killed_daemon_is_replaced),
-        KVT_CASE(exit_is_seen_at_once), KVT_CASE(reload_changes_what_it_can), KVT_CASE(start_refusals), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(frames_in_pieces_and_in_heaps),
+                                             KVT_CASE(storm_of_connect_and_close),
+                                             KVT_CASE(storm_of_half_frames),
+                                             KVT_CASE(slow_reader),
+                                             KVT_CASE(late_reader_gets_everything),
+                                             KVT_CASE(second_daemon_harms_nobody),
+                                             KVT_CASE(killed_daemon_is_replaced),
+                                             KVT_CASE(exit_is_seen_at_once),
+                                             KVT_CASE(reload_changes_what_it_can),
+                                             KVT_CASE(start_refusals),
+                                             { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("service_socket", cases, argc, argv);
 }
