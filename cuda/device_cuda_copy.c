@@ -12,27 +12,27 @@
 
 /* ---- forms -------------------------------------------------------------------------------- */
 
-static int to_host_2d(struct cuda_device *d, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows,
-                      char *err, size_t err_bytes) {
+static int to_host_2d(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows, char *err,
+                      size_t err_bytes) {
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from, .srcPitch = pitch,
                            .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = to, .dstPitch = width,
                            .WidthInBytes = width, .Height = rows };
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
+    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 /* rows >= 2 */
-static int to_device_2d(struct cuda_device *d, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width,
-                        uint64_t rows, char *err, size_t err_bytes) {
+static int to_device_2d(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width, uint64_t rows,
+                        char *err, size_t err_bytes) {
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .srcPitch = width,
                            .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstPitch = pitch,
                            .WidthInBytes = width, .Height = rows };
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
+    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 /* A contiguous stretch of an even number of bytes: a short one goes as two dense rows. */
-static int to_device(struct cuda_device *d, CUdeviceptr to, const uint8_t *from, uint64_t bytes, char *err, size_t err_bytes) {
-    if (bytes < CUDA_FLAT_COPY_BYTES) return to_device_2d(d, to, bytes / 2, from, bytes / 2, 2, err, err_bytes);
-    return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, bytes, d->stream);
+static int to_device(CUstream stream, CUdeviceptr to, const uint8_t *from, uint64_t bytes, char *err, size_t err_bytes) {
+    if (bytes < CUDA_FLAT_COPY_BYTES) return to_device_2d(stream, to, bytes / 2, from, bytes / 2, 2, err, err_bytes);
+    return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, bytes, stream);
 }
 
 /* ---- page copies -------------------------------------------------------------------------- */
@@ -105,45 +105,75 @@ static bool dense_strip(const struct cuda_copy *c, uint32_t i, struct strip *ret
     return true;
 }
 
-/* One stream orders everything: the next piece reaches the bounce buffer after the one before it has left. */
+/* Pieces go by turns over two lanes, each with a bounce buffer of its own, so that one comes from the device while the other returns to it; within a
+ * lane the stream's order keeps a piece from arriving before the one before it has left. Pieces shorter than this are not worth a turn. */
+#define LEAST_PIECE_BYTES (256u << 10)
+
+static const struct cuda_lane *take_lane(struct cuda_device *d) { return &d->lane[d->next_lane++ % d->lanes_used]; }
+
 static int copy_stretch(struct cuda_device *d, CUdeviceptr dst, CUdeviceptr src, uint64_t bytes, char *err, size_t err_bytes) {
     int r = 0;
     for (uint64_t at = 0; !r && at < bytes; at += CUDA_BOUNCE_BYTES) {
+        const struct cuda_lane *lane = take_lane(d);
         uint64_t n = bytes - at < CUDA_BOUNCE_BYTES ? bytes - at : CUDA_BOUNCE_BYTES;
-        r = CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, d->bounce, src + at, n, d->stream);
-        if (!r) r = to_device(d, dst + at, d->bounce, n, err, err_bytes);
+        r = CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, lane->bounce, src + at, n, lane->stream);
+        if (!r) r = to_device(lane->stream, dst + at, lane->bounce, n, err, err_bytes);
     }
     return r;
+}
+
+/* Rows of a strip that make a piece: a quarter of it, at least LEAST_PIECE_BYTES, at most the bounce buffer. */
+static uint64_t piece_rows(const struct cuda_device *d, const struct strip *s) {
+    uint64_t most = CUDA_BOUNCE_BYTES / s->width, least = (LEAST_PIECE_BYTES + s->width - 1) / s->width, rows = (s->rows + 3) / 4;
+    if (s->pitch > d->pitch_limit || most < 2) return 1;
+    if (rows < least) rows = least;
+    if (rows < 2) rows = 2;
+    return rows < most ? rows : most;
 }
 
 static int copy_strip(struct cuda_device *d, CUdeviceptr base, const struct strip *s, char *err, size_t err_bytes) {
-    uint64_t most = CUDA_BOUNCE_BYTES / s->width, row = 0;
+    uint64_t most = piece_rows(d, s), row = 0;
     int r = 0;
-    if (s->pitch > d->pitch_limit) most = 1;
     while (!r && row < s->rows) {
         uint64_t n = s->rows - row < most ? s->rows - row : most;
         CUdeviceptr src = base + s->src + row * s->pitch, dst = base + s->dst + row * s->pitch;
-        if (n < 2) {
-            n = 1;
-            r = copy_stretch(d, dst, src, s->width, err, err_bytes);
-        } else {
-            r = to_host_2d(d, d->bounce, src, s->pitch, s->width, n, err, err_bytes);
-            if (!r) r = to_device_2d(d, dst, s->pitch, d->bounce, s->width, n, err, err_bytes);
-        }
         row += n;
+        if (n == 1) {
+            r = copy_stretch(d, dst, src, s->width, err, err_bytes);
+            continue;
+        }
+        const struct cuda_lane *lane = take_lane(d);
+        r = to_host_2d(lane->stream, lane->bounce, src, s->pitch, s->width, n, err, err_bytes);
+        if (!r) r = to_device_2d(lane->stream, dst, s->pitch, lane->bounce, s->width, n, err, err_bytes);
     }
     return r;
 }
 
+/* A piece of the same place always takes the same lane: copies of one pool, where one makes what the next reads, follow one another in each lane. Small pages
+ * do without the second one. */
 int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes) {
     uint32_t count = strip_count(copy);
     int r = 0;
-    for (uint32_t i = 0; !r && i < count && copy->src != copy->dst; i++) {
+    if (copy->src == copy->dst) return 0;
+    d->next_lane = 0;
+    d->lanes_used = geom_rank_page_bytes(&copy->spec) < 2 * LEAST_PIECE_BYTES ? 1 : CUDA_LANES;
+    d->spread |= d->lanes_used > 1;
+    for (uint32_t i = 0; !r && i < count; i++) {
         struct strip strip;
         bool ok = copy->spec.arrangement == GEOM_RECORD ? record_strip(copy, &strip) : dense_strip(copy, i, &strip);
         if (!ok) return device_refuse(-EINVAL, err, err_bytes, "a page copy has a spec without planes");
         r = copy_strip(d, copy->region->address, &strip, err, err_bytes);
     }
+    return r;
+}
+
+int cuda_join_copies(struct cuda_device *d, char *err, size_t err_bytes) {
+    int r = 0;
+    for (uint32_t i = 1; d->spread && !r && i < CUDA_LANES; i++) {
+        r = CUDA_CALL(err, err_bytes, cuEventRecord, d->lane[i].event, d->lane[i].stream);
+        if (!r) r = CUDA_CALL(err, err_bytes, cuStreamWaitEvent, d->stream, d->lane[i].event, 0);
+    }
+    d->spread = false;
     return r;
 }
 
@@ -196,7 +226,7 @@ int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_
         struct cuda_window w = d->windows[i];
         for (next = i + 1; next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES; next++)
             if (d->windows[next].end > w.end) w.end = d->windows[next].end;
-        r = to_device(d, w.region->address + w.begin, w.region->mirror + w.begin, w.end - w.begin, err, err_bytes);
+        r = to_device(d->stream, w.region->address + w.begin, w.region->mirror + w.begin, w.end - w.begin, err, err_bytes);
     }
     return r;
 }

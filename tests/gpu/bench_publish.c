@@ -123,16 +123,20 @@ static void publications(const char *load) {
 }
 
 static void tails(const char *load) {
-    static const struct { const char *name; enum kvd_storage storage; enum geom_arrangement arrangement; enum geom_order order; } kinds[] = {
-        { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR }, { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR },
-        { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR }, { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR } };
+    static const struct { const char *name; enum kvd_storage storage; enum geom_arrangement arrangement; enum geom_order order; uint32_t pages; } kinds[] = {
+        { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+        { "tail_bf16_record_64GiB", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 16384 }, /* layers farther apart than a 2-D copy reaches */
+        { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+        { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR, 512 },
+        { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR, 512 } };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct geom_pool_spec spec = { .storage = kinds[i].storage, .order = kinds[i].order, .arrangement = kinds[i].arrangement, .n_layers = 16,
                                        .n_kv_heads = 4, .head_dim = 256, .n_ranks = 1 };
         struct device_region *region;
         char err[400];
-        if (device_region_new(device, "main-r0", geom_region_bytes(&spec, 512), 0, &region, err, sizeof err)) fail(err);
-        struct device_page_copy copy = { .spec = &spec, .n_pages = 512, .region = region, .src = 400, .dst = 3, .columns = 40 };
+        if (driver.fake && kinds[i].pages > 512) continue;
+        if (device_region_new(device, "main-r0", geom_region_bytes(&spec, kinds[i].pages), 0, &region, err, sizeof err)) fail(err);
+        struct device_page_copy copy = { .spec = &spec, .n_pages = kinds[i].pages, .region = region, .src = 400, .dst = 3, .columns = 40 };
         struct device_batch batch = { .copies = &copy, .n_copies = 1 };
         int all = repeats;
         repeats = all / 4;

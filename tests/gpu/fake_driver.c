@@ -23,9 +23,15 @@ PUBLIC extern struct fake_cuda fake_cuda;
 struct fake_cuda fake_cuda;
 
 struct CUctx_st { int device; };
-struct work { struct work *next; char *to; const char *from; size_t to_pitch, from_pitch, width, rows; };
-struct CUstream_st { struct work *first, **last; };
-struct CUevent_st { CUstream stream; };
+struct CUevent_st { CUstream stream; uint64_t position; };
+struct work {
+    struct work *next;
+    char *to;
+    const char *from;
+    size_t to_pitch, from_pitch, width, rows;
+    struct CUevent_st wait; /* instead of a copy */
+};
+struct CUstream_st { struct work *first, **last; uint64_t enqueued, done; bool second; };
 struct block { struct block *next; char *at; size_t bytes; enum { DEVICE, PINNED, FOREIGN } kind; char name[48]; int device; };
 struct handle { char name[48]; uint32_t pid; uint32_t device; uint64_t bytes; };
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle's bytes");
@@ -228,9 +234,11 @@ PUBLIC CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr at) {
 
 /* ---- work ---- */
 PUBLIC CUresult CUDAAPI cuStreamCreate(CUstream *ret_stream, unsigned flags) {
+    static atomic_uint made;
     CUstream s = calloc(1, sizeof *s);
     (void)flags;
     s->last = &s->first;
+    s->second = atomic_fetch_add(&made, 1) % 2 == 1;
     return *ret_stream = s, CUDA_SUCCESS;
 }
 PUBLIC CUresult CUDAAPI cuEventCreate(CUevent *ret_event, unsigned flags) {
@@ -238,50 +246,83 @@ PUBLIC CUresult CUDAAPI cuEventCreate(CUevent *ret_event, unsigned flags) {
     return *ret_event = calloc(1, sizeof **ret_event), CUDA_SUCCESS;
 }
 PUBLIC CUresult CUDAAPI cuEventDestroy(CUevent event) { return free(event), CUDA_SUCCESS; }
-PUBLIC CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) { return event->stream = stream, CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
+    pthread_mutex_lock(&lock);
+    *event = (struct CUevent_st){ stream, stream->enqueued };
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
 
 static bool wedged(void) {
     const char *file = getenv("FAKE_CUDA_WEDGE");
     return atomic_load(&fake_cuda.wedged) || (file && access(file, F_OK) == 0);
 }
 
-static CUresult finish(CUstream s) {
-    if (wedged()) return CUDA_ERROR_NOT_READY;
-    pthread_mutex_lock(&lock);
-    for (struct work *w; s && (w = s->first); free(w)) {
+/* Does the work of one stream up to a position, and of others only what it waits for: a missing dependency shows. */
+static void run_until(CUstream s, uint64_t position) {
+    while (s->done < position) {
+        struct work *w = s->first;
+        if (w->wait.stream) run_until(w->wait.stream, w->wait.position);
         for (size_t i = 0; i < w->rows; i++) memcpy(w->to + i * w->to_pitch, w->from + i * w->from_pitch, w->width);
         s->first = w->next;
+        if (!s->first) s->last = &s->first;
+        s->done++;
+        free(w);
     }
-    if (s) s->last = &s->first;
+}
+
+static CUresult finish(struct CUevent_st event) {
+    if (wedged()) return CUDA_ERROR_NOT_READY;
+    pthread_mutex_lock(&lock);
+    if (event.stream) run_until(event.stream, event.position);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
-PUBLIC CUresult CUDAAPI cuEventQuery(CUevent event) { return finish(event->stream); }
+PUBLIC CUresult CUDAAPI cuEventQuery(CUevent event) { return finish(*event); }
 PUBLIC CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
     CUresult r;
-    while ((r = finish(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
+    while ((r = finish((struct CUevent_st){ stream, stream ? stream->enqueued : 0 })) == CUDA_ERROR_NOT_READY) usleep(100);
     return r;
 }
 PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) { return cuStreamSynchronize(stream), free(stream), CUDA_SUCCESS; }
 
-/* device: which side is, for the check of the form. */
+static void append(CUstream stream, struct work work) {
+    struct work *w = malloc(sizeof *w);
+    *w = work;
+    w->next = NULL;
+    *stream->last = w;
+    stream->last = &w->next;
+    stream->enqueued++;
+    if (stream->second && atomic_load(&fake_cuda.eager)) run_until(stream, stream->enqueued);
+}
+
+PUBLIC CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    append(stream, (struct work){ .wait = *event });
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static bool failing(void) {
+    const char *file = getenv("FAKE_CUDA_FAIL");
+    return atomic_load(&fake_cuda.fail_copies) || (file && access(file, F_OK) == 0);
+}
+
+
 static CUresult enqueue(CUstream stream, struct work work, bool to_device) {
     const char *device = to_device ? work.to : work.from, *host = to_device ? work.from : work.to;
     size_t device_span = (to_device ? work.to_pitch : work.from_pitch) * (work.rows - 1) + work.width;
     size_t host_span = (to_device ? work.from_pitch : work.to_pitch) * (work.rows - 1) + work.width;
-    if (atomic_load(&fake_cuda.fail_copies)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (failing()) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (!work.width || !work.rows || work.width > work.to_pitch || work.width > work.from_pitch) return CUDA_ERROR_INVALID_VALUE;
-    struct work *w = malloc(sizeof *w);
-    *w = work;
     pthread_mutex_lock(&lock);
     struct block *d = find_block(device, device_span), *h = find_block(host, host_span);
     atomic_fetch_add(&fake_cuda.copies, 1);
     if (!d || d->kind == PINNED || !h || h->kind != PINNED) atomic_fetch_add(&fake_cuda.outside, 1);
     if (to_device && work.rows < 2 && work.width < LEAST_FLAT_BYTES) atomic_fetch_add(&fake_cuda.slow_form, 1);
-    w->next = NULL;
-    *stream->last = w;
-    stream->last = &w->next;
+    append(stream, work);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }

@@ -339,6 +339,36 @@ static void srv_7_status_while_the_device_is_stuck(void) {
     close_stage();
 }
 
+/* A driver call fails: whoever waits is told, and kvd stops with the status that says so, rather than serve tables that the device does not have. */
+static void srv_7_lost_device_stops_kvd(void) {
+    if (!driver.fake) {
+        printf("  SKIPPED: needs the stand-in driver\n");
+        return;
+    }
+    char file[64];
+    snprintf(file, sizeof file, "/tmp/kvd-fail-%d", (int)getpid());
+    setenv("FAKE_CUDA_FAIL", file, 1);
+    struct ipc_worker worker = { 0 };
+    bool opened = open_stage((struct e2e_setup){ 0 }) && ipc_open(&worker, &daemon_);
+    unsetenv("FAKE_CUDA_FAIL");
+    KVT_NEED(opened);
+    FILE *f = fopen(file, "w");
+    KVT_NEED(f);
+    fclose(f);
+    struct kvd_activation want = scene_want(worker.session, 100, 100);
+    struct kvd_activated a = { 0 };
+    struct kvd_error error = { 0 };
+    KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_UNAVAILABLE);
+    printf("  %s\n", error.message);
+    int status = 0;
+    KVT_EQ(waitpid(daemon_.pid, &status, 0), daemon_.pid);
+    KVT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    daemon_.pid = 0;
+    unlink(file);
+    ipc_kill(&worker);
+    close_stage();
+}
+
 /* ---- CAP-3: automatic capacity from the GPU's real free memory -------------------------------------------- */
 
 static void cap_3_automatic_capacity(void) {
@@ -481,7 +511,8 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(row_4_rows_are_there_before_the_reply), KVT_CASE(act_4_tails_of_records), KVT_CASE(act_4_tails_of_dense_planes),
         KVT_CASE(srv_4_attach_is_refused_with_the_reason), KVT_CASE(srv_5_killed_inside_a_kernel), KVT_CASE(srv_5_fifty_kill_and_attach_cycles),
-        KVT_CASE(srv_7_endless_kernel_of_a_worker), KVT_CASE(srv_7_status_while_the_device_is_stuck), KVT_CASE(cap_3_automatic_capacity),
+        KVT_CASE(srv_7_endless_kernel_of_a_worker), KVT_CASE(srv_7_status_while_the_device_is_stuck), KVT_CASE(srv_7_lost_device_stops_kvd),
+        KVT_CASE(cap_3_automatic_capacity),
         KVT_CASE(view_1_torch_maps_the_pool), { 0 }
     };
     static const struct kvt_case benches[] = { KVT_CASE(bench), { 0 } };
