@@ -13,15 +13,18 @@
 /* ---- begin ---- */
 
 static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, bool move, int32_t *row) {
+    struct pool *pool = &store->pool[p];
     uint32_t n;
     for (uint32_t i = 0; i < seq->kept[p]; i += n) {
         const uint32_t *run = space_run(store, &source->space[p], i, &n);
         n = min_u32(n, seq->kept[p] - i);
         for (uint32_t k = 0; k < n; k++) {
-            row[i + k] = (int32_t)store->pool[p].pages[run[k]].device;
-            if (!move) page_ref(&store->pool[p], run[k], true);
-            space_push(store, &seq->space[p], run[k]);
+            const struct page *page = &pool->pages[run[k]];
+            __builtin_prefetch(page + AHEAD, 1); /* neighbours in a space are mostly neighbours here */
+            row[i + k] = (int32_t)page->device;
+            if (!move) page_ref(pool, run[k], true);
         }
+        space_append(store, &seq->space[p], run, n);
     }
 }
 
@@ -51,7 +54,8 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
             if (page->stamp != stamp || page->mark != page->references || page->pins) continue;
             page->mark = 0; /* once */
             row[seq->space[p].count] = (int32_t)page->device;
-            space_push(store, &seq->space[p], page->device | PROMISED);
+            uint32_t entry = page->device | PROMISED;
+            space_append(store, &seq->space[p], &entry, 1);
             left--;
         }
     }

@@ -42,10 +42,8 @@ static void share_full_pages(struct store *store, uint32_t p, const struct space
     for (uint32_t i = 0; i < full; i += n) {
         const uint32_t *run = space_run(store, from, i, &n);
         n = min_u32(n, full - i);
-        for (uint32_t k = 0; k < n; k++) {
-            page_ref(&store->pool[p], run[k], false);
-            space_push(store, to, run[k]);
-        }
+        for (uint32_t k = 0; k < n; k++) page_ref(&store->pool[p], run[k], false);
+        space_append(store, to, run, n);
     }
 }
 
@@ -60,7 +58,7 @@ static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, st
     page_commit(store, p, to, columns);
     page_pin(pool, from, columns);
     page_pin(pool, to, 0);
-    space_push(store, &cont->space[p], to);
+    space_append(store, &cont->space[p], &to, 1);
     cont->tail_source[p] = from;
     cont->tail_copy[p] = to;
     out->copies[out->n_copies++] = (struct store_copy){false, p, pool->pages[from].device, start, columns};

@@ -50,20 +50,6 @@ static void page_close(struct pool_batch *batch, uint32_t d) {
     pool_put(batch, device);
 }
 
-void page_settle(struct page *page) {
-    bool writer = page->references == 1 && page->active_references == 1;
-    uint8_t covered = page->references > page->active_references ? page->committed : 0;
-    page->flags = (uint8_t)(writer ? page->flags | PAGE_WRITER : page->flags & ~PAGE_WRITER);
-    page->protected = covered > page->pinned ? covered : page->pinned;
-}
-
-void page_ref(struct pool *pool, uint32_t d, bool active) {
-    struct page *page = &pool->pages[d];
-    if (++page->references == 2) pool->shared++;
-    page->active_references += active;
-    page_settle(page);
-}
-
 void page_unref(struct pool_batch *batch, uint32_t d, bool active) {
     struct page *page = &batch->pool->pages[d];
     if (--page->references == 1) batch->pool->shared--;

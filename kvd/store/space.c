@@ -4,6 +4,8 @@
  */
 #include "store_internal.h"
 
+#include <string.h>
+
 #define CHUNK_SHIFT 6
 
 /* ---- chunks ---- */
@@ -56,27 +58,36 @@ uint32_t space_entry(const struct store *store, const struct space *space, uint3
     return leaf_of(store, space, index)[index % CHUNK];
 }
 
-void space_push(struct store *store, struct space *space, uint32_t entry) {
-    uint32_t index = space->count++, height = height_of(space->count);
-    store->entries++;
-    if (index % CHUNK == 0) { /* a new leaf, and whatever stands above it */
-        if (index == 0) {
-            space->root = chunk_take(&store->chunks);
-        } else {
-            if (height_of(index) < height) {
-                uint32_t root = chunk_take(&store->chunks);
-                chunk_entries(store, root)[0] = space->root;
-                space->root = root;
-            }
-            uint32_t chunk = space->root;
-            for (uint32_t level = height; level > 1; level--) {
-                uint32_t *slot = &chunk_entries(store, chunk)[index >> (level - 1) * CHUNK_SHIFT & (CHUNK - 1)];
-                if ((index & ((1u << (level - 1) * CHUNK_SHIFT) - 1)) == 0) *slot = chunk_take(&store->chunks);
-                chunk = *slot;
-            }
-        }
+/* A new last leaf, for index = count, and whatever stands above it. */
+static void add_leaf(struct store *store, struct space *space) {
+    uint32_t index = space->count, height = height_of(index + 1);
+    if (index == 0) {
+        space->root = chunk_take(&store->chunks);
+        return;
     }
-    leaf_of(store, space, index)[index % CHUNK] = entry;
+    if (height_of(index) < height) {
+        uint32_t root = chunk_take(&store->chunks);
+        chunk_entries(store, root)[0] = space->root;
+        space->root = root;
+    }
+    uint32_t chunk = space->root;
+    for (uint32_t level = height; level > 1; level--) {
+        uint32_t *slot = &chunk_entries(store, chunk)[index >> (level - 1) * CHUNK_SHIFT & (CHUNK - 1)];
+        if ((index & ((1u << (level - 1) * CHUNK_SHIFT) - 1)) == 0) *slot = chunk_take(&store->chunks);
+        chunk = *slot;
+    }
+}
+
+void space_append(struct store *store, struct space *space, const uint32_t *entries, uint32_t n) {
+    store->entries += n;
+    while (n) {
+        uint32_t index = space->count, part = min_u32(n, CHUNK - index % CHUNK);
+        if (index % CHUNK == 0) add_leaf(store, space);
+        space->count += part;
+        memcpy(leaf_of(store, space, index) + index % CHUNK, entries, part * sizeof *entries);
+        entries += part;
+        n -= part;
+    }
 }
 
 /* Frees the leaf that begins at `start` (the last one) and the inner chunks that held nothing else. */
@@ -134,11 +145,15 @@ void space_map(struct store *store, uint32_t pool_index, struct space *space, ui
     pool->reserved -= n;
     space->reserved -= n;
     while (choice.need) {
-        uint32_t got = pool_choose(pool, &choice, &start);
+        uint32_t got = pool_choose(pool, &choice, &start), pages[CHUNK];
         pool_take(pool, start, got);
-        for (uint32_t i = 0; i < got; i++) {
-            row[space->count] = (int32_t)(start + i);
-            space_push(store, space, page_open(store, pool_index, start + i, true));
+        for (uint32_t i = 0, part; i < got; i += part) {
+            part = min_u32(CHUNK, got - i);
+            for (uint32_t k = 0; k < part; k++) {
+                row[space->count + k] = (int32_t)(start + i + k);
+                pages[k] = page_open(store, pool_index, start + i + k, true);
+            }
+            space_append(store, space, pages, part);
         }
     }
 }

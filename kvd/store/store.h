@@ -202,7 +202,8 @@ struct store_round_pool {
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
-    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now; STORE_NONE = unchanged */
+    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now; STORE_NONE = unchanged (but a truncation below it
+                              * outdates the image: it is of other tokens) */
     struct store_round_pool pool[STORE_MAX_POOLS];
 };
 struct store_round_result {
@@ -270,7 +271,7 @@ struct store_candidate {
     uint32_t retention;
 };
 /* digests[0..n): the chain of a prompt's full pages. Best first: deepest match, then longest frontier, then newest. With state only
- * continuations whose full pages are all matched are candidates. Never a continuation that is unpublished or claimed. n == 0 finds those
+ * continuations whose full pages are all matched and whose tail is known are candidates. Never a continuation that is unpublished or claimed. n == 0 finds those
  * without full pages. Returns how many were written (<= max). Also marks nothing: a lookup is no use. */
 uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
                     uint32_t max);

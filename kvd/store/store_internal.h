@@ -17,6 +17,8 @@
 #define BLOCK_PAGES 512         /* pages under one leaf of the free-run tree: a cache line of the bitmap */
 #define BLOCK_WORDS (BLOCK_PAGES / 64)
 
+#define AHEAD 32                /* page records that a walk asks for ahead of its need */
+
 /* ---- pages (PAGE-1) ---- */
 
 enum page_flag { PAGE_OCCUPIED = 1, PAGE_WRITER = 2, PAGE_NAMED = 4, PAGE_LISTED = 8 /* free, on the spare list */ };
@@ -190,8 +192,21 @@ void pool_flush(struct pool_batch *batch);
 
 /* A growth page on a physical page just taken: one reference (active or not), nothing committed, a new epoch. */
 uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, bool active);
-void page_settle(struct page *page); /* writer and protection follow from references (PAGE-5, SPACE-8) */
-void page_ref(struct pool *pool, uint32_t descriptor, bool active);
+/* Writer and protection follow from references (PAGE-5, SPACE-8). */
+static inline void page_settle(struct page *page) {
+    bool writer = page->references == 1 && page->active_references == 1;
+    uint8_t covered = page->references > page->active_references ? page->committed : 0;
+    page->flags = (uint8_t)(writer ? page->flags | PAGE_WRITER : page->flags & ~PAGE_WRITER);
+    page->protected = covered > page->pinned ? covered : page->pinned;
+}
+
+static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
+    struct page *page = &pool->pages[d];
+    if (++page->references == 2) pool->shared++;
+    page->active_references += active;
+    page_settle(page);
+}
+
 void page_unref(struct pool_batch *batch, uint32_t descriptor, bool active);
 void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns); /* columns: protected until page_protect lowers it */
 void page_protect(struct pool *pool, uint32_t descriptor, uint32_t columns);
@@ -207,7 +222,7 @@ static inline uint32_t chunks_available(const struct chunks *c) { return c->capa
 /* Entries [index, index + *ret_n) are contiguous in memory: walk with it. */
 uint32_t *space_run(const struct store *store, const struct space *space, uint32_t index, uint32_t *ret_n);
 uint32_t space_entry(const struct store *store, const struct space *space, uint32_t index);
-void space_push(struct store *store, struct space *space, uint32_t entry);
+void space_append(struct store *store, struct space *space, const uint32_t *entries, uint32_t n);
 /* Forgets entries from count on; chunks become free. Pages are not touched. */
 void space_cut(struct store *store, struct space *space, uint32_t count);
 /* Maps n pages of the space's reservation at its end, and into the row. */

@@ -186,6 +186,26 @@ static void cont_1_only_complete(void) {
     fix_close(&fix);
 }
 
+/* CONT-1: truncation outdates the image; the same frontier reached again with other tokens is not its frontier. */
+static void cont_1_truncation_outdates_the_image(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_round_result r;
+    config.has_state = true;
+    config.state_slots = 3;
+    fix_open(&fix, &config);
+    store_seq seq = running(&fix, 60, 1);
+    KVT_OK(fix_round(&fix, seq, STORE_NONE, 50, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 60, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    incomplete(&fix, seq, fix_tail(60), STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER);
+    struct store_round_item item = fix_item(seq);
+    item.pool[0].truncate = 55;
+    item.state_frontier = 55; /* a new image comes along with the cut */
+    store_round(fix.store, &item, 1, &r);
+    KVT_TRUE(fix_retain(&fix, seq, 55).bits != 0);
+    fix_close(&fix);
+}
+
 /* CONT-2: names in order, of full pages, and never another than a page has. */
 static void cont_2_names(void) {
     struct fix fix;
@@ -401,7 +421,8 @@ static void srv_2_sentences(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(ckpt_1_of_a_running_sequence), KVT_CASE(ckpt_1_aligned_needs_no_copy), KVT_CASE(ckpt_1_abort_restores),
-        KVT_CASE(ckpt_1_survives_the_end_of_its_sequence), KVT_CASE(cont_1_only_complete), KVT_CASE(cont_2_names), KVT_CASE(fin_1_retain),
+        KVT_CASE(ckpt_1_survives_the_end_of_its_sequence), KVT_CASE(cont_1_only_complete), KVT_CASE(cont_1_truncation_outdates_the_image),
+        KVT_CASE(cont_2_names), KVT_CASE(fin_1_retain),
         KVT_CASE(fin_1_last_reference_frees), KVT_CASE(fin_1_no_descriptor_left), KVT_CASE(srv_5_quarantine),
         KVT_CASE(srv_5_end_keeps_the_common_frontier), KVT_CASE(srv_5_end_releases_the_incomplete), KVT_CASE(cont_release_errors),
         KVT_CASE(srv_2_sentences), {0}};
