@@ -102,8 +102,9 @@ void device_region_free(struct device_region *region);
 void device_region_export(const struct device_region *region, struct device_export *ret_export);
 void *device_region_address(const struct device_region *region); /* in this process */
 
-/* Starts a batch. inline_done: true when it has already completed (host backend with little to copy), so that the
- * caller need not wait; else device_poll tells. Tickets increase by one a batch, from 1. */
+/* Starts a batch: its copies in the order given, then its writes. A CUDA device makes no driver call here, nor in
+ * device_poll. inline_done: true when it has already completed (host backend with little to copy), so that the caller
+ * need not wait; else device_poll tells. Tickets increase by one a batch, from 1. */
 int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
                   bool *ret_inline_done, char *err, size_t err_bytes);
 /* Highest ticket such that it and all before it are complete. Never blocks. -EIO: the device is lost. */
@@ -116,9 +117,10 @@ int device_event_fd(struct device *device);
 
 struct device_import; /* one mapped region; imports of one region in one process share a mapping (counted) */
 
-/* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip (host). CUDA: the caller's current
- * context is used, and a UUID mismatch is -ENXIO with both UUIDs in err. Host: the segment is mapped read-write, or
- * read-only where read_only. */
+/* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip. CUDA: the caller's current context
+ * is used, and a UUID mismatch is -ENXIO with both UUIDs in err; CUDA memory cannot be mapped read-only, and in the
+ * process that owns the region an import is the region's own address and lives as long as the region. Host: the segment
+ * is mapped read-write, or read-only where read_only. */
 int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                   struct device_import **ret_import, char *err, size_t err_bytes);
 void *device_import_address(const struct device_import *import);

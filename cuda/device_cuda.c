@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA backend: a GPU's memory, exported by CUDA IPC handles. See device_cuda_internal.h for the files and the copy forms.
+ * CUDA backend: a GPU's memory, exported by CUDA IPC handles. See device_cuda_internal.h for the files and the copy
+ * forms.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -62,10 +63,11 @@ static int cuda_region_new(struct device *device, const char *label, uint64_t by
                            struct device_region **ret_region, char *err, size_t err_bytes) {
     struct cuda_device *d = cuda_of(device);
     char why[256] = "";
-    if (atomic_load(&d->lost)) return device_refuse(-EIO, err, err_bytes, "cuda device %u is lost: %s", d->identity.index, d->why);
+    if (atomic_load(&d->lost))
+        return device_refuse(-EIO, err, err_bytes, "cuda device %u is lost: %s", d->identity.index, d->why);
     struct cuda_region *region = calloc(1, sizeof *region);
     if (!region) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
-    region->base = (struct device_region){ .device = device, .bytes = bytes };
+    region->base = (struct device_region) { .device = device, .bytes = bytes };
     region->bytes = (bytes + GEOM_REGION_MIN - 1) / GEOM_REGION_MIN * GEOM_REGION_MIN;
     region->fill = fill;
     int r = cuda_context_push(d->context, why, sizeof why);
@@ -76,11 +78,13 @@ static int cuda_region_new(struct device *device, const char *label, uint64_t by
     if (r) {
         uint64_t left = 0;
         bool known = r == -ENOMEM && !cuda_free_bytes(device, &left, NULL, 0);
-        device_refuse(r, err, err_bytes, "region %s of %" PRIu64 " bytes on cuda device %u: %s", label, region->bytes, d->identity.index, why);
+        device_refuse(r, err, err_bytes, "region %s of %" PRIu64 " bytes on cuda device %u: %s", label, region->bytes,
+                      d->identity.index, why);
         if (known)
-            device_refuse(r, err, err_bytes, "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-                          " are free on cuda device %u: free some, or ask for less (%s)", label, region->bytes, left,
-                          d->identity.total_bytes, d->identity.index, why);
+            device_refuse(r, err, err_bytes,
+                          "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
+                          " are free on cuda device %u: free some, or ask for less (%s)",
+                          label, region->bytes, left, d->identity.total_bytes, d->identity.index, why);
         free(region);
         return r;
     }
@@ -91,7 +95,8 @@ static int cuda_region_new(struct device *device, const char *label, uint64_t by
     return 0;
 }
 
-/* Whether memory may be given back: freeing it waits for the work that uses it, and that never ends on a GPU that does not answer. */
+/* Whether memory may be given back: freeing it waits for the work that uses it, and that never ends on a GPU that does
+ * not answer. */
 static bool may_free(struct cuda_device *d) { return !d->abandoned && cuda_queue_settle(d, SETTLE_SECONDS); }
 
 static void cuda_region_free(struct device_region *base) {
@@ -117,7 +122,9 @@ static void *cuda_region_address(const struct device_region *region) {
 
 static void cuda_region_export(const struct device_region *base, struct device_export *ret_export) {
     const struct cuda_region *region = (const struct cuda_region *)base;
-    struct device_export e = { .kind = DEVICE_EXPORT_CUDA_IPC, .bytes = base->bytes, .owner_pid = (uint64_t)getpid(),
+    struct device_export e = { .kind = DEVICE_EXPORT_CUDA_IPC,
+                               .bytes = base->bytes,
+                               .owner_pid = (uint64_t)getpid(),
                                .local_address = region->address };
     _Static_assert(sizeof e.ipc_handle == sizeof region->handle, "an IPC handle has 64 bytes");
     memcpy(e.ipc_handle, &region->handle, sizeof e.ipc_handle);
@@ -131,7 +138,8 @@ static int find_device(struct cuda_device *d, char *err, size_t err_bytes) {
     int count = 0, r = CUDA_CALL(err, err_bytes, cuDeviceGetCount, &count);
     if (r) return r;
     if (d->identity.index >= (uint32_t)count)
-        return device_refuse(-ENODEV, err, err_bytes, "cuda device %u is not there: the driver shows %d (CUDA_VISIBLE_DEVICES limits them)",
+        return device_refuse(-ENODEV, err, err_bytes,
+                             "cuda device %u is not there: the driver shows %d (CUDA_VISIBLE_DEVICES limits them)",
                              d->identity.index, count);
     return CUDA_CALL(err, err_bytes, cuDeviceGet, &d->ordinal, (int)d->identity.index);
 }
@@ -155,7 +163,9 @@ static int fill_identity(struct cuda_device *d, char *err, size_t err_bytes) {
 static int make_lane(struct cuda_lane *lane, char *err, size_t err_bytes) {
     int r = CUDA_CALL(err, err_bytes, cuStreamCreate, &lane->stream, CU_STREAM_NON_BLOCKING);
     if (!r) r = CUDA_CALL(err, err_bytes, cuEventCreate, &lane->event, CU_EVENT_DISABLE_TIMING);
-    if (!r) r = CUDA_CALL(err, err_bytes, cuMemHostAlloc, (void **)&lane->bounce, CUDA_BOUNCE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+    if (!r)
+        r = CUDA_CALL(err, err_bytes, cuMemHostAlloc, (void **)&lane->bounce, CUDA_BOUNCE_BYTES,
+                      CU_MEMHOSTALLOC_PORTABLE);
     return r;
 }
 
@@ -238,7 +248,8 @@ static int cuda_open(const struct device_config *config, struct device **ret_dev
             close_driver_side(d);
             free_device(d);
             d = NULL;
-            r = device_refuse(-e, err, err_bytes, "cuda device %u has no event fd or thread: %s", config->index, strerror(e));
+            r = device_refuse(-e, err, err_bytes, "cuda device %u has no event fd or thread: %s", config->index,
+                              strerror(e));
         }
     } else {
         free(d);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the device's thread puts on its stream. Every copy here has one of three forms (device_cuda_internal.h): device to host, host to
- * device 2-D with two or more rows, host to device 1-D of CUDA_FLAT_COPY_BYTES and more.
+ * What the device's thread puts on its stream. Every copy here has one of three forms (device_cuda_internal.h): device
+ * to host, host to device 2-D with two or more rows, host to device 1-D of CUDA_FLAT_COPY_BYTES and more.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,25 +12,36 @@
 
 /* ---- forms -------------------------------------------------------------------------------- */
 
-static int to_host_2d(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows, char *err,
-                      size_t err_bytes) {
-    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = from, .srcPitch = pitch,
-                           .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = to, .dstPitch = width,
-                           .WidthInBytes = width, .Height = rows };
+static int to_host_2d(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows,
+                      char *err, size_t err_bytes) {
+    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = from,
+                           .srcPitch = pitch,
+                           .dstMemoryType = CU_MEMORYTYPE_HOST,
+                           .dstHost = to,
+                           .dstPitch = width,
+                           .WidthInBytes = width,
+                           .Height = rows };
     return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 /* rows >= 2 */
-static int to_device_2d(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width, uint64_t rows,
-                        char *err, size_t err_bytes) {
-    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = from, .srcPitch = width,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = to, .dstPitch = pitch,
-                           .WidthInBytes = width, .Height = rows };
+static int to_device_2d(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width,
+                        uint64_t rows, char *err, size_t err_bytes) {
+    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = from,
+                           .srcPitch = width,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = to,
+                           .dstPitch = pitch,
+                           .WidthInBytes = width,
+                           .Height = rows };
     return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 /* A contiguous stretch of an even number of bytes: a short one goes as two dense rows. */
-static int to_device(CUstream stream, CUdeviceptr to, const uint8_t *from, uint64_t bytes, char *err, size_t err_bytes) {
+static int to_device(CUstream stream, CUdeviceptr to, const uint8_t *from, uint64_t bytes, char *err,
+                     size_t err_bytes) {
     if (bytes < CUDA_FLAT_COPY_BYTES) return to_device_2d(stream, to, bytes / 2, from, bytes / 2, 2, err, err_bytes);
     return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, bytes, stream);
 }
@@ -54,8 +65,9 @@ static uint64_t layer_pitch(const struct cuda_copy *c, const struct geom_plane *
 
 static uint32_t slots_of(const struct cuda_copy *c) { return geom_plane_count(&c->spec) / c->spec.n_layers; }
 
-/* Records: the planes of a layer (or of a layer and head) stand side by side, padding between them goes along. Dense planes: one slot at a time,
- * and head-major ones are also cut along heads or along layers, whichever gives fewer strips. */
+/* Records: the planes of a layer (or of a layer and head) stand side by side, padding between them goes along. Dense
+ * planes: one slot at a time, and head-major ones are also cut along heads or along layers, whichever gives fewer
+ * strips. */
 static uint32_t strip_count(const struct cuda_copy *c) {
     uint32_t slots = slots_of(c), heads = c->spec.n_kv_heads / c->spec.n_ranks;
     if (c->spec.arrangement == GEOM_RECORD) return 1;
@@ -105,13 +117,15 @@ static bool dense_strip(const struct cuda_copy *c, uint32_t i, struct strip *ret
     return true;
 }
 
-/* Pieces go by turns over two lanes, each with a bounce buffer of its own, so that one comes from the device while the other returns to it; within a
- * lane the stream's order keeps a piece from arriving before the one before it has left. Pieces shorter than this are not worth a turn. */
+/* Pieces go by turns over two lanes, each with a bounce buffer of its own, so that one comes from the device while the
+ * other returns to it; within a lane the stream's order keeps a piece from arriving before the one before it has left.
+ * Pieces shorter than this are not worth a turn. */
 #define LEAST_PIECE_BYTES (256u << 10)
 
 static const struct cuda_lane *take_lane(struct cuda_device *d) { return &d->lane[d->next_lane++ % d->lanes_used]; }
 
-static int copy_stretch(struct cuda_device *d, CUdeviceptr dst, CUdeviceptr src, uint64_t bytes, char *err, size_t err_bytes) {
+static int copy_stretch(struct cuda_device *d, CUdeviceptr dst, CUdeviceptr src, uint64_t bytes, char *err,
+                        size_t err_bytes) {
     int r = 0;
     for (uint64_t at = 0; !r && at < bytes; at += CUDA_BOUNCE_BYTES) {
         const struct cuda_lane *lane = take_lane(d);
@@ -124,7 +138,8 @@ static int copy_stretch(struct cuda_device *d, CUdeviceptr dst, CUdeviceptr src,
 
 /* Rows of a strip that make a piece: a quarter of it, at least LEAST_PIECE_BYTES, at most the bounce buffer. */
 static uint64_t piece_rows(const struct cuda_device *d, const struct strip *s) {
-    uint64_t most = CUDA_BOUNCE_BYTES / s->width, least = (LEAST_PIECE_BYTES + s->width - 1) / s->width, rows = (s->rows + 3) / 4;
+    uint64_t most = CUDA_BOUNCE_BYTES / s->width, least = (LEAST_PIECE_BYTES + s->width - 1) / s->width,
+             rows = (s->rows + 3) / 4;
     if (s->pitch > d->pitch_limit || most < 2) return 1;
     if (rows < least) rows = least;
     if (rows < 2) rows = 2;
@@ -149,8 +164,8 @@ static int copy_strip(struct cuda_device *d, CUdeviceptr base, const struct stri
     return r;
 }
 
-/* A piece of the same place always takes the same lane: copies of one pool, where one makes what the next reads, follow one another in each lane. Small pages
- * do without the second one. */
+/* A piece of the same place always takes the same lane: copies of one pool, where one makes what the next reads, follow
+ * one another in each lane. Small pages do without the second one. */
 int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes) {
     uint32_t count = strip_count(copy);
     int r = 0;
@@ -201,12 +216,13 @@ static bool make_room(struct cuda_device *d, size_t n) {
 int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size_t n, char *err, size_t err_bytes) {
     struct cuda_region *region = write->region;
     uint64_t end = write->offset + (uint64_t)write->count * sizeof(int32_t);
-    if (!make_room(d, n + 1)) return device_refuse(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
+    if (!make_room(d, n + 1))
+        return device_refuse(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
     int r = region->mirror ? 0 : cuda_mirror_new(region, err, err_bytes);
     if (r) return r;
     memcpy(region->mirror + write->offset, write->values, end - write->offset);
     /* An even number of entries, so that two rows hold them. The region is whole 2 MiB: its end is no limit. */
-    d->windows[n] = (struct cuda_window){ .region = region, .begin = write->offset / 8 * 8, .end = (end + 7) / 8 * 8 };
+    d->windows[n] = (struct cuda_window) { .region = region, .begin = write->offset / 8 * 8, .end = (end + 7) / 8 * 8 };
     return 0;
 }
 
@@ -216,7 +232,8 @@ static int by_place(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* A copy costs about 2.5 us beside its bytes, and the bus moves 50 KB in 1 us: gaps shorter than this are sent along. */
+/* A copy costs about 2.5 us beside its bytes, and the bus moves 50 KB in 1 us: gaps shorter than this are sent along.
+ */
 #define MERGE_GAP_BYTES (96u << 10)
 
 int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_bytes) {
@@ -224,9 +241,12 @@ int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_
     if (n > 1) qsort(d->windows, n, sizeof *d->windows, by_place);
     for (size_t i = 0, next; !r && i < n; i = next) {
         struct cuda_window w = d->windows[i];
-        for (next = i + 1; next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES; next++)
+        for (next = i + 1;
+             next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES;
+             next++)
             if (d->windows[next].end > w.end) w.end = d->windows[next].end;
-        r = to_device(d->stream, w.region->address + w.begin, w.region->mirror + w.begin, w.end - w.begin, err, err_bytes);
+        r = to_device(d->stream, w.region->address + w.begin, w.region->mirror + w.begin, w.end - w.begin, err,
+                      err_bytes);
     }
     return r;
 }

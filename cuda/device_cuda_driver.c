@@ -22,11 +22,11 @@ int cuda_result(CUresult result, const char *call, char *err, size_t err_bytes) 
     if (result == CUDA_SUCCESS) return 0;
     cuda_driver.cuGetErrorName(result, &name);
     cuda_driver.cuGetErrorString(result, &text);
-    int code = result == CUDA_ERROR_OUT_OF_MEMORY                                       ? -ENOMEM
+    int code = result == CUDA_ERROR_OUT_OF_MEMORY                                      ? -ENOMEM
                : result == CUDA_ERROR_NO_DEVICE || result == CUDA_ERROR_INVALID_DEVICE ? -ENODEV
-               : result == CUDA_ERROR_NOT_SUPPORTED                                     ? -ENOTSUP
-               : result == CUDA_ERROR_NOT_PERMITTED                                     ? -EACCES
-                                                                                        : -EIO;
+               : result == CUDA_ERROR_NOT_SUPPORTED                                    ? -ENOTSUP
+               : result == CUDA_ERROR_NOT_PERMITTED                                    ? -EACCES
+                                                                                       : -EIO;
     return device_refuse(code, err, err_bytes, "%s: %s (%s)", call, text ? text : "unknown error", name ? name : "?");
 }
 
@@ -50,8 +50,8 @@ static int load(char *err, size_t err_bytes) {
     int version = 0, r;
     void *library = dlopen(DRIVER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return device_refuse(-ENODEV, err, err_bytes, "no CUDA driver on this machine (%s): install it, or use a host device",
-                             dlerror());
+        return device_refuse(-ENODEV, err, err_bytes,
+                             "no CUDA driver on this machine (%s): install it, or use a host device", dlerror());
     r = find_functions(library, &cuda_driver, err, err_bytes);
     if (!r) r = CUDA_CALL(err, err_bytes, cuDriverGetVersion, &version);
     if (!r && version < DRIVER_LEAST)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA driver, loaded when it is first needed: one binary starts with or without a driver. Only device_cuda*.c includes
- * this header; nothing here links against libcuda.
+ * The CUDA driver, loaded when it is first needed: one binary starts with or without a driver. Only device_cuda*.c
+ * includes this header; nothing here links against libcuda.
  *
- * Every driver call goes through CUDA_CALL, which turns a CUresult into 0 or a negative errno and a sentence that names the call and the
- * driver's own text. Calls act on the context that is current in the calling thread; cuda_context_push/pop bracket them.
+ * Every driver call goes through CUDA_CALL, which turns a CUresult into 0 or a negative errno and a sentence that names
+ * the call and the driver's own text. Calls act on the context that is current in the calling thread;
+ * cuda_context_push/pop bracket them.
  */
 #ifndef KVD_CUDA_DEVICE_CUDA_DRIVER_H
 #define KVD_CUDA_DEVICE_CUDA_DRIVER_H
@@ -12,8 +13,8 @@
 #include <cuda.h>
 #include <stddef.h>
 
-/* cuda.h maps some names to versioned ones (cuMemAlloc to cuMemAlloc_v2) by macros; expanded here, the member's name, its type and the symbol that
- * is looked up are always those of one version. */
+/* cuda.h maps some names to versioned ones (cuMemAlloc to cuMemAlloc_v2) by macros; expanded here, the member's name,
+ * its type and the symbol that is looked up are always those of one version. */
 #define CUDA_DRIVER_FUNCTIONS(X)                                                                                       \
     X(cuInit)                                                                                                          \
     X(cuDriverGetVersion)                                                                                              \
@@ -62,11 +63,12 @@ struct cuda_driver {
 /* The functions; valid after cuda_driver_load returned 0. */
 extern struct cuda_driver cuda_driver;
 
-/* Loads libcuda.so.1 and initialises it, once a process; a failed attempt may be repeated. Any thread. 0, -ENODEV (no driver), -ENOTSUP (too
- * old) or the error of cuInit. */
+/* Loads libcuda.so.1 and initialises it, once a process; a failed attempt may be repeated. Any thread. 0, -ENODEV (no
+ * driver), -ENOTSUP (too old) or the error of cuInit. */
 int cuda_driver_load(char *err, size_t err_bytes);
 
-/* 0 for CUDA_SUCCESS, else -ENOMEM, -ENODEV, -ENOTSUP, -EACCES or -EIO with "cuMemAlloc_v2: out of memory (CUDA_ERROR_OUT_OF_MEMORY)". */
+/* 0 for CUDA_SUCCESS, else -ENOMEM, -ENODEV, -ENOTSUP, -EACCES or -EIO with "cuMemAlloc_v2: out of memory
+ * (CUDA_ERROR_OUT_OF_MEMORY)". */
 int cuda_result(CUresult result, const char *call, char *err, size_t err_bytes);
 
 #define CUDA_NAME_(function) #function

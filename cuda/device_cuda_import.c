@@ -2,9 +2,9 @@
  *
  * Consumer side of the CUDA backend: regions of another process, mapped into the caller's current context.
  *
- * The driver opens a handle once a process and context; imports of one region share that mapping and count. A handle of this process itself is
- * not opened at all: the region's own address is used, for as long as the region lives. CUDA cannot map memory read-only, so read_only is a promise
- * of the consumer here.
+ * The driver opens a handle once a process and context; imports of one region share that mapping and count. A handle of
+ * this process itself is not opened at all: the region's own address is used, for as long as the region lives. CUDA
+ * cannot map memory read-only, so read_only is a promise of the consumer here.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -72,13 +72,16 @@ static int check_device(const struct device_export *exported, const uint8_t *exp
     if (memcmp(&uuid, exported->uuid, sizeof exported->uuid) != 0) {
         uuid_text(&uuid, here);
         return device_refuse(-ENXIO, err, err_bytes,
-                             "the region is on GPU %s, the current CUDA context on %s: make a context of that GPU current, or attach the "
-                             "rank of this one", there, here);
+                             "the region is on GPU %s, the current CUDA context on %s: make a context of that GPU "
+                             "current, or attach the "
+                             "rank of this one",
+                             there, here);
     }
     if (expect && memcmp(expect, exported->uuid, sizeof exported->uuid) != 0) {
         uuid_text(expect, here);
-        return device_refuse(-ENXIO, err, err_bytes, "the region is on GPU %s, this consumer says it runs on %s: attach to its own rank",
-                             there, here);
+        return device_refuse(-ENXIO, err, err_bytes,
+                             "the region is on GPU %s, this consumer says it runs on %s: attach to its own rank", there,
+                             here);
     }
     return 0;
 }
@@ -88,11 +91,15 @@ static int open_failed(int code, const struct device_export *exported, const cha
     pid_t pid = (pid_t)exported->owner_pid;
     if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH)
         return device_refuse(-ENOENT, err, err_bytes,
-                             "%s; its owner, process %" PRIu64 ", is not seen from here: it is gone (attach again), or it runs in "
-                             "another PID namespace (share it, for example --pid=host)", why, exported->owner_pid);
+                             "%s; its owner, process %" PRIu64
+                             ", is not seen from here: it is gone (attach again), or it runs in "
+                             "another PID namespace (share it, for example --pid=host)",
+                             why, exported->owner_pid);
     return device_refuse(code, err, err_bytes,
-                         "%s; its owner, process %" PRIu64 ", lives: has it freed the region (attach again), or do the two run in "
-                         "different containers (share IPC and PID namespaces) or under different users?", why, exported->owner_pid);
+                         "%s; its owner, process %" PRIu64
+                         ", lives: has it freed the region (attach again), or do the two run in "
+                         "different containers (share IPC and PID namespaces) or under different users?",
+                         why, exported->owner_pid);
 }
 
 /* ---- maps --------------------------------------------------------------------------------- */
@@ -118,17 +125,21 @@ static int check_size(CUdeviceptr address, const struct device_export *exported,
     int r = CUDA_CALL(err, err_bytes, cuMemGetAddressRange, &base, &bytes, address);
     if (r) return r;
     if (bytes - (address - base) >= exported->bytes) return 0;
-    return device_refuse(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, the memory behind it has %zu: its owner has changed, "
-                         "attach again", exported->bytes, bytes);
+    return device_refuse(-EMSGSIZE, err, err_bytes,
+                         "the export names %" PRIu64 " bytes, the memory behind it has %zu: its owner has changed, "
+                         "attach again",
+                         exported->bytes, bytes);
 }
 
-static int new_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err, size_t err_bytes) {
+static int new_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err,
+                   size_t err_bytes) {
     char why[256] = "";
     struct cuda_map *map = malloc(sizeof *map);
     if (!map) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe a mapping");
-    *map = (struct cuda_map){ .next = maps, .context = context };
+    *map = (struct cuda_map) { .next = maps, .context = context };
     memcpy(&map->handle, exported->ipc_handle, sizeof map->handle);
-    int r = CUDA_CALL(why, sizeof why, cuIpcOpenMemHandle, &map->address, map->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    int r =
+        CUDA_CALL(why, sizeof why, cuIpcOpenMemHandle, &map->address, map->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (r) {
         free(map);
         return open_failed(r, exported, why, err, err_bytes);
@@ -145,24 +156,29 @@ static int new_map(const struct device_export *exported, CUcontext context, stru
 }
 
 /* With the lock held: the mapping, one user more. */
-static int use_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err, size_t err_bytes) {
+static int use_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err,
+                   size_t err_bytes) {
     struct cuda_map *map = find_map(exported);
     int r = map ? 0 : new_map(exported, context, &map, err, err_bytes);
     if (r) return r;
     if (map->context != context)
-        return device_refuse(-EBUSY, err, err_bytes, "this process has the region mapped in another CUDA context, and CUDA maps it in one only: "
-                             "make that one current, or detach there first");
+        return device_refuse(
+            -EBUSY, err, err_bytes,
+            "this process has the region mapped in another CUDA context, and CUDA maps it in one only: "
+            "make that one current, or detach there first");
     map->users++;
     *ret_map = map;
     return 0;
 }
 
-static int open_import(const struct device_export *exported, CUcontext context, struct cuda_import *import, char *err, size_t err_bytes) {
+static int open_import(const struct device_export *exported, CUcontext context, struct cuda_import *import, char *err,
+                       size_t err_bytes) {
     int r = 0;
     pthread_mutex_lock(&maps_lock);
     struct cuda_region *region = find_own(exported);
     if (region && region->bytes < exported->bytes)
-        r = device_refuse(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, its region has %" PRIu64, exported->bytes, region->bytes);
+        r = device_refuse(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, its region has %" PRIu64,
+                          exported->bytes, region->bytes);
     else if (region)
         import->address = region->address;
     else if (!(r = use_map(exported, context, &import->map, err, err_bytes)))
@@ -171,26 +187,31 @@ static int open_import(const struct device_export *exported, CUcontext context, 
     return r;
 }
 
-int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only, struct device_import **ret_import,
-                char *err, size_t err_bytes) {
+int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
+                struct device_import **ret_import, char *err, size_t err_bytes) {
     static const uint8_t none[sizeof(CUipcMemHandle)];
     CUcontext context = NULL;
     (void)read_only;
     if (same_handle(exported->ipc_handle, none))
-        return device_refuse(-EACCES, err, err_bytes, "the owner shows this session no handle of the region: attach as a worker");
+        return device_refuse(-EACCES, err, err_bytes,
+                             "the owner shows this session no handle of the region: attach as a worker");
     int r = cuda_driver_load(err, err_bytes);
     if (!r) r = CUDA_CALL(err, err_bytes, cuCtxGetCurrent, &context);
     if (r) return r;
     if (!context)
-        return device_refuse(-EINVAL, err, err_bytes, "the region is GPU memory and no CUDA context is current in this thread: call cuCtxSetCurrent or "
-                             "cudaSetDevice (and one call that starts the runtime, such as cudaFree(0)) before attaching");
+        return device_refuse(
+            -EINVAL, err, err_bytes,
+            "the region is GPU memory and no CUDA context is current in this thread: call cuCtxSetCurrent or "
+            "cudaSetDevice (and one call that starts the runtime, such as cudaFree(0)) before attaching");
     if ((r = check_device(exported, expect_uuid, err, err_bytes))) return r;
     struct cuda_import *import = calloc(1, sizeof *import);
     if (!import) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe an import");
     import->base.backend = &device_cuda_backend;
     r = open_import(exported, context, import, err, err_bytes);
-    if (r) free(import);
-    else *ret_import = &import->base;
+    if (r)
+        free(import);
+    else
+        *ret_import = &import->base;
     return r;
 }
 

@@ -8,11 +8,13 @@
  *   device_cuda_import.c  the consumer's side
  *   device_cuda_driver.c  the driver's functions
  *
- * Copy forms. Another process keeps the SMs busy while kvd works; two processes on a GPU share it in time slices of about 2 ms. Kernels,
- * device-to-device copies and 1-D host-to-device copies of up to 24 KiB wait for a slice; host-to-device 2-D copies of two or more rows, 1-D ones
- * of 28 KiB and more, and device-to-host copies do not: copy engines run them. So the thread uses those three forms and no other.
+ * Copy forms. Another process keeps the SMs busy while kvd works; two processes on a GPU share it in time slices of
+ * about 2 ms. Kernels, device-to-device copies and 1-D host-to-device copies of up to 24 KiB wait for a slice;
+ * host-to-device 2-D copies of two or more rows, 1-D ones of 28 KiB and more, and device-to-host copies do not: copy
+ * engines run them. So the thread uses those three forms and no other.
  *
- * Threads: the device's own thread alone touches stream, event, bounce buffer and mirrors once the device is open. Submitters touch the queue.
+ * Threads: the device's own thread alone touches stream, event, bounce buffer and mirrors once the device is open.
+ * Submitters touch the queue.
  */
 #ifndef KVD_CUDA_DEVICE_CUDA_INTERNAL_H
 #define KVD_CUDA_DEVICE_CUDA_INTERNAL_H
@@ -56,8 +58,9 @@ struct cuda_region {
     uint64_t bytes; /* allocated: whole 2 MiB, so that the handle exposes nothing else */
     CUipcMemHandle handle;
     uint8_t fill;
-    /* Pinned copy of a table region, as long as the region: what every table write up to the last submitted one amounts to. Windows that are sent may be
-     * wider than a write, and take their neighbours from here. NULL until first needed. */
+    /* Pinned copy of a table region, as long as the region: what every table write up to the last submitted one amounts
+     * to. Windows that are sent may be wider than a write, and take their neighbours from here. NULL until first
+     * needed. */
     uint8_t *mirror;
 };
 
@@ -72,19 +75,23 @@ struct cuda_device {
     struct device_identity identity;
     CUdevice ordinal;
     CUcontext context; /* the primary one, retained */
-    CUstream stream; /* lane 0, and all that is no page copy: what it has done is done */
-    CUevent event;   /* completion of a group */
-    struct cuda_lane { CUstream stream; CUevent event; uint8_t *bounce; } lane[CUDA_LANES];
+    CUstream stream;   /* lane 0, and all that is no page copy: what it has done is done */
+    CUevent event;     /* completion of a group */
+    struct cuda_lane {
+        CUstream stream;
+        CUevent event;
+        uint8_t *bounce;
+    } lane[CUDA_LANES];
     uint32_t next_lane, lanes_used; /* by the copy that is being enqueued */
     bool spread;                    /* some copy of the group used other lanes than 0 */
-    uint64_t pitch_limit; /* of 2-D copies, bytes */
-    struct cuda_window *windows; /* room of the thread */
+    uint64_t pitch_limit;           /* of 2-D copies, bytes */
+    struct cuda_window *windows;    /* room of the thread */
     size_t room_windows;
     struct cuda_region *regions;
 
     uint64_t last_ticket; /* of the submitting thread */
     _Atomic uint64_t done;
-    atomic_bool lost;     /* why is written before */
+    atomic_bool lost; /* why is written before */
     char why[320];
     int event_fd;
     pthread_t thread;
@@ -125,7 +132,8 @@ int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid
                 struct device_import **ret_import, char *err, size_t err_bytes);
 void *cuda_import_address(const struct device_import *import);
 void cuda_unimport(struct device_import *import);
-/* The regions that this process exports, so that it imports them by their address: the driver does not open a handle in the process that made it. */
+/* The regions that this process exports, so that it imports them by their address: the driver does not open a handle in
+ * the process that made it. */
 void cuda_own_add(struct cuda_region *region);
 void cuda_own_drop(struct cuda_region *region);
 

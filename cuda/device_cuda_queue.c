@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batches of a CUDA device. Submit copies a batch into the queue and makes no driver call, so that a GPU or driver that does not answer cannot hold up the
- * submitter. The device's thread takes batches in order, a group at a time: one batch, and the following ones as long as they copy no pages, which
- * lets a publication share the completion of those before it and never wait for the copies of a later one. One group is in
- * flight at a time, so that mirrors and bounce buffer are never changed under a copy engine.
+ * Batches of a CUDA device. Submit copies a batch into the queue and makes no driver call, so that a GPU or driver that
+ * does not answer cannot hold up the submitter. The device's thread takes batches in order, a group at a time: one
+ * batch, and the following ones as long as they copy no pages, which lets a publication share the completion of those
+ * before it and never wait for the copies of a later one. One group is in flight at a time, so that mirrors and bounce
+ * buffer are never changed under a copy engine.
  *
- * Completion: the thread asks the event for a little while without sleeping (a publication takes about 10 us), then in growing intervals. It never
- * waits inside the driver, so that it can be ended while the GPU does not answer.
+ * Completion: the thread asks the event for a little while without sleeping (a publication takes about 10 us), then in
+ * growing intervals. It never waits inside the driver, so that it can be ended while the GPU does not answer.
  */
 #include <errno.h>
 #include <signal.h>
@@ -20,7 +21,7 @@
 #include "device_cuda_internal.h"
 
 #define SPIN_NS 200000u       /* asking an event without a pause */
-#define LINGER_NS 50000u      /* looking at an empty queue before sleeping: the next round is often near */
+#define LINGER_NS 100000u     /* looking at an empty queue before sleeping: the next round is often near */
 #define GIVE_UP_NS 2000000000 /* after stop, for a GPU that does not answer */
 #define JOIN_SECONDS 5
 
@@ -32,7 +33,7 @@ static uint64_t now_ns(void) {
 
 static struct timespec after_ns(uint64_t ns) {
     uint64_t t = now_ns() + ns;
-    return (struct timespec){ .tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u) };
+    return (struct timespec) { .tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u) };
 }
 
 static void relax(void) {
@@ -48,20 +49,27 @@ static void relax(void) {
 static struct cuda_batch *batch_copy(const struct device_batch *from) {
     size_t values = 0;
     for (uint32_t i = 0; i < from->n_writes; i++) values += from->writes[i].count;
-    size_t copies_bytes = from->n_copies * sizeof(struct cuda_copy), writes_bytes = from->n_writes * sizeof(struct cuda_write);
+    size_t copies_bytes = from->n_copies * sizeof(struct cuda_copy),
+           writes_bytes = from->n_writes * sizeof(struct cuda_write);
     struct cuda_batch *b = malloc(sizeof *b + copies_bytes + writes_bytes + values * sizeof(int32_t));
     if (!b) return NULL;
-    *b = (struct cuda_batch){ .n_copies = from->n_copies, .n_writes = from->n_writes, .copies = (void *)(b + 1) };
+    *b = (struct cuda_batch) { .n_copies = from->n_copies, .n_writes = from->n_writes, .copies = (void *)(b + 1) };
     b->writes = (void *)(b->copies + from->n_copies);
     int32_t *at = (void *)(b->writes + from->n_writes);
     for (uint32_t i = 0; i < from->n_copies; i++) {
         const struct device_page_copy *c = &from->copies[i];
-        b->copies[i] = (struct cuda_copy){ .spec = *c->spec, .region = (struct cuda_region *)c->region, .n_pages = c->n_pages,
-                                           .rank = c->rank, .src = c->src, .dst = c->dst };
+        b->copies[i] = (struct cuda_copy) { .spec = *c->spec,
+                                            .region = (struct cuda_region *)c->region,
+                                            .n_pages = c->n_pages,
+                                            .rank = c->rank,
+                                            .src = c->src,
+                                            .dst = c->dst };
     }
     for (uint32_t i = 0; i < from->n_writes; i++) {
         const struct device_table_write *w = &from->writes[i];
-        b->writes[i] = (struct cuda_write){ .region = (struct cuda_region *)w->region, .offset = w->offset, .count = w->count, .values = at };
+        b->writes[i] = (struct cuda_write) {
+            .region = (struct cuda_region *)w->region, .offset = w->offset, .count = w->count, .values = at
+        };
         if (w->count) memcpy(at, w->values, w->count * sizeof *at);
         at += w->count;
     }
@@ -72,8 +80,8 @@ static int lost_error(const struct cuda_device *d, char *err, size_t err_bytes) 
     return device_refuse(-EIO, err, err_bytes, "cuda device %u is lost: %s", d->identity.index, d->why);
 }
 
-int cuda_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done, char *err,
-                size_t err_bytes) {
+int cuda_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done,
+                char *err, size_t err_bytes) {
     struct cuda_device *d = cuda_of(device);
     if (atomic_load_explicit(&d->lost, memory_order_acquire)) return lost_error(d, err, err_bytes);
     struct cuda_batch *b = batch_copy(batch);
@@ -87,8 +95,8 @@ int cuda_submit(struct device *device, const struct device_batch *batch, uint64_
     *d->tail = b;
     d->tail = &b->next;
     atomic_fetch_add_explicit(&d->queued, 1, memory_order_release);
-    pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
+    pthread_cond_broadcast(&d->changed); /* after the unlock: the thread need not wait a second time */
     return 0;
 }
 
@@ -102,7 +110,7 @@ int cuda_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_b
 /* ---- the thread --------------------------------------------------------------------------- */
 
 static void tell(struct cuda_device *d) {
-    ssize_t n = write(d->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+    ssize_t n = write(d->event_fd, &(uint64_t) { 1 }, sizeof(uint64_t));
     (void)n; /* fails only when the counter is full, and then it is readable */
 }
 
@@ -157,7 +165,9 @@ static int await(struct cuda_device *d, char *err, size_t err_bytes) {
             relax();
             continue;
         }
-        if (give_up(d, now)) return device_refuse(-ETIMEDOUT, err, err_bytes, "the GPU did not finish its work before the device was closed");
+        if (give_up(d, now))
+            return device_refuse(-ETIMEDOUT, err, err_bytes,
+                                 "the GPU did not finish its work before the device was closed");
         struct timespec pause = { .tv_nsec = (long)pause_ns(now - begin) };
         nanosleep(&pause, NULL);
     }
@@ -166,7 +176,9 @@ static int await(struct cuda_device *d, char *err, size_t err_bytes) {
 /* The next group, or NULL to stop. */
 static struct cuda_batch *take_group(struct cuda_device *d) {
     uint64_t begin = now_ns();
-    while (!atomic_load_explicit(&d->queued, memory_order_acquire) && !atomic_load(&d->stop) && now_ns() - begin < LINGER_NS) relax();
+    while (!atomic_load_explicit(&d->queued, memory_order_acquire) && !atomic_load(&d->stop) &&
+           now_ns() - begin < LINGER_NS)
+        relax();
     pthread_mutex_lock(&d->lock);
     d->busy = false;
     pthread_cond_broadcast(&d->changed);
@@ -226,7 +238,8 @@ bool cuda_queue_settle(struct cuda_device *d, unsigned seconds) {
     struct timespec end = after_ns(seconds * UINT64_C(1000000000));
     int e = 0;
     pthread_mutex_lock(&d->lock);
-    while ((d->busy || d->head) && !atomic_load(&d->stop) && !e) e = pthread_cond_timedwait(&d->changed, &d->lock, &end);
+    while ((d->busy || d->head) && !atomic_load(&d->stop) && !e)
+        e = pthread_cond_timedwait(&d->changed, &d->lock, &end);
     bool settled = atomic_load(&d->stop) || !(d->busy || d->head);
     pthread_mutex_unlock(&d->lock);
     return settled;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Publication and tail copies of the CUDA device: microseconds from device_submit to the batch being done, idle and while another process keeps
- * all SMs busy. `near` is back to back, `rare` after 1 ms of rest (the device's thread sleeps then), `event` as rare, waiting in poll() on the
- * device's event fd instead of asking. Usage: bench_publish [REPEATS]
+ * Publication and tail copies of the CUDA device: microseconds from device_submit to the batch being done, idle and
+ * while another process keeps all SMs busy. `near` is back to back, `rare` after 1 ms of rest (the device's thread
+ * sleeps then), `event` as rare, waiting in poll() on the device's event fd instead of asking. Usage: bench_publish
+ * [REPEATS]
  */
 #include <poll.h>
 #include <signal.h>
@@ -83,7 +84,9 @@ static double once(const struct device_batch *batch, enum pace pace) {
     return (driver_now() - begin) * 1e6;
 }
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void measure(const char *what, const struct device_batch *batch, enum pace pace, const char *load) {
     static const char *const paces[] = { "near", "rare", "event" };
@@ -98,8 +101,10 @@ static void measure(const char *what, const struct device_batch *batch, enum pac
 
 static struct device_batch slices(struct device_table_write *writes, uint32_t rows, uint32_t first, uint32_t count) {
     for (uint32_t r = 0; r < rows; r++)
-        writes[r] = (struct device_table_write){ .region = table, .offset = ((uint64_t)r * ENTRIES + first) * 4, .count = count, .values = values + r };
-    return (struct device_batch){ .writes = writes, .n_writes = rows };
+        writes[r] = (struct device_table_write) {
+            .region = table, .offset = ((uint64_t)r * ENTRIES + first) * 4, .count = count, .values = values + r
+        };
+    return (struct device_batch) { .writes = writes, .n_writes = rows };
 }
 
 static void publications(const char *load) {
@@ -117,26 +122,41 @@ static void publications(const char *load) {
     batch = slices(writes, ROWS, 100, 4);
     measure("256_rows_of_4", &batch, NEAR, load);
     batch = slices(writes, 1, 7, 4);
-    writes[1] = (struct device_table_write){ .region = table, .offset = 200 * ENTRIES * 4, .count = 4, .values = values };
+    writes[1] =
+        (struct device_table_write) { .region = table, .offset = 200 * ENTRIES * 4, .count = 4, .values = values };
     batch.n_writes = 2; /* far apart: two copies */
     measure("2_far_slices", &batch, NEAR, load);
 }
 
 static void tails(const char *load) {
-    static const struct { const char *name; enum kvd_storage storage; enum geom_arrangement arrangement; enum geom_order order; uint32_t pages; } kinds[] = {
-        { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
-        { "tail_bf16_record_64GiB", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 16384 }, /* layers farther apart than a 2-D copy reaches */
-        { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
-        { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR, 512 },
-        { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR, 512 } };
+    static const struct {
+        const char *name;
+        enum kvd_storage storage;
+        enum geom_arrangement arrangement;
+        enum geom_order order;
+        uint32_t pages;
+    } kinds[] = { { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+                  { "tail_bf16_record_64GiB", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR,
+                    16384 }, /* layers farther apart than a 2-D copy reaches */
+                  { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+                  { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR, 512 },
+                  { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR, 512 } };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        struct geom_pool_spec spec = { .storage = kinds[i].storage, .order = kinds[i].order, .arrangement = kinds[i].arrangement, .n_layers = 16,
-                                       .n_kv_heads = 4, .head_dim = 256, .n_ranks = 1 };
+        struct geom_pool_spec spec = { .storage = kinds[i].storage,
+                                       .order = kinds[i].order,
+                                       .arrangement = kinds[i].arrangement,
+                                       .n_layers = 16,
+                                       .n_kv_heads = 4,
+                                       .head_dim = 256,
+                                       .n_ranks = 1 };
         struct device_region *region;
         char err[400];
         if (driver.fake && kinds[i].pages > 512) continue;
-        if (device_region_new(device, "main-r0", geom_region_bytes(&spec, kinds[i].pages), 0, &region, err, sizeof err)) fail(err);
-        struct device_page_copy copy = { .spec = &spec, .n_pages = kinds[i].pages, .region = region, .src = 400, .dst = 3, .columns = 40 };
+        if (device_region_new(device, "main-r0", geom_region_bytes(&spec, kinds[i].pages), 0, &region, err, sizeof err))
+            fail(err);
+        struct device_page_copy copy = {
+            .spec = &spec, .n_pages = kinds[i].pages, .region = region, .src = 400, .dst = 3, .columns = 40
+        };
         struct device_batch batch = { .copies = &copy, .n_copies = 1 };
         int all = repeats;
         repeats = all / 4;
@@ -156,7 +176,9 @@ int main(int argc, char **argv) {
         printf("SKIPPED: no CUDA driver or no GPU here\n");
         return 77;
     }
-    if (device_open(&config, &device, err, sizeof err) || device_region_new(device, "table", ROWS * ENTRIES * 4, 0xff, &table, err, sizeof err)) fail(err);
+    if (device_open(&config, &device, err, sizeof err) ||
+        device_region_new(device, "table", ROWS * ENTRIES * 4, 0xff, &table, err, sizeof err))
+        fail(err);
     publications("idle");
     tails("idle");
     if (!driver.fake) {

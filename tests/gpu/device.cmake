@@ -16,7 +16,8 @@ function(kvd_gpu_test name)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 RUN_SERIAL ON)
   add_dependencies(${name} fake_driver)
   add_test(NAME ${name}_standin COMMAND ${name})
-  set_tests_properties(${name}_standin PROPERTIES LABELS unit TIMEOUT 300 RUN_SERIAL ON ENVIRONMENT "LD_LIBRARY_PATH=${fake_driver_dir}:$ENV{LD_LIBRARY_PATH}")
+  set_tests_properties(${name}_standin PROPERTIES LABELS unit TIMEOUT 300 RUN_SERIAL ON
+                       ENVIRONMENT "LD_LIBRARY_PATH=${fake_driver_dir}:$ENV{LD_LIBRARY_PATH}")
 endfunction()
 
 kvd_gpu_test(test_device_cuda test_device_cuda.c LIBS kvd_device)

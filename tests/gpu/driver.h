@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA driver for test programs: the functions that they need, and a kernel in PTX that keeps SMs busy or scribbles over memory. Functions that
- * a stand-in driver lacks are NULL.
+ * The CUDA driver for test programs: the functions that they need, and a kernel in PTX that keeps SMs busy or scribbles
+ * over memory. Functions that a stand-in driver lacks are NULL.
  */
 #ifndef KVD_TESTS_GPU_DRIVER_H
 #define KVD_TESTS_GPU_DRIVER_H
@@ -17,9 +17,12 @@
 
 #include "fake_driver.h"
 
-#define DRIVER_FUNCTIONS(X) X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain) \
-    X(cuCtxSetCurrent) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyDtoH) X(cuMemcpyHtoD) X(cuStreamCreate) X(cuStreamSynchronize) \
-    X(cuStreamWaitValue32) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel)
+#define DRIVER_FUNCTIONS(X)                                                                                            \
+    X(cuInit)                                                                                                          \
+    X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain)             \
+        X(cuCtxSetCurrent) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyDtoH) X(cuMemcpyHtoD)                  \
+            X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamWaitValue32) X(cuMemHostAlloc)                          \
+                X(cuMemHostGetDevicePointer) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel)
 
 #define DRIVER_NAME_(f) #f
 #define DRIVER_NAME(f) DRIVER_NAME_(f)
@@ -32,12 +35,13 @@ struct driver {
 };
 
 /* Ends the program where a call fails: what a test stands on. */
-#define DRIVER_OK(call) do { \
-        CUresult driver_rc = (call); \
-        if (driver_rc != CUDA_SUCCESS) { \
-            fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #call, (int)driver_rc); \
-            exit(2); \
-        } \
+#define DRIVER_OK(call)                                                                                                \
+    do {                                                                                                               \
+        CUresult driver_rc = (call);                                                                                   \
+        if (driver_rc != CUDA_SUCCESS) {                                                                               \
+            fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #call, (int)driver_rc);                             \
+            exit(2);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 /* False: no driver or no GPU here. */
@@ -45,7 +49,9 @@ static inline bool driver_load(struct driver *driver) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol;
     int count = 0;
     if (!library) return false;
-#define DRIVER_FIND(f) symbol = dlsym(library, DRIVER_NAME(f)); memcpy(&driver->f, &symbol, sizeof symbol);
+#define DRIVER_FIND(f)                                                                                                 \
+    symbol = dlsym(library, DRIVER_NAME(f));                                                                           \
+    memcpy(&driver->f, &symbol, sizeof symbol);
     DRIVER_FUNCTIONS(DRIVER_FIND)
 #undef DRIVER_FIND
     driver->fake = dlsym(library, "fake_cuda");
@@ -64,7 +70,8 @@ static const char driver_spin_ptx[] =
     ".visible .entry spin(.param .u64 at, .param .u64 n) {\n"
     " .reg .u64 %a, %n, %i;\n .reg .pred %p;\n"
     " ld.param.u64 %a, [at];\n ld.param.u64 %n, [n];\n cvta.to.global.u64 %a, %a;\n mov.u64 %i, 0;\n"
-    "LOOP:\n st.volatile.global.u64 [%a], %i;\n add.u64 %i, %i, 1;\n setp.lt.u64 %p, %i, %n;\n @%p bra LOOP;\n ret;\n}\n";
+    "LOOP:\n st.volatile.global.u64 [%a], %i;\n add.u64 %i, %i, 1;\n setp.lt.u64 %p, %i, %n;\n @%p bra LOOP;\n "
+    "ret;\n}\n";
 
 static inline CUfunction driver_spin(const struct driver *driver) {
     CUmodule module;
@@ -75,7 +82,8 @@ static inline CUfunction driver_spin(const struct driver *driver) {
 }
 
 /* Launches and returns. */
-static inline void driver_launch_spin(const struct driver *driver, CUfunction spin, unsigned blocks, CUdeviceptr at, uint64_t n, CUstream stream) {
+static inline void driver_launch_spin(const struct driver *driver, CUfunction spin, unsigned blocks, CUdeviceptr at,
+                                      uint64_t n, CUstream stream) {
     void *arguments[] = { &at, &n };
     DRIVER_OK(driver->cuLaunchKernel(spin, blocks, 1, 1, 256, 1, 1, 0, stream, arguments, NULL));
 }

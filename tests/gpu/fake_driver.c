@@ -22,8 +22,13 @@
 PUBLIC extern struct fake_cuda fake_cuda;
 struct fake_cuda fake_cuda;
 
-struct CUctx_st { int device; };
-struct CUevent_st { CUstream stream; uint64_t position; };
+struct CUctx_st {
+    int device;
+};
+struct CUevent_st {
+    CUstream stream;
+    uint64_t position;
+};
 struct work {
     struct work *next;
     char *to;
@@ -31,9 +36,25 @@ struct work {
     size_t to_pitch, from_pitch, width, rows;
     struct CUevent_st wait; /* instead of a copy */
 };
-struct CUstream_st { struct work *first, **last; uint64_t enqueued, done; bool second; };
-struct block { struct block *next; char *at; size_t bytes; enum { DEVICE, PINNED, FOREIGN } kind; char name[48]; int device; };
-struct handle { char name[48]; uint32_t pid; uint32_t device; uint64_t bytes; };
+struct CUstream_st {
+    struct work *first, **last;
+    uint64_t enqueued, done;
+    bool second;
+};
+struct block {
+    struct block *next;
+    char *at;
+    size_t bytes;
+    enum { DEVICE, PINNED, FOREIGN } kind;
+    char name[48];
+    int device;
+};
+struct handle {
+    char name[48];
+    uint32_t pid;
+    uint32_t device;
+    uint64_t bytes;
+};
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle's bytes");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,15 +65,20 @@ static struct block *blocks;
 static size_t used[DEVICES];
 static unsigned serial;
 
-#define NAME_LIST(X) X(CUDA_SUCCESS) X(CUDA_ERROR_INVALID_VALUE) X(CUDA_ERROR_OUT_OF_MEMORY) X(CUDA_ERROR_NO_DEVICE) X(CUDA_ERROR_INVALID_DEVICE) \
-    X(CUDA_ERROR_INVALID_CONTEXT) X(CUDA_ERROR_MAP_FAILED) X(CUDA_ERROR_NOT_READY) X(CUDA_ERROR_ILLEGAL_ADDRESS)
+#define NAME_LIST(X)                                                                                                   \
+    X(CUDA_SUCCESS)                                                                                                    \
+    X(CUDA_ERROR_INVALID_VALUE) X(CUDA_ERROR_OUT_OF_MEMORY) X(CUDA_ERROR_NO_DEVICE) X(CUDA_ERROR_INVALID_DEVICE)       \
+        X(CUDA_ERROR_INVALID_CONTEXT) X(CUDA_ERROR_MAP_FAILED) X(CUDA_ERROR_NOT_READY) X(CUDA_ERROR_ILLEGAL_ADDRESS)
 
 PUBLIC CUresult CUDAAPI cuGetErrorName(CUresult error, const char **ret_name) {
-#define NAME(e) if (error == e) *ret_name = #e;
+#define NAME(e)                                                                                                        \
+    if (error == e) *ret_name = #e;
     NAME_LIST(NAME)
     return CUDA_SUCCESS;
 }
-PUBLIC CUresult CUDAAPI cuGetErrorString(CUresult error, const char **ret_text) { return cuGetErrorName(error, ret_text); }
+PUBLIC CUresult CUDAAPI cuGetErrorString(CUresult error, const char **ret_text) {
+    return cuGetErrorName(error, ret_text);
+}
 PUBLIC CUresult CUDAAPI cuInit(unsigned flags) { return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
 PUBLIC CUresult CUDAAPI cuDriverGetVersion(int *ret_version) { return *ret_version = 13000, CUDA_SUCCESS; }
 PUBLIC CUresult CUDAAPI cuDeviceGetCount(int *ret_count) { return *ret_count = DEVICES, CUDA_SUCCESS; }
@@ -64,7 +90,9 @@ PUBLIC CUresult CUDAAPI cuDeviceGetName(char *name, int bytes, CUdevice device) 
     snprintf(name, (size_t)bytes, "stand-in GPU %d", device);
     return CUDA_SUCCESS;
 }
-PUBLIC CUresult CUDAAPI cuDeviceTotalMem(size_t *ret_bytes, CUdevice device) { return (void)device, *ret_bytes = TOTAL_BYTES, CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuDeviceTotalMem(size_t *ret_bytes, CUdevice device) {
+    return (void)device, *ret_bytes = TOTAL_BYTES, CUDA_SUCCESS;
+}
 PUBLIC CUresult CUDAAPI cuDeviceGetAttribute(int *ret_value, CUdevice_attribute attribute, CUdevice device) {
     (void)device;
     if (attribute != CU_DEVICE_ATTRIBUTE_MAX_PITCH) return CUDA_ERROR_INVALID_VALUE;
@@ -76,7 +104,9 @@ PUBLIC CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret_uuid, CUdevice device) {
 }
 
 /* ---- contexts ---- */
-PUBLIC CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device) { return *ret_context = &contexts[device], CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device) {
+    return *ret_context = &contexts[device], CUDA_SUCCESS;
+}
 PUBLIC CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) { return (void)device, CUDA_SUCCESS; }
 PUBLIC CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
     if (depth == 8) return CUDA_ERROR_INVALID_VALUE;
@@ -88,7 +118,9 @@ PUBLIC CUresult CUDAAPI cuCtxPopCurrent(CUcontext *ret_context) {
     *ret_context = stack[--depth];
     return CUDA_SUCCESS;
 }
-PUBLIC CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret_context) { return *ret_context = depth ? stack[depth - 1] : NULL, CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret_context) {
+    return *ret_context = depth ? stack[depth - 1] : NULL, CUDA_SUCCESS;
+}
 PUBLIC CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
     if (!depth) depth = 1;
     stack[depth - 1] = context;
@@ -113,7 +145,7 @@ static void *map_object(const char *name, size_t bytes, bool create) {
 
 static struct block *add_block(char *at, size_t bytes, int kind, const char *name, int device) {
     struct block *b = calloc(1, sizeof *b);
-    *b = (struct block){ .next = blocks, .at = at, .bytes = bytes, .kind = kind, .device = device };
+    *b = (struct block) { .next = blocks, .at = at, .bytes = bytes, .kind = kind, .device = device };
     snprintf(b->name, sizeof b->name, "%s", name);
     return blocks = b;
 }
@@ -248,7 +280,7 @@ PUBLIC CUresult CUDAAPI cuEventCreate(CUevent *ret_event, unsigned flags) {
 PUBLIC CUresult CUDAAPI cuEventDestroy(CUevent event) { return free(event), CUDA_SUCCESS; }
 PUBLIC CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
     pthread_mutex_lock(&lock);
-    *event = (struct CUevent_st){ stream, stream->enqueued };
+    *event = (struct CUevent_st) { stream, stream->enqueued };
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -282,10 +314,13 @@ static CUresult finish(struct CUevent_st event) {
 PUBLIC CUresult CUDAAPI cuEventQuery(CUevent event) { return finish(*event); }
 PUBLIC CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
     CUresult r;
-    while ((r = finish((struct CUevent_st){ stream, stream ? stream->enqueued : 0 })) == CUDA_ERROR_NOT_READY) usleep(100);
+    while ((r = finish((struct CUevent_st) { stream, stream ? stream->enqueued : 0 })) == CUDA_ERROR_NOT_READY)
+        usleep(100);
     return r;
 }
-PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) { return cuStreamSynchronize(stream), free(stream), CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
+    return cuStreamSynchronize(stream), free(stream), CUDA_SUCCESS;
+}
 
 static void append(CUstream stream, struct work work) {
     struct work *w = malloc(sizeof *w);
@@ -300,7 +335,7 @@ static void append(CUstream stream, struct work work) {
 PUBLIC CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)flags;
     pthread_mutex_lock(&lock);
-    append(stream, (struct work){ .wait = *event });
+    append(stream, (struct work) { .wait = *event });
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -310,13 +345,13 @@ static bool failing(void) {
     return atomic_load(&fake_cuda.fail_copies) || (file && access(file, F_OK) == 0);
 }
 
-
 static CUresult enqueue(CUstream stream, struct work work, bool to_device) {
     const char *device = to_device ? work.to : work.from, *host = to_device ? work.from : work.to;
     size_t device_span = (to_device ? work.to_pitch : work.from_pitch) * (work.rows - 1) + work.width;
     size_t host_span = (to_device ? work.from_pitch : work.to_pitch) * (work.rows - 1) + work.width;
     if (failing()) return CUDA_ERROR_ILLEGAL_ADDRESS;
-    if (!work.width || !work.rows || work.width > work.to_pitch || work.width > work.from_pitch) return CUDA_ERROR_INVALID_VALUE;
+    if (!work.width || !work.rows || work.width > work.to_pitch || work.width > work.from_pitch)
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct block *d = find_block(device, device_span), *h = find_block(host, host_span);
     atomic_fetch_add(&fake_cuda.copies, 1);
@@ -330,19 +365,40 @@ static CUresult enqueue(CUstream stream, struct work work, bool to_device) {
 PUBLIC CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream) {
     bool to_device = c->dstMemoryType == CU_MEMORYTYPE_DEVICE;
     if (to_device == (c->srcMemoryType == CU_MEMORYTYPE_DEVICE)) atomic_fetch_add(&fake_cuda.slow_form, 1);
-    struct work w = { .to = to_device ? (char *)(uintptr_t)c->dstDevice : c->dstHost, .to_pitch = c->dstPitch,
-                      .from = to_device ? c->srcHost : (char *)(uintptr_t)c->srcDevice, .from_pitch = c->srcPitch,
-                      .width = c->WidthInBytes, .rows = c->Height };
+    struct work w = { .to = to_device ? (char *)(uintptr_t)c->dstDevice : c->dstHost,
+                      .to_pitch = c->dstPitch,
+                      .from = to_device ? c->srcHost : (char *)(uintptr_t)c->srcDevice,
+                      .from_pitch = c->srcPitch,
+                      .width = c->WidthInBytes,
+                      .rows = c->Height };
     return enqueue(stream, w, to_device);
 }
 PUBLIC CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return enqueue(stream, (struct work){ .to = (char *)(uintptr_t)to, .from = from, .to_pitch = bytes, .from_pitch = bytes, .width = bytes, .rows = 1 }, true);
+    return enqueue(stream,
+                   (struct work) { .to = (char *)(uintptr_t)to,
+                                   .from = from,
+                                   .to_pitch = bytes,
+                                   .from_pitch = bytes,
+                                   .width = bytes,
+                                   .rows = 1 },
+                   true);
 }
 PUBLIC CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return enqueue(stream, (struct work){ .to = to, .from = (char *)(uintptr_t)from, .to_pitch = bytes, .from_pitch = bytes, .width = bytes, .rows = 1 }, false);
+    return enqueue(stream,
+                   (struct work) { .to = to,
+                                   .from = (char *)(uintptr_t)from,
+                                   .to_pitch = bytes,
+                                   .from_pitch = bytes,
+                                   .width = bytes,
+                                   .rows = 1 },
+                   false);
 }
-PUBLIC CUresult CUDAAPI cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) { return memcpy(to, (void *)(uintptr_t)from, bytes), CUDA_SUCCESS; }
-PUBLIC CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) { return memcpy((void *)(uintptr_t)to, from, bytes), CUDA_SUCCESS; }
+PUBLIC CUresult CUDAAPI cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
+    return memcpy(to, (void *)(uintptr_t)from, bytes), CUDA_SUCCESS;
+}
+PUBLIC CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
+    return memcpy((void *)(uintptr_t)to, from, bytes), CUDA_SUCCESS;
+}
 PUBLIC CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
     (void)stream;
     if (value) memset((void *)(uintptr_t)at, value, bytes); /* new shared memory is zero, and stays sparse */

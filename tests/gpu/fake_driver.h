@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for libcuda.so.1, for machines without a GPU: device memory is shared memory, work on a stream is done when somebody asks for its
- * completion, never earlier. It checks what a real driver lets pass: every asynchronous copy must have one of the forms that do not wait for a time
- * slice, stay inside its allocations, and touch pinned host memory only.
+ * A stand-in for libcuda.so.1, for machines without a GPU: device memory is shared memory, work on a stream is done
+ * when somebody asks for its completion, never earlier. It checks what a real driver lets pass: every asynchronous copy
+ * must have one of the forms that do not wait for a time slice, stay inside its allocations, and touch pinned host
+ * memory only.
  *
  * Tests find the controls by dlsym(dlopen("libcuda.so.1"), "fake_cuda"); a real driver has none.
  */
@@ -13,9 +14,11 @@
 #include <stdint.h>
 
 struct fake_cuda {
-    atomic_int wedged;          /* work never completes. Also while the file named by $FAKE_CUDA_WEDGE is there */
-    atomic_int fail_copies;     /* asynchronous copies fail with CUDA_ERROR_ILLEGAL_ADDRESS. Also while $FAKE_CUDA_FAIL is there */
-    atomic_int eager;           /* every second stream works at once instead of as late as it may: the other half of the orders that can happen */
+    atomic_int wedged; /* work never completes. Also while the file named by $FAKE_CUDA_WEDGE is there */
+    atomic_int
+        fail_copies; /* asynchronous copies fail with CUDA_ERROR_ILLEGAL_ADDRESS. Also while $FAKE_CUDA_FAIL is there */
+    atomic_int eager; /* every second stream works at once instead of as late as it may: the other half of the orders
+                         that can happen */
     _Atomic uint64_t copies;    /* enqueued */
     _Atomic uint64_t slow_form; /* copies in a form that would wait for a time slice */
     _Atomic uint64_t outside;   /* copies outside an allocation, or of host memory that is not pinned */

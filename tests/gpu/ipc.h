@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Workers for the IPC tests: processes that attach a CUDA store through libkvd and use its views with the driver API on command, so that a
- * test can kill them at exact points. The program runs itself with --worker.
+ * Workers for the IPC tests: processes that attach a CUDA store through libkvd and use its views with the driver API on
+ * command, so that a test can kill them at exact points. The program runs itself with --worker.
  */
 #ifndef KVD_TESTS_GPU_IPC_H
 #define KVD_TESTS_GPU_IPC_H
@@ -18,11 +18,11 @@ enum ipc_op {
     IPC_CONTEXT,     /* creates the CUDA context -> ms */
     IPC_ATTACH,      /* flip: with a wrong UUID -> ms */
     IPC_ROW,         /* pool, row -> entries: the row as it stands in device memory */
-    IPC_WRITE,       /* pool, row, seed, [from, to): bytes that follow from seed and position, in every layer and plane */
-    IPC_CHECK,       /* compares them: KVD_OK or KVD_DATA_LOSS */
-    IPC_SCRIBBLE,    /* pool, row, from: starts a kernel that stores to the first 8 bytes of that token's page for ever */
-    IPC_PEEK,        /* pool, row, from: 8 bytes there -> word */
-    IPC_ROUND        /* item */
+    IPC_WRITE,    /* pool, row, seed, [from, to): bytes that follow from seed and position, in every layer and plane */
+    IPC_CHECK,    /* compares them: KVD_OK or KVD_DATA_LOSS */
+    IPC_SCRIBBLE, /* pool, row, from: starts a kernel that stores to the first 8 bytes of that token's page for ever */
+    IPC_PEEK,     /* pool, row, from: 8 bytes there -> word */
+    IPC_ROUND     /* item */
 };
 
 struct ipc_call {
@@ -43,7 +43,12 @@ struct ipc_answer {
     int32_t entries[IPC_ENTRIES];
 };
 
-struct ipc_worker { pid_t pid; int fd; kvd_session_id session; double context_ms, attach_ms; };
+struct ipc_worker {
+    pid_t pid;
+    int fd;
+    kvd_session_id session;
+    double context_ms, attach_ms;
+};
 
 int ipc_worker_main(void); /* fd 3 */
 
@@ -52,9 +57,11 @@ bool ipc_do(struct ipc_worker *worker, const struct ipc_call *call, struct ipc_a
 void ipc_kill(struct ipc_worker *worker); /* SIGKILL and reap */
 /* Started, connected, with a context, attached: true. Failures are recorded. */
 bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon);
-enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
+enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed,
+                            uint32_t from, uint32_t to);
 
-/* The byte of (seed, layer, slot, head, position, i): BF16 planes hold small whole numbers in every element, so that others can compute them. */
+/* The byte of (seed, layer, slot, head, position, i): BF16 planes hold small whole numbers in every element, so that
+ * others can compute them. */
 uint16_t ipc_value(uint64_t seed, uint32_t layer, uint32_t slot, uint32_t head, uint32_t position, uint32_t d);
 
 #endif

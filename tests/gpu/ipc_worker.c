@@ -40,14 +40,15 @@ static int32_t entry_of(const PagedKVBatchLayerView *view, uint32_t row, uint32_
 }
 
 /* Columns [o, o + n) of one head of one page: made, and written or compared. */
-static bool head_columns(const kvd_plane_view *plane, const struct ipc_call *call, uint32_t layer, uint32_t slot, uint32_t head, int32_t page,
-                         uint32_t position, uint32_t n) {
+static bool head_columns(const kvd_plane_view *plane, const struct ipc_call *call, uint32_t layer, uint32_t slot,
+                         uint32_t head, int32_t page, uint32_t position, uint32_t n) {
     static uint16_t made[64 * 4096], there[64 * 4096];
     uint64_t bytes = n * plane->stride_token;
-    CUdeviceptr at = (CUdeviceptr)(uintptr_t)plane->base + (uint64_t)page * plane->stride_page + head * plane->stride_head +
-                     (position & 63) * plane->stride_token;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)plane->base + (uint64_t)page * plane->stride_page +
+                     head * plane->stride_head + (position & 63) * plane->stride_token;
     for (uint32_t t = 0; t < n; t++)
-        for (uint32_t d = 0; d < plane->extent; d++) made[t * plane->extent + d] = ipc_value(call->seed, layer, slot, head, position + t, d);
+        for (uint32_t d = 0; d < plane->extent; d++)
+            made[t * plane->extent + d] = ipc_value(call->seed, layer, slot, head, position + t, d);
     if (call->op == IPC_WRITE) return driver.cuMemcpyHtoD(at, made, bytes) == CUDA_SUCCESS;
     return driver.cuMemcpyDtoH(there, at, bytes) == CUDA_SUCCESS && memcmp(made, there, bytes) == 0;
 }
@@ -64,7 +65,8 @@ static enum kvd_status do_columns(const struct ipc_call *call, struct kvd_error 
             for (uint32_t h = 0; h < view.n_kv_heads; h++)
                 for (uint32_t slot = 0; slot < 2; slot++)
                     if (page < 0 || !head_columns(slot ? &view.v : &view.k, call, layer, slot, h, page, p, n)) {
-                        snprintf(error->message, sizeof error->message, "pool %u row %u layer %u head %u slot %u tokens %u..%u in page %d", call->pool,
+                        snprintf(error->message, sizeof error->message,
+                                 "pool %u row %u layer %u head %u slot %u tokens %u..%u in page %d", call->pool,
                                  call->row, layer, h, slot, p, p + n, page);
                         return KVD_DATA_LOSS;
                     }
@@ -109,7 +111,9 @@ static void do_scribble(const struct ipc_call *call) {
 }
 
 static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, struct kvd_error *error) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = call->socket, .role = KVD_ROLE_WORKER, .name = "gpu-worker" };
+    struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = call->socket, .role = KVD_ROLE_WORKER, .name = "gpu-worker"
+    };
     PagedKVBatchLayerView view;
     enum kvd_status status;
     switch (call->op) {
@@ -123,7 +127,8 @@ static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, 
         status = kvd_store_batch_view(store, call->pool, 0, &view, error);
         if (status != KVD_OK) return status;
         uint32_t n = view.n_logical < IPC_ENTRIES ? view.n_logical : IPC_ENTRIES;
-        DRIVER_OK(driver.cuMemcpyDtoH(a->entries, (CUdeviceptr)(uintptr_t)view.block_tables + (uint64_t)call->row * view.n_logical * 4, n * 4));
+        DRIVER_OK(driver.cuMemcpyDtoH(
+            a->entries, (CUdeviceptr)(uintptr_t)view.block_tables + (uint64_t)call->row * view.n_logical * 4, n * 4));
         return KVD_OK;
     case IPC_WRITE:
     case IPC_CHECK: return do_columns(call, error);
@@ -153,7 +158,7 @@ bool ipc_start(struct ipc_worker *worker) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return KVT_TRUE(false);
     fflush(stdout);
-    *worker = (struct ipc_worker){ .pid = fork(), .fd = ends[0] };
+    *worker = (struct ipc_worker) { .pid = fork(), .fd = ends[0] };
     if (worker->pid == 0) {
         if (dup2(ends[1], 3) < 0) _exit(127);
         for (int fd = 4; fd < 256; fd++) close(fd);
@@ -166,7 +171,8 @@ bool ipc_start(struct ipc_worker *worker) {
 
 bool ipc_do(struct ipc_worker *worker, const struct ipc_call *call, struct ipc_answer *ret_answer) {
     struct ipc_call copy = *call;
-    return transfer(worker->fd, &copy, sizeof copy, true) && transfer(worker->fd, ret_answer, sizeof *ret_answer, false);
+    return transfer(worker->fd, &copy, sizeof copy, true) &&
+           transfer(worker->fd, ret_answer, sizeof *ret_answer, false);
 }
 
 void ipc_kill(struct ipc_worker *worker) {
@@ -198,7 +204,8 @@ bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon) {
     return true;
 }
 
-enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to) {
+enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed,
+                            uint32_t from, uint32_t to) {
     struct ipc_call call = { .op = op, .pool = pool, .row = row, .seed = seed, .from = from, .to = to };
     struct ipc_answer answer = { 0 };
     if (!KVT_TRUE(ipc_do(worker, &call, &answer))) return KVD_UNAVAILABLE;

@@ -6,6 +6,8 @@
 #   --build-only  compile and stop                 --tests-only  no benches
 #   --sanitize    op tests at reduced sizes under compute-sanitizer (memcheck, racecheck) as well
 # The build folder is $KVD_GPU_BUILD, by default build-gpu; programs that are there already are used as they are.
+# The device tests and benches (test_device_cuda, test_ipc, bench_publish) need all that kvd needs: they are built by CMake
+# and run from $KVD_BUILD, by default build, where they are there.
 # Prints PASS and FAIL lines, then a table of BENCH lines. Exit: 0 all passed, 1 a test failed, 2 cannot be built or run.
 set -u
 
@@ -59,6 +61,12 @@ status=0
 if [ "$tests" = yes ]; then
     "$build/test_ops_cuda" || status=1
 fi
+device=${KVD_BUILD:-build}/tests/gpu
+for p in test_device_cuda test_ipc; do
+    [ "$tests" = yes ] || continue
+    [ -x "$device/$p" ] || { echo "SKIPPED $p: not built in $device"; continue; }
+    "$device/$p" && echo "PASS $p" || { echo "FAIL $p"; status=1; }
+done
 if [ "$sanitize" = yes ]; then
     for tool in memcheck racecheck; do
         if compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/test_ops_cuda" --small >"$build/$tool.log" 2>&1; then
@@ -72,6 +80,10 @@ if [ "$sanitize" = yes ]; then
 fi
 if [ "$benches" = yes ]; then
     "$build/bench_ops_cuda" >"$build/bench.txt" || status=1
+    if [ -x "$device/bench_publish" ] && [ -x "$device/test_ipc" ]; then
+        "$device/bench_publish" >>"$build/bench.txt" || status=1
+        "$device/test_ipc" --bench >>"$build/bench.txt" || status=1
+    fi
     if python3 -c 'import torch' 2>/dev/null; then
         python3 -W ignore tests/gpu/sdpa_baseline.py >>"$build/bench.txt" || echo "== no baseline"
     fi

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CUDA device: regions, publication, page copies, imports, loss. Runs on a GPU, or on the stand-in driver (fake_driver.h), which also checks that no
- * copy has a form that would wait for another process's time slice. Skips (77) where there is neither.
+ * CUDA device: regions, publication, page copies, imports, loss. Runs on a GPU, or on the stand-in driver
+ * (fake_driver.h), which also checks that no copy has a form that would wait for another process's time slice. Skips
+ * (77) where there is neither.
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,7 +34,9 @@ static struct device_region *new_region(struct device *device, const char *label
     return region;
 }
 
-static CUdeviceptr at(const struct device_region *region) { return (CUdeviceptr)(uintptr_t)device_region_address(region); }
+static CUdeviceptr at(const struct device_region *region) {
+    return (CUdeviceptr)(uintptr_t)device_region_address(region);
+}
 
 static void use_context(struct device *device) { DRIVER_OK(driver.cuCtxSetCurrent(cuda_of(device)->context)); }
 
@@ -107,7 +110,10 @@ static void regions_are_filled_and_refused(void) {
     KVT_NEED(region);
     read_device(bytes, region, 0, sizeof bytes);
     for (size_t i = 0; i < sizeof bytes; i++)
-        if (bytes[i] != 0xff) { KVT_EQ(bytes[i], 0xff); break; }
+        if (bytes[i] != 0xff) {
+            KVT_EQ(bytes[i], 0xff);
+            break;
+        }
     KVT_OK(device_free_bytes(device, &left, err, sizeof err));
     KVT_EQ_I(device_region_new(device, "b", left + (1ull << 40), 0, &none, err, sizeof err), -ENOMEM);
     KVT_HAS(err, "are free on cuda device 0");
@@ -125,7 +131,9 @@ static void regions_are_filled_and_refused(void) {
 #define ROWS 48u
 #define ENTRIES 1030u /* odd pages of 4-byte entries: rows start anywhere */
 
-static struct device_region *new_table(struct device *device) { return new_region(device, "main-table-r0", ROWS * ENTRIES * 4, 0xff); }
+static struct device_region *new_table(struct device *device) {
+    return new_region(device, "main-table-r0", ROWS * ENTRIES * 4, 0xff);
+}
 
 static bool table_is(const struct device_region *table, const int32_t *model) {
     static int32_t there[ROWS * ENTRIES];
@@ -133,7 +141,8 @@ static bool table_is(const struct device_region *table, const int32_t *model) {
     return memcmp(there, model, sizeof there) == 0;
 }
 
-/* Any slice, single and odd ones too; the caller's values change as soon as submit has returned; neighbours stay what they are. */
+/* Any slice, single and odd ones too; the caller's values change as soon as submit has returned; neighbours stay what
+ * they are. */
 static void row_4_slices_of_any_size(void) {
     struct device *device = open_device();
     KVT_NEED(device);
@@ -150,9 +159,11 @@ static void row_4_slices_of_any_size(void) {
             uint32_t count = kvt_below(&seed, 4) ? kvt_below(&seed, 6) : kvt_below(&seed, ENTRIES);
             uint32_t first = kvt_below(&seed, ROWS * ENTRIES - count + 1);
             for (uint32_t k = 0; k < count; k++) model[first + k] = values[i][k] = (int32_t)kvt_below(&seed, 1u << 30);
-            writes[i] = (struct device_table_write){ .region = table, .offset = first * 4ull, .count = count, .values = values[i] };
+            writes[i] = (struct device_table_write) {
+                .region = table, .offset = first * 4ull, .count = count, .values = values[i]
+            };
         }
-        ticket = submit(device, &(struct device_batch){ .writes = writes, .n_writes = n });
+        ticket = submit(device, &(struct device_batch) { .writes = writes, .n_writes = n });
         KVT_EQ(ticket, round + 1);
         memset(values, 0x77, sizeof values);
         if (round % 3 == 0) {
@@ -179,16 +190,18 @@ static void row_3_many_rows_at_once(void) {
         for (uint32_t r = 0; r < ROWS; r++) {
             uint32_t count = pass ? ENTRIES : 3, first = pass ? 0 : r * 7;
             for (uint32_t k = 0; k < count; k++) model[r * ENTRIES + first + k] = (int32_t)(r * 10000 + k + pass);
-            writes[r] = (struct device_table_write){ .region = table, .offset = (r * ENTRIES + first) * 4ull, .count = count,
-                                                     .values = &model[r * ENTRIES + first] };
+            writes[r] = (struct device_table_write) { .region = table,
+                                                      .offset = (r * ENTRIES + first) * 4ull,
+                                                      .count = count,
+                                                      .values = &model[r * ENTRIES + first] };
         }
-        KVT_NEED(await(device, submit(device, &(struct device_batch){ .writes = writes, .n_writes = ROWS }), 5));
+        KVT_NEED(await(device, submit(device, &(struct device_batch) { .writes = writes, .n_writes = ROWS }), 5));
         KVT_TRUE(table_is(table, model));
     }
     /* Without a mirror of its own yet, last entries of the region. */
     int32_t last[3] = { 1, 2, 3 }, there[6];
     struct device_table_write end = { .region = large, .offset = 80 * MIB - 12, .count = 3, .values = last };
-    KVT_NEED(await(device, submit(device, &(struct device_batch){ .writes = &end, .n_writes = 1 }), 5));
+    KVT_NEED(await(device, submit(device, &(struct device_batch) { .writes = &end, .n_writes = 1 }), 5));
     read_device(there, large, 80 * MIB - 24, 24);
     KVT_TRUE(there[2] == -1 && there[3] == 1 && there[4] == 2 && there[5] == 3);
     check_forms();
@@ -197,7 +210,8 @@ static void row_3_many_rows_at_once(void) {
 
 /* ---- page copies: ACT-4, CKPT-1 -------------------------------------------------------------------- */
 
-static void apply_copy(uint8_t *bytes, const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t src, uint32_t dst) {
+static void apply_copy(uint8_t *bytes, const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t src,
+                       uint32_t dst) {
     struct geom_piece from, to;
     for (uint32_t i = 0; i < geom_piece_count(spec); i++) {
         geom_piece(spec, n_pages, rank, src, i, &from);
@@ -207,7 +221,8 @@ static void apply_copy(uint8_t *bytes, const struct geom_pool_spec *spec, uint32
 }
 
 /* Every payload byte of every page. */
-static bool same_payload(const uint8_t *a, const uint8_t *b, const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank) {
+static bool same_payload(const uint8_t *a, const uint8_t *b, const struct geom_pool_spec *spec, uint32_t n_pages,
+                         uint32_t rank) {
     struct geom_piece piece;
     for (uint32_t page = 0; page < n_pages; page++)
         for (uint32_t i = 0; i < geom_piece_count(spec); i++) {
@@ -232,42 +247,55 @@ static void copies_match(struct device *device, const struct geom_pool_spec *spe
     struct device_page_copy copies[3] = {
         { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = a, .dst = b, .columns = 40 },
         { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = c, .dst = c, .columns = 1 },
-        { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = b, .dst = c, .columns = 64 } };
-    submit(device, &(struct device_batch){ .copies = &copies[1], .n_copies = 1 });
+        { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = b, .dst = c, .columns = 64 }
+    };
+    submit(device, &(struct device_batch) { .copies = &copies[1], .n_copies = 1 });
     copies[1] = copies[2];
-    KVT_NEED(await(device, submit(device, &(struct device_batch){ .copies = copies, .n_copies = 2 }), 20));
+    KVT_NEED(await(device, submit(device, &(struct device_batch) { .copies = copies, .n_copies = 2 }), 20));
     apply_copy(model, spec, n_pages, rank, a, b);
     apply_copy(model, spec, n_pages, rank, b, c);
     read_device(there, region, 0, bytes);
     if (!KVT_TRUE(same_payload(there, model, spec, n_pages, rank)))
-        printf("  %s order %d arrangement %d layers %u heads %u D %u\n", geom_storage_name(spec->storage), spec->order, spec->arrangement,
-               spec->n_layers, spec->n_kv_heads, spec->head_dim);
+        printf("  %s order %d arrangement %d layers %u heads %u D %u\n", geom_storage_name(spec->storage), spec->order,
+               spec->arrangement, spec->n_layers, spec->n_kv_heads, spec->head_dim);
     device_region_free(region);
     free(model);
     free(there);
 }
 
 static void act_4_tail_copies_of_every_layout(void) {
-    static const struct { uint32_t layers, heads, ranks; } shapes[] = { { 1, 1, 1 }, { 3, 2, 1 }, { 2, 4, 1 }, { 5, 4, 2 } };
+    static const struct {
+        uint32_t layers, heads, ranks;
+    } shapes[] = { { 1, 1, 1 }, { 3, 2, 1 }, { 2, 4, 1 }, { 5, 4, 2 } };
     struct device *device = open_device();
     KVT_NEED(device);
     for (uint32_t storage = 0; storage < KVD_N_STORAGE; storage++)
         for (uint32_t layout = 0; layout < 4; layout++)
             for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-                struct geom_pool_spec spec = { .storage = (enum kvd_storage)storage, .order = (enum geom_order)(layout & 1),
-                                               .arrangement = (enum geom_arrangement)(layout >> 1), .n_layers = shapes[s].layers,
-                                               .n_kv_heads = shapes[s].heads, .head_dim = storage ? 256 : 80, .n_ranks = shapes[s].ranks };
+                struct geom_pool_spec spec = { .storage = (enum kvd_storage)storage,
+                                               .order = (enum geom_order)(layout & 1),
+                                               .arrangement = (enum geom_arrangement)(layout >> 1),
+                                               .n_layers = shapes[s].layers,
+                                               .n_kv_heads = shapes[s].heads,
+                                               .head_dim = storage ? 256 : 80,
+                                               .n_ranks = shapes[s].ranks };
                 copies_match(device, &spec, 5, shapes[s].ranks - 1);
             }
     check_forms();
     device_close(device);
 }
 
-/* Pages that do not fit the bounce buffer, in rows and in one row; and a pool whose layers are farther apart than a 2-D copy reaches. */
+/* Pages that do not fit the bounce buffer, in rows and in one row; and a pool whose layers are farther apart than a 2-D
+ * copy reaches. */
 static void large_pages_and_pitches(void) {
     struct device *device = open_device();
     KVT_NEED(device);
-    struct geom_pool_spec spec = { .order = GEOM_PAGE_MAJOR, .arrangement = GEOM_RECORD, .n_layers = 1, .n_kv_heads = 2, .head_dim = 40000, .n_ranks = 1 };
+    struct geom_pool_spec spec = { .order = GEOM_PAGE_MAJOR,
+                                   .arrangement = GEOM_RECORD,
+                                   .n_layers = 1,
+                                   .n_kv_heads = 2,
+                                   .head_dim = 40000,
+                                   .n_ranks = 1 };
     copies_match(device, &spec, 3, 0); /* one row of 19.5 MiB */
     spec.n_layers = 5, spec.n_kv_heads = 1, spec.head_dim = 20000;
     copies_match(device, &spec, 3, 0); /* five rows of 4.9 MiB: 3 and 2 */
@@ -300,14 +328,21 @@ static void act_4_region_of_many_gigabytes(void) {
     }
     struct device *device = open_device();
     KVT_NEED(device);
-    struct geom_pool_spec spec = { .order = GEOM_PAGE_MAJOR, .arrangement = GEOM_RECORD, .n_layers = 3, .n_kv_heads = 4, .head_dim = 256, .n_ranks = 1 };
+    struct geom_pool_spec spec = { .order = GEOM_PAGE_MAJOR,
+                                   .arrangement = GEOM_RECORD,
+                                   .n_layers = 3,
+                                   .n_kv_heads = 4,
+                                   .head_dim = 256,
+                                   .n_ranks = 1 };
     uint32_t n_pages = 3 * 4096; /* a layer of a page: 256 KiB */
     struct device_region *region = new_region(device, "main-r0", geom_region_bytes(&spec, n_pages), 0x5a);
     KVT_NEED(region);
     uint64_t seed = kvt_seed();
     size_t record = 256 << 10;
     uint8_t *bytes = malloc(record), *there = malloc(record);
-    struct device_page_copy copy = { .spec = &spec, .n_pages = n_pages, .region = region, .src = n_pages - 2, .dst = 5, .columns = 64 };
+    struct device_page_copy copy = {
+        .spec = &spec, .n_pages = n_pages, .region = region, .src = n_pages - 2, .dst = 5, .columns = 64
+    };
     struct geom_piece piece;
     err[0] = 0;
     for (uint32_t layer = 0; layer < 3; layer++) {
@@ -316,7 +351,7 @@ static void act_4_region_of_many_gigabytes(void) {
         KVT_EQ(piece.bytes, record);
         write_device(region, piece.region_offset, bytes, record);
     }
-    KVT_NEED(await(device, submit(device, &(struct device_batch){ .copies = &copy, .n_copies = 1 }), 10));
+    KVT_NEED(await(device, submit(device, &(struct device_batch) { .copies = &copy, .n_copies = 1 }), 10));
     for (uint32_t layer = 0; layer < 3; layer++) {
         geom_piece(&spec, n_pages, 0, copy.src, layer, &piece);
         read_device(bytes, region, piece.region_offset, record);
@@ -329,7 +364,7 @@ static void act_4_region_of_many_gigabytes(void) {
     /* What the driver does beyond its documented pitch, for the record: kvd does not rely on it. */
     cuda_of(device)->pitch_limit = UINT64_MAX;
     copy.dst = 9;
-    bool exact = await(device, submit(device, &(struct device_batch){ .copies = &copy, .n_copies = 1 }), 10);
+    bool exact = await(device, submit(device, &(struct device_batch) { .copies = &copy, .n_copies = 1 }), 10);
     for (uint32_t layer = 0; exact && layer < 3; layer++) {
         geom_piece(&spec, n_pages, 0, copy.src, layer, &piece);
         read_device(bytes, region, piece.region_offset, record);
@@ -345,8 +380,16 @@ static void act_4_region_of_many_gigabytes(void) {
 
 /* ---- other processes: SRV-4 -------------------------------------------------------------------------- */
 
-struct order { struct device_export exported; uint64_t bytes_more; };
-struct report { int rc; uint8_t first, last; bool shared; char text[400]; };
+struct order {
+    struct device_export exported;
+    uint64_t bytes_more;
+};
+struct report {
+    int rc;
+    uint8_t first, last;
+    bool shared;
+    char text[400];
+};
 
 /* The consumer's side, in a process that has never seen the owner's context: argv[1] says what to try. */
 static int consumer(const char *what) {
@@ -367,7 +410,8 @@ static int consumer(const char *what) {
     if (strcmp(what, "too-long") == 0) order.exported.bytes += order.bytes_more;
     report.rc = device_import(&order.exported, uuid, false, &a, report.text, sizeof report.text);
     if (!report.rc) {
-        report.shared = !device_import(&order.exported, NULL, true, &b, NULL, 0) && device_import_address(a) == device_import_address(b);
+        report.shared = !device_import(&order.exported, NULL, true, &b, NULL, 0) &&
+                        device_import_address(a) == device_import_address(b);
         device_unimport(a); /* b still holds the mapping */
         CUdeviceptr base = (CUdeviceptr)(uintptr_t)device_import_address(b);
         DRIVER_OK(driver.cuMemcpyDtoH(&report.first, base, 1));
@@ -388,14 +432,20 @@ static int owner(void) {
     struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
     struct order order = { .bytes_more = 0 };
     char c;
-    if (device_open(&config, &device, err, sizeof err) || device_region_new(device, "x", 4 * MIB, 0x42, &region, err, sizeof err)) return 2;
+    if (device_open(&config, &device, err, sizeof err) ||
+        device_region_new(device, "x", 4 * MIB, 0x42, &region, err, sizeof err))
+        return 2;
     device_region_export(region, &order.exported);
     if (write(1, &order, sizeof order) != sizeof order) return 2;
-    while (read(0, &c, 1) > 0) {}
+    while (read(0, &c, 1) > 0) {
+    }
     return 0;
 }
 
-struct child { pid_t pid; int in, out; };
+struct child {
+    pid_t pid;
+    int in, out;
+};
 
 static bool child_start(struct child *child, const char *mode, const char *what) {
     int in[2], out[2];
@@ -493,15 +543,19 @@ static void wedge(struct device *device) {
     }
     CUdeviceptr there;
     use_context(device);
-    if (!gate) DRIVER_OK(driver.cuMemHostAlloc((void **)(uintptr_t)&gate, 4096, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    if (!gate)
+        DRIVER_OK(driver.cuMemHostAlloc((void **)(uintptr_t)&gate, 4096,
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     *gate = 0;
     DRIVER_OK(driver.cuMemHostGetDevicePointer(&there, (void *)(uintptr_t)gate, 0));
     DRIVER_OK(driver.cuStreamWaitValue32(cuda_of(device)->stream, there, 1, CU_STREAM_WAIT_VALUE_EQ));
 }
 
 static void unwedge(void) {
-    if (driver.fake) atomic_store(&driver.fake->wedged, 0);
-    else *gate = 1;
+    if (driver.fake)
+        atomic_store(&driver.fake->wedged, 0);
+    else
+        *gate = 1;
 }
 
 static void srv_7_wedged_device_blocks_nobody(void) {
@@ -518,7 +572,7 @@ static void srv_7_wedged_device_blocks_nobody(void) {
         int32_t value = (int32_t)i;
         model[i * 7] = value;
         struct device_table_write write = { .region = table, .offset = i * 28, .count = 1, .values = &value };
-        ticket = submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 });
+        ticket = submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 });
         KVT_OK(device_poll(device, &done, err, sizeof err));
         KVT_EQ(done, 0);
     }
@@ -539,10 +593,14 @@ static int close_wedged(void) {
     int32_t value = 5;
     uint64_t ticket;
     bool inline_done;
-    if (!driver_load(&driver) || device_open(&config, &device, err, sizeof err) || device_region_new(device, "t", MIB, 0xff, &table, err, sizeof err)) return 2;
+    if (!driver_load(&driver) || device_open(&config, &device, err, sizeof err) ||
+        device_region_new(device, "t", MIB, 0xff, &table, err, sizeof err))
+        return 2;
     wedge(device);
     struct device_table_write write = { .region = table, .count = 1, .values = &value };
-    if (device_submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err, sizeof err)) return 3;
+    if (device_submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
+                      sizeof err))
+        return 3;
     double begin = now_ms();
     device_close(device);
     return now_ms() - begin < 8000 ? 0 : 4;
@@ -552,7 +610,7 @@ static void srv_7_closing_a_wedged_device(void) {
     struct child child;
     struct pollfd p;
     KVT_NEED(child_start(&child, "--close-wedged", NULL));
-    p = (struct pollfd){ .fd = child.out, .events = POLLIN };
+    p = (struct pollfd) { .fd = child.out, .events = POLLIN };
     KVT_EQ(poll(&p, 1, 30000), 1); /* end of file: it is gone */
     KVT_EQ_I(child_end(&child, p.revents ? 0 : SIGKILL), 0);
 }
@@ -586,12 +644,19 @@ static void failed_call_loses_the_device(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(identity_and_free_bytes), KVT_CASE(regions_are_filled_and_refused), KVT_CASE(row_4_slices_of_any_size),
-        KVT_CASE(row_3_many_rows_at_once), KVT_CASE(act_4_tail_copies_of_every_layout), KVT_CASE(act_4_large_pages_and_pitches),
-        KVT_CASE(act_4_region_of_many_gigabytes), KVT_CASE(srv_4_imports_and_refusals), KVT_CASE(srv_4_dead_owner),
-        KVT_CASE(srv_7_wedged_device_blocks_nobody), KVT_CASE(srv_7_closing_a_wedged_device), KVT_CASE(failed_call_loses_the_device), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(identity_and_free_bytes),
+                                             KVT_CASE(regions_are_filled_and_refused),
+                                             KVT_CASE(row_4_slices_of_any_size),
+                                             KVT_CASE(row_3_many_rows_at_once),
+                                             KVT_CASE(act_4_tail_copies_of_every_layout),
+                                             KVT_CASE(act_4_large_pages_and_pitches),
+                                             KVT_CASE(act_4_region_of_many_gigabytes),
+                                             KVT_CASE(srv_4_imports_and_refusals),
+                                             KVT_CASE(srv_4_dead_owner),
+                                             KVT_CASE(srv_7_wedged_device_blocks_nobody),
+                                             KVT_CASE(srv_7_closing_a_wedged_device),
+                                             KVT_CASE(failed_call_loses_the_device),
+                                             { 0 } };
     if (argc > 1 && strcmp(argv[1], "--consumer") == 0) return consumer(argv[2]);
     if (argc > 1 && strcmp(argv[1], "--owner") == 0) return owner();
     if (argc > 1 && strcmp(argv[1], "--close-wedged") == 0) return close_wedged();

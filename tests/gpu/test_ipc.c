@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvd on a CUDA device, and workers in other processes that map its pools: rows before replies, tail copies, death inside a kernel, imports that
- * are given back, refusals, a device that does not answer. Runs on a GPU or on the stand-in driver; skips (77) where there is neither.
- * With --bench: attach and activation times as BENCH lines.
+ * kvd on a CUDA device, and workers in other processes that map its pools: rows before replies, tail copies, death
+ * inside a kernel, imports that are given back, refusals, a device that does not answer. Runs on a GPU or on the
+ * stand-in driver; skips (77) where there is neither. With --bench: attach and activation times as BENCH lines.
  */
 #include <errno.h>
 #include <signal.h>
@@ -77,7 +77,7 @@ static bool row_holds(struct ipc_worker *worker, uint32_t row, uint32_t membersh
 static void row_4_rows_are_there_before_the_reply(void) {
     struct ipc_worker driver_of = { 0 }, reader = { 0 };
     uint64_t seed = kvt_seed();
-    KVT_NEED(open_stage((struct e2e_setup){ .max_concurrency = 6, .capacity_tokens = 20000 }));
+    KVT_NEED(open_stage((struct e2e_setup) { .max_concurrency = 6, .capacity_tokens = 20000 }));
     KVT_NEED(ipc_open(&driver_of, &daemon_) && ipc_open(&reader, &daemon_));
     for (int round = 0; round < 60; round++) {
         struct kvd_activation want = scene_want(driver_of.session, 1 + kvt_below(&seed, 3000), 200);
@@ -103,12 +103,13 @@ static void row_4_rows_are_there_before_the_reply(void) {
 static void fork_with(const char *more) {
     struct ipc_worker worker = { 0 };
     const uint64_t text = e2e_stream(5, 9000, 0);
-    KVT_NEED(open_stage((struct e2e_setup){ .backend = "dflash", .draft_window = 4, .more = more }));
+    KVT_NEED(open_stage((struct e2e_setup) { .backend = "dflash", .draft_window = 4, .more = more }));
     KVT_NEED(ipc_open(&worker, &daemon_));
     struct kvd_activation want = scene_want(worker.session, 1000, 100);
     want.ensure[1] = 1000;
     struct kvd_activated a = scene_activate(scheduler, &want);
-    for (uint32_t pool = 0; pool < 2; pool++) KVT_EQ(ipc_columns(&worker, IPC_WRITE, pool, a.pool[pool].row, 77 + pool, 0, 1000), KVD_OK);
+    for (uint32_t pool = 0; pool < 2; pool++)
+        KVT_EQ(ipc_columns(&worker, IPC_WRITE, pool, a.pool[pool].row, 77 + pool, 0, 1000), KVD_OK);
     commit(&worker, a.sequence, 1000, 1000);
     scene_name(scheduler, a.sequence, text, 1000);
     want.from = scene_retain(scheduler, a.sequence, text, 1000);
@@ -119,7 +120,8 @@ static void fork_with(const char *more) {
         struct kvd_activated b = scene_activate(scheduler, &want);
         for (uint32_t pool = 0; pool < 2; pool++) {
             KVT_EQ(ipc_columns(&worker, IPC_CHECK, pool, b.pool[pool].row, 77 + pool, 0, frontier), KVD_OK);
-            KVT_EQ(ipc_columns(&worker, IPC_WRITE, pool, b.pool[pool].row, 500 + frontier, frontier, 1000), KVD_OK); /* never seen by the next */
+            KVT_EQ(ipc_columns(&worker, IPC_WRITE, pool, b.pool[pool].row, 500 + frontier, frontier, 1000),
+                   KVD_OK); /* never seen by the next */
         }
         finish(b.sequence);
     }
@@ -137,7 +139,7 @@ static void srv_4_attach_is_refused_with_the_reason(void) {
     struct ipc_worker worker = { 0 };
     struct ipc_call call = { .op = IPC_CONNECT };
     struct ipc_answer answer = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup){ 0 }) && ipc_start(&worker));
+    KVT_NEED(open_stage((struct e2e_setup) { 0 }) && ipc_start(&worker));
     snprintf(call.socket, sizeof call.socket, "%s", daemon_.socket);
     KVT_TRUE(ipc_do(&worker, &call, &answer) && answer.status == KVD_OK);
     call.op = IPC_CONTEXT;
@@ -186,11 +188,11 @@ static bool kernel_runs(struct ipc_worker *worker, uint32_t row) {
     return ipc_do(worker, &call, &a) && ipc_do(worker, &call, &b) && a.word != b.word;
 }
 
-/* Two sequences fill the pool. One worker dies while its kernel stores to its pages for ever: they come back only when its exit is proven, and whoever gets
- * them then is not disturbed; the other worker's bytes never change. */
+/* Two sequences fill the pool. One worker dies while its kernel stores to its pages for ever: they come back only when
+ * its exit is proven, and whoever gets them then is not disturbed; the other worker's bytes never change. */
 static void srv_5_killed_inside_a_kernel(void) {
     struct ipc_worker victim = { 0 }, survivor = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup){ .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048 }));
+    KVT_NEED(open_stage((struct e2e_setup) { .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048 }));
     KVT_NEED(ipc_open(&victim, &daemon_) && ipc_open(&survivor, &daemon_));
     struct kvd_activation want = scene_want(survivor.session, 960, 64);
     struct kvd_activated b = scene_activate(scheduler, &want);
@@ -204,7 +206,8 @@ static void srv_5_killed_inside_a_kernel(void) {
         struct ipc_answer answer = { 0 };
         KVT_TRUE(ipc_do(&victim, &call, &answer) && answer.status == KVD_OK);
         double end = e2e_now() + 5;
-        while (!kernel_runs(&victim, a.pool[0].row) && e2e_now() < end) {}
+        while (!kernel_runs(&victim, a.pool[0].row) && e2e_now() < end) {
+        }
         KVT_TRUE(kernel_runs(&victim, a.pool[0].row));
         KVT_EQ(ipc_columns(&survivor, IPC_CHECK, 0, b.pool[0].row, 1, 0, 960), KVD_OK); /* beside the kernel */
     }
@@ -242,7 +245,7 @@ static uint64_t free_bytes(void) {
 
 /* SRV-5: fifty workers attach, write and are killed: device memory, pages and sessions are what they were. */
 static void srv_5_fifty_kill_and_attach_cycles(void) {
-    KVT_NEED(open_stage((struct e2e_setup){ 0 }));
+    KVT_NEED(open_stage((struct e2e_setup) { 0 }));
     struct kvd_stats before = { 0 };
     uint64_t left = 0;
     for (int cycle = 0; cycle < 53; cycle++) {
@@ -277,7 +280,7 @@ static void srv_7_endless_kernel_of_a_worker(void) {
         return;
     }
     struct ipc_worker busy = { 0 }, reader = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup){ 0 }) && ipc_open(&busy, &daemon_) && ipc_open(&reader, &daemon_));
+    KVT_NEED(open_stage((struct e2e_setup) { 0 }) && ipc_open(&busy, &daemon_) && ipc_open(&reader, &daemon_));
     struct kvd_activation want = scene_want(busy.session, 500, 100);
     struct kvd_activated a = scene_activate(scheduler, &want);
     struct ipc_call call = { .op = IPC_SCRIBBLE, .row = a.pool[0].row };
@@ -298,7 +301,8 @@ static void srv_7_endless_kernel_of_a_worker(void) {
     close_stage();
 }
 
-/* The device finishes nothing: an activation waits, everything that needs no device is answered, and when it answers again all is well. */
+/* The device finishes nothing: an activation waits, everything that needs no device is answered, and when it answers
+ * again all is well. */
 static void srv_7_status_while_the_device_is_stuck(void) {
     if (!driver.fake) {
         printf("  SKIPPED: needs the stand-in driver (a GPU's own case is in test_device_cuda)\n");
@@ -308,7 +312,7 @@ static void srv_7_status_while_the_device_is_stuck(void) {
     snprintf(file, sizeof file, "/tmp/kvd-wedge-%d", (int)getpid());
     setenv("FAKE_CUDA_WEDGE", file, 1);
     struct ipc_worker worker = { 0 };
-    bool opened = open_stage((struct e2e_setup){ 0 }) && ipc_open(&worker, &daemon_);
+    bool opened = open_stage((struct e2e_setup) { 0 }) && ipc_open(&worker, &daemon_);
     unsetenv("FAKE_CUDA_WEDGE");
     KVT_NEED(opened);
     FILE *f = fopen(file, "w");
@@ -339,7 +343,8 @@ static void srv_7_status_while_the_device_is_stuck(void) {
     close_stage();
 }
 
-/* A driver call fails: whoever waits is told, and kvd stops with the status that says so, rather than serve tables that the device does not have. */
+/* A driver call fails: whoever waits is told, and kvd stops with the status that says so, rather than serve tables that
+ * the device does not have. */
 static void srv_7_lost_device_stops_kvd(void) {
     if (!driver.fake) {
         printf("  SKIPPED: needs the stand-in driver\n");
@@ -349,7 +354,7 @@ static void srv_7_lost_device_stops_kvd(void) {
     snprintf(file, sizeof file, "/tmp/kvd-fail-%d", (int)getpid());
     setenv("FAKE_CUDA_FAIL", file, 1);
     struct ipc_worker worker = { 0 };
-    bool opened = open_stage((struct e2e_setup){ 0 }) && ipc_open(&worker, &daemon_);
+    bool opened = open_stage((struct e2e_setup) { 0 }) && ipc_open(&worker, &daemon_);
     unsetenv("FAKE_CUDA_FAIL");
     KVT_NEED(opened);
     FILE *f = fopen(file, "w");
@@ -373,11 +378,17 @@ static void srv_7_lost_device_stops_kvd(void) {
 
 static void cap_3_automatic_capacity(void) {
     uint64_t left = free_bytes();
-    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16, .kv_heads = 4, .head_dim = 256, .max_context = 131072, .max_concurrency = 256,
-                                            .capacity_tokens = E2E_AUTO, .more = "[capacity]\nheadroom = 2GiB" }));
+    KVT_NEED(open_stage((struct e2e_setup) { .layers = 16,
+                                             .kv_heads = 4,
+                                             .head_dim = 256,
+                                             .max_context = 131072,
+                                             .max_concurrency = 256,
+                                             .capacity_tokens = E2E_AUTO,
+                                             .more = "[capacity]\nheadroom = 2GiB" }));
     struct kvd_stats stats = scene_stats(scheduler);
     uint64_t pool = stats.pool[0].capacity * (UINT64_C(4) << 20);
-    printf("  %.1f GiB free before kvd, pool of %u pages, %.1f GiB\n", (double)left / 0x1p30, stats.pool[0].capacity, (double)pool / 0x1p30);
+    printf("  %.1f GiB free before kvd, pool of %u pages, %.1f GiB\n", (double)left / 0x1p30, stats.pool[0].capacity,
+           (double)pool / 0x1p30);
     KVT_TRUE(pool < left);
     KVT_TRUE(pool > left - (UINT64_C(6) << 30)); /* headroom, kvd's own context, tables */
     struct ipc_worker worker = { 0 };
@@ -402,18 +413,23 @@ static bool describe_for_python(const char *path, uint32_t row, uint32_t tokens)
     struct kvd_planes_request which = { 0 };
     uint32_t n = 0, total = 0;
     FILE *f = fopen(path, "w");
-    bool ok = f && client && kvd_describe(client, info, NULL) == KVD_OK && kvd_describe_planes(client, &which, planes, 16, &n, &total, NULL) == KVD_OK && n == total;
+    bool ok = f && client && kvd_describe(client, info, NULL) == KVD_OK &&
+              kvd_describe_planes(client, &which, planes, 16, &n, &total, NULL) == KVD_OK && n == total;
     if (ok) {
         const struct kvd_pool_info *p = &info->pool[0];
         fprintf(f, "{");
         hex(f, "planes_handle", p->planes[0].ipc_handle, 64);
         hex(f, "table_handle", p->table[0].ipc_handle, 64);
-        fprintf(f, "\"planes_bytes\": %llu, \"table_bytes\": %llu, \"pages\": %u, \"heads\": %u, \"head_dim\": %u, \"row\": %u, \"tokens\": %u, \"row_entries\": %u, "
-                "\"rows\": %u, \"seed\": 9, \"planes\": [", (unsigned long long)p->planes[0].bytes, (unsigned long long)p->table[0].bytes, p->pages, p->n_kv_heads,
+        fprintf(f,
+                "\"planes_bytes\": %llu, \"table_bytes\": %llu, \"pages\": %u, \"heads\": %u, \"head_dim\": %u, "
+                "\"row\": %u, \"tokens\": %u, \"row_entries\": %u, "
+                "\"rows\": %u, \"seed\": 9, \"planes\": [",
+                (unsigned long long)p->planes[0].bytes, (unsigned long long)p->table[0].bytes, p->pages, p->n_kv_heads,
                 p->head_dim, row, tokens, info->row_entries, info->max_concurrency);
         for (uint32_t i = 0; i < n; i++)
-            fprintf(f, "%s{\"layer\": %u, \"slot\": %u, \"offset\": %llu, \"nb\": [%llu, %llu, %llu, %llu]}", i ? ", " : "", planes[i].layer, planes[i].slot,
-                    (unsigned long long)planes[i].offset, (unsigned long long)planes[i].nb0, (unsigned long long)planes[i].nb1,
+            fprintf(f, "%s{\"layer\": %u, \"slot\": %u, \"offset\": %llu, \"nb\": [%llu, %llu, %llu, %llu]}",
+                    i ? ", " : "", planes[i].layer, planes[i].slot, (unsigned long long)planes[i].offset,
+                    (unsigned long long)planes[i].nb0, (unsigned long long)planes[i].nb1,
                     (unsigned long long)planes[i].nb2, (unsigned long long)planes[i].nb3);
         fprintf(f, "]}\n");
     }
@@ -432,7 +448,8 @@ static void view_1_torch_maps_the_pool(void) {
     for (int dense = 0; dense < 2; dense++) {
         struct ipc_worker worker = { 0 };
         char path[160], command[512];
-        KVT_NEED(open_stage((struct e2e_setup){ .more = dense ? "[model]\narrangement = dense" : NULL }) && ipc_open(&worker, &daemon_));
+        KVT_NEED(open_stage((struct e2e_setup) { .more = dense ? "[model]\narrangement = dense" : NULL }) &&
+                 ipc_open(&worker, &daemon_));
         /* A first sequence that ends scatters the ids of the next. */
         struct kvd_activation want = scene_want(worker.session, 300, 10);
         struct kvd_activated first = scene_activate(scheduler, &want), hold = scene_activate(scheduler, &want);
@@ -454,11 +471,14 @@ static void view_1_torch_maps_the_pool(void) {
 
 /* ---- benches ---------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void bench_line(const char *name, double *values, int n, const char *unit) {
     qsort(values, (size_t)n, sizeof *values, by_value);
-    printf("BENCH %s.p50 %.3f %s\nBENCH %s.p99 %.3f %s\n", name, values[n / 2], unit, name, values[(n * 99 + 99) / 100 - 1], unit);
+    printf("BENCH %s.p50 %.3f %s\nBENCH %s.p99 %.3f %s\n", name, values[n / 2], unit, name,
+           values[(n * 99 + 99) / 100 - 1], unit);
 }
 
 static void bench_activation(const char *name, kvd_session_id session) {
@@ -483,8 +503,12 @@ static void bench(void) {
     double context[20], attach[20];
     struct ipc_worker worker = { 0 };
     double begin = e2e_now();
-    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16, .kv_heads = 4, .head_dim = 256, .max_context = 131072, .max_concurrency = 8,
-                                            .capacity_tokens = driver.fake ? 131072 : 1048576 }));
+    KVT_NEED(open_stage((struct e2e_setup) { .layers = 16,
+                                             .kv_heads = 4,
+                                             .head_dim = 256,
+                                             .max_context = 131072,
+                                             .max_concurrency = 8,
+                                             .capacity_tokens = driver.fake ? 131072 : 1048576 }));
     printf("BENCH ipc.start_64GiB %.3f s\n", e2e_now() - begin);
     for (int i = 0; i < 20; i++) {
         ipc_kill(&worker);
@@ -508,13 +532,18 @@ static void bench(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(row_4_rows_are_there_before_the_reply), KVT_CASE(act_4_tails_of_records), KVT_CASE(act_4_tails_of_dense_planes),
-        KVT_CASE(srv_4_attach_is_refused_with_the_reason), KVT_CASE(srv_5_killed_inside_a_kernel), KVT_CASE(srv_5_fifty_kill_and_attach_cycles),
-        KVT_CASE(srv_7_endless_kernel_of_a_worker), KVT_CASE(srv_7_status_while_the_device_is_stuck), KVT_CASE(srv_7_lost_device_stops_kvd),
-        KVT_CASE(cap_3_automatic_capacity),
-        KVT_CASE(view_1_torch_maps_the_pool), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(row_4_rows_are_there_before_the_reply),
+                                             KVT_CASE(act_4_tails_of_records),
+                                             KVT_CASE(act_4_tails_of_dense_planes),
+                                             KVT_CASE(srv_4_attach_is_refused_with_the_reason),
+                                             KVT_CASE(srv_5_killed_inside_a_kernel),
+                                             KVT_CASE(srv_5_fifty_kill_and_attach_cycles),
+                                             KVT_CASE(srv_7_endless_kernel_of_a_worker),
+                                             KVT_CASE(srv_7_status_while_the_device_is_stuck),
+                                             KVT_CASE(srv_7_lost_device_stops_kvd),
+                                             KVT_CASE(cap_3_automatic_capacity),
+                                             KVT_CASE(view_1_torch_maps_the_pool),
+                                             { 0 } };
     static const struct kvt_case benches[] = { KVT_CASE(bench), { 0 } };
     if (argc > 1 && strcmp(argv[1], "--worker") == 0) return ipc_worker_main();
     if (!driver_load(&driver)) {
