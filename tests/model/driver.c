@@ -47,7 +47,7 @@ void note(struct run *r, const char *format, ...) {
 
 static struct run *crashing;
 
-/* A store that dies must still say where: the process is lost anyhow, so printing is worth its risk. */
+/* A store that dies or hangs must still say where: the process is lost anyhow, so printing is worth its risk. */
 static void crashed(int sig) {
     if (crashing) print_history(crashing);
     signal(sig, SIG_DFL);
@@ -321,9 +321,14 @@ bool run_scenario(const struct scenario *s, uint64_t seed, uint64_t n_operations
     signal(SIGSEGV, crashed);
     signal(SIGABRT, crashed);
     signal(SIGFPE, crashed);
+    signal(SIGALRM, crashed);
     if (set_up(r)) {
         look(r);
-        for (; r->step < n_operations && !r->failed; r->step++) step(r);
+        for (; r->step < n_operations && !r->failed; r->step++) {
+            if (r->step % 64 == 0) alarm(30); /* one that hangs */
+            step(r);
+        }
+        alarm(0);
         if (!r->failed) close_down(r);
         report(r);
         ok = !r->failed;

@@ -6,7 +6,7 @@
 #include "driver.h"
 #include "kvt.h"
 
-#define BASE .prefill_chunk = 64, .widest_verify = 4, .lease_window = 128
+#define BASE .prefill_chunk = 64, .widest_verify = 4, .lease_window = 192
 #define FLAT(title, count, ...) {.name = title, .config = {BASE, __VA_ARGS__}, .operations = count}
 #define REAL(title, profile, arranged, ...)                                                                            \
     {.name = title, .config = {BASE, __VA_ARGS__}, .operations = 20000, .geometry = true, .storage = profile,          \
