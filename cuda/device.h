@@ -117,10 +117,10 @@ int device_event_fd(struct device *device);
 
 struct device_import; /* one mapped region; imports of one region in one process share a mapping (counted) */
 
-/* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip. CUDA: the caller's current context
- * is used, and a UUID mismatch is -ENXIO with both UUIDs in err; CUDA memory cannot be mapped read-only, and in the
- * process that owns the region an import is the region's own address and lives as long as the region. Host: the segment
- * is mapped read-write, or read-only where read_only. */
+/* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip. CUDA: the caller's current
+ * context is used, and a UUID mismatch is -ENXIO with both UUIDs in err; CUDA memory cannot be mapped read-only, and in
+ * the process that owns the region an import is the region's own address and lives as long as the region. Host: the
+ * segment is mapped read-write, or read-only where read_only. */
 int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                   struct device_import **ret_import, char *err, size_t err_bytes);
 void *device_import_address(const struct device_import *import);

@@ -160,30 +160,17 @@ static int fill_identity(struct cuda_device *d, char *err, size_t err_bytes) {
 }
 
 /* The context is current. What was made on the way is freed by drop_driver_objects. */
-static int make_lane(struct cuda_lane *lane, char *err, size_t err_bytes) {
-    int r = CUDA_CALL(err, err_bytes, cuStreamCreate, &lane->stream, CU_STREAM_NON_BLOCKING);
-    if (!r) r = CUDA_CALL(err, err_bytes, cuEventCreate, &lane->event, CU_EVENT_DISABLE_TIMING);
-    if (!r)
-        r = CUDA_CALL(err, err_bytes, cuMemHostAlloc, (void **)&lane->bounce, CUDA_BOUNCE_BYTES,
-                      CU_MEMHOSTALLOC_PORTABLE);
-    return r;
-}
-
 static int make_driver_objects(struct cuda_device *d, char *err, size_t err_bytes) {
-    int r = CUDA_CALL(err, err_bytes, cuEventCreate, &d->event, CU_EVENT_DISABLE_TIMING);
-    for (uint32_t i = 0; !r && i < CUDA_LANES; i++) r = make_lane(&d->lane[i], err, err_bytes);
-    d->stream = d->lane[0].stream;
-    return r;
+    int r = CUDA_CALL(err, err_bytes, cuStreamCreate, &d->stream, CU_STREAM_NON_BLOCKING);
+    if (!r) r = CUDA_CALL(err, err_bytes, cuEventCreate, &d->event, CU_EVENT_DISABLE_TIMING);
+    if (r) return r;
+    return CUDA_CALL(err, err_bytes, cuMemHostAlloc, (void **)&d->bounce, CUDA_BOUNCE_BYTES, CU_MEMHOSTALLOC_PORTABLE);
 }
 
 static void drop_driver_objects(struct cuda_device *d) {
-    for (uint32_t i = 0; i < CUDA_LANES; i++) {
-        const struct cuda_lane *lane = &d->lane[i];
-        if (lane->bounce) (void)cuda_driver.cuMemFreeHost(lane->bounce);
-        if (lane->event) (void)cuda_driver.cuEventDestroy(lane->event);
-        if (lane->stream) (void)cuda_driver.cuStreamDestroy(lane->stream);
-    }
+    if (d->bounce) (void)cuda_driver.cuMemFreeHost(d->bounce);
     if (d->event) (void)cuda_driver.cuEventDestroy(d->event);
+    if (d->stream) (void)cuda_driver.cuStreamDestroy(d->stream);
 }
 
 static int open_driver_side(struct cuda_device *d, char *err, size_t err_bytes) {
@@ -227,6 +214,7 @@ static void free_device(struct cuda_device *d) {
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     free(d->windows);
+    free(d->pieces);
     free(d);
 }
 

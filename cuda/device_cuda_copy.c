@@ -12,8 +12,8 @@
 
 /* ---- forms -------------------------------------------------------------------------------- */
 
-static int to_host_2d(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows,
-                      char *err, size_t err_bytes) {
+static int to_host(struct cuda_device *d, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows,
+                   char *err, size_t err_bytes) {
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
                            .srcDevice = from,
                            .srcPitch = pitch,
@@ -22,12 +22,19 @@ static int to_host_2d(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t p
                            .dstPitch = width,
                            .WidthInBytes = width,
                            .Height = rows };
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
+    if (rows == 1) return CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, to, from, width, d->stream);
+    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
 }
 
-/* rows >= 2 */
-static int to_device_2d(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width,
-                        uint64_t rows, char *err, size_t err_bytes) {
+/* width is even where there is one row: a short one goes as two dense rows of half of it. */
+static int to_device(struct cuda_device *d, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width,
+                     uint64_t rows, char *err, size_t err_bytes) {
+    if (rows == 1 && width >= CUDA_FLAT_COPY_BYTES)
+        return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, width, d->stream);
+    if (rows == 1) {
+        pitch = width /= 2;
+        rows = 2;
+    }
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST,
                            .srcHost = from,
                            .srcPitch = width,
@@ -36,14 +43,18 @@ static int to_device_2d(CUstream stream, CUdeviceptr to, uint64_t pitch, const u
                            .dstPitch = pitch,
                            .WidthInBytes = width,
                            .Height = rows };
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
+    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
 }
 
-/* A contiguous stretch of an even number of bytes: a short one goes as two dense rows. */
-static int to_device(CUstream stream, CUdeviceptr to, const uint8_t *from, uint64_t bytes, char *err,
-                     size_t err_bytes) {
-    if (bytes < CUDA_FLAT_COPY_BYTES) return to_device_2d(stream, to, bytes / 2, from, bytes / 2, 2, err, err_bytes);
-    return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, bytes, stream);
+/* Room for n elements; what is there is kept. */
+static bool make_room(void **array, size_t element, size_t n, size_t *room) {
+    if (n <= *room) return true;
+    size_t more = n < 64 ? 64 : 2 * n;
+    void *grown = realloc(*array, more * element);
+    if (!grown) return false;
+    *array = grown;
+    *room = more;
+    return true;
 }
 
 /* ---- page copies -------------------------------------------------------------------------- */
@@ -117,79 +128,79 @@ static bool dense_strip(const struct cuda_copy *c, uint32_t i, struct strip *ret
     return true;
 }
 
-/* Pieces go by turns over two lanes, each with a bounce buffer of its own, so that one comes from the device while the
- * other returns to it; within a lane the stream's order keeps a piece from arriving before the one before it has left.
- * Pieces shorter than this are not worth a turn. */
-#define LEAST_PIECE_BYTES (256u << 10)
+/* A page in work. As far as they fit the bounce buffer, all its pieces come to the host before the first one returns:
+ * the two directions are two engines, and each change between them costs a hand-over. One stream orders everything.
+ * (Two streams by turns were a fifth faster in the middle, and 2 ms slower in one of a hundred.) */
+struct trip {
+    struct cuda_device *d;
+    uint64_t used; /* of the bounce buffer */
+    size_t n;      /* pieces */
+    char *err;
+    size_t err_bytes;
+};
 
-static const struct cuda_lane *take_lane(struct cuda_device *d) { return &d->lane[d->next_lane++ % d->lanes_used]; }
-
-static int copy_stretch(struct cuda_device *d, CUdeviceptr dst, CUdeviceptr src, uint64_t bytes, char *err,
-                        size_t err_bytes) {
+static int send_on(struct trip *t) {
     int r = 0;
-    for (uint64_t at = 0; !r && at < bytes; at += CUDA_BOUNCE_BYTES) {
-        const struct cuda_lane *lane = take_lane(d);
-        uint64_t n = bytes - at < CUDA_BOUNCE_BYTES ? bytes - at : CUDA_BOUNCE_BYTES;
-        r = CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, lane->bounce, src + at, n, lane->stream);
-        if (!r) r = to_device(lane->stream, dst + at, lane->bounce, n, err, err_bytes);
+    for (size_t i = 0; !r && i < t->n; i++) {
+        const struct cuda_piece *p = &t->d->pieces[i];
+        r = to_device(t->d, p->to, p->pitch, t->d->bounce + p->at, p->width, p->rows, t->err, t->err_bytes);
+    }
+    t->n = t->used = 0;
+    return r;
+}
+
+/* width * rows fits the buffer. */
+static int fetch(struct trip *t, CUdeviceptr from, const struct cuda_piece *piece) {
+    uint64_t bytes = (piece->width * piece->rows + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN;
+    struct cuda_device *d = t->d;
+    int r = bytes > CUDA_BOUNCE_BYTES - t->used ? send_on(t) : 0;
+    if (r) return r;
+    if (!make_room((void **)&d->pieces, sizeof *d->pieces, t->n + 1, &d->room_pieces))
+        return device_refuse(-ENOMEM, t->err, t->err_bytes, "no memory to copy a page");
+    d->pieces[t->n] = *piece;
+    d->pieces[t->n++].at = t->used;
+    t->used += bytes;
+    return to_host(d, d->bounce + t->used - bytes, from, piece->pitch, piece->width, piece->rows, t->err, t->err_bytes);
+}
+
+/* A row that is longer than the buffer, or has no neighbour at a pitch that the driver takes. */
+static int copy_row(struct trip *t, CUdeviceptr dst, CUdeviceptr src, uint64_t bytes) {
+    int r = 0;
+    for (uint64_t at = 0, n; !r && at < bytes; at += n) {
+        n = bytes - at < CUDA_BOUNCE_BYTES ? bytes - at : CUDA_BOUNCE_BYTES;
+        r = fetch(t, src + at, &(struct cuda_piece) { .to = dst + at, .width = n, .rows = 1 });
     }
     return r;
 }
 
-/* Rows of a strip that make a piece: a quarter of it, at least LEAST_PIECE_BYTES, at most the bounce buffer. */
-static uint64_t piece_rows(const struct cuda_device *d, const struct strip *s) {
-    uint64_t most = CUDA_BOUNCE_BYTES / s->width, least = (LEAST_PIECE_BYTES + s->width - 1) / s->width,
-             rows = (s->rows + 3) / 4;
-    if (s->pitch > d->pitch_limit || most < 2) return 1;
-    if (rows < least) rows = least;
-    if (rows < 2) rows = 2;
-    return rows < most ? rows : most;
-}
-
-static int copy_strip(struct cuda_device *d, CUdeviceptr base, const struct strip *s, char *err, size_t err_bytes) {
-    uint64_t most = piece_rows(d, s), row = 0;
+static int copy_strip(struct trip *t, CUdeviceptr base, const struct strip *s) {
+    uint64_t most = s->pitch > t->d->pitch_limit ? 1 : CUDA_BOUNCE_BYTES / s->width;
     int r = 0;
-    while (!r && row < s->rows) {
-        uint64_t n = s->rows - row < most ? s->rows - row : most;
+    for (uint64_t row = 0, n; !r && row < s->rows; row += n) {
         CUdeviceptr src = base + s->src + row * s->pitch, dst = base + s->dst + row * s->pitch;
-        row += n;
-        if (n == 1) {
-            r = copy_stretch(d, dst, src, s->width, err, err_bytes);
-            continue;
+        n = s->rows - row < most ? s->rows - row : most;
+        if (n > 1) {
+            r = fetch(t, src, &(struct cuda_piece) { .to = dst, .pitch = s->pitch, .width = s->width, .rows = n });
+        } else {
+            n = 1;
+            r = copy_row(t, dst, src, s->width);
         }
-        const struct cuda_lane *lane = take_lane(d);
-        r = to_host_2d(lane->stream, lane->bounce, src, s->pitch, s->width, n, err, err_bytes);
-        if (!r) r = to_device_2d(lane->stream, dst, s->pitch, lane->bounce, s->width, n, err, err_bytes);
     }
     return r;
 }
 
-/* A piece of the same place always takes the same lane: copies of one pool, where one makes what the next reads, follow
- * one another in each lane. Small pages do without the second one. */
 int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes) {
+    struct trip trip = { .d = d, .err = err, .err_bytes = err_bytes };
     uint32_t count = strip_count(copy);
     int r = 0;
     if (copy->src == copy->dst) return 0;
-    d->next_lane = 0;
-    d->lanes_used = geom_rank_page_bytes(&copy->spec) < 2 * LEAST_PIECE_BYTES ? 1 : CUDA_LANES;
-    d->spread |= d->lanes_used > 1;
     for (uint32_t i = 0; !r && i < count; i++) {
         struct strip strip;
         bool ok = copy->spec.arrangement == GEOM_RECORD ? record_strip(copy, &strip) : dense_strip(copy, i, &strip);
         if (!ok) return device_refuse(-EINVAL, err, err_bytes, "a page copy has a spec without planes");
-        r = copy_strip(d, copy->region->address, &strip, err, err_bytes);
+        r = copy_strip(&trip, copy->region->address, &strip);
     }
-    return r;
-}
-
-int cuda_join_copies(struct cuda_device *d, char *err, size_t err_bytes) {
-    int r = 0;
-    for (uint32_t i = 1; d->spread && !r && i < CUDA_LANES; i++) {
-        r = CUDA_CALL(err, err_bytes, cuEventRecord, d->lane[i].event, d->lane[i].stream);
-        if (!r) r = CUDA_CALL(err, err_bytes, cuStreamWaitEvent, d->stream, d->lane[i].event, 0);
-    }
-    d->spread = false;
-    return r;
+    return r ? r : send_on(&trip);
 }
 
 /* ---- table windows ------------------------------------------------------------------------ */
@@ -203,20 +214,10 @@ int cuda_mirror_new(struct cuda_region *region, char *err, size_t err_bytes) {
     return 0;
 }
 
-static bool make_room(struct cuda_device *d, size_t n) {
-    if (n <= d->room_windows) return true;
-    size_t room = n < 64 ? 64 : 2 * n;
-    struct cuda_window *grown = realloc(d->windows, room * sizeof *grown);
-    if (!grown) return false;
-    d->windows = grown;
-    d->room_windows = room;
-    return true;
-}
-
 int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size_t n, char *err, size_t err_bytes) {
     struct cuda_region *region = write->region;
     uint64_t end = write->offset + (uint64_t)write->count * sizeof(int32_t);
-    if (!make_room(d, n + 1))
+    if (!make_room((void **)&d->windows, sizeof *d->windows, n + 1, &d->room_windows))
         return device_refuse(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
     int r = region->mirror ? 0 : cuda_mirror_new(region, err, err_bytes);
     if (r) return r;
@@ -245,7 +246,7 @@ int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_
              next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES;
              next++)
             if (d->windows[next].end > w.end) w.end = d->windows[next].end;
-        r = to_device(d->stream, w.region->address + w.begin, w.region->mirror + w.begin, w.end - w.begin, err,
+        r = to_device(d, w.region->address + w.begin, 0, w.region->mirror + w.begin, w.end - w.begin, 1, err,
                       err_bytes);
     }
     return r;

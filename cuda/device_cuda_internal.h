@@ -25,8 +25,7 @@
 #include "device_backend.h"
 #include "device_cuda_driver.h"
 
-#define CUDA_LANES 2                        /* streams of page copies: one lane's piece comes while the other's goes */
-#define CUDA_BOUNCE_BYTES (8u << 20)        /* pinned, one a lane: a piece of a page on its way through the host */
+#define CUDA_BOUNCE_BYTES (16u << 20)       /* pinned: pages on their way through the host */
 #define CUDA_EAGER_MIRROR_BYTES (64u << 20) /* regions up to this get their mirror when they are made */
 #define CUDA_FLAT_COPY_BYTES (64u << 10)    /* 1-D host-to-device copies from here on; 2-D below */
 
@@ -64,6 +63,12 @@ struct cuda_region {
     uint8_t *mirror;
 };
 
+/* Part of a page that has come to the bounce buffer and is to go on: rows of width bytes, at a pitch on the device. */
+struct cuda_piece {
+    CUdeviceptr to;
+    uint64_t pitch, width, rows, at; /* at: in the bounce buffer */
+};
+
 /* A stretch of a table region to be sent from its mirror. */
 struct cuda_window {
     struct cuda_region *region;
@@ -75,18 +80,13 @@ struct cuda_device {
     struct device_identity identity;
     CUdevice ordinal;
     CUcontext context; /* the primary one, retained */
-    CUstream stream;   /* lane 0, and all that is no page copy: what it has done is done */
-    CUevent event;     /* completion of a group */
-    struct cuda_lane {
-        CUstream stream;
-        CUevent event;
-        uint8_t *bounce;
-    } lane[CUDA_LANES];
-    uint32_t next_lane, lanes_used; /* by the copy that is being enqueued */
-    bool spread;                    /* some copy of the group used other lanes than 0 */
-    uint64_t pitch_limit;           /* of 2-D copies, bytes */
-    struct cuda_window *windows;    /* room of the thread */
-    size_t room_windows;
+    CUstream stream;
+    CUevent event; /* completion of a group */
+    uint8_t *bounce;
+    uint64_t pitch_limit;        /* of 2-D copies, bytes */
+    struct cuda_window *windows; /* room of the thread */
+    struct cuda_piece *pieces;
+    size_t room_windows, room_pieces;
     struct cuda_region *regions;
 
     uint64_t last_ticket; /* of the submitting thread */
@@ -119,8 +119,6 @@ bool cuda_queue_stop(struct cuda_device *d);
 
 /* ---- device_cuda_copy.c: on the device's thread, its context current ---- */
 int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes);
-/* After the copies of a group: what follows on the stream waits for all lanes. */
-int cuda_join_copies(struct cuda_device *d, char *err, size_t err_bytes);
 /* Puts the write into the mirror and notes its window at d->windows[n]. */
 int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size_t n, char *err, size_t err_bytes);
 /* Sends d->windows[0..n), neighbours merged. */

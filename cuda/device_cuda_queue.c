@@ -139,7 +139,6 @@ static int enqueue(struct cuda_device *d, const struct cuda_batch *group, char *
             n_windows += !r;
         }
     }
-    if (!r) r = cuda_join_copies(d, err, err_bytes);
     if (!r) r = cuda_enqueue_windows(d, n_windows, err, err_bytes);
     if (!r) r = CUDA_CALL(err, err_bytes, cuEventRecord, d->event, d->stream);
     return r;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA device and what uses it through IPC. Each test runs twice: on the GPU of the machine, skipping (77) where there is none, and on
-# a stand-in driver (fake_driver.h), which needs no GPU.
+# The CUDA device and what uses it through IPC. Each test runs twice: on the GPU of the machine, skipping (77) where
+# there is none, and on a stand-in driver (fake_driver.h), which needs no GPU.
 set(fake_driver_dir ${CMAKE_CURRENT_BINARY_DIR}/fake)
 add_library(fake_driver SHARED fake_driver.c)
 target_include_directories(fake_driver SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

@@ -14,11 +14,8 @@
 #include <stdint.h>
 
 struct fake_cuda {
-    atomic_int wedged; /* work never completes. Also while the file named by $FAKE_CUDA_WEDGE is there */
-    atomic_int
-        fail_copies; /* asynchronous copies fail with CUDA_ERROR_ILLEGAL_ADDRESS. Also while $FAKE_CUDA_FAIL is there */
-    atomic_int eager; /* every second stream works at once instead of as late as it may: the other half of the orders
-                         that can happen */
+    atomic_int wedged;          /* work never completes. Also while the file named by $FAKE_CUDA_WEDGE is there */
+    atomic_int fail_copies;     /* copies fail with CUDA_ERROR_ILLEGAL_ADDRESS. Also while $FAKE_CUDA_FAIL is there */
     _Atomic uint64_t copies;    /* enqueued */
     _Atomic uint64_t slow_form; /* copies in a form that would wait for a time slice */
     _Atomic uint64_t outside;   /* copies outside an allocation, or of host memory that is not pinned */

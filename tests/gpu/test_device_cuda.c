@@ -287,7 +287,7 @@ static void act_4_tail_copies_of_every_layout(void) {
 
 /* Pages that do not fit the bounce buffer, in rows and in one row; and a pool whose layers are farther apart than a 2-D
  * copy reaches. */
-static void large_pages_and_pitches(void) {
+static void act_4_large_pages_and_pitches(void) {
     struct device *device = open_device();
     KVT_NEED(device);
     struct geom_pool_spec spec = { .order = GEOM_PAGE_MAJOR,
@@ -310,14 +310,6 @@ static void large_pages_and_pitches(void) {
     }
     check_forms();
     device_close(device);
-}
-
-static void act_4_large_pages_and_pitches(void) {
-    large_pages_and_pitches();
-    if (!driver.fake) return;
-    atomic_store(&driver.fake->eager, 1);
-    large_pages_and_pitches();
-    atomic_store(&driver.fake->eager, 0);
 }
 
 /* Layers 3 GiB apart, beyond the driver's documented pitch; only on a GPU. */
