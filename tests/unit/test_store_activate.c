@@ -455,6 +455,50 @@ static void act_8_exception_when_no_page_is_free(void) {
     fix_close(&fix);
 }
 
+/* Membership entries that only the victims free are owed like pages; those for what is mapped at once cannot be. */
+static void act_8_owed_membership(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    uint32_t lost = 0;
+    config.max_context = 64 * 200;
+    config.pool_pages[0] = 300;
+    config.membership_entries = 6 * CHUNK;
+    fix_open(&fix, &config);
+    store_cont victim = fix_cont(&fix, 64 * 130, 1); /* 4 chunks of 6 */
+    struct store_activation want = fix_root(64 * 100, 1, 0); /* 3 chunks */
+    refused(&fix, want, STORE_E_SHORT, STORE_W_MEMBERSHIP);
+    KVT_EQ(fix.refusal.asked, 3 * CHUNK);
+    KVT_EQ(fix.refusal.had, 2 * CHUNK);
+    want.victims = &victim;
+    want.n_victims = 1;
+    char *before = fix_dump(&fix);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_EQ(fix.store->chunks.reserved, 2);
+    KVT_TRUE(fix_audit(&fix));
+    KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
+    KVT_EQ(lost, 0);
+    char *after = fix_dump(&fix);
+    KVT_EQ_STR(before, after);
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_EQ(fix.store->chunks.reserved, 3);
+    KVT_OK(fix_round(&fix, got.seq, STORE_NONE, STORE_NONE, STORE_NONE, 64 * 100, NULL));
+    KVT_OK(fix_round(&fix, got.seq, 64 * 100, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    free(before);
+    free(after);
+    fix_close(&fix);
+    fix_open(&fix, &config);
+    victim = fix_cont(&fix, 64 * 130, 1);
+    want.victims = &victim;
+    want.ensure[0] = 64 * 100; /* 3 chunks at once: the victim goes at begin */
+    KVT_OK(begin(&fix, &want, &got));
+    KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
+    KVT_EQ(lost, 1);
+    KVT_EQ(fix.store->chunks.used + fix.store->chunks.reserved, 0);
+    fix_close(&fix);
+}
+
 /* ACT-1, ACT-8: rows and sequences are one a sequence. */
 static void act_1_concurrency_is_bounded(void) {
     struct fix fix;
@@ -566,7 +610,7 @@ int main(int argc, char **argv) {
         KVT_CASE(act_4_two_branches), KVT_CASE(act_5_abort_restores), KVT_CASE(act_5_claims),
         KVT_CASE(act_8_recipe_errors), KVT_CASE(act_1_argument_errors), KVT_CASE(act_8_plan_counts_the_joint_state),
         KVT_CASE(act_8_victims_intact_until_commit), KVT_CASE(act_8_move_uses_what_it_drops),
-        KVT_CASE(act_8_exception_when_no_page_is_free), KVT_CASE(act_1_concurrency_is_bounded), KVT_CASE(cont_4_state_slots),
+        KVT_CASE(act_8_exception_when_no_page_is_free), KVT_CASE(act_8_owed_membership), KVT_CASE(act_1_concurrency_is_bounded), KVT_CASE(cont_4_state_slots),
         KVT_CASE(act_8_state_slot_of_a_victim), KVT_CASE(act_8_revision), {0}};
     return kvt_main("store activate", cases, argc, argv);
 }

@@ -397,6 +397,10 @@ static void cont_release_errors(void) {
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
     KVT_EQ(store_set_retention(fix.store, cont, 1, NULL), STORE_E_STALE);
     KVT_EQ(store_joint_release(fix.store, &cont, 1, pages, NULL), STORE_E_STALE);
+    store_cont next = fix_cont(&fix, 64, 2); /* the same slot, another generation */
+    KVT_EQ((uint32_t)next.bits, (uint32_t)cont.bits);
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
+    KVT_EQ(fix_info(&fix, next).frontier, 64);
     KVT_EQ(store_release(fix.store, (store_cont){0}, NULL), STORE_E_STALE);
     KVT_EQ(store_release(fix.store, (store_cont){UINT64_MAX}, NULL), STORE_E_STALE);
     fix_close(&fix);
