@@ -28,6 +28,7 @@
 #include "scheduler.h"
 
 #define ORPHAN_MS 3000 /* kvd says within 100 ms of a death what is left; after this, look by name */
+#define RETRY_MS 100    /* nothing runs here and kvd is short: others' sequences have to end */
 #define LISTEN_FDS_START 3
 
 static void hear_join(struct scheduler *s, int listener)
@@ -138,6 +139,13 @@ static uint32_t joined(const struct scheduler *s)
     return n;
 }
 
+static int patience(const struct scheduler *s)
+{
+    if (count(s, REQUEST_ORPHANED) > 0)
+        return ORPHAN_MS;
+    return joined(s) > 0 && count(s, REQUEST_WAITING) > 0 && count(s, REQUEST_RUNNING) == 0 ? RETRY_MS : -1;
+}
+
 /* Waits for workers, kvd or a signal, and hears them. 0; 1 end in order; negative: failed. */
 static int hear(struct scheduler *s, int listener, int signals)
 {
@@ -147,8 +155,7 @@ static int hear(struct scheduler *s, int listener, int signals)
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
         fds[3 + i] = (struct pollfd){ .fd = s->peer[i].fd, .events = POLLIN };
     int n;
-    while ((n = poll(fds, 3 + SCHEDULER_WORKERS, count(s, REQUEST_ORPHANED) > 0 ? ORPHAN_MS : -1)) < 0 &&
-           errno == EINTR)
+    while ((n = poll(fds, 3 + SCHEDULER_WORKERS, patience(s))) < 0 && errno == EINTR)
         ;
     if (fds[1].revents != 0)
         return 1;

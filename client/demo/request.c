@@ -9,7 +9,7 @@
 #define MAP_AHEAD 256
 #define KEEP_TURN 1 /* retention classes: what is released last has the largest */
 #define KEEP_SYSTEM 100
-#define MAX_FAILURES 8 /* refusals in a row before the scheduler gives up */
+#define MAX_FAILURES 50 /* refusals in a row before the scheduler gives up: some seconds */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -74,8 +74,10 @@ void request_init(struct scheduler *s, struct request *request, uint32_t id)
 
 /* ---- activation -------------------------------------------------------------------------------------- */
 
-/* The source: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. */
-static int choose_source(struct scheduler *s, const struct request *request, struct kvd_activation *want)
+/* The source: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. *ret_cheap: a
+ * turn of some conversation, which may be used up where pages are short. */
+static int choose_source(struct scheduler *s, const struct request *request, struct kvd_activation *want,
+                         bool *ret_cheap)
 {
     struct kvd_hit hits[KVD_MAX_CANDIDATES];
     struct kvd_error error;
@@ -102,17 +104,22 @@ static int choose_source(struct scheduler *s, const struct request *request, str
     want->frontier = hits[0].usable;
     /* A prefix of others is forked, the own one moved on. */
     want->keep = hits[0].continuation.bits != request->own.bits;
+    *ret_cheap = hits[0].retention < KEEP_SYSTEM;
     return 0;
 }
 
-/* Activates, at the cost of victims where kvd is short. *ret_status: KVD_OK, or why not now. */
-static void activate(struct scheduler *s, struct kvd_activation *want, struct kvd_activated *ret_activated,
+/* Activates, where kvd is short at the cost of a cheap source, and then of victims. error: KVD_OK, or why not now. */
+static void activate(struct scheduler *s, struct kvd_activation *want, bool cheap, struct kvd_activated *ret_activated,
                      struct kvd_error *error)
 {
     for (int attempt = 0; attempt < 4; attempt++) {
         error->status = kvd_activate(s->client, want, ret_activated, error);
         if (error->status != KVD_RESOURCE_EXHAUSTED && error->status != KVD_ABORTED)
             return;
+        if (cheap && want->keep) {
+            want->keep = false;
+            continue;
+        }
         want->n_victims = 0;
         want->revision = 0;
         struct kvd_error why;
@@ -177,14 +184,15 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
     struct kvd_error error = { .status = KVD_OK };
     if (request->short_at == s->ends + 1)
         return 0;
-    if (choose_source(s, request, &want) != 0)
+    bool cheap = false;
+    if (choose_source(s, request, &want, &cheap) != 0)
         return -1;
     bool computes_prefix = s->reuse && want.frontier < s->prompts.n_system;
     if (computes_prefix && s->holder)
         return 0;
     for (uint32_t p = 0; p < s->info.n_pools; p++)
         want.ensure[p] = request->known + least(MAP_AHEAD, want.max_output_tokens) - 1;
-    activate(s, &want, &activated, &error);
+    activate(s, &want, cheap, &activated, &error);
     if (error.status != KVD_OK)
         return not_now(s, request, &error);
     request->failures = request->short_at = 0;
@@ -242,9 +250,11 @@ static int checkpoint(struct scheduler *s, struct request *request, uint32_t fro
     struct kvd_error error;
     if (tail_of(request, frontier, &what.tail) != 0)
         return -1;
-    if (kvd_checkpoint(s->client, &what, &done, &error) != KVD_OK)
+    enum kvd_status status = kvd_checkpoint(s->client, &what, &done, &error);
+    if (status == KVD_OK)
+        printf("checkpoint %s %u\n", name_of(s, request), done.frontier);
+    else if (status != KVD_RESOURCE_EXHAUSTED) /* no room for its tail: it goes on without */
         return refused(s, request, "checkpoint", &error);
-    printf("checkpoint %s %u\n", name_of(s, request), done.frontier);
     s->holder = NULL;
     request->hold_at = 0;
     s->message.type = WIRE_CONTINUE;

@@ -16,6 +16,12 @@
 
 #define LICENSES "/usr/share/common-licenses/"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW 1
+#else
+#define SLOW 0
+#endif
+
 struct scene {
     char dir[64], socket[96];
 };
@@ -33,8 +39,9 @@ static bool write_file(const char *dir, const char *name, const char *text)
     return file && fputs(text, file) >= 0 && fclose(file) == 0;
 }
 
-/* A store for the demo's model; capacity in tokens, more for [model] and [backend]. */
-static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile, const char *backend)
+/* A folder with a prompt list and the configuration of a store; tokens: its capacity. */
+static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile,
+                       const char *backend)
 {
     char config[1024];
     strcpy(scene->dir, "/tmp/kvd-demo-test-XXXXXX");
@@ -63,14 +70,23 @@ static FILE *scene_start(const struct scene *scene, const char *option)
     return popen(command, "r");
 }
 
-/* Passes the demo's words on, and returns its exit code. */
-static int scene_end(FILE *demo)
+static void scene_show_logs(const struct scene *scene)
+{
+    char command[128];
+    snprintf(command, sizeof command, "for f in %s/*.log; do echo \"--- $f\"; tail -n 20 \"$f\"; done", scene->dir);
+    fflush(stdout);
+    KVT_OK(system(command));
+}
+
+/* Passes the demo's words on, and compares its exit code. */
+static void scene_end(const struct scene *scene, FILE *demo, int code)
 {
     char line[1024];
     while (fgets(line, sizeof line, demo))
         printf("    %s", line);
     int status = pclose(demo);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (!KVT_EQ_I(WIFEXITED(status) ? WEXITSTATUS(status) : -1, code))
+        scene_show_logs(scene);
 }
 
 static bool scene_row(const struct scene *scene, struct row *ret_row)
@@ -101,7 +117,7 @@ static void run_and_expect_exact(unsigned tokens, const char *profile, const cha
     KVT_NEED(scene_open(&scene, tokens, 256, profile, backend));
     FILE *demo = scene_start(&scene, option);
     KVT_NEED(demo != NULL);
-    KVT_EQ_I(scene_end(demo), 0);
+    scene_end(&scene, demo, 0);
     if (KVT_TRUE(scene_row(&scene, &row))) {
         KVT_EQ_STR(row.exact, "yes");
         KVT_EQ(row.prefix_again, 0);
@@ -118,16 +134,17 @@ static void kills_do_not_change_a_token(void)
     run_and_expect_exact(2048, "bf16", "off", "");
 }
 
-/* ACT-8: the same while there is room for little more than one conversation, so that victims go and requests wait. */
-static void shortage_does_not_change_a_token(void)
-{
-    run_and_expect_exact(832, "k8v4", "off", "");
-}
-
 /* SPEC-1..3, FIN-2: the same with drafts in a second pool. */
 static void drafts_do_not_change_a_token(void)
 {
     run_and_expect_exact(2048, "fp8", "mtp", "--speculate");
+}
+
+#if !SLOW /* sanitizers make the model many times slower, and see nothing new in these */
+/* ACT-8: the same while there is room for little more than one conversation, so that victims go and requests wait. */
+static void shortage_does_not_change_a_token(void)
+{
+    run_and_expect_exact(832, "k8v4", "off", "");
 }
 
 static void overwrite_pool(const struct scene *scene)
@@ -168,11 +185,12 @@ static void damaged_pages_change_tokens(void)
     }
     KVT_TRUE(damaged);
     overwrite_pool(&scene);
-    KVT_EQ_I(scene_end(demo), 4);
+    scene_end(&scene, demo, 4);
     if (KVT_TRUE(scene_row(&scene, &row)))
         KVT_EQ_STR(row.exact, "NO");
     scene_close(&scene);
 }
+#endif
 
 /* SRV-4: a store of another geometry is refused by the worker, with the reason, before anything runs. */
 static void a_store_of_another_model_is_refused(void)
@@ -181,16 +199,18 @@ static void a_store_of_another_model_is_refused(void)
     KVT_NEED(scene_open(&scene, 2048, 128, "bf16", "off"));
     FILE *demo = scene_start(&scene, "");
     KVT_NEED(demo != NULL);
-    KVT_EQ_I(scene_end(demo), 2);
+    scene_end(&scene, demo, 2);
     scene_close(&scene);
 }
 
 int main(int argc, char **argv)
 {
     static const struct kvt_case cases[] = { KVT_CASE(kills_do_not_change_a_token),
-                                             KVT_CASE(shortage_does_not_change_a_token),
                                              KVT_CASE(drafts_do_not_change_a_token),
+#if !SLOW
+                                             KVT_CASE(shortage_does_not_change_a_token),
                                              KVT_CASE(damaged_pages_change_tokens),
+#endif
                                              KVT_CASE(a_store_of_another_model_is_refused),
                                              { 0 } };
     return kvt_main("e2e_demo", cases, argc, argv);
