@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Activation: begin, commit, abort (ACT-*). begin first counts and checks everything (activation.c); what follows cannot fail.
+ * Activation: begin, commit, abort (ACT-*). begin first counts and checks everything (activation.c); what follows
+ * cannot fail.
  *
- * In flight, a fork holds ordinary references on the pages that it shares. A move holds none: its membership is an alias of the source's
- * (which is claimed) and takes the references over at commit. Pages that victims or a moved source still hold are "owed": their number
- * is reserved, and entries mapped onto them are filled, when those go at commit.
+ * In flight, a fork holds ordinary references on the pages that it shares. A move holds none: its membership is an
+ * alias of the source's (which is claimed) and takes the references over at commit. Pages that victims or a moved
+ * source still hold are "owed": their number is reserved, and entries mapped onto them are filled, when those go at
+ * commit.
  */
 #include "store_internal.h"
 
@@ -12,7 +14,8 @@
 
 /* ---- begin ---- */
 
-static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, bool move, int32_t *row) {
+static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, bool move,
+                       int32_t *row) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
     for (uint32_t i = 0; i < seq->kept[p]; i += n) {
@@ -28,8 +31,8 @@ static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const s
     }
 }
 
-static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, uint32_t columns, int32_t *row,
-                      struct store_activated *out) {
+static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, uint32_t columns,
+                      int32_t *row, struct store_activated *out) {
     struct pool *pool = &store->pool[p];
     uint32_t from = space_entry(store, &source->space[p], seq->kept[p]);
     space_map(store, p, &seq->space[p], 1, row);
@@ -39,12 +42,13 @@ static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const st
     page_pin(pool, to, 0);
     seq->tail_source[p] = from;
     seq->tail[p] = to;
-    out->copies[out->n_copies++] = (struct store_copy){false, p, pool->pages[from].device, pool->pages[to].device, columns};
+    out->copies[out->n_copies++] =
+        (struct store_copy){false, p, pool->pages[from].device, pool->pages[to].device, columns};
 }
 
 /* Maps n entries onto pages that will be freed at commit: those that the last count left wholly marked. */
-static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, const struct space *space, uint32_t first, uint32_t stamp,
-                             uint32_t n, int32_t *row) {
+static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, const struct space *space,
+                             uint32_t first, uint32_t stamp, uint32_t n, int32_t *row) {
     struct page *pages = store->pool[p].pages;
     uint32_t run_n, left = n;
     for (uint32_t i = first; i < space->count && left; i += run_n) {
@@ -62,13 +66,15 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
     return n - left;
 }
 
-static void promise_pages(struct store *store, uint32_t p, struct seq *seq, const struct activation *act, uint32_t n, int32_t *row) {
+static void promise_pages(struct store *store, uint32_t p, struct seq *seq, const struct activation *act, uint32_t n,
+                          int32_t *row) {
     for (uint32_t i = 0; i < act->n_victims && n; i++)
         n -= promise_from(store, p, seq, &act->victims[i]->space[p], 0, act->stamp, n, row);
     if (n && act->move) promise_from(store, p, seq, &act->source->space[p], seq->kept[p], act->stamp, n, row);
 }
 
-static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const struct activation *act, struct store_activated *out) {
+static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const struct activation *act,
+                       struct store_activated *out) {
     const struct activation_pool *ap = &act->pool[p];
     struct space *space = &seq->space[p];
     struct pool *pool = &store->pool[p];
@@ -103,7 +109,8 @@ static void begin_chunks(struct store *store, struct seq *seq, const struct acti
     seq->chunks_owed = rest - now;
 }
 
-static void begin_state(struct store *store, struct seq *seq, const struct activation *act, struct store_activated *out) {
+static void begin_state(struct store *store, struct seq *seq, const struct activation *act,
+                        struct store_activated *out) {
     out->state_slot = out->source_state_slot = NONE;
     if (!store->config.has_state) return;
     if (act->move) {
@@ -165,8 +172,8 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     *ret_activated = out;
 }
 
-int store_activate_begin(struct store *store, const struct store_activation *want, struct store_activated *ret_activated,
-                         struct store_refusal *refusal) {
+int store_activate_begin(struct store *store, const struct store_activation *want,
+                         struct store_activated *ret_activated, struct store_refusal *refusal) {
     struct activation act;
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
@@ -177,11 +184,13 @@ int store_activate_begin(struct store *store, const struct store_activation *wan
 
 /* ---- both ends ---- */
 
-static int find_activating(const struct store *store, store_seq handle, struct seq **ret_seq, struct store_refusal *refusal) {
+static int find_activating(const struct store *store, store_seq handle, struct seq **ret_seq,
+                           struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVATING)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVATING, (uint64_t)seq->state, 0);
+        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVATING,
+                      (uint64_t)seq->state, 0);
     *ret_seq = seq;
     return STORE_OK;
 }
@@ -299,7 +308,8 @@ void seq_abort(struct store *store, struct seq *seq) {
     seq_free(store, seq);
 }
 
-int store_activate_abort(struct store *store, store_seq handle, uint32_t *ret_victims_lost, struct store_refusal *refusal) {
+int store_activate_abort(struct store *store, store_seq handle, uint32_t *ret_victims_lost,
+                         struct store_refusal *refusal) {
     struct store_pool_view rows[STORE_MAX_POOLS];
     struct seq *seq = NULL;
     int rc = find_activating(store, handle, &seq, refusal);

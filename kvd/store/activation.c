@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an activation comes to: resolves its handles and counts exactly what it needs and what its recipe frees, changing nothing.
- * Plan and begin both stand on this, so they cannot disagree (ACT-8).
+ * What an activation comes to: resolves its handles and counts exactly what it needs and what its recipe frees,
+ * changing nothing. Plan and begin both stand on this, so they cannot disagree (ACT-8).
  */
 #include "store_internal.h"
 
@@ -22,9 +22,11 @@ static int check_source(const struct store *store, struct activation *act, struc
     if (act->move && source->slot != NONE && store->slots[source->slot].pins)
         return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
     if (want->frontier < 1 || want->frontier > source->frontier)
-        return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, source->frontier, source->frontier);
+        return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, source->frontier,
+                      source->frontier);
     if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
-        return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, want->frontier, source->frontier, source->frontier);
+        return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, want->frontier, source->frontier,
+                      source->frontier);
     return STORE_OK;
 }
 
@@ -67,7 +69,8 @@ int activation_resolve(const struct store *store, const struct store_activation 
 /* ---- joint release ---- */
 
 /* A page goes when as many references are marked as it has; a page that a copy reads stays. */
-uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first, uint32_t stamp) {
+uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first,
+                    uint32_t stamp) {
     struct page *pages = store->pool[pool].pages;
     uint32_t freed = 0, n;
     for (uint32_t i = first; i < space->count; i += n) {
@@ -106,13 +109,17 @@ static void count_freed(const struct store *store, struct activation *act) {
 
 /* ---- needs ---- */
 
-/* A moved tail goes on in place unless somebody else reads it: another reference, or a copy in flight that would be cut. */
-static bool tail_in_place(const struct store *store, const struct activation *act, uint32_t pool, uint32_t block, uint32_t columns) {
+/* A moved tail goes on in place unless somebody else reads it: another reference, or a copy in flight that would be
+ * cut. */
+static bool tail_in_place(const struct store *store, const struct activation *act, uint32_t pool, uint32_t block,
+                          uint32_t columns) {
     uint32_t descriptor = space_entry(store, &act->source->space[pool], block);
     const struct page *page = &store->pool[pool].pages[descriptor];
     uint32_t surviving = page->references;
-    for (uint32_t i = 0; i < act->n_victims && surviving > 1; i++) /* victims go first, and a page has one place in all spaces */
-        surviving -= block < act->victims[i]->space[pool].count && space_entry(store, &act->victims[i]->space[pool], block) == descriptor;
+    for (uint32_t i = 0; i < act->n_victims && surviving > 1;
+         i++) /* victims go first, and a page has one place in all spaces */
+        surviving -= block < act->victims[i]->space[pool].count &&
+                     space_entry(store, &act->victims[i]->space[pool], block) == descriptor;
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
@@ -131,7 +138,8 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     ap->mapped = pages_of(want->frontier);
     if (ensure > ap->entitlement)
         return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, ensure, ap->mapped, ap->entitlement);
-    if (ensure > ap->mapped) ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
+    if (ensure > ap->mapped)
+        ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
     ap->fresh = ap->entitlement - ap->kept;
     act->chunks_needed += chunks_for(ap->entitlement);
     act->chunks_now += chunks_for(ap->mapped);
@@ -152,15 +160,16 @@ int activation_measure(const struct store *store, struct activation *act, struct
 static int check_never(const struct store *store, const struct activation *act, struct store_refusal *refusal) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (act->pool[p].entitlement > store->pool[p].capacity)
-            return refuse(refusal, STORE_E_NEVER, STORE_W_PAGES, p, act->pool[p].entitlement, pool_available(&store->pool[p]),
-                          store->pool[p].capacity);
+            return refuse(refusal, STORE_E_NEVER, STORE_W_PAGES, p, act->pool[p].entitlement,
+                          pool_available(&store->pool[p]), store->pool[p].capacity);
     if (act->chunks_needed > store->chunks.capacity)
         return refuse(refusal, STORE_E_NEVER, STORE_W_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
                       (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
 
-/* Reservation, tail page and mapped pages are three acquisitions; tail copies cannot wait for a moved source to drop pages. */
+/* Reservation, tail page and mapped pages are three acquisitions; tail copies cannot wait for a moved source to drop
+ * pages. */
 static int check_pages(struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct activation_pool *ap = &act->pool[p];
     const struct pool *pool = &store->pool[p];
@@ -234,7 +243,8 @@ static void fill_plan(const struct store *store, const struct activation *act, s
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
                           struct store_refusal *refusal) {
     struct activation act;
-    struct store_plan plan = {STORE_READY, 0, {{0, 0, 0}}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0}, {0}, {0}, {0}};
+    struct store_plan plan = {STORE_READY, 0,   {{0, 0, 0}}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0},
+                              {0, 0, 0},   {0}, {0},         {0},       {0}};
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc) return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The audit: recomputes from the memberships what the store keeps incrementally, and compares (contract section 14). Page by page
- * scratch is the stamp and mark of the page records, so no memory is needed.
+ * The audit: recomputes from the memberships what the store keeps incrementally, and compares (contract section 14).
+ * Page by page scratch is the stamp and mark of the page records, so no memory is needed.
  */
 #include "store_internal.h"
 
@@ -75,7 +75,9 @@ static void walk_all(struct audit *a, uint32_t pool, page_visit *visit, bool seq
 }
 
 /* What the last walk left in the mark of a page. */
-static uint32_t marked(const struct store *store, const struct page *page) { return page->stamp == *store->stamp ? page->mark : 0; }
+static uint32_t marked(const struct store *store, const struct page *page) {
+    return page->stamp == *store->stamp ? page->mark : 0;
+}
 
 static uint32_t *mark_of(const struct audit *a, uint32_t pool, uint32_t entry, uint32_t stamp) {
     struct page *page = &a->store->pool[pool].pages[entry];
@@ -86,14 +88,16 @@ static uint32_t *mark_of(const struct audit *a, uint32_t pool, uint32_t entry, u
 
 static void visit_count(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     (void)block;
-    if (entry >= a->store->pool[h->pool].descriptors) report(a, "pool %u: membership names descriptor %u", h->pool, entry);
+    if (entry >= a->store->pool[h->pool].descriptors)
+        report(a, "pool %u: membership names descriptor %u", h->pool, entry);
     else ++*mark_of(a, h->pool, entry, stamp);
 }
 
 /* Every address that holds a page holds it at the same block, so none holds it twice. */
 static void visit_block(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     uint32_t *mark = mark_of(a, h->pool, entry, stamp);
-    EXPECT(*mark == 0 || *mark == block + 1, "pool %u: page %u is block %u here and block %u there", h->pool, entry, block, *mark - 1);
+    EXPECT(*mark == 0 || *mark == block + 1, "pool %u: page %u is block %u here and block %u there", h->pool, entry,
+           block, *mark - 1);
     *mark = block + 1;
 }
 
@@ -102,13 +106,14 @@ static void visit_coverage(struct audit *a, const struct holder *h, uint32_t blo
     *mark = max_u32(*mark, columns_of(h->cont->frontier, block));
 }
 
-/* SPACE-2, INV-6: what a page has committed is what the frontier says; a tail about to be moved in place still has the source's. */
+/* SPACE-2, INV-6: what a page has committed is what the frontier says; a tail about to be moved in place still has the
+ * source's. */
 static void visit_committed(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     const struct page *page = &a->store->pool[h->pool].pages[entry];
     uint32_t columns = columns_of(h->space->committed, block);
     (void)stamp;
-    EXPECT(page->committed == columns, "pool %u: page %u has %u columns committed, the frontier of its %s %u gives %u", h->pool, entry,
-           page->committed, h->seq ? "sequence" : "continuation", h->index, columns);
+    EXPECT(page->committed == columns, "pool %u: page %u has %u columns committed, the frontier of its %s %u gives %u",
+           h->pool, entry, page->committed, h->seq ? "sequence" : "continuation", h->index, columns);
 }
 
 /* ---- pools ---- */
@@ -118,7 +123,8 @@ static void audit_tree(struct audit *a, uint32_t p) {
     uint32_t half = BLOCK_PAGES, free = 0;
     for (uint32_t i = 0; i < pool->n_leaves; i++) {
         struct free_run run = pool_block_run(pool, i);
-        EXPECT(memcmp(&run, &pool->tree[pool->n_leaves + i], sizeof run) == 0, "pool %u: free runs of block %u are wrong", p, i);
+        EXPECT(memcmp(&run, &pool->tree[pool->n_leaves + i], sizeof run) == 0,
+               "pool %u: free runs of block %u are wrong", p, i);
     }
     for (uint32_t level = pool->n_leaves / 2; level > 0; level /= 2, half *= 2)
         for (uint32_t i = level; i < 2 * level; i++) {
@@ -126,8 +132,8 @@ static void audit_tree(struct audit *a, uint32_t p) {
             EXPECT(memcmp(&run, &pool->tree[i], sizeof run) == 0, "pool %u: free runs of node %u are wrong", p, i);
         }
     for (uint32_t i = 0; i < pool->n_leaves * BLOCK_WORDS; i++) free += (uint32_t)__builtin_popcountll(pool->bitmap[i]);
-    EXPECT(free == pool->capacity - pool->allocated, "pool %u: POOL-6: %u free bits, %u of %u allocated", p, free, pool->allocated,
-           pool->capacity);
+    EXPECT(free == pool->capacity - pool->allocated, "pool %u: POOL-6: %u free bits, %u of %u allocated", p, free,
+           pool->allocated, pool->capacity);
 }
 
 static void audit_leases(struct audit *a, uint32_t p) { /* INV-1 */
@@ -135,11 +141,12 @@ static void audit_leases(struct audit *a, uint32_t p) { /* INV-1 */
     for (uint32_t g = 0; g < pool->capacity; g++) {
         const struct page_lease *lease = &pool->leases[g];
         bool is_free = pool_is_free(pool, g);
-        EXPECT(is_free == (lease->owner == NONE), "pool %u: page group %u is %s and leased to %u", p, g, is_free ? "free" : "taken",
-               lease->owner);
+        EXPECT(is_free == (lease->owner == NONE), "pool %u: page group %u is %s and leased to %u", p, g,
+               is_free ? "free" : "taken", lease->owner);
         if (lease->owner == NONE) continue;
         const struct page *page = &pool->pages[lease->owner];
-        EXPECT(lease->owner < pool->descriptors && (page->flags & PAGE_OCCUPIED) && page->device == g && page->lease == lease->generation,
+        EXPECT(lease->owner < pool->descriptors && (page->flags & PAGE_OCCUPIED) && page->device == g &&
+                   page->lease == lease->generation,
                "pool %u: lease of page group %u and its page %u disagree", p, g, lease->owner);
     }
 }
@@ -159,15 +166,17 @@ static void audit_descriptors(struct audit *a, uint32_t p) {
         occupied += (page->flags & PAGE_OCCUPIED) != 0;
         listed += (page->flags & PAGE_LISTED) != 0;
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        EXPECT(page->device < pool->capacity && pool->leases[page->device].owner == d, "pool %u: page %u has no lease", p, d);
+        EXPECT(page->device < pool->capacity && pool->leases[page->device].owner == d, "pool %u: page %u has no lease",
+               p, d);
         EXPECT(page->host_extent == NONE, "pool %u: page %u has a host replica", p, d);
-        EXPECT(page->epoch && page->epoch <= a->store->epoch, "pool %u: page %u has epoch %llu", p, d, (unsigned long long)page->epoch);
+        EXPECT(page->epoch && page->epoch <= a->store->epoch, "pool %u: page %u has epoch %llu", p, d,
+               (unsigned long long)page->epoch);
     }
-    EXPECT(occupied == pool->occupied && occupied == pool->allocated, "pool %u: %u pages live, %u counted, %u allocated", p, occupied,
-           pool->occupied, pool->allocated);
+    EXPECT(occupied == pool->occupied && occupied == pool->allocated,
+           "pool %u: %u pages live, %u counted, %u allocated", p, occupied, pool->occupied, pool->allocated);
     for (uint32_t d = pool->spare; d != NONE && linked <= pool->descriptors; d = pool->pages[d].mark) linked++;
-    EXPECT(linked == listed && listed >= descriptors_without_home(pool), "pool %u: %u spare descriptors in the list, %u marked", p, linked,
-           listed);
+    EXPECT(linked == listed && listed >= descriptors_without_home(pool),
+           "pool %u: %u spare descriptors in the list, %u marked", p, linked, listed);
 }
 
 static void audit_reservations(struct audit *a, uint32_t p) { /* POOL-6, INV-4, INV-10 */
@@ -176,10 +185,10 @@ static void audit_reservations(struct audit *a, uint32_t p) { /* POOL-6, INV-4, 
     uint64_t reserved = 0;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++)
         if (store->seqs[i].occupied) reserved += store->seqs[i].space[p].reserved;
-    EXPECT(reserved == pool->reserved, "pool %u: sequences hold %llu reserved pages, the pool counts %u", p, (unsigned long long)reserved,
-           pool->reserved);
-    EXPECT((uint64_t)pool->allocated + pool->reserved <= pool->capacity, "pool %u: POOL-6: %u allocated, %u reserved of %u", p,
-           pool->allocated, pool->reserved, pool->capacity);
+    EXPECT(reserved == pool->reserved, "pool %u: sequences hold %llu reserved pages, the pool counts %u", p,
+           (unsigned long long)reserved, pool->reserved);
+    EXPECT((uint64_t)pool->allocated + pool->reserved <= pool->capacity,
+           "pool %u: POOL-6: %u allocated, %u reserved of %u", p, pool->allocated, pool->reserved, pool->capacity);
 }
 
 /* ---- pages ---- */
@@ -197,10 +206,13 @@ static void audit_references(struct audit *a, uint32_t p) {
             continue;
         }
         shared += references > 1;
-        EXPECT(references == page->references, "pool %u: page %u has %u references, counts %u", p, d, references, page->references);
+        EXPECT(references == page->references, "pool %u: page %u has %u references, counts %u", p, d, references,
+               page->references);
         EXPECT(references || page->pins, "pool %u: PAGE-6: page %u lives without reference or pin", p, d);
-        EXPECT(references <= 1 || page->committed == KVD_PAGE_TOKENS, "pool %u: INV-8: shared page %u has %u columns", p, d, page->committed);
-        EXPECT(!(page->flags & PAGE_NAMED) || (p == 0 && page->committed == KVD_PAGE_TOKENS), "pool %u: page %u is named but not full", p, d);
+        EXPECT(references <= 1 || page->committed == KVD_PAGE_TOKENS, "pool %u: INV-8: shared page %u has %u columns",
+               p, d, page->committed);
+        EXPECT(!(page->flags & PAGE_NAMED) || (p == 0 && page->committed == KVD_PAGE_TOKENS),
+               "pool %u: page %u is named but not full", p, d);
     }
     EXPECT(shared == pool->shared, "pool %u: %u shared pages, counts %u", p, shared, pool->shared);
 }
@@ -215,7 +227,8 @@ static void audit_writers(struct audit *a, uint32_t p) { /* PAGE-5, INV-7 */
         bool writer = active == 1 && page->references == 1;
         EXPECT(active == page->active_references, "pool %u: page %u has %u active references, counts %u", p, d, active,
                page->active_references);
-        EXPECT(writer == ((page->flags & PAGE_WRITER) != 0), "pool %u: page %u %s a writer", p, d, writer ? "lost" : "has");
+        EXPECT(writer == ((page->flags & PAGE_WRITER) != 0), "pool %u: page %u %s a writer", p, d,
+               writer ? "lost" : "has");
     }
 }
 
@@ -257,8 +270,8 @@ static void audit_pins(struct audit *a, uint32_t p) {
     for (uint32_t d = 0; d < store->pool[p].descriptors; d++) {
         const struct page *page = &store->pool[p].pages[d];
         if (page->flags & PAGE_OCCUPIED)
-            EXPECT(marked(store, page) == page->pins, "pool %u: page %u has %u pins, transitions hold %u", p, d, page->pins,
-                   marked(store, page));
+            EXPECT(marked(store, page) == page->pins, "pool %u: page %u has %u pins, transitions hold %u", p, d,
+                   page->pins, marked(store, page));
     }
 }
 
@@ -270,16 +283,18 @@ static void audit_space(struct audit *a, const struct holder *h) {
     const char *kind = h->seq ? "sequence" : "continuation";
     uint32_t last = UINT32_MAX;
     EXPECT(space->count >= pages_of(space->committed) && space_entitlement(space) <= store->row_entries,
-           "%s %u pool %u: SPACE-2: entitlement %u, membership %u, committed %u", kind, h->index, h->pool, space_entitlement(space),
-           space->count, space->committed);
+           "%s %u pool %u: SPACE-2: entitlement %u, membership %u, committed %u", kind, h->index, h->pool,
+           space_entitlement(space), space->count, space->committed);
     bool moving = h->seq && h->seq->state == STORE_SEQ_ACTIVATING && h->seq->from != NONE && !h->seq->keep;
     for (uint32_t i = 0; i < space->count; i++) {
         uint32_t entry = space_entry(store, space, i);
         uint32_t references = entry & PROMISED ? 1 : store->pool[h->pool].pages[entry].references;
-        EXPECT(references <= last, "%s %u pool %u: references rise to %u at block %u", kind, h->index, h->pool, references, i);
+        EXPECT(references <= last, "%s %u pool %u: references rise to %u at block %u", kind, h->index, h->pool,
+               references, i);
         last = references;
         if (entry & PROMISED)
-            EXPECT(h->seq && h->seq->state == STORE_SEQ_ACTIVATING && !pool_is_free(&store->pool[h->pool], entry & ~PROMISED),
+            EXPECT(h->seq && h->seq->state == STORE_SEQ_ACTIVATING &&
+                       !pool_is_free(&store->pool[h->pool], entry & ~PROMISED),
                    "%s %u pool %u: block %u is promised", kind, h->index, h->pool, i);
     }
     if (!moving) walk_space(a, h, visit_committed, 0);
@@ -312,7 +327,8 @@ static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
         const struct seq *seq = owner == NONE ? NULL : &store->seqs[owner];
         used += seq != NULL;
         if (seq) {
-            EXPECT(owner < store->config.max_concurrency && seq->occupied && seq->row[p] == r, "pool %u: row %u has a stale owner", p, r);
+            EXPECT(owner < store->config.max_concurrency && seq->occupied && seq->row[p] == r,
+                   "pool %u: row %u has a stale owner", p, r);
             count = seq->space[p].count;
         }
         for (uint32_t i = 0; i < store->row_entries; i++) {
@@ -320,8 +336,8 @@ static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
             EXPECT(row[i] == want, "pool %u: row %u entry %u is %d, the membership says %d", p, r, i, row[i], want);
         }
     }
-    EXPECT(used == pool->rows_used && used == store->seqs_used, "pool %u: %u rows leased, %u counted, %u sequences", p, used,
-           pool->rows_used, store->seqs_used);
+    EXPECT(used == pool->rows_used && used == store->seqs_used, "pool %u: %u rows leased, %u counted, %u sequences", p,
+           used, pool->rows_used, store->seqs_used);
 }
 
 /* ---- what is shared by the pools ---- */
@@ -345,11 +361,14 @@ static void audit_chunks(struct audit *a) {
             entries += store->conts[i].space[p].count;
         }
     }
-    for (uint32_t chunk = c->head; chunk != NONE && freed <= c->capacity; chunk = c->entries[(size_t)chunk * CHUNK]) freed++;
-    EXPECT(used == c->used && used + freed == c->fresh, "membership: %llu chunks used, %u counted, %llu freed of %u ever used",
-           (unsigned long long)used, c->used, (unsigned long long)freed, c->fresh);
-    EXPECT(reserved == c->reserved && used + reserved <= c->capacity, "membership: %llu chunks reserved, %u counted, capacity %u",
-           (unsigned long long)reserved, c->reserved, c->capacity);
+    for (uint32_t chunk = c->head; chunk != NONE && freed <= c->capacity; chunk = c->entries[(size_t)chunk * CHUNK])
+        freed++;
+    EXPECT(used == c->used && used + freed == c->fresh,
+           "membership: %llu chunks used, %u counted, %llu freed of %u ever used", (unsigned long long)used, c->used,
+           (unsigned long long)freed, c->fresh);
+    EXPECT(reserved == c->reserved && used + reserved <= c->capacity,
+           "membership: %llu chunks reserved, %u counted, capacity %u", (unsigned long long)reserved, c->reserved,
+           c->capacity);
     EXPECT(entries == store->entries, "membership: %llu entries, %llu counted", (unsigned long long)entries,
            (unsigned long long)store->entries);
 }
@@ -366,7 +385,8 @@ static uint32_t slot_owners(const struct store *store, uint32_t slot, uint32_t *
         owners += store->conts[i].occupied && store->conts[i].slot == slot;
         pins += store->conts[i].occupied && store->conts[i].source_slot == slot;
     }
-    for (uint32_t i = 0; i < store->config.max_concurrency; i++) /* in flight: fresh, or still a victim's or the source's */
+    for (uint32_t i = 0; i < store->config.max_concurrency;
+         i++) /* in flight: fresh, or still a victim's or the source's */
         if (owners == 0 && store->seqs[i].occupied && store->seqs[i].state == STORE_SEQ_ACTIVATING)
             owners += store->seqs[i].state_slot == slot;
     *ret_pins = pins;
@@ -379,7 +399,8 @@ static void audit_slots(struct audit *a) {
     for (uint32_t s = 0; store->config.has_state && s < store->config.state_slots; s++) {
         uint32_t owners = slot_owners(store, s, &pins);
         const struct slot *slot = &store->slots[s];
-        EXPECT(owners <= 1 && (owners == 1) == slot->used, "state slot %u has %u owners and is %s", s, owners, slot->used ? "used" : "free");
+        EXPECT(owners <= 1 && (owners == 1) == slot->used, "state slot %u has %u owners and is %s", s, owners,
+               slot->used ? "used" : "free");
         EXPECT(pins == slot->pins, "state slot %u has %u pins, transitions hold %u", s, slot->pins, pins);
         used += owners || pins;
         EXPECT(owners || pins || s >= store->slot_hint, "state slot %u is free below the hint %u", s, store->slot_hint);
@@ -400,7 +421,8 @@ static void audit_claims(struct audit *a) {
             pins += seq->from == i && seq->keep;
             for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) claims += v == i;
         }
-        EXPECT(claims <= 1 && (claims == 1) == cont->claimed, "continuation %u: %u claims, %s", i, claims, cont->claimed ? "claimed" : "free");
+        EXPECT(claims <= 1 && (claims == 1) == cont->claimed, "continuation %u: %u claims, %s", i, claims,
+               cont->claimed ? "claimed" : "free");
         EXPECT(pins == cont->pins, "continuation %u: %u forks in flight, %u pins", i, pins, cont->pins);
     }
 }
@@ -410,13 +432,16 @@ static void audit_objects(struct audit *a) {
     uint32_t seqs = 0, conts = 0, free_seqs = 0, free_conts = 0;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) seqs += store->seqs[i].occupied;
     for (uint32_t i = 0; i < store->config.max_continuations; i++) conts += store->conts[i].occupied;
-    for (uint32_t i = store->seq_free; i != NONE && free_seqs <= store->config.max_concurrency; i = store->seqs[i].next_free) free_seqs++;
-    for (uint32_t i = store->cont_free; i != NONE && free_conts <= store->config.max_continuations; i = store->conts[i].next_free)
+    for (uint32_t i = store->seq_free; i != NONE && free_seqs <= store->config.max_concurrency;
+         i = store->seqs[i].next_free)
+        free_seqs++;
+    for (uint32_t i = store->cont_free; i != NONE && free_conts <= store->config.max_continuations;
+         i = store->conts[i].next_free)
         free_conts++;
-    EXPECT(seqs == store->seqs_used && seqs + free_seqs <= store->config.max_concurrency, "%u sequences, %u counted, %u free", seqs,
-           store->seqs_used, free_seqs);
-    EXPECT(conts == store->conts_used && conts + free_conts <= store->config.max_continuations, "%u continuations, %u counted, %u free",
-           conts, store->conts_used, free_conts);
+    EXPECT(seqs == store->seqs_used && seqs + free_seqs <= store->config.max_concurrency,
+           "%u sequences, %u counted, %u free", seqs, store->seqs_used, free_seqs);
+    EXPECT(conts == store->conts_used && conts + free_conts <= store->config.max_continuations,
+           "%u continuations, %u counted, %u free", conts, store->conts_used, free_conts);
 }
 
 /* ---- names and index ---- */
@@ -431,22 +456,25 @@ static void audit_path(struct audit *a, uint32_t i) {
     const struct node *nodes = store->index.nodes;
     const struct cont *cont = &store->conts[i];
     uint32_t end = cont->named;
-    EXPECT(cont->named <= cont->frontier / KVD_PAGE_TOKENS && nodes[cont->node].end == cont->named, "continuation %u ends at %u, named %u", i,
-           nodes[cont->node].end, cont->named);
+    EXPECT(cont->named <= cont->frontier / KVD_PAGE_TOKENS && nodes[cont->node].end == cont->named,
+           "continuation %u ends at %u, named %u", i, nodes[cont->node].end, cont->named);
     for (uint32_t n = cont->node; n != NONE; n = nodes[n].parent) {
         EXPECT(nodes[n].end == end, "node %u ends at %u, its child begins at %u", n, nodes[n].end, end);
         end = nodes[n].begin;
         for (uint32_t page = nodes[n].begin; page < nodes[n].end; page++)
-            EXPECT(memcmp(index_digest(store, cont, page), index_digest(store, &store->conts[nodes[n].best], page), 32) == 0,
+            EXPECT(memcmp(index_digest(store, cont, page), index_digest(store, &store->conts[nodes[n].best], page),
+                          32) == 0,
                    "continuation %u page %u: the index has another digest", i, page);
         EXPECT(&store->conts[nodes[n].best] == cont || !cont_is_better(cont, &store->conts[nodes[n].best]),
                "node %u: continuation %u is better than the best", n, i);
-        if (n) EXPECT(index_child(store, nodes[n].parent, index_digest(store, cont, nodes[n].begin)) == n, "node %u is not found", n);
+        if (n)
+            EXPECT(index_child(store, nodes[n].parent, index_digest(store, cont, nodes[n].begin)) == n,
+                   "node %u is not found", n);
     }
     EXPECT(end == 0, "continuation %u: its path begins at %u", i, end);
     for (uint32_t page = 0; page < cont->named; page++)
-        EXPECT(store->pool[0].pages[space_entry(store, &cont->space[0], page)].flags & PAGE_NAMED, "continuation %u page %u has no name", i,
-               page);
+        EXPECT(store->pool[0].pages[space_entry(store, &cont->space[0], page)].flags & PAGE_NAMED,
+               "continuation %u page %u has no name", i, page);
 }
 
 static void audit_node(struct audit *a, uint32_t n, uint32_t *ends) {
@@ -454,7 +482,8 @@ static void audit_node(struct audit *a, uint32_t n, uint32_t *ends) {
     const struct node *node = &store->index.nodes[n];
     uint32_t children = 0;
     for (uint32_t c = node->ends; c != NONE && *ends <= store->config.max_continuations; c = store->conts[c].next_end) {
-        EXPECT(store->conts[c].occupied && store->conts[c].published && store->conts[c].node == n, "node %u ends stale continuation %u", n, c);
+        EXPECT(store->conts[c].occupied && store->conts[c].published && store->conts[c].node == n,
+               "node %u ends stale continuation %u", n, c);
         ++*ends;
     }
     for (uint32_t c = node->first_child; c != NONE; c = store->index.nodes[c].next) {
@@ -463,7 +492,8 @@ static void audit_node(struct audit *a, uint32_t n, uint32_t *ends) {
     }
     if (n) EXPECT(node->begin < node->end && (node->ends != NONE || children > 1), "node %u is of no use", n);
     if (node->best != NONE)
-        EXPECT(store->conts[node->best].published && below(store, n, store->conts[node->best].node), "node %u: its best is elsewhere", n);
+        EXPECT(store->conts[node->best].published && below(store, n, store->conts[node->best].node),
+               "node %u: its best is elsewhere", n);
 }
 
 static void audit_index(struct audit *a) {

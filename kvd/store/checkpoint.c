@@ -6,8 +6,10 @@
 
 #include <string.h>
 
-int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail, struct store_refusal *refusal) {
-    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS, columns = frontier % KVD_PAGE_TOKENS;
+int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail,
+                 struct store_refusal *refusal) {
+    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
+             columns = frontier % KVD_PAGE_TOKENS;
     if (frontier == 0) return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_FRONTIER, 0, 1, 0, 0);
     for (uint32_t p = 1; p < store->n_pools; p++)
         if (seq->space[p].committed != frontier)
@@ -28,16 +30,19 @@ static int check_room(struct store *store, uint32_t frontier, struct store_refus
         return refuse(refusal, STORE_E_SHORT, STORE_W_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
         if (pool_available(&store->pool[p]) < 1 || !store_try(store))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, 1, pool_available(&store->pool[p]), store->pool[p].capacity);
+            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, 1, pool_available(&store->pool[p]),
+                          store->pool[p].capacity);
     if (store->config.has_state && (slots_free(store) < 1 || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store), store->config.state_slots);
+        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store),
+                      store->config.state_slots);
     if (chunks_available(&store->chunks) < chunks || !store_try(store))
         return refuse(refusal, STORE_E_SHORT, STORE_W_MEMBERSHIP, NONE, (uint64_t)chunks * CHUNK,
                       (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
 
-static void share_full_pages(struct store *store, uint32_t p, const struct space *from, struct space *to, uint32_t full) {
+static void share_full_pages(struct store *store, uint32_t p, const struct space *from, struct space *to,
+                             uint32_t full) {
     uint32_t n;
     for (uint32_t i = 0; i < full; i += n) {
         const uint32_t *run = space_run(store, from, i, &n);
@@ -71,8 +76,9 @@ static void copy_state(struct store *store, const struct seq *seq, struct cont *
     out->copies[out->n_copies++] = (struct store_copy){true, 0, cont->source_slot, cont->slot, 0};
 }
 
-int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail, uint32_t retention,
-                           struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal) {
+int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail,
+                           uint32_t retention, struct store_checkpointed *ret_checkpointed,
+                           struct store_refusal *refusal) {
     struct seq *seq = NULL;
     struct store_checkpointed out;
     int rc = seq_drive(store, handle, lease, &seq, refusal);
@@ -81,7 +87,8 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     if (rc) return rc;
     memset(&out, 0, sizeof out);
     struct cont *cont = cont_take(store);
-    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS, columns = frontier % KVD_PAGE_TOKENS;
+    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
+             columns = frontier % KVD_PAGE_TOKENS;
     cont->next_victim = store->in_flight;
     store->in_flight = (uint32_t)(cont - store->conts);
     cont->frontier = frontier;
@@ -103,7 +110,8 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     return STORE_OK;
 }
 
-static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
+static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont,
+                          struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
     if (cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 1, 0);
@@ -115,7 +123,8 @@ static int find_in_flight(const struct store *store, store_cont handle, struct c
 static uint32_t read_columns(const struct store *store, uint32_t p, uint32_t page) {
     uint32_t columns = 0;
     for (uint32_t i = store->in_flight; i != NONE; i = store->conts[i].next_victim)
-        if (store->conts[i].tail_source[p] == page) columns = max_u32(columns, store->conts[i].frontier % KVD_PAGE_TOKENS);
+        if (store->conts[i].tail_source[p] == page)
+            columns = max_u32(columns, store->conts[i].frontier % KVD_PAGE_TOKENS);
     return columns;
 }
 

@@ -12,7 +12,8 @@ void cont_release(struct store *store, struct cont *cont) {
 }
 
 /* One that exists, is published and that no activation holds. */
-static int find_free(const struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
+static int find_free(const struct store *store, store_cont handle, struct cont **ret_cont,
+                     struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
@@ -33,7 +34,8 @@ int store_release(struct store *store, store_cont handle, struct store_refusal *
 int store_set_retention(struct store *store, store_cont handle, uint32_t retention, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (!cont->published || cont->claimed) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+    if (!cont->published || cont->claimed)
+        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
     cont->retention = retention;
     store_changed(store, false);
     return STORE_OK;

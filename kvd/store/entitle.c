@@ -26,5 +26,6 @@ uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t pro
     uint32_t ceiling = entitle_ceiling(store, pool, ceiling_tokens);
     if (!store->config.lease_growth) return ceiling;
     uint64_t tokens = (uint64_t)prompt + entitle_rung(store, 0) + lead(store, pool);
-    return (uint32_t)min_u64(ceiling, (uint64_t)pages_of(min_u64(store->config.max_context, tokens)) + entitle_cushion(store));
+    return (uint32_t)min_u64(ceiling,
+                             (uint64_t)pages_of(min_u64(store->config.max_context, tokens)) + entitle_cushion(store));
 }

@@ -34,7 +34,8 @@ static void deactivate(struct store *store, uint32_t p, struct space *space, uin
     }
 }
 
-static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail, uint32_t retention) {
+static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail,
+                           uint32_t retention) {
     struct cont *cont = cont_take(store);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate(store, p, &seq->space[p], frontier);
@@ -52,9 +53,9 @@ static struct cont *retain(struct store *store, struct seq *seq, uint32_t fronti
     return cont;
 }
 
-int store_finish(struct store *store, store_seq handle, uint64_t lease, enum store_finish how, const struct store_tail *tail,
-                 uint32_t retention, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
-                 struct store_refusal *refusal) {
+int store_finish(struct store *store, store_seq handle, uint64_t lease, enum store_finish how,
+                 const struct store_tail *tail, uint32_t retention, store_cont *ret_cont,
+                 struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = NULL;
     uint32_t limit = store->config.max_continuations;
     store_cont kept = {0};
@@ -71,7 +72,8 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
     store_changed(store, true);
     seq_unpin_source(store, seq);
     seq_release_rows(store, seq, ret_rows);
-    if (how == STORE_FINISH_RETAIN) kept = cont_handle(store, retain(store, seq, seq->space[0].committed, tail, retention));
+    if (how == STORE_FINISH_RETAIN)
+        kept = cont_handle(store, retain(store, seq, seq->space[0].committed, tail, retention));
     else release_all(store, seq);
     seq_free(store, seq);
     *ret_cont = kept;
@@ -86,8 +88,8 @@ static uint32_t surviving(const struct store *store, const struct seq *seq) {
     return store->cont_free == NONE ? 0 : frontier;
 }
 
-int store_end(struct store *store, store_seq handle, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
-              struct store_refusal *refusal) {
+int store_end(struct store *store, store_seq handle, store_cont *ret_cont,
+              struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
     store_cont kept = {0};
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);

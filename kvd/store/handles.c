@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slots behind handles: sequences, continuations, device state slots. A handle is index + generation; a slot whose generation would
- * wrap is never used again, so an old handle can never meet a new object.
+ * Slots behind handles: sequences, continuations, device state slots. A handle is index + generation; a slot whose
+ * generation would wrap is never used again, so an old handle can never meet a new object.
  */
 #include "store_internal.h"
 
@@ -65,19 +65,23 @@ void cont_free(struct store *store, struct cont *cont) {
     store->cont_free = (uint32_t)(cont - store->conts);
 }
 
-int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq, struct store_refusal *refusal) {
+int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,
+              struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
     if (seq->lease != lease) return refuse(refusal, STORE_E_LEASE, STORE_W_SEQUENCE, NONE, lease, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVE)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state, 0);
+        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state,
+                      0);
     *ret_seq = seq;
     return STORE_OK;
 }
 
 /* ---- device state slots: free when neither owned nor pinned ---- */
 
-uint32_t slots_free(const struct store *store) { return store->config.has_state ? store->config.state_slots - store->slots_used : 0; }
+uint32_t slots_free(const struct store *store) {
+    return store->config.has_state ? store->config.state_slots - store->slots_used : 0;
+}
 
 uint32_t slot_take(struct store *store) {
     uint32_t slot = store->slot_hint; /* no free slot is below it */

@@ -2,9 +2,10 @@
  *
  * The index of names: a path-compressed radix tree over chain digests.
  *
- * A node is a run of pages; no digest is stored twice: a node reads its run through its best continuation, whose pages carry the digests.
- * Children are found by a hash of (parent, first digest). Pages computed twice carry equal digests and share a path; their continuations
- * end on the same node. There are at most two nodes a continuation, so a node is never short.
+ * A node is a run of pages; no digest is stored twice: a node reads its run through its best continuation, whose pages
+ * carry the digests. Children are found by a hash of (parent, first digest). Pages computed twice carry equal digests
+ * and share a path; their continuations end on the same node. There are at most two nodes a continuation, so a node is
+ * never short.
  */
 #include "store_internal.h"
 
@@ -14,8 +15,8 @@
 
 void index_init(struct index *index) {
     memset(index->hash, 0xff, ((size_t)index->hash_mask + 1) * sizeof *index->hash);
-    index->nodes[ROOT] = (struct node){.parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE,
-                                       .next_hash = NONE};
+    index->nodes[ROOT] = (struct node){
+        .parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE, .next_hash = NONE};
     index->head = NONE;
     index->fresh = index->used = 1;
 }
@@ -83,8 +84,15 @@ static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, u
     if (n == NONE) n = index->fresh++;
     else index->head = index->nodes[n].next;
     index->used++;
-    index->nodes[n] = (struct node){.parent = parent, .first_child = NONE, .next = NONE, .prev = NONE, .begin = begin, .end = end,
-                                    .best = best, .ends = NONE, .next_hash = NONE};
+    index->nodes[n] = (struct node){.parent = parent,
+                                    .first_child = NONE,
+                                    .next = NONE,
+                                    .prev = NONE,
+                                    .begin = begin,
+                                    .end = end,
+                                    .best = best,
+                                    .ends = NONE,
+                                    .next_hash = NONE};
     link_node(store, n);
     return n;
 }
@@ -163,7 +171,8 @@ static uint32_t prune(struct store *store, uint32_t n) {
         free_node(&store->index, n);
         n = parent;
     }
-    if (n == ROOT || nodes[n].ends != NONE || nodes[n].first_child == NONE || nodes[nodes[n].first_child].next != NONE) return n;
+    if (n == ROOT || nodes[n].ends != NONE || nodes[n].first_child == NONE || nodes[nodes[n].first_child].next != NONE)
+        return n;
     uint32_t parent = nodes[n].parent;
     merge_with_child(store, n);
     return parent;

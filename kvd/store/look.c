@@ -15,7 +15,8 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
     ret_info->ceiling_tokens = seq->ceiling;
     ret_info->state_slot = seq->state_slot;
     ret_info->named_pages = seq->named;
-    for (uint32_t p = 0; p < store->n_pools; p++) seq_view(store, seq, p, (struct store_slice){0, 0}, &ret_info->pool[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        seq_view(store, seq, p, (struct store_slice){0, 0}, &ret_info->pool[p]);
 }
 
 /* Pages behind the shared ones are the continuation's own; a copy in flight reads at most the first of them
@@ -65,14 +66,16 @@ bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_c
     return false;
 }
 
-int store_seq_look(const struct store *store, store_seq handle, struct store_seq_info *ret_info, struct store_refusal *refusal) {
+int store_seq_look(const struct store *store, store_seq handle, struct store_seq_info *ret_info,
+                   struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
     seq_info(store, seq, ret_info);
     return STORE_OK;
 }
 
-int store_cont_look(const struct store *store, store_cont handle, struct store_cont_info *ret_info, struct store_refusal *refusal) {
+int store_cont_look(const struct store *store, store_cont handle, struct store_cont_info *ret_info,
+                    struct store_refusal *refusal) {
     const struct cont *cont = cont_find(store, handle);
     if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
     if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
@@ -85,7 +88,8 @@ uint32_t store_seq_pages(const struct store *store, store_seq handle, uint32_t p
     return seq && pool < store->n_pools ? space_copy_ids(store, pool, &seq->space[pool], ret_ids, max) : 0;
 }
 
-uint32_t store_cont_pages(const struct store *store, store_cont handle, uint32_t pool, uint32_t *ret_ids, uint32_t max) {
+uint32_t store_cont_pages(const struct store *store, store_cont handle, uint32_t pool, uint32_t *ret_ids,
+                          uint32_t max) {
     const struct cont *cont = cont_find(store, handle);
     return cont && pool < store->n_pools ? space_copy_ids(store, pool, &cont->space[pool], ret_ids, max) : 0;
 }
@@ -104,8 +108,9 @@ void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
     memset(ret_stats, 0, sizeof *ret_stats);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct pool *pool = &store->pool[p];
-        ret_stats->pool[p] = (struct store_pool_stats){pool->capacity, pool->allocated, pool->reserved, pool_available(pool),
-                                                       quarantined_pages(store, p), pool->shared, pool->rows_used};
+        ret_stats->pool[p] = (struct store_pool_stats){
+            pool->capacity, pool->allocated, pool->reserved, pool_available(pool), quarantined_pages(store, p),
+            pool->shared,   pool->rows_used};
     }
     ret_stats->sequences = store->seqs_used;
     ret_stats->continuations = store->conts_used;

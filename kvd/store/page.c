@@ -2,17 +2,19 @@
  *
  * Logical pages: identity, content and references; independent of where the bytes are (INV-5).
  *
- * Writer and protection are functions of the references: a page that one active space alone holds has that space as its writer; a page
- * that any inactive continuation holds is protected as far as it is committed. That needs no scan over continuations: a page that is held
- * several times is always full (partial tails are copied, never shared), and a partial tail is held by one continuation alone, whose
- * frontier then is what is committed. The audit recomputes both from the memberships.
+ * Writer and protection are functions of the references: a page that one active space alone holds has that space as its
+ * writer; a page that any inactive continuation holds is protected as far as it is committed. That needs no scan over
+ * continuations: a page that is held several times is always full (partial tails are copied, never shared), and a
+ * partial tail is held by one continuation alone, whose frontier then is what is committed. The audit recomputes both
+ * from the memberships.
  */
 #include "store_internal.h"
 
 #include <string.h>
 
-/* A free descriptor: the one with the page's own number if it is free, so that neighbours on the device are neighbours here; else a
- * spare one. The home of a free page is free or lives on as a host-only page, so a spare one exists then. */
+/* A free descriptor: the one with the page's own number if it is free, so that neighbours on the device are neighbours
+ * here; else a spare one. The home of a free page is free or lives on as a host-only page, so a spare one exists then.
+ */
 static uint32_t take_descriptor(struct pool *pool, uint32_t device) {
     struct page *home = &pool->pages[device];
     if (!(home->flags & (PAGE_OCCUPIED | PAGE_LISTED))) return device;
@@ -25,8 +27,13 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, bo
     struct pool *pool = &store->pool[pool_index];
     uint32_t d = take_descriptor(pool, device), generation = pool->pages[d].generation;
     pool->leases[device].owner = d;
-    pool->pages[d] = (struct page){.epoch = ++store->epoch, .host_extent = NONE, .generation = generation, .references = 1,
-                                   .active_references = active, .device = device, .lease = pool->leases[device].generation,
+    pool->pages[d] = (struct page){.epoch = ++store->epoch,
+                                   .host_extent = NONE,
+                                   .generation = generation,
+                                   .references = 1,
+                                   .active_references = active,
+                                   .device = device,
+                                   .lease = pool->leases[device].generation,
                                    .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED)};
     pool->occupied++;
     return d;

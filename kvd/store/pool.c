@@ -2,9 +2,9 @@
  *
  * Free pages of a pool: which page is handed out, in time that does not follow the pool's size.
  *
- * A bitmap says which pages are free. Over blocks of 512 pages stands a binary tree whose nodes hold the free run at their left end,
- * at their right end, and the longest anywhere; a search for the first run of k pages walks one path down, a change walks one path
- * up and stops where nothing changed. Order of choice: reference-facts 3.3.
+ * A bitmap says which pages are free. Over blocks of 512 pages stands a binary tree whose nodes hold the free run at
+ * their left end, at their right end, and the longest anywhere; a search for the first run of k pages walks one path
+ * down, a change walks one path up and stops where nothing changed. Order of choice: reference-facts 3.3.
  */
 #include "store_internal.h"
 
@@ -95,7 +95,8 @@ void pool_init(struct pool *pool) {
     for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i] = (struct page_lease){1, NONE};
     for (uint32_t i = 0; i < pool->n_leaves; i++) pool->tree[pool->n_leaves + i] = pool_block_run(pool, i);
     for (uint32_t level = pool->n_leaves / 2; level > 0; level /= 2, half *= 2)
-        for (uint32_t i = level; i < 2 * level; i++) pool->tree[i] = pool_join(pool->tree[2 * i], pool->tree[2 * i + 1], half);
+        for (uint32_t i = level; i < 2 * level; i++)
+            pool->tree[i] = pool_join(pool->tree[2 * i], pool->tree[2 * i + 1], half);
     for (uint32_t i = 0; i < pool->descriptors; i++) {
         pool->pages[i] = (struct page){.generation = 1, .device = NONE, .host_extent = NONE};
         if (i >= pool->capacity) {

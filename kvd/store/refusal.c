@@ -7,27 +7,40 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked, uint64_t had,
-           uint64_t limit) {
+int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
+           uint64_t had, uint64_t limit) {
     if (refusal) *refusal = (struct store_refusal){code, what, pool, asked, had, limit};
     return (int)code;
 }
 
-static const char *const what_names[] = {
-    [STORE_W_NONE] = "request", [STORE_W_PAGES] = "pages", [STORE_W_ROW] = "block-table rows", [STORE_W_SEQUENCE] = "sequence",
-    [STORE_W_CONTINUATION] = "continuation", [STORE_W_PAGE_DESCRIPTOR] = "page descriptors",
-    [STORE_W_MEMBERSHIP] = "membership entries", [STORE_W_STATE_SLOT] = "state slots", [STORE_W_ARENA] = "arena bytes",
-    [STORE_W_COMMIT] = "commit", [STORE_W_TRUNCATE] = "truncate", [STORE_W_KEEP] = "keep", [STORE_W_ENSURE] = "ensure",
-    [STORE_W_FRONTIER] = "frontier", [STORE_W_PROMPT] = "prompt tokens", [STORE_W_OUTPUT] = "output tokens",
-    [STORE_W_DIGEST] = "page digests", [STORE_W_TAIL] = "tail tokens", [STORE_W_RECIPE] = "recipe",
-    [STORE_W_STATE_FRONTIER] = "state frontier"};
+static const char *const what_names[] = {[STORE_W_NONE] = "request",
+                                         [STORE_W_PAGES] = "pages",
+                                         [STORE_W_ROW] = "block-table rows",
+                                         [STORE_W_SEQUENCE] = "sequence",
+                                         [STORE_W_CONTINUATION] = "continuation",
+                                         [STORE_W_PAGE_DESCRIPTOR] = "page descriptors",
+                                         [STORE_W_MEMBERSHIP] = "membership entries",
+                                         [STORE_W_STATE_SLOT] = "state slots",
+                                         [STORE_W_ARENA] = "arena bytes",
+                                         [STORE_W_COMMIT] = "commit",
+                                         [STORE_W_TRUNCATE] = "truncate",
+                                         [STORE_W_KEEP] = "keep",
+                                         [STORE_W_ENSURE] = "ensure",
+                                         [STORE_W_FRONTIER] = "frontier",
+                                         [STORE_W_PROMPT] = "prompt tokens",
+                                         [STORE_W_OUTPUT] = "output tokens",
+                                         [STORE_W_DIGEST] = "page digests",
+                                         [STORE_W_TAIL] = "tail tokens",
+                                         [STORE_W_RECIPE] = "recipe",
+                                         [STORE_W_STATE_FRONTIER] = "state frontier"};
 
 /* asked, had and limit are put in by the caller in this order. */
 static const char *sentence(enum store_code code) {
     switch (code) {
     case STORE_OK: return "nothing was refused";
     case STORE_E_STALE:
-        return "handle 0x%" PRIx64 " names nothing that exists now: it is of an older generation or was never given out; look it up again";
+        return "handle 0x%" PRIx64
+               " names nothing that exists now: it is of an older generation or was never given out; look it up again";
     case STORE_E_LEASE: return "lease 0x%" PRIx64 " does not drive this sequence: ask the process that it is leased to";
     case STORE_E_STATE:
         return "asked for an object in state %" PRIu64 ", it is in state %" PRIu64
@@ -38,28 +51,33 @@ static const char *sentence(enum store_code code) {
         return "asked for %" PRIu64 ", %" PRIu64 " are free, and an empty store has %" PRIu64
                ": shorten the prompt or the output budget, or configure a larger pool";
     case STORE_E_SHORT:
-        return "asked for %" PRIu64 ", had %" PRIu64 " of %" PRIu64 ": release continuations or wait for a sequence to finish";
+        return "asked for %" PRIu64 ", had %" PRIu64 " of %" PRIu64
+               ": release continuations or wait for a sequence to finish";
     case STORE_E_ENTITLEMENT:
         return "asked for %" PRIu64 " pages, %" PRIu64 " are mapped and the entitlement is %" PRIu64
                ": ask for less, or activate with a larger output budget";
     case STORE_E_REVISION:
-        return "planned at revision %" PRIu64 ", the store is at %" PRIu64 " or a victim is claimed by another activation: plan again";
+        return "planned at revision %" PRIu64 ", the store is at %" PRIu64
+               " or a victim is claimed by another activation: plan again";
     case STORE_E_INCOMPLETE:
         return "asked to publish frontier %" PRIu64 ", had %" PRIu64
-               ": every pool and the state image must stand at one committed frontier of at least one token; bring them there first";
+               ": every pool and the state image must stand at one committed frontier of at least one token; bring "
+               "them there first";
     case STORE_E_NAME:
         return "asked about %" PRIu64 ", had %" PRIu64 " of %" PRIu64
                ": name every full page with its own digest, in order, and give the tail's tokens";
     case STORE_E_PROTECTED:
         return "asked to shorten to %" PRIu64 " tokens, a checkpoint or another sequence reads up to %" PRIu64
                ": keep that much, or fork below it";
-    case STORE_E_ARGUMENT: return "argument %" PRIu64 " is malformed (had %" PRIu64 ", limit %" PRIu64 "): correct the request";
+    case STORE_E_ARGUMENT:
+        return "argument %" PRIu64 " is malformed (had %" PRIu64 ", limit %" PRIu64 "): correct the request";
     }
     return "unknown refusal";
 }
 
 const char *store_refusal_text(const struct store_refusal *refusal, char *buf, size_t bytes) {
-    const char *what = (size_t)refusal->what < sizeof what_names / sizeof *what_names ? what_names[refusal->what] : "request";
+    const char *what =
+        (size_t)refusal->what < sizeof what_names / sizeof *what_names ? what_names[refusal->what] : "request";
     int n = refusal->pool == NONE ? snprintf(buf, bytes, "%s: ", what)
                                   : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", what, refusal->pool);
     if (n >= 0 && (size_t)n < bytes) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The round boundary (SPACE-4..7, PAGE-8): commit, truncate, trim, lease growth and mapping of one sequence in all its pools, or nothing.
- * Each pool is first worked out on paper; only then anything changes.
+ * The round boundary (SPACE-4..7, PAGE-8): commit, truncate, trim, lease growth and mapping of one sequence in all its
+ * pools, or nothing. Each pool is first worked out on paper; only then anything changes.
  */
 #include "store_internal.h"
 
@@ -16,8 +16,8 @@ struct paper {
     bool bounded;
 };
 
-static int check_frontiers(const struct store *store, const struct seq *seq, const struct store_round_pool *want, uint32_t p,
-                           struct paper *paper, struct store_refusal *refusal) {
+static int check_frontiers(const struct store *store, const struct seq *seq, const struct store_round_pool *want,
+                           uint32_t p, struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
     uint64_t mapped = min_u64((uint64_t)space->count * KVD_PAGE_TOKENS, store->config.max_context);
     paper->committed = space->committed;
@@ -28,7 +28,8 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
     }
     if (want->truncate != NONE) {
         if (want->truncate > paper->committed)
-            return refuse(refusal, STORE_E_RANGE, STORE_W_TRUNCATE, p, want->truncate, paper->committed, paper->committed);
+            return refuse(refusal, STORE_E_RANGE, STORE_W_TRUNCATE, p, want->truncate, paper->committed,
+                          paper->committed);
         uint32_t protected = space_protected(store, p, space);
         if (want->truncate < protected)
             return refuse(refusal, STORE_E_PROTECTED, STORE_W_TRUNCATE, p, want->truncate, protected, paper->committed);
@@ -39,8 +40,8 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
     return STORE_OK;
 }
 
-static int check_ensure(const struct store *store, const struct seq *seq, const struct store_round_pool *want, uint32_t p,
-                        struct paper *paper, struct store_refusal *refusal) {
+static int check_ensure(const struct store *store, const struct seq *seq, const struct store_round_pool *want,
+                        uint32_t p, struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
     uint32_t limit = paper->entitlement = space_entitlement(space);
     paper->ensure = want->ensure == NONE ? 0 : pages_of(want->ensure);
@@ -50,13 +51,15 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
     return STORE_OK;
 }
 
-static int check_item(const struct store *store, const struct seq *seq, const struct store_round_item *item, struct paper *paper,
-                      struct store_refusal *refusal) {
+static int check_item(const struct store *store, const struct seq *seq, const struct store_round_item *item,
+                      struct paper *paper, struct store_refusal *refusal) {
     if (item->state_frontier != NONE) {
         uint64_t mapped = min_u64((uint64_t)seq->space[0].count * KVD_PAGE_TOKENS, store->config.max_context);
-        if (!store->config.has_state) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
+        if (!store->config.has_state)
+            return refuse(refusal, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
         if (item->state_frontier > mapped)
-            return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, seq->space[0].committed, mapped);
+            return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, item->state_frontier,
+                          seq->space[0].committed, mapped);
     }
     for (uint32_t p = 0; p < store->n_pools; p++) {
         int rc = check_frontiers(store, seq, &item->pool[p], p, &paper[p], refusal);
@@ -100,8 +103,8 @@ static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, st
 
 /* ---- applying: cannot fail ---- */
 
-static bool apply_pool(struct store *store, struct seq *seq, const struct store_round_pool *want, uint32_t p, const struct paper *paper,
-                       struct store_pool_view *ret_view) {
+static bool apply_pool(struct store *store, struct seq *seq, const struct store_round_pool *want, uint32_t p,
+                       const struct paper *paper, struct store_pool_view *ret_view) {
     struct space *space = &seq->space[p];
     int32_t *row = row_entries(store, p, seq->row[p]);
     uint32_t before = space->count, entitled = space_entitlement(space);
@@ -120,7 +123,8 @@ static bool apply_pool(struct store *store, struct seq *seq, const struct store_
     return paper->entitlement != entitled;
 }
 
-static void report_bounds(const struct store *store, const struct seq *seq, const struct paper *paper, struct store_round_result *result) {
+static void report_bounds(const struct store *store, const struct seq *seq, const struct paper *paper,
+                          struct store_round_result *result) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         uint32_t frontier = (uint32_t)min_u64((uint64_t)paper[p].entitlement * KVD_PAGE_TOKENS, seq->ceiling);
         if (!paper[p].bounded || (result->bounded && frontier >= result->bounded_frontier)) continue;
@@ -139,21 +143,24 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
         grow(store, seq, p, &paper[p], &chunks);
-    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = plan_mapping(store, p, &paper[p], &result->refusal);
+    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
+        rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
         if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);
     }
     if (item->state_frontier != NONE) seq->state_frontier = item->state_frontier;
-    else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE && seq->state_frontier > item->pool[0].truncate)
+    else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE &&
+             seq->state_frontier > item->pool[0].truncate)
         seq->state_frontier = NONE; /* the image is of columns that are gone */
     report_bounds(store, seq, paper, result);
     store_changed(store, grew);
     return STORE_OK;
 }
 
-void store_round(struct store *store, const struct store_round_item *items, uint32_t n, struct store_round_result *results) {
+void store_round(struct store *store, const struct store_round_item *items, uint32_t n,
+                 struct store_round_result *results) {
     for (uint32_t i = 0; i < n; i++) {
         struct store_round_result result;
         memset(&result, 0, sizeof result);

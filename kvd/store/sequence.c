@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-void seq_view(const struct store *store, const struct seq *seq, uint32_t p, struct store_slice slice, struct store_pool_view *ret_view) {
+void seq_view(const struct store *store, const struct seq *seq, uint32_t p, struct store_slice slice,
+              struct store_pool_view *ret_view) {
     const struct space *space = &seq->space[p];
     ret_view->row = seq->row[p];
     ret_view->membership = space->count;
@@ -34,7 +35,8 @@ int store_quarantine(struct store *store, store_seq handle, bool on, struct stor
     struct seq *seq = seq_find(store, handle);
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
     if (seq->state == STORE_SEQ_ACTIVATING)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state, 0);
+        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state,
+                      0);
     seq->state = on ? STORE_SEQ_QUARANTINED : STORE_SEQ_ACTIVE;
     store_changed(store, false);
     return STORE_OK;
@@ -42,8 +44,8 @@ int store_quarantine(struct store *store, store_seq handle, bool on, struct stor
 
 /* ---- names ---- */
 
-static int check_names(const struct store *store, const struct seq *seq, uint32_t first, uint32_t n, const uint8_t (*digests)[32],
-                       struct store_refusal *refusal) {
+static int check_names(const struct store *store, const struct seq *seq, uint32_t first, uint32_t n,
+                       const uint8_t (*digests)[32], struct store_refusal *refusal) {
     uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
     if (first > full || n > full - first)
         return refuse(refusal, STORE_E_RANGE, STORE_W_DIGEST, 0, (uint64_t)first + n, seq->named, full);
@@ -59,12 +61,13 @@ static int check_names(const struct store *store, const struct seq *seq, uint32_
 /* Pages behind the new names may have names already, given by a sharer. */
 static uint32_t named_from(const struct store *store, const struct seq *seq, uint32_t named) {
     uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
-    while (named < full && (store->pool[0].pages[space_entry(store, &seq->space[0], named)].flags & PAGE_NAMED)) named++;
+    while (named < full && (store->pool[0].pages[space_entry(store, &seq->space[0], named)].flags & PAGE_NAMED))
+        named++;
     return named;
 }
 
-int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint32_t first, uint32_t n, const uint8_t (*digests)[32],
-                     struct store_refusal *refusal) {
+int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint32_t first, uint32_t n,
+                     const uint8_t (*digests)[32], struct store_refusal *refusal) {
     struct seq *seq = NULL;
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc == STORE_OK) rc = check_names(store, seq, first, n, digests, refusal);

@@ -39,7 +39,9 @@ static void chunk_put(struct chunks *c, uint32_t chunk) {
     c->used--;
 }
 
-static uint32_t *chunk_entries(const struct store *store, uint32_t chunk) { return store->chunks.entries + (size_t)chunk * CHUNK; }
+static uint32_t *chunk_entries(const struct store *store, uint32_t chunk) {
+    return store->chunks.entries + (size_t)chunk * CHUNK;
+}
 
 /* The leaf of an index below count. */
 static uint32_t *leaf_of(const struct store *store, const struct space *space, uint32_t index) {
@@ -126,7 +128,8 @@ uint32_t space_device(const struct store *store, uint32_t pool, uint32_t entry) 
     return entry & PROMISED ? entry & ~PROMISED : store->pool[pool].pages[entry].device;
 }
 
-uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids, uint32_t max) {
+uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids,
+                        uint32_t max) {
     uint32_t n, total = min_u32(max, space->count);
     for (uint32_t i = 0; i < total; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
@@ -158,8 +161,8 @@ void space_map(struct store *store, uint32_t pool_index, struct space *space, ui
     }
 }
 
-void space_drop(struct store *store, uint32_t pool_index, struct space *space, uint32_t count, bool active, bool keep_reserved,
-                int32_t *row) {
+void space_drop(struct store *store, uint32_t pool_index, struct space *space, uint32_t count, bool active,
+                bool keep_reserved, int32_t *row) {
     struct pool *pool = &store->pool[pool_index];
     struct pool_batch batch = {pool, 0, 0};
     uint32_t dropped = space->count - count, n, freed = chunks_for(space->count) - chunks_for(count);
@@ -196,8 +199,8 @@ static bool is_shared(const struct store *store, uint32_t pool, const struct spa
     return !(entry & PROMISED) && store->pool[pool].pages[entry].references > 1;
 }
 
-/* References never rise along a space: whoever holds page i holds all before it (sharing is always of a prefix, and a page that is
- * replaced takes all behind it along). So the boundary is found by its old place or by bisection. */
+/* References never rise along a space: whoever holds page i holds all before it (sharing is always of a prefix, and a
+ * page that is replaced takes all behind it along). So the boundary is found by its old place or by bisection. */
 uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space) {
     uint32_t low = 0, high = space->count, hint = space->shared;
     if (hint <= high && (hint == 0 || is_shared(store, pool, space, hint - 1)) &&

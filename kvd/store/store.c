@@ -28,8 +28,8 @@ static int check_pools(const struct store_config *c, char *err, size_t n) {
         return wrong(err, n, "backend %d is none of off, mtp, dflash", (int)c->backend);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->pool_pages[p] == 0 || c->pool_pages[p] > INT32_MAX - c->spare_pages || c->spare_pages > INT32_MAX)
-            return wrong(err, n, "pool %u has %u pages and %u spare descriptors: 1 to %d together are possible", p, c->pool_pages[p],
-                         c->spare_pages, INT32_MAX);
+            return wrong(err, n, "pool %u has %u pages and %u spare descriptors: 1 to %d together are possible", p,
+                         c->pool_pages[p], c->spare_pages, INT32_MAX);
     if (c->backend == GEOM_MTP && (c->draft_window < 1 || c->draft_window > 15))
         return wrong(err, n, "draft_window is %u: with mtp 1 to 15 are possible", c->draft_window);
     return STORE_OK;
@@ -45,26 +45,27 @@ int store_check_config(const struct store_config *c, char *err, size_t n) {
     if (c->max_continuations == 0 || c->max_continuations > INT32_MAX / 2)
         return wrong(err, n, "max_continuations is %u: 1 to %d are possible", c->max_continuations, INT32_MAX / 2);
     if (c->widest_verify > INT32_MAX || c->draft_window > INT32_MAX)
-        return wrong(err, n, "widest_verify is %u and draft_window %u tokens: up to %d are possible", c->widest_verify, c->draft_window,
-                     INT32_MAX);
+        return wrong(err, n, "widest_verify is %u and draft_window %u tokens: up to %d are possible", c->widest_verify,
+                     c->draft_window, INT32_MAX);
     if (c->lease_growth && c->lease_window == 0 && c->prefill_chunk == 0)
         return wrong(err, n, "lease_window is 0: lease growth needs a window, normally of 4096 tokens");
     if (c->has_state && c->state_slots < c->max_concurrency)
-        return wrong(err, n, "state_slots is %u: every one of %u concurrent sequences needs one", c->state_slots, c->max_concurrency);
+        return wrong(err, n, "state_slots is %u: every one of %u concurrent sequences needs one", c->state_slots,
+                     c->max_concurrency);
     if (c->membership_entries > (uint64_t)INT32_MAX * CHUNK)
-        return wrong(err, n, "membership_entries is %llu: up to %llu are possible", (unsigned long long)c->membership_entries,
-                     (unsigned long long)INT32_MAX * CHUNK);
+        return wrong(err, n, "membership_entries is %llu: up to %llu are possible",
+                     (unsigned long long)c->membership_entries, (unsigned long long)INT32_MAX * CHUNK);
     return STORE_OK;
 }
 
-/* Default: C sequences of full length in every pool, beside continuations that hold each physical page twice and a part-filled
- * chunk each. */
+/* Default: C sequences of full length in every pool, beside continuations that hold each physical page twice and a
+ * part-filled chunk each. */
 static uint64_t chunk_capacity(const struct store_config *c) {
     if (c->membership_entries) return (c->membership_entries + CHUNK - 1) / CHUNK;
     uint64_t total = 0;
     for (uint32_t p = 0; p < pools_of(c); p++)
-        total += (uint64_t)c->max_concurrency * chunks_for(pages_of(c->max_context)) + c->pool_pages[p] / (CHUNK / 2) + 1 +
-                 c->max_continuations;
+        total += (uint64_t)c->max_concurrency * chunks_for(pages_of(c->max_context)) + c->pool_pages[p] / (CHUNK / 2) +
+                 1 + c->max_continuations;
     return min_u64(total, INT32_MAX);
 }
 
@@ -78,8 +79,8 @@ struct carve {
 
 static void *carve_take(struct carve *carve, uint64_t count, size_t size) {
     size_t bytes = 0, end = 0;
-    carve->overflow |= __builtin_mul_overflow(count, size, &bytes) || __builtin_add_overflow(carve->used, bytes, &end) ||
-                       end > SIZE_MAX - 64;
+    carve->overflow |= __builtin_mul_overflow(count, size, &bytes) ||
+                       __builtin_add_overflow(carve->used, bytes, &end) || end > SIZE_MAX - 64;
     if (carve->overflow) return NULL;
     void *at = carve->base ? carve->base + carve->used : NULL;
     carve->used = (end + 63) & ~(size_t)63;
@@ -155,7 +156,8 @@ static void init_objects(struct store *s) {
     index_init(&s->index);
 }
 
-int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err, size_t n) {
+int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err,
+               size_t n) {
     struct store plan = {.config = *config}, *store = memory;
     int rc = store_check_config(config, err, n);
     if (rc) return rc;

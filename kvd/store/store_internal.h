@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store's inside: records, and the seams between its files. Nobody outside kvd/store and its unit tests includes this.
+ * The store's inside: records, and the seams between its files. Nobody outside kvd/store and its unit tests includes
+ * this.
  *
- * Two habits carry the all-or-nothing rule (SRV-2, ACT-5): every operation first checks and counts everything that it will acquire
- * (store_try marks each acquisition) and only then changes state, by steps that cannot fail; and what a transition in flight holds is
- * held by ordinary references and pins, so that abort is the plain release of them.
+ * Two habits carry the all-or-nothing rule (SRV-2, ACT-5): every operation first checks and counts everything that it
+ * will acquire (store_try marks each acquisition) and only then changes state, by steps that cannot fail; and what a
+ * transition in flight holds is held by ordinary references and pins, so that abort is the plain release of them.
  */
 #ifndef KVD_STORE_INTERNAL_H
 #define KVD_STORE_INTERNAL_H
@@ -13,7 +14,8 @@
 
 #define NONE STORE_NONE
 #define CHUNK 64                /* membership entries in a chunk */
-#define PROMISED 0x80000000u    /* membership entry of an ACTIVATING sequence: physical id that a victim holds until commit */
+/* Membership entry of an ACTIVATING sequence: the physical id of a page that a victim holds until commit. */
+#define PROMISED 0x80000000u
 #define BLOCK_PAGES 512         /* pages under one leaf of the free-run tree: a cache line of the bitmap */
 #define BLOCK_WORDS (BLOCK_PAGES / 64)
 
@@ -60,8 +62,8 @@ struct pool {
 
 /* ---- spaces (SPACE-1) ---- */
 
-/* Membership is a radix tree of chunks whose height follows from the count, so that memory follows use and any entry is reached in
- * O(height). An active space has reserved chunks up to its entitlement: growth inside it cannot be short. */
+/* Membership is a radix tree of chunks whose height follows from the count, so that memory follows use and any entry is
+ * reached in O(height). An active space has reserved chunks up to its entitlement: growth inside it cannot be short. */
 struct space {
     uint32_t root, count;    /* chunk, pages */
     uint32_t committed;      /* tokens */
@@ -113,8 +115,8 @@ struct slot { uint32_t pins; bool used; };
 
 /* ---- index ---- */
 
-/* A node is a run of named Main pages [begin, end) of a chain; its digests are read through its representative, which is the best
- * (longest, newest) continuation at or below it. */
+/* A node is a run of named Main pages [begin, end) of a chain; its digests are read through its representative, which
+ * is the best (longest, newest) continuation at or below it. */
 struct node {
     uint32_t parent, first_child, next, prev; /* siblings; `next` links free nodes */
     uint32_t begin, end;
@@ -163,8 +165,8 @@ static inline uint32_t columns_of(uint32_t frontier, uint32_t index) {
 }
 
 /* Fills a refusal (may be NULL) and returns its code. */
-int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked, uint64_t had,
-           uint64_t limit);
+int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
+           uint64_t had, uint64_t limit);
 /* One acquisition: false when fault injection refuses it. */
 bool store_try(struct store *store);
 uint32_t store_next_stamp(const struct store *store);
@@ -172,12 +174,15 @@ void store_changed(struct store *store, bool ownership); /* one operation more; 
 
 /* ---- pool.c ---- */
 
-static inline uint32_t pool_available(const struct pool *pool) { return pool->capacity - pool->allocated - pool->reserved; }
+static inline uint32_t pool_available(const struct pool *pool) {
+    return pool->capacity - pool->allocated - pool->reserved;
+}
 void pool_init(struct pool *pool);
-/* Pages in the order of choice: directly after predecessor (NONE: no preference) if all of `need` fit there, else the first run that is
- * long enough, else the lowest runs. need is not more than the free pages. */
+/* Pages in the order of choice: directly after predecessor (NONE: no preference) if all of `need` fit there, else the
+ * first run that is long enough, else the lowest runs. need is not more than the free pages. */
 struct pool_choice { uint32_t need, predecessor; bool scattered; };
-uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32_t *ret_start); /* returns the run's length */
+/* Returns the run's length. */
+uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32_t *ret_start);
 void pool_take(struct pool *pool, uint32_t start, uint32_t n); /* free -> allocated; the caller adjusts reservations */
 bool pool_lease_valid(const struct pool *pool, uint32_t page, uint32_t generation);
 bool pool_is_free(const struct pool *pool, uint32_t page);
@@ -208,7 +213,8 @@ static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
 }
 
 void page_unref(struct pool_batch *batch, uint32_t descriptor, bool active);
-void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns); /* columns: protected until page_protect lowers it */
+/* columns: protected until page_protect lowers it */
+void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns);
 void page_protect(struct pool *pool, uint32_t descriptor, uint32_t columns);
 void page_unpin(struct pool_batch *batch, uint32_t descriptor);
 /* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
@@ -216,7 +222,9 @@ void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32
 
 /* ---- space.c ---- */
 
-static inline uint32_t space_entitlement(const struct space *space) { return space->count + space->reserved + space->owed; }
+static inline uint32_t space_entitlement(const struct space *space) {
+    return space->count + space->reserved + space->owed;
+}
 uint32_t chunks_for(uint32_t count); /* chunks of a membership of this many pages */
 static inline uint32_t chunks_available(const struct chunks *c) { return c->capacity - c->used - c->reserved; }
 /* Entries [index, index + *ret_n) are contiguous in memory: walk with it. */
@@ -228,12 +236,15 @@ void space_cut(struct store *store, struct space *space, uint32_t count);
 /* Maps n pages of the space's reservation at its end, and into the row. */
 void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t n, int32_t *row);
 /* Drops pages from count on: to the reservation (keep_reserved) or to available. row may be NULL. */
-void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active, bool keep_reserved, int32_t *row);
+void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active,
+                bool keep_reserved, int32_t *row);
 void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier);
-uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space); /* leading pages with several references */
+/* Leading pages with several references. */
+uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space);
 uint32_t space_protected(const struct store *store, uint32_t pool, const struct space *space); /* tokens */
 uint32_t space_device(const struct store *store, uint32_t pool, uint32_t entry); /* physical id of an entry */
-uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids, uint32_t max);
+uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids,
+                        uint32_t max);
 
 /* ---- row.c ---- */
 
@@ -254,7 +265,8 @@ void seq_free(struct store *store, struct seq *seq);
 struct cont *cont_take(struct store *store);
 void cont_free(struct store *store, struct cont *cont);
 /* Of a driver: right handle, right lease, ACTIVE. */
-int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq, struct store_refusal *refusal);
+int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,
+              struct store_refusal *refusal);
 uint32_t slots_free(const struct store *store);
 uint32_t slot_take(struct store *store);
 void slot_release(struct store *store, uint32_t slot);
@@ -302,17 +314,21 @@ uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t pro
 uint32_t entitle_cushion(const struct store *store);
 uint32_t entitle_rung(const struct store *store, uint32_t i); /* tokens; i = 0..2 */
 
-void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, struct store_slice slice, struct store_pool_view *ret_view);
+void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, struct store_slice slice,
+              struct store_pool_view *ret_view);
 void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
-/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every full page named, the
- * tail's tokens. */
-int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail, struct store_refusal *refusal);
+/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every
+ * full page named, the tail's tokens. */
+int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail,
+                 struct store_refusal *refusal);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
-/* Joint release (recipes): marks the pages of cont from block `first` on and counts those that are now wholly marked. */
-uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first, uint32_t stamp);
+/* Joint release (recipes): marks the pages of cont from block `first` on and counts those that are now wholly marked.
+ */
+uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first,
+                    uint32_t stamp);
 
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the store's operations cost at 10^4 to 10^7 pages. Objects are taken in turn from as many as fit into the pool, so that at the
- * larger sizes their records come from memory, not from a cache. Prints lines "BENCH name value unit".
+ * What the store's operations cost at 10^4 to 10^7 pages. Objects are taken in turn from as many as fit into the pool,
+ * so that at the larger sizes their records come from memory, not from a cache. Prints lines "BENCH name value unit".
  *
  * Usage: bench_store [largest power of ten]
  */
@@ -57,10 +57,13 @@ static store_seq activate(struct bench *b, struct store_activation want) {
 }
 
 static store_seq root(struct bench *b, uint32_t pages, uint32_t ensure) {
-    return activate(b, (struct store_activation){.lease = LEASE, .prompt_tokens = pages * 64, .max_output_tokens = 1, .ensure = {ensure * 64}});
+    return activate(b,
+                    (struct store_activation){
+                        .lease = LEASE, .prompt_tokens = pages * 64, .max_output_tokens = 1, .ensure = {ensure * 64}});
 }
 
-static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure) {
+static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep,
+                      uint32_t ensure) {
     struct store_round_result r;
     struct store_round_item item = {.seq = seq, .lease = LEASE, .state_frontier = NONE,
                                     .pool = {{commit, truncate, keep, ensure}, {NONE, NONE, NONE, NONE}}};
@@ -72,8 +75,8 @@ static void finish(struct bench *b, store_seq seq, store_cont *ret_kept) {
     struct store_pool_view rows[STORE_MAX_POOLS];
     struct store_refusal refusal;
     store_cont none;
-    if (store_finish(b->store, seq, LEASE, ret_kept ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, NULL, 0, ret_kept ? ret_kept : &none,
-                     rows, &refusal))
+    if (store_finish(b->store, seq, LEASE, ret_kept ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, NULL, 0,
+                     ret_kept ? ret_kept : &none, rows, &refusal))
         die("finish", &refusal);
 }
 
@@ -89,7 +92,8 @@ static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
             uint64_t word = next_random(&b->random);
             memcpy(own[0] + 8 * k, &word, 8);
         }
-        if (store_name_pages(b->store, seq, LEASE, i, 1, (const uint8_t(*)[32])(i < common ? b->chain + i : own), &refusal))
+        if (store_name_pages(b->store, seq, LEASE, i, 1, (const uint8_t(*)[32])(i < common ? b->chain + i : own),
+                             &refusal))
             die("name", &refusal);
     }
     finish(b, seq, &cont);
@@ -97,7 +101,10 @@ static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
 }
 
 static void open_store(struct bench *b, uint32_t pages) {
-    struct store_config config = {.backend = GEOM_OFF, .pool_pages = {pages}, .max_context = 64 * 2 * CHAIN, .max_concurrency = 64,
+    struct store_config config = {.backend = GEOM_OFF,
+                                  .pool_pages = {pages},
+                                  .max_context = 64 * 2 * CHAIN,
+                                  .max_concurrency = 64,
                                   .max_continuations = 10000};
     char err[256];
     size_t bytes = store_bytes(&config);
@@ -110,7 +117,8 @@ static void open_store(struct bench *b, uint32_t pages) {
     result(b, "metadata", (double)bytes / pages, "B/page");
 }
 
-/* Long continuations in half of the pool, up to a limit that bounds the time of the bench; they leave the common chain here and there. */
+/* Long continuations in half of the pool, up to a limit that bounds the time of the bench; they leave the common chain
+ * here and there. */
 static void fill(struct bench *b) {
     b->n_conts = pages_of((uint64_t)b->pages * 64) / (2 * CHAIN);
     if (b->n_conts > 400) b->n_conts = 400;
@@ -189,8 +197,12 @@ static void bench_batch(struct bench *b) {
 static void bench_fork(struct bench *b) {
     uint64_t fork = 0, end = 0, move = 0, retain = 0, n = b->n_conts * 4 < 200 ? 200 : b->n_conts;
     for (uint64_t i = 0; i < n; i++) {
-        struct store_activation want = {.from = b->conts[i % b->n_conts], .keep = true, .frontier = CHAIN * 64, .lease = LEASE,
-                                        .prompt_tokens = CHAIN * 64, .max_output_tokens = 100};
+        struct store_activation want = {.from = b->conts[i % b->n_conts],
+                                        .keep = true,
+                                        .frontier = CHAIN * 64,
+                                        .lease = LEASE,
+                                        .prompt_tokens = CHAIN * 64,
+                                        .max_output_tokens = 100};
         uint64_t start = now_ns();
         store_seq seq = activate(b, want);
         uint64_t mid = now_ns();
@@ -218,11 +230,13 @@ static void bench_find(struct bench *b) {
     struct store_candidate found[16];
     uint32_t turns = 2000, got = 0;
     uint64_t start = now_ns();
-    for (uint32_t i = 0; i < turns; i++) got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
+    for (uint32_t i = 0; i < turns; i++)
+        got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
     result(b, "find_2048", (double)(now_ns() - start) / turns / 1e3, "us");
     if (got == 0 || found[0].matched_pages != CHAIN - (turns - 1) % 64) die("find", NULL);
     start = now_ns();
-    for (uint32_t i = 0; i < turns; i++) got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
+    for (uint32_t i = 0; i < turns; i++)
+        got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
     result(b, "find_2048_best", (double)(now_ns() - start) / turns / 1e3, "us");
 }
 

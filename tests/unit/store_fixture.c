@@ -5,8 +5,15 @@
 #include <stdlib.h>
 
 struct store_config fix_config(enum geom_backend backend) {
-    return (struct store_config){.backend = backend, .pool_pages = {8, 8}, .max_context = 512, .max_concurrency = 3, .draft_window = 4,
-                                 .widest_verify = 4, .lease_window = 4096, .prefill_chunk = 256, .max_continuations = 8};
+    return (struct store_config){.backend = backend,
+                                 .pool_pages = {8, 8},
+                                 .max_context = 512,
+                                 .max_concurrency = 3,
+                                 .draft_window = 4,
+                                 .widest_verify = 4,
+                                 .lease_window = 4096,
+                                 .prefill_chunk = 256,
+                                 .max_continuations = 8};
 }
 
 void fix_open(struct fix *fix, const struct store_config *config) {
@@ -32,7 +39,8 @@ void fix_close(struct fix *fix) {
 }
 
 struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure) {
-    return (struct store_activation){.lease = FIX_LEASE, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = {ensure, ensure}};
+    return (struct store_activation){
+        .lease = FIX_LEASE, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = {ensure, ensure}};
 }
 
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output) {
@@ -54,7 +62,8 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 
 struct store_round_item fix_item(store_seq seq) {
     struct store_round_pool nothing = {STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE};
-    return (struct store_round_item){.seq = seq, .lease = FIX_LEASE, .state_frontier = STORE_NONE, .pool = {nothing, nothing}};
+    return (struct store_round_item){
+        .seq = seq, .lease = FIX_LEASE, .state_frontier = STORE_NONE, .pool = {nothing, nothing}};
 }
 
 int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
@@ -87,7 +96,8 @@ bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt) {
     if (!KVT_OK(fix_round(fix, seq, tokens, STORE_NONE, STORE_NONE, STORE_NONE, NULL))) return false;
     for (uint32_t i = fix_seq(fix, seq).named_pages; i < tokens / KVD_PAGE_TOKENS; i++) {
         fix_digest(salt, i, digest[0]);
-        if (!KVT_OK(store_name_pages(fix->store, seq, FIX_LEASE, i, 1, (const uint8_t(*)[32])digest, &fix->refusal))) return false;
+        if (!KVT_OK(store_name_pages(fix->store, seq, FIX_LEASE, i, 1, (const uint8_t(*)[32])digest, &fix->refusal)))
+            return false;
     }
     if (!fix->store->config.has_state) return true;
     struct store_round_result result;
@@ -107,7 +117,8 @@ const struct store_tail *fix_tail(uint32_t frontier) {
 store_cont fix_retain(struct fix *fix, store_seq seq, uint32_t frontier) {
     struct store_pool_view rows[STORE_MAX_POOLS];
     store_cont cont = {0};
-    KVT_OK(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(frontier), 1, &cont, rows, &fix->refusal));
+    KVT_OK(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(frontier), 1, &cont, rows,
+                        &fix->refusal));
     return cont;
 }
 
@@ -121,7 +132,8 @@ store_cont fix_cont(struct fix *fix, uint32_t tokens, uint32_t salt) {
 store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier) {
     struct store_checkpointed got = {0};
     store_cont none = {0};
-    if (!KVT_OK(store_checkpoint_begin(fix->store, seq, FIX_LEASE, fix_tail(frontier), 1, &got, &fix->refusal))) return none;
+    if (!KVT_OK(store_checkpoint_begin(fix->store, seq, FIX_LEASE, fix_tail(frontier), 1, &got, &fix->refusal)))
+        return none;
     KVT_OK(store_checkpoint_commit(fix->store, got.cont, &fix->refusal));
     return got.cont;
 }
@@ -152,7 +164,8 @@ static const char *ids_text(const uint32_t *ids, uint32_t n) {
     char *out = text[turn++ & 3];
     size_t used = 0;
     out[0] = '\0';
-    for (uint32_t i = 0; i < n && used < 500; i++) used += (size_t)snprintf(out + used, 512 - used, i ? " %u" : "%u", ids[i]);
+    for (uint32_t i = 0; i < n && used < 500; i++)
+        used += (size_t)snprintf(out + used, 512 - used, i ? " %u" : "%u", ids[i]);
     return out;
 }
 
@@ -194,14 +207,16 @@ static void dump_space(struct dump *d, const struct store *store, uint32_t p, co
 
 static void dump_pool(struct dump *d, const struct store *store, uint32_t p) {
     const struct pool *pool = &store->pool[p];
-    add(d, "pool %u: allocated %u reserved %u shared %u occupied %u rows %u\n", p, pool->allocated, pool->reserved, pool->shared,
-        pool->occupied, pool->rows_used);
+    add(d, "pool %u: allocated %u reserved %u shared %u occupied %u rows %u\n", p, pool->allocated, pool->reserved,
+        pool->shared, pool->occupied, pool->rows_used);
     for (uint32_t i = 0; i < pool->descriptors; i++) {
         const struct page *page = &pool->pages[i];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        add(d, "page %u: generation %u epoch %llu device %u lease %u committed %u protected %u references %u active %u pins %u flags %u\n",
-            i, page->generation, (unsigned long long)page->epoch, page->device, page->lease, page->committed, page->protected,
-            page->references, page->active_references, page->pins, page->flags);
+        add(d,
+            "page %u: generation %u epoch %llu device %u lease %u committed %u protected %u references %u active %u "
+            "pins %u flags %u\n",
+            i, page->generation, (unsigned long long)page->epoch, page->device, page->lease, page->committed,
+            page->protected, page->references, page->active_references, page->pins, page->flags);
     }
     for (uint32_t i = 0; i < pool->capacity; i++) add(d, "%c", pool_is_free(pool, i) ? '.' : '#');
     for (uint32_t r = 0; r < store->config.max_concurrency; r++) {
@@ -215,22 +230,25 @@ char *fix_dump(struct fix *fix) {
     const struct store *store = fix->store;
     struct dump d = {malloc(4096), 0, 4096};
     for (uint32_t p = 0; p < store->n_pools; p++) dump_pool(&d, store, p);
-    add(&d, "chunks used %u reserved %u, %llu entries, %u sequences, %u continuations, %u slots, %u nodes\n", store->chunks.used,
-        store->chunks.reserved, (unsigned long long)store->entries, store->seqs_used, store->conts_used, store->slots_used,
-        store->index.used);
+    add(&d, "chunks used %u reserved %u, %llu entries, %u sequences, %u continuations, %u slots, %u nodes\n",
+        store->chunks.used, store->chunks.reserved, (unsigned long long)store->entries, store->seqs_used,
+        store->conts_used, store->slots_used, store->index.used);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *s = &store->seqs[i];
         if (!s->occupied) continue;
-        add(&d, "sequence %u.%u: state %d lease %llu prompt %u ceiling %u named %u slot %u at %u source slot %u\n", i, s->generation,
-            (int)s->state, (unsigned long long)s->lease, s->prompt, s->ceiling, s->named, s->state_slot, s->state_frontier, s->source_slot);
+        add(&d, "sequence %u.%u: state %d lease %llu prompt %u ceiling %u named %u slot %u at %u source slot %u\n", i,
+            s->generation, (int)s->state, (unsigned long long)s->lease, s->prompt, s->ceiling, s->named, s->state_slot,
+            s->state_frontier, s->source_slot);
         for (uint32_t p = 0; p < store->n_pools; p++) dump_space(&d, store, p, &s->space[p]);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *c = &store->conts[i];
         if (!c->occupied) continue;
-        add(&d, "continuation %u.%u: frontier %u named %u retention %u published %d claimed %d pins %u slot %u tail %u created %llu\n", i,
-            c->generation, c->frontier, c->named, c->retention, c->published, c->claimed, c->pins, c->slot, c->tail.n,
-            (unsigned long long)c->created);
+        add(&d,
+            "continuation %u.%u: frontier %u named %u retention %u published %d claimed %d pins %u slot %u tail %u "
+            "created %llu\n",
+            i, c->generation, c->frontier, c->named, c->retention, c->published, c->claimed, c->pins, c->slot,
+            c->tail.n, (unsigned long long)c->created);
         for (uint32_t p = 0; p < store->n_pools; p++) dump_space(&d, store, p, &c->space[p]);
     }
     for (uint32_t i = 0; store->config.has_state && i < store->config.state_slots; i++)

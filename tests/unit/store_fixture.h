@@ -52,7 +52,8 @@ const char *fix_ids(struct fix *fix, store_seq seq, uint32_t pool);
 const char *fix_cont_ids(struct fix *fix, store_cont cont, uint32_t pool);
 const struct page *fix_page(struct fix *fix, uint32_t pool, uint32_t device);
 
-/* Everything that a caller can see and what decides about it, as text; counters of time and free pages' generations left out. */
+/* Everything that a caller can see and what decides about it, as text; counters of time and free pages' generations
+ * left out. */
 char *fix_dump(struct fix *fix); /* free it */
 
 #endif

@@ -175,7 +175,8 @@ static void act_4_two_branches(void) {
     store_cont none;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 150, 1);
-    store_seq a = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL), b = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
+    store_seq a = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL),
+              b = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
     KVT_EQ(fix_page(&fix, 0, 0)->references, 3);
     KVT_EQ(fix_page(&fix, 0, 0)->active_references, 2);
     KVT_EQ(fix_info(&fix, cont).sharers, 2);
@@ -201,9 +202,10 @@ static void act_5_abort_restores(void) {
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 150, 1), victim = fix_cont(&fix, 100, 2);
     fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
-    struct store_activation wants[] = {fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2), fix_from(cont, true, 150, 160, 2)};
-    KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &(store_cont){0},
-                        (struct store_pool_view[2]){{0}}, NULL)); /* the slot's pin goes */
+    struct store_activation wants[] = {fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2),
+                                       fix_from(cont, true, 150, 160, 2)};
+    KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0,
+                        &(store_cont){0}, (struct store_pool_view[2]){{0}}, NULL)); /* the slot's pin goes */
     for (uint32_t i = 0; i < 6; i++) {
         struct store_activation want = wants[i % 3];
         uint32_t lost = 9;
@@ -271,7 +273,8 @@ static void act_8_recipe_errors(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 100, 1), b = fix_cont(&fix, 64, 2);
-    store_cont twice[2] = {b, b}, source[1] = {a}, many[STORE_MAX_RECIPE + 1] = {{0}}, stale[1] = {{a.bits + (UINT64_C(1) << 32)}};
+    store_cont twice[2] = {b, b}, source[1] = {a}, many[STORE_MAX_RECIPE + 1] = {{0}},
+               stale[1] = {{a.bits + (UINT64_C(1) << 32)}};
     struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
     want.victims = twice;
     want.n_victims = 2;
@@ -321,14 +324,16 @@ static void act_1_argument_errors(void) {
     fix_close(&fix);
 }
 
-/* ACT-8: the plan's answer is the activation's; the joint post-state counts pages that only both victims together free. */
+/* ACT-8: the plan's answer is the activation's; the joint post-state counts pages that only both victims together free.
+ */
 static void act_8_plan_counts_the_joint_state(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
     struct store_plan plan;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 256, 1);
-    store_cont branch = fix_retain(&fix, fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL), 130); /* shares 2, copies 1 */
+    store_cont branch =
+        fix_retain(&fix, fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL), 130); /* shares 2, copies 1 */
     store_cont both[2] = {cont, branch};
     struct store_activation want = fix_root(300, 1, 0); /* 5 pages; 3 are free */
     uint64_t revision = store_revision(fix.store);
@@ -604,13 +609,26 @@ static void act_8_revision(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(act_4_fork_1000), KVT_CASE(act_4_aligned_fork), KVT_CASE(act_3_move), KVT_CASE(act_3_move_below_the_frontier),
-        KVT_CASE(act_3_move_copies_a_shared_cut), KVT_CASE(act_3_move_with_a_victim_that_shares),
-        KVT_CASE(act_4_two_branches), KVT_CASE(act_5_abort_restores), KVT_CASE(act_5_claims),
-        KVT_CASE(act_8_recipe_errors), KVT_CASE(act_1_argument_errors), KVT_CASE(act_8_plan_counts_the_joint_state),
-        KVT_CASE(act_8_victims_intact_until_commit), KVT_CASE(act_8_move_uses_what_it_drops),
-        KVT_CASE(act_8_exception_when_no_page_is_free), KVT_CASE(act_8_owed_membership), KVT_CASE(act_1_concurrency_is_bounded), KVT_CASE(cont_4_state_slots),
-        KVT_CASE(act_8_state_slot_of_a_victim), KVT_CASE(act_8_revision), {0}};
+    static const struct kvt_case cases[] = {KVT_CASE(act_4_fork_1000),
+                                            KVT_CASE(act_4_aligned_fork),
+                                            KVT_CASE(act_3_move),
+                                            KVT_CASE(act_3_move_below_the_frontier),
+                                            KVT_CASE(act_3_move_copies_a_shared_cut),
+                                            KVT_CASE(act_3_move_with_a_victim_that_shares),
+                                            KVT_CASE(act_4_two_branches),
+                                            KVT_CASE(act_5_abort_restores),
+                                            KVT_CASE(act_5_claims),
+                                            KVT_CASE(act_8_recipe_errors),
+                                            KVT_CASE(act_1_argument_errors),
+                                            KVT_CASE(act_8_plan_counts_the_joint_state),
+                                            KVT_CASE(act_8_victims_intact_until_commit),
+                                            KVT_CASE(act_8_move_uses_what_it_drops),
+                                            KVT_CASE(act_8_exception_when_no_page_is_free),
+                                            KVT_CASE(act_8_owed_membership),
+                                            KVT_CASE(act_1_concurrency_is_bounded),
+                                            KVT_CASE(cont_4_state_slots),
+                                            KVT_CASE(act_8_state_slot_of_a_victim),
+                                            KVT_CASE(act_8_revision),
+                                            {0}};
     return kvt_main("store activate", cases, argc, argv);
 }

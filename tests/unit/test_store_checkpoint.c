@@ -80,7 +80,8 @@ static void ckpt_1_aligned_needs_no_copy(void) {
     KVT_EQ(got.n_copies, 0);
     KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 129, NULL)); /* a new page for the continuation of the sequence */
+    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 129,
+                     NULL)); /* a new page for the continuation of the sequence */
     KVT_EQ_STR(fix_ids(&fix, seq, 0), "0 1 2");
     fix_close(&fix);
 }
@@ -100,7 +101,8 @@ static void ckpt_1_abort_restores(void) {
     KVT_EQ(got.copies[2].src, 0);
     KVT_EQ(got.copies[2].dst, 1);
     char *in_flight = fix_dump(&fix);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &second, NULL)); /* several may be in flight */
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &second,
+                                  NULL)); /* several may be in flight */
     KVT_TRUE(fix_audit(&fix));
     KVT_OK(store_checkpoint_abort(fix.store, second.cont, NULL));
     same(&fix, in_flight);
@@ -138,7 +140,8 @@ static void ckpt_1_survives_the_end_of_its_sequence(void) {
 }
 
 /* CONT-1, CONT-2: what is incomplete or unnamed is not published, by checkpoint or finish. */
-static void incomplete(struct fix *fix, store_seq seq, const struct store_tail *tail, enum store_code code, enum store_what what) {
+static void incomplete(struct fix *fix, store_seq seq, const struct store_tail *tail, enum store_code code,
+                       enum store_what what) {
     struct store_checkpointed got;
     struct store_pool_view rows[STORE_MAX_POOLS];
     store_cont cont = {99};
@@ -216,7 +219,8 @@ static void cont_2_names(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(250, 1, 250), NULL);
     KVT_OK(fix_round(&fix, seq, 250, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
-    KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 0, 4, names, &fix.refusal), STORE_E_RANGE); /* the fourth is not full */
+    KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 0, 4, names, &fix.refusal),
+           STORE_E_RANGE); /* the fourth is not full */
     KVT_EQ(fix.refusal.limit, 3);
     KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, UINT32_MAX, 2, names, NULL), STORE_E_RANGE);
     KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 1, 1, names + 1, NULL), STORE_E_NAME); /* a gap */
@@ -284,7 +288,8 @@ static void fin_1_no_descriptor_left(void) {
     fix_cont(&fix, 64, 1);
     store_seq seq = running(&fix, 64, 1);
     char *before = fix_dump(&fix);
-    KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, &fix.refusal), STORE_E_SHORT);
+    KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, &fix.refusal),
+           STORE_E_SHORT);
     KVT_EQ(fix.refusal.what, STORE_W_CONTINUATION);
     KVT_EQ(fix.refusal.limit, 1);
     KVT_EQ(store_checkpoint_begin(fix.store, seq, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
@@ -348,7 +353,8 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     KVT_EQ(found[0].matched_pages, 1);
     KVT_FALSE(found[0].exact_pages);
     store_seq again = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
-    KVT_OK(store_name_pages(fix.store, again, FIX_LEASE, 1, 1, (const uint8_t(*)[32])chain + 1, NULL)); /* its successor names on */
+    KVT_OK(store_name_pages(fix.store, again, FIX_LEASE, 1, 1, (const uint8_t(*)[32])chain + 1,
+                            NULL)); /* its successor names on */
     KVT_EQ(fix_info(&fix, cont).named_pages, 2);
     KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1);
     KVT_EQ(found[0].matched_pages, 2);
@@ -410,7 +416,8 @@ static void cont_release_errors(void) {
 static void srv_2_sentences(void) {
     char text[256];
     struct store_refusal r = {STORE_E_SHORT, STORE_W_PAGES, 1, 7, 5, 9};
-    KVT_HAS(store_refusal_text(&r, text, sizeof text), "pages of pool 1: asked for 7, had 5 of 9: release continuations");
+    KVT_HAS(store_refusal_text(&r, text, sizeof text),
+            "pages of pool 1: asked for 7, had 5 of 9: release continuations");
     for (int code = STORE_E_STALE; code <= STORE_E_ARGUMENT; code++) {
         r = (struct store_refusal){(enum store_code)code, STORE_W_COMMIT, STORE_NONE, 4711, 5, 9};
         store_refusal_text(&r, text, sizeof text);
@@ -423,12 +430,21 @@ static void srv_2_sentences(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(ckpt_1_of_a_running_sequence), KVT_CASE(ckpt_1_aligned_needs_no_copy), KVT_CASE(ckpt_1_abort_restores),
-        KVT_CASE(ckpt_1_survives_the_end_of_its_sequence), KVT_CASE(cont_1_only_complete), KVT_CASE(cont_1_truncation_outdates_the_image),
-        KVT_CASE(cont_2_names), KVT_CASE(fin_1_retain),
-        KVT_CASE(fin_1_last_reference_frees), KVT_CASE(fin_1_no_descriptor_left), KVT_CASE(srv_5_quarantine),
-        KVT_CASE(srv_5_end_keeps_the_common_frontier), KVT_CASE(srv_5_end_releases_the_incomplete), KVT_CASE(cont_release_errors),
-        KVT_CASE(srv_2_sentences), {0}};
+    static const struct kvt_case cases[] = {KVT_CASE(ckpt_1_of_a_running_sequence),
+                                            KVT_CASE(ckpt_1_aligned_needs_no_copy),
+                                            KVT_CASE(ckpt_1_abort_restores),
+                                            KVT_CASE(ckpt_1_survives_the_end_of_its_sequence),
+                                            KVT_CASE(cont_1_only_complete),
+                                            KVT_CASE(cont_1_truncation_outdates_the_image),
+                                            KVT_CASE(cont_2_names),
+                                            KVT_CASE(fin_1_retain),
+                                            KVT_CASE(fin_1_last_reference_frees),
+                                            KVT_CASE(fin_1_no_descriptor_left),
+                                            KVT_CASE(srv_5_quarantine),
+                                            KVT_CASE(srv_5_end_keeps_the_common_frontier),
+                                            KVT_CASE(srv_5_end_releases_the_incomplete),
+                                            KVT_CASE(cont_release_errors),
+                                            KVT_CASE(srv_2_sentences),
+                                            {0}};
     return kvt_main("store checkpoint", cases, argc, argv);
 }

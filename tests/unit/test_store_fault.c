@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shortage at each acquisition of Activate, Checkpoint, Finish and Round: the n-th is refused for every n until none is left, and after
- * each refusal the store is exactly as before (ACT-5, ACT-8, SRV-2). And the audit: each kind of damage is seen (INV-*).
+ * Shortage at each acquisition of Activate, Checkpoint, Finish and Round: the n-th is refused for every n until none is
+ * left, and after each refusal the store is exactly as before (ACT-5, ACT-8, SRV-2). And the audit: each kind of damage
+ * is seen (INV-*).
  */
 #include "store_fixture.h"
 
@@ -53,7 +54,8 @@ static uint32_t sweep_activation(enum source source, bool recipe) {
 }
 
 static void act_5_each_acquisition(void) {
-    KVT_EQ(sweep_activation(ROOT, false), 1 + 2 * 2 + 1 + 1 + 2); /* sequence; reserve and map a pool; slot; membership; a row a pool */
+    KVT_EQ(sweep_activation(ROOT, false),
+           1 + 2 * 2 + 1 + 1 + 2); /* sequence; reserve and map a pool; slot; membership; a row a pool */
     KVT_EQ(sweep_activation(ROOT, true), 9);
     KVT_EQ(sweep_activation(MOVE, false), 1 + 2 * 2 + 1 + 2); /* keeps its slot */
     KVT_EQ(sweep_activation(MOVE, true), 8);
@@ -97,7 +99,8 @@ static void fin_1_each_acquisition(void) {
     fix_fill(&fix, seq, 100, 7);
     char *before = fix_dump(&fix);
     store_fail_acquisition(fix.store, 1);
-    KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(100), 0, &cont, rows, NULL), STORE_E_SHORT);
+    KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(100), 0, &cont, rows, NULL),
+           STORE_E_SHORT);
     store_fail_acquisition(fix.store, 0);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
@@ -107,7 +110,8 @@ static void fin_1_each_acquisition(void) {
     fix_close(&fix);
 }
 
-/* A round without growth is refused whole; with growth a refused rung leads to the next, and at last to a bounded result. */
+/* A round without growth is refused whole; with growth a refused rung leads to the next, and at last to a bounded
+ * result. */
 static void space_4_each_acquisition_of_a_round(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
@@ -154,8 +158,14 @@ static uint32_t violations(struct fix *fix, const char *part) {
 }
 
 /* Damages one value, expects the audit to name it, and puts it back. */
-#define DAMAGE(place, value, part) do { __typeof__(place) was = (place); (place) = (__typeof__(place))(value); violations(&fix, part); \
-    (place) = was; KVT_TRUE(fix_audit(&fix)); } while (0)
+#define DAMAGE(place, value, part)                                                                                     \
+    do {                                                                                                               \
+        __typeof__(place) was = (place);                                                                               \
+        (place) = (__typeof__(place))(value);                                                                          \
+        violations(&fix, part);                                                                                        \
+        (place) = was;                                                                                                 \
+        KVT_TRUE(fix_audit(&fix));                                                                                     \
+    } while (0)
 
 static void inv_audit_sees_damage(void) {
     struct fix fix;
@@ -223,8 +233,9 @@ static void inv_audit_sees_damage(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(act_5_each_acquisition), KVT_CASE(ckpt_1_each_acquisition),
-                                            KVT_CASE(fin_1_each_acquisition), KVT_CASE(space_4_each_acquisition_of_a_round),
-                                            KVT_CASE(inv_audit_sees_damage), {0}};
+    static const struct kvt_case cases[] = {
+        KVT_CASE(act_5_each_acquisition), KVT_CASE(ckpt_1_each_acquisition),
+        KVT_CASE(fin_1_each_acquisition), KVT_CASE(space_4_each_acquisition_of_a_round),
+        KVT_CASE(inv_audit_sees_damage),  {0}};
     return kvt_main("store fault", cases, argc, argv);
 }

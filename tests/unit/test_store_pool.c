@@ -117,7 +117,8 @@ static void pool_6_capacity_is_the_sum(void) {
     fix_close(&fix);
 }
 
-/* Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does the revision). */
+/* Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does the
+ * revision). */
 static void pool_7_materialize_leaves_available(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -220,8 +221,13 @@ static void config_is_checked(void) {
     char err[256];
     struct store *store = NULL;
     KVT_OK(store_check_config(&ok, err, sizeof err));
-#define BAD(change, part) bad = ok; change; KVT_EQ(store_check_config(&bad, err, sizeof err), STORE_E_RANGE); KVT_HAS(err, part); \
-    KVT_EQ(store_bytes(&bad), 0); KVT_EQ(store_init(err, 1, &bad, &store, NULL, 0), STORE_E_RANGE)
+#define BAD(change, part)                                                                                              \
+    bad = ok;                                                                                                          \
+    change;                                                                                                            \
+    KVT_EQ(store_check_config(&bad, err, sizeof err), STORE_E_RANGE);                                                  \
+    KVT_HAS(err, part);                                                                                                \
+    KVT_EQ(store_bytes(&bad), 0);                                                                                      \
+    KVT_EQ(store_init(err, 1, &bad, &store, NULL, 0), STORE_E_RANGE)
     BAD(bad.pool_pages[1] = 0, "pool 1 has 0 pages");
     BAD(bad.pool_pages[0] = UINT32_MAX, "pool 0");
     BAD(bad.backend = (enum geom_backend)9, "backend 9");
@@ -240,7 +246,10 @@ static void config_is_checked(void) {
 
 /* <= 160 bytes of metadata a page group at 10^6 pages, everything counted. */
 static void metadata_stays_small(void) {
-    struct store_config config = {.backend = GEOM_OFF, .pool_pages = {1000000}, .max_context = 131072, .max_concurrency = 64,
+    struct store_config config = {.backend = GEOM_OFF,
+                                  .pool_pages = {1000000},
+                                  .max_context = 131072,
+                                  .max_concurrency = 64,
                                   .max_continuations = 10000};
     double bytes = (double)store_bytes(&config) / 1e6;
     KVT_TRUE(bytes > 96);
@@ -248,9 +257,16 @@ static void metadata_stays_small(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(page_choice_order), KVT_CASE(page_choice_against_scan), KVT_CASE(pool_6_capacity_is_the_sum),
-        KVT_CASE(pool_7_materialize_leaves_available), KVT_CASE(pool_8_stale_lease_is_refused), KVT_CASE(pool_8_handles_retire_on_wrap),
-        KVT_CASE(pool_9_pools_are_apart), KVT_CASE(pool_3_pool_sets), KVT_CASE(config_is_checked), KVT_CASE(metadata_stays_small), {0}};
+    static const struct kvt_case cases[] = {KVT_CASE(page_choice_order),
+                                            KVT_CASE(page_choice_against_scan),
+                                            KVT_CASE(pool_6_capacity_is_the_sum),
+                                            KVT_CASE(pool_7_materialize_leaves_available),
+                                            KVT_CASE(pool_8_stale_lease_is_refused),
+                                            KVT_CASE(pool_8_handles_retire_on_wrap),
+                                            KVT_CASE(pool_9_pools_are_apart),
+                                            KVT_CASE(pool_3_pool_sets),
+                                            KVT_CASE(config_is_checked),
+                                            KVT_CASE(metadata_stays_small),
+                                            {0}};
     return kvt_main("store pool", cases, argc, argv);
 }

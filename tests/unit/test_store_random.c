@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random steps on small stores, audited after each one. A refused step, an injected shortage and an aborted transition must leave the
- * state exactly as it was (SRV-2, ACT-5); at the end everything is released and every pool must be whole again (POOL-6).
+ * Random steps on small stores, audited after each one. A refused step, an injected shortage and an aborted transition
+ * must leave the state exactly as it was (SRV-2, ACT-5); at the end everything is released and every pool must be whole
+ * again (POOL-6).
  */
 #include "store_fixture.h"
 
@@ -53,7 +54,8 @@ static void activate(struct world *w) {
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
         if (below(w, 2)) want.ensure[p] = below(w, want.prompt_tokens + 65);
     want.victims = victims;
-    for (; want.n_victims < 4 && w->n_conts && below(w, 3); want.n_victims++) victims[want.n_victims] = w->conts[below(w, w->n_conts)];
+    for (; want.n_victims < 4 && w->n_conts && below(w, 3); want.n_victims++)
+        victims[want.n_victims] = w->conts[below(w, w->n_conts)];
     char *before = fix_dump(&w->fix);
     bool injected = below(w, 4) == 0;
     int planned = store_plan_activation(w->fix.store, &want, &plan, NULL);
@@ -62,7 +64,8 @@ static void activate(struct world *w) {
     store_fail_acquisition(w->fix.store, 0);
     if (!injected) {
         KVT_EQ_I(planned, rc == STORE_E_SHORT || rc == STORE_E_NEVER ? 0 : rc);
-        if (planned == 0) KVT_EQ(plan.feasibility, rc == 0 ? STORE_READY : rc == STORE_E_NEVER ? STORE_INFEASIBLE : STORE_BLOCKED);
+        if (planned == 0)
+            KVT_EQ(plan.feasibility, rc == 0 ? STORE_READY : rc == STORE_E_NEVER ? STORE_INFEASIBLE : STORE_BLOCKED);
     }
     if (rc) {
         same_after(w, before, "a refused activation");
@@ -113,8 +116,10 @@ static void round_one(struct world *w) {
     uint32_t s = w->fix.store->config.max_context, both = below(w, 2);
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) {
         uint32_t committed = info.pool[p].committed, mapped = info.pool[p].membership * 64;
-        item.pool[p] = (struct store_round_pool){maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2)};
-        if (item.pool[p].commit != STORE_NONE && below(w, 8)) item.pool[p].commit = committed + below(w, mapped - committed + 1);
+        item.pool[p] =
+            (struct store_round_pool){maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2)};
+        if (item.pool[p].commit != STORE_NONE && below(w, 8))
+            item.pool[p].commit = committed + below(w, mapped - committed + 1);
         if (both && p) item.pool[p] = item.pool[0];
     }
     if (w->fix.store->config.has_state && below(w, 2)) item.state_frontier = item.pool[0].commit;
@@ -155,7 +160,8 @@ static void checkpoint(struct world *w) {
     align(w, seq);
     char *before = fix_dump(&w->fix);
     if (below(w, 4) == 0) store_fail_acquisition(w->fix.store, 1 + below(w, 5));
-    int rc = store_checkpoint_begin(w->fix.store, seq, FIX_LEASE, fix_tail(fix_seq(&w->fix, seq).pool[0].committed), 0, &got, NULL);
+    int rc = store_checkpoint_begin(w->fix.store, seq, FIX_LEASE, fix_tail(fix_seq(&w->fix, seq).pool[0].committed), 0,
+                                    &got, NULL);
     store_fail_acquisition(w->fix.store, 0);
     if (rc) {
         same_after(w, before, "a refused checkpoint");
@@ -240,8 +246,10 @@ static void find(struct world *w) {
     for (uint32_t i = 0; i < got; i++) {
         const struct cont *c = cont_find(w->fix.store, found[i].cont);
         KVT_TRUE(c && c->published && !c->claimed);
-        if (i) KVT_TRUE(found[i - 1].matched_pages > found[i].matched_pages ||
-                        (found[i - 1].matched_pages == found[i].matched_pages && found[i - 1].frontier >= found[i].frontier));
+        if (i)
+            KVT_TRUE(
+                found[i - 1].matched_pages > found[i].matched_pages ||
+                (found[i - 1].matched_pages == found[i].matched_pages && found[i - 1].frontier >= found[i].frontier));
     }
     w->done[6] += got > 0;
 }
@@ -250,9 +258,12 @@ static void close_world(struct world *w) {
     struct store_pool_view rows[STORE_MAX_POOLS];
     store_cont none;
     while (w->n_checkpoints) KVT_OK(store_checkpoint_abort(w->fix.store, w->checkpoints[--w->n_checkpoints], NULL));
-    while (w->n_seqs) KVT_OK(store_finish(w->fix.store, w->seqs[--w->n_seqs], FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
+    while (w->n_seqs)
+        KVT_OK(store_finish(w->fix.store, w->seqs[--w->n_seqs], FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows,
+                            NULL));
     while (w->n_conts) KVT_OK(store_release(w->fix.store, w->conts[--w->n_conts], NULL));
-    for (uint32_t p = 0; p < w->fix.store->n_pools; p++) KVT_EQ(pool_available(&w->fix.store->pool[p]), w->fix.store->pool[p].capacity);
+    for (uint32_t p = 0; p < w->fix.store->n_pools; p++)
+        KVT_EQ(pool_available(&w->fix.store->pool[p]), w->fix.store->pool[p].capacity);
     KVT_EQ(w->fix.store->chunks.used, 0);
     KVT_EQ(w->fix.store->chunks.reserved, 0);
     KVT_EQ(w->fix.store->slots_used, 0);

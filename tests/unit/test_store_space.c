@@ -69,14 +69,16 @@ static void space_5_terminal_walk(void) {
     fix_close(&fix);
 }
 
-/* The worked numbers of 6.5: prompt + output - 1, clipped to the context; MTP draft_window - 1 ahead, Draft Full not. */
+/* The worked numbers of 6.5: prompt + output - 1, clipped to the context; MTP draft_window - 1 ahead, Draft Full not.
+ */
 static void space_3_entitlement_default(void) {
     struct fix fix;
     struct store_plan plan;
-    static const struct { enum geom_backend backend; uint32_t prompt, output, main, draft; } t[] = {
-        {GEOM_OFF, 64, 1, 1, 0},       {GEOM_OFF, 64, 2, 2, 0},        {GEOM_OFF, 1, 64, 1, 0},       {GEOM_OFF, 1, 65, 2, 0},
-        {GEOM_OFF, 512, 999, 8, 0},    {GEOM_OFF, 100, 999, 8, 0},     {GEOM_MTP, 60, 2, 1, 1},       {GEOM_MTP, 60, 3, 1, 2},
-        {GEOM_MTP, 61, 1, 1, 1},       {GEOM_MTP, 62, 1, 1, 2},        {GEOM_MTP, 512, 1, 8, 8},      {GEOM_DFLASH, 62, 1, 1, 1}};
+    static const struct { enum geom_backend backend; uint32_t prompt, output, main, draft;
+    } t[] = {{GEOM_OFF, 64, 1, 1, 0}, {GEOM_OFF, 64, 2, 2, 0},    {GEOM_OFF, 1, 64, 1, 0},
+             {GEOM_OFF, 1, 65, 2, 0}, {GEOM_OFF, 512, 999, 8, 0}, {GEOM_OFF, 100, 999, 8, 0},
+             {GEOM_MTP, 60, 2, 1, 1}, {GEOM_MTP, 60, 3, 1, 2},    {GEOM_MTP, 61, 1, 1, 1},
+             {GEOM_MTP, 62, 1, 1, 2}, {GEOM_MTP, 512, 1, 8, 8},   {GEOM_DFLASH, 62, 1, 1, 1}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct store_config config = fix_config(t[i].backend);
         struct store_activation want = fix_root(t[i].prompt, t[i].output, 0);
@@ -101,7 +103,8 @@ static struct store_config growing(void) {
     return config;
 }
 
-/* SPACE-3 with lease growth: prompt + window + cushion at first; each rung of the ladder; SPACE-4: bounded, never an error. */
+/* SPACE-3 with lease growth: prompt + window + cushion at first; each rung of the ladder; SPACE-4: bounded, never an
+ * error. */
 static void space_3_space_4_lease_growth(void) {
     struct fix fix;
     struct store_config config = growing();
@@ -126,7 +129,8 @@ static void space_3_space_4_lease_growth(void) {
     KVT_EQ(r.pool[0].entitlement, 18);
     KVT_EQ(fix_pool(&fix, 0).available, 1);
     KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1100, NULL));
-    KVT_OK(fix_round(&fix, seq, 1100, STORE_NONE, STORE_NONE, 1300, &r)); /* no rung fits: bounded, mapped as far as it goes */
+    KVT_OK(fix_round(&fix, seq, 1100, STORE_NONE, STORE_NONE, 1300,
+                     &r)); /* no rung fits: bounded, mapped as far as it goes */
     KVT_TRUE(r.bounded);
     KVT_EQ(r.bounded_pool, 0);
     KVT_EQ(r.bounded_frontier, 18 * 64);
@@ -135,11 +139,13 @@ static void space_3_space_4_lease_growth(void) {
     store_cont none;
     struct store_pool_view rows[STORE_MAX_POOLS];
     KVT_OK(store_finish(fix.store, other, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1160, &r)); /* 3 free: the rungs of 256 and 128 do not fit, 64 does */
+    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1160,
+                     &r)); /* 3 free: the rungs of 256 and 128 do not fit, 64 does */
     KVT_FALSE(r.bounded);
     KVT_EQ(r.pool[0].entitlement, 19 + 2);
     KVT_EQ(r.pool[0].membership, 19);
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 4097, NULL), STORE_E_ENTITLEMENT); /* past the request's own ceiling */
+    KVT_EQ(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 4097, NULL),
+           STORE_E_ENTITLEMENT); /* past the request's own ceiling */
     fix_close(&fix);
 }
 
@@ -185,7 +191,8 @@ static void gran_1_space_6_commit(void) {
     char *before = fix_dump(&fix);
     KVT_EQ(fix_round(&fix, seq, 129, STORE_NONE, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE);
     KVT_EQ(fix.refusal.what, STORE_W_COMMIT);
-    KVT_EQ(fix_round(&fix, seq, 501, STORE_NONE, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE); /* mapped to 512, but S is 500 */
+    KVT_EQ(fix_round(&fix, seq, 501, STORE_NONE, STORE_NONE, STORE_NONE, NULL),
+           STORE_E_RANGE); /* mapped to 512, but S is 500 */
     KVT_EQ(fix.refusal.limit, 500);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
@@ -215,7 +222,8 @@ static void page_8_space_7_truncate(void) {
     KVT_EQ(fix_page(&fix, 0, 2)->committed, 0);
     KVT_EQ(fix_seq(&fix, seq).named_pages, 1); /* the second page is no longer full: its name is gone */
     uint64_t kept = fix_page(&fix, 0, 1)->epoch;
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 100, 130, STORE_NONE, &r)); /* the same frontier again; provisional 130 keeps 3 pages */
+    KVT_OK(fix_round(&fix, seq, STORE_NONE, 100, 130, STORE_NONE,
+                     &r)); /* the same frontier again; provisional 130 keeps 3 pages */
     KVT_EQ(fix_page(&fix, 0, 1)->epoch, kept);
     KVT_EQ(r.pool[0].membership, 3);
     KVT_EQ(r.pool[0].slice.begin, 3);
@@ -283,7 +291,8 @@ static void inv_8_sharers_protect_each_other(void) {
     store_cont none;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 130, 1);
-    store_seq a = fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL), b = fix_activate(&fix, fix_from(cont, false, 130, 130, 1), NULL);
+    store_seq a = fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL),
+              b = fix_activate(&fix, fix_from(cont, false, 130, 130, 1), NULL);
     KVT_EQ(fix_page(&fix, 0, 0)->references, 2);
     KVT_EQ(fix_page(&fix, 0, 0)->active_references, 2);
     KVT_FALSE(fix_page(&fix, 0, 0)->flags & PAGE_WRITER);
@@ -414,7 +423,9 @@ static void membership_grows_and_shrinks(void) {
         KVT_EQ(r.pool[0].membership, pages[i]);
         KVT_EQ(fix.store->chunks.used, chunks_for(pages[i]));
         for (uint32_t k = 0; k < pages[i]; k++)
-            if (space_entry(fix.store, &fix.store->seqs[0].space[0], k) != (uint32_t)store_table_row(fix.store, 0, 0)[k]) KVT_EQ(k, NONE);
+            if (space_entry(fix.store, &fix.store->seqs[0].space[0], k) !=
+                (uint32_t)store_table_row(fix.store, 0, 0)[k])
+                KVT_EQ(k, NONE);
         KVT_TRUE(fix_audit(&fix));
     }
     KVT_EQ(chunks_for(0), 0);
@@ -426,12 +437,22 @@ static void membership_grows_and_shrinks(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(space_5_mapping_walk), KVT_CASE(space_5_terminal_walk), KVT_CASE(space_3_entitlement_default),
-        KVT_CASE(space_3_space_4_lease_growth), KVT_CASE(space_3_growth_stops_at_ceiling),
-        KVT_CASE(space_3_window_is_at_least_a_prefill_chunk), KVT_CASE(gran_1_space_6_commit), KVT_CASE(page_8_space_7_truncate),
-        KVT_CASE(page_6_epochs_never_repeat), KVT_CASE(space_8_protection_rises_and_falls), KVT_CASE(inv_8_sharers_protect_each_other),
-        KVT_CASE(row_lease_and_mirror), KVT_CASE(map_ahead_is_capped), KVT_CASE(spec_1_pools_go_apart), KVT_CASE(round_is_all_or_nothing),
-        KVT_CASE(membership_grows_and_shrinks), {0}};
+    static const struct kvt_case cases[] = {KVT_CASE(space_5_mapping_walk),
+                                            KVT_CASE(space_5_terminal_walk),
+                                            KVT_CASE(space_3_entitlement_default),
+                                            KVT_CASE(space_3_space_4_lease_growth),
+                                            KVT_CASE(space_3_growth_stops_at_ceiling),
+                                            KVT_CASE(space_3_window_is_at_least_a_prefill_chunk),
+                                            KVT_CASE(gran_1_space_6_commit),
+                                            KVT_CASE(page_8_space_7_truncate),
+                                            KVT_CASE(page_6_epochs_never_repeat),
+                                            KVT_CASE(space_8_protection_rises_and_falls),
+                                            KVT_CASE(inv_8_sharers_protect_each_other),
+                                            KVT_CASE(row_lease_and_mirror),
+                                            KVT_CASE(map_ahead_is_capped),
+                                            KVT_CASE(spec_1_pools_go_apart),
+                                            KVT_CASE(round_is_all_or_nothing),
+                                            KVT_CASE(membership_grows_and_shrinks),
+                                            {0}};
     return kvt_main("store space", cases, argc, argv);
 }
