@@ -135,12 +135,14 @@ static void tails(const char *load) {
         enum geom_arrangement arrangement;
         enum geom_order order;
         uint32_t pages;
-    } kinds[] = { { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
-                  { "tail_bf16_record_64GiB", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR,
-                    16384 }, /* layers farther apart than a 2-D copy reaches */
-                  { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
-                  { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR, 512 },
-                  { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR, 512 } };
+    } kinds[] = {
+        { "tail_bf16_record", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+        { "tail_k8v4_record", KVD_STORAGE_K8V4, GEOM_RECORD, GEOM_PAGE_MAJOR, 512 },
+        { "tail_k8v4_dense", KVD_STORAGE_K8V4, GEOM_DENSE, GEOM_PAGE_MAJOR, 512 },
+        { "tail_bf16_dense_head_major", KVD_STORAGE_BF16, GEOM_DENSE, GEOM_HEAD_MAJOR, 512 },
+        /* Layers farther apart than a 2-D copy reaches. Last: once it is freed, the driver may clear 64 GiB. */
+        { "tail_bf16_record_64GiB", KVD_STORAGE_BF16, GEOM_RECORD, GEOM_PAGE_MAJOR, 16384 },
+    };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         struct geom_pool_spec spec = { .storage = kinds[i].storage,
                                        .order = kinds[i].order,
