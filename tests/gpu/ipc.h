@@ -28,6 +28,7 @@ enum ipc_op {
 struct ipc_call {
     enum ipc_op op;
     uint32_t pool, row, from, to;
+    uint32_t rank, device; /* of CONTEXT and ATTACH */
     bool flip;
     uint64_t seed;
     char socket[128];
@@ -57,6 +58,7 @@ bool ipc_do(struct ipc_worker *worker, const struct ipc_call *call, struct ipc_a
 void ipc_kill(struct ipc_worker *worker); /* SIGKILL and reap */
 /* Started, connected, with a context, attached: true. Failures are recorded. */
 bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon);
+bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, uint32_t rank); /* on device `rank` */
 enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed,
                             uint32_t from, uint32_t to);
 

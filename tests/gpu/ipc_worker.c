@@ -75,11 +75,11 @@ static enum kvd_status do_columns(const struct ipc_call *call, struct kvd_error 
     return KVD_OK;
 }
 
-static enum kvd_status do_context(struct ipc_answer *a) {
+static enum kvd_status do_context(const struct ipc_call *call, struct ipc_answer *a) {
     CUcontext context;
     double begin = driver_now();
     if (!driver_load(&driver)) return KVD_UNAVAILABLE;
-    DRIVER_OK(driver.cuDevicePrimaryCtxRetain(&context, 0));
+    DRIVER_OK(driver.cuDevicePrimaryCtxRetain(&context, (CUdevice)call->device));
     DRIVER_OK(driver.cuCtxSetCurrent(context));
     a->ms = (driver_now() - begin) * 1e3;
     return KVD_OK;
@@ -87,10 +87,10 @@ static enum kvd_status do_context(struct ipc_answer *a) {
 
 static enum kvd_status do_attach(const struct ipc_call *call, struct ipc_answer *a, struct kvd_error *error) {
     CUuuid uuid;
-    DRIVER_OK(driver.cuDeviceGetUuid_v2(&uuid, 0));
+    DRIVER_OK(driver.cuDeviceGetUuid_v2(&uuid, (CUdevice)call->device));
     if (call->flip) uuid.bytes[3] ^= 1;
     double begin = driver_now();
-    enum kvd_status status = kvd_attach(client, 0, (const uint8_t *)uuid.bytes, &store, error);
+    enum kvd_status status = kvd_attach(client, call->rank, (const uint8_t *)uuid.bytes, &store, error);
     a->ms = (driver_now() - begin) * 1e3;
     return status;
 }
@@ -111,9 +111,11 @@ static void do_scribble(const struct ipc_call *call) {
 }
 
 static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, struct kvd_error *error) {
-    struct kvd_connect_options options = {
-        .struct_size = sizeof options, .socket = call->socket, .role = KVD_ROLE_WORKER, .name = "gpu-worker"
-    };
+    struct kvd_connect_options options = { .struct_size = sizeof options,
+                                           .socket = call->socket,
+                                           .role = KVD_ROLE_WORKER,
+                                           .rank = call->rank,
+                                           .name = "gpu-worker" };
     PagedKVBatchLayerView view;
     enum kvd_status status;
     switch (call->op) {
@@ -121,7 +123,7 @@ static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, 
         status = kvd_connect(&options, &client, error);
         if (status == KVD_OK) a->session = kvd_client_session(client);
         return status;
-    case IPC_CONTEXT: return do_context(a);
+    case IPC_CONTEXT: return do_context(call, a);
     case IPC_ATTACH: return do_attach(call, a, error);
     case IPC_ROW:
         status = kvd_store_batch_view(store, call->pool, 0, &view, error);
@@ -189,8 +191,10 @@ static bool step(struct ipc_worker *worker, const struct ipc_call *call, struct 
     return ok;
 }
 
-bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon) {
-    struct ipc_call call = { .op = IPC_CONNECT };
+bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon) { return ipc_open_rank(worker, daemon, 0); }
+
+bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, uint32_t rank) {
+    struct ipc_call call = { .op = IPC_CONNECT, .rank = rank, .device = rank };
     struct ipc_answer answer = { 0 };
     snprintf(call.socket, sizeof call.socket, "%s", daemon->socket);
     if (!ipc_start(worker) || !step(worker, &call, &answer)) return false;

@@ -175,6 +175,46 @@ static void srv_4_attach_is_refused_with_the_reason(void) {
     close_stage();
 }
 
+/* POOL-2, ROW-4: two ranks on two GPUs share page ids: the same row stands on both when the reply is here, each rank
+ * has its own planes, and a process on the wrong GPU is refused. */
+static void pool_2_ranks_on_two_devices(void) {
+    int devices = 0;
+    DRIVER_OK(driver.cuDeviceGetCount(&devices));
+    if (devices < 2) {
+        printf("  SKIPPED: needs two GPUs\n");
+        return;
+    }
+    struct ipc_worker worker[2] = { 0 };
+    struct ipc_call call = { .op = IPC_ROW };
+    struct ipc_answer row[2] = { 0 };
+    struct kvd_group members = { .n = 2 };
+    struct kvd_activation want = scene_want((kvd_session_id) { 0 }, 1000, 100);
+    KVT_NEED(open_stage((struct e2e_setup) { .ranks = 2 }));
+    for (uint32_t r = 0; r < 2; r++) {
+        KVT_NEED(ipc_open_rank(&worker[r], &daemon_, r));
+        members.members[r] = worker[r].session;
+    }
+    KVT_EQ(kvd_open_group(scheduler, &members, &want.group, NULL), KVD_OK);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    for (uint32_t r = 0; r < 2; r++) {
+        KVT_TRUE(row_holds(&worker[r], a.pool[0].row, a.pool[0].membership, 256));
+        call.row = a.pool[0].row;
+        KVT_TRUE(ipc_do(&worker[r], &call, &row[r]) && row[r].status == KVD_OK);
+        KVT_EQ(ipc_columns(&worker[r], IPC_WRITE, 0, a.pool[0].row, 40 + r, 0, 1000), KVD_OK);
+    }
+    KVT_EQ_MEM(row[0].entries, row[1].entries, 64 * sizeof(int32_t));
+    for (uint32_t r = 0; r < 2; r++)
+        KVT_EQ(ipc_columns(&worker[r], IPC_CHECK, 0, a.pool[0].row, 40 + r, 0, 1000), KVD_OK);
+    finish(a.sequence);
+    for (uint32_t r = 0; r < 2; r++) KVT_TRUE(row_holds(&worker[r], a.pool[0].row, 0, 256));
+    call = (struct ipc_call) { .op = IPC_ATTACH, .rank = 0, .device = 1 };
+    KVT_TRUE(ipc_do(&worker[1], &call, &row[1]));
+    KVT_EQ(row[1].status, KVD_FAILED_PRECONDITION);
+    printf("  %s\n", row[1].message);
+    for (uint32_t r = 0; r < 2; r++) ipc_kill(&worker[r]);
+    close_stage();
+}
+
 /* ---- SRV-5 -------------------------------------------------------------------------------------------- */
 
 static bool is_gone(pid_t pid) {
@@ -536,6 +576,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(act_4_tails_of_records),
                                              KVT_CASE(act_4_tails_of_dense_planes),
                                              KVT_CASE(srv_4_attach_is_refused_with_the_reason),
+                                             KVT_CASE(pool_2_ranks_on_two_devices),
                                              KVT_CASE(srv_5_killed_inside_a_kernel),
                                              KVT_CASE(srv_5_fifty_kill_and_attach_cycles),
                                              KVT_CASE(srv_7_endless_kernel_of_a_worker),
