@@ -3,9 +3,8 @@
  * Token-exact lookup (CONT-2). kvd matches whole pages by digest; what lies between a page boundary and the end of a
  * continuation is compared here, with the tail's tokens in the answer.
  *
- * kvd matches a chain from its first page, so the digests of one message reach KVD_MAX_DIGESTS pages (65536 tokens)
- * deep. A continuation that matches all of them and goes on is usable up to there; the result is exact, if shorter than
- * it might be.
+ * One message holds KVD_MAX_DIGESTS digests. A longer chain goes on from the anchor of the answer before, with the last
+ * digest sent as the first of the next message, as long as all that was sent matches something.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +39,20 @@ static bool better(const struct kvd_hit *a, const struct kvd_hit *b) {
     return a->frontier < b->frontier; /* the one that ends sooner holds less that is of no use here */
 }
 
+static void take_out(struct found *found, uint32_t at) {
+    found->n--;
+    memmove(&found->hits[at], &found->hits[at + 1], (found->n - at) * sizeof *found->hits);
+}
+
+/* Keeps the best, each continuation once: a deeper answer may know more of one. */
 static void add(struct found *found, const struct kvd_hit *hit) {
     uint32_t at = 0;
-    for (uint32_t i = 0; i < found->n; i++)
-        if (found->hits[i].continuation.bits == hit->continuation.bits) return;
+    for (uint32_t i = 0; i < found->n; i++) {
+        if (found->hits[i].continuation.bits != hit->continuation.bits) continue;
+        if (!better(hit, &found->hits[i])) return;
+        take_out(found, i);
+        break;
+    }
     while (at < found->n && !better(hit, &found->hits[at])) at++;
     if (at == found->max) return;
     if (found->n < found->max) found->n++;
@@ -51,11 +60,16 @@ static void add(struct found *found, const struct kvd_hit *hit) {
     found->hits[at] = *hit;
 }
 
-/* One message: candidates of the chain's first n pages; n == 0: those without full pages. */
-static enum kvd_status ask(struct kvd_client *c, const kvd_digest *digests, uint32_t n, const uint32_t *prompt,
-                           uint32_t n_prompt, bool whole_only, struct found *found, struct kvd_error *error) {
-    struct msg_request request = { .type = FRAME_FIND,
-                                   .u.find = { .n = n, .max = KVD_MAX_CANDIDATES, .digests = digests } };
+struct question {
+    const uint32_t *prompt;
+    uint32_t n_prompt;
+    bool whole_only;
+    struct kvd_find find; /* one message; find.n == 0: those without full pages. The next one's anchor, from the answer */
+};
+
+/* One message. */
+static enum kvd_status ask(struct kvd_client *c, struct question *q, struct found *found, struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_FIND, .u.find = q->find };
     struct msg_reply reply;
     struct call *call;
     enum kvd_status status = call_run(c, &request, &call, &reply, error);
@@ -66,11 +80,30 @@ static enum kvd_status ask(struct kvd_client *c, const kvd_digest *digests, uint
                                .frontier = candidate->frontier,
                                .retention = candidate->retention,
                                .restore_pages = candidate->restore_pages };
-        if (candidate->matched_pages > n) continue;
-        hit.usable = usable_tokens(candidate, prompt, n_prompt, whole_only);
+        if (candidate->matched_pages > q->find.first + q->find.n) continue;
+        hit.usable = usable_tokens(candidate, q->prompt, q->n_prompt, q->whole_only);
         if (hit.usable) add(found, &hit);
     }
+    q->find.anchor = reply.u.candidates.anchor;
     call_done(c, call);
+    return KVD_OK;
+}
+
+/* The whole chain, a message for every KVD_MAX_DIGESTS - 1 pages as long as they match. */
+static enum kvd_status ask_pages(struct kvd_client *c, struct question *q, const kvd_chain *chain, struct found *found,
+                                 struct kvd_error *error) {
+    uint32_t pages = (uint32_t)kvd_chain_pages(chain), sent = 0;
+    while (sent < pages) {
+        q->find.first = sent ? sent - 1 : 0;
+        q->find.n = smaller(pages - q->find.first, KVD_MAX_DIGESTS);
+        q->find.digests = kvd_chain_digests(chain) + q->find.first;
+        struct kvd_error refusal = { .message = "" };
+        enum kvd_status status = ask(c, q, found, &refusal);
+        if (status == KVD_NOT_FOUND && sent) return KVD_OK; /* the anchor has gone: what was found stays true */
+        if (status != KVD_OK) return client_fail(error, status, "%s", refusal.message);
+        sent = q->find.first + q->find.n;
+        if (!q->find.anchor.bits) return KVD_OK;
+    }
     return KVD_OK;
 }
 
@@ -96,12 +129,13 @@ enum kvd_status kvd_find(kvd_client *c, const kvd_chain *chain, const uint32_t *
     if (status != KVD_OK) return status;
 
     struct found found = { .hits = hits, .max = smaller(max, KVD_MAX_CANDIDATES) };
-    size_t pages = kvd_chain_pages(chain);
-    uint32_t n = pages < KVD_MAX_DIGESTS ? (uint32_t)pages : KVD_MAX_DIGESTS;
-    if (n)
-        status = ask(c, kvd_chain_digests(chain), n, prompt, (uint32_t)n_prompt, info.state_bytes > 0, &found, error);
-    if (status == KVD_OK && found.n < found.max)
-        status = ask(c, NULL, 0, prompt, (uint32_t)n_prompt, info.state_bytes > 0, &found, error);
+    struct question q = { .prompt = prompt, .n_prompt = (uint32_t)n_prompt, .whole_only = info.state_bytes > 0 };
+    q.find.max = KVD_MAX_CANDIDATES;
+    status = ask_pages(c, &q, chain, &found, error);
+    if (status == KVD_OK && found.n < found.max) {
+        q.find = (struct kvd_find){ .max = KVD_MAX_CANDIDATES };
+        status = ask(c, &q, &found, error);
+    }
     if (status != KVD_OK) return status;
     memcpy(ret_hits, hits, found.n * sizeof *hits);
     *ret_n = found.n;

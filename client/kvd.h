@@ -124,8 +124,8 @@ struct kvd_hit {
 };
 /* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be
  * computed). chain must hold exactly these tokens. The tails of candidates are compared here, so that a hit is exact to
- * the token. A message holds the names of KVD_MAX_DIGESTS pages: matches are found up to 65536 tokens deep, and usable
- * ends there. */
+ * the token. One message for every KVD_MAX_DIGESTS - 1 pages that match; if what they match is released meanwhile, the
+ * hits reach as far as was asked. */
 KVD_API enum kvd_status kvd_find(kvd_client *client, const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
                                  struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd_activation *want,

@@ -232,8 +232,21 @@ void serve_find(struct call *call) {
     const struct kvd_find *f = &call->request.u.find;
     struct store_candidate *found = call->room2;
     struct kvd_candidate *items = call->room;
-    uint32_t n = store_find(call->service->store, (const uint8_t(*)[32])(const void *)f->digests, f->n, found,
-                            find_max(call));
+    struct store_refusal refusal;
+    store_cont anchor;
+    uint32_t n;
+    if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "Find from page %u with %u digests and %s anchor: a lookup begins at page 0 without one, and goes on from "
+                    "the page of its first digest with the anchor of the answer before",
+                    f->first, f->n, f->anchor.bits ? "an" : "no");
+        return;
+    }
+    if (store_find_from(call->service->store, (store_cont){ f->anchor.bits }, f->first,
+                        (const uint8_t(*)[32])(const void *)f->digests, f->n, found, find_max(call), &n, &anchor, &refusal)) {
+        call_refuse_store(call, &refusal);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
                                            .matched_pages = found[i].matched_pages,
@@ -245,6 +258,7 @@ void serve_find(struct call *call) {
     }
     call->reply.u.candidates.n = n;
     call->reply.u.candidates.items = items;
+    call->reply.u.candidates.anchor.bits = anchor.bits;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------- */

@@ -73,7 +73,7 @@ struct msg_reply {
         struct kvd_store_info *store;
         struct { uint32_t n, total; struct kvd_plane_info *items; } planes;
         struct kvd_plan plan;
-        struct { uint32_t n; struct kvd_candidate *items; } candidates;
+        struct { uint32_t n; struct kvd_candidate *items; kvd_continuation anchor; } candidates; /* anchor: to go on with, or none */
         struct { uint32_t n, next_cursor; struct kvd_continuation_info *items; } continuations; /* next_cursor KVD_UNCHANGED: the end */
         struct { uint32_t n, next_cursor; struct kvd_sequence_info *items; } sequences;
         struct { uint32_t n, next_cursor; struct kvd_session_info *items; } sessions;

@@ -293,7 +293,10 @@ static const struct codec_map plan_map = CODEC_TABLE(kvd__v1__plan_reply__descri
 
 #define PB Kvd__V1__FindReply
 static const struct codec_field find_fields[] = {
-    HEADER, SUBS_NEW(candidates, u.candidates.items, u.candidates.n, KVD_MAX_CANDIDATES, candidate_map)};
+    HEADER,
+    SUBS_NEW(candidates, u.candidates.items, u.candidates.n, KVD_MAX_CANDIDATES, candidate_map),
+    HANDLE(anchor, u.candidates.anchor),
+};
 static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_reply__descriptor, find_fields);
 #undef PB
 

@@ -77,6 +77,8 @@ static const struct codec_field find_fields[] = {
     HEADER,
     U32_IN(max, u.find.max, 0, KVD_MAX_CANDIDATES),
     DIGESTS(digests, u.find.digests, u.find.n),
+    U32(first, u.find.first),
+    HANDLE(anchor, u.find.anchor),
 };
 static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_request__descriptor, find_fields);
 #undef PB

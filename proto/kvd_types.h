@@ -182,7 +182,9 @@ struct kvd_finish { kvd_sequence sequence; bool retain; struct kvd_tail tail; ui
 struct kvd_finished { kvd_continuation continuation; uint64_t revision; }; /* none after a release */
 
 /* ---- continuations --------------------------------------------------------------------------------------- */
-struct kvd_find { uint32_t n, max; const kvd_digest *digests; };
+/* digests[i] is of page first + i. first > 0 goes on where an earlier answer ended: digests[0] is the last one sent before, anchor the
+ * continuation that this answer named. Then candidates are those that match further than page `first`. */
+struct kvd_find { uint32_t n, max; const kvd_digest *digests; uint32_t first; kvd_continuation anchor; };
 struct kvd_candidate {
     kvd_continuation continuation;
     uint32_t matched_pages, frontier, retention;

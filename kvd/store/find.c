@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lookup (CONT-2): which continuations begin like this prompt. Walks the tree of names down to where the prompt leaves it, then
- * collects from there upwards: what lies below the deepest match first.
+ * collects from there upwards: what lies below the deepest match first. A long prompt is looked up in parts, each from the node where the
+ * part before it ended, so that a part costs its branches and not the depth at which it begins.
  */
 #include "store_internal.h"
 
@@ -13,14 +14,25 @@ struct found {
     uint32_t n, max, level; /* list[level..n) have the same depth of match and are kept in order */
 };
 
-/* A chain digest commits to all before it: the last equal one in the run decides, so bisect. The first of the run is equal. */
-static uint32_t match_run(const struct store *store, const struct node *node, const uint8_t (*digests)[32], uint32_t n) {
+/* The prompt's chain as far as it was sent: pages [first, end). */
+struct path {
+    const uint8_t (*digests)[32];
+    uint32_t first, end;
+};
+
+static bool page_matches(const struct store *store, const struct cont *cont, const struct path *path, uint32_t page) {
+    return memcmp(index_digest(store, cont, page), path->digests[page - path->first], 32) == 0;
+}
+
+/* Pages below `low`, which is inside the run, match. A chain digest commits to all before it: the last equal one in the run decides, so
+ * bisect. */
+static uint32_t match_run(const struct store *store, const struct node *node, const struct path *path, uint32_t low) {
     const struct cont *cont = &store->conts[node->best];
-    uint32_t low = node->begin + 1, high = min_u32(node->end, n); /* pages below low match */
-    if (memcmp(index_digest(store, cont, high - 1), digests[high - 1], 32) == 0) return high;
+    uint32_t high = min_u32(node->end, path->end);
+    if (page_matches(store, cont, path, high - 1)) return high;
     while (low < high) {
         uint32_t mid = low + (high - low) / 2;
-        if (memcmp(index_digest(store, cont, mid), digests[mid], 32) == 0) low = mid + 1;
+        if (page_matches(store, cont, path, mid)) low = mid + 1;
         else high = mid;
     }
     return low;
@@ -76,16 +88,33 @@ static void offer_subtree(struct found *found, uint32_t top, uint32_t skip, uint
     }
 }
 
-/* The deepest node on the prompt's path; *ret_matched pages of it match (fewer than its end where the prompt leaves inside). */
-static uint32_t walk_down(const struct store *store, const uint8_t (*digests)[32], uint32_t n_digests, uint32_t *ret_matched) {
-    uint32_t n = 0, at = 0;
-    while (at < n_digests && at == store->index.nodes[n].end) {
-        uint32_t child = index_child(store, n, digests[at]);
+/* Where the path begins: at the root, or at the anchor's node of page `first`, from the end of its names upwards. */
+static int start(const struct store *store, const struct path *path, store_cont anchor, uint32_t *ret_node, uint32_t *ret_matched,
+                 struct store_refusal *refusal) {
+    const struct node *nodes = store->index.nodes;
+    const struct cont *cont = cont_find(store, anchor);
+    uint32_t n = 0;
+    if (path->first > 0) {
+        if (!cont || !cont->published) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, anchor.bits, 0, 0);
+        if (path->first >= cont->named || !page_matches(store, cont, path, path->first))
+            return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, path->first, cont->named, cont->frontier / KVD_PAGE_TOKENS);
+        for (n = cont->node; nodes[n].begin > path->first;) n = nodes[n].parent;
+    }
+    *ret_node = n;
+    *ret_matched = path->first > 0 ? match_run(store, &nodes[n], path, path->first + 1) : 0;
+    return STORE_OK;
+}
+
+/* From a node on the prompt's path, of which *matched pages match, to the deepest one; there *matched is less than the node's end where the
+ * prompt leaves inside. */
+static uint32_t walk_down(const struct store *store, const struct path *path, uint32_t n, uint32_t *matched) {
+    const struct node *nodes = store->index.nodes;
+    while (*matched < path->end && *matched == nodes[n].end) {
+        uint32_t child = index_child(store, n, path->digests[*matched - path->first]);
         if (child == NONE) break;
         n = child;
-        at = match_run(store, &store->index.nodes[n], digests, n_digests);
+        *matched = match_run(store, &nodes[n], path, nodes[n].begin + 1); /* the child was found by its first page */
     }
-    *ret_matched = at;
     return n;
 }
 
@@ -97,19 +126,45 @@ static void fill(const struct store *store, struct store_candidate *candidate) {
     if (candidate->exact_pages) candidate->tail = cont->tail;
 }
 
-uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
-                    uint32_t max) {
+/* From the deepest node up, as long as more than `floor` pages match. */
+static void collect(struct found *found, uint32_t node, uint32_t matched, uint32_t floor) {
+    const struct store *store = found->store;
     const struct node *nodes = store->index.nodes;
-    struct found found = {store, ret_candidates, 0, max, 0};
-    uint32_t matched, node = walk_down(store, digests, n, &matched), below = NONE;
-    if (n == 0) offer_ends(&found, 0, 0, true);
-    for (; nodes[node].parent != NONE && found.n < max; node = nodes[node].parent) {
+    for (uint32_t below = NONE; nodes[node].parent != NONE && found->n < found->max; node = nodes[node].parent) {
         matched = min_u32(matched, nodes[node].end);
-        found.level = found.n;
-        if (!store->config.has_state) offer_subtree(&found, node, below, matched);
-        else if (matched == nodes[node].end) offer_ends(&found, node, matched, true);
+        if (matched <= floor) return;
+        found->level = found->n;
+        if (!store->config.has_state) offer_subtree(found, node, below, matched);
+        else if (matched == nodes[node].end) offer_ends(found, node, matched, true);
         below = node;
     }
+}
+
+int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32], uint32_t n,
+                    struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor,
+                    struct store_refusal *refusal) {
+    if (n > UINT32_MAX - first || (first > 0 && n == 0))
+        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_DIGEST, NONE, n, first, UINT32_MAX);
+    const struct path path = {digests, first, first + n};
+    struct found found = {store, ret_candidates, 0, max, 0};
+    uint32_t node, matched;
+    int rc = start(store, &path, anchor, &node, &matched, refusal);
+    if (rc) return rc;
+    node = walk_down(store, &path, node, &matched);
+    if (n == 0) offer_ends(&found, 0, 0, true);
+    collect(&found, node, matched, first > 0 ? first + 1 : 0);
     for (uint32_t i = 0; i < found.n; i++) fill(store, &ret_candidates[i]);
-    return found.n;
+    const struct node *last = &store->index.nodes[node];
+    bool goes_on = n > 0 && matched == path.end && (matched < last->end || last->first_child != NONE);
+    *ret_anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){0};
+    *ret_n = found.n;
+    return STORE_OK;
+}
+
+uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
+                    uint32_t max) {
+    store_cont anchor;
+    uint32_t found = 0; /* from the root nothing can be refused */
+    (void)store_find_from(store, (store_cont){0}, 0, digests, n, ret_candidates, max, &found, &anchor, NULL);
+    return found;
 }

@@ -275,6 +275,14 @@ struct store_candidate {
  * without full pages. Returns how many were written (<= max). Also marks nothing: a lookup is no use. */
 uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
                     uint32_t max);
+/* The same in parts, for a chain that is too long for one message: digests[i] is of page first + i. first == 0: as store_find, the anchor is
+ * not looked at. *ret_anchor: a continuation that has all digests sent and goes on, or shares its path with one that does; none: no longer
+ * match exists. The next part takes that anchor and begins with the last digest of this one (n >= 1), so that it is checked: it costs the
+ * branches on the way down from the anchor. Its candidates are only those that match past page `first`: they go before the earlier ones.
+ * STORE_E_STALE: the anchor has gone. STORE_E_NAME: it has another digest there, or none. */
+int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32], uint32_t n,
+                    struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor,
+                    struct store_refusal *refusal);
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
 

@@ -145,6 +145,40 @@ static void cont_2_domains(void) {
     close_stage();
 }
 
+/* CONT-2: a continuation longer than the names of one message is found to its end, and one that leaves it late, where it leaves. */
+static void cont_2_deeper_than_a_message(void) {
+    struct e2e_setup setup = { .layers = 1, .kv_heads = 1, .head_dim = 64, .max_context = 200000, .max_concurrency = 2,
+                               .capacity_tokens = 400000 };
+    if (!open_stage(&setup)) return;
+    uint64_t base = e2e_stream(12, 200000, 0), late = e2e_stream(12, 1100 * 64 + 7, 3);
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, base, 70020, 10);
+    kvd_continuation middle = scene_retain(scheduler, a.sequence, base, 70020);
+    struct kvd_hit hit = scene_find(scheduler, base, 100000);
+    KVT_EQ(hit.continuation.bits, middle.bits);
+    KVT_EQ(hit.usable, 70020); /* its full frontier, in the second message */
+    struct kvd_activation want = scene_want(worker_session, 131000, 10); /* and one past the second message grows out of it */
+    want.from = middle, want.frontier = 70020, want.keep = true;
+    a = scene_activate(scheduler, &want);
+    scene_check(&worker, a.pool[0].row, base, 69000, 70020);
+    scene_write(&worker, a.pool[0].row, base, 70020, 131000);
+    KVT_EQ(scene_round(&worker, a.sequence, 131000, KVD_UNCHANGED).status, KVD_OK);
+    scene_name(scheduler, a.sequence, base, 131000);
+    kvd_continuation deep = scene_retain(scheduler, a.sequence, base, 131000);
+
+    hit = scene_find(scheduler, base, 131072);
+    KVT_EQ(hit.continuation.bits, deep.bits);
+    KVT_EQ(hit.usable, 131000);
+    hit = scene_find(scheduler, late, 120000);
+    KVT_EQ(hit.continuation.bits, deep.bits);
+    KVT_EQ(hit.usable, 1100 * 64);
+    KVT_EQ(kvd_release(scheduler, deep, NULL), KVD_OK);
+    hit = scene_find(scheduler, late, 120000);
+    KVT_EQ(hit.continuation.bits, middle.bits);
+    KVT_EQ(hit.usable, 70020); /* all of it: the prompt turns off later */
+    scene_audit(scheduler);
+    close_stage();
+}
+
 /* SPACE-3, SPACE-4: lease growth: extended at round boundaries, then a bounded completion that names pool and frontier; the event says so too. */
 static void space_4_bounded_completion(void) {
     struct e2e_setup setup = { .capacity_tokens = 4096, .max_context = 4096, .max_concurrency = 4, .lease_growth = true,
@@ -243,7 +277,7 @@ static void srv_8_restart_is_visible(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(act_4_fork_over_processes), KVT_CASE(act_3_move_and_ckpt_1), KVT_CASE(cont_3_outlives_engines),
-        KVT_CASE(cont_2_domains), KVT_CASE(space_4_bounded_completion), KVT_CASE(srv_3_group_of_two_ranks),
+        KVT_CASE(cont_2_domains), KVT_CASE(cont_2_deeper_than_a_message), KVT_CASE(space_4_bounded_completion), KVT_CASE(srv_3_group_of_two_ranks),
         KVT_CASE(srv_8_restart_is_visible), { 0 }
     };
     return kvt_main("e2e life", cases, argc, argv);

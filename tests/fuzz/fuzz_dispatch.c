@@ -193,7 +193,8 @@ static void fill(struct msg_request *q) {
         break;
     case FRAME_FIND:
         fill_digests(n = u8() % 8);
-        q->u.find = (struct kvd_find){ n, u8() % 17, digests };
+        q->u.find = (struct kvd_find){ n, u8() % 17, digests, 0, { 0 } };
+        if (u8() % 2) q->u.find.first = u8() % 4, q->u.find.anchor.bits = handle();
         break;
     case FRAME_CHECKPOINT:
         q->u.checkpoint = (struct kvd_checkpoint){ .sequence.bits = handle(), .tail.n = u8() % 64 };

@@ -398,6 +398,27 @@ static void look_up_strangers(struct run *r) {
         fail(r, "a dead continuation is seen");
 }
 
+/* The lookup in two parts: the second tells what the model knows past the cut. */
+static void find_in_parts(struct run *r, const uint8_t (*query)[32], uint32_t n, const struct store_candidate *want,
+                          uint32_t n_want) {
+    struct store_candidate got[MODEL_CONTS];
+    struct store_refusal refusal;
+    store_cont anchor;
+    uint32_t cut = 2 + below(r, n - 2), deeper = 0, n_got = 0;
+    if (store_find_from(r->store, (store_cont){0}, 0, query, cut, got, MODEL_CONTS, &n_got, &anchor, &refusal))
+        fail(r, "find: the first of two parts is refused");
+    n_got = 0;
+    if (anchor.bits && store_find_from(r->store, anchor, cut - 1, query + cut - 1, n - cut + 1, got, MODEL_CONTS, &n_got,
+                                       &anchor, &refusal))
+        fail(r, "find: the second of two parts is refused (%d)", (int)refusal.code);
+    while (deeper < n_want && want[deeper].matched_pages > cut) deeper++;
+    if (n_got != deeper) fail(r, "find: %u candidates past page %u, the model says %u", n_got, cut, deeper);
+    for (uint32_t i = 0; i < n_got && !r->failed; i++)
+        if (got[i].cont.bits != want[i].cont.bits || got[i].matched_pages != want[i].matched_pages)
+            fail(r, "find: candidate %u past page %u is cont %d, not cont %d", i, cut,
+                 model_find_cont(&r->model, got[i].cont), model_find_cont(&r->model, want[i].cont));
+}
+
 void op_find(struct run *r) {
     uint8_t query[MODEL_BLOCKS][32];
     struct store_candidate got[MODEL_CONTS], want[MODEL_CONTS];
@@ -424,6 +445,7 @@ void op_find(struct run *r) {
                  i, model_find_cont(&r->model, g->cont), g->matched_pages, g->frontier, g->exact_pages, g->tail.n,
                  model_find_cont(&r->model, w->cont), w->matched_pages, w->frontier, w->exact_pages, w->tail.n);
     }
+    if (n >= 3 && max == MODEL_CONTS) find_in_parts(r, (const uint8_t(*)[32])query, n, want, n_want);
     look_up_strangers(r);
 }
 

@@ -119,6 +119,8 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     case FRAME_FIND:
         q->u.find.max = upto(f, KVD_MAX_CANDIDATES);
         q->u.find.digests = digests(f, &q->u.find.n);
+        q->u.find.first = u32(f);
+        q->u.find.anchor.bits = u64(f);
         break;
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
@@ -215,6 +217,7 @@ static void candidates(struct fill *f, struct msg_reply *y) {
         tail(f, &c->tail);
     }
     y->u.candidates.n = n, y->u.candidates.items = n ? f->candidates : NULL;
+    y->u.candidates.anchor.bits = u64(f);
 }
 
 static void continuations(struct fill *f, struct msg_reply *y) {

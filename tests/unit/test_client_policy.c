@@ -141,6 +141,92 @@ static void odd_candidates_are_left_out(void) {
     KVT_EQ(n, 0);
 }
 
+/* ---- a prompt longer than a message ---- */
+
+#define LONG_PAGES 2500u
+
+/* Two continuations that match `match[i]` pages of the prompt and have twice as many. */
+struct long_shelf {
+    struct kvd_store_info info;
+    uint32_t match[2], messages, gone_at; /* gone_at: the message (from 1) whose anchor has gone */
+    uint32_t sent;          /* pages sent so far */
+    kvd_digest last;        /* digest of page sent - 1 */
+    bool wrong;             /* a message that the protocol does not allow, or a needless one */
+};
+
+static enum script_act long_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    static struct kvd_candidate answer[2];
+    struct long_shelf *s = user;
+    const struct kvd_find *f = &request->u.find;
+    if (request->type == FRAME_DESCRIBE_STORE) reply->u.store = &s->info;
+    if (request->type != FRAME_FIND || f->n == 0) return SCRIPT_ANSWER;
+    s->messages++;
+    bool on = f->first > 0;
+    if (on != (f->anchor.bits == 77) || on != (s->messages > 1) || (on && f->first + 1 != s->sent)) s->wrong = true;
+    if (on && memcmp(&f->digests[0], &s->last, sizeof s->last) != 0) s->wrong = true;
+    if (s->messages == s->gone_at) {
+        reply->status = KVD_NOT_FOUND;
+        return SCRIPT_ANSWER;
+    }
+    s->sent = f->first + f->n;
+    s->last = f->digests[f->n - 1];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t matched = low(s->match[i], s->sent);
+        if (on && matched <= f->first + 1) continue;
+        answer[n++] = (struct kvd_candidate){
+            .continuation = { i + 1 }, .matched_pages = matched, .frontier = 2 * s->match[i] * 64 };
+        if (s->match[i] > s->sent) reply->u.candidates.anchor.bits = 77;
+    }
+    reply->u.candidates.n = n;
+    reply->u.candidates.items = answer;
+    return SCRIPT_ANSWER;
+}
+
+static uint32_t find_long(struct long_shelf *shelf, struct kvd_hit *hits) {
+    uint32_t n_prompt = LONG_PAGES * 64 + 5, n = 0;
+    uint32_t *prompt = calloc(n_prompt, sizeof *prompt);
+    struct script *s = script_start(long_fn, shelf);
+    kvd_client *c = connect_to(s);
+    kvd_chain *chain = NULL;
+    KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
+    KVT_EQ(kvd_chain_push(chain, prompt, n_prompt), KVD_OK);
+    KVT_EQ(kvd_find(c, chain, prompt, n_prompt, hits, 16, &n, NULL), KVD_OK);
+    KVT_FALSE(shelf->wrong);
+    kvd_chain_free(chain);
+    kvd_disconnect(c);
+    script_stop(s);
+    free(prompt);
+    return n;
+}
+
+/* CONT-2: matches deeper than a message are found to their end, each continuation once, in as few messages as hold them. */
+static void cont_2_prompts_longer_than_a_message(void) {
+    struct kvd_hit hits[16];
+    struct long_shelf deep = { .info = small_store(0), .match = { 2400, 1100 } };
+    KVT_EQ(find_long(&deep, hits), 2);
+    KVT_EQ(deep.messages, 3); /* 1024 + 1023 + the rest */
+    KVT_EQ(hits[0].continuation.bits, 1);
+    KVT_EQ(hits[0].usable, 2400 * 64);
+    KVT_EQ(hits[1].continuation.bits, 2);
+    KVT_EQ(hits[1].usable, 1100 * 64);
+    struct long_shelf shallow = { .info = small_store(0), .match = { 900, 1024 } };
+    KVT_EQ(find_long(&shallow, hits), 2);
+    KVT_EQ(shallow.messages, 1); /* nothing goes on */
+    KVT_EQ(hits[0].usable, 1024 * 64);
+    KVT_EQ(hits[0].continuation.bits, 2);
+}
+
+/* The anchor was released between two messages: what is known already is the answer. */
+static void cont_2_anchor_gone(void) {
+    struct kvd_hit hits[16];
+    struct long_shelf shelf = { .info = small_store(0), .match = { 2400, 1100 }, .gone_at = 3 };
+    KVT_EQ(find_long(&shelf, hits), 2);
+    KVT_EQ(shelf.messages, 3);
+    KVT_EQ(hits[0].usable, 2047 * 64);
+    KVT_EQ(hits[1].usable, 1100 * 64);
+}
+
 static void find_checks_its_arguments(void) {
     struct shelf shelf = { .info = small_store(0) };
     struct script *s = script_start(shelf_fn, &shelf);
@@ -380,6 +466,8 @@ int main(int argc, char **argv) {
         KVT_CASE(cont_2_hits_are_exact),
         KVT_CASE(cont_4_state_needs_whole_frontiers),
         KVT_CASE(odd_candidates_are_left_out),
+        KVT_CASE(cont_2_prompts_longer_than_a_message),
+        KVT_CASE(cont_2_anchor_gone),
         KVT_CASE(find_checks_its_arguments),
         KVT_CASE(q_2_no_victims_where_it_fits),
         KVT_CASE(q_2_victims_by_retention_and_use),

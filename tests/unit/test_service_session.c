@@ -470,6 +470,30 @@ static void lists_and_planes(void) {
     fx_stop(&fx);
 }
 
+/* CONT-2: a lookup in parts: what belongs together, and an anchor that is not there. */
+static void find_in_parts_is_checked(void) {
+    static const kvd_digest digests[4];
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    const struct { struct kvd_find find; uint32_t status; const char *says; } tries[] = {
+        { { 4, 1, digests, 0, { 0 } }, KVD_OK, "" },
+        { { 4, 1, digests, 3, { 0 } }, KVD_INVALID_ARGUMENT, "no anchor" },
+        { { 4, 1, digests, 0, { 1 } }, KVD_INVALID_ARGUMENT, "begins at page 0 without one" },
+        { { 0, 1, NULL, 3, { UINT64_C(1) << 32 } }, KVD_INVALID_ARGUMENT, "with 0 digests" },
+        { { 4, 1, digests, UINT32_MAX - 1, { UINT64_C(1) << 32 } }, KVD_INVALID_ARGUMENT, "" },
+        { { 4, 1, digests, 3, { UINT64_C(1) << 32 } }, KVD_NOT_FOUND, "continuation" },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        struct msg_request q = { .type = FRAME_FIND, .u.find = tries[i].find };
+        KVT_NEED(fx_call(p, &q, &r));
+        KVT_EQ(r.status, tries[i].status);
+        KVT_HAS(r.message, tries[i].says);
+        if (r.status == KVD_OK) KVT_EQ(r.u.candidates.anchor.bits, 0);
+    }
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(hello_and_stats),
                                              KVT_CASE(hello_refusals),
@@ -490,6 +514,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(malformed_frames),
                                              KVT_CASE(a_million_small_things),
                                              KVT_CASE(lists_and_planes),
+                                             KVT_CASE(find_in_parts_is_checked),
                                              { 0 } };
     return kvt_main("service_session", cases, argc, argv);
 }

@@ -91,6 +91,105 @@ static void cont_4_find_with_state(void) {
     fix_close(&fix);
 }
 
+/* One part of a long lookup: pages [first, first + n) of the chain. */
+static int part(struct fix *fix, uint32_t turn, uint32_t salt2, store_cont anchor, uint32_t first, uint32_t n,
+                struct store_candidate *ret, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor) {
+    uint8_t chain[64][32];
+    fix_chain(1, turn, salt2, 64, chain);
+    return store_find_from(fix->store, anchor, first, (const uint8_t(*)[32])chain + first, n, ret, max, ret_n, ret_anchor,
+                           &fix->refusal);
+}
+
+/* A chain in parts: each goes on from the anchor of the one before, and tells only what matches further. */
+static void cont_2_long_chains_in_parts(void) {
+    struct fix fix;
+    struct store_config config = roomy();
+    struct store_candidate got[8];
+    store_cont none = {0}, anchor, next;
+    uint32_t n;
+    fix_open(&fix, &config);
+    store_cont deep = fix_cont(&fix, 64 * 14 + 9, 1), four = fix_cont(&fix, 64 * 4, 1), nine = fix_cont(&fix, 64 * 9 + 1, 1);
+    KVT_OK(part(&fix, 99, 0, none, 0, 4, got, 8, &n, &anchor));
+    KVT_EQ(n, 3);
+    KVT_EQ(got[2].cont.bits, four.bits);
+    KVT_EQ(anchor.bits, deep.bits);
+    KVT_OK(part(&fix, 99, 0, anchor, 3, 5, got, 8, &n, &next)); /* pages 3 to 7: ends inside a run */
+    KVT_EQ(n, 2);
+    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].matched_pages, 8);
+    KVT_EQ(got[1].cont.bits, nine.bits);
+    KVT_OK(part(&fix, 99, 0, next, 7, 20, got, 8, &n, &anchor)); /* more than there is */
+    KVT_EQ(n, 2);
+    KVT_EQ(got[0].matched_pages, 14);
+    KVT_TRUE(got[0].exact_pages);
+    KVT_EQ(got[0].tail.n, 9);
+    KVT_EQ(got[1].matched_pages, 9);
+    KVT_TRUE(got[1].exact_pages);
+    KVT_EQ(anchor.bits, 0); /* nothing goes on */
+    KVT_OK(part(&fix, 11, 5, next, 7, 20, got, 1, &n, &anchor)); /* the prompt leaves at page 11 */
+    KVT_EQ(n, 1);
+    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].matched_pages, 11);
+    KVT_EQ(anchor.bits, 0);
+    KVT_OK(part(&fix, 8, 5, next, 7, 20, got, 8, &n, &anchor)); /* it leaves where this part begins: all known already */
+    KVT_EQ(n, 0);
+    KVT_OK(part(&fix, 99, 0, next, 7, 1, got, 8, &n, &anchor)); /* only the page that was known */
+    KVT_EQ(n, 0);
+    KVT_EQ(anchor.bits, deep.bits);
+    fix_close(&fix);
+}
+
+/* An anchor must be there and have the digest; a refused lookup says which. */
+static void cont_2_anchor_is_checked(void) {
+    struct fix fix;
+    struct store_config config = roomy();
+    struct store_candidate got[8];
+    store_cont none = {0}, anchor;
+    uint32_t n;
+    fix_open(&fix, &config);
+    store_cont deep = fix_cont(&fix, 64 * 6, 1);
+    KVT_EQ(part(&fix, 99, 0, none, 3, 2, got, 8, &n, &anchor), STORE_E_STALE);
+    KVT_EQ(part(&fix, 99, 0, deep, 6, 2, got, 8, &n, &anchor), STORE_E_NAME); /* has no page 6 */
+    KVT_EQ(part(&fix, 3, 5, deep, 3, 2, got, 8, &n, &anchor), STORE_E_NAME);  /* has another page 3 */
+    KVT_EQ(part(&fix, 99, 0, deep, 3, 0, got, 8, &n, &anchor), STORE_E_ARGUMENT);
+    KVT_EQ(part(&fix, 99, 0, deep, 3, UINT32_MAX - 2, got, 8, &n, &anchor), STORE_E_ARGUMENT);
+    store_seq seq = fix_activate(&fix, fix_root(128, 20, 0), NULL);
+    fix_fill(&fix, seq, 128, 1);
+    struct store_checkpointed taken;
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(128), 1, &taken, NULL));
+    KVT_EQ(part(&fix, 99, 0, taken.cont, 1, 2, got, 8, &n, &anchor), STORE_E_STALE); /* not published: it is in no path */
+    KVT_OK(store_checkpoint_commit(fix.store, taken.cont, NULL));
+    KVT_OK(part(&fix, 99, 0, taken.cont, 1, 5, got, 8, &n, &anchor)); /* it ends there, the path goes on: still a place in it */
+    KVT_EQ(n, 1);
+    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].matched_pages, 6);
+    KVT_OK(store_release(fix.store, deep, NULL));
+    KVT_EQ(part(&fix, 99, 0, deep, 3, 2, got, 8, &n, &anchor), STORE_E_STALE);
+    KVT_HAS(store_refusal_text(&fix.refusal, (char[256]){0}, 256), "continuation");
+    fix_close(&fix);
+}
+
+/* With state the first parts may have no candidate, and yet lead to one. */
+static void cont_4_parts_with_state(void) {
+    struct fix fix;
+    struct store_config config = roomy();
+    struct store_candidate got[8];
+    store_cont none = {0}, anchor;
+    uint32_t n = 9;
+    config.has_state = true;
+    config.state_slots = 20;
+    fix_open(&fix, &config);
+    store_cont deep = fix_cont(&fix, 64 * 6 + 3, 1);
+    KVT_OK(part(&fix, 99, 0, none, 0, 4, got, 8, &n, &anchor));
+    KVT_EQ(n, 0);
+    KVT_EQ(anchor.bits, deep.bits);
+    KVT_OK(part(&fix, 99, 0, anchor, 3, 6, got, 8, &n, &anchor));
+    KVT_EQ(n, 1);
+    KVT_EQ(got[0].matched_pages, 6);
+    KVT_EQ(got[0].tail.n, 3);
+    fix_close(&fix);
+}
+
 struct known { store_cont cont; uint32_t salt, turn, salt2, frontier; };
 
 static bool page_equal(const struct known *k, uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t page) {
@@ -142,6 +241,17 @@ static void cont_2_against_scan(void) {
             KVT_EQ(got[i].cont.bits, best[i].cont.bits);
             KVT_EQ(got[i].matched_pages, best[i].matched_pages);
         }
+        if (pages >= 3) { /* the same in two parts: the second has what matches past the cut */
+            uint32_t cut = 2 + kvt_below(&random, pages - 2), deeper = 0;
+            store_cont anchor;
+            KVT_OK(part(&fix, turn, salt2, (store_cont){0}, 0, cut, got, max, &have, &anchor));
+            while (deeper < want && best[deeper].matched_pages > cut) deeper++;
+            if (deeper) KVT_TRUE(anchor.bits != 0);
+            have = 0;
+            if (anchor.bits) KVT_OK(part(&fix, turn, salt2, anchor, cut - 1, pages - cut + 1, got, max, &have, &anchor));
+            KVT_EQ(have, deeper < max ? deeper : max);
+            for (uint32_t i = 0; i < have; i++) KVT_EQ(got[i].cont.bits, best[i].cont.bits);
+        }
         if (step % 50 == 0 && !fix_audit(&fix)) break;
     }
     fix_close(&fix);
@@ -149,6 +259,8 @@ static void cont_2_against_scan(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {KVT_CASE(cont_2_deepest_longest_newest), KVT_CASE(cont_2_same_name_twice),
-                                            KVT_CASE(cont_4_find_with_state), KVT_CASE(cont_2_against_scan), {0}};
+                                            KVT_CASE(cont_4_find_with_state), KVT_CASE(cont_2_long_chains_in_parts),
+                                            KVT_CASE(cont_2_anchor_is_checked), KVT_CASE(cont_4_parts_with_state),
+                                            KVT_CASE(cont_2_against_scan), {0}};
     return kvt_main("store find", cases, argc, argv);
 }
