@@ -125,10 +125,8 @@ void model_round_apply(struct model *m, const struct store_round_item *it, const
     struct model_seq *s = &m->seq[rd->seq];
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t before = it->pool[p].commit == STORE_NONE ? s->sp.committed[p] : it->pool[p].commit;
-        if (rd->committed[p] < before) { /* shortened: another content from here on */
-            if (p == 0) model_unname(m, &s->sp, rd->committed[p] / KVD_PAGE_TOKENS);
-            if (s->state_frontier != STORE_NONE && s->state_frontier > rd->committed[0]) s->state_frontier = STORE_NONE;
-        }
+        if (p == 0 && rd->committed[0] < before) /* shortened: another content from here on (PAGE-8) */
+            model_unname(m, &s->sp, rd->committed[0] / KVD_PAGE_TOKENS);
         if (it->pool[p].commit != STORE_NONE) s->source_slot = STORE_NONE;
         s->sp.committed[p] = rd->committed[p];
         s->entitlement[p] = rd->entitlement[p];
@@ -136,6 +134,8 @@ void model_round_apply(struct model *m, const struct store_round_item *it, const
         adjacent(m, &s->sp, p, ids[p], n[p]);
         model_adopt(m, &s->sp, p, ids[p], s->sp.n[p], n[p]);
     }
+    uint32_t cut = it->pool[0].truncate;
+    if (cut != STORE_NONE && s->state_frontier != STORE_NONE && s->state_frontier > cut) s->state_frontier = STORE_NONE;
     if (m->config.has_state && it->state_frontier != STORE_NONE) s->state_frontier = it->state_frontier;
 }
 
