@@ -39,6 +39,13 @@ static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
 
 static size_t unsent(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
 
+/* Buffers that one long answer made large are not kept. */
+static void shrink(struct buffer *b) {
+    if (b->room <= 65536) return;
+    free(b->bytes);
+    *b = (struct buffer){ 0 };
+}
+
 /* nng 1.5.2 never ends a send or a receive that is posted on a stream after its close. So both are posted under the
  * lock, and only while the connection is not closing: connection_close marks it under the same lock before it closes
  * the stream. Their callbacks run in other threads. */
@@ -49,6 +56,18 @@ static void send_rest(struct connection *c) {
     nng_stream_send(c->stream, c->sending);
 }
 
+/* The usual send ends in the call that posts it. Its aio has no callback, so that no thread is woken to hear of it; one
+ * that would have to wait is cancelled, and what it left is sent with a callback. True: all of it is sent. */
+static bool send_at_once(struct connection *c) {
+    nng_iov iov = { .iov_buf = c->flight.bytes, .iov_len = c->flight.n };
+    nng_aio_set_iov(c->at_once, 1, &iov);
+    nng_stream_send(c->stream, c->at_once);
+    nng_aio_cancel(c->at_once); /* nothing, if it has ended */
+    nng_aio_wait(c->at_once);   /* it has */
+    if (!nng_aio_result(c->at_once)) c->sent = nng_aio_count(c->at_once);
+    return c->sent == c->flight.n;
+}
+
 /* Under the lock: sends what is pending, if nothing is in flight. */
 static void take_off(struct connection *c) {
     if (c->busy || c->corked || c->closing || !c->pending.n) return;
@@ -57,6 +76,11 @@ static void take_off(struct connection *c) {
     c->pending = empty;
     c->pending.n = 0;
     c->sent = 0;
+    if (send_at_once(c)) {
+        c->sent = c->flight.n = 0;
+        shrink(&c->flight);
+        return;
+    }
     c->busy = true;
     send_rest(c);
 }
@@ -68,13 +92,6 @@ static bool arm_receive(struct connection *c) {
     nng_aio_set_iov(c->receiving, 1, &iov);
     nng_stream_recv(c->stream, c->receiving);
     return true;
-}
-
-/* Buffers that one long answer made large are not kept. */
-static void shrink(struct buffer *b) {
-    if (b->room <= 65536) return;
-    free(b->bytes);
-    *b = (struct buffer){ 0 };
 }
 
 /* Goes on after a send. True: an event was refused meanwhile, and there is room now. */
@@ -186,13 +203,23 @@ static void on_received(void *argument) {
     pthread_mutex_lock(&c->lock);
     c->corked = false;
     take_off(c);
-    bool slow = fine && !c->closing && unsent(c) > atomic_load(&c->listener->queue_limit);
+    size_t limit = atomic_load(&c->listener->queue_limit);
+    bool slow = fine && !c->closing && unsent(c) > limit;
     if (slow) {
         c->paused = true;
         atomic_store(&c->stalled_since, clock_ns());
     }
+    bool drained = fine && !c->busy && c->refused && unsent(c) <= limit / 2; /* no end of a send will tell */
+    if (drained) {
+        c->refused = false;
+        link_ref(&c->link);
+    }
     bool goes_on = slow || (fine && arm_receive(c));
     pthread_mutex_unlock(&c->lock);
+    if (drained) {
+        service_link_drained(c->listener->service, &c->link);
+        link_unref(&c->link); /* where it does not go on, the open reference is still held */
+    }
     if (goes_on) return;
     connection_close(c);
     connection_end(c);
@@ -251,7 +278,8 @@ void connection_new(struct listener *l, nng_stream *stream) {
     c->stream = stream;
     c->opened_ns = clock_ns();
     pthread_mutex_init(&c->lock, NULL);
-    bool ready = !nng_aio_alloc(&c->receiving, on_received, c) && !nng_aio_alloc(&c->sending, on_sent, c);
+    bool ready = !nng_aio_alloc(&c->receiving, on_received, c) && !nng_aio_alloc(&c->sending, on_sent, c) &&
+                 !nng_aio_alloc(&c->at_once, NULL, NULL);
     pthread_mutex_lock(&l->lock);
     c->next = l->all;
     if (l->all) l->all->previous = c;
@@ -275,9 +303,11 @@ void connection_new(struct listener *l, nng_stream *stream) {
 void connection_free(struct connection *c) {
     if (c->receiving) nng_aio_stop(c->receiving);
     if (c->sending) nng_aio_stop(c->sending);
+    if (c->at_once) nng_aio_stop(c->at_once);
     nng_stream_free(c->stream);
     nng_aio_free(c->receiving);
     nng_aio_free(c->sending);
+    nng_aio_free(c->at_once);
     service_link_fini(&c->link);
     pthread_mutex_destroy(&c->lock);
     free(c->in.bytes);

@@ -24,7 +24,7 @@ struct connection {
     struct link link; /* first */
     struct listener *listener;
     nng_stream *stream;
-    nng_aio *receiving, *sending;
+    nng_aio *receiving, *sending, *at_once;
     uint64_t opened_ns;
     _Atomic uint64_t partial_since;     /* 0: no half frame */
     _Atomic uint64_t stalled_since;     /* 0: is read from */
