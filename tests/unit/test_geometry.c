@@ -14,6 +14,7 @@ static struct geom_pool_spec pool(enum kvd_storage storage, uint32_t layers, uin
     };
 }
 
+/* GEOM-1 */
 static void geom_1_closed_profiles(void) {
     struct geom_schema schema;
     char err[256];
@@ -42,6 +43,7 @@ static void geom_1_closed_profiles(void) {
     KVT_EQ_STR(geom_storage_name((enum kvd_storage)77), "unknown");
 }
 
+/* GEOM-2, GEOM-8: bytes follow from the typed planes, also where K and V differ. */
 static void geom_2_token_bytes(void) {
     static const uint32_t bytes[KVD_N_STORAGE] = { 1024, 528, 516, 288, 402 };
     for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
@@ -74,6 +76,7 @@ static void geom_2_token_bytes(void) {
     KVT_EQ(geom_page_bytes(&draft), 262144);
 }
 
+/* GEOM-3 */
 static void geom_3_plane_extents(void) {
     static const struct {
         uint32_t dtype[4], extent[4];
@@ -206,6 +209,7 @@ static void cover(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank,
     free(packed);
 }
 
+/* POOL-4, GEOM-6, INV-3: one page id selects one slice in every plane. */
 static void pool_4_geom_6_planes_disjoint(void) {
     uint64_t seed = kvt_seed();
     for (int round = 0; round < 60; round++) {

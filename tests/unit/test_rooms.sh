@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Include directions between rooms: arrows go down only. Also: who may see cuda.h, nng, protobuf and generated code.
+# INV-14, VIEW-1: consumers (client, ops) see KV through views; allocator and ownership live in rooms that they cannot include.
 # Usage: test_rooms.sh SOURCE_DIR
 set -u
 cd "$1" || exit 2

@@ -117,7 +117,7 @@ static void pool_6_capacity_is_the_sum(void) {
     fix_close(&fix);
 }
 
-/* Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does the
+/* POOL-7. Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does the
  * revision). */
 static void pool_7_materialize_leaves_available(void) {
     struct fix fix;
@@ -140,6 +140,7 @@ static void pool_7_materialize_leaves_available(void) {
     fix_close(&fix);
 }
 
+/* POOL-8 */
 static void pool_8_stale_lease_is_refused(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -180,6 +181,7 @@ static void pool_8_handles_retire_on_wrap(void) {
     fix_close(&fix);
 }
 
+/* POOL-9 */
 static void pool_9_pools_are_apart(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_DFLASH);
