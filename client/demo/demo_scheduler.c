@@ -28,7 +28,7 @@
 #include "scheduler.h"
 
 #define ORPHAN_MS 3000 /* kvd says within 100 ms of a death what is left; after this, look by name */
-#define RETRY_MS 100    /* nothing runs here and kvd is short: others' sequences have to end */
+#define RETRY_MS 100   /* nothing runs here and kvd is short: others' sequences have to end */
 #define LISTEN_FDS_START 3
 
 static void hear_join(struct scheduler *s, int listener)
