@@ -4,7 +4,6 @@
  * one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked up, so that the
  * two latencies overlap, and the page is looked up once for all heads.
  */
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 
@@ -56,6 +55,7 @@ template <int HEADS> __device__ __forceinline__ bool find_work(const params &p, 
 template <int PIECES, int HEADS> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p) {
     constexpr int TURNS = (HEADS * PIECES + 31) / 32;
     uint32_t column, first;
+    ptx::let_next_start();
     if (!find_work<HEADS>(p, &column, &first))
         return;
     const int lane = threadIdx.x & 31;
@@ -86,6 +86,7 @@ template <int PIECES, int HEADS> __global__ void __launch_bounds__(THREADS) copy
 __global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__ params p) {
     uint32_t column, head;
     place at;
+    ptx::let_next_start();
     if (!find_work<1>(p, &column, &head) || !find_place(p, column, &at))
         return;
     const uint64_t from = ((uint64_t)column * p.heads + head) * p.head_dim;
@@ -145,10 +146,17 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
 
 /* ---- codecs: 8 elements a lane, one row a warp ---------------------------------------------------- */
 
+/* FP16 of FP32(most / DIVISOR), for 127 and 448. In the normal range no quotient of a BF16 is near a tie of FP16, so that the
+ * product with the reciprocal rounds alike; below it is divided. */
+template <int DIVISOR> __device__ __forceinline__ uint16_t scale_of(float most, float least) {
+    const float quick = most * (1.0f / DIVISOR), exact = quick > 0x1p-13f ? quick : __fdiv_rn(most, (float)DIVISOR);
+    return half_bits(fminf(fmaxf(exact, least), 65504.0f));
+}
+
 __device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *scales, int lane) {
     const float most = largest<8>(x);
-    const uint16_t scale = half_bits(fminf(__fdiv_rn(most, 127.0f), 65504.0f));
-    const float s = ptx::half_to_float(scale), inverse = s == 0.0f ? 0.0f : __fdiv_rn(1.0f, s);
+    const uint16_t scale = scale_of<127>(most, 0.0f);
+    const float s = ptx::half_to_float(scale), inverse = s == 0.0f ? 0.0f : __frcp_rn(s);
     uint32_t word[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -168,9 +176,8 @@ __device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *sca
 
 __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scales, int lane) {
     const float most = largest<32>(x);
-    const uint16_t scale =
-        most == 0.0f ? 0 : half_bits(fminf(fmaxf(__fdiv_rn(most, 448.0f), 0x1p-24f), 65504.0f));
-    const float inverse = most == 0.0f ? 0.0f : __fdiv_rn(1.0f, ptx::half_to_float(scale));
+    const uint16_t scale = most == 0.0f ? 0 : scale_of<448>(most, 0x1p-24f);
+    const float inverse = most == 0.0f ? 0.0f : __frcp_rn(ptx::half_to_float(scale));
     uint32_t word[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -183,31 +190,34 @@ __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scal
         *(uint16_t *)scales = scale;
 }
 
-/* Magnitude codes of two elements: how many of the seven rounding boundaries of E2M1 they pass. A boundary times the scale
- * is exact in BF16, as the elements are, so that comparing is as exact as the true division of the definition. */
-__device__ __forceinline__ uint32_t e2m1_pair(uint32_t magnitudes, const __nv_bfloat162 (&edge)[7]) {
-    __nv_bfloat162 x, n;
-    *(uint32_t *)&x = magnitudes;
-    *(uint32_t *)&n = 0x43004300u; /* 128: from here the low bits of a BF16 count in ones */
-#pragma unroll
-    for (int i = 0; i < 7; i++) /* ties go to the even code */
-        n = __hadd2(n, i & 1 ? __hge2(x, edge[i]) : __hgt2(x, edge[i]));
-    return *(uint32_t *)&n & 0x00070007u;
+/* The boundaries of both roundings below are numbers of a few bits, and operands have eight: a quotient either is a boundary
+ * or is 2^-9 of itself away from it. So the FP32 product with a reciprocal, rounded once more to FP16, stands on the same side
+ * of every boundary as the true quotient, and on it when that one does. */
+
+/* E4M3 of most / 6, to nearest even, clamped to [2^-9, 448]. */
+__device__ __forceinline__ uint32_t fp4_scale(float most) {
+    const float quotient = fminf(fmaxf(most * (1.0f / 6.0f), 0x1p-9f), 448.0f);
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(two) : "r"(ptx::pack<true>(quotient, 0.0f)));
+    return two & 0xffu;
+}
+
+/* Magnitude codes of two elements. An FP16 of v * 2^-14 has the exponent range of E2M1 (normal from v = 1 on), so that its
+ * bits, rounded after the first mantissa bit, are the code. factor: 2^-14 / scale. */
+__device__ __forceinline__ uint32_t e2m1_pair(uint32_t magnitudes, float factor) {
+    uint32_t u = ptx::pack<true>(ptx::bf16_low(magnitudes) * factor, ptx::bf16_high(magnitudes) * factor);
+    u = __vminu2(u, 0x0e000e00u); /* 6 * 2^-14 */
+    return ((u + 0x00ff00ffu + ((u >> 9) & 0x00010001u)) >> 9) & 0x00070007u;
 }
 
 __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scales, int lane) {
     const float most = largest<2>(x);
-    const uint32_t scale = most == 0.0f ? 0 : e4m3_pair(fminf(fmaxf(__fdiv_rn(most, 6.0f), 0x1p-9f), 448.0f), 0.0f) & 0xff;
-    const float s = ptx::half_to_float(ptx::e4m3_to_half2(scale) & 0xffff);
-    const float edges[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    __nv_bfloat162 edge[7];
-#pragma unroll
-    for (int i = 0; i < 7; i++)
-        edge[i] = __float2bfloat162_rn(edges[i] * s);
+    const uint32_t scale = most == 0.0f ? 0 : fp4_scale(most);
+    const float factor = most == 0.0f ? 0.0f : __frcp_rn(ptx::half_to_float(ptx::e4m3_to_half2(scale) & 0xffff)) * 0x1p-14f;
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t n = e2m1_pair(x.pair[i] & 0x7fff7fffu, edge) | ((x.pair[i] >> 12) & 0x00080008u);
+        const uint32_t n = e2m1_pair(x.pair[i] & 0x7fff7fffu, factor) | ((x.pair[i] >> 12) & 0x00080008u);
         word |= ((n | n >> 12) & 0xffu) << (8 * i);
     }
     ((uint32_t *)codes)[lane] = most == 0.0f ? 0 : word;
@@ -238,6 +248,7 @@ template <int S> __device__ __forceinline__ void encode(const params &p, const p
 
 template <int S, int HEADS> __global__ void __launch_bounds__(THREADS) encode_rows(const __grid_constant__ params p) {
     uint32_t column, first;
+    ptx::let_next_start();
     if (!find_work<HEADS>(p, &column, &first))
         return;
     const int lane = threadIdx.x & 31;

@@ -31,49 +31,100 @@ template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *re
     return x;
 }
 
-/* COLS channels of one row of a pair a CTA. Waits for the attention kernel in the stream, then weighs the shares that hold
- * the pair: teams of threads take turns on the shares. A pair that lies in one share is finished already. */
-template <int D, int COLS>
-__global__ void __launch_bounds__(COMBINE_THREADS) combine(const __grid_constant__ params p, uint32_t rows) {
-    constexpr int LANES = COLS / 4, TEAMS = COMBINE_THREADS / LANES;
-    __shared__ float weight[MAX_CTAS], red[2][COMBINE_THREADS / 32];
-    __shared__ float4 sums[TEAMS][LANES];
-    const uint32_t e = blockIdx.x / p.heads, head = blockIdx.x % p.heads, b = e / p.n_blocks;
-    const uint32_t r = e % p.n_blocks * rows + blockIdx.y, w = r / p.group;
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    if (w >= p.w)
-        return;
+/* A row whose pair is spread over several shares, and these; false where there is nothing to merge. */
+struct spread {
+    uint32_t b, first;
+    int n;
+    bool live;      /* a column that counts */
+    uint16_t *out;
+};
+
+template <int D>
+__device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint32_t row, uint32_t rows, spread *ret_spread) {
+    const uint32_t e = pair / p.heads, head = pair % p.heads, b = e / p.n_blocks;
+    const uint32_t r = e % p.n_blocks * rows + row, w = r / p.group;
+    if (w >= p.w || row >= p.rows_kept)
+        return false;
     const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, total = p.line[p.entries];
+    if (pages == 0)
+        return false;
     const uint32_t u0 = before + head * pages;
     const uint32_t first = share_of(u0, p.shares, total), last = share_of(u0 + pages - 1, p.shares, total);
-    if (pages == 0 || first == last)
+    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
+    *ret_spread = {b, first, (int)(last - first) + 1, (int)w < valid_columns(p, b), out};
+    return first != last;
+}
+
+__device__ __forceinline__ uint64_t spread_row(const params &p, const spread &s, int i, uint32_t row) {
+    return (uint64_t)partial_index(s.first + (uint32_t)i, i > 0) * p.rows_kept + row;
+}
+
+__device__ __forceinline__ void store_merged(const spread &s, int d, const float4 &x, float sum) {
+    const float f = s.live && sum > 0.0f ? 1.0f / sum : 0.0f;
+    *(uint2 *)(s.out + d) = f > 0.0f ? make_uint2(ptx::pack<false>(x.x * f, x.y * f), ptx::pack<false>(x.z * f, x.w * f))
+                                     : make_uint2(0, 0);
+}
+
+/* Few shares a pair: four channels of a row a thread, every thread weighs the shares for itself. */
+template <int D>
+__global__ void __launch_bounds__(COMBINE_THREADS) combine_few(const __grid_constant__ params p, uint32_t rows) {
+    constexpr int LANES = D / 4;
+    const uint32_t row = blockIdx.y * (COMBINE_THREADS / LANES) + threadIdx.x / LANES;
+    const int d = threadIdx.x % LANES * 4;
+    spread s;
+    ptx::let_next_start();
+    ptx::wait_for_earlier();
+    if (!find_spread<D>(p, blockIdx.x, row, rows, &s))
         return;
-    const int n = (int)(last - first) + 1, t = threadIdx.x;
-    const auto index = [&](int i) { return (uint64_t)partial_index(first + i, i > 0) * p.rows_kept + blockIdx.y; };
-    constexpr int TURNS = (MAX_CTAS + COMBINE_THREADS - 1) / COMBINE_THREADS;
+    float most = NO_SCORE, sum = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < s.n; i++)
+        most = fmaxf(most, p.stats[spread_row(p, s, i, row) * 2]);
+    float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int i = 0; i < s.n; i++) {
+        const uint64_t at = spread_row(p, s, i, row);
+        const float2 stat = *(const float2 *)(p.stats + at * 2);
+        const float4 x = *(const float4 *)(p.partial + at * D + d);
+        const float f = ptx::exp2(stat.x - most);
+        sum += f * stat.y;
+        acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
+    }
+    store_merged(s, d, acc, sum);
+}
+
+/* Many shares a pair: 64 channels of one row a CTA; sixteen teams of sixteen threads take turns on the shares. */
+template <int D>
+__global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_constant__ params p, uint32_t rows) {
+    constexpr int LANES = 16, TEAMS = COMBINE_THREADS / LANES, TURNS = (MAX_CTAS + COMBINE_THREADS - 1) / COMBINE_THREADS;
+    __shared__ float weight[MAX_CTAS], red[2][COMBINE_THREADS / 32];
+    __shared__ float4 sums[TEAMS][LANES];
+    spread s;
+    ptx::let_next_start();
+    ptx::wait_for_earlier();
+    if (!find_spread<D>(p, blockIdx.x, blockIdx.y, rows, &s))
+        return;
+    const int t = threadIdx.x, lane = t % LANES, team = t / LANES, d = blockIdx.z * 64 + lane * 4;
     float2 mine[TURNS];
     float most = NO_SCORE, sum = 0.0f;
-    const int valid = valid_columns(p, b);
 #pragma unroll
     for (int k = 0; k < TURNS; k++)
-        if (const int i = t + k * COMBINE_THREADS; i < n) {
-            mine[k] = *(const float2 *)(p.stats + index(i) * 2);
+        if (const int i = t + k * COMBINE_THREADS; i < s.n) {
+            mine[k] = *(const float2 *)(p.stats + spread_row(p, s, i, blockIdx.y) * 2);
             most = fmaxf(most, mine[k].x);
         }
     most = over_cta<true>(most, red[0]);
 #pragma unroll
     for (int k = 0; k < TURNS; k++)
-        if (const int i = t + k * COMBINE_THREADS; i < n) {
+        if (const int i = t + k * COMBINE_THREADS; i < s.n) {
             weight[i] = ptx::exp2(mine[k].x - most);
             sum += weight[i] * mine[k].y;
         }
     sum = over_cta<false>(sum, red[1]);
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const int lane = t % LANES, team = t / LANES;
-    const float *from = p.partial + blockIdx.z * COLS + lane * 4;
 #pragma unroll 8
-    for (int i = team; i < n; i += TEAMS) {
-        const float4 x = *(const float4 *)(from + index(i) * D);
+    for (int i = team; i < s.n; i += TEAMS) {
+        const float4 x = *(const float4 *)(p.partial + spread_row(p, s, i, blockIdx.y) * D + d);
         const float f = weight[i];
         acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
     }
@@ -86,11 +137,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine(const __grid_constant
         const float4 x = sums[i][t];
         acc.x += x.x, acc.y += x.y, acc.z += x.z, acc.w += x.w;
     }
-    const float f = 1.0f / sum;
-    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
-    ((uint2 *)(out + blockIdx.z * COLS))[t] =
-        (int)w < valid && sum > 0.0f ? make_uint2(ptx::pack<false>(acc.x * f, acc.y * f), ptx::pack<false>(acc.z * f, acc.w * f))
-                                     : make_uint2(0, 0);
+    store_merged(s, d, acc, sum);
 }
 
 /* ---- plan -------------------------------------------------------------------------------------------- */
@@ -173,34 +220,52 @@ static params make_params(const ops_attention *op, const plan *x, void *workspac
 
 /* ---- launch -------------------------------------------------------------------------------------------- */
 
-static cudaError_t launch_combine(const params &p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
+/* begin_early: with leave to begin before the kernel ahead in the stream has ended; every kernel here waits for it first. */
+static cudaError_t launch_kernel(const void *kernel, dim3 grid, int threads, int smem, bool begin_early, cudaStream_t stream,
+                                 void **args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    early.val.programmaticStreamSerializationAllowed = begin_early;
     cudaLaunchConfig_t config = {};
-    config.blockDim = dim3(COMBINE_THREADS);
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)smem;
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = 1;
-    const uint32_t rows = (uint32_t)x.kernel.rows;
-    const bool many = x.grid >= 16 * x.pairs; /* shares a pair: then more teams, on fewer channels each */
-    config.gridDim = dim3(x.pairs, x.rows_kept, many ? head_dim / 64 : 1);
-    if (head_dim == 64)
-        return cudaLaunchKernelEx(&config, combine<64, 64>, p, rows);
-    if (head_dim == 128)
-        return many ? cudaLaunchKernelEx(&config, combine<128, 64>, p, rows)
-                    : cudaLaunchKernelEx(&config, combine<128, 128>, p, rows);
-    return many ? cudaLaunchKernelEx(&config, combine<256, 64>, p, rows)
-                : cudaLaunchKernelEx(&config, combine<256, 256>, p, rows);
+    return cudaLaunchKernelExC(&config, kernel, args);
 }
 
-static cudaError_t launch(const params &p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
-    cudaError_t rc = cudaFuncSetAttribute(x.kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, x.kernel.smem);
+/* All shared memory of a multiprocessor for CTAs: no kernel of this file makes it change its split. */
+static cudaError_t prepare(const void *kernel, int smem) {
+    cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    return rc == cudaSuccess && smem > 0 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem) : rc;
+}
+
+template <int D> static cudaError_t launch_combine(params p, const plan &x, cudaStream_t stream) {
+    const bool many = x.grid >= 16 * x.pairs; /* shares a pair */
+    const void *kernel = many ? (const void *)combine_many<D> : (const void *)combine_few<D>;
+    constexpr uint32_t rows_a_cta = COMBINE_THREADS / (D / 4);
+    const dim3 grid = many ? dim3(x.pairs, x.rows_kept, D / 64) : dim3(x.pairs, (x.rows_kept + rows_a_cta - 1) / rows_a_cta);
+    uint32_t rows = (uint32_t)x.kernel.rows;
+    void *args[] = {&p, &rows};
+    const cudaError_t rc = prepare(kernel, 0);
+    return rc == cudaSuccess ? launch_kernel(kernel, grid, COMBINE_THREADS, 0, true, stream, args) : rc;
+}
+
+static cudaError_t launch(params p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
+    cudaError_t rc = prepare(x.kernel.kernel, x.kernel.smem);
     if (rc != cudaSuccess)
         return rc;
-    void *args[] = {(void *)&p};
-    rc = cudaLaunchKernel(x.kernel.kernel, dim3(x.grid), dim3(THREADS), args, (size_t)x.kernel.smem, stream);
-    return rc == cudaSuccess && x.cut ? launch_combine(p, x, head_dim, stream) : rc;
+    void *args[] = {&p};
+    /* CTAs of a grid of three a multiprocessor that come early crowd the combine kernel before them: measured slower. */
+    const bool begin_early = x.kernel.per_sm <= 2;
+    rc = launch_kernel(x.kernel.kernel, dim3(x.grid), x.kernel.threads, x.kernel.smem, begin_early, stream, args);
+    if (rc != cudaSuccess || !x.cut)
+        return rc;
+    return head_dim == 64    ? launch_combine<64>(p, x, stream)
+           : head_dim == 128 ? launch_combine<128>(p, x, stream)
+                             : launch_combine<256>(p, x, stream);
 }
 
 /* What the kernels need beyond ops_attention_check(): 16-byte pieces everywhere. */

@@ -337,11 +337,12 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 
 template <int S, int D, int NQ> struct columns_form {
     using codes = attn::codes<S, D>;
+    static constexpr int PER_SM = NQ == 1 && S != KVD_STORAGE_BF16 ? 3 : 2;
     static constexpr int TK = D == 256 && (S == KVD_STORAGE_BF16 || NQ == 2) ? 16 : 32;
     using tile = columns_tile<S, D, TK, NQ>;
     static constexpr int RB = 8 * NQ;
-    static constexpr int GROUPS = 4, SUMS = 4;
-    static constexpr int PER_SM = NQ == 1 && S != KVD_STORAGE_BF16 ? 3 : 2;
+    static constexpr bool ASYNC = false;
+    static constexpr int WARPS = 4, GROUPS = 4, SUMS = 4;
     static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK * (codes::V_ROW + codes::V_SCALE));
     static constexpr int Q_BYTES = RB * D * 2;
     static constexpr int FIT = ((PER_SM == 3 ? 71 : 109) * 1024 - Q_BYTES) / (GROUPS * SLOT);
@@ -350,6 +351,9 @@ template <int S, int D, int NQ> struct columns_form {
     static constexpr int SMEM = Q_AT + Q_BYTES;
     static_assert(NS >= 2, "the ring needs a slot in use and one in flight");
 
+    template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
+        return piece<ROW>(base, row, chunk);
+    }
     __device__ static __forceinline__ int q_place(int row, int d) { return tile::q_place(row, d); }
 };
 
@@ -363,7 +367,7 @@ template <class C> struct columns8 {
     float m[NQ][2], l[NQ][2], factor[NQ][2];
     int limit[NQ][2];
 
-    __device__ __forceinline__ void start(const control<C::RB> &ctl, int t) {
+    __device__ __forceinline__ void start(const control<C> &ctl, int t) {
 #pragma unroll
         for (int d = 0; d < T::DM; d++)
 #pragma unroll
@@ -461,7 +465,7 @@ template <int S, int D, int NQ> struct columns_kernel {
     static constexpr int HEAD_DIM = D;
 
     /* Outputs of this warp into shared memory, brought to the common maximum of their query. */
-    __device__ static __forceinline__ void merge(columns8<C> &x, control<C::RB> &ctl, float *to, int warp) {
+    __device__ static __forceinline__ void merge(columns8<C> &x, control<C> &ctl, float *to, int warp) {
         using T = typename C::tile;
         const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         x.finish();
@@ -493,7 +497,7 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads();
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C::RB> &ctl, bool whole,
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl, bool whole,
                                                uint32_t to) {
         using T = typename C::tile;
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -526,14 +530,14 @@ template <int S, int D, int NQ> struct columns_kernel {
 };
 
 template <int S, int D, int NQ>
-__global__ void __launch_bounds__(THREADS, columns_form<S, D, NQ>::PER_SM) attention_columns(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM) attention_columns(const __grid_constant__ params p) {
     extern __shared__ __align__(1024) uint8_t smem[];
     walk_share<columns_kernel<S, D, NQ>>(p, smem);
 }
 
 template <int S, int D, int NQ> instance make_columns() {
     using C = columns_form<S, D, NQ>;
-    return {(const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM};
+    return {(const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128};
 }
 
 } /* namespace attn */

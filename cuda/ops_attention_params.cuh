@@ -20,9 +20,10 @@
 
 namespace attn {
 
-constexpr int THREADS = 128;
 constexpr int MAX_CTAS = 480;    /* shares of the line: three a multiprocessor, on parts of up to 160 */
 constexpr int MAX_ENTRIES = 640; /* of the work list; more are not cut (one CTA a pair) */
+
+constexpr int MAX_ROWS = 128; /* table rows fetched ahead; more are fetched when used */
 
 struct plane {
     const uint8_t *base;
@@ -74,8 +75,7 @@ __device__ __forceinline__ int valid_columns(const params &p, uint32_t b) {
     return n < 0 ? 0 : n > (int)p.w ? (int)p.w : n;
 }
 
-__device__ __forceinline__ const int32_t *table_row(const params &p, uint32_t b) {
-    const uint32_t row = (uint32_t)p.table_rows[b];
+__device__ __forceinline__ const int32_t *table_row(const params &p, uint32_t row) {
     return p.tables + (uint64_t)(row < p.n_rows ? row : 0) * p.n_logical;
 }
 

@@ -7,7 +7,7 @@
 #ifndef KVD_CUDA_OPS_ATTENTION_ROWS_CUH
 #define KVD_CUDA_OPS_ATTENTION_ROWS_CUH
 
-#include "ops_attention_work.cuh"
+#include "ops_attention_softmax.cuh"
 
 namespace attn {
 
@@ -269,7 +269,9 @@ template <int S, int D, int MT> struct rows_form {
     static constexpr int TK = D == 256 && S == KVD_STORAGE_BF16 && MT < 4 ? 16 : 32;
     using tile = rows_tile<S, D, TK>;
     static constexpr int RB = 16 * MT;
-    static constexpr int GROUPS = 4 / MT, SUMS = GROUPS;
+    static constexpr bool NATURAL = codes::VC == CODE_BF16; /* O has its channels in order */
+    static constexpr bool ASYNC = false;
+    static constexpr int WARPS = 4, GROUPS = 4 / MT, SUMS = GROUPS;
     static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK * (codes::V_ROW + codes::V_SCALE));
     static constexpr int Q_BYTES = RB * D * 2;
     static constexpr int FIT = (107 * 1024 - Q_BYTES) / (GROUPS * SLOT); /* two CTAs a multiprocessor */
@@ -278,82 +280,11 @@ template <int S, int D, int MT> struct rows_form {
     static constexpr int SMEM = Q_AT + Q_BYTES;
     static_assert(NS >= 3, "the ring needs a slot in use and two in flight");
 
+    template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
+        return piece<ROW>(base, row, chunk);
+    }
     __device__ static __forceinline__ int q_place(int row, int d) {
         return (row >> 4) * 16 * D + tile::q_place(row & 15, d);
-    }
-};
-
-/* ---- softmax and sums of one warp --------------------------------------------------------------------- */
-
-template <class C> struct rows16 {
-    using T = typename C::tile;
-    float o[T::NO][4];
-    float m[2], l[2], factor[2];
-    int limit[2];
-
-    __device__ __forceinline__ void start(const control<C::RB> &ctl, int row) {
-#pragma unroll
-        for (int n = 0; n < T::NO; n++)
-            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            m[i] = NO_SCORE, l[i] = 0.0f;
-            factor[i] = ctl.factor[row + 8 * i];
-            limit[i] = ctl.limit[row + 8 * i];
-        }
-    }
-
-    /* Turns scores into probabilities relative to the running maximum, and brings earlier sums to it. */
-    __device__ __forceinline__ void softmax(float (&s)[T::NT][4], int key0, bool mask, int t) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float most = m[i];
-#pragma unroll
-            for (int nt = 0; nt < T::NT; nt++) {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    float &x = s[nt][2 * i + e];
-                    x *= factor[i];
-                    if (mask && key0 + T::key_of(nt, t, e) >= limit[i])
-                        x = -INFINITY;
-                    most = fmaxf(most, x);
-                }
-            }
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-            const float change = ptx::exp2(m[i] - most);
-            if (__any_sync(0xffffffffu, most > m[i])) {
-                l[i] *= change;
-#pragma unroll
-                for (int n = 0; n < T::NO; n++) {
-                    o[n][2 * i] *= change;
-                    o[n][2 * i + 1] *= change;
-                }
-            }
-            m[i] = most;
-            const float zero = most - (C::codes::P_HALF ? (float)FP4_SHIFT : 0.0f);
-#pragma unroll
-            for (int nt = 0; nt < T::NT; nt++) {
-                float p0 = ptx::exp2(s[nt][2 * i] - zero), p1 = ptx::exp2(s[nt][2 * i + 1] - zero);
-                if constexpr (C::codes::VC == CODE_BF16) { /* sum what is multiplied: the weights then add up to one */
-                    const uint32_t rounded = ptx::pack<false>(p0, p1);
-                    p0 = ptx::bf16_low(rounded), p1 = ptx::bf16_high(rounded);
-                }
-                s[nt][2 * i] = p0, s[nt][2 * i + 1] = p1;
-                l[i] += p0 + p1;
-            }
-        }
-    }
-
-    /* Sum over the four lanes of a row, without the factor that P carries. */
-    __device__ __forceinline__ void finish() {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
-            l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
-            if constexpr (C::codes::P_HALF)
-                l[i] *= 1.0f / 16384.0f;
-        }
     }
 };
 
@@ -364,40 +295,7 @@ template <int S, int D, int MT> struct rows_kernel {
     using C = rows_form<S, D, MT>;
     static constexpr int HEAD_DIM = D;
 
-    /* Outputs of this warp into shared memory, brought to the common maximum of their row. */
-    __device__ static __forceinline__ void merge(rows16<C> &rows, control<C::RB> &ctl, float *to, int group, int member) {
-        using T = typename C::tile;
-        const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-        rows.finish();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = member * 16 + g + 8 * i;
-            if (t == 0)
-                ctl.m[group][row] = rows.m[i], ctl.l[group][row] = rows.l[i];
-        }
-        __syncthreads(); /* the rings are idle now: their memory takes the outputs */
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = member * 16 + g + 8 * i;
-            const float f = merge_weight<C>(ctl, row, rows.m[i]);
-#pragma unroll
-            for (int n = 0; n < T::NO; n += C::codes::VC == CODE_BF16 ? 1 : 4) {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int at = merge_place<D>(group * C::RB + row, C::codes::channel(n, 2 * t + e));
-                    const int k = 2 * i + e;
-                    if constexpr (C::codes::VC == CODE_BF16)
-                        to[at] = rows.o[n][k] * f;
-                    else
-                        *(float4 *)(to + at) = make_float4(rows.o[n][k] * f, rows.o[n + 1][k] * f, rows.o[n + 2][k] * f,
-                                                           rows.o[n + 3][k] * f);
-                }
-            }
-        }
-        __syncthreads();
-    }
-
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C::RB> &ctl, bool whole,
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl, bool whole,
                                                uint32_t to) {
         using T = typename C::tile;
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, group = warp / MT, member = warp % MT;
@@ -425,19 +323,19 @@ template <int S, int D, int MT> struct rows_kernel {
             T::values(rows.o, x, v, lane);
         }
         ptx::copy_wait<0>();
-        merge(rows, ctl, (float *)smem, group, member);
+        merge_rows<C, D>(rows, ctl, (float *)smem, group, member * 16);
         store_rows<C, D>(p, s, ctl, (const float *)smem, whole, to);
     }
 };
 
 template <int S, int D, int MT>
-__global__ void __launch_bounds__(THREADS, 2) attention_rows(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(128, 2) attention_rows(const __grid_constant__ params p) {
     extern __shared__ __align__(1024) uint8_t smem[];
     walk_share<rows_kernel<S, D, MT>>(p, smem);
 }
 
 template <int S, int D, int MT> instance make_rows() {
-    return {(const void *)attention_rows<S, D, MT>, rows_form<S, D, MT>::SMEM, 16 * MT, 2};
+    return {(const void *)attention_rows<S, D, MT>, rows_form<S, D, MT>::SMEM, 16 * MT, 2, 128};
 }
 
 } /* namespace attn */

@@ -3,9 +3,10 @@
  * What the forms of the attention kernel share around their products: the work list on the device, page ids, the ring of
  * tiles that runs ahead of the products, the queries in fragment order, and the result of a segment.
  *
- * A CTA has four warps. They form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys
- * alternate, and the groups take turns on the tiles of a segment. A form C names these numbers:
- *     codes, TK, RB (rows of a block), GROUPS, NS, SLOT (bytes), q_place(row, d)
+ * The warps of a CTA form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys alternate, and
+ * the groups take turns on the tiles of a segment. A form C names these numbers:
+ *     codes, WARPS, TK, RB (rows of a block), GROUPS, SUMS (partial maxima and sums of a row), NS, SLOT (bytes),
+ *     ASYNC (tiles are read by the asynchronous proxy), place<ROW>(base, row, piece), q_place(row, d)
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_WORK_CUH
 #define KVD_CUDA_OPS_ATTENTION_WORK_CUH
@@ -16,12 +17,13 @@
 namespace attn {
 
 /* Small shared state of a CTA. */
-template <int RB> struct control {
+template <class C> struct control {
     uint32_t line[MAX_ENTRIES + 1];
-    int limit[RB];           /* keys that a row sees */
+    uint32_t row[MAX_ROWS]; /* table rows of the first sequences */
+    int limit[C::RB];        /* keys that a row sees */
     int lowest;              /* smallest of them: tiles below need no mask */
-    float factor[RB];        /* of a raw score to log2 units */
-    float m[4][RB], l[4][RB]; /* maximum and sum of each warp's share of the keys */
+    float factor[C::RB];     /* of a raw score to log2 units */
+    float m[C::SUMS][C::RB], l[C::SUMS][C::RB]; /* maximum and sum of each warp's share of the keys */
 };
 
 /* One segment: pages [first, end) of one pair. */
@@ -58,9 +60,10 @@ struct page_ids {
 /* ---- the ring of one group ----------------------------------------------------------------------- */
 
 template <class C> struct ring {
-    static constexpr int MEMBERS = 4 / C::GROUPS; /* warps that share the ring */
+    static constexpr int MEMBERS = C::WARPS / C::GROUPS; /* warps that share the ring */
     static constexpr int TILES = KVD_PAGE_TOKENS / C::TK; /* a page */
     const params &p;
+    uint64_t policy;
     page_ids ids;
     uint32_t smem, head, first;
     int lane, member; /* member: warp of the group */
@@ -70,7 +73,7 @@ template <class C> struct ring {
     int row;
 
     __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_, int member_)
-        : p(params), smem(base), lane(lane_), member(member_) {
+        : p(params), policy(ptx::read_once_policy()), smem(base), lane(lane_), member(member_) {
     }
 
     __device__ __forceinline__ void start(const segment &s, int group) {
@@ -91,12 +94,12 @@ template <class C> struct ring {
 #pragma unroll
         for (int i = 0; i < TURNS; i++) {
             const int c = (i * MEMBERS + member) * 32 + lane;
-            ptx::copy16(piece<ROW>(to, c / PIECES, c % PIECES), from + c * 16);
+            ptx::copy16_once(C::template place<ROW>(to, c / PIECES, c % PIECES), from + c * 16, policy);
         }
         if constexpr (SCALE != 0) {
             const uint8_t *scale = scales.base + page * scales.page + head * scales.head + row * SCALE;
             for (int c = (MEMBERS - 1 - member) * 32 + lane; c < C::TK * SCALE / 16; c += MEMBERS * 32)
-                ptx::copy16(to + C::TK * ROW + c * 16, scale + c * 16);
+                ptx::copy16_once(to + C::TK * ROW + c * 16, scale + c * 16, policy);
         }
     }
 
@@ -121,6 +124,8 @@ template <class C> struct ring {
     /* Waits for the oldest half tile and reuses the slot before it. The barrier also says that the group is done with it. */
     __device__ __forceinline__ uint32_t take(int group) {
         ptx::copy_wait<C::NS - 2>();
+        if constexpr (C::ASYNC)
+            ptx::fence_async();
         ptx::group_sync<32 * MEMBERS>(group + 1);
         issue();
         const uint32_t at = smem + slot_out * C::SLOT;
@@ -134,7 +139,11 @@ template <class C> struct ring {
         using K = typename C::codes;
         constexpr int FROM = K::V_SCALE ? C::TK * K::V_ROW : 0, BYTES = K::V_SCALE ? K::V_SCALE : K::V_ROW;
         for (int i = row * BYTES + (member * 32 + lane) * 2; i < C::TK * BYTES; i += MEMBERS * 64)
-            ptx::store16(v + FROM + i, 0);
+            ptx::store16(K::V_SCALE ? v + FROM + i
+                                    : C::template place<K::V_ROW>(v, i / K::V_ROW, i % K::V_ROW / 16) + (uint32_t)(i & 15),
+                         0);
+        if constexpr (C::ASYNC)
+            ptx::fence_async();
         ptx::group_sync<32 * MEMBERS>(group + 1);
     }
 };
@@ -161,12 +170,12 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
 
 /* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and see
  * everything: they cost no mask, and their results are dropped. */
-template <class C, int D> __device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C::RB> &ctl,
+template <class C, int D> __device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C> &ctl,
                                                        int warp, int lane) {
     constexpr int N = D / 32; /* elements a lane */
     const int valid = valid_columns(p, s.b);
 #pragma unroll 2
-    for (int i = warp; i < C::RB; i += 4) {
+    for (int i = warp; i < C::RB; i += C::WARPS) {
         const uint32_t r = s.block * C::RB + (uint32_t)i, w = r / p.group;
         const bool live = (int)w < valid;
         uint16_t x[N] = {};
@@ -206,11 +215,11 @@ template <int D> __device__ __forceinline__ int merge_place(int row, int d) {
 
 /* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block as
  * BF16, or as a partial result at index `to`. */
-template <class C, int D> __device__ void store_rows(const params &p, const segment &s, const control<C::RB> &ctl,
+template <class C, int D> __device__ void store_rows(const params &p, const segment &s, const control<C> &ctl,
                                                      const float *merge, bool whole, uint32_t to) {
     const uint32_t rows_left = p.group * p.w - s.block * C::RB;
     const int live = rows_left < (uint32_t)C::RB ? (int)rows_left : C::RB, valid = valid_columns(p, s.b);
-    for (int i = threadIdx.x; i < live * D / 4; i += THREADS) {
+    for (int i = threadIdx.x; i < live * D / 4; i += C::WARPS * 32) {
         const int row = i / (D / 4), d = i % (D / 4) * 4;
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float most = NO_SCORE, sum = 0.0f;
@@ -240,7 +249,7 @@ template <class C, int D> __device__ void store_rows(const params &p, const segm
 }
 
 /* Weight of a warp's outputs for a row, once all maxima are in shared memory. */
-template <class C> __device__ __forceinline__ float merge_weight(const control<C::RB> &ctl, int row, float m) {
+template <class C> __device__ __forceinline__ float merge_weight(const control<C> &ctl, int row, float m) {
     float most = NO_SCORE;
 #pragma unroll
     for (int k = 0; k < C::SUMS; k++)
@@ -250,10 +259,12 @@ template <class C> __device__ __forceinline__ float merge_weight(const control<C
 
 /* ---- the work list ------------------------------------------------------------------------------------- */
 
-/* Prefix sums of units over the entries, by the whole CTA. Returns T. */
-template <int RB> __device__ uint32_t build_line(const params &p, uint32_t *line) {
-    for (uint32_t e = threadIdx.x; e < p.entries; e += THREADS)
-        line[e + 1] = p.heads * pages_for(keys_of<RB>(p, e / p.n_blocks, e % p.n_blocks));
+/* Prefix sums of units over the entries, by the whole CTA. Returns T. Fetches table rows on the way. */
+template <class C> __device__ uint32_t build_line(const params &p, uint32_t *line, uint32_t *rows) {
+    for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32)
+        rows[b] = (uint32_t)p.table_rows[b];
+    for (uint32_t e = threadIdx.x; e < p.entries; e += C::WARPS * 32)
+        line[e + 1] = p.heads * pages_for(keys_of<C::RB>(p, e / p.n_blocks, e % p.n_blocks));
     __syncthreads();
     if (threadIdx.x < 32) {
         uint32_t before = 0;
@@ -290,14 +301,15 @@ __device__ __forceinline__ uint32_t entry_of(const uint32_t *line, uint32_t entr
 }
 
 /* Columns past valid and sequences without keys: exactly zero, also where no share touches the pair. */
-template <int RB> __device__ void clear_idle(const params &p, const uint32_t *line, int d) {
+template <class C> __device__ void clear_idle(const params &p, const uint32_t *line, int d) {
+    constexpr uint32_t RB = C::RB;
     for (uint32_t e = blockIdx.x; e < p.entries; e += gridDim.x) {
         if (line[e + 1] != line[e])
             continue;
         const uint32_t b = e / p.n_blocks, block = e % p.n_blocks;
         const uint32_t rows = p.group * p.w, end = (block + 1) * RB < rows ? (block + 1) * RB : rows;
         for (uint32_t r = block * RB; r < end; r++)
-            for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += THREADS) {
+            for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += C::WARPS * 32) {
                 const uint32_t head = i / (d / 8);
                 const uint64_t at = ((uint64_t)b * p.w + r / p.group) * p.heads * p.group + head * p.group + r % p.group;
                 ((uint4 *)(p.out + at * d))[i % (d / 8)] = make_uint4(0, 0, 0, 0);
@@ -308,23 +320,24 @@ template <int RB> __device__ void clear_idle(const params &p, const uint32_t *li
 /* The body of every form's kernel: walks the share of this CTA and hands each segment to FORM::run. */
 template <class F> __device__ __forceinline__ void walk_share(const params &p, uint8_t *smem) {
     using C = typename F::C;
-    __shared__ control<C::RB> ctl;
+    __shared__ control<C> ctl;
     segment s;
+    ptx::wait_for_earlier();
     if (!p.cut) {
         const uint32_t e = blockIdx.x / p.heads;
         s.b = e / p.n_blocks, s.block = p.n_blocks - 1 - e % p.n_blocks; /* the longest first */
         s.head = blockIdx.x % p.heads;
         s.keys = keys_of<C::RB>(p, s.b, s.block);
         s.first = 0, s.end = pages_for(s.keys);
-        s.table = table_row(p, s.b);
+        s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
         F::run(p, s, smem, ctl, true, 0);
         return;
     }
-    const uint32_t total = build_line<C::RB>(p, ctl.line);
+    const uint32_t total = build_line<C>(p, ctl.line, ctl.row);
     if (blockIdx.x == 0)
-        for (uint32_t e = threadIdx.x; e <= p.entries; e += THREADS)
+        for (uint32_t e = threadIdx.x; e <= p.entries; e += C::WARPS * 32)
             p.line[e] = ctl.line[e];
-    asm volatile("griddepcontrol.launch_dependents;"); /* the combine kernel may take its place early */
+    ptx::let_next_start(); /* the combine kernel takes its place early */
     uint32_t u = share_begin(blockIdx.x, gridDim.x, total);
     const uint32_t end = share_begin(blockIdx.x + 1, gridDim.x, total);
     while (u < end) {
@@ -334,18 +347,18 @@ template <class F> __device__ __forceinline__ void walk_share(const params &p, u
         s.head = (u - before) / pages, s.first = (u - before) % pages;
         s.end = pages - s.first < end - u ? pages : s.first + (end - u);
         s.keys = keys_of<C::RB>(p, s.b, s.block);
-        s.table = table_row(p, s.b);
+        s.table = table_row(p, s.b < MAX_ROWS ? ctl.row[s.b] : (uint32_t)p.table_rows[s.b]);
         const bool whole = s.first == 0 && s.end == pages;
         F::run(p, s, smem, ctl, whole, partial_index(blockIdx.x, s.first > 0));
         u += s.end - s.first;
     }
-    clear_idle<C::RB>(p, ctl.line, F::HEAD_DIM);
+    clear_idle<C>(p, ctl.line, F::HEAD_DIM);
 }
 
 /* How one instance is launched; ops_attention.cu picks it from the table of its file. */
 struct instance {
     const void *kernel;
-    int smem, rows, per_sm; /* dynamic shared memory, rows of a block, CTAs a multiprocessor */
+    int smem, rows, per_sm, threads; /* dynamic shared memory, rows of a block, CTAs a multiprocessor, threads of one */
 };
 
 /* rows: query rows of a sequence and kv head. A null kernel: no such instance. */

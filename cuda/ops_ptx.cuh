@@ -20,6 +20,26 @@ __device__ __forceinline__ void copy16(uint32_t smem, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
 }
 
+/* The same for bytes that are read once: they leave the L2 first, so that tables, queries and partial results stay. */
+__device__ __forceinline__ void copy16_once(uint32_t smem, const void *global, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(policy) : "memory");
+}
+
+__device__ __forceinline__ uint64_t read_once_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* Programmatic dependent launch: wait for the kernels before this one in the stream; let the next one start. */
+__device__ __forceinline__ void wait_for_earlier() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void let_next_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 __device__ __forceinline__ void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -107,6 +127,11 @@ template <bool HALF> __device__ __forceinline__ void mma(float (&c)[4], const ui
                      "{%0,%1,%2,%3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+/* Makes this thread's writes to shared memory visible to the units that read it by descriptor. */
+__device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* ---- packed arithmetic: two 16-bit values a register, the first in the low half --------------- */

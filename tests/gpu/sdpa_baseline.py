@@ -7,6 +7,7 @@ timed as bench_ops_cuda does: median over samples of the mean of back-to-back ca
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 DECODE = [(1, 16, 2, 256, 131072), (8, 16, 2, 256, 32768), (32, 16, 2, 256, 8192), (64, 32, 8, 128, 8192),
           (1, 32, 8, 128, 131072)]
@@ -48,20 +49,14 @@ def main():
             with sdpa_kernel(backend):
                 show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.{name}",
                      lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
-        if d != 256:  # queries of a group as rows of one head: the form that lets a backend read KV once
-            for name, backend in BACKENDS.items():
-                with sdpa_kernel(backend):
-                    show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.{name}_grouped",
-                         lambda: F.scaled_dot_product_attention(q.view(b, h, hq // h, d), k, v))
-        else:
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.flash_grouped",
-                     lambda: F.scaled_dot_product_attention(q.view(b, h, hq // h, d), k, v))
-            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.cudnn_grouped",
+        # The queries of a group as rows of one head: the form that lets a backend read KV once.
+        for name, backend in BACKENDS.items():
+            if name == "efficient" and d == 256:
+                continue
+            with sdpa_kernel(backend):
+                show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.{name}_grouped",
                      lambda: F.scaled_dot_product_attention(q.view(b, h, hq // h, d), k, v))
         del k, v, q
-    from torch.nn.attention.bias import causal_lower_right
     for b, hq, h, d, n in PREFILL:
         w = 2048
         k, v = (torch.rand(b, h, n, d, device="cuda", dtype=torch.bfloat16) * 2 - 1 for _ in range(2))

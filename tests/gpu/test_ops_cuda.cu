@@ -462,6 +462,8 @@ static void attention_profile_cases(int s, uint32_t d) {
     one(16, 2, 1, {17, 63, 64, 200}, {}, 4, GEOM_RECORD);               /* decode, page edges */
     one(4, 4, 1, {130, 5}, {1, 0}, 8, GEOM_DENSE);                      /* no grouping; an idle row */
     one(16, 1, 6, {6, 61, 700}, {6, 0, 3}, 2, GEOM_DENSE);              /* verify, ragged, 96 rows */
+    one(16, 1, 1, {40, 129}, {}, 4, GEOM_DENSE);                        /* sixteen rows */
+    one(10, 2, 2, {63, 320}, {2, 1}, 8, GEOM_RECORD);                   /* group of five, ten rows, ragged */
     one(6, 2, 7, {65, 17}, {}, 16, GEOM_RECORD);                        /* group of three, 21 rows */
     one(8, 4, 16, {1000, 128, 64}, {16, 1, 9}, 8, GEOM_DENSE);          /* 32 rows */
     if (small_sizes)
@@ -469,6 +471,7 @@ static void attention_profile_cases(int s, uint32_t d) {
     one(8, 2, 1, {5000}, {}, 1, GEOM_DENSE);                            /* cut into many shares */
     one(8, 2, 1, {5000}, {}, 40, GEOM_DENSE);                           /* peaked weights */
     one(32, 8, 1, {3000, 1, 64, 900, 0, 2047, 511, 4000}, {}, 3, GEOM_DENSE);
+    one(16, 1, 1, {4000}, {}, 6, GEOM_DENSE);                           /* sixteen rows, cut */
     one(16, 2, 66, {63}, {}, 4, GEOM_DENSE);                            /* prefill chunks */
     one(4, 2, 300, {1000}, {250}, 4, GEOM_RECORD);
     one(4, 1, 1500, {0}, {}, 4, GEOM_DENSE);
