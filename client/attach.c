@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attaching: a rank's planes (read-write) and block tables (read-only) in this process, and views of them.
+ * Attaching: a rank's planes and state slots (read-write) and block tables (read-only) in this process, and views of
+ * them.
  *
  * Before anything is mapped the geometry is computed here from the store's description and its digest compared with
  * kvd's: two builds that place a byte differently must not meet (SRV-4). Mappings of one region in one process are
  * shared and counted by the device layer.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +23,7 @@ struct kvd_store {
     struct kvd_store_info info;
     struct geom_pool_spec spec[KVD_MAX_POOLS];
     struct device_import *planes[KVD_MAX_POOLS], *table[KVD_MAX_POOLS];
+    struct device_import *state; /* NULL: no state images */
 };
 
 /* ---- geometry --------------------------------------------------------------------------------------- */
@@ -94,8 +97,8 @@ static enum kvd_status status_of(int rc) {
 }
 
 static enum kvd_status map_region(const struct kvd_region_info *region, const uint8_t *device_uuid, bool read_only,
-                                  const char *what, uint32_t pool, uint64_t least_bytes,
-                                  struct device_import **ret_import, struct kvd_error *error) {
+                                  const char *what, uint64_t least_bytes, struct device_import **ret_import,
+                                  struct kvd_error *error) {
     struct device_export exported = { .kind = region->kind == 1 ? DEVICE_EXPORT_CUDA_IPC : DEVICE_EXPORT_SHM,
                                       .bytes = region->bytes,
                                       .owner_pid = region->owner_pid,
@@ -107,27 +110,23 @@ static enum kvd_status map_region(const struct kvd_region_info *region, const ui
     memcpy(exported.uuid, region->uuid, sizeof exported.uuid);
     if (region->kind > 1) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s of pool %u are exported in a way (%u) that this library does not know", what, pool,
-                           region->kind);
+                           "the %s are exported in a way (%u) that this library does not know", what, region->kind);
     }
     if (region->kind == 0 && !exported.shm_name[0])
-        return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s of pool %u: attach as a worker",
-                           what, pool);
+        return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s: attach as a worker", what);
     if (region->bytes < least_bytes) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s of pool %u have %llu bytes, their geometry needs %llu", what, pool,
-                           (unsigned long long)region->bytes, (unsigned long long)least_bytes);
+                           "the %s have %llu bytes, their geometry needs %llu", what, (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
     if (rc == 0) return KVD_OK;
     if (rc == -ENOENT) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s of pool %u cannot be seen from here (%.200s): is this process in another container "
-                           "or "
+                           "the %s cannot be seen from here (%.200s): is this process in another container or "
                            "namespace than kvd, with a /dev/shm of its own?",
-                           what, pool, why);
+                           what, why);
     }
-    return client_fail(error, status_of(rc), "the %s of pool %u cannot be mapped: %.300s", what, pool, why);
+    return client_fail(error, status_of(rc), "the %s cannot be mapped: %.300s", what, why);
 }
 
 static enum kvd_status check_device(const struct kvd_region_info *region, const uint8_t *device_uuid,
@@ -152,15 +151,37 @@ static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8
     const struct kvd_pool_info *pool = &store->info.pool[i];
     const struct kvd_region_info *planes = &pool->planes[store->rank], *table = &pool->table[store->rank];
     uint64_t table_bytes = (uint64_t)store->info.row_entries * store->info.max_concurrency * sizeof(int32_t);
+    char planes_name[32], tables_name[32];
+    snprintf(planes_name, sizeof planes_name, "planes of pool %u", i);
+    snprintf(tables_name, sizeof tables_name, "block tables of pool %u", i);
     store->spec[i] = pool_spec(pool);
     enum kvd_status status = check_device(planes, device_uuid, error);
     if (status == KVD_OK) {
-        status = map_region(planes, device_uuid, false, "planes", i, geom_region_bytes(&store->spec[i], pool->pages),
+        status = map_region(planes, device_uuid, false, planes_name, geom_region_bytes(&store->spec[i], pool->pages),
                             &store->planes[i], error);
     }
     if (status == KVD_OK)
-        status = map_region(table, device_uuid, true, "block tables", i, table_bytes, &store->table[i], error);
+        status = map_region(table, device_uuid, true, tables_name, table_bytes, &store->table[i], error);
     return status;
+}
+
+/* The stride is told, not computed: a slot is the engine's bytes, of which this library knows the number alone. A kvd
+ * that says nothing of slots is older than they are: everything else of its store can be used. */
+static enum kvd_status map_state(struct kvd_store *store, const uint8_t *device_uuid, struct kvd_error *error) {
+    const struct kvd_store_info *info = &store->info;
+    uint64_t bytes;
+    if (!info->state_bytes || !info->state_slots) return KVD_OK;
+    if (info->state_stride < info->state_bytes ||
+        __builtin_mul_overflow(info->state_stride, (uint64_t)info->state_slots, &bytes)) {
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "kvd describes %u state slots of %llu bytes, %llu bytes apart, which cannot be: install "
+                           "matching versions",
+                           info->state_slots, (unsigned long long)info->state_bytes,
+                           (unsigned long long)info->state_stride);
+    }
+    enum kvd_status status = check_device(&info->state[store->rank], device_uuid, error);
+    if (status != KVD_OK) return status;
+    return map_region(&info->state[store->rank], device_uuid, false, "state slots", bytes, &store->state, error);
 }
 
 enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,
@@ -179,6 +200,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     }
     for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++)
         status = map_pool(store, i, device_uuid, error);
+    if (status == KVD_OK) status = map_state(store, device_uuid, error);
     if (status == KVD_OK) *ret_store = store;
     else kvd_detach(store);
     return status;
@@ -190,10 +212,34 @@ void kvd_detach(kvd_store *store) {
         if (store->planes[i]) device_unimport(store->planes[i]);
         if (store->table[i]) device_unimport(store->table[i]);
     }
+    if (store->state && store->pid == getpid()) device_unimport(store->state);
     free(store);
 }
 
 const struct kvd_store_info *kvd_store_describe(const kvd_store *store) { return store ? &store->info : NULL; }
+
+/* ---- state ------------------------------------------------------------------------------------------------ */
+
+enum kvd_status kvd_store_state(const kvd_store *store, uint32_t slot, void **ret_address, uint64_t *ret_bytes,
+                                struct kvd_error *error) {
+    if (!store || !ret_address || !ret_bytes)
+        return client_fail(error, KVD_INVALID_ARGUMENT, "a state slot needs a store and places for address and bytes");
+    if (store->pid != getpid())
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "this store was attached by process %d, of which this one is a fork", (int)store->pid);
+    if (!store->state)
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "asked for state slot %u; store %s %s", slot, store->info.name,
+                           store->info.state_bytes ? "belongs to a kvd that does not share them: install a later one"
+                                                   : "keeps no state images: set state_bytes = in section [capacity]");
+    if (slot >= store->info.state_slots)
+        return client_fail(error, KVD_OUT_OF_RANGE, "asked for state slot %u; store %s has slots 0 to %u%s", slot,
+                           store->info.name, store->info.state_slots - 1,
+                           slot == KVD_UNCHANGED ? ", and KVD_UNCHANGED stands for none" : "");
+    *ret_address = (char *)device_import_address(store->state) + slot * store->info.state_stride;
+    *ret_bytes = store->info.state_bytes;
+    return KVD_OK;
+}
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 

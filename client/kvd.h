@@ -189,6 +189,32 @@ KVD_API enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t po
 KVD_API enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint32_t layer, uint32_t row,
                                              PagedKVLayerView *ret_view, struct kvd_error *error);
 
+/* State images, where the store has state_bytes > 0: what a model's frontier needs besides KV (recurrent or convolution
+ * state, a draft's cyclic cache). Each rank has its own image in the slot of one number; kvd never looks inside.
+ *
+ * Address and length of a slot in this process; the address is a multiple of 256 and holds until kvd_detach.
+ * KVD_OUT_OF_RANGE past the last slot, KVD_FAILED_PRECONDITION where the store has none. Whose slot it is, and since
+ * when, is not checked here:
+ *
+ * - kvd_activate names the sequence's state_slot. Its workers, one a rank, are the only ones that write it, from that
+ *   answer until the sequence finishes or they yield it. They may read it as long, and source_state_slot until their
+ *   first commit.
+ * - Root: the slot holds bytes of another sequence that is gone: begin with a state of your own.
+ * - Fork (source_state_slot is not KVD_UNCHANGED): copy that slot to state_slot on the device, before the first
+ *   kvd_round with a commit, which lets go of the source. Never write the source: others fork from it. A fork starts at
+ *   the source's own frontier, the only one of which there is an image. Until the copy is reported (state_frontier) the
+ *   sequence has no image.
+ * - Move: the slot comes with the sequence, its image in it, and state_frontier stands at the frontier.
+ * - The image belongs to the frontier last reported as state_frontier of a round: report it when the GPU has written
+ *   it, on all ranks. kvd_checkpoint and kvd_finish with retain need it at the committed frontier, else they answer
+ *   KVD_FAILED_PRECONDITION; if a worker dies with it there, the sequence is kept, else released.
+ * - So, before writing over an image that stands at the committed frontier (after such a round, or a move), report
+ *   state_frontier 0 in a round: the image is none. Else a death in the middle would keep half an image. Engines whose
+ *   running state is elsewhere, and that write the slot at boundaries only, do it once a boundary.
+ * - kvd_checkpoint copies the slot as it is: do not write it until the answer is there. */
+KVD_API enum kvd_status kvd_store_state(const kvd_store *store, uint32_t slot, void **ret_address, uint64_t *ret_bytes,
+                                        struct kvd_error *error);
+
 /* ---- operators ------------------------------------------------------------------------------------------------ */
 
 KVD_API enum kvd_status kvd_describe(kvd_client *client, struct kvd_store_info *ret_info, struct kvd_error *error);

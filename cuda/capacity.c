@@ -81,10 +81,36 @@ int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_b
         return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes, "the Main pool is head-major: Main is page-major");
     if (has_draft(spec) && (r = check_draft(spec, err, err_bytes))) return r;
     if ((r = check_counts(spec, err, err_bytes))) return r;
+    struct geom_pool_spec state;
+    uint64_t stride;
+    if (spec->state_bytes && (r = geom_state(spec->state_bytes, &state, &stride, err, err_bytes))) return r;
     if (spec->state_bytes && spec->state_slots < spec->max_concurrency)
         return geom_refuse(GEOM_E_RANGE, err, err_bytes,
                            "%u state slots for %u sequences: every active sequence needs one, raise state_slots",
                            spec->state_slots, spec->max_concurrency);
+    return 0;
+}
+
+/* ---- state images ------------------------------------------------------------------------- */
+
+/* BF16 K and V of one head and 64 tokens are 256 * head_dim bytes; head_dim is even, so that each of the two is a
+ * multiple of GEOM_ALIGN and the record has no padding. As few heads as do: a head is one piece of a copy. */
+int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *ret_stride, char *err,
+               size_t err_bytes) {
+    const uint64_t unit = 2 * GEOM_ALIGN, most_dim = GEOM_MAX_COUNT / 2, most = unit * most_dim * GEOM_MAX_COUNT;
+    if (state_bytes == 0 || state_bytes > most)
+        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "a state image of %" PRIu64 " bytes: 1..%" PRIu64 " can be kept",
+                           state_bytes, most);
+    uint64_t units = (state_bytes + unit - 1) / unit;
+    uint64_t heads = (units + most_dim - 1) / most_dim, dim = (units + heads - 1) / heads;
+    *ret_spec = (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16,
+                                         .order = GEOM_PAGE_MAJOR,
+                                         .arrangement = GEOM_RECORD,
+                                         .n_layers = 1,
+                                         .n_kv_heads = (uint32_t)heads,
+                                         .head_dim = (uint32_t)(2 * dim),
+                                         .n_ranks = 1 };
+    *ret_stride = unit * dim * heads;
     return 0;
 }
 
@@ -108,8 +134,9 @@ static bool layout_fixed(const struct geom_store_spec *spec, struct geom_layout 
     for (uint32_t i = 0; i < layout->n_pools; i++)
         if (!pad_region(table, &layout->table_bytes[i])) return false;
     if (spec->state_bytes) {
+        struct geom_pool_spec state;
         uint64_t image, images;
-        if (!geom_align_up(spec->state_bytes, GEOM_ALIGN, &image) ||
+        if (geom_state(spec->state_bytes, &state, &image, NULL, 0) ||
             __builtin_mul_overflow(image, spec->state_slots, &images) || !pad_region(images, &layout->state_bytes))
             return false;
     }

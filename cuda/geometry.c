@@ -10,10 +10,6 @@
 
 #include "geometry_internal.h"
 
-/* Wide enough for any model, small enough that a page and a packed page never overflow 64 bits:
- * 2^16 elements * 64 tokens * 2 bytes * 2^16 heads * 2^16 layers * 4 slots < 2^58. */
-#define GEOM_MAX_COUNT (1u << 16)
-
 int geom_refuse(int code, char *err, size_t err_bytes, const char *format, ...) {
     if (err && err_bytes) {
         va_list args;

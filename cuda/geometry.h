@@ -149,7 +149,7 @@ struct geom_layout {
     uint32_t pages[GEOM_MAX_POOLS];        /* Main M, draft by CAP-5 */
     uint64_t pool_bytes[GEOM_MAX_POOLS];   /* region of a rank, padded */
     uint64_t table_bytes[GEOM_MAX_POOLS];  /* C rows x L entries x 4, padded */
-    uint64_t state_bytes;                  /* state_slots images at GEOM_ALIGN pitch, padded; 0 where there are none */
+    uint64_t state_bytes;                  /* state_slots images at geom_state()'s stride, padded; 0 where there are none */
     uint64_t persistent_bytes, workspace_bytes, graph_bytes;
     uint64_t padding_bytes;
     uint64_t total_bytes;
@@ -168,6 +168,12 @@ struct geom_capacity {
     struct geom_layout layout;
     struct geom_curve curve;
 };
+
+/* State images: one region a rank, slot s at s * stride. An image is also a page of *ret_spec (pages = slots), so that a
+ * device copies it as it copies any page: K then V of one layer, in a record of exactly `stride` bytes. The stride is
+ * state_bytes rounded up, to a multiple of 512 bytes. GEOM_E_RANGE for 0 and for more than 1 TiB. */
+int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *ret_stride, char *err,
+               size_t err_bytes);
 
 uint32_t geom_pages(uint64_t tokens);                       /* ceil(tokens / 64) */
 int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_bytes);

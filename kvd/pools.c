@@ -68,6 +68,8 @@ static void describe(const struct config *c, const struct plan *plan, struct poo
     info->draft_window = plan->spec.draft_window;
     info->map_ahead = c->map_ahead;
     info->state_bytes = c->state_bytes;
+    info->state_slots = p->state_slots;
+    info->state_stride = p->state_stride;
     info->capacity_tokens = plan->capacity.tokens;
     info->lease_growth = c->lease_growth != 0;
     geom_digest(&plan->spec, &plan->capacity.layout, info->geometry.bytes);
@@ -87,12 +89,15 @@ static void describe(const struct config *c, const struct plan *plan, struct poo
             describe_region(p->table[i][r], &info->pool[i].table[r]);
         }
     }
+    for (uint32_t r = 0; r < p->n_ranks && p->state_slots; r++) describe_region(p->state[r], &info->state[r]);
     p->public_info = *info;
-    for (uint32_t i = 0; i < p->n_pools; i++)
-        for (uint32_t r = 0; r < p->n_ranks; r++) {
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        for (uint32_t i = 0; i < p->n_pools; i++) {
             make_public(&p->public_info.pool[i].planes[r]);
             make_public(&p->public_info.pool[i].table[r]);
         }
+        make_public(&p->public_info.state[r]);
+    }
 }
 
 static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, uint32_t rank,
@@ -109,20 +114,6 @@ static int open_rank(const struct config *c, const struct geom_layout *layout, s
     return new_region(c, p->device[rank], "state", rank, layout->state_bytes, 0, &p->state[rank], err, err_bytes);
 }
 
-/* BF16 K and V of one head and 64 tokens are 256 * head_dim bytes, so that head_dim = pitch / 256 makes a page as long
- * as an image. */
-static void set_state_spec(const struct plan *plan, struct pools *p) {
-    uint64_t pitch = (plan->spec.state_bytes + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN;
-    p->state_slots = plan->spec.state_slots;
-    p->state_spec = (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16,
-                                             .order = GEOM_PAGE_MAJOR,
-                                             .arrangement = GEOM_RECORD,
-                                             .n_layers = 1,
-                                             .n_kv_heads = 1,
-                                             .head_dim = (uint32_t)(pitch / 256),
-                                             .n_ranks = 1 };
-}
-
 int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices,
                struct pools *ret_pools, char *err, size_t err_bytes) {
     const struct geom_layout *layout = &plan->capacity.layout;
@@ -134,7 +125,10 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
     ret_pools->spec[1] = plan->spec.draft;
     memcpy(ret_pools->pages, layout->pages, sizeof ret_pools->pages);
     memcpy(ret_pools->device, devices, plan->n_devices * sizeof *devices);
-    if (plan->spec.state_bytes) set_state_spec(plan, ret_pools);
+    if (plan->spec.state_bytes) { /* the plan has checked it */
+        (void)geom_state(plan->spec.state_bytes, &ret_pools->state_spec, &ret_pools->state_stride, NULL, 0);
+        ret_pools->state_slots = plan->spec.state_slots;
+    }
     for (uint32_t r = 0; r < ret_pools->n_ranks; r++)
         if (open_rank(config, layout, ret_pools, r, err, err_bytes)) {
             pools_close(ret_pools);

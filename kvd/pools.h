@@ -15,8 +15,8 @@ struct pools {
     uint32_t row_entries; /* L */
     struct geom_pool_spec spec[GEOM_MAX_POOLS];
     uint32_t pages[GEOM_MAX_POOLS];
-    /* A state image is moved as a page of this pool: one layer, one head, sized to the image's pitch. */
-    struct geom_pool_spec state_spec;
+    struct geom_pool_spec state_spec; /* a state image is copied as a page of this pool (geom_state) */
+    uint64_t state_stride;
     uint32_t state_slots; /* 0: no state */
     struct device *device[KVD_MAX_RANKS];
     struct device_region *planes[GEOM_MAX_POOLS][KVD_MAX_RANKS];

@@ -79,6 +79,9 @@ static const struct codec_field store_fields[] = {
     BOOL(lease_growth, lease_growth),
     BYTES(geometry, geometry.bytes),
     SUBS(pool, pool, n_pools, pool_info_map),
+    U32(state_slots, state_slots),
+    U64(state_stride, state_stride),
+    SUBS_CUT(state, state, region_map),
 };
 static const struct codec_map store_map = CODEC_TABLE(kvd__v1__store_info__descriptor, store_fields);
 #undef PB

@@ -88,7 +88,7 @@ struct kvd_hello_reply {
 };
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */
-struct kvd_region_info {        /* one (pool, rank) region, or a table */
+struct kvd_region_info {        /* one (pool, rank) region, a table, or the state slots of a rank */
     uint32_t kind;              /* 0 POSIX shm name, 1 CUDA IPC handle */
     uint64_t bytes;
     char shm_name[KVD_NAME_BYTES];
@@ -109,7 +109,10 @@ struct kvd_store_info {
     uint32_t backend;           /* 0 off, 1 mtp, 2 dflash */
     uint32_t n_pools;
     uint32_t max_context, max_concurrency, row_entries /* L */, draft_window, map_ahead;
-    uint64_t state_bytes;
+    uint64_t state_bytes;       /* one state image on each rank, 0 = none */
+    uint32_t state_slots;       /* images on each rank */
+    uint64_t state_stride;      /* bytes from a slot to the next, >= state_bytes */
+    struct kvd_region_info state[KVD_MAX_RANKS]; /* slot s begins at s * state_stride */
     uint64_t capacity_tokens;   /* M * 64 */
     bool lease_growth;
     kvd_digest geometry;
@@ -141,7 +144,7 @@ struct kvd_pool_place { /* one pool of a sequence now */
 };
 struct kvd_activated {
     kvd_sequence sequence;
-    uint32_t state_slot, source_state_slot; /* KVD_UNCHANGED = none */
+    uint32_t state_slot, source_state_slot; /* KVD_UNCHANGED = none; see kvd_store_state in kvd.h */
     uint64_t revision;
     uint32_t n_pools;
     struct kvd_pool_place pool[KVD_MAX_POOLS];
@@ -161,7 +164,7 @@ struct kvd_plan {
 struct kvd_round_pool { uint32_t commit, truncate, keep, ensure; }; /* KVD_UNCHANGED = not asked */
 struct kvd_round_item {
     kvd_sequence sequence;
-    uint32_t state_frontier;
+    uint32_t state_frontier;    /* of the image in the sequence's slot now, 0 = it is none; see kvd_store_state in kvd.h */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
 };
 struct kvd_round_result {

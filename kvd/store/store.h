@@ -202,8 +202,8 @@ struct store_round_pool {
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
-    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now; STORE_NONE = unchanged (but a truncation below it
-                              * outdates the image: it is of other tokens) */
+    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now, 0 = it is none (being written); STORE_NONE =
+                              * unchanged (but a truncation below it outdates the image: it is of other tokens) */
     struct store_round_pool pool[STORE_MAX_POOLS];
 };
 struct store_round_result {

@@ -175,6 +175,8 @@ static void store(struct fill *f, struct kvd_store_info *s) {
     s->max_context = u32(f), s->max_concurrency = u32(f), s->row_entries = u32(f), s->draft_window = u32(f),
     s->map_ahead = u32(f);
     s->state_bytes = u64(f), s->capacity_tokens = u64(f);
+    s->state_slots = u32(f), s->state_stride = u64(f);
+    for (uint32_t r = upto(f, KVD_MAX_RANKS); r-- > 0;) region(f, &s->state[r]);
     s->lease_growth = flag(f);
     raw(f, s->geometry.bytes, sizeof s->geometry.bytes);
     for (uint32_t p = 0; p < s->n_pools; p++) {

@@ -129,7 +129,14 @@ static void check_layout(const struct geom_store_spec *s, const struct geom_layo
         bound += GEOM_REGION_MIN + GEOM_ALIGN * (uint64_t)geom_plane_count(pools[i]);
     }
     KVT_TRUE(l->padding_bytes <= bound);
-    KVT_TRUE(l->state_bytes >= s->state_bytes * s->state_slots);
+    if (s->state_bytes) {
+        struct geom_pool_spec state;
+        uint64_t stride;
+        KVT_OK(geom_state(s->state_bytes, &state, &stride, NULL, 0));
+        KVT_TRUE(l->state_bytes >= stride * s->state_slots && l->state_bytes < stride * s->state_slots + GEOM_REGION_MIN);
+    } else {
+        KVT_EQ(l->state_bytes, 0);
+    }
     KVT_EQ(total, l->total_bytes);
 }
 
@@ -254,12 +261,45 @@ static void bad_counts_refused(void) {
     KVT_EQ_I(geom_curve(&s, &curve, err, sizeof err), GEOM_E_RANGE);
 }
 
+/* CAP-4, GEOM-8: an image's slot is exactly a page of its spec, without padding, so that what copies pages copies images. */
+static void state_slots_are_pages(void) {
+    static const uint64_t sizes[] = { 1, 256, 257, 511, 512, 513, 1000, 100000, 1 << 24, (1 << 24) + 1, 33333333,
+                                      UINT64_C(1) << 30, (UINT64_C(1) << 35) - 77, UINT64_C(1) << 40 };
+    uint64_t seed = kvt_seed();
+    for (uint32_t i = 0; i < 400; i++) {
+        uint64_t bytes = i < sizeof sizes / sizeof *sizes ? sizes[i] : 1 + (kvt_random(&seed) >> (24 + kvt_below(&seed, 39)));
+        struct geom_pool_spec spec;
+        struct geom_plane k, v;
+        uint64_t stride;
+        KVT_OK(geom_state(bytes, &spec, &stride, err, sizeof err));
+        KVT_OK(geom_pool_check(&spec, err, sizeof err));
+        KVT_TRUE(stride >= bytes && stride % 512 == 0);
+        KVT_TRUE(stride - bytes < 512 * (uint64_t)spec.n_kv_heads);
+        KVT_EQ(geom_page_bytes(&spec), stride);
+        KVT_EQ(geom_packed_bytes(&spec), stride);
+        KVT_EQ(geom_region_bytes(&spec, 7), 7 * stride);
+        KVT_OK(geom_plane(&spec, 7, 0, 0, GEOM_K, &k, err, sizeof err));
+        KVT_OK(geom_plane(&spec, 7, 0, 0, GEOM_V, &v, err, sizeof err));
+        KVT_EQ(k.nb3, stride);
+        KVT_EQ(v.nb3, stride);
+        KVT_EQ(k.offset, 0);
+        KVT_EQ(v.offset, k.page_bytes);
+        KVT_EQ(k.page_bytes + v.page_bytes, stride);
+    }
+    struct geom_pool_spec spec;
+    uint64_t stride;
+    KVT_EQ_I(geom_state(0, &spec, &stride, err, sizeof err), GEOM_E_RANGE);
+    KVT_EQ_I(geom_state((UINT64_C(1) << 40) + 1, &spec, &stride, err, sizeof err), GEOM_E_RANGE);
+    KVT_HAS(err, "state image");
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(cap_1_range),
         KVT_CASE(cap_3_automatic_worked),
         KVT_CASE(cap_2_explicit_worked),
         KVT_CASE(cap_4_curve_is_the_layout),
+        KVT_CASE(state_slots_are_pages),
         KVT_CASE(cap_3_automatic_takes_all_it_may),
         KVT_CASE(cap_5_backend_pages),
         KVT_CASE(pool_3_backend_profiles),

@@ -19,6 +19,9 @@
 #define PAGES 8u
 #define CONTEXT 256u
 #define ROWS 3u
+#define SLOTS 5u
+#define STATE_BYTES 1000u
+#define STRIDE 1024u
 
 struct bed {
     pid_t owner;       /* the process that holds the device; a region's own process would get no mapping */
@@ -26,6 +29,7 @@ struct bed {
     char *planes;      /* the owner's memory, mapped here by name */
     int32_t *table;
     size_t planes_bytes, table_bytes;
+    struct kvd_region_info state; /* described only where a case says so */
     struct kvd_store_info info;
     struct script *script;
     kvd_client *client;
@@ -58,16 +62,18 @@ static void own(int tell, int stay) {
     struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
     struct device_config config = { .kind = DEVICE_HOST, .memory_bytes = 64u << 20 };
     struct device *device;
-    struct device_region *planes, *table;
-    struct device_export exported[2];
+    struct device_region *planes, *table, *state;
+    struct device_export exported[3];
     char prefix[64], err[256], byte;
     snprintf(prefix, sizeof prefix, "/kvd-attach-%d-", (int)getpid());
     config.name_prefix = prefix;
     if (device_open(&config, &device, err, sizeof err) ||
         device_region_new(device, "planes", geom_region_bytes(&spec, PAGES), 0, &planes, err, sizeof err) ||
-        device_region_new(device, "table", ROWS * (CONTEXT / 64) * 4, 0xff, &table, err, sizeof err)) _exit(1);
+        device_region_new(device, "table", ROWS * (CONTEXT / 64) * 4, 0xff, &table, err, sizeof err) ||
+        device_region_new(device, "state", SLOTS * STRIDE, 0, &state, err, sizeof err)) _exit(1);
     device_region_export(planes, &exported[0]);
     device_region_export(table, &exported[1]);
+    device_region_export(state, &exported[2]);
     if (write(tell, exported, sizeof exported) != (ssize_t)sizeof exported) _exit(2);
     while (read(stay, &byte, 1) > 0) { }
     device_close(device);
@@ -79,6 +85,7 @@ static void seal(struct bed *bed) {
     struct geom_store_spec spec = { .backend = GEOM_OFF,
                                     .max_context = CONTEXT,
                                     .max_concurrency = ROWS,
+                                    .state_bytes = bed->info.state_bytes,
                                     .main = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, p->n_layers,
                                               p->n_kv_heads, p->head_dim, 1 } };
     struct geom_layout layout = { .n_pools = 1, .pages = { p->pages } };
@@ -86,7 +93,7 @@ static void seal(struct bed *bed) {
 }
 
 /* Owners are forked before this process has threads (what a sanitizer of threads insists on); each case takes one. */
-#define OWNERS 8
+#define OWNERS 12
 static struct owner { pid_t pid; int told, leave; } owners[OWNERS];
 static int next_owner;
 
@@ -117,7 +124,7 @@ static void dismiss_owners(void) {
 
 static bool make_bed(struct bed *bed) {
     struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
-    struct device_export exported[2];
+    struct device_export exported[3];
     memset(bed, 0, sizeof *bed);
     if (next_owner == OWNERS) return false;
     const struct owner *owner = &owners[next_owner++];
@@ -148,6 +155,7 @@ static bool make_bed(struct bed *bed) {
                                                      .page_bytes = geom_page_bytes(&spec) } } };
     bed->info.pool[0].planes[0] = region_info(&exported[0]);
     bed->info.pool[0].table[0] = region_info(&exported[1]);
+    bed->state = region_info(&exported[2]);
     seal(bed);
     bed->script = script_start(describe, bed);
     struct kvd_connect_options o = { .struct_size = sizeof o,
@@ -295,19 +303,112 @@ static void srv_4_refusals(void) {
     clear_bed(&bed);
 }
 
+static void describe_state(struct bed *bed) {
+    bed->info.state_bytes = STATE_BYTES;
+    bed->info.state_slots = SLOTS;
+    bed->info.state_stride = STRIDE;
+    bed->info.state[0] = bed->state;
+    seal(bed);
+}
+
+/* Slots stand where the store says, can be written, are shared with other processes, and there are no others. */
+static void state_slots(void) {
+    struct bed bed;
+    struct kvd_error error = { .message = "" };
+    kvd_store *store = NULL;
+    void *at, *first = NULL, *untouched = &bed;
+    uint64_t bytes, same = 77;
+    KVT_NEED(make_bed(&bed));
+    describe_state(&bed);
+    char *owner = map_by_name(bed.state.shm_name, SLOTS * STRIDE);
+    KVT_NEED(owner);
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, &error), KVD_OK);
+    KVT_EQ_STR(error.message, "");
+    KVT_NEED(store);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        KVT_EQ(kvd_store_state(store, slot, &at, &bytes, &error), KVD_OK);
+        if (!slot) first = at;
+        KVT_EQ(bytes, STATE_BYTES);
+        KVT_EQ((uintptr_t)at % 256, 0);
+        KVT_EQ((char *)at - (char *)first, slot * STRIDE);
+        memset(at, (int)slot + 1, STATE_BYTES);
+        KVT_EQ(owner[slot * STRIDE], slot + 1);
+        KVT_EQ(owner[slot * STRIDE + STATE_BYTES - 1], slot + 1);
+        KVT_EQ(owner[slot * STRIDE + STATE_BYTES], 0);
+    }
+    at = untouched, bytes = same;
+    KVT_EQ(kvd_store_state(store, SLOTS, &at, &bytes, &error), KVD_OUT_OF_RANGE);
+    KVT_HAS(error.message, "slots 0 to 4");
+    KVT_EQ(kvd_store_state(store, KVD_UNCHANGED, &at, &bytes, &error), KVD_OUT_OF_RANGE);
+    KVT_HAS(error.message, "none");
+    KVT_EQ(kvd_store_state(store, 0, NULL, &bytes, &error), KVD_INVALID_ARGUMENT);
+    KVT_EQ(kvd_store_state(store, 0, &at, NULL, &error), KVD_INVALID_ARGUMENT);
+    KVT_EQ(kvd_store_state(NULL, 0, &at, &bytes, &error), KVD_INVALID_ARGUMENT);
+    KVT_TRUE(at == untouched && bytes == same);
+    kvd_detach(store);
+    munmap(owner, SLOTS * STRIDE);
+    clear_bed(&bed);
+}
+
+/* SRV-4 for state slots; a store without them, and a kvd that is too old to share them. */
+static void srv_4_state_refusals(void) {
+    struct bed bed;
+    struct kvd_error error;
+    kvd_store *store = NULL;
+    void *at;
+    uint64_t bytes;
+    KVT_NEED(make_bed(&bed));
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, &error), KVD_OK);
+    KVT_EQ(kvd_store_state(store, 0, &at, &bytes, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "state_bytes =");
+    kvd_detach(store);
+    describe_state(&bed);
+    struct kvd_store_info good = bed.info;
+    bed.info.state[0].shm_name[0] = 0;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_PERMISSION_DENIED);
+    KVT_HAS(error.message, "state slots");
+    bed.info = good;
+    bed.info.state[0].bytes = SLOTS * STRIDE - 1;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "state slots");
+    bed.info = good;
+    bed.info.state_stride = STATE_BYTES - 1;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    bed.info.state_stride = UINT64_MAX / 2;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    bed.info = good;
+    bed.info.state[0].uuid[3] ^= 1; /* slots of another device than the planes */
+    KVT_EQ(attach_to(&bed, 0, good.pool[0].planes[0].uuid, &error), KVD_FAILED_PRECONDITION);
+    bed.info = good;
+    bed.info.state_bytes++; /* the digest tells */
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "digest");
+    bed.info = good;
+    bed.info.state_slots = 0; /* an older kvd: pools serve, slots do not */
+    KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, &error), KVD_OK);
+    KVT_EQ(kvd_store_state(store, 0, &at, &bytes, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "later");
+    kvd_detach(store);
+    clear_bed(&bed);
+}
+
 /* SRV-6: a fork's child gets no view. */
 static void srv_6_store_of_a_parent(void) {
     struct bed bed;
     kvd_store *store = NULL;
     int status = -1;
     KVT_NEED(make_bed(&bed));
+    describe_state(&bed);
     KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, NULL), KVD_OK);
     KVT_NEED(store);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         PagedKVBatchLayerView view;
-        bool refused = kvd_store_batch_view(store, 0, 0, &view, NULL) == KVD_FAILED_PRECONDITION;
+        void *at;
+        uint64_t bytes;
+        bool refused = kvd_store_batch_view(store, 0, 0, &view, NULL) == KVD_FAILED_PRECONDITION &&
+                       kvd_store_state(store, 0, &at, &bytes, NULL) == KVD_FAILED_PRECONDITION;
         kvd_detach(store);
         _exit(refused ? 0 : 1);
     }
@@ -320,7 +421,8 @@ static void srv_6_store_of_a_parent(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only),    KVT_CASE(mappings_are_shared_and_counted),
-        KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent), { 0 }
+        KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent),
+        KVT_CASE(state_slots),      KVT_CASE(srv_4_state_refusals), { 0 }
     };
     if (!fork_owners()) return 2;
     int status = kvt_main("client attach", cases, argc, argv);

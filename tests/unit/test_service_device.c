@@ -309,6 +309,78 @@ static void checkpoint_is_parked_and_the_sequence_goes_on(void) {
     fx_stop(&fx);
 }
 
+static uint8_t *image(uint32_t rank, uint32_t slot) {
+    const struct kvd_store_info *info = service_info(fx.service);
+    return (uint8_t *)(uintptr_t)info->state[rank].local_address + slot * info->state_stride;
+}
+
+static bool image_is(uint32_t rank, uint32_t slot, uint8_t value) {
+    for (uint64_t i = 0; i < service_info(fx.service)->state_bytes; i++)
+        if (image(rank, slot)[i] != value) return false;
+    return true;
+}
+
+static void state_round(struct fx_peer *s, const struct kvd_activated *a, uint32_t commit, uint32_t state_frontier) {
+    struct kvd_round_item item = { .sequence = a->sequence, .state_frontier = state_frontier };
+    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
+        item.pool[i] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    KVT_NEED(fx_call(s, REQUEST(FRAME_ROUND, .u.round = { 1, &item }), &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_EQ(r.u.round.items[0].status, KVD_OK);
+}
+
+/* CKPT-1, PAGE-7 for images: every byte of the image, on every rank, whatever its size; parked until it
+ * is there. */
+static void checkpoint_copies_the_image(void) {
+    static const char *const sizes[] = { "state_bytes = 200", "state_bytes = 1000", "state_bytes = 1000001",
+                                         "state_bytes = 17000003" }; /* the last ones: by the device's thread */
+    for (uint32_t k = 0; k < 4; k++) {
+        char more[64];
+        snprintf(more, sizeof more, "[capacity]\n%s\nstate_slots = 3", sizes[k]);
+        KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .concurrency = 3, .capacity_tokens = 4096, .more = more }));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        struct kvd_activated a = { 0 }, b = { 0 };
+        kvd_digest digest = { { 7 } };
+        KVT_EQ(fx_activate(s, s->session, 64, 10, &b), KVD_OK);
+        KVT_EQ(fx_activate(s, s->session, 64, 10, &a), KVD_OK);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            for (uint32_t slot = 0; slot < 3; slot++)
+                memset(image(rank, slot), (int)(0x10 * (rank + 1) + slot), service_info(fx.service)->state_bytes);
+        state_round(s, &a, 64, 64);
+        KVT_NEED(fx_call(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest }), &r));
+        struct msg_request c = { .type = FRAME_CHECKPOINT,
+                                 .header = { .session = s->session, .sequence = ++s->sequence },
+                                 .u.checkpoint = { .sequence = a.sequence } };
+        fx_send(s, &c);
+        KVT_EQ(s->n == 0, k >= 2); /* parked */
+        if (!s->n) fx_settle(&fx, s);
+        KVT_NEED(fx_reply(s, FRAME_CHECKPOINT, &r));
+        KVT_EQ(r.status, KVD_OK);
+        kvd_continuation made = r.u.checkpointed.continuation;
+        uint32_t third = 3 - a.state_slot - b.state_slot;
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            uint8_t base = (uint8_t)(0x10 * (rank + 1));
+            KVT_TRUE(image_is(rank, a.state_slot, (uint8_t)(base + a.state_slot)));
+            KVT_TRUE(image_is(rank, b.state_slot, (uint8_t)(base + b.state_slot)));
+            KVT_TRUE(image_is(rank, third, (uint8_t)(base + a.state_slot)));
+        }
+        KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+        KVT_EQ(fx_stats(s).state_slots_used, 2);
+        /* CONT-4, and a fork is told where its image is */
+        struct msg_request q = { .type = FRAME_ACTIVATE,
+                                 .u.activation = { .worker = s->session, .from = made, .keep = true, .frontier = 60,
+                                                   .prompt_tokens = 100, .max_output_tokens = 5 } };
+        KVT_EQ(ask(s, &q), KVD_OUT_OF_RANGE);
+        q.u.activation.frontier = 64;
+        q.header.sequence = 0;
+        KVT_EQ(ask(s, &q), KVD_OK);
+        KVT_EQ(r.u.activated.source_state_slot, third);
+        KVT_EQ(r.u.activated.state_slot, a.state_slot);
+        fx_peer_free(s);
+        fx_stop(&fx);
+    }
+}
+
 /* ACT-5, SRV-7: a lost device undoes what was under way, refuses what needs it, and everything else still answers. */
 static void lost_device(void) {
     KVT_NEED(fx_start(&fx, &large));
@@ -349,6 +421,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(death_while_the_copy_runs),
                                              KVT_CASE(rounds_queue_up_behind_copies),
                                              KVT_CASE(checkpoint_is_parked_and_the_sequence_goes_on),
+                                             KVT_CASE(checkpoint_copies_the_image),
                                              KVT_CASE(lost_device),
                                              { 0 } };
     return kvt_main("service_device", cases, argc, argv);

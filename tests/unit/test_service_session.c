@@ -109,16 +109,30 @@ static void roles_bound_requests(void) {
 
 /* A bearer token goes to those only who may map; an observer sees the shape of the store. */
 static void observers_get_no_handles(void) {
-    KVT_NEED(fx_start(&fx, NULL));
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 9" }));
     struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0);
     KVT_NEED(fx_call(worker, REQUEST(FRAME_DESCRIBE_STORE), &r));
     KVT_EQ(r.status, KVD_OK);
     struct kvd_store_info full = *r.u.store;
     KVT_TRUE(full.pool[0].planes[0].shm_name[0] == '/');
+    KVT_EQ(full.state_bytes, 1000);
+    KVT_EQ(full.state_slots, 9);
+    KVT_EQ(full.state_stride, 1024);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        KVT_TRUE(full.state[rank].shm_name[0] == '/');
+        KVT_TRUE(full.state[rank].bytes >= 9 * 1024);
+    }
+    KVT_EQ(full.state[2].bytes, 0);
     KVT_NEED(fx_call(observer, REQUEST(FRAME_DESCRIBE_STORE), &r));
     KVT_EQ(r.u.store->pool[0].planes[0].shm_name[0], 0);
     KVT_EQ(r.u.store->pool[0].table[0].shm_name[0], 0);
     KVT_EQ(r.u.store->pool[0].planes[0].local_address, 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        KVT_EQ(r.u.store->state[rank].shm_name[0], 0);
+        KVT_EQ(r.u.store->state[rank].local_address, 0);
+        KVT_EQ(r.u.store->state[rank].bytes, full.state[rank].bytes);
+    }
+    KVT_EQ(r.u.store->state_slots, 9);
     KVT_EQ(r.u.store->pool[0].pages, full.pool[0].pages);
     KVT_EQ_MEM(&r.u.store->geometry, &full.geometry, sizeof full.geometry);
     fx_peer_free(observer);
