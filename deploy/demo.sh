@@ -7,10 +7,12 @@ set -eu
 
 usage() {
     cat <<EOF
-Usage: sh deploy/demo.sh [--profile P]... [--keep] [--build DIR] [--help]
+Usage: sh deploy/demo.sh [--profile P]... [--device D] [--keep] [--build DIR] [--as-built] [--help]
   --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, or speculate (default: all)
+  --device D    where the pages are and the model runs: host:0 (shared memory, CPU; default) or cuda:N
   --keep        keep the folder with configurations, sockets and logs
   --build DIR   build folder (default: build-release beside the sources)
+  --as-built    install and build nothing: the programs are in the build folder
 Exit: 0 every row is token-exact with tokens reused, 1 usage, 2 could not build or run, 4 a row is not exact
 EOF
 }
@@ -18,7 +20,9 @@ EOF
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 build=$root/build-release
 profiles=
+device=host:0
 keep=no
+as_built=no
 while [ $# -gt 0 ]; do
     case $1 in
         --profile)
@@ -29,7 +33,15 @@ while [ $# -gt 0 ]; do
             esac
             shift ;;
         --build) [ $# -gt 1 ] || { usage >&2; exit 1; }; build=$2; shift ;;
+        --device)
+            [ $# -gt 1 ] || { usage >&2; exit 1; }
+            case $2 in
+                host:[0-9]* | cuda:[0-9]*) device=$2 ;;
+                *) echo "demo.sh: $2 is no device; host:0 is one, or cuda:0" >&2; usage >&2; exit 1 ;;
+            esac
+            shift ;;
         --keep) keep=yes ;;
+        --as-built) as_built=yes ;;
         --help) usage; exit 0 ;;
         *) echo "demo.sh: unknown option $1" >&2; usage >&2; exit 1 ;;
     esac
@@ -69,22 +81,22 @@ step() {
     return "$code"
 }
 
-sh "$root/deploy/setup.sh" || exit 2
+[ "$as_built" = yes ] || sh "$root/deploy/setup.sh" || exit 2
 dir=$(mktemp -d "${TMPDIR:-/tmp}/kvd-demo.XXXXXX")
-echo "Building in $build"
+[ "$as_built" = yes ] || echo "Building in $build"
 compile() {
     if [ ! -f "$build/build.ninja" ]; then
         step cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
     fi
     step cmake --build "$build" --target kvd kvdctl demo_run demo_worker demo_scheduler || return 1
 }
-if ! compile >"$dir/build.log" 2>&1; then
+if [ "$as_built" = no ] && ! compile >"$dir/build.log" 2>&1; then
     tail -n 30 "$dir/build.log" >&2
     echo "demo.sh: the build failed" >&2
     exit 2
 fi
 
-# One kvd a row: a store of the demo's model on a host device, with room for six conversations.
+# One kvd a row: a store of the demo's model on one device, with room for six conversations.
 configure() {
     profile=$1
     backend=off
@@ -97,7 +109,7 @@ configure() {
 socket = $dir/$1/kvd.sock
 store = demo-$1
 [devices]
-device.0 = host:0
+device.0 = $device
 memory = 256MiB
 [model]
 layers = 4

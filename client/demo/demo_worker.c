@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_worker: runs the demo's model on the pages of a kvd store. Exit codes: 0 ended in order, 1 usage, 2 cannot
+ * demo_worker: runs the demo's model on the pages of a kvd store, on the CPU for a host device and on the GPU that has the
+ * pages for a CUDA device. Exit codes: 0 ended in order, 1 usage, 2 cannot
  * start, 3 kvd is gone.
  */
 #include <errno.h>
@@ -14,6 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef DEMO_CUDA
+#include "model_cuda.h"
+#endif
 #include "worker.h"
 
 #define YIELD_MS 5000 /* kvd learns of a dead scheduler within 100 ms */
@@ -255,7 +259,7 @@ static bool store_fits(const struct kvd_store_info *info)
 {
     const struct kvd_pool_info *main_pool = &info->pool[0], *mtp = &info->pool[1];
     bool fits = main_pool->n_layers == MODEL_LAYERS && main_pool->n_kv_heads == MODEL_KV_HEADS &&
-                main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 && main_pool->planes[0].kind == 0 &&
+                main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 &&
                 info->max_context <= ENGINE_CONTEXT && info->state_bytes == 0 && info->backend <= 1;
     if (fits && info->n_pools > 1)
         fits = mtp->n_layers == MODEL_DRAFT_LAYERS && mtp->n_kv_heads == MODEL_KV_HEADS &&
@@ -263,22 +267,46 @@ static bool store_fits(const struct kvd_store_info *info)
     if (!fits)
         fprintf(stderr,
                 "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, "
-                "head_dim %d, one host device, at most %d tokens of context, and no backend or an MTP pool of "
-                "%d layer with a window of 1 to %d\n",
+                "head_dim %d, one device, at most %d tokens of context, and no backend or an MTP pool of %d layer with a "
+                "window of 1 to %d\n",
                 info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS,
                 ENGINE_WINDOW);
     return fits;
 }
 
-/* Model and views: all that the engine needs of kvd. */
-static int open_engine(struct worker *worker, const char *document)
+static const uint8_t *device_uuid(const struct kvd_store_info *info)
+{
+    const struct kvd_region_info *planes = &info->pool[0].planes[0];
+    return planes->kind == 1 ? planes->uuid : NULL;
+}
+
+/* The model where the store's pages are. */
+static int open_model(struct worker *worker, const struct kvd_store_info *info, const char *document)
+{
+    char err[256] = "";
+    const uint8_t *uuid = device_uuid(info);
+    int r;
+    if (!uuid) {
+        r = model_new(info->max_context, document, &worker->engine.model, err, sizeof err);
+    } else {
+#ifdef DEMO_CUDA
+        r = model_cuda_new(uuid, info->max_context, document, &worker->engine.model, err, sizeof err);
+#else
+        r = -ENOTSUP;
+        snprintf(err, sizeof err, "the store %s is in GPU memory, and this program was built without CUDA", info->name);
+#endif
+    }
+    if (r == 0)
+        return 0;
+    fprintf(stderr, "demo_worker: %s\n", err);
+    return 2;
+}
+
+static int open_views(struct worker *worker)
 {
     const struct kvd_store_info *info = kvd_store_describe(worker->store);
     struct engine *engine = &worker->engine;
     struct kvd_error error;
-    char err[256] = "";
-    if (!store_fits(info))
-        return 2;
     engine->n_pools = info->n_pools;
     engine->window = info->draft_window;
     engine->max_context = info->max_context;
@@ -288,12 +316,33 @@ static int open_engine(struct worker *worker, const char *document)
     for (uint32_t l = 0; engine->n_pools > 1 && l < MODEL_DRAFT_LAYERS; l++)
         if (kvd_store_batch_view(worker->store, ENGINE_MTP, l, &engine->mtp[l], &error) != KVD_OK)
             goto refused;
-    if (model_new(info->max_context, document, &engine->model, err, sizeof err) == 0)
-        return 0;
-    fprintf(stderr, "demo_worker: %s\n", err);
-    return 2;
+    return 0;
 refused:
     fprintf(stderr, "demo_worker: no view of the store: %s\n", error.message);
+    return 2;
+}
+
+/* Connected, with model and views: all that the engine needs of kvd. The model comes first, for it makes the GPU context
+ * that the store is mapped into. */
+static int open_store(struct worker *worker, const struct kvd_connect_options *options, const char *document)
+{
+    static struct kvd_store_info info;
+    struct kvd_error error;
+    if (kvd_connect(options, &worker->client, &error) != KVD_OK ||
+        kvd_describe(worker->client, &info, &error) != KVD_OK)
+        goto refused;
+    if (!store_fits(&info))
+        return 2;
+    int r = open_model(worker, &info, document);
+    if (r != 0)
+        return r;
+    if (kvd_attach(worker->client, 0, device_uuid(&info), &worker->store, &error) == KVD_OK &&
+        kvd_subscribe(worker->client,
+                      KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED),
+                      &error) == KVD_OK)
+        return open_views(worker);
+refused:
+    fprintf(stderr, "demo_worker: %s\n", error.message);
     return 2;
 }
 
@@ -304,17 +353,9 @@ static int run(const char *socket, const char *scheduler, const char *document, 
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_WORKER, .name = name
     };
-    struct kvd_error error;
     worker.round_tokens = round_tokens;
     worker.scheduler = -1;
-    if (kvd_connect(&options, &worker.client, &error) != KVD_OK ||
-        kvd_attach(worker.client, 0, NULL, &worker.store, &error) != KVD_OK ||
-        kvd_subscribe(worker.client, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED),
-                      &error) != KVD_OK) {
-        fprintf(stderr, "demo_worker: %s\n", error.message);
-        return 2;
-    }
-    int r = open_engine(&worker, document);
+    int r = open_store(&worker, &options, document);
     if (r == 0)
         r = serve(&worker, scheduler, signals);
     worker_rounds_drop(&worker);
@@ -326,7 +367,7 @@ static int run(const char *socket, const char *scheduler, const char *document, 
 
 static const char usage[] =
     "Usage: demo_worker --scheduler PATH [--kvd SOCKET] [--document FILE] [--name NAME] [--round N]\n"
-    "Runs the demo's model for the demo_scheduler that listens at PATH.\n"
+    "Runs the demo's model for the demo_scheduler that listens at PATH, on the device that has the store's pages.\n"
     "  --document FILE  text that gives the output its looks (default /usr/share/common-licenses/GPL-3)\n"
     "  --round N        commit after N columns of a sequence (default 64)\n";
 

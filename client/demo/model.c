@@ -7,222 +7,59 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "matmul.h"
-#include "model_weights.h"
-#include "ops.h"
-#include "text.h"
+#include "model_internal.h"
 
 #define ROTARY_BASE 10000.0
-#define HALF (MODEL_HEAD_DIM / 2)
-
-/* Activations of one step. Columns stand in the order of the segments. Attention may want more columns than there are,
- * since short segments of different lengths share one padded batch. */
-#define PADDED (MODEL_COLUMNS + MODEL_SEGMENTS * MODEL_SHORT)
-
-struct model {
-    struct model_weights weights;
-    struct text *text;
-    uint32_t max_context;
-    float *cos, *sin; /* [max_context][HALF] */
-    float x[MODEL_COLUMNS][MODEL_HIDDEN], norm[MODEL_COLUMNS][MODEL_HIDDEN];
-    float qkv[MODEL_COLUMNS][MODEL_QKV];
-    float mix[MODEL_COLUMNS][MODEL_Q];
-    float gate_up[MODEL_COLUMNS][2 * MODEL_FFN], act[MODEL_COLUMNS][MODEL_FFN];
-    float logits[MODEL_COLUMNS][MODEL_VOCABULARY];
-    uint16_t q[PADDED][MODEL_Q], out[PADDED][MODEL_Q];
-    uint16_t k[PADDED][MODEL_KV], v[PADDED][MODEL_KV];
-    int32_t positions[PADDED];
-};
 
 static int model_rotary(struct model *model)
 {
-    size_t n = (size_t)model->max_context * HALF;
+    size_t n = (size_t)model->max_context * MODEL_HALF;
     model->cos = malloc(n * sizeof *model->cos);
     model->sin = malloc(n * sizeof *model->sin);
     if (!model->cos || !model->sin)
         return -ENOMEM;
-    for (uint32_t i = 0; i < HALF; i++) {
-        double step = pow(ROTARY_BASE, -(double)i / HALF);
+    for (uint32_t i = 0; i < MODEL_HALF; i++) {
+        double step = pow(ROTARY_BASE, -(double)i / MODEL_HALF);
         for (uint32_t p = 0; p < model->max_context; p++) {
-            model->cos[(size_t)p * HALF + i] = (float)cos(p * step);
-            model->sin[(size_t)p * HALF + i] = (float)sin(p * step);
+            model->cos[(size_t)p * MODEL_HALF + i] = (float)cos(p * step);
+            model->sin[(size_t)p * MODEL_HALF + i] = (float)sin(p * step);
         }
     }
     return 0;
 }
 
-int model_new(uint32_t max_context, const char *document, struct model **ret_model, char *err, size_t err_bytes)
+int model_init(struct model *model, const struct model_kind *kind, uint32_t max_context, const char *document,
+               char *err, size_t err_bytes)
 {
     if (max_context == 0 || max_context > 1u << 20) {
         snprintf(err, err_bytes, "the demo model is made for contexts of 1 to %u tokens, not %u", 1u << 20,
                  max_context);
         return -EINVAL;
     }
-    struct model *model = calloc(1, sizeof *model);
-    int r = model ? 0 : -ENOMEM;
-    if (r == 0) {
-        model->max_context = max_context;
-        r = model_weights_init(&model->weights);
-    }
+    model->kind = kind;
+    model->max_context = max_context;
+    int r = model_weights_init(&model->weights);
     if (r == 0)
         r = model_rotary(model);
     if (r == -ENOMEM)
         snprintf(err, err_bytes, "not enough memory for the demo model (about 40 MiB)");
     if (r == 0)
         r = text_new(document, &model->text, err, err_bytes);
-    if (r != 0) {
-        model_free(model);
-        return r;
-    }
-    *ret_model = model;
-    return 0;
+    return r;
 }
 
-void model_free(struct model *model)
+void model_fini(struct model *model)
 {
-    if (!model)
-        return;
     model_weights_free(&model->weights);
     text_free(model->text);
     free(model->cos);
     free(model->sin);
-    free(model);
 }
 
-static void rms_norm(const float *x, float *y)
+void model_free(struct model *model)
 {
-    float sum = 0;
-    for (uint32_t i = 0; i < MODEL_HIDDEN; i++)
-        sum += x[i] * x[i];
-    float scale = 1.0f / sqrtf(sum / MODEL_HIDDEN + 1e-6f);
-    for (uint32_t i = 0; i < MODEL_HIDDEN; i++)
-        y[i] = x[i] * scale;
-}
-
-/* Rotates pairs (i, i + HALF) of each head and stores BF16. */
-static void rotate(const struct model *model, const float *x, uint32_t heads, uint32_t position, uint16_t *y)
-{
-    const float *c = model->cos + (size_t)position * HALF, *s = model->sin + (size_t)position * HALF;
-    for (uint32_t h = 0; h < heads; h++, x += MODEL_HEAD_DIM, y += MODEL_HEAD_DIM)
-        for (uint32_t i = 0; i < HALF; i++) {
-            y[i] = ops_f32_to_bf16(x[i] * c[i] - x[i + HALF] * s[i]);
-            y[i + HALF] = ops_f32_to_bf16(x[i] * s[i] + x[i + HALF] * c[i]);
-        }
-}
-
-/* Segments that go through one call of the ops: `w` columns each, padded with columns past `valid`. */
-struct group {
-    const struct model_segment *segments;
-    uint32_t n, w;
-    uint32_t column; /* of the first segment's first column */
-};
-
-static void group_pack(struct model *model, const struct group *group, int32_t *valid, int32_t *rows)
-{
-    uint32_t column = group->column;
-    for (uint32_t b = 0; b < group->n; b++) {
-        const struct model_segment *s = &group->segments[b];
-        valid[b] = (int32_t)s->n;
-        rows[b] = (int32_t)s->row;
-        for (uint32_t i = 0; i < group->w; i++) {
-            uint32_t at = b * group->w + i;
-            model->positions[at] = (int32_t)(s->first + i);
-            if (i >= s->n) {
-                memset(model->q[at], 0, sizeof model->q[at]);
-                memset(model->k[at], 0, sizeof model->k[at]);
-                memset(model->v[at], 0, sizeof model->v[at]);
-                continue;
-            }
-            const float *qkv = model->qkv[column++];
-            rotate(model, qkv, MODEL_HEADS, s->first + i, model->q[at]);
-            rotate(model, qkv + MODEL_Q, MODEL_KV_HEADS, s->first + i, model->k[at]);
-            for (uint32_t d = 0; d < MODEL_KV; d++)
-                model->v[at][d] = ops_f32_to_bf16(qkv[MODEL_Q + MODEL_KV + d]);
-        }
-    }
-}
-
-static void group_unpack(struct model *model, const struct group *group)
-{
-    uint32_t column = group->column;
-    for (uint32_t b = 0; b < group->n; b++)
-        for (uint32_t i = 0; i < group->segments[b].n; i++, column++)
-            for (uint32_t d = 0; d < MODEL_Q; d++)
-                model->mix[column][d] = ops_bf16_to_f32(model->out[b * group->w + i][d]);
-}
-
-static int group_attend(struct model *model, const struct group *group, const PagedKVBatchLayerView *view, char *err,
-                        size_t err_bytes)
-{
-    int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
-    group_pack(model, group, valid, rows);
-    const struct ops_append append = { .view = *view,
-                                       .k = model->k[0],
-                                       .v = model->v[0],
-                                       .positions = model->positions,
-                                       .valid = valid,
-                                       .table_rows = rows,
-                                       .w = group->w,
-                                       .b = group->n };
-    if (ops_append_ref(&append, err, err_bytes) != 0)
-        return -EINVAL;
-    const struct ops_attention attention = { .view = *view,
-                                             .q = model->q[0],
-                                             .out = model->out[0],
-                                             .positions = model->positions,
-                                             .valid = valid,
-                                             .table_rows = rows,
-                                             .n_q_heads = MODEL_HEADS,
-                                             .w = group->w,
-                                             .b = group->n,
-                                             .causal = 1,
-                                             .scale = 0.0625f /* 1/sqrt(256) */ };
-    if (ops_attention_ref(&attention, err, err_bytes) != 0)
-        return -EINVAL;
-    group_unpack(model, group);
-    return 0;
-}
-
-/* Neighbouring short segments share a call; a long one has its own. */
-static int attend(struct model *model, const PagedKVBatchLayerView *view, const struct model_segment *segments,
-                  uint32_t n, char *err, size_t err_bytes)
-{
-    uint32_t column = 0;
-    for (uint32_t i = 0; i < n;) {
-        struct group group = { .segments = segments + i, .n = 1, .w = segments[i].n, .column = column };
-        column += segments[i++].n;
-        while (group.w <= MODEL_SHORT && i < n && segments[i].n <= MODEL_SHORT) {
-            group.n++;
-            group.w = segments[i].n > group.w ? segments[i].n : group.w;
-            column += segments[i++].n;
-        }
-        int r = group_attend(model, &group, view, err, err_bytes);
-        if (r != 0)
-            return r;
-    }
-    return 0;
-}
-
-static int layer_step(struct model *model, const struct model_layer *layer, const PagedKVBatchLayerView *view,
-                      const struct model_segment *segments, uint32_t n, uint32_t columns, char *err, size_t err_bytes)
-{
-    for (uint32_t i = 0; i < columns; i++)
-        rms_norm(model->x[i], model->norm[i]);
-    matmul(model->norm[0], columns, MODEL_HIDDEN, layer->qkv, MODEL_QKV, 0, model->qkv[0]);
-    int r = attend(model, view, segments, n, err, err_bytes);
-    if (r != 0)
-        return r;
-    matmul(model->mix[0], columns, MODEL_Q, layer->out, MODEL_HIDDEN, 1, model->x[0]);
-    for (uint32_t i = 0; i < columns; i++)
-        rms_norm(model->x[i], model->norm[i]);
-    matmul(model->norm[0], columns, MODEL_HIDDEN, layer->gate_up, 2 * MODEL_FFN, 0, model->gate_up[0]);
-    for (uint32_t i = 0; i < columns; i++)
-        for (uint32_t j = 0; j < MODEL_FFN; j++) {
-            float gate = model->gate_up[i][j];
-            model->act[i][j] = gate / (1.0f + expf(-gate)) * model->gate_up[i][MODEL_FFN + j];
-        }
-    matmul(model->act[0], columns, MODEL_FFN, layer->down, MODEL_HIDDEN, 1, model->x[0]);
-    return 0;
+    if (model)
+        model->kind->free(model);
 }
 
 static uint8_t choose(const struct model *model, const float *logits, const uint8_t *history, uint32_t n)
@@ -239,21 +76,14 @@ static uint8_t choose(const struct model *model, const float *logits, const uint
     return (uint8_t)best;
 }
 
-/* Output head of the wanted columns only, each a row of its own. */
-static void answer(struct model *model, const struct model_segment *segments, uint32_t n)
+void model_answer(const struct model *model, const struct model_segment *segments, uint32_t n, const float *logits)
 {
-    uint32_t column = 0, wanted = 0;
-    for (uint32_t i = 0; i < n; column += segments[i++].n)
-        for (uint32_t j = segments[i].n - segments[i].want; j < segments[i].n; j++)
-            rms_norm(model->x[column + j], model->norm[wanted++]);
-    matmul(model->norm[0], wanted, MODEL_HIDDEN, model->weights.head, MODEL_VOCABULARY, 0, model->logits[0]);
-    wanted = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct model_segment *s = &segments[i];
-        for (uint32_t j = 0; j < s->want; j++, wanted++) {
-            s->next[j] = choose(model, model->logits[wanted], s->history, s->first + s->n - s->want + j + 1);
+        for (uint32_t j = 0; j < s->want; j++, logits += MODEL_VOCABULARY) {
+            s->next[j] = choose(model, logits, s->history, s->first + s->n - s->want + j + 1);
             if (s->logits)
-                memcpy(s->logits + (size_t)j * MODEL_VOCABULARY, model->logits[wanted], sizeof model->logits[wanted]);
+                memcpy(s->logits + (size_t)j * MODEL_VOCABULARY, logits, MODEL_VOCABULARY * sizeof *logits);
         }
     }
 }
@@ -284,21 +114,7 @@ static int check(const struct model *model, const struct model_segment *segments
 int model_step(struct model *model, enum model_part part, const PagedKVBatchLayerView *views,
                const struct model_segment *segments, uint32_t n_segments, char *err, size_t err_bytes)
 {
-    uint32_t columns = 0, column = 0;
+    uint32_t columns = 0;
     int r = check(model, segments, n_segments, &columns, err, err_bytes);
-    if (r != 0)
-        return r;
-    for (uint32_t i = 0; i < n_segments; i++)
-        for (uint32_t j = 0; j < segments[i].n; j++, column++)
-            memcpy(model->x[column],
-                   model->weights.embedding + (size_t)segments[i].history[segments[i].first + j] * MODEL_HIDDEN,
-                   sizeof model->x[column]);
-    uint32_t layers = part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS;
-    for (uint32_t l = 0; l < layers; l++) {
-        r = layer_step(model, &model->weights.layer[l], &views[l], segments, n_segments, columns, err, err_bytes);
-        if (r != 0)
-            return r;
-    }
-    answer(model, segments, n_segments);
-    return 0;
+    return r == 0 ? model->kind->step(model, part, views, segments, n_segments, columns, err, err_bytes) : r;
 }

@@ -2,10 +2,12 @@
  *
  * The demo's model: a small decoder-only transformer over byte tokens with weights from a fixed seed. Grouped-query
  * attention at head_dim 256, RoPE, RMSNorm, SwiGLU. Its only memory of the past is paged KV: keys and values go into
- * pages by ops_append_ref, and attention reads them by ops_attention_ref, through views and nothing else.
+ * pages by the append op, and attention reads them by the attention op, through views and nothing else.
  *
- * Deterministic to the bit: the result of a column depends on the stored KV of its own history alone, not on the batch,
- * on how a prompt was cut into chunks, or on page ids. Greedy choice, so equal KV gives equal text.
+ * On the CPU (model_new) or on a GPU (model_cuda.h): the same model, but not the same bits.
+ *
+ * Each is deterministic to the bit: the result of a column depends on the stored KV of its own history alone, not on the
+ * batch, on how a prompt was cut into chunks, or on page ids. Greedy choice, so equal KV gives equal text.
  *
  * The draft head is the first layer with a KV pool of its own (MTP), followed by the same output head: it sees tokens
  * only, so that a column of its KV depends on the tokens up to there and a prefix can be reused in both pools.
@@ -37,7 +39,7 @@ enum model_part { MODEL_MAIN = 0, MODEL_DRAFT = 1 };
 
 struct model;
 
-/* document: a text file for the table of text.h. 0 or -errno with a sentence. */
+/* On the CPU, for host views. document: a text file for the table of text.h. 0 or -errno with a sentence. */
 int model_new(uint32_t max_context, const char *document, struct model **ret_model, char *err, size_t err_bytes);
 void model_free(struct model *model);
 
@@ -54,7 +56,8 @@ struct model_segment {
 };
 
 /* One step of a batch. views: MODEL_LAYERS views for MAIN, one for DRAFT. The caller guarantees that the columns are
- * mapped. 0 or -EINVAL with the sentence of the op that refused. */
+ * mapped. 0, -EINVAL with the sentence of the op that refused, or -EIO when a GPU failed. What was written is complete
+ * when the call returns. */
 int model_step(struct model *model, enum model_part part, const PagedKVBatchLayerView *views,
                const struct model_segment *segments, uint32_t n_segments, char *err, size_t err_bytes);
 

@@ -43,7 +43,8 @@ int model_weights_init(struct model_weights *ret_weights)
     const size_t qkv = (size_t)MODEL_HIDDEN * MODEL_QKV, out = (size_t)MODEL_Q * MODEL_HIDDEN;
     const size_t gate_up = (size_t)MODEL_HIDDEN * 2 * MODEL_FFN, down = (size_t)MODEL_FFN * MODEL_HIDDEN;
     struct model_weights w;
-    w.block = aligned_alloc(64, (embedding + head + MODEL_LAYERS * (qkv + out + gate_up + down)) * sizeof(float));
+    w.n = embedding + head + MODEL_LAYERS * (qkv + out + gate_up + down);
+    w.block = aligned_alloc(64, w.n * sizeof(float));
     if (!w.block)
         return -ENOMEM;
     uint64_t state = SEED;

@@ -10,6 +10,7 @@
 #define MODEL_Q (MODEL_HEADS * MODEL_HEAD_DIM)
 #define MODEL_KV (MODEL_KV_HEADS * MODEL_HEAD_DIM)
 #define MODEL_QKV (MODEL_Q + 2 * MODEL_KV)
+#define MODEL_NORM_EPSILON 1e-6f
 
 struct model_layer {
     float *qkv;     /* HIDDEN -> QKV: queries, keys, values */
@@ -22,7 +23,8 @@ struct model_weights {
     float *embedding; /* [VOCABULARY][HIDDEN], unit variance */
     float *head;      /* HIDDEN -> VOCABULARY */
     struct model_layer layer[MODEL_LAYERS];
-    float *block; /* all of it */
+    float *block; /* all of it: n numbers */
+    size_t n;
 };
 
 int model_weights_init(struct model_weights *ret_weights); /* 0 or -ENOMEM */

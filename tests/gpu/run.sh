@@ -6,8 +6,8 @@
 #   --build-only  compile and stop                 --tests-only  no benches
 #   --sanitize    op tests at reduced sizes under compute-sanitizer (memcheck, racecheck) as well
 # The build folder is $KVD_GPU_BUILD, by default build-gpu; programs that are there already are used as they are.
-# The device tests and benches (test_device_cuda, test_ipc, bench_publish) need all that kvd needs: they are built by CMake
-# and run from $KVD_BUILD, by default build, where they are there.
+# The device tests and benches (test_device_cuda, test_ipc, test_demo_cuda, bench_publish) and the demo on cuda:0 need all
+# that kvd needs: they are built by CMake and run from $KVD_BUILD, by default build, where they are there.
 # Prints PASS and FAIL lines, then a table of BENCH lines. Exit: 0 all passed, 1 a test failed, 2 cannot be built or run.
 set -u
 
@@ -62,11 +62,19 @@ if [ "$tests" = yes ]; then
     "$build/test_ops_cuda" || status=1
 fi
 device=${KVD_BUILD:-build}/tests/gpu
-for p in test_device_cuda test_ipc; do
+for p in test_device_cuda test_ipc test_demo_cuda; do
     [ "$tests" = yes ] || continue
     [ -x "$device/$p" ] || { echo "SKIPPED $p: not built in $device"; continue; }
     "$device/$p" && echo "PASS $p" || { echo "FAIL $p"; status=1; }
 done
+# The demo: generation that goes on after SIGKILL, token by token the same, in every profile and with drafts.
+if [ "$tests" = yes ]; then
+    if [ -x "${KVD_BUILD:-build}/client/demo/demo_run" ]; then
+        sh deploy/demo.sh --as-built --build "${KVD_BUILD:-build}" --device cuda:0 && echo "PASS demo" || { echo "FAIL demo"; status=1; }
+    else
+        echo "SKIPPED demo: not built in ${KVD_BUILD:-build}"
+    fi
+fi
 if [ "$sanitize" = yes ]; then
     for tool in memcheck racecheck; do
         if compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/test_ops_cuda" --small >"$build/$tool.log" 2>&1; then

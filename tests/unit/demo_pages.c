@@ -6,6 +6,31 @@
 
 #include "kvt.h"
 
+#ifdef DEMO_CUDA
+#include <cuda_runtime_api.h>
+
+static void *pages_alloc(uint64_t bytes)
+{
+    void *at = NULL;
+    return cudaMallocManaged(&at, bytes, cudaMemAttachGlobal) == cudaSuccess ? at : NULL;
+}
+
+static void pages_free(void *at)
+{
+    cudaFree(at);
+}
+#else
+static void *pages_alloc(uint64_t bytes)
+{
+    return aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+}
+
+static void pages_free(void *at)
+{
+    free(at);
+}
+#endif
+
 static void shuffle(int32_t *ids, uint32_t n, uint64_t *seed)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -37,12 +62,13 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
                                                   .head_dim = MODEL_HEAD_DIM,
                                                   .n_ranks = 1 };
         pages->bytes[p] = geom_region_bytes(&pages->spec[p], DEMO_PAGES_PAGES);
-        pages->region[p] = aligned_alloc(4096, (pages->bytes[p] + 4095) / 4096 * 4096);
-        KVT_NEED(pages->region[p] != NULL);
+        pages->region[p] = pages_alloc(pages->bytes[p]);
+        pages->table[p] = pages_alloc(DEMO_PAGES_PAGES * sizeof(int32_t));
+        KVT_NEED(pages->region[p] != NULL && pages->table[p] != NULL);
         for (uint64_t i = 0; i < pages->bytes[p]; i++)
             pages->region[p][i] = (uint8_t)(i * 167 + seed);
         shuffle(pages->ids[p], DEMO_PAGES_PAGES, &seed);
-        memset(pages->table[p], 0xff, sizeof pages->table[p]);
+        memset(pages->table[p], 0xff, DEMO_PAGES_PAGES * sizeof(int32_t));
         for (uint32_t l = 0; l < layers; l++) {
             PagedKVBatchLayerView *view = p == ENGINE_MAIN ? &engine->main[l] : &engine->mtp[l];
             KVT_OK(geom_layer_view(&pages->spec[p], DEMO_PAGES_PAGES, 0, l, pages->region[p], view, err, sizeof err));
@@ -55,8 +81,10 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
 
 void demo_pages_free(struct demo_pages *pages)
 {
-    for (uint32_t p = 0; p < ENGINE_POOLS; p++)
-        free(pages->region[p]);
+    for (uint32_t p = 0; p < ENGINE_POOLS; p++) {
+        pages_free(pages->region[p]);
+        pages_free(pages->table[p]);
+    }
 }
 
 void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Pages for the demo's engine without a kvd: regions and block tables in this process, in the geometry of a real store,
- * with page ids dealt in a random order.
+ * with page ids dealt in a random order. Built with DEMO_CUDA they are in managed memory, for host and GPU.
  */
 #ifndef DEMO_PAGES_H
 #define DEMO_PAGES_H
@@ -17,7 +17,7 @@ struct demo_pages {
     struct geom_pool_spec spec[ENGINE_POOLS];
     uint8_t *region[ENGINE_POOLS];
     uint64_t bytes[ENGINE_POOLS];
-    int32_t table[ENGINE_POOLS][DEMO_PAGES_ROWS][DEMO_PAGES_ENTRIES];
+    int32_t (*table[ENGINE_POOLS])[DEMO_PAGES_ENTRIES]; /* [DEMO_PAGES_ROWS] */
     int32_t ids[ENGINE_POOLS][DEMO_PAGES_PAGES]; /* shuffled; row r owns ids[r * L ..) */
 };
 

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The demo's engine on pages of this process: what the demo proves about kvd stands on these properties of its model.
+ * Built with DEMO_CUDA the model is that of the GPU (test_demo_cuda): it must have them all.
  */
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "demo_pages.h"
 #include "kvt.h"
+#ifdef DEMO_CUDA
+#include "model_cuda.h"
+#endif
 #include "text.h"
 
 #define DOCUMENT "/usr/share/common-licenses/GPL-3"
@@ -24,12 +30,22 @@ static struct engine engine;
 static struct demo_pages pages;
 static uint8_t document[1 << 16];
 
+static int new_model(struct model **ret_model, char *err, size_t err_bytes)
+{
+    const uint32_t context = DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS;
+#ifdef DEMO_CUDA
+    return model_cuda_new(NULL, context, DOCUMENT, ret_model, err, err_bytes);
+#else
+    return model_new(context, DOCUMENT, ret_model, err, err_bytes);
+#endif
+}
+
 static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, uint64_t seed)
 {
     char err[256] = "";
     uint8_t *bytes = NULL;
     size_t n = 0;
-    if (!engine.model && model_new(DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS, DOCUMENT, &engine.model, err, sizeof err) != 0)
+    if (!engine.model && new_model(&engine.model, err, sizeof err) != 0)
         printf("%s\n", err);
     KVT_NEED(engine.model != NULL);
     KVT_OK(text_load("/usr/share/common-licenses/Apache-2.0", &bytes, &n, err, sizeof err));
@@ -223,11 +239,80 @@ static void a_step_that_does_not_fit_is_refused(void)
     struct model_segment s = { .first = engine.max_context - 2, .n = 3, .history = history, .next = next };
     KVT_TRUE(model_step(engine.model, MODEL_MAIN, engine.main, &s, 1, err, sizeof err) < 0);
     KVT_HAS(err, "context");
+#ifndef DEMO_CUDA /* only the host can look into the tables (VIEW-3) */
     s = (struct model_segment){ .first = 0, .n = 1, .want = 1, .history = history, .next = next };
     KVT_TRUE(model_step(engine.model, MODEL_MAIN, engine.main, &s, 1, err, sizeof err) < 0); /* unmapped */
+#endif
     KVT_TRUE(model_step(engine.model, MODEL_MAIN, engine.main, &s, 0, err, sizeof err) < 0);
     demo_pages_free(&pages);
 }
+
+/* Logits of the last n columns of a prompt on row `row`, which the lane has computed up to there. */
+static void logits_of(struct model *model, const struct lane *lane, uint32_t n, float *ret_logits)
+{
+    char err[256] = "";
+    uint8_t next[4];
+    const struct model_segment s = { .row = lane->row[ENGINE_MAIN],
+                                     .first = PROMPT - n,
+                                     .n = n,
+                                     .want = n,
+                                     .history = lane->history,
+                                     .next = next,
+                                     .logits = ret_logits };
+    KVT_OK(model_step(model, MODEL_MAIN, engine.main, &s, 1, err, sizeof err));
+}
+
+/* A column alone has the logits that it has among others. On a GPU one column is a captured graph, replayed for other rows
+ * and positions, and several are launches (VIEW-5). */
+static void a_column_alone_is_the_column_in_a_chunk(void)
+{
+    for (uint32_t storage = 0; storage < KVD_N_STORAGE; storage++) {
+        float chunk[4][MODEL_VOCABULARY], alone[MODEL_VOCABULARY];
+        setup((enum kvd_storage)storage, 1, 1, 8);
+        for (uint32_t row = 0; row < 2; row++) {
+            struct lane *lane = lane_open(0, row, row * 100, PROMPT, 1, false);
+            run_all();
+            logits_of(engine.model, lane, 4, chunk[0]);
+            for (uint32_t times = 0; times < 3; times++) {
+                logits_of(engine.model, lane, 1, alone);
+                KVT_EQ_MEM(alone, chunk[3], sizeof alone);
+            }
+        }
+        demo_pages_free(&pages);
+    }
+}
+
+#ifdef DEMO_CUDA
+/* The same prompt through the model of the host: not the same bits, but the same model. */
+static void the_host_says_nearly_the_same(void)
+{
+    struct model *gpu = engine.model, *host = NULL;
+    char err[256] = "";
+    KVT_OK(model_new(DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS, DOCUMENT, &host, err, sizeof err));
+    for (uint32_t storage = 0; host && storage < KVD_N_STORAGE; storage++) {
+        float logits[2][4][MODEL_VOCABULARY];
+        double differs = 0, sum = 0;
+        setup((enum kvd_storage)storage, 1, 1, 9);
+        for (uint32_t i = 0; i < 2; i++) {
+            engine.model = i == 0 ? gpu : host;
+            const struct lane *lane = lane_open(0, i, 0, PROMPT, 1, false);
+            run_all();
+            logits_of(engine.model, lane, 4, logits[i][0]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t j = 0; j < MODEL_VOCABULARY; j++) {
+                const double a = logits[0][i][j], b = logits[1][i][j];
+                differs += (a - b) * (a - b);
+                sum += b * b;
+            }
+        printf("    storage %u: the logits differ by %.4f of their size\n", storage, sqrt(differs / sum));
+        KVT_TRUE(sqrt(differs / sum) < 0.25); /* of unrelated ones: 1.4 */
+        demo_pages_free(&pages);
+    }
+    engine.model = gpu;
+    model_free(host);
+}
+#endif
 
 int main(int argc, char **argv)
 {
@@ -238,7 +323,17 @@ int main(int argc, char **argv)
                                              KVT_CASE(one_byte_of_kv_changes_what_is_said),
                                              KVT_CASE(another_page_in_the_table_changes_the_text),
                                              KVT_CASE(a_step_that_does_not_fit_is_refused),
+                                             KVT_CASE(a_column_alone_is_the_column_in_a_chunk),
+#ifdef DEMO_CUDA
+                                             KVT_CASE(the_host_says_nearly_the_same),
+#endif
                                              { 0 } };
+#ifdef DEMO_CUDA
+    char err[256] = "";
+    int none = new_model(&engine.model, err, sizeof err);
+    if (none == -ENODEV)
+        return printf("skipped: %s\n", err), 77;
+#endif
     int r = kvt_main("demo_model", cases, argc, argv);
     model_free(engine.model);
     return r;
