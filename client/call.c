@@ -71,7 +71,7 @@ struct call *call_new(struct kvd_client *c) {
     call->id = c->next_id++;
     call->state = CALL_SENT;
     call->keeper = CALL_WAITED;
-    call->resumed = call->pinned = call->stale = false;
+    call->resumed = call->waiting = call->pinned = call->stale = false;
     call->n_touched = 0;
     call->frame_bytes = call->body_bytes = 0;
     memset(&call->header, 0, sizeof call->header);
@@ -121,6 +121,7 @@ static void call_leave(struct kvd_client *c, struct call *call) {
     if (call->keeper == CALL_TICKET && call->state == CALL_ANSWERED) c->n_tickets_answered--;
     call->keeper = CALL_LEFT;
     c->n_left++;
+    client_watch(c, false); /* its answer may still come */
 }
 
 struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body) {
@@ -312,6 +313,7 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
         if ((status = take_turn(c, deadline_ns, error)) != KVD_OK) return status;
         room = call_mutates(request->type) ? make_room(c, deadline_ns) : 0;
     } while (room > 0);
+    if (keeper == CALL_TICKET) client_watch(c, true);
     if (room < 0) {
         return client_fail(error, KVD_RESOURCE_EXHAUSTED,
                            "%u changing requests are open already; nothing was sent: collect the answers of "
@@ -360,6 +362,48 @@ static enum kvd_status no_answer(struct kvd_client *c, const struct call *call, 
                            : "ask again");
 }
 
+/* With the lock held, let go meanwhile: reads the connection once. False: the deadline has passed. */
+static bool read_once(struct kvd_client *c, uint64_t deadline_ns) {
+    struct link *link = c->link;
+    uint64_t number = link->number;
+    struct transport *transport = link->transport;
+    if (!transport_begin_read(transport, deadline_ns)) return true;
+    c->reader = number;
+    pthread_mutex_unlock(&c->lock);
+    int rc = transport_end_read(transport);
+    pthread_mutex_lock(&c->lock); /* the link may be gone now */
+    if (c->reader == number) c->reader = 0;
+    return rc != TRANSPORT_E_TIMEOUT;
+}
+
+/* Waits for a change, by reading if nobody else does. False: the deadline has passed. */
+static bool wait_for(struct kvd_client *c, struct call *call, uint64_t deadline_ns) {
+    struct link *link = c->link;
+    if (link->open && !link->watched && !link->lost && c->reader != link->number) return read_once(c, deadline_ns);
+    call->waiting = true;
+    c->n_waiting++;
+    bool in_time = client_wait(c, &call->changed, deadline_ns);
+    call->waiting = false;
+    c->n_waiting--;
+    return in_time;
+}
+
+/* A thread that may have been the reader leaves. */
+static void pass_reading_on(struct kvd_client *c) {
+    if (c->link->watched || c->reader == c->link->number) return;
+    if (c->watching || c->n_left) {
+        client_watch(c, false);
+        return;
+    }
+    for (uint32_t i = 0; c->n_waiting && i < CLIENT_BUCKETS; i++) {
+        for (struct call *call = c->pending[i]; call; call = call->next) {
+            if (!call->waiting || call->state != CALL_SENT) continue;
+            pthread_cond_signal(&call->changed);
+            return;
+        }
+    }
+}
+
 static enum kvd_status wait_answer(struct kvd_client *c, struct call *call, uint64_t deadline_ns,
                                    struct kvd_error *error) {
     while (call->state != CALL_ANSWERED) {
@@ -374,7 +418,7 @@ static enum kvd_status wait_answer(struct kvd_client *c, struct call *call, uint
             }
             enum kvd_status status = client_resume(c, deadline_ns, error);
             if (status != KVD_OK) return status;
-        } else if (!client_wait(c, &call->changed, deadline_ns) && call->state == CALL_SENT) {
+        } else if (!wait_for(c, call, deadline_ns) && call->state == CALL_SENT) {
             return no_answer(c, call, error);
         }
     }
@@ -406,6 +450,7 @@ enum kvd_status call_finish(struct kvd_client *c, struct call *call, uint64_t de
     pthread_mutex_lock(&c->lock);
     enum kvd_status status = wait_answer(c, call, deadline_ns, error);
     if (status != KVD_OK) call_leave(c, call);
+    pass_reading_on(c);
     pthread_mutex_unlock(&c->lock);
     if (status != KVD_OK) return status;
     status = read_answer(c, call, ret_reply, error);

@@ -80,7 +80,16 @@ static void sink_lost(void *user, const char *why) {
 struct link *client_link_new(struct kvd_client *c) {
     struct link *link = calloc(1, sizeof *link);
     if (link) link->client = c;
+    if (link) link->number = ++c->n_links;
     return link;
+}
+
+void client_watch(struct kvd_client *c, bool always) {
+    struct link *link = c->link;
+    c->watching = c->watching || always;
+    if (!link || !link->open || link->lost || link->watched || c->reader == link->number) return;
+    link->watched = true;
+    transport_watch(link->transport);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------- */
@@ -145,7 +154,12 @@ enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64
     char why[KVD_MESSAGE_BYTES];
     int rc = transport_open(c->path, &sink, deadline_ns, &link->transport, why, sizeof why);
     switch (rc) {
-    case 0: return KVD_OK;
+    case 0:
+        pthread_mutex_lock(&c->lock);
+        link->open = true;
+        if (c->watching) client_watch(c, true);
+        pthread_mutex_unlock(&c->lock);
+        return KVD_OK;
     case TRANSPORT_E_PATH: return client_fail(error, KVD_INVALID_ARGUMENT, "%s", why);
     case TRANSPORT_E_DENIED: return client_fail(error, KVD_PERMISSION_DENIED, "%s", why);
     case TRANSPORT_E_TIMEOUT: return client_fail(error, KVD_DEADLINE_EXCEEDED, "%s", why);
@@ -165,4 +179,12 @@ kvd_session_id kvd_client_session(const kvd_client *c) { return c ? c->session :
 
 uint64_t kvd_client_epoch(const kvd_client *c) { return c ? c->epoch : 0; }
 
-int kvd_client_fd(const kvd_client *c) { return c ? c->event_fd : -1; }
+int kvd_client_fd(const kvd_client *client) {
+    kvd_client *c = (kvd_client *)(uintptr_t)client; /* const says that nothing changes for the caller */
+    if (!c) return -1;
+    if (c->pid != getpid()) return c->event_fd;
+    pthread_mutex_lock(&c->lock);
+    client_watch(c, true);
+    pthread_mutex_unlock(&c->lock);
+    return c->event_fd;
+}

@@ -26,8 +26,13 @@
  * executed: calls beyond it never ran; of those, the LEFT ones are dropped and the waited ones close up to the gapless
  * order. A call's own thread does this once; if the connection breaks again, it answers KVD_UNAVAILABLE.
  *
- * Lock order: client->lock only. It is never held over a transport call, since those may wait for the sink, which takes
- * it.
+ * Reading. Of the threads that wait for answers one reads the connection (client->reader), gives the others theirs, and
+ * passes the reading on when it has its own. So an answer wakes its caller directly, and an idle client does not read.
+ * Where frames may come that no caller waits for, threads of the transport read instead (watching), for the rest of that
+ * connection: for a client that uses its descriptor, events or tickets, and after an answer that came too late.
+ *
+ * Lock order: client->lock, then the transport's. client->lock is never held over a transport call that waits, since that
+ * may wait for the sink, which takes it.
  */
 #ifndef KVD_CLIENT_CLIENT_H
 #define KVD_CLIENT_CLIENT_H
@@ -58,6 +63,7 @@ struct call {
     enum call_keeper keeper;
     enum call_state state;
     bool resumed;             /* its thread has had its one retry */
+    bool waiting;             /* a thread waits for it and does not read */
     bool pinned;              /* its frame is being sent by another thread */
     bool stale;               /* LEFT, and a later call changed what it was about: not to be adopted */
     uint32_t n_touched;       /* sequences that it is about; of a round: one an item */
@@ -75,7 +81,8 @@ struct call {
 struct link {
     struct kvd_client *client;
     struct transport *transport;
-    bool lost;
+    uint64_t number;        /* of this client's connections */
+    bool open, watched, lost; /* watched: threads of the transport read it */
     char why[160];
 };
 
@@ -85,6 +92,9 @@ struct kvd_client {
     pthread_cond_t turn; /* sending or resuming ended, a pending call went */
     bool sending, resuming;
     struct link *link;   /* NULL only before the first connection */
+    uint64_t n_links, reader; /* reader: number of the connection that a caller reads; 0 = none */
+    uint32_t n_waiting;  /* calls with .waiting */
+    bool watching;       /* every connection is watched */
     bool dead;           /* the session is gone for good */
     char why_dead[KVD_MESSAGE_BYTES];
 
@@ -125,6 +135,8 @@ uint64_t client_deadline(const struct kvd_client *c); /* now + timeout */
 bool client_wait(struct kvd_client *c, pthread_cond_t *cond, uint64_t deadline_ns);
 /* With the lock held: makes the descriptor readable or not, as things stand. */
 void client_update_fd(struct kvd_client *c);
+/* With the lock held: the connection is watched from now on, or when its reader leaves. always: later ones, too. */
+void client_watch(struct kvd_client *c, bool always);
 struct kvd_client *client_new(const char *path);
 void client_free(struct kvd_client *c); /* also in a fork's child */
 struct link *client_link_new(struct kvd_client *c);

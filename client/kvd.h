@@ -32,6 +32,8 @@
  *   sent. The other calls set something and may simply be made again.
  * - On a connection that is known to be lost calls answer KVD_UNAVAILABLE at once and send nothing, until
  *   kvd_client_reconnect.
+ * - Calls read the connection themselves while they wait. A client that used its descriptor, events or tickets is read
+ *   in the background from then on, too; any other learns of a lost connection by its next call, which resumes.
  * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION
  *   there, kvd_disconnect only frees memory.
  * - Nothing returned by the library needs to be freed unless said. No nng, protobuf or CUDA type appears here.

@@ -266,7 +266,12 @@ DEFINE_LIST(kvd_list_sessions, FRAME_LIST_SESSIONS, sessions, kvd_session_info)
 
 enum kvd_status kvd_subscribe(kvd_client *c, uint32_t mask, struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_SUBSCRIBE, .u.event_mask = mask };
-    enum kvd_status status = run_simple(c, &request, error);
+    enum kvd_status status = client_guard(c, error);
+    if (status != KVD_OK) return status;
+    pthread_mutex_lock(&c->lock);
+    client_watch(c, true);
+    pthread_mutex_unlock(&c->lock);
+    status = run_simple(c, &request, error);
     if (status != KVD_OK) return status;
     pthread_mutex_lock(&c->lock);
     c->event_mask = mask;
@@ -276,6 +281,7 @@ enum kvd_status kvd_subscribe(kvd_client *c, uint32_t mask, struct kvd_error *er
 
 static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, struct kvd_event *ret_event,
                                   struct kvd_error *error) {
+    client_watch(c, true);
     while (c->event_count == 0) {
         if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
         if (c->link->lost) {

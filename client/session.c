@@ -22,6 +22,7 @@ void client_lost(struct kvd_client *c, const char *why) {
             pthread_cond_signal(&call->changed);
         }
     }
+    if (c->reader == c->link->number) transport_interrupt(c->link->transport);
     pthread_cond_broadcast(&c->turn);
     pthread_cond_broadcast(&c->event_came);
     client_update_fd(c);
@@ -219,6 +220,7 @@ static bool prepare(struct kvd_client *c, uint64_t last, struct call **ret_calls
 
 /* Under the lock, let go for each frame. */
 static void send_again(struct kvd_client *c, struct call **calls, uint32_t n, uint64_t deadline_ns) {
+    if (n > 1) client_watch(c, false); /* kvd reads on only while its answers are read, and no caller waits yet */
     for (uint32_t i = 0; i < n; i++) calls[i]->pinned = true;
     for (uint32_t i = 0; i < n; i++) {
         struct call *call = calls[i];

@@ -3,8 +3,12 @@
  * The transport seam: one byte stream to kvd that carries frames (frame.h). nng is behind it and nowhere else in
  * libkvd.
  *
- * Threads: transport_send is called by one thread at a time (the caller holds a turn); the sink is called on threads of
- * the transport, one call at a time. transport_close waits for a running sink call and must not be called from one.
+ * Who reads: a thread that waits for an answer reads for itself (transport_begin_read), so that its bytes wake no other
+ * thread first; or, after transport_watch, threads of the transport, whether anybody waits or not.
+ *
+ * Threads: transport_send is called by one thread at a time (the caller holds a turn), and one at most reads; the sink is
+ * called by whoever reads, one call at a time. transport_close waits for a running sink call and for a reader, and must
+ * not be called from one.
  * After fork() nothing here may be called in the child but transport_forked and transport_forget: nng ends a child that
  * touches it.
  */
@@ -51,6 +55,18 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
  * frame; where it is neither 0 nor n the stream is unusable. TRANSPORT_NEVER is cheaper than a deadline: for frames
  * that the socket's buffer surely takes. */
 int transport_send(struct transport *transport, const uint8_t *bytes, size_t n, uint64_t deadline_ns, size_t *ret_sent);
+
+/* begin posts a receive and does not wait; after true the same thread calls end, which waits for bytes and gives the whole
+ * frames in them to the sink. False: the connection was given up. The transport lives until end returns.
+ * end: 0, TRANSPORT_E_TIMEOUT, or TRANSPORT_E_LOST, of which the sink was told unless the connection was given up. */
+bool transport_begin_read(struct transport *transport, uint64_t deadline_ns);
+int transport_end_read(struct transport *transport);
+
+/* Gives the connection up for readers: one that waits returns. Does not wait. */
+void transport_interrupt(struct transport *transport);
+
+/* From now on threads of the transport read, to the connection's end. Once, while nobody reads; does not wait. */
+void transport_watch(struct transport *transport);
 
 /* Closes and frees; no sink call after it. NULL is fine. */
 void transport_close(struct transport *transport);

@@ -2,12 +2,18 @@
  *
  * The transport on nng byte streams (nng_stream_dialer over ipc://).
  *
- * Receiving: one aio is always posted; its callback cuts the bytes into frames and posts it again. Sending: an aio
- * without a callback, so that a write that the socket takes at once completes in the calling thread, with no other
- * thread woken.
+ * Receiving: nng's poller reads and then wakes either the thread that waits for an aio without a callback, or a task
+ * thread that runs the callback of one that has it. transport_end_read does the first; transport_watch begins the
+ * second, in which the callback cuts the bytes into frames and posts the aio again. Sending: an aio without a callback, so that
+ * a write that the socket takes at once completes in the calling thread, with no other thread woken.
  *
- * A finite timeout puts an aio on nng's expiry list, which wakes a thread for most calls. Therefore the caller says
- * TRANSPORT_NEVER where it knows that the socket's buffer has room.
+ * A finite timeout puts an aio on nng's expiry list, which wakes a thread for most calls. Therefore the caller of
+ * transport_send says TRANSPORT_NEVER where it knows that the socket's buffer has room, and the deadlines of
+ * readers are kept by a guard: a timer that stays set when the call is over, and looks again when it fires. In a
+ * row of calls of one timeout it is set once a timeout.
+ *
+ * nng never ends an operation that is posted on a closed stream: receives are posted under the lock that says whether it
+ * is open.
  */
 #include "transport.h"
 
@@ -28,9 +34,17 @@
 struct transport {
     nng_stream_dialer *dialer;
     nng_stream *stream;
-    nng_aio *send_aio, *recv_aio;
+    nng_aio *send_aio, *read_aio, *recv_aio, *guard; /* read_aio: of transport_begin_read; recv_aio: of the watch */
     struct transport_sink sink;
-    size_t filled; /* bytes in inbox; receive callback only */
+
+    pthread_mutex_t lock;  /* never held over a sink call */
+    pthread_cond_t left;   /* the reader has gone */
+    bool closed, interrupted, reading;
+    uint64_t deadline_ns;  /* while reading */
+    bool guarded;          /* the guard is set, to: */
+    uint64_t guarded_ns;
+
+    size_t filled; /* bytes in inbox; of the one who reads */
     uint8_t inbox[INBOX];
 };
 
@@ -57,10 +71,11 @@ static nng_duration remaining(uint64_t deadline_ns) {
 
 /* ---- receiving --------------------------------------------------------------------------------- */
 
-static void post_receive(struct transport *t) {
+/* With the lock held, open. */
+static void post(struct transport *t, nng_aio *aio) {
     nng_iov iov = { .iov_buf = t->inbox + t->filled, .iov_len = INBOX - t->filled };
-    nng_aio_set_iov(t->recv_aio, 1, &iov);
-    nng_stream_recv(t->stream, t->recv_aio);
+    nng_aio_set_iov(aio, 1, &iov);
+    nng_stream_recv(t->stream, aio);
 }
 
 /* Delivers the whole frames in the inbox and moves the rest to its start. False: the bytes are no frames. */
@@ -81,20 +96,87 @@ static bool cut_frames(struct transport *t) {
     return true;
 }
 
-static void received(void *arg) {
-    struct transport *t = arg;
-    int rc = nng_aio_result(t->recv_aio);
+/* What became of a receive: frames or the end. False: the end, of which the sink was told. */
+static bool deliver(struct transport *t, nng_aio *aio) {
+    int rc = nng_aio_result(aio);
     if (rc != 0) {
         t->sink.lost(t->sink.user, rc == NNG_ECONNSHUT ? "kvd closed the connection" : nng_strerror(rc));
-        return;
+        return false;
     }
-    t->filled += nng_aio_count(t->recv_aio);
-    if (!cut_frames(t)) { /* not closed here: nng never ends a send that is posted on a closed stream, and one may be
-                             about to be */
-        t->sink.lost(t->sink.user, "the peer sent bytes that are no frames of the kvd protocol");
-        return;
+    t->filled += nng_aio_count(aio);
+    if (cut_frames(t)) return true;
+    /* not closed here: nng never ends a send that is posted on a closed stream, and one may be about to be */
+    t->sink.lost(t->sink.user, "the peer sent bytes that are no frames of the kvd protocol");
+    return false;
+}
+
+static void received(void *arg) {
+    struct transport *t = arg;
+    if (!deliver(t, t->recv_aio)) return;
+    pthread_mutex_lock(&t->lock);
+    if (!t->closed) post(t, t->recv_aio);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void transport_watch(struct transport *t) {
+    pthread_mutex_lock(&t->lock);
+    if (!t->closed) post(t, t->recv_aio);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- reading for oneself --------------------------------------------------------------------------- */
+
+/* With the lock held. */
+static void set_guard(struct transport *t) {
+    t->guarded = true;
+    t->guarded_ns = t->deadline_ns;
+    nng_sleep_aio(remaining(t->deadline_ns), t->guard);
+}
+
+/* The guard fired, or was set too late and cancelled. */
+static void guard_fired(void *arg) {
+    struct transport *t = arg;
+    pthread_mutex_lock(&t->lock);
+    t->guarded = false;
+    if (t->reading && !t->closed) {
+        if (t->deadline_ns <= transport_now()) nng_aio_cancel(t->read_aio);
+        else set_guard(t);
     }
-    post_receive(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+bool transport_begin_read(struct transport *t, uint64_t deadline_ns) {
+    pthread_mutex_lock(&t->lock);
+    bool go = !t->closed && !t->interrupted;
+    if (go) {
+        t->reading = true;
+        t->deadline_ns = deadline_ns;
+        post(t, t->read_aio);
+        if (!t->guarded) set_guard(t);
+        else if (deadline_ns < t->guarded_ns) nng_aio_cancel(t->guard);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return go;
+}
+
+int transport_end_read(struct transport *t) {
+    nng_aio_wait(t->read_aio);
+    int rc = 0;
+    if (nng_aio_result(t->read_aio) == NNG_ECANCELED) rc = TRANSPORT_E_TIMEOUT;
+    else if (!deliver(t, t->read_aio)) rc = TRANSPORT_E_LOST;
+    pthread_mutex_lock(&t->lock);
+    if (rc == TRANSPORT_E_TIMEOUT && (t->interrupted || t->closed)) rc = TRANSPORT_E_LOST;
+    t->reading = false;
+    if (t->closed) pthread_cond_signal(&t->left); /* t goes when the lock is let go */
+    pthread_mutex_unlock(&t->lock);
+    return rc;
+}
+
+void transport_interrupt(struct transport *t) {
+    pthread_mutex_lock(&t->lock);
+    t->interrupted = true;
+    if (t->reading) nng_aio_cancel(t->read_aio);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------- */
@@ -164,17 +246,22 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
     struct transport *t = calloc(1, sizeof *t);
     if (!t) return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, "out of memory");
     t->sink = *sink;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->left, NULL);
     int rc = alloc_dialer(url, &t->dialer);
     if (rc == 0) rc = nng_aio_alloc(&t->send_aio, NULL, NULL);
+    if (rc == 0) rc = nng_aio_alloc(&t->read_aio, NULL, NULL);
     if (rc == 0) rc = nng_aio_alloc(&t->recv_aio, received, t);
+    if (rc == 0) rc = nng_aio_alloc(&t->guard, guard_fired, t);
     if (rc == 0) rc = dial(t, deadline_ns);
     if (rc != 0) {
         transport_close(t);
         return refuse_nng(rc, err, err_bytes, path);
     }
+    nng_aio_set_timeout(t->read_aio, NNG_DURATION_INFINITE);
     nng_aio_set_timeout(t->recv_aio, NNG_DURATION_INFINITE);
+    nng_aio_set_timeout(t->guard, NNG_DURATION_INFINITE);
     *ret_transport = t;
-    post_receive(t);
     return 0;
 }
 
@@ -201,14 +288,21 @@ int transport_send(struct transport *t, const uint8_t *bytes, size_t n, uint64_t
 
 void transport_close(struct transport *t) {
     if (!t) return;
-    if (t->stream) nng_stream_close(t->stream);
+    pthread_mutex_lock(&t->lock);
+    t->closed = true;
+    if (t->stream) nng_stream_close(t->stream); /* ends what is posted */
+    while (t->reading) pthread_cond_wait(&t->left, &t->lock);
+    pthread_mutex_unlock(&t->lock);
     if (t->dialer) nng_stream_dialer_close(t->dialer);
-    if (t->recv_aio) nng_aio_stop(t->recv_aio);
-    if (t->send_aio) nng_aio_stop(t->send_aio);
+    nng_aio *const aios[] = { t->read_aio, t->recv_aio, t->guard, t->send_aio };
+    for (size_t i = 0; i < sizeof aios / sizeof *aios; i++)
+        if (aios[i]) nng_aio_stop(aios[i]);
     if (t->stream) nng_stream_free(t->stream);
     if (t->dialer) nng_stream_dialer_free(t->dialer);
-    if (t->recv_aio) nng_aio_free(t->recv_aio);
-    if (t->send_aio) nng_aio_free(t->send_aio);
+    for (size_t i = 0; i < sizeof aios / sizeof *aios; i++)
+        if (aios[i]) nng_aio_free(aios[i]);
+    pthread_cond_destroy(&t->left);
+    pthread_mutex_destroy(&t->lock);
     free(t);
 }
 

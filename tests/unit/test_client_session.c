@@ -717,6 +717,7 @@ static void transport_send_after_the_end(void) {
         atomic_store(&transport_lost, 0);
         KVT_OK(transport_open(script_path(s), &sink, transport_now() + 5000000000u, &t, err, sizeof err));
         KVT_NEED(t);
+        transport_watch(t);
         script_stop(s);
         int rc = 0; /* the first ones may still go into the socket */
         for (int n = 0; n < 1000000 && rc == 0; n++)
@@ -728,6 +729,63 @@ static void transport_send_after_the_end(void) {
         transport_close(t);
         KVT_EQ_I(atomic_load(&transport_lost), 1);
     }
+}
+
+/* Reading for oneself: frames, the deadline, an earlier deadline after a later one, an interruption, the end; each once. */
+static atomic_int transport_frames;
+static void count_frame(void *user, const struct frame_head *head, const uint8_t *body) {
+    (void)user, (void)head, (void)body;
+    atomic_fetch_add(&transport_frames, 1);
+}
+static void *interrupt_it(void *t) {
+    transport_interrupt(t);
+    return NULL;
+}
+
+static int read_until(struct transport *t, uint64_t from_now_ns) {
+    return transport_begin_read(t, transport_now() + from_now_ns) ? transport_end_read(t) : -1;
+}
+
+static void transport_reads_for_itself(void) {
+    struct transport_sink sink = { NULL, count_frame, note_lost };
+    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = 1, .role = 3, .name = "reader" } };
+    uint8_t frame[256];
+    char err[256] = "";
+    size_t bytes, sent = 0;
+    struct codec_arena *arena = codec_arena_new();
+    KVT_NEED(arena);
+    KVT_OK(codec_encode_request(&hello, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, NULL, 0));
+    frame_head_write(frame, FRAME_HELLO, 0, 1, bytes);
+    for (int i = 0; i < 50; i++) {
+        struct script *s = script_start(NULL, NULL);
+        struct transport *t = NULL;
+        pthread_t thread;
+        atomic_store(&transport_lost, 0);
+        atomic_store(&transport_frames, 0);
+        KVT_OK(transport_open(script_path(s), &sink, transport_now() + 5000000000u, &t, err, sizeof err));
+        KVT_NEED(t);
+        KVT_OK(transport_send(t, frame, FRAME_HEADER + bytes, TRANSPORT_NEVER, &sent));
+        KVT_EQ_I(read_until(t, 5000000000u), 0);
+        KVT_EQ_I(atomic_load(&transport_frames), 1);
+        uint64_t begin = transport_now();
+        KVT_EQ_I(read_until(t, 3000000u), TRANSPORT_E_TIMEOUT); /* earlier than what the guard was set to */
+        KVT_TRUE(transport_now() - begin >= 3000000u);
+        if (i % 2) { /* the peer goes */
+            script_stop(s);
+            KVT_EQ_I(read_until(t, 60000000000u), TRANSPORT_E_LOST);
+            KVT_EQ_I(atomic_load(&transport_lost), 1);
+        } else {
+            KVT_TRUE(transport_begin_read(t, transport_now() + 60000000000u));
+            KVT_OK(pthread_create(&thread, NULL, interrupt_it, t));
+            KVT_EQ_I(transport_end_read(t), TRANSPORT_E_LOST);
+            pthread_join(thread, NULL);
+            KVT_EQ_I(read_until(t, 60000000000u), -1); /* given up for good */
+            KVT_EQ_I(atomic_load(&transport_lost), 0); /* who gave it up knows */
+            script_stop(s);
+        }
+        transport_close(t);
+    }
+    codec_arena_free(arena);
 }
 
 static void status_names(void) {
@@ -763,6 +821,7 @@ int main(int argc, char **argv) {
         KVT_CASE(events_come_in_order_and_drops_are_counted),
         KVT_CASE(srv_6_fork_is_refused),
         KVT_CASE(transport_send_after_the_end),
+        KVT_CASE(transport_reads_for_itself),
         KVT_CASE(status_names),
         { 0 },
     };
