@@ -99,8 +99,8 @@ int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *
                size_t err_bytes) {
     const uint64_t unit = 2 * GEOM_ALIGN, most_dim = GEOM_MAX_COUNT / 2, most = unit * most_dim * GEOM_MAX_COUNT;
     if (state_bytes == 0 || state_bytes > most)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "a state image of %" PRIu64 " bytes: 1..%" PRIu64 " can be kept",
-                           state_bytes, most);
+        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+                           "a state image of %" PRIu64 " bytes: 1..%" PRIu64 " can be kept", state_bytes, most);
     uint64_t units = (state_bytes + unit - 1) / unit;
     uint64_t heads = (units + most_dim - 1) / most_dim, dim = (units + heads - 1) / heads;
     *ret_spec = (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16,

@@ -102,3 +102,30 @@ void e2e_write_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint
 uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to) {
     return walk_columns(store, pool, row, seed, from, to, false);
 }
+
+/* Byte i of an image. */
+static uint8_t state_byte(uint64_t key, uint64_t i) { return (uint8_t)(mix(key + (i >> 3)) >> (8 * (i & 7))); }
+
+static uint64_t state_key(uint64_t seed, uint32_t rank, uint32_t frontier) {
+    return mix((frontier ? state_at(seed, frontier - 1) : 0) + rank * 1009 + 5);
+}
+
+enum kvd_status e2e_write_state(const kvd_store *store, uint32_t rank, uint32_t slot, uint64_t seed, uint32_t frontier,
+                                struct kvd_error *error) {
+    uint64_t bytes, key = state_key(seed, rank, frontier);
+    void *at;
+    enum kvd_status status = kvd_store_state(store, slot, &at, &bytes, error);
+    for (uint64_t i = 0; status == KVD_OK && i < bytes; i++) ((uint8_t *)at)[i] = state_byte(key, i);
+    return status;
+}
+
+enum kvd_status e2e_check_state(const kvd_store *store, uint32_t rank, uint32_t slot, uint64_t seed, uint32_t frontier,
+                                uint64_t *ret_wrong, struct kvd_error *error) {
+    uint64_t bytes, wrong = 0, key = state_key(seed, rank, frontier);
+    void *at;
+    enum kvd_status status = kvd_store_state(store, slot, &at, &bytes, error);
+    if (status != KVD_OK) return status;
+    for (uint64_t i = 0; i < bytes; i++) wrong += ((const uint8_t *)at)[i] != state_byte(key, i);
+    *ret_wrong = wrong;
+    return KVD_OK;
+}

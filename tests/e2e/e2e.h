@@ -78,6 +78,9 @@ enum puppet_op {
     PUPPET_FIND,        /* chain of stream `seed`, n tokens */
     PUPPET_WRITE,       /* writes the bytes of columns [from, to) of `seed`'s content into `row` of pool */
     PUPPET_CHECK,       /* compares them: status OK or DATA_LOSS */
+    PUPPET_STATE_WRITE, /* writes the image of `seed` at frontier n into state slot `row` */
+    PUPPET_STATE_CHECK, /* compares: status OK or DATA_LOSS */
+    PUPPET_STATE_COPY,  /* slot `from` to slot `to`, as a fork's worker does */
     PUPPET_STATS, PUPPET_SUBSCRIBE, PUPPET_EVENT, PUPPET_RECONNECT, PUPPET_DISCONNECT,
     PUPPET_FORK         /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
 };
@@ -139,5 +142,10 @@ void e2e_tail(uint64_t seed, uint32_t n, struct kvd_tail *ret_tail);
  * and planes of a pool. check: number of wrong bytes. */
 void e2e_write_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
 uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
+/* The state image of a stream at a frontier differs in every rank. check: number of wrong bytes in *ret_wrong. */
+enum kvd_status e2e_write_state(const kvd_store *store, uint32_t rank, uint32_t slot, uint64_t seed, uint32_t frontier,
+                                struct kvd_error *error);
+enum kvd_status e2e_check_state(const kvd_store *store, uint32_t rank, uint32_t slot, uint64_t seed, uint32_t frontier,
+                                uint64_t *ret_wrong, struct kvd_error *error);
 
 #endif

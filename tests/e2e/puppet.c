@@ -60,6 +60,24 @@ static enum kvd_status do_check(const struct puppet_call *call, struct kvd_error
     return KVD_DATA_LOSS;
 }
 
+static enum kvd_status do_state_check(const struct puppet_call *call, struct kvd_error *error) {
+    uint64_t wrong = 0;
+    enum kvd_status status = e2e_check_state(store, call->rank, call->row, call->seed, call->n, &wrong, error);
+    if (status != KVD_OK || !wrong) return status;
+    snprintf(error->message, sizeof error->message, "%llu wrong bytes in state slot %u", (unsigned long long)wrong,
+             call->row);
+    return KVD_DATA_LOSS;
+}
+
+static enum kvd_status do_state_copy(const struct puppet_call *call, struct kvd_error *error) {
+    void *from, *to;
+    uint64_t bytes;
+    enum kvd_status status = kvd_store_state(store, call->from, &from, &bytes, error);
+    if (status == KVD_OK) status = kvd_store_state(store, call->to, &to, &bytes, error);
+    if (status == KVD_OK) memcpy(to, from, bytes);
+    return status;
+}
+
 /* A child must not use the parent's client: it reports what it was told. */
 static enum kvd_status do_fork(struct kvd_error *error) {
     int status = 0;
@@ -93,6 +111,9 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_FIND: return do_find(call, a, error);
     case PUPPET_WRITE: e2e_write_columns(store, call->pool, call->row, call->seed, call->from, call->to); return KVD_OK;
     case PUPPET_CHECK: return do_check(call, error);
+    case PUPPET_STATE_WRITE: return e2e_write_state(store, call->rank, call->row, call->seed, call->n, error);
+    case PUPPET_STATE_CHECK: return do_state_check(call, error);
+    case PUPPET_STATE_COPY: return do_state_copy(call, error);
     case PUPPET_STATS: return kvd_stats(client, &a->stats, error);
     case PUPPET_SUBSCRIBE: return kvd_subscribe(client, call->mask, error);
     case PUPPET_EVENT: return kvd_next_event(client, call->timeout_ms, &a->event, error);

@@ -133,7 +133,8 @@ static void check_layout(const struct geom_store_spec *s, const struct geom_layo
         struct geom_pool_spec state;
         uint64_t stride;
         KVT_OK(geom_state(s->state_bytes, &state, &stride, NULL, 0));
-        KVT_TRUE(l->state_bytes >= stride * s->state_slots && l->state_bytes < stride * s->state_slots + GEOM_REGION_MIN);
+        KVT_TRUE(l->state_bytes >= stride * s->state_slots);
+        KVT_TRUE(l->state_bytes < stride * s->state_slots + GEOM_REGION_MIN);
     } else {
         KVT_EQ(l->state_bytes, 0);
     }
@@ -261,13 +262,15 @@ static void bad_counts_refused(void) {
     KVT_EQ_I(geom_curve(&s, &curve, err, sizeof err), GEOM_E_RANGE);
 }
 
-/* CAP-4, GEOM-8: an image's slot is exactly a page of its spec, without padding, so that what copies pages copies images. */
+/* CAP-4, GEOM-8: an image's slot is exactly a page of its spec, without padding, so that what copies pages copies
+ * images. */
 static void state_slots_are_pages(void) {
     static const uint64_t sizes[] = { 1, 256, 257, 511, 512, 513, 1000, 100000, 1 << 24, (1 << 24) + 1, 33333333,
                                       UINT64_C(1) << 30, (UINT64_C(1) << 35) - 77, UINT64_C(1) << 40 };
     uint64_t seed = kvt_seed();
     for (uint32_t i = 0; i < 400; i++) {
-        uint64_t bytes = i < sizeof sizes / sizeof *sizes ? sizes[i] : 1 + (kvt_random(&seed) >> (24 + kvt_below(&seed, 39)));
+        uint64_t random = 1 + (kvt_random(&seed) >> (24 + kvt_below(&seed, 39)));
+        uint64_t bytes = i < sizeof sizes / sizeof *sizes ? sizes[i] : random;
         struct geom_pool_spec spec;
         struct geom_plane k, v;
         uint64_t stride;

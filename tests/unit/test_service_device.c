@@ -337,7 +337,8 @@ static void checkpoint_copies_the_image(void) {
     for (uint32_t k = 0; k < 4; k++) {
         char more[64];
         snprintf(more, sizeof more, "[capacity]\n%s\nstate_slots = 3", sizes[k]);
-        KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .concurrency = 3, .capacity_tokens = 4096, .more = more }));
+        struct fx_setup setup = { .ranks = 2, .concurrency = 3, .capacity_tokens = 4096, .more = more };
+        KVT_NEED(fx_start(&fx, &setup));
         struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
         struct kvd_activated a = { 0 }, b = { 0 };
         kvd_digest digest = { { 7 } };

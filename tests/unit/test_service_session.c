@@ -109,7 +109,8 @@ static void roles_bound_requests(void) {
 
 /* A bearer token goes to those only who may map; an observer sees the shape of the store. */
 static void observers_get_no_handles(void) {
-    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 9" }));
+    static const struct fx_setup setup = { .ranks = 2, .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 9" };
+    KVT_NEED(fx_start(&fx, &setup));
     struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0);
     KVT_NEED(fx_call(worker, REQUEST(FRAME_DESCRIBE_STORE), &r));
     KVT_EQ(r.status, KVD_OK);
