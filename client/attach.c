@@ -116,7 +116,8 @@ static enum kvd_status map_region(const struct kvd_region_info *region, const ui
         return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s: attach as a worker", what);
     if (region->bytes < least_bytes) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s have %llu bytes, their geometry needs %llu", what, (unsigned long long)region->bytes, (unsigned long long)least_bytes);
+                           "the %s have %llu bytes, their geometry needs %llu", what,
+                           (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
     if (rc == 0) return KVD_OK;
