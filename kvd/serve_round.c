@@ -21,12 +21,12 @@ bool round_room(struct call *call) {
     struct codec_arena *arena = call->scratch->arena;
     struct round_room *room = codec_arena_alloc(arena, sizeof *room);
     call->room = room;
-    call->room2 = codec_arena_alloc(arena, n * sizeof(struct kvd_round_result) + 1);
+    call->room2 = codec_arena_results(arena, n);
     if (!room || !call->room2) return false;
-    room->items = codec_arena_alloc(arena, n * sizeof *room->items + 1);
-    room->results = codec_arena_alloc(arena, n * sizeof *room->results + 1);
-    room->bundles = codec_arena_alloc(arena, n * sizeof(struct bundle *) + 1);
-    room->places = codec_arena_alloc(arena, n * sizeof *room->places + 1);
+    room->items = codec_arena_take(arena, n * sizeof *room->items);
+    room->results = codec_arena_take(arena, n * sizeof *room->results);
+    room->bundles = codec_arena_take(arena, n * sizeof(struct bundle *));
+    room->places = codec_arena_take(arena, n * sizeof *room->places);
     return room->items && room->results && room->bundles && room->places;
 }
 

@@ -32,6 +32,9 @@ struct codec_arena *codec_arena_new(void); /* NULL: no memory */
 void codec_arena_reset(struct codec_arena *arena);
 struct codec_arena *codec_arena_free(struct codec_arena *arena); /* returns NULL */
 void *codec_arena_alloc(struct codec_arena *arena, size_t bytes); /* zeroed, 16-byte aligned; NULL past the cap */
+void *codec_arena_take(struct codec_arena *arena, size_t bytes);  /* the same, not zeroed */
+/* Results of a Round, each zero but for its message, which is empty: a message is long, and few are used. */
+struct kvd_round_result *codec_arena_results(struct codec_arena *arena, size_t n);
 
 /* Common part of every request but Hello. */
 struct msg_header {

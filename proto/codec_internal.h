@@ -35,7 +35,6 @@ struct codec_arena {
 void codec_arena_fixed(struct codec_arena *arena, void *memory, size_t bytes);
 /* Tests: a smaller cap, from the next allocation on. */
 void codec_arena_set_limit(struct codec_arena *arena, size_t bytes);
-void *codec_arena_take(struct codec_arena *arena, size_t bytes); /* as codec_arena_alloc, not zeroed */
 
 /* ---- one pass over a message ----------------------------------------------------------------------- */
 

@@ -309,7 +309,9 @@ static int load_messages(const struct codec_pass *pass, const Kvd__V1__RoundRepl
                 return codec_refuse(pass, CODEC_E_VALUE,
                                     "message of item %u has the byte 0x%02x at %zu; use only printable ASCII",
                                     message->index, message->message.data[i], i);
-        if (length) memcpy(results[message->index].message, message->message.data, length);
+        char *to = results[message->index].message;
+        memset(to + length, 0, KVD_MESSAGE_BYTES - length);
+        if (length) memcpy(to, message->message.data, length);
     }
     return 0;
 }
@@ -357,13 +359,22 @@ static int store_messages(const struct codec_pass *pass, Kvd__V1__RoundReply *pb
 
 /* ---- reply ------------------------------------------------------------------------------------------------------ */
 
+struct kvd_round_result *codec_arena_results(struct codec_arena *arena, size_t n) {
+    struct kvd_round_result *results = codec_arena_take(arena, n * sizeof *results);
+    for (size_t i = 0; results && i < n; i++) {
+        memset(&results[i], 0, offsetof(struct kvd_round_result, message));
+        results[i].message[0] = '\0';
+    }
+    return results;
+}
+
 int codec_round_reply_load(struct codec_pass *pass, const void *pb_, void *plain) {
     const Kvd__V1__RoundReply *pb = pb_;
     struct msg_reply *reply = plain;
     size_t n = pb->n;
     if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "n", n, KVD_MAX_ROUND);
     if (pb->n_pool > KVD_MAX_POOLS) return codec_refuse_count(pass, "pool", pb->n_pool, KVD_MAX_POOLS);
-    struct kvd_round_result *results = n ? codec_arena_alloc(pass->arena, n * sizeof *results) : NULL;
+    struct kvd_round_result *results = n ? codec_arena_results(pass->arena, n) : NULL;
     if (n && !results) return codec_refuse_memory(pass);
     int r = load_statuses(pass, pb, results, n);
     for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = load_places(pass, pb->pool[p], results, n, p);

@@ -409,6 +409,17 @@ bool same_request(const struct msg_request *a, const struct msg_request *b) {
     return memcmp(&x, &z, sizeof x) == 0;
 }
 
+/* What follows the end of a message does not count. */
+static bool same_results(const struct msg_reply *x, const struct msg_reply *z) {
+    if (x->u.round.n != z->u.round.n) return false;
+    for (uint32_t i = 0; i < x->u.round.n; i++) {
+        const struct kvd_round_result *a = &x->u.round.items[i], *b = &z->u.round.items[i];
+        if (memcmp(a, b, offsetof(struct kvd_round_result, message)) != 0 || strcmp(a->message, b->message) != 0)
+            return false;
+    }
+    return true;
+}
+
 bool same_reply(const struct msg_reply *a, const struct msg_reply *b) {
     struct msg_reply x, z;
     memcpy(&x, a, sizeof x);
@@ -423,7 +434,10 @@ bool same_reply(const struct msg_reply *a, const struct msg_reply *b) {
     case FRAME_LIST_CONTINUATIONS: DEEP(u.continuations.n, u.continuations.items); break;
     case FRAME_LIST_SEQUENCES: DEEP(u.sequences.n, u.sequences.items); break;
     case FRAME_LIST_SESSIONS: DEEP(u.sessions.n, u.sessions.items); break;
-    case FRAME_ROUND: DEEP(u.round.n, u.round.items); break;
+    case FRAME_ROUND:
+        if (!same_results(&x, &z)) return false;
+        x.u.round.items = z.u.round.items = NULL;
+        break;
     default: break;
     }
     return memcmp(&x, &z, sizeof x) == 0;
