@@ -291,7 +291,7 @@ static bool whole_pieces(const params &p) {
     return bits % 16 == 0;
 }
 
-constexpr int HEADS_MANY = 4;          /* heads of a column that a warp takes when there are many columns */
+constexpr int HEADS_COPY = 4, HEADS_ENCODE = 2; /* heads of a column that a warp takes when there are many columns */
 constexpr uint64_t COLUMNS_MANY = 1024;
 
 static uint32_t ctas(const params &p, uint32_t heads_a_warp) {
@@ -305,14 +305,14 @@ static bool many_columns(const params &p) {
 
 template <int PIECES> static void launch_copy(const params &p, cudaStream_t stream) {
     if (many_columns(p))
-        copy_rows<PIECES, HEADS_MANY><<<ctas(p, HEADS_MANY), THREADS, 0, stream>>>(p);
+        copy_rows<PIECES, HEADS_COPY><<<ctas(p, HEADS_COPY), THREADS, 0, stream>>>(p);
     else
         copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
 template <int S> static void launch_encode(const params &p, cudaStream_t stream) {
     if (many_columns(p))
-        encode_rows<S, HEADS_MANY><<<ctas(p, HEADS_MANY), THREADS, 0, stream>>>(p);
+        encode_rows<S, HEADS_ENCODE><<<ctas(p, HEADS_ENCODE), THREADS, 0, stream>>>(p);
     else
         encode_rows<S, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }

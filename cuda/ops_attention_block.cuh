@@ -31,12 +31,11 @@ template <int ROWS> __device__ __forceinline__ int operand_index(int row, int d)
 template <int D, int WG> struct block_form {
     using codes = attn::codes<KVD_STORAGE_BF16, D>;
     using tile = block_tile<D>;
-    static constexpr bool NATURAL = true; /* O has its channels in order */
     static constexpr bool ASYNC = true;
     static constexpr int TK = KVD_PAGE_TOKENS, RB = 64 * WG, WARPS = 4 * WG, GROUPS = 1, SUMS = 1;
     static constexpr int SLOT = TK * D * 2, Q_BYTES = RB * D * 2;
     static constexpr int PER_SM = WG == 1 && D <= 128 ? 2 : 1;
-    static constexpr int FIT = ((PER_SM == 2 ? 109 : 221) * 1024 - Q_BYTES) / SLOT;
+    static constexpr int FIT = ((PER_SM == 2 ? 105 : 221) * 1024 - Q_BYTES) / SLOT;
     static constexpr int NS = FIT > 8 ? 8 : FIT;
     static constexpr int Q_AT = (max_of(NS * SLOT, RB * (D + 4) * 4) + 1023) / 1024 * 1024;
     static constexpr int SMEM = Q_AT + Q_BYTES + 1024; /* to align the start */
@@ -107,7 +106,7 @@ template <int D, int WG> struct block_kernel {
             values(rows.o, x, v);
         }
         ptx::copy_wait<0>();
-        merge_rows<C, D>(rows, ctl, (float *)smem, 0, warp * 16);
+        merge_rows<C, D>(rows, ctl, (float *)smem, warp * 16);
         store_rows<C, D>(p, s, ctl, (const float *)smem, whole, to);
     }
 };
@@ -120,6 +119,7 @@ __global__ void __launch_bounds__(128 * WG, (block_form<D, WG>::PER_SM)) attenti
 
 template <int D, int WG> instance make_block() {
     using C = block_form<D, WG>;
+    static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
     return {(const void *)attention_block<D, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG};
 }
 

@@ -537,6 +537,7 @@ __global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM) attention
 
 template <int S, int D, int NQ> instance make_columns() {
     using C = columns_form<S, D, NQ>;
+    static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
     return {(const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128};
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Online softmax of a warp that holds 16 rows of S and O as fragments (a thread has rows g and g + 8): shared by the rows form
- * and the block form.
+ * Online softmax of a warp that holds 16 rows of S and O as fragments (a thread has rows g and g + 8): shared by the block
+ * form and the wide form.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_SOFTMAX_CUH
 #define KVD_CUDA_OPS_ATTENTION_SOFTMAX_CUH
@@ -82,37 +82,20 @@ template <class C> struct rows16 {
     }
 };
 
-/* Outputs of a warp into shared memory, brought to the common maximum of their row. row0: of the block. */
-template <class C, int D>
-__device__ __forceinline__ void merge_rows(rows16<C> &rows, control<C> &ctl, float *to, int group, int row0) {
-    using T = typename C::tile;
+/* Outputs of a warp into shared memory, for store_rows. row0: of the block. */
+template <class C, int D> __device__ __forceinline__ void merge_rows(rows16<C> &rows, control<C> &ctl, float *to, int row0) {
+    static_assert(C::GROUPS == 1 && C::SUMS == 1, "one warp has all keys of a row");
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     rows.finish();
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (t == 0) {
-            ctl.m[group][row0 + g + 8 * i] = rows.m[i];
-            ctl.l[group][row0 + g + 8 * i] = rows.l[i];
-        }
     __syncthreads(); /* the rings are idle now: their memory takes the outputs */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int row = row0 + g + 8 * i;
-        const float f = merge_weight<C>(ctl, row, rows.m[i]);
+        if (t == 0)
+            ctl.m[0][row] = rows.m[i], ctl.l[0][row] = rows.l[i];
 #pragma unroll
-        for (int n = 0; n < T::NO; n += C::NATURAL ? 1 : 4) {
-            if constexpr (C::NATURAL) {
-                float2 *at = (float2 *)(to + merge_place<D>(group * C::RB + row, n * 8 + 2 * t));
-                *at = make_float2(rows.o[n][2 * i] * f, rows.o[n][2 * i + 1] * f);
-            } else {
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int k = 2 * i + e;
-                    *(float4 *)(to + merge_place<D>(group * C::RB + row, C::codes::channel(n, 2 * t + e))) = make_float4(
-                        rows.o[n][k] * f, rows.o[n + 1][k] * f, rows.o[n + 2][k] * f, rows.o[n + 3][k] * f);
-                }
-            }
-        }
+        for (int n = 0; n < C::tile::NO; n++)
+            *(float2 *)(to + merge_place<D>(row, n * 8 + 2 * t)) = make_float2(rows.o[n][2 * i], rows.o[n][2 * i + 1]);
     }
     __syncthreads();
 }

@@ -16,12 +16,11 @@ template <int S, int WG> struct wide_form {
     static constexpr int D = 256;
     using codes = attn::codes<S, D>;
     using tile = block_tile<D>;
-    static constexpr bool NATURAL = true; /* O has its channels in order */
     static constexpr bool ASYNC = false; /* codes are read by threads; the wide tile is fenced where it is written */
     static constexpr int TK = KVD_PAGE_TOKENS, RB = 64 * WG, WARPS = 4 * WG, GROUPS = 1, SUMS = 1, PER_SM = WG == 1 ? 2 : 1;
     static constexpr int SLOT = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
     static constexpr int Q_BYTES = RB * D * 2, WIDE = TK * D * 2;
-    static constexpr int FIT = ((PER_SM == 2 ? 109 : 221) * 1024 - Q_BYTES - WIDE) / SLOT;
+    static constexpr int FIT = ((PER_SM == 2 ? 105 : 221) * 1024 - Q_BYTES - WIDE) / SLOT;
     static constexpr int NS = FIT > 6 ? 6 : FIT;
     static constexpr int Q_AT = (max_of(WIDE + NS * SLOT, RB * (D + 4) * 4) + 1023) / 1024 * 1024;
     static constexpr int SMEM = Q_AT + Q_BYTES + 1024; /* to align the start */
@@ -69,7 +68,7 @@ __device__ __forceinline__ void widen(uint32_t wide, uint32_t slot) {
     constexpr int PIECES = ROW / 16;
 #pragma unroll 4
     for (int i = threadIdx.x; i < TK * PIECES; i += THREADS) {
-        const int row = i / PIECES, c = i % PIECES;
+        const int row = i / (8 * PIECES) * 8 + i % 8, c = i / 8 % PIECES; /* eight rows a quarter warp: all banks, both ways */
         const uint4 w = ptx::load128(piece<ROW>(slot, row, c));
         if constexpr (KIND == CODE_FP4) {
             const uint32_t two = ptx::e4m3_to_half2(ptx::load16(slot + (uint32_t)(TK * ROW + row * 16 + c * 2)));
@@ -222,7 +221,7 @@ template <int S, int WG> struct wide_kernel {
             values(rows.o, x, wide, v, t);
         }
         ptx::copy_wait<0>();
-        merge_rows<C, C::D>(rows, ctl, (float *)smem, 0, warp * 16);
+        merge_rows<C, C::D>(rows, ctl, (float *)smem, warp * 16);
         store_rows<C, C::D>(p, s, ctl, (const float *)smem, whole, to);
     }
 };
@@ -235,6 +234,7 @@ __global__ void __launch_bounds__(128 * WG, (wide_form<S, WG>::PER_SM)) attentio
 
 template <int S, int WG> instance make_wide() {
     using C = wide_form<S, WG>;
+    static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
     return {(const void *)attention_wide<S, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG};
 }
 

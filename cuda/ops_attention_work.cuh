@@ -355,6 +355,13 @@ template <class F> __device__ __forceinline__ void walk_share(const params &p, u
     clear_idle<C>(p, ctl.line, F::HEAD_DIM);
 }
 
+constexpr int SM_SHARED = 228 * 1024; /* of a multiprocessor of sm_90; a CTA costs 1024 more than it asks for */
+
+/* Whether PER_SM CTAs of a form fit a multiprocessor. */
+template <class C> constexpr bool fits() {
+    return C::PER_SM * (C::SMEM + (int)sizeof(control<C>) + 1024 + 1024) <= SM_SHARED;
+}
+
 /* How one instance is launched; ops_attention.cu picks it from the table of its file. */
 struct instance {
     const void *kernel;
