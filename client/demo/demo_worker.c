@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_worker: runs the demo's model on the pages of a kvd store, on the CPU for a host device and on the GPU that has the
- * pages for a CUDA device. Exit codes: 0 ended in order, 1 usage, 2 cannot
- * start, 3 kvd is gone.
+ * demo_worker: runs the demo's model on the pages of a kvd store, on the CPU for a host device and on the GPU that has
+ * the pages for a CUDA device. Exit codes: 0 ended in order, 1 usage, 2 cannot start, 3 kvd is gone.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -267,8 +266,8 @@ static bool store_fits(const struct kvd_store_info *info)
     if (!fits)
         fprintf(stderr,
                 "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, "
-                "head_dim %d, one device, at most %d tokens of context, and no backend or an MTP pool of %d layer with a "
-                "window of 1 to %d\n",
+                "head_dim %d, one device, at most %d tokens of context, and no backend or an MTP pool of "
+                "%d layer with a window of 1 to %d\n",
                 info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS,
                 ENGINE_WINDOW);
     return fits;
@@ -367,7 +366,7 @@ static int run(const char *socket, const char *scheduler, const char *document, 
 
 static const char usage[] =
     "Usage: demo_worker --scheduler PATH [--kvd SOCKET] [--document FILE] [--name NAME] [--round N]\n"
-    "Runs the demo's model for the demo_scheduler that listens at PATH, on the device that has the store's pages.\n"
+    "Runs the demo's model for the demo_scheduler that listens at PATH, on the device of the store's pages.\n"
     "  --document FILE  text that gives the output its looks (default /usr/share/common-licenses/GPL-3)\n"
     "  --round N        commit after N columns of a sequence (default 64)\n";
 
@@ -380,7 +379,8 @@ int main(int argc, char **argv)
                                              { "round", required_argument, NULL, 'r' },
                                              { "help", no_argument, NULL, 'h' },
                                              { NULL, 0, NULL, 0 } };
-    const char *socket = NULL, *scheduler = NULL, *document = "/usr/share/common-licenses/GPL-3", *name = "demo-worker";
+    const char *socket = NULL, *scheduler = NULL, *name = "demo-worker";
+    const char *document = "/usr/share/common-licenses/GPL-3";
     unsigned long round_tokens = 64;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (o == 'k')

@@ -6,8 +6,8 @@
  *
  * On the CPU (model_new) or on a GPU (model_cuda.h): the same model, but not the same bits.
  *
- * Each is deterministic to the bit: the result of a column depends on the stored KV of its own history alone, not on the
- * batch, on how a prompt was cut into chunks, or on page ids. Greedy choice, so equal KV gives equal text.
+ * Each is deterministic to the bit: the result of a column depends on the stored KV of its own history alone, not on
+ * the batch, on how a prompt was cut into chunks, or on page ids. Greedy choice, so equal KV gives equal text.
  *
  * The draft head is the first layer with a KV pool of its own (MTP), followed by the same output head: it sees tokens
  * only, so that a column of its KV depends on the tokens up to there and a prefix can be reused in both pools.

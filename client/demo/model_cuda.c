@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exactness. The attention op cuts the work of a whole launch into equal shares, so that the order of its sums depends on
- * everything in the batch, and its kernels differ by the number of columns. Here every column has a launch of its own
- * (W = 1, B = 1, one envelope: the store's max_context), after the columns of the step were appended: such a launch knows
- * nothing but this column's query, position and keys, so that its bits are the same in any batch, in any chunk, and in a
- * worker that begins anew in the middle of one. An engine that may round differently from run to run takes whole batches.
+ * Exactness. The attention op cuts the work of a whole launch into equal shares, so that the order of its sums depends
+ * on everything in the batch, and its kernels differ by the number of columns. Here every column has a launch of its
+ * own (W = 1, B = 1, one envelope: the store's max_context), after the columns of the step were appended: such a launch
+ * knows nothing but this column's query, position and keys, so that its bits are the same in any batch, in any chunk,
+ * and in a worker that begins anew in the middle of one. An engine whose text may differ in rounding from run to run
+ * takes whole batches.
  *
- * Steps of pure decode are CUDA Graphs, captured once for a number of columns and replayed with other tokens, positions,
- * table rows and tables.
+ * Steps of pure decode are CUDA Graphs, captured once for a number of columns and replayed with other tokens,
+ * positions, table rows and tables.
  */
 #include "model_cuda.h"
 
@@ -266,7 +267,7 @@ static int cuda_step(struct model *base, enum model_part part, const PagedKVBatc
     return r;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------------------- */
 
 static void cuda_free(struct model *base)
 {
@@ -274,8 +275,8 @@ static void cuda_free(struct model *base)
     struct activations *on = &m->on;
     for (uint32_t i = 0; i < 2; i++)
         replays_drop(&m->replays[i]);
-    void *const device[] = { m->weights.block, m->cos,  m->sin, on->input, on->x, on->norm, on->qkv,     on->gate_up,
-                             on->act,          on->logits, on->q, on->k,     on->v, on->out,  m->workspace };
+    void *const device[] = { m->weights.block, m->cos, m->sin, on->input, on->x, on->norm, on->qkv, on->gate_up,
+                             on->act, on->logits, on->q, on->k, on->v, on->out, m->workspace };
     for (uint32_t i = 0; i < sizeof device / sizeof device[0]; i++)
         cudaFree(device[i]);
     cudaFreeHost(m->input);

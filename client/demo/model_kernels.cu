@@ -3,10 +3,12 @@
 
 #include <cuda_bf16.h>
 
+#include "matmul.h"
+
 namespace {
 
 constexpr int HALF = MODEL_HEAD_DIM / 2;
-constexpr uint32_t PANEL = 16; /* MATMUL_PANEL */
+constexpr uint32_t PANEL = MATMUL_PANEL;
 
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(uint16_t x) { return __bfloat162float(__ushort_as_bfloat16(x)); }
@@ -49,11 +51,11 @@ matmul_panel(const X *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t 
 }
 
 template <typename X>
-static void matmul_launch(const X *x, uint32_t columns, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y,
-                          cudaStream_t stream) {
+void matmul_launch(const X *x, uint32_t columns, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y,
+                   cudaStream_t stream) {
+    const dim3 grid(n_out / PANEL, (columns + ROWS - 1) / ROWS);
     if (columns > 0)
-        matmul_panel<X><<<dim3(n_out / PANEL, (columns + ROWS - 1) / ROWS), SLICES * PANEL, 0, stream>>>(x, columns, n_in, w,
-                                                                                                       n_out, add, y);
+        matmul_panel<X><<<grid, SLICES * PANEL, 0, stream>>>(x, columns, n_in, w, n_out, add, y);
 }
 
 /* ---- the rest: a CTA or a warp makes one column -------------------------------------------------------- */
@@ -85,8 +87,9 @@ __device__ __forceinline__ void rotate_head(const float *x, float c, float s, ui
     y[i + HALF] = to_bf16(a * s + b * c);
 }
 
-__global__ void __launch_bounds__(HALF) rotate(const float *qkv, const float *cos, const float *sin, const int32_t *positions,
-                                               uint16_t *q, uint16_t *k, uint16_t *v) {
+__global__ void __launch_bounds__(HALF)
+rotate(const float *qkv, const float *cos, const float *sin, const int32_t *positions, uint16_t *q, uint16_t *k,
+       uint16_t *v) {
     const uint32_t column = blockIdx.x, i = threadIdx.x;
     const size_t at = (size_t)positions[column] * HALF + i;
     const float c = cos[at], s = sin[at];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the demo model computes on a GPU beside the ops over paged KV. All pointers are device pointers, tensors are as in
- * model_cpu.c: one column after the other. Each result is a sum in an order that depends on no other column and not on
- * their number, so that batches and chunks cannot change a bit. Launches are asynchronous and may be captured;
+ * What the demo model computes on a GPU beside the ops over paged KV. All pointers are device pointers, tensors are as
+ * in model_cpu.c: one column after the other. Each result is a sum in an order that depends on no other column and not
+ * on their number, so that batches and chunks cannot change a bit. Launches are asynchronous and may be captured;
  * cudaGetLastError() tells of one that failed.
  */
 #ifndef KVD_DEMO_MODEL_KERNELS_H

@@ -262,8 +262,8 @@ static void logits_of(struct model *model, const struct lane *lane, uint32_t n, 
     KVT_OK(model_step(model, MODEL_MAIN, engine.main, &s, 1, err, sizeof err));
 }
 
-/* A column alone has the logits that it has among others. On a GPU one column is a captured graph, replayed for other rows
- * and positions, and several are launches (VIEW-5). */
+/* A column alone has the logits that it has among others. On a GPU one column is a captured graph, replayed for other
+ * rows and positions, and several are launches (VIEW-5). */
 static void a_column_alone_is_the_column_in_a_chunk(void)
 {
     for (uint32_t storage = 0; storage < KVD_N_STORAGE; storage++) {
