@@ -321,8 +321,8 @@ refused:
     return 2;
 }
 
-/* Connected, with model and views: all that the engine needs of kvd. The model comes first, for it makes the GPU context
- * that the store is mapped into. */
+/* Connected, with model and views: all that the engine needs of kvd. The model comes first, for it makes the GPU
+ * context that the store is mapped into. */
 static int open_store(struct worker *worker, const struct kvd_connect_options *options, const char *document)
 {
     static struct kvd_store_info info;
