@@ -11,13 +11,13 @@
 
 static void *pages_alloc(uint64_t bytes)
 {
-    void *at = NULL;
-    return cudaMallocManaged(&at, bytes, cudaMemAttachGlobal) == cudaSuccess ? at : NULL;
+    void *at = NULL; /* pinned host memory: the test and the kernels see it at one address */
+    return cudaMallocHost(&at, bytes) == cudaSuccess ? at : NULL;
 }
 
 static void pages_free(void *at)
 {
-    cudaFree(at);
+    cudaFreeHost(at);
 }
 #else
 static void *pages_alloc(uint64_t bytes)
