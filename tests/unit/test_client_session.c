@@ -667,6 +667,107 @@ static void srv_6_fork_is_refused(void) {
     script_stop(s);
 }
 
+/* ---- who reads ---------------------------------------------------------------------------------------------- */
+
+/* The first query is lost; later ones are answered when the gate is open. */
+struct first_lost {
+    atomic_uint queries;
+    atomic_bool open;
+};
+static enum script_act first_lost_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct first_lost *gate = user;
+    (void)reply;
+    if (request->type != FRAME_STATS) return SCRIPT_ANSWER;
+    if (atomic_fetch_add(&gate->queries, 1) == 0) return SCRIPT_LOSE;
+    while (!atomic_load(&gate->open)) sched_yield();
+    return SCRIPT_ANSWER;
+}
+
+struct asking {
+    kvd_client *c;
+    pthread_t thread;
+    enum kvd_status status;
+};
+static void *ask_stats(void *arg) {
+    struct asking *asking = arg;
+    struct kvd_stats stats;
+    asking->status = kvd_stats(asking->c, &stats, NULL);
+    return NULL;
+}
+
+static bool readable(kvd_client *c, int timeout_ms) {
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    return poll(&p, 1, timeout_ms) == 1;
+}
+
+/* The caller that reads gives up; one that waits beside it reads on, and gets its answer. */
+static void reading_is_passed_on(void) {
+    struct first_lost gate = { 0 };
+    struct script *s = script_start(first_lost_fn, &gate);
+    kvd_client *c = connect_to(s, 150);
+    struct asking reader = { .c = c }, other = { .c = c };
+    KVT_NEED(c);
+    KVT_OK(pthread_create(&reader.thread, NULL, ask_stats, &reader));
+    while (atomic_load(&gate.queries) < 1) sched_yield();
+    kvd_client_set_timeout(c, 20000);
+    KVT_OK(pthread_create(&other.thread, NULL, ask_stats, &other));
+    pthread_join(reader.thread, NULL);
+    KVT_EQ(reader.status, KVD_DEADLINE_EXCEEDED);
+    atomic_store(&gate.open, true);
+    pthread_join(other.thread, NULL);
+    KVT_EQ(other.status, KVD_OK);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* The descriptor is asked for while a caller reads: events are told by the caller, and by the transport when it has left. */
+static void the_descriptor_works_beside_a_reader(void) {
+    struct first_lost gate = { 0 };
+    struct script *s = script_start(first_lost_fn, &gate);
+    kvd_client *c = connect_to(s, 300);
+    struct asking reader = { .c = c };
+    struct kvd_event event = { .kind = KVD_EVENT_PRESSURE }, got;
+    KVT_NEED(c);
+    KVT_OK(pthread_create(&reader.thread, NULL, ask_stats, &reader));
+    while (atomic_load(&gate.queries) < 1) sched_yield();
+    KVT_FALSE(readable(c, 0));
+    script_event(s, &event);
+    KVT_TRUE(readable(c, 5000));
+    KVT_EQ(kvd_next_event(c, 5000, &got, NULL), KVD_OK);
+    pthread_join(reader.thread, NULL);
+    KVT_EQ(reader.status, KVD_DEADLINE_EXCEEDED);
+    KVT_FALSE(readable(c, 0));
+    script_event(s, &event);
+    KVT_TRUE(readable(c, 5000));
+    KVT_EQ(kvd_next_event(c, 0, &got, NULL), KVD_OK);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* A connection that breaks while nobody calls: the next call resumes; with the descriptor in use it is known at once. */
+static void an_idle_connection_breaks(void) {
+    struct script *s = script_start(NULL, NULL);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_stats stats;
+    struct kvd_error error;
+    KVT_NEED(c);
+    script_disconnect(s);
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
+    KVT_EQ(script_hellos(s), 2);
+    KVT_FALSE(readable(c, 0));
+    script_disconnect(s);
+    KVT_TRUE(readable(c, 5000));
+    KVT_EQ(kvd_stats(c, &stats, &error), KVD_UNAVAILABLE);
+    KVT_HAS(error.message, "kvd_client_reconnect");
+    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_FALSE(readable(c, 0));
+    script_disconnect(s); /* the new connection is watched, too */
+    KVT_TRUE(readable(c, 5000));
+    KVT_EQ(script_hellos(s), 3);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
 /* Threads of the transport take no signal away from the engine. */
 static void transport_threads_block_signals(void) {
     struct script *s = script_start(NULL, NULL);
@@ -819,6 +920,9 @@ int main(int argc, char **argv) {
         KVT_CASE(srv_1_threads_on_a_breaking_connection),
         KVT_CASE(srv_1_threads_with_lost_answers_and_deadlines),
         KVT_CASE(events_come_in_order_and_drops_are_counted),
+        KVT_CASE(reading_is_passed_on),
+        KVT_CASE(the_descriptor_works_beside_a_reader),
+        KVT_CASE(an_idle_connection_breaks),
         KVT_CASE(srv_6_fork_is_refused),
         KVT_CASE(transport_send_after_the_end),
         KVT_CASE(transport_reads_for_itself),
