@@ -94,12 +94,15 @@ __global__ void __launch_bounds__(512) read_all(const uint4 *from, size_t n, uin
         *sink = x;
 }
 
-/* GB/s of reading `bytes` plainly; the best of a few grid sizes. */
-static double read_rate(const void *at, size_t bytes) {
+/* GB/s of reading `bytes` plainly, one of `copies` after the other; the best of a few grid sizes. */
+static double read_rate(const uint8_t *at, size_t bytes, uint32_t copies) {
     device_array<uint32_t> sink(1);
     double best = 0;
     for (int ctas : {2, 3, 4}) {
-        const double us = time_us([&](cudaStream_t stream) { read_all<<<132 * ctas, 512, 0, stream>>>((const uint4 *)at, bytes / 16, sink.at); });
+        uint32_t turn = 0;
+        const double us = time_us([&](cudaStream_t stream) {
+            read_all<<<132 * ctas, 512, 0, stream>>>((const uint4 *)(at + bytes * (turn++ % copies)), bytes / 16, sink.at);
+        });
         best = std::max(best, (double)bytes / us / 1e3);
     }
     CUDA_OK(cudaGetLastError());
@@ -128,11 +131,18 @@ struct shape {
     }
 };
 
-/* One layer of KV for a shape, its table, and the inputs of one attention launch. */
+/* Sequences are kept in so many copies that launches which take them in turn find nothing of them in the L2. */
+static uint32_t copies_of(const shape &s, int storage) {
+    const double token = storage == KVD_STORAGE_BF16 ? 4.0 : 2.0; /* bytes an element of K and V, about */
+    const double bytes = token * s.d * s.heads * s.context * s.b;
+    return (uint32_t)std::min(16.0, std::max(1.0, 4e9 / bytes));
+}
+
+/* One layer of KV for a shape, its tables, and the inputs of attention launches. */
 struct bench_pool {
     shape s;
     int storage;
-    uint32_t logical, pages;
+    uint32_t copies, logical, pages;
     geom_pool_spec spec;
     device_array<uint8_t> region;
     device_array<int32_t> tables, positions, rows;
@@ -140,7 +150,7 @@ struct bench_pool {
     device_array<uint8_t> workspace;
 
     bench_pool(const shape &sh, int st, geom_arrangement arrangement, bool shuffle)
-        : s(sh), storage(st), logical((sh.context + 63) / 64), pages(logical * sh.b),
+        : s(sh), storage(st), copies(copies_of(sh, st)), logical((sh.context + 63) / 64), pages(logical * sh.b * copies),
           spec(pool_spec(st, GEOM_PAGE_MAJOR, arrangement, 1, sh.heads, sh.d)), region(geom_region_bytes(&spec, pages)) {
         rng r = {99};
         std::vector<int32_t> ids = shuffled(pages, r), row_ids(s.b);
@@ -151,9 +161,9 @@ struct bench_pool {
         tables.put(ids), rows.put(row_ids);
         fill();
     }
-    PagedKVBatchLayerView view() {
+    PagedKVBatchLayerView view(uint32_t copy) {
         PagedKVBatchLayerView v = layer_view(spec, pages, 0, region.at);
-        v.block_tables = tables.at, v.n_logical = logical, v.n_rows = s.b;
+        v.block_tables = tables.at + (size_t)copy * s.b * logical, v.n_logical = logical, v.n_rows = s.b;
         return v;
     }
     /* Through append, so that every code and scale is one that occurs. */
@@ -161,14 +171,15 @@ struct bench_pool {
         const uint32_t chunk = 8192;
         device_array<uint16_t> kv((size_t)chunk * s.heads * s.d);
         random_bf16<<<1024, 256>>>(kv.at, kv.n, 7);
-        for (uint32_t b = 0; b < s.b; b++)
+        for (uint32_t b = 0; b < s.b * copies; b++)
             for (uint32_t t = 0; t < s.context; t += chunk) {
                 std::vector<int32_t> at(std::min(chunk, s.context - t));
                 for (size_t i = 0; i < at.size(); i++)
                     at[i] = (int32_t)(t + i);
                 positions.put(at);
                 ops_append op = {};
-                op.view = view(), op.k = kv.at, op.v = kv.at, op.positions = positions.at, op.table_rows = rows.at + b;
+                op.view = view(b / s.b), op.k = kv.at, op.v = kv.at, op.positions = positions.at;
+                op.table_rows = rows.at + b % s.b;
                 op.w = (uint32_t)at.size(), op.b = 1;
                 char err[300];
                 if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0)
@@ -186,15 +197,17 @@ struct bench_pool {
         q.alloc((size_t)s.d * s.q_heads * w * s.b), out.alloc(q.n);
         random_bf16<<<1024, 256>>>(q.at, q.n, 3);
         ops_attention op = {};
-        op.view = view(), op.q = q.at, op.out = out.at, op.positions = positions.at, op.table_rows = rows.at;
+        op.view = view(0), op.q = q.at, op.out = out.at, op.positions = positions.at, op.table_rows = rows.at;
         op.n_q_heads = s.q_heads, op.w = w, op.b = s.b, op.causal = 1, op.scale = 1.0f / sqrtf((float)s.d);
         workspace.alloc(ops_attention_workspace(&op, s.context));
         return op;
     }
     double attention_us(uint32_t w) {
-        const ops_attention op = queries(w);
+        ops_attention op = queries(w);
         char err[300];
+        uint32_t turn = 0;
         return time_us([&](cudaStream_t stream) {
+            op.view = view(turn++ % copies);
             if (ops_attention_cuda(&op, s.context, workspace.at, workspace.n, stream, err, sizeof err) != 0)
                 fprintf(stderr, "attention: %s\n", err), exit(2);
         });
@@ -224,7 +237,7 @@ static void decode() {
         double plain;
         {
             bench_pool pool(s, KVD_STORAGE_BF16, GEOM_DENSE, true);
-            plain = read_rate(pool.region.at, pool.region.n / 16 * 16);
+            plain = read_rate(pool.region.at, (size_t)pool.stored_bytes(), pool.copies);
             line("read." + s.name(), plain, "GB/s");
         }
         decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, true, plain);
@@ -316,7 +329,7 @@ static void append() {
         const double us = time_us([&](cudaStream_t stream) {
             const uint16_t *k = kv.at + (size_t)(turn % copies) * 2 * rows * s.heads * s.d;
             ops_append op = {};
-            op.view = pool.view(), op.k = k, op.v = k + (size_t)rows * s.heads * s.d, op.positions = pool.positions.at;
+            op.view = pool.view(0), op.k = k, op.v = k + (size_t)rows * s.heads * s.d, op.positions = pool.positions.at;
             op.table_rows = pool.rows.at + turn % copies, op.w = rows, op.b = 1;
             char err[300];
             if (ops_append_cuda(&op, stream, err, sizeof err) != 0)

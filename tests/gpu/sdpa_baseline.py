@@ -4,6 +4,8 @@
 Prints "BENCH sdpa.<shape>.<backend>.us value us" for decode (one query a sequence) and for a prefill chunk of 2048 columns,
 timed as bench_ops_cuda does: median over samples of the mean of back-to-back calls between events.
 """
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -43,20 +45,23 @@ def show(name, call):
 def main():
     torch.manual_seed(1)
     for b, hq, h, d, n in DECODE:
-        k, v = (torch.rand(b, h, n, d, device="cuda", dtype=torch.bfloat16) * 2 - 1 for _ in range(2))
+        # As in bench_ops_cuda: so many copies in turn that nothing is found in the L2.
+        copies = int(min(16, max(1, 4e9 / (4 * b * h * n * d))))
+        turns = itertools.cycle([tuple(torch.rand(b, h, n, d, device="cuda", dtype=torch.bfloat16) * 2 - 1 for _ in range(2))
+                                 for _ in range(copies)])
         q = torch.rand(b, hq, 1, d, device="cuda", dtype=torch.bfloat16) * 2 - 1
         for name, backend in BACKENDS.items():
             with sdpa_kernel(backend):
                 show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.{name}",
-                     lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+                     lambda: F.scaled_dot_product_attention(q, *next(turns), enable_gqa=True))
         # The queries of a group as rows of one head: the form that lets a backend read KV once.
         for name, backend in BACKENDS.items():
             if name == "efficient" and d == 256:
                 continue
             with sdpa_kernel(backend):
                 show(f"sdpa.decode.b{b}_q{hq}_h{h}_d{d}_c{n}.{name}_grouped",
-                     lambda: F.scaled_dot_product_attention(q.view(b, h, hq // h, d), k, v))
-        del k, v, q
+                     lambda: F.scaled_dot_product_attention(q.view(b, h, hq // h, d), *next(turns)))
+        del turns, q
     for b, hq, h, d, n in PREFILL:
         w = 2048
         k, v = (torch.rand(b, h, n, d, device="cuda", dtype=torch.bfloat16) * 2 - 1 for _ in range(2))
