@@ -193,6 +193,7 @@ static void srv_1_stopped_daemon(void) {
     struct kvd_error error;
     KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_OK);
     kill(daemon_.pid, SIGSTOP);
+    KVT_EQ(waitpid(daemon_.pid, NULL, WUNTRACED), daemon_.pid); /* its last thread has stopped */
     kvd_client_set_timeout(scheduler, 200);
     double begin = e2e_now();
     struct kvd_stats stats;
