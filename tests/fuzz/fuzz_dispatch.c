@@ -304,6 +304,9 @@ static void settle(void) {
     service = service_free(service); /* a new process would have to exit: begin anew */
 }
 
+/* Its shared memory goes with it. */
+static void end(void) { service = service_free(service); }
+
 static void begin(void) {
     static const char text[] =
         "[kvd]\nlog_level = error\n[devices]\nmemory = 64MiB\n"
@@ -313,7 +316,10 @@ static void begin(void) {
         "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n";
     struct config config;
     char err[1024], prefix[40];
-    if (!arena) arena = codec_arena_new();
+    if (!arena) {
+        arena = codec_arena_new();
+        atexit(end);
+    }
     if (service) return;
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Pages for the demo's engine without a kvd: regions and block tables in this process, in the geometry of a real store,
- * with page ids dealt in a random order. Built with DEMO_CUDA they are in managed memory, for host and GPU.
+ * with page ids dealt in a random order. Built with DEMO_CUDA they are in pinned memory, for host and GPU.
  */
 #ifndef DEMO_PAGES_H
 #define DEMO_PAGES_H
