@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Append on the GPU: encodes new K and V rows into their pages, byte for byte as ops_append_ref() does (GEOM-9). A warp takes
- * one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked up, so that the
- * two latencies overlap, and the page is looked up once for all heads.
+ * Append on the GPU: encodes new K and V rows into their pages, byte for byte as ops_append_ref() does (GEOM-9). A warp
+ * takes one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked up,
+ * so that the two latencies overlap, and the page is looked up once for all heads.
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -43,7 +43,8 @@ __device__ __forceinline__ uint8_t *row_of(const kvd_plane_view &v, const place 
 }
 
 /* The column and the first of HEADS heads of this warp. False: nothing to do. */
-template <int HEADS> __device__ __forceinline__ bool find_work(const params &p, uint32_t *ret_column, uint32_t *ret_head) {
+template <int HEADS>
+__device__ __forceinline__ bool find_work(const params &p, uint32_t *ret_column, uint32_t *ret_head) {
     const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / 32, parts = (p.heads + HEADS - 1) / HEADS;
     *ret_column = warp / parts, *ret_head = warp % parts * HEADS;
     return *ret_column < p.w * p.b;
@@ -52,7 +53,8 @@ template <int HEADS> __device__ __forceinline__ bool find_work(const params &p, 
 /* ---- BF16: bit copy ----------------------------------------------------------------------------- */
 
 /* Rows of PIECES times 16 bytes, HEADS heads of a column a warp. */
-template <int PIECES, int HEADS> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p) {
+template <int PIECES, int HEADS>
+__global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p) {
     constexpr int TURNS = (HEADS * PIECES + 31) / 32;
     uint32_t column, first;
     ptx::let_next_start();
@@ -146,8 +148,8 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
 
 /* ---- codecs: 8 elements a lane, one row a warp ---------------------------------------------------- */
 
-/* FP16 of FP32(most / DIVISOR), for 127 and 448. In the normal range no quotient of a BF16 is near a tie of FP16, so that the
- * product with the reciprocal rounds alike; below it is divided. */
+/* FP16 of FP32(most / DIVISOR), for 127 and 448. In the normal range no quotient of a BF16 is near a tie of FP16, so
+ * that the product with the reciprocal rounds alike; below it is divided. */
 template <int DIVISOR> __device__ __forceinline__ uint16_t scale_of(float most, float least) {
     const float quick = most * (1.0f / DIVISOR), exact = quick > 0x1p-13f ? quick : __fdiv_rn(most, (float)DIVISOR);
     return half_bits(fminf(fmaxf(exact, least), 65504.0f));
@@ -190,9 +192,9 @@ __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scal
         *(uint16_t *)scales = scale;
 }
 
-/* The boundaries of both roundings below are numbers of a few bits, and operands have eight: a quotient either is a boundary
- * or is 2^-9 of itself away from it. So the FP32 product with a reciprocal, rounded once more to FP16, stands on the same side
- * of every boundary as the true quotient, and on it when that one does. */
+/* The boundaries of both roundings below are numbers of a few bits, and operands have eight: a quotient either is a
+ * boundary or is 2^-9 of itself away from it. So the FP32 product with a reciprocal, rounded once more to FP16, stands
+ * on the same side of every boundary as the true quotient, and on it when that one does. */
 
 /* E4M3 of most / 6, to nearest even, clamped to [2^-9, 448]. */
 __device__ __forceinline__ uint32_t fp4_scale(float most) {
@@ -202,8 +204,8 @@ __device__ __forceinline__ uint32_t fp4_scale(float most) {
     return two & 0xffu;
 }
 
-/* Magnitude codes of two elements. An FP16 of v * 2^-14 has the exponent range of E2M1 (normal from v = 1 on), so that its
- * bits, rounded after the first mantissa bit, are the code. factor: 2^-14 / scale. */
+/* Magnitude codes of two elements. An FP16 of v * 2^-14 has the exponent range of E2M1 (normal from v = 1 on), so that
+ * its bits, rounded after the first mantissa bit, are the code. factor: 2^-14 / scale. */
 __device__ __forceinline__ uint32_t e2m1_pair(uint32_t magnitudes, float factor) {
     uint32_t u = ptx::pack<true>(ptx::bf16_low(magnitudes) * factor, ptx::bf16_high(magnitudes) * factor);
     u = __vminu2(u, 0x0e000e00u); /* 6 * 2^-14 */
@@ -213,7 +215,8 @@ __device__ __forceinline__ uint32_t e2m1_pair(uint32_t magnitudes, float factor)
 __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scales, int lane) {
     const float most = largest<2>(x);
     const uint32_t scale = most == 0.0f ? 0 : fp4_scale(most);
-    const float factor = most == 0.0f ? 0.0f : __frcp_rn(ptx::half_to_float(ptx::e4m3_to_half2(scale) & 0xffff)) * 0x1p-14f;
+    const float factor =
+        most == 0.0f ? 0.0f : __frcp_rn(ptx::half_to_float(ptx::e4m3_to_half2(scale) & 0xffff)) * 0x1p-14f;
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -227,8 +230,9 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
 
 /* ---- quantized profiles --------------------------------------------------------------------------- */
 
-template <int S> __device__ __forceinline__ void encode(const params &p, const place &at, uint32_t head, const eight &k,
-                                                         const eight &v, int lane) {
+template <int S>
+__device__ __forceinline__ void encode(const params &p, const place &at, uint32_t head, const eight &k, const eight &v,
+                                       int lane) {
     uint8_t *kc = row_of(p.k, at, head), *ks = row_of(p.k_scale, at, head);
     uint8_t *vc = row_of(p.v, at, head), *vs = row_of(p.v_scale, at, head);
     if constexpr (S == KVD_STORAGE_INT8) {

@@ -35,12 +35,13 @@ template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *re
 struct spread {
     uint32_t b, first;
     int n;
-    bool live;      /* a column that counts */
+    bool live; /* a column that counts */
     uint16_t *out;
 };
 
 template <int D>
-__device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint32_t row, uint32_t rows, spread *ret_spread) {
+__device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint32_t row, uint32_t rows,
+                                            spread *ret_spread) {
     const uint32_t e = pair / p.heads, head = pair % p.heads, b = e / p.n_blocks;
     const uint32_t r = e % p.n_blocks * rows + row, w = r / p.group;
     if (w >= p.w || row >= p.rows_kept)
@@ -61,8 +62,9 @@ __device__ __forceinline__ uint64_t spread_row(const params &p, const spread &s,
 
 __device__ __forceinline__ void store_merged(const spread &s, int d, const float4 &x, float sum) {
     const float f = s.live && sum > 0.0f ? 1.0f / sum : 0.0f;
-    *(uint2 *)(s.out + d) = f > 0.0f ? make_uint2(ptx::pack<false>(x.x * f, x.y * f), ptx::pack<false>(x.z * f, x.w * f))
-                                     : make_uint2(0, 0);
+    *(uint2 *)(s.out + d) = f > 0.0f
+                                ? make_uint2(ptx::pack<false>(x.x * f, x.y * f), ptx::pack<false>(x.z * f, x.w * f))
+                                : make_uint2(0, 0);
 }
 
 /* Few shares a pair: four channels of a row a thread, every thread weighs the shares for itself. */
@@ -96,7 +98,8 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_few(const __grid_cons
 /* Many shares a pair: 64 channels of one row a CTA; sixteen teams of sixteen threads take turns on the shares. */
 template <int D>
 __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_constant__ params p, uint32_t rows) {
-    constexpr int LANES = 16, TEAMS = COMBINE_THREADS / LANES, TURNS = (MAX_CTAS + COMBINE_THREADS - 1) / COMBINE_THREADS;
+    constexpr int LANES = 16, TEAMS = COMBINE_THREADS / LANES,
+                  TURNS = (MAX_CTAS + COMBINE_THREADS - 1) / COMBINE_THREADS;
     __shared__ float weight[MAX_CTAS], red[2][COMBINE_THREADS / 32];
     __shared__ float4 sums[TEAMS][LANES];
     spread s;
@@ -168,10 +171,10 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
     const uint64_t rows = (uint64_t)group * op->w;
     plan x = {};
-    x.kernel = v->storage == KVD_STORAGE_BF16                                      ? find_bf16(v->head_dim, rows)
-               : v->head_dim != 256                                                ? instance{}
+    x.kernel = v->storage == KVD_STORAGE_BF16                                    ? find_bf16(v->head_dim, rows)
+               : v->head_dim != 256                                              ? instance{}
                : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows)
-                                                                                   : find_fp4(v->storage, rows);
+                                                                                 : find_fp4(v->storage, rows);
     if (x.kernel.kernel == nullptr)
         return false;
     const uint32_t rb = (uint32_t)x.kernel.rows;
@@ -220,9 +223,10 @@ static params make_params(const ops_attention *op, const plan *x, void *workspac
 
 /* ---- launch -------------------------------------------------------------------------------------------- */
 
-/* begin_early: with leave to begin before the kernel ahead in the stream has ended; every kernel here waits for it first. */
-static cudaError_t launch_kernel(const void *kernel, dim3 grid, int threads, int smem, bool begin_early, cudaStream_t stream,
-                                 void **args) {
+/* begin_early: with leave to begin before the kernel ahead in the stream has ended; every kernel here waits for it
+ * first. */
+static cudaError_t launch_kernel(const void *kernel, dim3 grid, int threads, int smem, bool begin_early,
+                                 cudaStream_t stream, void **args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = begin_early;
@@ -238,15 +242,19 @@ static cudaError_t launch_kernel(const void *kernel, dim3 grid, int threads, int
 
 /* All shared memory of a multiprocessor for CTAs: no kernel of this file makes it change its split. */
 static cudaError_t prepare(const void *kernel, int smem) {
-    cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    return rc == cudaSuccess && smem > 0 ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem) : rc;
+    cudaError_t rc =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    return rc == cudaSuccess && smem > 0
+               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem)
+               : rc;
 }
 
 template <int D> static cudaError_t launch_combine(params p, const plan &x, cudaStream_t stream) {
     const bool many = x.grid >= 16 * x.pairs; /* shares a pair */
     const void *kernel = many ? (const void *)combine_many<D> : (const void *)combine_few<D>;
     constexpr uint32_t rows_a_cta = COMBINE_THREADS / (D / 4);
-    const dim3 grid = many ? dim3(x.pairs, x.rows_kept, D / 64) : dim3(x.pairs, (x.rows_kept + rows_a_cta - 1) / rows_a_cta);
+    const dim3 grid =
+        many ? dim3(x.pairs, x.rows_kept, D / 64) : dim3(x.pairs, (x.rows_kept + rows_a_cta - 1) / rows_a_cta);
     uint32_t rows = (uint32_t)x.kernel.rows;
     void *args[] = {&p, &rows};
     const cudaError_t rc = prepare(kernel, 0);
@@ -258,7 +266,8 @@ static cudaError_t launch(params p, const plan &x, uint32_t head_dim, cudaStream
     if (rc != cudaSuccess)
         return rc;
     void *args[] = {&p};
-    /* CTAs of a grid of three a multiprocessor that come early crowd the combine kernel before them: measured slower. */
+    /* CTAs of a grid of three a multiprocessor that come early crowd the combine kernel before them: measured slower.
+     */
     const bool begin_early = x.kernel.per_sm <= 2;
     rc = launch_kernel(x.kernel.kernel, dim3(x.grid), x.kernel.threads, x.kernel.smem, begin_early, stream, args);
     if (rc != cudaSuccess || !x.cut)
@@ -274,8 +283,8 @@ static int check_plane(const kvd_plane_view *v, const char *name, char *err, siz
         return 0;
     if (((uintptr_t)v->base | v->stride_head | v->stride_page) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0,
-                 "plane %s: base %p, head stride %llu and page stride %llu must be multiples of 16 bytes on a GPU", name,
-                 v->base, (unsigned long long)v->stride_head, (unsigned long long)v->stride_page);
+                 "plane %s: base %p, head stride %llu and page stride %llu must be multiples of 16 bytes on a GPU",
+                 name, v->base, (unsigned long long)v->stride_head, (unsigned long long)v->stride_page);
         return OPS_E_INVALID;
     }
     return 0;
@@ -305,18 +314,21 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
         return rc;
     attn::plan x;
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
-        snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q, (void *)op->out);
+        snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,
+                 (void *)op->out);
         return OPS_E_INVALID;
     }
     if (!attn::make_plan(op, max_context, &x)) {
-        snprintf(err, err ? err_bytes : 0, "no GPU kernel for storage %u with head_dim %u (BF16: 64, 128, 256; others: 256)",
-                 op->view.storage, op->view.head_dim);
+        snprintf(err, err ? err_bytes : 0,
+                 "no GPU kernel for storage %u with head_dim %u (BF16: 64, 128, 256; others: 256)", op->view.storage,
+                 op->view.head_dim);
         return OPS_E_INVALID;
     }
     const size_t need = x.line_bytes + x.partial_bytes + x.stats_bytes;
     if (need > 0 && (workspace == nullptr || workspace_bytes < need || (uintptr_t)workspace % 256 != 0)) {
-        snprintf(err, err ? err_bytes : 0, "attention needs a workspace of %zu bytes aligned to 256; there are %zu at %p", need,
-                 workspace_bytes, workspace);
+        snprintf(err, err ? err_bytes : 0,
+                 "attention needs a workspace of %zu bytes aligned to 256; there are %zu at %p", need, workspace_bytes,
+                 workspace);
         return OPS_E_INVALID;
     }
     const attn::params p = attn::make_params(op, &x, workspace);

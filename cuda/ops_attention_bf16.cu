@@ -12,7 +12,10 @@ template <int D> static instance pick(uint64_t rows) {
 }
 
 instance find_bf16(uint32_t head_dim, uint64_t rows) {
-    return head_dim == 64 ? pick<64>(rows) : head_dim == 128 ? pick<128>(rows) : head_dim == 256 ? pick<256>(rows) : instance{};
+    return head_dim == 64    ? pick<64>(rows)
+           : head_dim == 128 ? pick<128>(rows)
+           : head_dim == 256 ? pick<256>(rows)
+                             : instance{};
 }
 
 } /* namespace attn */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Block form: 64 rows of packed queries a warpgroup against a page of 64 keys, by warpgroup products straight from shared
- * memory. For verify (one warpgroup, memory bound) and prefill (two warpgroups share the tiles). BF16 only.
+ * Block form: 64 rows of packed queries a warpgroup against a page of 64 keys, by warpgroup products straight from
+ * shared memory. For verify (one warpgroup, memory bound) and prefill (two warpgroups share the tiles). BF16 only.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
 #define KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
@@ -37,7 +37,7 @@ template <int D, int WG> struct block_form {
     static constexpr int PER_SM = WG == 1 && D <= 128 ? 2 : 1;
     static constexpr int FIT = ((PER_SM == 2 ? 105 : 221) * 1024 - Q_BYTES) / SLOT;
     static constexpr int NS = FIT > 8 ? 8 : FIT;
-    static constexpr int Q_AT = (max_of(NS * SLOT, RB * (D + 4) * 4) + 1023) / 1024 * 1024;
+    static constexpr int Q_AT = (max_of(NS * SLOT, RB *(D + 4) * 4) + 1023) / 1024 * 1024;
     static constexpr int SMEM = Q_AT + Q_BYTES + 1024; /* to align the start */
 
     template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
@@ -57,7 +57,7 @@ template <int D, int WG> struct block_kernel {
 #pragma unroll
         for (int f = 0; f < D / 16; f++)
             wgmma::product<false>(s, wgmma::along_rows(q + (uint32_t)((f >> 2) * C::RB * 128 + (f & 3) * 32)),
-                           wgmma::along_rows(k + (uint32_t)((f >> 2) * C::TK * 128 + (f & 3) * 32)), f > 0);
+                                  wgmma::along_rows(k + (uint32_t)((f >> 2) * C::TK * 128 + (f & 3) * 32)), f > 0);
         wgmma::finish();
         wgmma::hold(s);
     }
@@ -79,8 +79,8 @@ template <int D, int WG> struct block_kernel {
         wgmma::hold(o);
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl, bool whole,
-                                               uint32_t to) {
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl,
+                                               bool whole, uint32_t to) {
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         const uint32_t base = ptx::smem_address(smem), q = base + C::Q_AT + (uint32_t)(warp >> 2) * 64 * 128;
         __syncthreads(); /* the segment before is stored */
@@ -112,7 +112,8 @@ template <int D, int WG> struct block_kernel {
 };
 
 template <int D, int WG>
-__global__ void __launch_bounds__(128 * WG, (block_form<D, WG>::PER_SM)) attention_block(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(128 * WG, (block_form<D, WG>::PER_SM))
+    attention_block(const __grid_constant__ params p) {
     extern __shared__ uint8_t smem[];
     walk_share<block_kernel<D, WG>>(p, (uint8_t *)(((uintptr_t)smem + 1023) & ~(uintptr_t)1023));
 }

@@ -12,9 +12,9 @@ template <int S> static instance pick(uint64_t rows) {
 }
 
 instance find_byte(uint32_t storage, uint64_t rows) {
-    return storage == KVD_STORAGE_INT8   ? pick<KVD_STORAGE_INT8>(rows)
+    return storage == KVD_STORAGE_INT8  ? pick<KVD_STORAGE_INT8>(rows)
            : storage == KVD_STORAGE_FP8 ? pick<KVD_STORAGE_FP8>(rows)
-                                         : instance{};
+                                        : instance{};
 }
 
 } /* namespace attn */

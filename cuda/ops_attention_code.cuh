@@ -4,22 +4,22 @@
  *
  * Two freedoms make decoding cheap, and every tile form of the attention kernels uses them:
  *
- *   - the order of the contraction index is free as long as both operands agree, so a thread takes 16 stored bytes of one
- *     row with one load and Q is laid out in the matching order once (q_index);
- *   - the order of keys and of output channels is free as long as the mask and the last store know it (key_order, channel).
+ *   - the order of the contraction index is free as long as both operands agree, so a thread takes 16 stored bytes of
+ * one row with one load and Q is laid out in the matching order once (q_index);
+ *   - the order of keys and of output channels is free as long as the mask and the last store know it (key_order,
+ * channel).
  *
- * Lane = 4 * g + t. In a fragment g names the row or column that is kept (a key of K, a channel of V) and t the contraction
- * index. Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of row r is at
- * c ^ (r & 7), so that the eight threads of a quarter warp touch all banks.
+ * Lane = 4 * g + t. In a fragment g names the row or column that is kept (a key of K, a channel of V) and t the
+ * contraction index. Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of
+ * row r is at c ^ (r & 7), so that the eight threads of a quarter warp touch all banks.
  *
  * Numbers, by profile (VIEW-6):
  *   BF16   Q, K, P, V in BF16.
  *   INT8   codes are exact in BF16. The scale of a key group multiplies the FP32 sum of its 64 products; the scale of a
  *          value group multiplies P before it is rounded to BF16.
  *   FP8    K codes are exact in FP16, V codes in BF16; the row scale multiplies the FP32 score, or P.
- *   NVFP4  code * scale is exact in FP16 when it carries a factor 2^-14, which is taken out at the end. The same for V of
- *          K8V4.
- *   Where K is FP16, a row of Q is brought to FP16 by a power of two that makes its largest element about 2^7.
+ *   NVFP4  code * scale is exact in FP16 when it carries a factor 2^-14, which is taken out at the end. The same for V
+ * of K8V4. Where K is FP16, a row of Q is brought to FP16 by a power of two that makes its largest element about 2^7.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_CODE_CUH
 #define KVD_CUDA_OPS_ATTENTION_CODE_CUH
@@ -67,9 +67,7 @@ template <int S, int D> struct codes {
     static constexpr bool P_HALF = VC == CODE_FP4;                   /* P in FP16 */
 
     /* The key of an eight that stands at place i (0..7) of a fragment. */
-    __device__ static __forceinline__ int key_order(int i) {
-        return KC == CODE_BF16 ? i : ((i & 1) << 2) | (i >> 1);
-    }
+    __device__ static __forceinline__ int key_order(int i) { return KC == CODE_BF16 ? i : ((i & 1) << 2) | (i >> 1); }
 
     /* The channel at place i (0..7) of the nt-th eight of V's fragments. */
     __device__ static __forceinline__ int channel(int nt, int i) {

@@ -2,8 +2,8 @@
  *
  * Columns form: queries are the narrow side. S^T[keys, 8 NQ] = K Q^T and O^T[channels, 8 NQ] += V^T P^T, in m16n8k16
  * products whose A operand is decoded K or V and whose B operand is Q or P. A code is decoded once for all queries, and
- * eight queries cost half of what sixteen rows would. For decode: 8 NQ rows of packed queries, every warp takes tiles of its own.
- * Layouts and numbers: ops_attention_code.cuh.
+ * eight queries cost half of what sixteen rows would. For decode: 8 NQ rows of packed queries, every warp takes tiles
+ * of its own. Layouts and numbers: ops_attention_code.cuh.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_COLUMNS_CUH
 #define KVD_CUDA_OPS_ATTENTION_COLUMNS_CUH
@@ -19,8 +19,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     using C = codes<S, D>;
     static constexpr code KC = C::KC, VC = C::VC;
     static constexpr int K_ROW = C::K_ROW, V_ROW = C::V_ROW, K_SCALE = C::K_SCALE, V_SCALE = C::V_SCALE;
-    static constexpr int KM = TK / 16;               /* keys, in sixteens */
-    static constexpr int DM = D / 16;                /* channels, in sixteens */
+    static constexpr int KM = TK / 16;                 /* keys, in sixteens */
+    static constexpr int DM = D / 16;                  /* channels, in sixteens */
     static constexpr int CHAINS = KM * NQ < 4 ? 2 : 1; /* independent sums, where products would wait for each other */
 
     /* Where element d of query n stands among the B fragments: index of a 16-bit value. */
@@ -31,9 +31,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     }
 
     /* Key (row of the tile) of row g + 8 * e of the m-th sixteen. */
-    __device__ static __forceinline__ int key_of(int m, int g, int e) {
-        return m * 16 + C::key_order(g) + 8 * e;
-    }
+    __device__ static __forceinline__ int key_of(int m, int g, int e) { return m * 16 + C::key_order(g) + 8 * e; }
 
     /* The fragments of the queries for contraction step f. Steps come in pairs where one load holds two. */
     struct q_fragments {
@@ -246,7 +244,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             else if constexpr (VC == CODE_INT8)
                 values_int8(o, p[ks], v, ks, g, t);
             else if constexpr (VC == CODE_FP8)
-                values_fp8(o, p_fragments(p[ks], value_scale(v, ks, g, 0, 0), value_scale(v, ks, g, 1, 0)), v, ks, g, t);
+                values_fp8(o, p_fragments(p[ks], value_scale(v, ks, g, 0, 0), value_scale(v, ks, g, 1, 0)), v, ks, g,
+                           t);
             else
                 values_fp4(o, p_fragments(p[ks], 1.0f, 1.0f), v, ks, g, t);
         }
@@ -263,7 +262,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             add(o, dm, ptx::matrix4_transposed(piece<V_ROW>(v, row, dm * 2 + half)), p);
     }
 
-    __device__ static __forceinline__ void values_int8(output &o, const float (&p)[NQ][4], uint32_t v, int ks, int g, int t) {
+    __device__ static __forceinline__ void values_int8(output &o, const float (&p)[NQ][4], uint32_t v, int ks, int g,
+                                                       int t) {
 #pragma unroll
         for (int c = 0; c < D / 64; c++) {
             uint2 w[4];
@@ -282,7 +282,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         }
     }
 
-    __device__ static __forceinline__ void values_fp8(output &o, const p_fragments &p, uint32_t v, int ks, int g, int t) {
+    __device__ static __forceinline__ void values_fp8(output &o, const p_fragments &p, uint32_t v, int ks, int g,
+                                                      int t) {
         const int column = ((g & 1) << 2) | (g >> 1);
 #pragma unroll
         for (int c = 0; c < D / 128; c++) {
@@ -295,13 +296,15 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
                 const uint32_t x = __byte_perm(word_of(w[0], i >> 1), word_of(w[1], i >> 1), i & 1 ? 0x7632 : 0x5410);
                 const uint32_t y = __byte_perm(word_of(w[2], i >> 1), word_of(w[3], i >> 1), i & 1 ? 0x7632 : 0x5410);
                 add(o, c * 8 + i,
-                    make_uint4(e4m3_pair(x << 8, x << 4), e4m3_pair(x, x >> 4), e4m3_pair(y << 8, y << 4), e4m3_pair(y, y >> 4)),
+                    make_uint4(e4m3_pair(x << 8, x << 4), e4m3_pair(x, x >> 4), e4m3_pair(y << 8, y << 4),
+                               e4m3_pair(y, y >> 4)),
                     p);
             }
         }
     }
 
-    __device__ static __forceinline__ void values_fp4(output &o, const p_fragments &p, uint32_t v, int ks, int g, int t) {
+    __device__ static __forceinline__ void values_fp4(output &o, const p_fragments &p, uint32_t v, int ks, int g,
+                                                      int t) {
         const int column = ((g & 1) << 2) | (g >> 1);
         uint4 w[4];
         uint32_t two[4];
@@ -343,11 +346,11 @@ template <int S, int D, int NQ> struct columns_form {
     static constexpr int RB = 8 * NQ;
     static constexpr bool ASYNC = false;
     static constexpr int WARPS = 4, GROUPS = 4, SUMS = 4;
-    static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK * (codes::V_ROW + codes::V_SCALE));
+    static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK *(codes::V_ROW + codes::V_SCALE));
     static constexpr int Q_BYTES = RB * D * 2;
     static constexpr int FIT = ((PER_SM == 3 ? 71 : 109) * 1024 - Q_BYTES) / (GROUPS * SLOT);
     static constexpr int NS = FIT > 8 ? 8 : FIT;
-    static constexpr int Q_AT = max_of(GROUPS * NS * SLOT, GROUPS * RB * (D + 4) * 4); /* where the queries lie */
+    static constexpr int Q_AT = max_of(GROUPS * NS * SLOT, GROUPS *RB *(D + 4) * 4); /* where the queries lie */
     static constexpr int SMEM = Q_AT + Q_BYTES;
     static_assert(NS >= 2, "the ring needs a slot in use and one in flight");
 
@@ -383,8 +386,9 @@ template <class C> struct columns8 {
             }
     }
 
-    /* Turns scores into probabilities relative to the maximum in use. That one follows the true maximum only when it fell
-     * behind by more than LAZY: exact in the end, since sums and outputs share it, and mostly a vote instead of shuffles. */
+    /* Turns scores into probabilities relative to the maximum in use. That one follows the true maximum only when it
+     * fell behind by more than LAZY: exact in the end, since sums and outputs share it, and mostly a vote instead of
+     * shuffles. */
     __device__ __forceinline__ void softmax(typename T::score &s, int key0, bool mask, int g) {
         float most[NQ][2];
         bool behind = false;
@@ -417,7 +421,8 @@ template <class C> struct columns8 {
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         float p = ptx::exp2(s[k][n][2 * h + e] - zero);
-                        if constexpr (C::codes::VC == CODE_BF16) /* sum what is multiplied: weights then add up to one */
+                        if constexpr (C::codes::VC ==
+                                      CODE_BF16) /* sum what is multiplied: weights then add up to one */
                             p = ptx::bf16_low(ptx::pack<false>(p, 0.0f));
                         s[k][n][2 * h + e] = p;
                         l[n][e] += p;
@@ -497,8 +502,8 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads();
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl, bool whole,
-                                               uint32_t to) {
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl,
+                                               bool whole, uint32_t to) {
         using T = typename C::tile;
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         const uint32_t base = ptx::smem_address(smem);
@@ -530,7 +535,8 @@ template <int S, int D, int NQ> struct columns_kernel {
 };
 
 template <int S, int D, int NQ>
-__global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM) attention_columns(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM)
+    attention_columns(const __grid_constant__ params p) {
     extern __shared__ __align__(1024) uint8_t smem[];
     walk_share<columns_kernel<S, D, NQ>>(p, smem);
 }

@@ -12,7 +12,7 @@ template <int S> static instance pick(uint64_t rows) {
 }
 
 instance find_fp4(uint32_t storage, uint64_t rows) {
-    return storage == KVD_STORAGE_NVFP4   ? pick<KVD_STORAGE_NVFP4>(rows)
+    return storage == KVD_STORAGE_NVFP4  ? pick<KVD_STORAGE_NVFP4>(rows)
            : storage == KVD_STORAGE_K8V4 ? pick<KVD_STORAGE_K8V4>(rows)
                                          : instance{};
 }

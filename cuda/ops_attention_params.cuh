@@ -6,10 +6,11 @@
  * group), so that KV is read once for all of them; a row block is RB rows. A "pair" is (row block, kv head).
  *
  * Work list. Entry e = b * n_blocks + block needs pages(e) pages of every kv head. All pages of all pairs, in the order
- * (entry, head, page), are one line of T units, cut into equal shares, one a CTA: ragged batches and single long sequences
- * fill the machine alike. Grid and workspace depend on shapes and the envelope only; T is read from device data (VIEW-5).
- * A pair that lies inside one share is finished by its CTA; else every share leaves a partial result, and the combine
- * kernel merges them. A share has at most two partial pairs, its first (begun by another share) and its last.
+ * (entry, head, page), are one line of T units, cut into equal shares, one a CTA: ragged batches and single long
+ * sequences fill the machine alike. Grid and workspace depend on shapes and the envelope only; T is read from device
+ * data (VIEW-5). A pair that lies inside one share is finished by its CTA; else every share leaves a partial result,
+ * and the combine kernel merges them. A share has at most two partial pairs, its first (begun by another share) and its
+ * last.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
 #define KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
@@ -44,14 +45,14 @@ struct params {
     uint32_t cut;    /* 1: the line is cut into `shares`; 0: CTA = pair */
     uint32_t shares; /* CTAs of the attention kernel */
     float scale_log2;
-    uint32_t *line; /* workspace: [entries + 1] units before each entry, for the combine kernel */
+    uint32_t *line;     /* workspace: [entries + 1] units before each entry, for the combine kernel */
     uint32_t rows_kept; /* rows of a partial result: those of a block that exist */
     float *partial;     /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
     float *stats;       /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
 };
 
-/* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken for, so
- * with fewer units than shares the first `total` shares have one unit each. */
+/* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken
+ * for, so with fewer units than shares the first `total` shares have one unit each. */
 __host__ __device__ __forceinline__ uint32_t share_begin(uint32_t i, uint32_t n, uint32_t total) {
     if (total < n)
         return i < total ? i : total;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Online softmax of a warp that holds 16 rows of S and O as fragments (a thread has rows g and g + 8): shared by the block
- * form and the wide form.
+ * Online softmax of a warp that holds 16 rows of S and O as fragments (a thread has rows g and g + 8): shared by the
+ * block form and the wide form.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_SOFTMAX_CUH
 #define KVD_CUDA_OPS_ATTENTION_SOFTMAX_CUH
@@ -83,7 +83,8 @@ template <class C> struct rows16 {
 };
 
 /* Outputs of a warp into shared memory, for store_rows. row0: of the block. */
-template <class C, int D> __device__ __forceinline__ void merge_rows(rows16<C> &rows, control<C> &ctl, float *to, int row0) {
+template <class C, int D>
+__device__ __forceinline__ void merge_rows(rows16<C> &rows, control<C> &ctl, float *to, int row0) {
     static_assert(C::GROUPS == 1 && C::SUMS == 1, "one warp has all keys of a row");
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     rows.finish();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Wide form: the block form for quantized profiles. A tile of codes is decoded once for all rows of the block into a 16-bit
- * operand in shared memory ("wide"), and warpgroup products read it there. Numbers as in ops_attention_code.cuh: codes of INT8
- * and the values of FP8 are decoded to BF16 without their scales, which go to the FP32 scores and to P; keys of FP8 to FP16
- * without, NVFP4 to FP16 with its scales.
+ * Wide form: the block form for quantized profiles. A tile of codes is decoded once for all rows of the block into a
+ * 16-bit operand in shared memory ("wide"), and warpgroup products read it there. Numbers as in ops_attention_code.cuh:
+ * codes of INT8 and the values of FP8 are decoded to BF16 without their scales, which go to the FP32 scores and to P;
+ * keys of FP8 to FP16 without, NVFP4 to FP16 with its scales.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_WIDE_CUH
 #define KVD_CUDA_OPS_ATTENTION_WIDE_CUH
@@ -17,12 +17,13 @@ template <int S, int WG> struct wide_form {
     using codes = attn::codes<S, D>;
     using tile = block_tile<D>;
     static constexpr bool ASYNC = false; /* codes are read by threads; the wide tile is fenced where it is written */
-    static constexpr int TK = KVD_PAGE_TOKENS, RB = 64 * WG, WARPS = 4 * WG, GROUPS = 1, SUMS = 1, PER_SM = WG == 1 ? 2 : 1;
+    static constexpr int TK = KVD_PAGE_TOKENS, RB = 64 * WG, WARPS = 4 * WG, GROUPS = 1, SUMS = 1,
+                         PER_SM = WG == 1 ? 2 : 1;
     static constexpr int SLOT = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
     static constexpr int Q_BYTES = RB * D * 2, WIDE = TK * D * 2;
     static constexpr int FIT = ((PER_SM == 2 ? 105 : 221) * 1024 - Q_BYTES - WIDE) / SLOT;
     static constexpr int NS = FIT > 6 ? 6 : FIT;
-    static constexpr int Q_AT = (max_of(WIDE + NS * SLOT, RB * (D + 4) * 4) + 1023) / 1024 * 1024;
+    static constexpr int Q_AT = (max_of(WIDE + NS * SLOT, RB *(D + 4) * 4) + 1023) / 1024 * 1024;
     static constexpr int SMEM = Q_AT + Q_BYTES + 1024; /* to align the start */
     static_assert(NS >= 2, "the ring needs a slot in use and one in flight");
 
@@ -45,7 +46,8 @@ __device__ __forceinline__ uint32_t widen_e4m3_bf16(uint32_t x) {
 
 template <bool HALF> __device__ __forceinline__ uint4 widen_e4m3(uint32_t a, uint32_t b) {
     if constexpr (HALF)
-        return make_uint4(ptx::e4m3_to_half2(a), ptx::e4m3_to_half2(a >> 16), ptx::e4m3_to_half2(b), ptx::e4m3_to_half2(b >> 16));
+        return make_uint4(ptx::e4m3_to_half2(a), ptx::e4m3_to_half2(a >> 16), ptx::e4m3_to_half2(b),
+                          ptx::e4m3_to_half2(b >> 16));
     else
         return make_uint4(widen_e4m3_bf16(__byte_perm(a, 0, 0x1404)), widen_e4m3_bf16(__byte_perm(a, 0, 0x3424)),
                           widen_e4m3_bf16(__byte_perm(b, 0, 0x1404)), widen_e4m3_bf16(__byte_perm(b, 0, 0x3424)));
@@ -68,7 +70,8 @@ __device__ __forceinline__ void widen(uint32_t wide, uint32_t slot) {
     constexpr int PIECES = ROW / 16;
 #pragma unroll 4
     for (int i = threadIdx.x; i < TK * PIECES; i += THREADS) {
-        const int row = i / (8 * PIECES) * 8 + i % 8, c = i / 8 % PIECES; /* eight rows a quarter warp: all banks, both ways */
+        const int row = i / (8 * PIECES) * 8 + i % 8,
+                  c = i / 8 % PIECES; /* eight rows a quarter warp: all banks, both ways */
         const uint4 w = ptx::load128(piece<ROW>(slot, row, c));
         if constexpr (KIND == CODE_FP4) {
             const uint32_t two = ptx::e4m3_to_half2(ptx::load16(slot + (uint32_t)(TK * ROW + row * 16 + c * 2)));
@@ -148,7 +151,8 @@ template <int S, int WG> struct wide_kernel {
     }
 
     /* A fragments of P, times the value scales of a group where they are not in the wide tile. */
-    __device__ static __forceinline__ void weights(uint4 (&a)[4], const float (&p)[8][4], uint32_t slot, int t, int group) {
+    __device__ static __forceinline__ void weights(uint4 (&a)[4], const float (&p)[8][4], uint32_t slot, int t,
+                                                   int group) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float f[4] = {1.0f, 1.0f, 1.0f, 1.0f};
@@ -158,17 +162,19 @@ template <int S, int WG> struct wide_kernel {
                     f[j] = scale_at(slot + TK * K::V_ROW, (2 * i + j / 2) * 8 + 2 * t + j % 2, K::V_SCALE, group);
             }
             const float(&x)[4] = p[2 * i], (&y)[4] = p[2 * i + 1];
-            a[i] = make_uint4(ptx::pack<K::P_HALF>(x[0] * f[0], x[1] * f[1]), ptx::pack<K::P_HALF>(x[2] * f[0], x[3] * f[1]),
-                              ptx::pack<K::P_HALF>(y[0] * f[2], y[1] * f[3]), ptx::pack<K::P_HALF>(y[2] * f[2], y[3] * f[3]));
+            a[i] = make_uint4(
+                ptx::pack<K::P_HALF>(x[0] * f[0], x[1] * f[1]), ptx::pack<K::P_HALF>(x[2] * f[0], x[3] * f[1]),
+                ptx::pack<K::P_HALF>(y[0] * f[2], y[1] * f[3]), ptx::pack<K::P_HALF>(y[2] * f[2], y[3] * f[3]));
         }
     }
 
-    __device__ static __forceinline__ void values(float (&o)[32][4], const float (&p)[8][4], uint32_t wide, uint32_t slot, int t) {
+    __device__ static __forceinline__ void values(float (&o)[32][4], const float (&p)[8][4], uint32_t wide,
+                                                  uint32_t slot, int t) {
         uint4 a[4];
         if constexpr (K::VC == CODE_INT8) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                float(&part)[8][4] = *(float(*)[8][4])&o[c * 8];
+                float(&part)[8][4] = *(float(*)[8][4]) & o[c * 8];
                 weights(a, p, slot, t, c);
                 wgmma::hold(part);
                 wgmma::begin();
@@ -191,8 +197,8 @@ template <int S, int WG> struct wide_kernel {
         wgmma::hold(o);
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl, bool whole,
-                                               uint32_t to) {
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl,
+                                               bool whole, uint32_t to) {
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
         const uint32_t wide = ptx::smem_address(smem), q = wide + C::Q_AT + (uint32_t)(warp >> 2) * 64 * 128;
         __syncthreads(); /* the segment before is stored */
@@ -227,7 +233,8 @@ template <int S, int WG> struct wide_kernel {
 };
 
 template <int S, int WG>
-__global__ void __launch_bounds__(128 * WG, (wide_form<S, WG>::PER_SM)) attention_wide(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(128 * WG, (wide_form<S, WG>::PER_SM))
+    attention_wide(const __grid_constant__ params p) {
     extern __shared__ uint8_t smem[];
     walk_share<wide_kernel<S, WG>>(p, (uint8_t *)(((uintptr_t)smem + 1023) & ~(uintptr_t)1023));
 }

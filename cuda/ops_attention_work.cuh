@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the forms of the attention kernel share around their products: the work list on the device, page ids, the ring of
- * tiles that runs ahead of the products, the queries in fragment order, and the result of a segment.
+ * What the forms of the attention kernel share around their products: the work list on the device, page ids, the ring
+ * of tiles that runs ahead of the products, the queries in fragment order, and the result of a segment.
  *
- * The warps of a CTA form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys alternate, and
- * the groups take turns on the tiles of a segment. A form C names these numbers:
- *     codes, WARPS, TK, RB (rows of a block), GROUPS, SUMS (partial maxima and sums of a row), NS, SLOT (bytes),
- *     ASYNC (tiles are read by the asynchronous proxy), place<ROW>(base, row, piece), q_place(row, d)
+ * The warps of a CTA form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys alternate,
+ * and the groups take turns on the tiles of a segment. A form C names these numbers: codes, WARPS, TK, RB (rows of a
+ * block), GROUPS, SUMS (partial maxima and sums of a row), NS, SLOT (bytes), ASYNC (tiles are read by the asynchronous
+ * proxy), place<ROW>(base, row, piece), q_place(row, d)
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_WORK_CUH
 #define KVD_CUDA_OPS_ATTENTION_WORK_CUH
@@ -19,10 +19,10 @@ namespace attn {
 /* Small shared state of a CTA. */
 template <class C> struct control {
     uint32_t line[MAX_ENTRIES + 1];
-    uint32_t row[MAX_ROWS]; /* table rows of the first sequences */
-    int limit[C::RB];        /* keys that a row sees */
-    int lowest;              /* smallest of them: tiles below need no mask */
-    float factor[C::RB];     /* of a raw score to log2 units */
+    uint32_t row[MAX_ROWS];                     /* table rows of the first sequences */
+    int limit[C::RB];                           /* keys that a row sees */
+    int lowest;                                 /* smallest of them: tiles below need no mask */
+    float factor[C::RB];                        /* of a raw score to log2 units */
     float m[C::SUMS][C::RB], l[C::SUMS][C::RB]; /* maximum and sum of each warp's share of the keys */
 };
 
@@ -60,7 +60,7 @@ struct page_ids {
 /* ---- the ring of one group ----------------------------------------------------------------------- */
 
 template <class C> struct ring {
-    static constexpr int MEMBERS = C::WARPS / C::GROUPS; /* warps that share the ring */
+    static constexpr int MEMBERS = C::WARPS / C::GROUPS;  /* warps that share the ring */
     static constexpr int TILES = KVD_PAGE_TOKENS / C::TK; /* a page */
     const params &p;
     uint64_t policy;
@@ -73,8 +73,7 @@ template <class C> struct ring {
     int row;
 
     __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_, int member_)
-        : p(params), policy(ptx::read_once_policy()), smem(base), lane(lane_), member(member_) {
-    }
+        : p(params), policy(ptx::read_once_policy()), smem(base), lane(lane_), member(member_) {}
 
     __device__ __forceinline__ void start(const segment &s, int group) {
         ids.start(s, p.n_pages, lane);
@@ -121,7 +120,8 @@ template <class C> struct ring {
         ptx::copy_commit();
     }
 
-    /* Waits for the oldest half tile and reuses the slot before it. The barrier also says that the group is done with it. */
+    /* Waits for the oldest half tile and reuses the slot before it. The barrier also says that the group is done with
+     * it. */
     __device__ __forceinline__ uint32_t take(int group) {
         ptx::copy_wait<C::NS - 2>();
         if constexpr (C::ASYNC)
@@ -133,14 +133,15 @@ template <class C> struct ring {
         return at;
     }
 
-    /* Rows of the value tile from `row` on hold no key: whatever bytes stand there must not reach the sums, not even times
-     * zero. Codes of quantized profiles always decode to finite numbers, so their scales are enough. */
+    /* Rows of the value tile from `row` on hold no key: whatever bytes stand there must not reach the sums, not even
+     * times zero. Codes of quantized profiles always decode to finite numbers, so their scales are enough. */
     __device__ __forceinline__ void clear_values(uint32_t v, int row, int group) const {
         using K = typename C::codes;
         constexpr int FROM = K::V_SCALE ? C::TK * K::V_ROW : 0, BYTES = K::V_SCALE ? K::V_SCALE : K::V_ROW;
         for (int i = row * BYTES + (member * 32 + lane) * 2; i < C::TK * BYTES; i += MEMBERS * 64)
-            ptx::store16(K::V_SCALE ? v + FROM + i
-                                    : C::template place<K::V_ROW>(v, i / K::V_ROW, i % K::V_ROW / 16) + (uint32_t)(i & 15),
+            ptx::store16(K::V_SCALE
+                             ? v + FROM + i
+                             : C::template place<K::V_ROW>(v, i / K::V_ROW, i % K::V_ROW / 16) + (uint32_t)(i & 15),
                          0);
         if constexpr (C::ASYNC)
             ptx::fence_async();
@@ -168,10 +169,10 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
     return e;
 }
 
-/* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and see
- * everything: they cost no mask, and their results are dropped. */
-template <class C, int D> __device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C> &ctl,
-                                                       int warp, int lane) {
+/* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and
+ * see everything: they cost no mask, and their results are dropped. */
+template <class C, int D>
+__device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C> &ctl, int warp, int lane) {
     constexpr int N = D / 32; /* elements a lane */
     const int valid = valid_columns(p, s.b);
 #pragma unroll 2
@@ -213,10 +214,11 @@ template <int D> __device__ __forceinline__ int merge_place(int row, int d) {
     return row * (D + 4) + (d ^ ((d >> 5 & 7) << 2));
 }
 
-/* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block as
- * BF16, or as a partial result at index `to`. */
-template <class C, int D> __device__ void store_rows(const params &p, const segment &s, const control<C> &ctl,
-                                                     const float *merge, bool whole, uint32_t to) {
+/* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block
+ * as BF16, or as a partial result at index `to`. */
+template <class C, int D>
+__device__ void store_rows(const params &p, const segment &s, const control<C> &ctl, const float *merge, bool whole,
+                           uint32_t to) {
     const uint32_t rows_left = p.group * p.w - s.block * C::RB;
     const int live = rows_left < (uint32_t)C::RB ? (int)rows_left : C::RB, valid = valid_columns(p, s.b);
     for (int i = threadIdx.x; i < live * D / 4; i += C::WARPS * 32) {
@@ -242,7 +244,8 @@ template <class C, int D> __device__ void store_rows(const params &p, const segm
         }
         const uint32_t r = s.block * C::RB + (uint32_t)row, w = r / p.group;
         const float f = (int)w < valid && sum > 0.0f ? 1.0f / sum : 0.0f;
-        uint16_t *out = p.out + (((uint64_t)s.b * p.w + w) * p.heads * p.group + s.head * p.group + r % p.group) * D + d;
+        uint16_t *out =
+            p.out + (((uint64_t)s.b * p.w + w) * p.heads * p.group + s.head * p.group + r % p.group) * D + d;
         *(uint2 *)out = f > 0.0f ? make_uint2(ptx::pack<false>(x.x * f, x.y * f), ptx::pack<false>(x.z * f, x.w * f))
                                  : make_uint2(0, 0);
     }
@@ -311,7 +314,8 @@ template <class C> __device__ void clear_idle(const params &p, const uint32_t *l
         for (uint32_t r = block * RB; r < end; r++)
             for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += C::WARPS * 32) {
                 const uint32_t head = i / (d / 8);
-                const uint64_t at = ((uint64_t)b * p.w + r / p.group) * p.heads * p.group + head * p.group + r % p.group;
+                const uint64_t at =
+                    ((uint64_t)b * p.w + r / p.group) * p.heads * p.group + head * p.group + r % p.group;
                 ((uint4 *)(p.out + at * d))[i % (d / 8)] = make_uint4(0, 0, 0, 0);
             }
     }

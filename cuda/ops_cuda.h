@@ -4,7 +4,14 @@
  *
  * Launches are asynchronous on `stream`, allocate nothing, read no device value on the host, and are safe under CUDA
  * Graph capture: grid and workspace depend on shapes and on max_context only, so that a captured graph can be replayed with
- * other table contents, positions, valid counts and row selectors (VIEW-5).
+ * other table contents, positions, valid counts and row selectors (VIEW-5). They may be placed on the machine before the
+ * kernel ahead of them in the stream has ended (programmatic dependent launch), and wait for it there.
+ *
+ * Attention takes BF16 at head_dim 64, 128 and 256 and the quantized profiles at 256; append takes all that ops.h allows. Any
+ * ratio of query heads to kv heads. Kernels are built for sm_90 (Hopper). What stands in a page after the last key that a
+ * launch sees never reaches a result, whatever its bytes.
+ *
+ * Errors: OPS_E_INVALID with a sentence, nothing launched. A failed launch is reported in the same way.
  */
 #ifndef KVD_CUDA_OPS_CUDA_H
 #define KVD_CUDA_OPS_CUDA_H

@@ -22,7 +22,8 @@ __device__ __forceinline__ void copy16(uint32_t smem, const void *global) {
 
 /* The same for bytes that are read once: they leave the L2 first, so that tables, queries and partial results stay. */
 __device__ __forceinline__ void copy16_once(uint32_t smem, const void *global, uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(policy) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(policy)
+                 : "memory");
 }
 
 __device__ __forceinline__ uint64_t read_once_policy() {
@@ -107,7 +108,8 @@ __device__ __forceinline__ uint32_t load32(uint32_t smem) {
     return v;
 }
 
-/* Transposes an 8 x 8 matrix of 16-bit values that lies in a warp as a product leaves it: packed neighbours of row lane / 4. */
+/* Transposes an 8 x 8 matrix of 16-bit values that lies in a warp as a product leaves it: packed neighbours of row lane
+ * / 4. */
 __device__ __forceinline__ uint32_t transpose8(uint32_t pair) {
     uint32_t r;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(pair));
@@ -119,14 +121,14 @@ __device__ __forceinline__ uint32_t transpose8(uint32_t pair) {
 template <bool HALF> __device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1) {
     if constexpr (HALF)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+            "{%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
     else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+            "{%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 /* Makes this thread's writes to shared memory visible to the units that read it by descriptor. */

@@ -3,8 +3,8 @@
  * How fast the CUDA ops are, against what the same memory gives in the same run.
  *
  * Every figure is the median over samples of the mean of the launches of a replayed CUDA Graph, between events, on
- * working sets of several times the L2. Bytes of attention are the stored bytes of the keys read (codes and scales), bytes of
- * append those read and written. Prints "BENCH name value unit" lines.
+ * working sets of several times the L2. Bytes of attention are the stored bytes of the keys read (codes and scales),
+ * bytes of append those read and written. Prints "BENCH name value unit" lines.
  *
  * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, prefill, append) is named
  * With KVD_BENCH_ONCE set every kernel is launched twice and no figure is meant: for profilers.
@@ -31,8 +31,8 @@ static void line(const std::string &name, double value, const char *unit) {
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
-/* Microseconds of one call. The call is given a stream; calls are captured into a graph, so that the host's share of a launch
- * is not measured. */
+/* Microseconds of one call. The call is given a stream; calls are captured into a graph, so that the host's share of a
+ * launch is not measured. */
 static double time_us(const std::function<void(cudaStream_t)> &call, int samples = 7) {
     cudaStream_t stream;
     CUDA_OK(cudaStreamCreate(&stream));
@@ -101,7 +101,8 @@ static double read_rate(const uint8_t *at, size_t bytes, uint32_t copies) {
     for (int ctas : {2, 3, 4}) {
         uint32_t turn = 0;
         const double us = time_us([&](cudaStream_t stream) {
-            read_all<<<132 * ctas, 512, 0, stream>>>((const uint4 *)(at + bytes * (turn++ % copies)), bytes / 16, sink.at);
+            read_all<<<132 * ctas, 512, 0, stream>>>((const uint4 *)(at + bytes * (turn++ % copies)), bytes / 16,
+                                                     sink.at);
         });
         best = std::max(best, (double)bytes / us / 1e3);
     }
@@ -150,8 +151,9 @@ struct bench_pool {
     device_array<uint8_t> workspace;
 
     bench_pool(const shape &sh, int st, geom_arrangement arrangement, bool shuffle)
-        : s(sh), storage(st), copies(copies_of(sh, st)), logical((sh.context + 63) / 64), pages(logical * sh.b * copies),
-          spec(pool_spec(st, GEOM_PAGE_MAJOR, arrangement, 1, sh.heads, sh.d)), region(geom_region_bytes(&spec, pages)) {
+        : s(sh), storage(st), copies(copies_of(sh, st)), logical((sh.context + 63) / 64),
+          pages(logical * sh.b * copies), spec(pool_spec(st, GEOM_PAGE_MAJOR, arrangement, 1, sh.heads, sh.d)),
+          region(geom_region_bytes(&spec, pages)) {
         rng r = {99};
         std::vector<int32_t> ids = shuffled(pages, r), row_ids(s.b);
         if (!shuffle)
@@ -215,10 +217,10 @@ struct bench_pool {
     double stored_bytes() const { return (double)geom_page_bytes(&spec) / 64 * s.context * s.b; }
 };
 
-/* Stored bytes of BF16: 0.27, 0.54, 0.54, 2.1 and 0.54 GB; the last is for the quantized profiles, whose bytes are fewer. */
-static const shape decode_shapes[] = {
-    {1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768}, {32, 16, 2, 256, 8192}, {64, 32, 8, 128, 8192}, {1, 32, 8, 128, 131072},
-    {32, 16, 2, 256, 32768}};
+/* Stored bytes of BF16: 0.27, 0.54, 0.54, 2.1 and 0.54 GB; the last is for the quantized profiles, whose bytes are
+ * fewer. */
+static const shape decode_shapes[] = {{1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768},  {32, 16, 2, 256, 8192},
+                                      {64, 32, 8, 128, 8192},  {1, 32, 8, 128, 131072}, {32, 16, 2, 256, 32768}};
 
 /* ---- benches ------------------------------------------------------------------------------------------ */
 
@@ -226,7 +228,8 @@ static void decode_one(const shape &s, int storage, geom_arrangement arrangement
     bench_pool pool(s, storage, arrangement, shuffle);
     const double us = pool.attention_us(1), rate = pool.stored_bytes() / us / 1e3;
     const std::string name = std::string("decode.") + storage_names[storage] + "." + s.name() +
-                             (arrangement == GEOM_RECORD ? ".record" : ".dense") + (shuffle ? ".shuffled" : ".identity");
+                             (arrangement == GEOM_RECORD ? ".record" : ".dense") +
+                             (shuffle ? ".shuffled" : ".identity");
     line(name + ".us", us, "us");
     line(name + ".rate", rate, "GB/s");
     line(name + ".of_read", rate / plain, "x");
@@ -311,8 +314,8 @@ static double copy_rate(size_t bytes) {
     return best;
 }
 
-/* 4096 columns of one sequence at 4 kv heads, at positions that cross pages. The inputs and the pages rotate over several
- * copies, so that nothing is read from or left in the L2. */
+/* 4096 columns of one sequence at 4 kv heads, at positions that cross pages. The inputs and the pages rotate over
+ * several copies, so that nothing is read from or left in the L2. */
 static void append() {
     const uint32_t rows = 4096, copies = 16;
     line("copy.1GiB", copy_rate((size_t)1 << 30), "GB/s");

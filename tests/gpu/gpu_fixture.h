@@ -19,13 +19,13 @@ extern "C" {
 }
 #include "ops_cuda.h"
 
-#define CUDA_OK(call)                                                                                            \
-    do {                                                                                                         \
-        const cudaError_t cuda_rc = (call);                                                                      \
-        if (cuda_rc != cudaSuccess) {                                                                            \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(cuda_rc));          \
-            exit(2);                                                                                             \
-        }                                                                                                        \
+#define CUDA_OK(call)                                                                                                  \
+    do {                                                                                                               \
+        const cudaError_t cuda_rc = (call);                                                                            \
+        if (cuda_rc != cudaSuccess) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(cuda_rc));                \
+            exit(2);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 static const char *const storage_names[] = {"bf16", "int8", "fp8", "nvfp4", "k8v4"};

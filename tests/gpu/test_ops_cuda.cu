@@ -77,8 +77,9 @@ struct world {
 
 /* Values that find the corners of the codecs among ordinary ones. */
 static uint16_t odd_value(rng &r) {
-    static const float ties[] = {6.0f, 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f, 6.375f, 3072.0f, 2688.0f, 0.0f, -0.0f,
-                                 1e-6f, 1e-8f, 3e-6f, 5e7f, 8.4e6f, 448.0f, 127.0f, 1e-3f, -0.25f, 0x1p-130f, 3e38f, -1.0f};
+    static const float ties[] = {6.0f,    0.25f,   0.75f, 1.25f,  1.75f,     2.5f,  3.5f,  5.0f, 6.375f,
+                                 3072.0f, 2688.0f, 0.0f,  -0.0f,  1e-6f,     1e-8f, 3e-6f, 5e7f, 8.4e6f,
+                                 448.0f,  127.0f,  1e-3f, -0.25f, 0x1p-130f, 3e38f, -1.0f};
     static const uint16_t bits[] = {0x7f80, 0xff80, 0x7fc1, 0xffff, 0x7f81, 0x8000, 0x0001};
     const uint32_t kind = r.below(24);
     if (kind == 0)
@@ -110,8 +111,8 @@ struct append_case {
 static void run_append(const append_case &c) {
     char name[160];
     snprintf(name, sizeof name, "append/%s/%s/%s/h%u-d%u-w%u-b%u%s", storage_names[c.storage],
-             c.order == GEOM_PAGE_MAJOR ? "page" : "head", c.arrangement == GEOM_DENSE ? "dense" : "record", c.heads, c.d, c.w,
-             c.b, c.ragged ? "-ragged" : "");
+             c.order == GEOM_PAGE_MAJOR ? "page" : "head", c.arrangement == GEOM_DENSE ? "dense" : "record", c.heads,
+             c.d, c.w, c.b, c.ragged ? "-ragged" : "");
     if (!selected(name))
         return;
     rng r = {seed ^ (c.w * 131 + c.b * 7 + c.d)};
@@ -146,7 +147,8 @@ static void run_append(const append_case &c) {
     const std::vector<uint8_t> got = x.device.get();
     for (size_t i = 0; i < got.size(); i++)
         different += got[i] != x.host[i];
-    report(ok && different == 0, name, different || !ok ? format("%.0f bytes of %.0f differ ", (double)different, (double)got.size()) + err : "");
+    report(ok && different == 0, name,
+           different || !ok ? format("%.0f bytes of %.0f differ ", (double)different, (double)got.size()) + err : "");
 }
 
 static void append_cases() {
@@ -183,7 +185,8 @@ static void append_unmapped() {
         t[0] = 1, x.tables = t;
         x.upload();
         ops_append op = {};
-        op.view = x.view(true), op.k = dk.at, op.v = dk.at, op.positions = dp.at, op.table_rows = dr.at, op.w = 1, op.b = 4;
+        op.view = x.view(true), op.k = dk.at, op.v = dk.at, op.positions = dp.at, op.table_rows = dr.at, op.w = 1,
+        op.b = 4;
         char err[300] = "";
         const bool ok = ops_append_cuda(&op, nullptr, err, sizeof err) == 0;
         CUDA_OK(cudaDeviceSynchronize());
@@ -320,7 +323,9 @@ static bool oracle(attention_run &a, std::string &note) {
         for (size_t i; (i = next++) < pieces.size();) {
             const piece x = pieces[i];
             const size_t at = ((size_t)x.b * a.c.w + x.w) * a.c.d * a.c.q_heads;
-            const int32_t left = a.valid[x.b] - (int32_t)x.w, valid = left < 0 ? 0 : left > (int32_t)x.n ? (int32_t)x.n : left;
+            const int32_t left = a.valid[x.b] - (int32_t)x.w, valid = left < 0              ? 0
+                                                                      : left > (int32_t)x.n ? (int32_t)x.n
+                                                                                            : left;
             const int32_t context = a.context[x.b] + a.valid[x.b] - valid; /* draft: all see [0, context + valid) */
             ops_attention o = a.op(false);
             o.q += at, o.out += at, o.positions += (size_t)x.b * a.c.w + x.w, o.table_rows += x.b;
@@ -340,7 +345,8 @@ static bool oracle(attention_run &a, std::string &note) {
     return ok;
 }
 
-/* Relative L2 over the whole output; negative where a column past valid is not exactly zero or a number is not finite. */
+/* Relative L2 over the whole output; negative where a column past valid is not exactly zero or a number is not finite.
+ */
 static double distance(const std::vector<uint16_t> &got, const std::vector<uint16_t> &want, const attention_run &a) {
     double num = 0, den = 0;
     const size_t column = (size_t)a.c.d * a.c.q_heads;
@@ -410,11 +416,14 @@ static void run_attention(const attention_case &c) {
     ok = ok && a.launch(nullptr, note, a.most);
     bool guards2 = false;
     const bool same = a.result(&guards2) == got;
-    report(ok && same && guards2, name, format("relative L2 %.2e of %.2e", d, limits[c.storage]) + (same ? "" : ", differs with other page ids") + (guards && guards2 ? "" : ", guard bytes changed") + note + err);
+    report(ok && same && guards2, name,
+           format("relative L2 %.2e of %.2e", d, limits[c.storage]) + (same ? "" : ", differs with other page ids") +
+               (guards && guards2 ? "" : ", guard bytes changed") + note + err);
 }
 
 /* VIEW-5: a captured graph serves other tables, rows, positions, lengths and contents. */
-static void run_graph(attention_case c, const std::vector<uint32_t> &other_context, const std::vector<int32_t> &other_valid) {
+static void run_graph(attention_case c, const std::vector<uint32_t> &other_context,
+                      const std::vector<int32_t> &other_valid) {
     const std::string name = attention_name(c, "view-5-graph");
     if (!selected(name))
         return;
@@ -451,28 +460,31 @@ static void run_graph(attention_case c, const std::vector<uint32_t> &other_conte
     CUDA_OK(cudaGraphExecDestroy(exec));
     CUDA_OK(cudaGraphDestroy(graph));
     CUDA_OK(cudaStreamDestroy(stream));
-    report(ok && worst >= 0 && worst <= limits[c.storage], name, format("relative L2 %.2e of %.2e", worst, limits[c.storage]) + note);
+    report(ok && worst >= 0 && worst <= limits[c.storage], name,
+           format("relative L2 %.2e of %.2e", worst, limits[c.storage]) + note);
 }
 
 static void attention_profile_cases(int s, uint32_t d) {
     const geom_order page = GEOM_PAGE_MAJOR;
-    const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid, float peak,
-                         geom_arrangement a) { run_attention({s, q, h, d, w, context, valid, peak, page, a, true}); };
-    one(8, 2, 1, {0}, {}, 1, GEOM_DENSE);                               /* the first token */
-    one(16, 2, 1, {17, 63, 64, 200}, {}, 4, GEOM_RECORD);               /* decode, page edges */
-    one(4, 4, 1, {130, 5}, {1, 0}, 8, GEOM_DENSE);                      /* no grouping; an idle row */
-    one(16, 1, 6, {6, 61, 700}, {6, 0, 3}, 2, GEOM_DENSE);              /* verify, ragged, 96 rows */
-    one(16, 1, 1, {40, 129}, {}, 4, GEOM_DENSE);                        /* sixteen rows */
-    one(10, 2, 2, {63, 320}, {2, 1}, 8, GEOM_RECORD);                   /* group of five, ten rows, ragged */
-    one(6, 2, 7, {65, 17}, {}, 16, GEOM_RECORD);                        /* group of three, 21 rows */
-    one(8, 4, 16, {1000, 128, 64}, {16, 1, 9}, 8, GEOM_DENSE);          /* 32 rows */
+    const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid,
+                         float peak, geom_arrangement a) {
+        run_attention({s, q, h, d, w, context, valid, peak, page, a, true});
+    };
+    one(8, 2, 1, {0}, {}, 1, GEOM_DENSE);                      /* the first token */
+    one(16, 2, 1, {17, 63, 64, 200}, {}, 4, GEOM_RECORD);      /* decode, page edges */
+    one(4, 4, 1, {130, 5}, {1, 0}, 8, GEOM_DENSE);             /* no grouping; an idle row */
+    one(16, 1, 6, {6, 61, 700}, {6, 0, 3}, 2, GEOM_DENSE);     /* verify, ragged, 96 rows */
+    one(16, 1, 1, {40, 129}, {}, 4, GEOM_DENSE);               /* sixteen rows */
+    one(10, 2, 2, {63, 320}, {2, 1}, 8, GEOM_RECORD);          /* group of five, ten rows, ragged */
+    one(6, 2, 7, {65, 17}, {}, 16, GEOM_RECORD);               /* group of three, 21 rows */
+    one(8, 4, 16, {1000, 128, 64}, {16, 1, 9}, 8, GEOM_DENSE); /* 32 rows */
     if (small_sizes)
         return;
-    one(8, 2, 1, {5000}, {}, 1, GEOM_DENSE);                            /* cut into many shares */
-    one(8, 2, 1, {5000}, {}, 40, GEOM_DENSE);                           /* peaked weights */
+    one(8, 2, 1, {5000}, {}, 1, GEOM_DENSE);  /* cut into many shares */
+    one(8, 2, 1, {5000}, {}, 40, GEOM_DENSE); /* peaked weights */
     one(32, 8, 1, {3000, 1, 64, 900, 0, 2047, 511, 4000}, {}, 3, GEOM_DENSE);
-    one(16, 1, 1, {4000}, {}, 6, GEOM_DENSE);                           /* sixteen rows, cut */
-    one(16, 2, 66, {63}, {}, 4, GEOM_DENSE);                            /* prefill chunks */
+    one(16, 1, 1, {4000}, {}, 6, GEOM_DENSE); /* sixteen rows, cut */
+    one(16, 2, 66, {63}, {}, 4, GEOM_DENSE);  /* prefill chunks */
     one(4, 2, 300, {1000}, {250}, 4, GEOM_RECORD);
     one(4, 1, 1500, {0}, {}, 4, GEOM_DENSE);
     one(24, 4, 65, {900}, {}, 2, GEOM_DENSE);
@@ -485,13 +497,17 @@ static void attention_cases() {
     attention_profile_cases(KVD_STORAGE_BF16, 64);
     /* Draft context: not causal, head-major pages. */
     for (int a = 0; a < 2; a++) {
-        run_attention({KVD_STORAGE_BF16, 32, 8, 128, 8, {100, 0, 63}, {8, 5, 0}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
+        run_attention(
+            {KVD_STORAGE_BF16, 32, 8, 128, 8, {100, 0, 63}, {8, 5, 0}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
         run_attention({KVD_STORAGE_BF16, 32, 8, 128, 1, {1000}, {}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
         if (!small_sizes)
-            run_attention({KVD_STORAGE_BF16, 32, 8, 128, 200, {1900}, {190}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
+            run_attention(
+                {KVD_STORAGE_BF16, 32, 8, 128, 200, {1900}, {190}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
     }
-    run_graph({KVD_STORAGE_BF16, 16, 2, 256, 1, {300, 70}, {1, 1}, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true}, {10, 700}, {1, 0});
-    run_graph({KVD_STORAGE_NVFP4, 16, 2, 256, 8, {300, 70}, {8, 3}, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, true}, {0, 520}, {2, 8});
+    run_graph({KVD_STORAGE_BF16, 16, 2, 256, 1, {300, 70}, {1, 1}, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true}, {10, 700},
+              {1, 0});
+    run_graph({KVD_STORAGE_NVFP4, 16, 2, 256, 8, {300, 70}, {8, 3}, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, true}, {0, 520},
+              {2, 8});
     run_graph({KVD_STORAGE_BF16, 8, 2, 128, 100, {300}, {100}, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true}, {40}, {77});
 }
 
