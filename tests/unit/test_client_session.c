@@ -510,7 +510,8 @@ struct storm {
     uint64_t random;
     uint32_t drop_one_in;
     bool holds;
-    atomic_uint ran[8]; /* by thread */
+    atomic_uint ran[8];    /* by thread */
+    atomic_uint turned[4]; /* by thread: calls that it is done with */
 };
 
 /* The handle carries the thread and its counter: each must run exactly once, in order. */
@@ -528,6 +529,7 @@ static enum script_act storm_fn(void *user, const struct msg_request *request, s
 struct storm_thread {
     kvd_client *client;
     struct script *script;
+    struct storm *storm;
     uint32_t me, n;
     unsigned failed, repeated;
 };
@@ -544,15 +546,25 @@ static enum kvd_status release_stubbornly(struct storm_thread *t, uint32_t i, st
     return KVD_UNKNOWN;
 }
 
+/* A caller may repeat a call as long as no 64 others came after it: each thread stays within 6 calls of the slowest, so
+ * that three make 36 at most while the fourth is at one. */
+static void keep_in_sight(const struct storm_thread *t, uint32_t i) {
+    for (uint32_t k = 0; k < 4; k++)
+        while (atomic_load(&t->storm->turned[k]) + 6 < i) sched_yield();
+}
+
 static void *storm_run(void *arg) {
     struct storm_thread *t = arg;
     struct kvd_error error;
     for (uint32_t i = 1; i <= t->n && !t->failed; i++) {
+        atomic_store(&t->storm->turned[t->me], i - 1);
+        keep_in_sight(t, i);
         enum kvd_status status = release_stubbornly(t, i, &error);
         if (status == KVD_OK) continue;
         t->failed++;
         printf("thread %u, call %u: %s: %s\n", t->me, i, kvd_status_name(status), error.message);
     }
+    atomic_store(&t->storm->turned[t->me], UINT32_MAX - 6);
     return NULL;
 }
 
@@ -563,12 +575,13 @@ static void storm(uint32_t drop_one_in, uint32_t calls, bool holds, uint32_t tim
     state.drop_one_in = drop_one_in;
     state.holds = holds;
     struct script *s = script_start(storm_fn, &state);
-    kvd_client *c = connect_to(s, timeout_ms);
+    kvd_client *c = connect_to(s, 20000);
     KVT_NEED(c);
+    kvd_client_set_timeout(c, timeout_ms);
     struct storm_thread threads[4];
     pthread_t ids[4];
     for (uint32_t i = 0; i < 4; i++) {
-        threads[i] = (struct storm_thread){ c, s, i, calls, 0, 0 };
+        threads[i] = (struct storm_thread){ c, s, &state, i, calls, 0, 0 };
         pthread_create(&ids[i], NULL, storm_run, &threads[i]);
     }
     unsigned repeated = 0;
