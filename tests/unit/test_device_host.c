@@ -98,6 +98,7 @@ static void identity_is_stable(void) {
     device_close(NULL);
 }
 
+/* In a build without the backend. With it, tests/gpu has the cases without a driver and without a GPU. */
 static void cuda_without_backend_is_refused(void) {
 #ifndef KVD_HAVE_CUDA_BACKEND
     struct device *device = NULL;
