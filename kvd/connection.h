@@ -51,6 +51,7 @@ struct listener {
     _Atomic size_t queue_limit; /* [limits] message_queue */
     _Atomic uint64_t handshake_timeout, stall_timeout;
     _Atomic uint32_t limit;
+    _Atomic uint64_t accepted;
 
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;

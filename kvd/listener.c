@@ -20,6 +20,7 @@
 static void on_accepted(void *argument) {
     struct listener *l = argument;
     int error = nng_aio_result(l->accepting);
+    if (!error) atomic_fetch_add(&l->accepted, 1);
     if (error == NNG_ECLOSED || error == NNG_ECANCELED || atomic_load(&l->closing)) {
         if (!error) connection_new(l, nng_aio_get_output(l->accepting, 0)); /* closes it at once */
         return;
@@ -198,6 +199,8 @@ uint32_t listener_connections(struct listener *l) {
     pthread_mutex_unlock(&l->lock);
     return count;
 }
+
+uint64_t listener_accepted(const struct listener *l) { return atomic_load(&l->accepted); }
 
 /* ---- closing --------------------------------------------------------------------------------------- */
 

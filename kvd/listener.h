@@ -31,5 +31,6 @@ void listener_tick(struct listener *listener, uint64_t now_ns);
 /* After a reload: time-outs, queues, connection limit. */
 void listener_configure(struct listener *listener, const struct config *config);
 uint32_t listener_connections(struct listener *listener);
+uint64_t listener_accepted(const struct listener *listener); /* connections so far */
 
 #endif

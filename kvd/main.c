@@ -25,6 +25,7 @@
 #include "listener.h"
 #include "notify.h"
 #include "options.h"
+#include "watchdog.h"
 
 struct daemon {
     const char *config_path;
@@ -32,7 +33,7 @@ struct daemon {
     struct service *service;
     struct listener *listener;
     int lock_fd, signal_fd, timer_fd, epoll_fd;
-    bool watchdog;
+    struct watchdog watchdog;
 };
 
 static int refuse_start(const char *why) {
@@ -104,10 +105,17 @@ static int start(struct daemon *d, char *err, size_t err_bytes) {
 
 /* ---- loop -------------------------------------------------------------------------------------- */
 
+static uint64_t clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static void set_timer(const struct daemon *d) {
     uint64_t period = 1000000000u;
     if (d->config.handshake_timeout / 4 < period) period = d->config.handshake_timeout / 4;
     if (d->config.stall_timeout / 4 < period) period = d->config.stall_timeout / 4;
+    if (d->watchdog.period_ns && d->watchdog.period_ns < period) period = d->watchdog.period_ns;
     struct timespec t = { .tv_sec = (time_t)(period / 1000000000u), .tv_nsec = (long)(period % 1000000000u) };
     timerfd_settime(d->timer_fd, 0, &(struct itimerspec){ .it_interval = t, .it_value = t }, NULL);
 }
@@ -126,19 +134,29 @@ static int make_loop(struct daemon *d) {
            watch(d, listener_fd(d->listener));
 }
 
+static void tell_ready(struct daemon *d, const char *note) {
+    char text[256];
+    snprintf(text, sizeof text, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices%s",
+             service_info(d->service)->capacity_tokens, d->config.n_devices, note);
+    notify_send(text);
+}
+
 static void reload(struct daemon *d) {
     struct config config;
-    char err[4096];
-    notify_send("RELOADING=1");
+    char err[4096], text[64];
+    const char *note = "";
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_ns() / 1000);
+    notify_send(text);
     if (config_load(d->config_path, &config, err, sizeof err)) {
         LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", err);
+        note = "; the configuration was not reloaded, the log says why";
     } else {
         service_reload(d->service, &config);
         d->config = service_config(d->service);
         listener_configure(d->listener, &d->config);
         set_timer(d);
     }
-    notify_send("READY=1");
+    tell_ready(d, note);
 }
 
 /* True: stop. */
@@ -158,12 +176,10 @@ static bool take_signals(struct daemon *d) {
 static int tick(struct daemon *d) {
     char why[512];
     uint64_t count;
-    struct timespec now;
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    listener_tick(d->listener, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
-    service_note_connections(d->service, listener_connections(d->listener));
-    if (d->watchdog) notify_send("WATCHDOG=1");
+    listener_tick(d->listener, clock_ns());
+    service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
+    if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
     if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
     LOG(LOG_ERROR, "%s: kvd stops, since what its clients map can no longer be kept right", why);
     return EXIT_DEVICE;
@@ -186,9 +202,10 @@ static int loop(struct daemon *d) {
 /* ---- actions -------------------------------------------------------------------------------------- */
 
 static int run(struct daemon *d) {
-    char err[1024], ready[256];
+    char err[1024];
     int status = EXIT_START;
     if (d->signal_fd < 0) return refuse_start("signals cannot be read from a file");
+    watchdog_init(&d->watchdog, d->config.socket);
     if (start(d, err, sizeof err)) {
         refuse_start(err);
     } else if (make_loop(d)) {
@@ -197,12 +214,10 @@ static int run(struct daemon *d) {
         const struct kvd_store_info *info = service_info(d->service);
         LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name,
             info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
-        snprintf(ready, sizeof ready, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices", info->capacity_tokens,
-                 d->config.n_devices);
-        notify_send(ready);
-        d->watchdog = getenv("WATCHDOG_USEC") != NULL;
+        tell_ready(d, "");
         status = loop(d);
         notify_send("STOPPING=1");
+        watchdog_close(&d->watchdog);
         service_drain(d->service, true);
     }
     d->listener = listener_close(d->listener);
