@@ -56,11 +56,12 @@ static struct run *ctl_as(uid_t uid, ...) {
 /* ---- a small store ---------------------------------------------------------------------------------- */
 
 struct shop {
-    uint32_t violations, needed, free;
+    _Atomic uint32_t violations, needed; /* the case changes and reads while the server's thread lives: kvdctl's exit orders them */
+    uint32_t free;
     uint32_t owns[8]; /* pages of continuation i + 1 */
-    uint64_t released;
-    uint32_t refuse;  /* status of the next changing request */
-    bool draining;
+    _Atomic uint64_t released;
+    _Atomic uint32_t refuse;  /* status of the next changing request */
+    _Atomic bool draining;
 };
 
 static void plan(const struct shop *shop, const struct kvd_activation *want, struct kvd_plan *ret_plan) {
