@@ -146,6 +146,7 @@ static void end(struct service *s, struct bundle *b) {
         transfer_begin(s->transfer);
         for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
         (void)transfer_submit(s->transfer, 0); /* nobody waits; a lost device is seen by service_lost */
+        s->metrics.ended[cont.bits ? METRICS_KEPT : METRICS_RELEASED]++;
     }
     bundle_tell(s, b,
                 &(struct kvd_event){ .kind = KVD_EVENT_SEQUENCE_ENDED,

@@ -22,7 +22,8 @@ enum key_type {
     KEY_MODE,
     KEY_TOKEN,
     KEY_DEVICE,
-    KEY_ACCESS
+    KEY_ACCESS,
+    KEY_LISTEN
 };
 
 struct token {
@@ -146,6 +147,11 @@ static const struct key keys[] = {
       "Workers map KV and drive the sequences leased to them." },
     { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },
     { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
+
+    { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
+      "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"
+      "[::1]:PORT, or unix:PATH, which gets socket_mode and group. Other addresses are refused; every user of this\n"
+      "machine can read what a port shows." },
 };
 #define N_KEYS (sizeof keys / sizeof *keys)
 
@@ -221,6 +227,7 @@ static int set_value(const struct key *key, struct config *config, const char *v
     void *field = (char *)config + key->offset;
     struct config_device device;
     struct config_access access;
+    struct config_listen listen;
     switch (key->type) {
     case KEY_PATH:
     case KEY_NAME: return set_text(key, field, value, err, err_bytes);
@@ -232,6 +239,10 @@ static int set_value(const struct key *key, struct config *config, const char *v
     case KEY_ACCESS:
         if (config_value_access(value, &access, err, err_bytes)) return 1;
         memcpy(field, &access, sizeof access);
+        return 0;
+    case KEY_LISTEN:
+        if (config_value_listen(value, &listen, err, err_bytes)) return 1;
+        memcpy(field, &listen, sizeof listen);
         return 0;
     case KEY_U32:
     case KEY_U32_AUTO:
@@ -381,6 +392,9 @@ static void check_together(struct parse *p) {
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
         complain(p, line_of(p, "backend", "layers"),
                  "layers: an mtp pool has at least one layer; use kind = off for none");
+    if (c->http_listen.kind == LISTEN_UNIX && strcmp(c->http_listen.path, c->socket) == 0)
+        complain(p, line_of(p, "http", "listen"), "listen: %s is the socket of the clients; choose another path",
+                 c->socket);
     if (c->low_water > c->high_water)
         complain(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
                  c->low_water, c->high_water);

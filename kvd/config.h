@@ -63,6 +63,12 @@ struct config {
     uint32_t low_water, high_water;            /* percent of a pool that is available */
     /* [access], by enum kvd_role - 1 */
     struct config_access access[4];
+    /* [http] */
+    struct config_listen {
+        enum { LISTEN_NONE = 0, LISTEN_TCP4, LISTEN_TCP6, LISTEN_UNIX } kind;
+        uint16_t port;
+        char path[96]; /* of the Unix socket, or the loopback address */
+    } http_listen;
 };
 
 /* The defaults of the table. */
@@ -80,6 +86,8 @@ int config_value_bytes(const char *text, uint64_t *ret_value, char *err,
 int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes); /* 250ms, 5s, 1min */
 int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes);
 int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes);
+/* none, a loopback address with its port, or unix:PATH; anything else is refused. */
+int config_value_listen(const char *text, struct config_listen *ret_listen, char *err, size_t err_bytes);
 int config_value_number(const char *text, unsigned base, uint64_t *ret_value); /* 0, 1 = not a number that fits */
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <grp.h>
@@ -113,5 +114,52 @@ int config_value_access(const char *text, struct config_access *ret_access, char
         access.entry[access.n++].id = id;
     }
     *ret_access = access;
+    return 0;
+}
+
+static int listen_unix(const char *path, struct config_listen *ret_listen, char *err, size_t err_bytes) {
+    if (*path != '/') {
+        snprintf(err, err_bytes, "has a path that is not absolute; write for example unix:/run/kvd/http.sock");
+        return 1;
+    }
+    if (strlen(path) >= sizeof ret_listen->path) {
+        snprintf(err, err_bytes, "has a path of %zu characters; at most %zu fit", strlen(path),
+                 sizeof ret_listen->path - 1);
+        return 1;
+    }
+    ret_listen->kind = LISTEN_UNIX;
+    memcpy(ret_listen->path, path, strlen(path));
+    return 0;
+}
+
+int config_value_listen(const char *text, struct config_listen *ret_listen, char *err, size_t err_bytes) {
+    struct config_listen listen;
+    struct in_addr four;
+    uint64_t port;
+    memset(&listen, 0, sizeof listen); /* its padding too: configurations are compared byte by byte */
+    const char *colon = strrchr(text, ':');
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    if (strncmp(text, "unix:", 5) == 0) {
+        if (listen_unix(text + 5, &listen, err, err_bytes)) return 1;
+    } else if (strcmp(text, "none") != 0) {
+        if (n == 0 || n >= INET6_ADDRSTRLEN || config_value_number(colon + 1, 10, &port) || port == 0 || port > 65535) {
+            snprintf(err, err_bytes,
+                     "is neither none nor an address with a port of 1 to 65535; write for example 127.0.0.1:9464 or "
+                     "unix:/run/kvd/http.sock");
+            return 1;
+        }
+        memcpy(listen.path, text, n);
+        listen.port = (uint16_t)port;
+        listen.kind = strcmp(listen.path, "[::1]") == 0 ? LISTEN_TCP6 : LISTEN_TCP4;
+        if (listen.kind == LISTEN_TCP4 &&
+            (inet_pton(AF_INET, listen.path, &four) != 1 || ntohl(four.s_addr) >> 24 != 127)) {
+            snprintf(err, err_bytes,
+                     "is not a loopback address, and nothing else is listened on: what is shown is for this machine; "
+                     "write 127.0.0.1:%u or [::1]:%u, and let a proxy that checks its clients carry it further",
+                     (unsigned)port, (unsigned)port);
+            return 1;
+        }
+    }
+    *ret_listen = listen;
     return 0;
 }

@@ -15,6 +15,7 @@
 
 #include "codec.h"
 #include "link.h"
+#include "metrics.h"
 #include "pools.h"
 #include "service.h"
 #include "store.h"
@@ -53,6 +54,7 @@ struct session {
     struct link *link; /* NULL: connection lost */
     uint64_t last_sequence, requests;
     uint32_t n_owned; /* bundles */
+    uint32_t lookup_pages; /* metrics_lookup's memory */
     size_t answer_bytes;
     struct answer answer[ANSWER_WINDOW];
 };
@@ -72,6 +74,8 @@ struct bundle {
     kvd_session_id owner, worker; /* worker none: leased to the group */
     kvd_group_id group;
     uint32_t cleared; /* drivers, by place, that have yielded */
+    enum metrics_source source;
+    uint32_t reused_tokens, prompt_tokens;
 };
 
 /* A request that waits for devices. */
@@ -81,6 +85,7 @@ struct op {
     kvd_session_id session;
     uint64_t sequence;
     uint16_t type;
+    uint64_t arrived_ns;
     uint32_t bundle; /* ACTIVATE */
     union {
         struct kvd_activated activated;
@@ -121,6 +126,7 @@ struct service {
 
     uint64_t requests, refusals, frames_bad, events_dropped;
     uint32_t connections;
+    struct metrics metrics;
 
     int epoll_fd;
 
@@ -133,7 +139,7 @@ struct service {
 struct call {
     struct service *service;
     struct link *link;
-    uint64_t frame_id, now_ns;
+    uint64_t frame_id, now_ns /* when the frame came */;
     struct session *session;
     bool parked;   /* no answer now: an op will give it */
     bool held;     /* answer now, send it when the devices are done */
@@ -150,6 +156,8 @@ void call_refuse(struct call *call, enum kvd_status status, const char *format, 
     __attribute__((format(printf, 3, 4)));
 void call_refuse_store(struct call *call, const struct store_refusal *refusal);
 enum kvd_status status_of_store(enum store_code code);
+/* Under the lock: a request's outcome stands; counts it. */
+void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns);
 
 /* Reserves what a request needs beyond its struct. Without the lock. False: refused. */
 bool call_make_room(struct call *call);

@@ -204,6 +204,7 @@ static enum admitted apply(struct call *call, bool room) {
     const struct handler *handler = &handlers[call->request.type];
     struct service *s = call->service;
     s->requests++;
+    metrics_request(&s->metrics, call->request.type);
     if (call->request.type != FRAME_HELLO) {
         struct session *session = admit_session(call);
         if (!session) return REFUSED;
@@ -289,6 +290,11 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 
 /* ---- one frame ------------------------------------------------------------------------------- */
 
+void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns) {
+    s->refusals += status != KVD_OK;
+    metrics_answer(&s->metrics, type, status, now_ns() - arrived_ns);
+}
+
 static void refuse_malformed(struct call *call, int error, const char *why) {
     static const enum kvd_status statuses[] = { [CODEC_E_MALFORMED] = KVD_INVALID_ARGUMENT,
                                                 [CODEC_E_LIMIT] = KVD_INVALID_ARGUMENT,
@@ -298,6 +304,7 @@ static void refuse_malformed(struct call *call, int error, const char *why) {
     pthread_mutex_lock(&call->service->lock);
     call->service->frames_bad++;
     call->service->requests++;
+    metrics_request(&call->service->metrics, call->reply.type);
     pthread_mutex_unlock(&call->service->lock);
     bool known = error > 0 && (size_t)error < sizeof statuses / sizeof *statuses;
     call_refuse(call, known ? statuses[error] : KVD_INTERNAL, "%s", why);
@@ -314,10 +321,11 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
     } else {
         call->request.type = type;
         bool room = call_make_room(call);
-        call->now_ns = now_ns();
         pthread_mutex_lock(&s->lock);
         admitted = apply(call, room);
-        s->refusals += !call->parked && call->reply.status != KVD_OK;
+        /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
+        if (!call->parked && !call->held && admitted != WAIT)
+            count_outcome(s, type, call->reply.status, call->now_ns);
         pthread_mutex_unlock(&s->lock);
         free(call->ring);
     }
@@ -344,7 +352,9 @@ bool service_serve(struct service *s, struct link *link, const uint8_t *frame, s
         LOG(LOG_ERROR, "no memory to serve a request; its connection is closed");
         return false;
     }
-    struct call call = { .service = s, .link = link, .frame_id = head.id, .scratch = scratch };
+    struct call call = {
+        .service = s, .link = link, .frame_id = head.id, .now_ns = now_ns(), .scratch = scratch
+    };
     serve(&call, frame + FRAME_HEADER, bytes - FRAME_HEADER, head.type);
     events_flush(s, scratch);
     scratch_give(s, scratch);

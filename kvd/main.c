@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "http.h"
 #include "listener.h"
 #include "notify.h"
 #include "options.h"
@@ -32,6 +33,7 @@ struct daemon {
     struct config config;
     struct service *service;
     struct listener *listener;
+    struct http *http;
     int lock_fd, signal_fd, timer_fd, epoll_fd;
     struct watchdog watchdog;
 };
@@ -99,6 +101,7 @@ static int start(struct daemon *d, char *err, size_t err_bytes) {
     int swept = device_host_sweep(prefix);
     if (swept > 0) LOG(LOG_NOTICE, "removed %d shared-memory objects that an earlier instance left", swept);
     raise_file_limit(&d->config);
+    if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
     if (service_new(&d->config, prefix, &d->service, err, err_bytes)) return 1;
     return listener_open(d->service, &d->config, &d->listener, err, err_bytes);
 }
@@ -178,6 +181,7 @@ static int tick(struct daemon *d) {
     uint64_t count;
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
     listener_tick(d->listener, clock_ns());
+    http_tick(d->http, clock_ns());
     service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
     if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
     if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
@@ -214,6 +218,7 @@ static int run(struct daemon *d) {
         const struct kvd_store_info *info = service_info(d->service);
         LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name,
             info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
+        http_serve(d->http, d->service);
         tell_ready(d, "");
         status = loop(d);
         notify_send("STOPPING=1");
@@ -221,6 +226,7 @@ static int run(struct daemon *d) {
         service_drain(d->service, true);
     }
     d->listener = listener_close(d->listener);
+    d->http = http_close(d->http);
     d->service = service_free(d->service);
     return status;
 }

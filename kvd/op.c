@@ -14,7 +14,8 @@ struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag)
         *op = (struct op){ .used = true,
                            .session = call->request.header.session,
                            .sequence = call->request.header.sequence,
-                           .type = call->request.type };
+                           .type = call->request.type,
+                           .arrived_ns = call->now_ns };
         *ret_tag = i + 1;
         return op;
     }
@@ -52,6 +53,9 @@ enum kvd_status activation_finish(struct service *s, struct bundle *b, enum tran
     }
     if (status == KVD_OK) {
         b->activating = false;
+        s->metrics.activations[b->source]++;
+        s->metrics.reused_tokens += b->reused_tokens;
+        s->metrics.prompt_tokens += b->prompt_tokens;
         activated->revision = store_revision(s->store);
         bundle_settle(s, b);
         return KVD_OK;
@@ -131,6 +135,7 @@ static bool run_one(struct service *s, struct scratch *scratch) {
         op = s->ops[tag - 1];
         s->ops[tag - 1].used = false;
         encode = finish(s, &op, result, &reply, scratch, waiters, &n, &bytes);
+        count_outcome(s, op.type, reply.status, op.arrived_ns);
         events_pressure(s);
     }
     pthread_mutex_unlock(&s->lock);

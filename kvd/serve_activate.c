@@ -175,6 +175,9 @@ void serve_activate(struct call *call) {
         call_refuse(call, KVD_INTERNAL, "there is no bundle for the sequence");
         return;
     }
+    b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
+    b->reused_tokens = a->frontier;
+    b->prompt_tokens = a->prompt_tokens;
     struct kvd_activated *r = &call->reply.u.activated;
     *r = (struct kvd_activated){ .sequence.bits = made.seq.bits,
                                  .state_slot = made.state_slot,

@@ -247,6 +247,8 @@ void serve_find(struct call *call) {
         call_refuse_store(call, &refusal);
         return;
     }
+    metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0,
+                   &call->session->lookup_pages);
     for (uint32_t i = 0; i < n; i++) {
         items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
                                            .matched_pages = found[i].matched_pages,
@@ -304,6 +306,8 @@ void serve_audit(struct call *call) {
     call->reply.u.audit = call->room;
     call->reply.u.audit->violations = store_audit(call->service->store, call->reply.u.audit->text,
                                                   sizeof call->reply.u.audit->text);
+    call->service->metrics.audits++;
+    call->service->metrics.audit_violations = call->reply.u.audit->violations;
     if (call->reply.u.audit->violations)
         LOG(LOG_ERROR, "the audit found %u violations: %.700s", call->reply.u.audit->violations,
             call->reply.u.audit->text);

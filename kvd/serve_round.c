@@ -75,7 +75,8 @@ static uint32_t ask(struct call *call, struct round_room *room, struct kvd_round
 static_assert(KVD_UNCHANGED == STORE_NONE, "token fields are passed on as they are");
 
 static void tell_bounded(struct service *s, struct bundle *b, const struct store_round_result *from) {
-    if (from->bounded && !b->bounded)
+    if (from->bounded && !b->bounded) {
+        s->metrics.bounded++;
         bundle_tell(s, b,
                     &(struct kvd_event){ .kind = KVD_EVENT_BOUNDED,
                                          .sequence.bits = b->seq.bits,
@@ -83,6 +84,7 @@ static void tell_bounded(struct service *s, struct bundle *b, const struct store
                                          .frontier = from->bounded_frontier,
                                          .session = b->worker,
                                          .group = b->group });
+    }
     b->bounded = from->bounded;
 }
 

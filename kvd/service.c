@@ -260,6 +260,15 @@ bool service_lost(struct service *s, char *why, size_t bytes) {
     return lost;
 }
 
+enum service_state service_state(struct service *s) {
+    pthread_mutex_lock(&s->lock);
+    enum service_state state = transfer_lost(s->transfer)      ? SERVICE_LOST
+                               : s->draining || s->stopping ? SERVICE_DRAINING
+                                                            : SERVICE_READY;
+    pthread_mutex_unlock(&s->lock);
+    return state;
+}
+
 const struct plan *service_plan(const struct service *s) { return &s->plan; }
 const struct kvd_store_info *service_info(const struct service *s) { return &s->pools.info; }
 uint64_t service_epoch(const struct service *s) { return s->epoch; }

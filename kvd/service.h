@@ -46,6 +46,9 @@ void service_run(struct service *service);
 void service_drain(struct service *service, bool on);
 /* A device is lost: the daemon must stop. ret_why may be NULL. */
 bool service_lost(struct service *service, char *why, size_t bytes);
+/* READY: activations are taken. DRAINING: by a Drain request or an orderly stop. */
+enum service_state { SERVICE_READY = 0, SERVICE_DRAINING, SERVICE_LOST };
+enum service_state service_state(struct service *service);
 
 const struct plan *service_plan(const struct service *service);
 const struct kvd_store_info *service_info(const struct service *service);

@@ -90,8 +90,9 @@ struct session *session_new(struct service *s, const struct call *call) {
     session->secret = call->random;
     memcpy(session->name, hello->name, sizeof session->name);
     session->last_sequence = session->requests = 0;
-    session->n_owned = 0;
+    session->n_owned = session->lookup_pages = 0;
     s->n_sessions++;
+    s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]++;
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = session_id(s, session).bits };
     if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, session->peer.pidfd, &e))
         LOG(LOG_ERROR, "a session's process cannot be watched: %m");
@@ -176,6 +177,7 @@ void session_end(struct service *s, struct session *session) {
     session->peer.pidfd = -1;
     session->used = false; /* from here on session_find says that it is gone */
     s->n_sessions--;
+    s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]--;
     groups_lose(s, id, true);
     bundles_lose(s, id);
     bundles_settle_all(s);

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One table of families drives the page: where the numbers stand in a view (a copy of everything, taken under the core
+ * mutex), and which labels they carry.
+ */
+#include "metrics.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core.h"
+
+/* ---- counting ---------------------------------------------------------------------------------- */
+
+static_assert((int)KVD_UNAUTHENTICATED + 1 == (int)METRICS_STATUSES, "every status has a place");
+
+static uint16_t known(uint16_t type) { return type < FRAME_TYPE_END ? type : 0; }
+
+void metrics_request(struct metrics *m, uint16_t type) { m->requests[known(type)]++; }
+
+static uint32_t bucket_of(uint64_t ns) {
+    uint32_t bits = ns > 1 ? 64 - (uint32_t)__builtin_clzll(ns - 1) : 0; /* 2^bits is the least that is not less */
+    if (bits <= METRICS_FIRST_BIT) return 0;
+    return bits - METRICS_FIRST_BIT < METRICS_BUCKETS ? bits - METRICS_FIRST_BIT : METRICS_BUCKETS - 1;
+}
+
+void metrics_answer(struct metrics *m, uint16_t type, uint32_t status, uint64_t took_ns) {
+    struct metrics_time *t = &m->time[known(type)];
+    t->sum_ns += took_ns;
+    t->bucket[bucket_of(took_ns)]++;
+    if (status != KVD_OK && status < METRICS_STATUSES) m->refusals[known(type)][status]++;
+}
+
+void metrics_lookup(struct metrics *m, uint32_t first, uint32_t matched, uint32_t *before) {
+    if (first == 0) {
+        *before = 0;
+        m->lookups++;
+        if (matched) m->lookup_hits++;
+        else m->lookup_misses++;
+    }
+    if (matched <= *before) return;
+    m->lookup_tokens += (uint64_t)(matched - *before) * KVD_PAGE_TOKENS;
+    *before = matched;
+}
+
+/* ---- the view ---------------------------------------------------------------------------------- */
+
+#define POOLS GEOM_MAX_POOLS
+
+/* Numbers of a family stand side by side, in the order of its labels. */
+struct view {
+    uint64_t capacity[POOLS], allocated[POOLS], reserved[POOLS], available[POOLS], quarantined[POOLS], shared[POOLS],
+        entitled[POOLS], rows[POOLS], rows_used[POOLS];
+    uint64_t sequences, sequence_limit, groups, continuations, continuation_limit, membership_used, membership_limit,
+        state_used, state_limit;
+    uint64_t frames_bad, events_dropped, connections, connection_limit, session_limit, draining, lost;
+    uint64_t uptime_ns, resident_bytes, metadata_bytes, one;
+    struct metrics m;
+    uint32_t n_pools;
+    char instance[160]; /* labels */
+};
+
+static void view_pools(struct service *s, struct view *v, const struct store_stats *from) {
+    for (uint32_t p = 0; p < v->n_pools; p++) {
+        const struct store_pool_stats *pool = &from->pool[p];
+        v->capacity[p] = pool->capacity;
+        v->allocated[p] = pool->allocated;
+        v->reserved[p] = pool->reserved;
+        v->available[p] = pool->available;
+        v->quarantined[p] = pool->quarantined;
+        v->shared[p] = pool->shared;
+        v->rows[p] = s->config.max_concurrency;
+        v->rows_used[p] = pool->rows_used;
+    }
+}
+
+/* Looks at some sequences from cursor on. False: that were the last ones. */
+static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor) {
+    struct store_seq_info info;
+    for (uint32_t n = 0; n < 64; n++) {
+        if (!store_next_seq(s->store, cursor, &info)) return false;
+        for (uint32_t p = 0; p < v->n_pools; p++) v->entitled[p] += info.pool[p].entitlement;
+    }
+    return true;
+}
+
+static void view_service(struct service *s, struct view *v) {
+    struct store_stats stats;
+    store_get_stats(s->store, &stats);
+    v->n_pools = s->pools.n_pools;
+    view_pools(s, v, &stats);
+    v->sequences = stats.sequences;
+    v->sequence_limit = s->config.max_concurrency;
+    v->groups = s->n_groups;
+    v->continuations = stats.continuations;
+    v->continuation_limit = stats.continuation_limit;
+    v->membership_used = stats.membership_used;
+    v->membership_limit = stats.membership_limit;
+    v->state_used = stats.state_slots_used;
+    v->state_limit = s->pools.state_slots;
+    v->frames_bad = s->frames_bad;
+    v->events_dropped = s->events_dropped;
+    v->connections = s->connections;
+    v->connection_limit = s->config.connections;
+    v->session_limit = s->config.sessions;
+    v->draining = s->draining || s->stopping;
+    v->lost = transfer_lost(s->transfer);
+    v->uptime_ns = now_ns() - s->started_ns;
+    v->metadata_bytes = s->store_bytes;
+    v->m = s->metrics;
+}
+
+static uint64_t resident_bytes(void) {
+    uint64_t size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%" SCNu64 " %" SCNu64, &size, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* All under one hold of the mutex, but for the entitlements of more sequences than 64: those are added up in parts, so
+ * that no request waits long for a page. */
+static void view_take(struct service *s, struct view *v) {
+    uint32_t cursor = 0;
+    v->resident_bytes = resident_bytes();
+    v->one = 1;
+    pthread_mutex_lock(&s->lock);
+    view_service(s, v);
+    snprintf(v->instance, sizeof v->instance, "store=\"%s\",epoch=\"%016" PRIx64 "\"", s->config.store, s->epoch);
+    while (view_entitled(s, v, &cursor)) {
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------- */
+
+enum type { COUNTER, GAUGE, HISTOGRAM };
+enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, RESULT, BUILD, INSTANCE };
+enum unit { PLAIN, NANOSECONDS /* shown in seconds */ };
+
+static const struct family {
+    const char *name;
+    enum type type;
+    enum labels labels;
+    enum unit unit;
+    size_t offset; /* in struct view: of uint64_t, or of struct metrics_time */
+    const char *help;
+} families[] = {
+#define AT(f) offsetof(struct view, f)
+    { "kvd_build_info", GAUGE, BUILD, PLAIN, AT(one), "Version of kvd; always 1." },
+    { "kvd_instance_info", GAUGE, INSTANCE, PLAIN, AT(one),
+      "Store and instance epoch: another epoch is another start of the daemon; always 1." },
+    { "kvd_uptime_seconds", GAUGE, NONE, NANOSECONDS, AT(uptime_ns), "Time since the start." },
+    { "kvd_draining", GAUGE, NONE, PLAIN, AT(draining), "1 while new activations are refused (drain, orderly stop)." },
+    { "kvd_device_lost", GAUGE, NONE, PLAIN, AT(lost), "1 when a device is lost: the daemon stops." },
+    { "kvd_resident_memory_bytes", GAUGE, NONE, PLAIN, AT(resident_bytes),
+      "Resident memory of the daemon; pools of host devices count, as far as they were touched." },
+    { "kvd_metadata_bytes", GAUGE, NONE, PLAIN, AT(metadata_bytes), "Memory of the store's tables." },
+
+    { "kvd_pool_pages", GAUGE, POOL, PLAIN, AT(capacity),
+      "Pages of a pool: allocated + reserved + available." },
+    { "kvd_pool_allocated_pages", GAUGE, POOL, PLAIN, AT(allocated),
+      "Pages that hold KV of sequences or continuations." },
+    { "kvd_pool_reserved_pages", GAUGE, POOL, PLAIN, AT(reserved), "Pages promised to sequences, not mapped yet." },
+    { "kvd_pool_available_pages", GAUGE, POOL, PLAIN, AT(available), "Pages that an activation could have." },
+    { "kvd_pool_quarantined_pages", GAUGE, POOL, PLAIN, AT(quarantined),
+      "Pages that only sequences of lost workers hold." },
+    { "kvd_pool_shared_pages", GAUGE, POOL, PLAIN, AT(shared), "Pages with several references." },
+    { "kvd_pool_entitled_pages", GAUGE, POOL, PLAIN, AT(entitled), "Pages guaranteed to sequences, mapped or not." },
+    { "kvd_pool_rows", GAUGE, POOL, PLAIN, AT(rows), "Rows of a pool's block table." },
+    { "kvd_pool_used_rows", GAUGE, POOL, PLAIN, AT(rows_used), "Rows in use." },
+
+    { "kvd_sequences", GAUGE, NONE, PLAIN, AT(sequences), "Active sequences." },
+    { "kvd_sequence_limit", GAUGE, NONE, PLAIN, AT(sequence_limit), "Active sequences at once." },
+    { "kvd_continuations", GAUGE, NONE, PLAIN, AT(continuations), "Continuations kept." },
+    { "kvd_continuation_limit", GAUGE, NONE, PLAIN, AT(continuation_limit), "Continuations that can be kept." },
+    { "kvd_membership_entries", GAUGE, NONE, PLAIN, AT(membership_used), "Page-list entries in use." },
+    { "kvd_membership_limit", GAUGE, NONE, PLAIN, AT(membership_limit), "Page-list entries that there are." },
+    { "kvd_state_slots_used", GAUGE, NONE, PLAIN, AT(state_used), "State images in use on each device." },
+    { "kvd_state_slots", GAUGE, NONE, PLAIN, AT(state_limit), "State images that each device holds." },
+
+    { "kvd_sessions", GAUGE, ROLE, PLAIN, AT(m.sessions), "Sessions, by role." },
+    { "kvd_session_limit", GAUGE, NONE, PLAIN, AT(session_limit), "Sessions at once." },
+    { "kvd_groups", GAUGE, NONE, PLAIN, AT(groups), "Groups of workers." },
+    { "kvd_connections", GAUGE, NONE, PLAIN, AT(connections), "Connections, counted about once a second." },
+    { "kvd_connection_limit", GAUGE, NONE, PLAIN, AT(connection_limit), "Connections at once." },
+
+    { "kvd_prefix_lookups_total", COUNTER, NONE, PLAIN, AT(m.lookups),
+      "Prefix lookups (Find from page 0): hits + misses." },
+    { "kvd_prefix_lookup_results_total", COUNTER, RESULT, PLAIN, AT(m.lookup_hits),
+      "Prefix lookups by result: a hit matched a full page at least." },
+    { "kvd_prefix_matched_tokens_total", COUNTER, NONE, PLAIN, AT(m.lookup_tokens),
+      "Tokens of full pages that the best candidates of lookups matched." },
+    { "kvd_activations_total", COUNTER, SOURCE, PLAIN, AT(m.activations),
+      "Activations that succeeded, by source: from nothing, a continuation moved, one kept." },
+    { "kvd_activated_prompt_tokens_total", COUNTER, NONE, PLAIN, AT(m.prompt_tokens),
+      "Prompt tokens of activations." },
+    { "kvd_activated_reused_tokens_total", COUNTER, NONE, PLAIN, AT(m.reused_tokens),
+      "Those of them that a continuation held already." },
+    { "kvd_bounded_completions_total", COUNTER, NONE, PLAIN, AT(m.bounded),
+      "Sequences whose lease could not grow: they end before their output budget." },
+    { "kvd_sequences_lost_total", COUNTER, END, PLAIN, AT(m.ended),
+      "Sequences ended because a worker or scheduler was lost: kept as a continuation, or released." },
+
+    { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests), "Requests, by type; unknown: no such type." },
+    { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals),
+      "Requests that were refused, by type and status." },
+    { "kvd_request_seconds", HISTOGRAM, REQUEST, NANOSECONDS, AT(m.time),
+      "Time from a request's frame to its outcome, waits for the store and for devices included." },
+    { "kvd_frames_bad_total", COUNTER, NONE, PLAIN, AT(frames_bad), "Frames whose content could not be decoded." },
+    { "kvd_events_dropped_total", COUNTER, NONE, PLAIN, AT(events_dropped), "Events lost to slow subscribers." },
+    { "kvd_audits_total", COUNTER, NONE, PLAIN, AT(m.audits), "Audits (kvdctl audit)." },
+    { "kvd_audit_violations", GAUGE, NONE, PLAIN, AT(m.audit_violations),
+      "Broken invariants that the last audit found; 0 before the first." },
+#undef AT
+};
+
+/* ---- text -------------------------------------------------------------------------------------------- */
+
+static const char *const pool_names[POOLS] = { "main", "draft" };
+static const char *const role_names[METRICS_ROLES] = { "observer", "worker", "scheduler", "admin" };
+static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
+static const char *const end_names[METRICS_ENDS] = { "kept", "released" };
+static const char *const result_names[2] = { "hit", "miss" };
+static const char *const status_names[METRICS_STATUSES] = {
+#define NAME(name, code, text) [code] = #name,
+    KVD_STATUS_LIST(NAME)
+#undef NAME
+};
+static_assert(offsetof(struct metrics, lookup_misses) == offsetof(struct metrics, lookup_hits) + sizeof(uint64_t),
+              "hits and misses are one family");
+
+static const char *request_name(uint32_t type) { return type ? frame_type_name((uint16_t)type) : "unknown"; }
+
+static void number(FILE *out, enum unit unit, uint64_t value) {
+    if (unit == PLAIN) fprintf(out, " %" PRIu64 "\n", value);
+    else fprintf(out, " %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000u, value % 1000000000u);
+}
+
+static void list(FILE *out, const struct family *f, const uint64_t *at, const char *label, const char *const *names,
+                 uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        fprintf(out, "%s{%s=\"%s\"}", f->name, label, names[i]);
+        number(out, f->unit, at[i]);
+    }
+}
+
+static void histogram(FILE *out, const struct family *f, const struct metrics_time *times) {
+    for (uint32_t type = 1; type < FRAME_TYPE_END; type++) {
+        const char *name = request_name(type);
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i + 1 < METRICS_BUCKETS; i++) {
+            uint64_t limit = UINT64_C(1) << (METRICS_FIRST_BIT + i);
+            sum += times[type].bucket[i];
+            fprintf(out, "%s_bucket{request=\"%s\",le=\"%" PRIu64 ".%09" PRIu64 "\"} %" PRIu64 "\n", f->name, name,
+                    limit / 1000000000u, limit % 1000000000u, sum);
+        }
+        sum += times[type].bucket[METRICS_BUCKETS - 1];
+        fprintf(out, "%s_bucket{request=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", f->name, name, sum);
+        fprintf(out, "%s_sum{request=\"%s\"}", f->name, name);
+        number(out, f->unit, times[type].sum_ns);
+        fprintf(out, "%s_count{request=\"%s\"} %" PRIu64 "\n", f->name, name, sum);
+    }
+}
+
+static void requests(FILE *out, const struct family *f, const uint64_t *at) {
+    for (uint32_t type = 0; type < FRAME_TYPE_END; type++)
+        fprintf(out, "%s{request=\"%s\"} %" PRIu64 "\n", f->name, request_name(type), at[type]);
+}
+
+static void refusals(FILE *out, const struct family *f, const uint64_t *at) {
+    for (uint32_t type = 1; type < FRAME_TYPE_END; type++)
+        for (uint32_t status = KVD_OK + 1; status < METRICS_STATUSES; status++)
+            fprintf(out, "%s{request=\"%s\",status=\"%s\"} %" PRIu64 "\n", f->name, request_name(type),
+                    status_names[status], at[type * METRICS_STATUSES + status]);
+}
+
+static void write_family(FILE *out, const struct family *f, const struct view *v) {
+    static const char *const types[] = { [COUNTER] = "counter", [GAUGE] = "gauge", [HISTOGRAM] = "histogram" };
+    const uint64_t *at = (const void *)((const char *)v + f->offset);
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name, types[f->type]);
+    if (f->type == HISTOGRAM) {
+        histogram(out, f, (const void *)at);
+        return;
+    }
+    switch (f->labels) {
+    case NONE:
+        fputs(f->name, out);
+        number(out, f->unit, *at);
+        break;
+    case POOL: list(out, f, at, "pool", pool_names, v->n_pools); break;
+    case ROLE: list(out, f, at, "role", role_names, METRICS_ROLES); break;
+    case SOURCE: list(out, f, at, "source", source_names, METRICS_SOURCES); break;
+    case END: list(out, f, at, "end", end_names, METRICS_ENDS); break;
+    case RESULT: list(out, f, at, "result", result_names, 2); break;
+    case REQUEST: requests(out, f, at); break;
+    case REFUSAL: refusals(out, f, at); break;
+    case BUILD: fprintf(out, "%s{version=\"%s\"} %" PRIu64 "\n", f->name, KVD_VERSION, *at); break;
+    case INSTANCE: fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->instance, *at); break;
+    }
+}
+
+char *metrics_page(struct service *s, size_t *ret_bytes) {
+    struct view v = { 0 };
+    char *text = NULL;
+    size_t bytes = 0;
+    view_take(s, &v);
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return NULL;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) write_family(out, &families[i], &v);
+    if (fclose(out)) {
+        free(text);
+        return NULL;
+    }
+    *ret_bytes = bytes;
+    return text;
+}
