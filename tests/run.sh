@@ -67,7 +67,8 @@ fuzz() { # target, seconds
 suite release "release build, all tests" 
 if [ "$quick" = no ]; then
     suite asan "address and undefined-behaviour sanitizers"
-    suite tsan "thread sanitizer"
+    # Not the long programs of one thread: there is nothing for this sanitizer to see.
+    suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model)'
     if build fuzz; then
         for target in build-fuzz/tests/fuzz/fuzz_*; do
             [ -x "$target" ] && [ -f "$target" ] && fuzz "$(basename "$target")" "$fuzz_seconds"
