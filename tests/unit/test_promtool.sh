@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The page of metrics and the alert rules as Prometheus's own checker sees them. Skipped (77) where there is no promtool.
+# Usage: test_promtool.sh TEST_SERVICE_METRICS DEPLOY_DIR
+set -eu
+if ! command -v promtool >/dev/null 2>&1; then
+    echo "skipped: promtool is not installed (Debian: prometheus)"
+    exit 77
+fi
+page=$(mktemp)
+trap 'rm -f "$page"' EXIT
+"$1" --page | grep -E '^(# (HELP|TYPE) kvd_|kvd_)' >"$page" # without what the test runner says
+echo "$(wc -l <"$page") lines"
+[ "$(wc -l <"$page")" -gt 500 ]
+promtool check metrics <"$page"
+promtool check rules "$2/prometheus/kvd.rules.yml"

@@ -1,0 +1,713 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The page of metrics: bytes in, text out. Each figure is worked out here from the requests that the case sends.
+ * POOL-6, SPACE-3, SRV-5, SRV-7.
+ *
+ *     test_service_metrics --page    prints a page, for promtool
+ */
+#include <cjson/cJSON.h>
+#include <ctype.h>
+#include <stdlib.h>
+
+#include "core.h" /* to break a device */
+#include "service_fixture.h"
+
+static struct fx fx;
+static struct msg_reply r;
+
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
+
+/* What the cases have asked, by type, and how it was refused. */
+static uint64_t asked[FRAME_TYPE_END], refused[FRAME_TYPE_END][METRICS_STATUSES];
+
+static uint32_t ask(struct fx_peer *p, struct msg_request *q) {
+    uint32_t status = fx_call(p, q, &r) ? r.status : UINT32_MAX;
+    asked[q->type]++;
+    if (status != KVD_OK && status < METRICS_STATUSES) refused[q->type][status]++;
+    return status;
+}
+
+/* ---- the page --------------------------------------------------------------------------------- */
+
+static char *text;
+
+static void look(void) {
+    size_t bytes = 0;
+    free(text);
+    text = metrics_page(fx.service, &bytes);
+    if (!KVT_TRUE(text != NULL)) abort();
+    KVT_EQ(bytes, strlen(text));
+}
+
+/* Of the series as it is written; a missing one fails. */
+static double value(const char *series) {
+    size_t n = strlen(series);
+    for (const char *at = text; (at = strstr(at, series)); at += n)
+        if ((at == text || at[-1] == '\n') && at[n] == ' ') return strtod(at + n, NULL);
+    printf("    there is no %s\n", series);
+    KVT_TRUE(false);
+    return -1;
+}
+
+#define IS(series, expected) KVT_NEAR(value(series), (double)(expected), 0)
+
+/* name{label="is"}, or name{label="is",status="status"}. */
+static double value_of(const char *name, const char *label, const char *is, const char *status) {
+    char series[256];
+    if (status) snprintf(series, sizeof series, "%s{%s=\"%s\",status=\"%s\"}", name, label, is, status);
+    else snprintf(series, sizeof series, "%s{%s=\"%s\"}", name, label, is);
+    return value(series);
+}
+
+static bool name_is_fine(const char *name, size_t n) {
+    if (!n || !islower((unsigned char)name[0])) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!islower((unsigned char)name[i]) && !isdigit((unsigned char)name[i]) && name[i] != '_') return false;
+    return true;
+}
+
+/* {a="x",b="y"}: the length, or 0. */
+static size_t labels_length(const char *at) {
+    const char *c = at + 1;
+    while (*c != '}') {
+        size_t n = strcspn(c, "=");
+        if (!name_is_fine(c, n) || c[n + 1] != '"') return 0;
+        c += n + 2;
+        size_t v = strcspn(c, "\"\\\n");
+        if (!v || c[v] != '"') return 0;
+        c += v + 1;
+        if (*c == ',') c++;
+        else if (*c != '}') return 0;
+    }
+    return (size_t)(c + 1 - at);
+}
+
+static bool belongs(const char *name, size_t n, const char *family, const char *type) {
+    size_t f = strlen(family);
+    if (n < f || strncmp(name, family, f) != 0) return false;
+    if (strcmp(type, "histogram") != 0) return n == f;
+    return (n == f + 7 && strncmp(name + f, "_bucket", 7) == 0) || (n == f + 4 && strncmp(name + f, "_sum", 4) == 0) ||
+           (n == f + 6 && strncmp(name + f, "_count", 6) == 0);
+}
+
+/* One sample: name, labels, blank, number. Its series goes to ret_series. */
+static bool sample_is_fine(const char *line, const char *family, const char *type, char *ret_series, size_t bytes) {
+    size_t n = strcspn(line, "{ ");
+    char *end;
+    if (!belongs(line, n, family, type)) return false;
+    size_t labels = line[n] == '{' ? labels_length(line + n) : 0;
+    if (line[n] == '{' && !labels) return false;
+    if (line[n + labels] != ' ') return false;
+    double v = strtod(line + n + labels + 1, &end);
+    snprintf(ret_series, bytes, "%.*s\n", (int)(n + labels), line);
+    return !*end && v >= 0;
+}
+
+/* Checks every line; the series one a line, to be freed. */
+static char *all_series(unsigned *ret_families, unsigned *ret_samples) {
+    char *copy = strdup(text), *save = NULL, family[96] = "", type[16] = "", series[256];
+    char *list = calloc(1, strlen(text) + 2);
+    unsigned help = 0, since = 1;
+    *ret_families = *ret_samples = 0;
+    KVT_EQ(text[strlen(text) - 1], '\n');
+    list[0] = '\n';
+    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (strncmp(line, "# HELP ", 7) == 0) {
+            KVT_TRUE(since > 0); /* no family without a series */
+            KVT_EQ(sscanf(line, "# HELP %95s", family), 1);
+            KVT_TRUE(name_is_fine(family, strlen(family)) && strncmp(family, "kvd_", 4) == 0);
+            KVT_TRUE(strlen(line) > 8 + strlen(family) + 5 && line[strlen(line) - 1] == '.');
+            help++;
+        } else if (strncmp(line, "# TYPE ", 7) == 0) {
+            char of[96] = "";
+            KVT_EQ(sscanf(line, "# TYPE %95s %15s", of, type), 2);
+            KVT_EQ_STR(of, family);
+            bool counter = strcmp(type, "counter") == 0, total = strstr(of, "_total") != NULL;
+            KVT_TRUE(counter || strcmp(type, "gauge") == 0 || strcmp(type, "histogram") == 0);
+            KVT_EQ(counter, total);
+            (*ret_families)++;
+            since = 0;
+        } else {
+            if (!KVT_TRUE(sample_is_fine(line, family, type, series, sizeof series))) printf("    %s\n", line);
+            char *before = strstr(list, series);
+            while (before && before[-1] != '\n') before = strstr(before + 1, series);
+            KVT_TRUE(!before); /* each series once */
+            strcat(list, series);
+            (*ret_samples)++;
+            since++;
+        }
+    }
+    KVT_EQ(help, *ret_families);
+    free(copy);
+    return list;
+}
+
+/* ---- cases --------------------------------------------------------------------------------------- */
+
+static const char *const scalar[] = {
+    "kvd_uptime_seconds",    "kvd_draining",         "kvd_device_lost",
+    "kvd_metadata_bytes",    "kvd_sequences",        "kvd_continuations",
+    "kvd_groups",            "kvd_connections",      "kvd_prefix_lookups_total",
+    "kvd_frames_bad_total",  "kvd_audits_total",     "kvd_audit_violations",
+    "kvd_continuation_limit", "kvd_membership_limit", "kvd_bounded_completions_total",
+    "kvd_membership_entries", "kvd_resident_memory_bytes", "kvd_events_dropped_total",
+};
+
+/* All there on the first page, in a valid form; the same ones after work and clients came: nothing grows. */
+static void every_series_from_the_start(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp" }));
+    unsigned families, samples, f, n;
+    look();
+    char *first = all_series(&families, &samples);
+    KVT_TRUE(families >= 40);
+    for (size_t i = 0; i < sizeof scalar / sizeof *scalar; i++) value(scalar[i]);
+    for (uint16_t type = 1; type < FRAME_TYPE_END; type++) {
+        KVT_NEAR(value_of("kvd_requests_total", "request", frame_type_name(type), NULL), 0, 0);
+        KVT_NEAR(value_of("kvd_request_seconds_count", "request", frame_type_name(type), NULL), 0, 0);
+        KVT_NEAR(value_of("kvd_request_seconds_sum", "request", frame_type_name(type), NULL), 0, 0);
+        KVT_NEAR(value_of("kvd_refusals_total", "request", frame_type_name(type), "NOT_FOUND"), 0, 0);
+    }
+    IS("kvd_pool_pages{pool=\"main\"}", 256);
+    value("kvd_pool_pages{pool=\"draft\"}");
+    IS("kvd_build_info{version=\"" KVD_VERSION "\"}", 1);
+    struct fx_peer *p[20];
+    struct kvd_activated a;
+    for (int i = 0; i < 20; i++) p[i] = fx_session(&fx, 1 + (uint32_t)i % 4, 0);
+    for (int i = 0; i < 8; i++) KVT_EQ(fx_activate(p[2], p[1]->session, 64, 64, &a), KVD_OK);
+    look();
+    char *second = all_series(&f, &n);
+    KVT_EQ(f, families);
+    KVT_EQ(n, samples);
+    KVT_EQ_STR(first, second);
+    for (int i = 0; i < 20; i++) fx_peer_free(p[i]);
+    look();
+    free(second);
+    second = all_series(&f, &n);
+    KVT_EQ_STR(first, second);
+    free(first);
+    free(second);
+    fx_stop(&fx);
+}
+
+static uint32_t pages(uint32_t tokens) { return (tokens + 63) / 64; }
+
+static void pool_is(const char *pool, uint32_t allocated, uint32_t entitled, uint32_t rows) {
+    char name[128];
+    double capacity = value_of("kvd_pool_pages", "pool", pool, NULL);
+    double reserved = entitled - allocated;
+    static const char *const figures[] = { "allocated", "reserved", "available", "entitled" };
+    double expected[] = { allocated, reserved, capacity - allocated - reserved, entitled };
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "kvd_pool_%s_pages{pool=\"%s\"}", figures[i], pool);
+        KVT_NEAR(value(name), expected[i], 0);
+    }
+    KVT_NEAR(value_of("kvd_pool_used_rows", "pool", pool, NULL), rows, 0);
+    KVT_NEAR(value_of("kvd_pool_rows", "pool", pool, NULL), 8, 0);
+}
+
+/* POOL-6, SPACE-3: two sequences in two pools, without sharing: what they hold and are promised. */
+static void pools_add_up(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp" })); /* draft window 4 */
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a, b;
+    look();
+    pool_is("main", 0, 0, 0);
+    pool_is("draft", 0, 0, 0);
+    KVT_EQ(fx_activate(s, s->session, 130, 505, &a), KVD_OK); /* up to 634 tokens, 637 of the draft */
+    KVT_EQ(fx_activate(s, s->session, 64, 65, &b), KVD_OK);   /* 128, 131 */
+    look();
+    pool_is("main", pages(130) + pages(64), pages(634) + pages(128), 2);
+    pool_is("draft", pages(130) + pages(64), pages(637) + pages(131), 2);
+    IS("kvd_sequences", 2);
+    IS("kvd_sequence_limit", 8);
+    IS("kvd_membership_entries", 2 * (pages(130) + pages(64)));
+    KVT_EQ(fx_round(s, a.sequence, 130, 320, NULL), KVD_OK);
+    look();
+    pool_is("main", pages(320) + pages(64), pages(634) + pages(128), 2);
+    pool_is("draft", pages(320) + pages(64), pages(637) + pages(131), 2);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+    KVT_EQ(fx_finish(s, b.sequence), KVD_OK);
+    look();
+    pool_is("main", 0, 0, 0);
+    pool_is("draft", 0, 0, 0);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* More sequences than are looked at in one hold of the mutex. */
+static void entitlements_of_many_sequences(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .concurrency = 200, .capacity_tokens = 65536 }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a;
+    for (uint32_t i = 0; i < 150; i++) KVT_EQ(fx_activate(s, s->session, 65, 1 + i, &a), KVD_OK);
+    uint32_t entitled = 0;
+    for (uint32_t i = 0; i < 150; i++) entitled += pages(65 + i);
+    look();
+    IS("kvd_pool_entitled_pages{pool=\"main\"}", entitled);
+    IS("kvd_pool_allocated_pages{pool=\"main\"}", 300);
+    IS("kvd_pool_used_rows{pool=\"main\"}", 150);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* Buckets rise, the last one is the count, and the sum lies between what the buckets allow. */
+static void check_times(uint16_t type, uint64_t expected) {
+    const char *name = frame_type_name(type);
+    char series[160];
+    double before = 0, low = 0, high = 0, edge = 0, count = 0;
+    for (uint32_t i = 0; i < METRICS_BUCKETS; i++) {
+        double limit = i + 1 < METRICS_BUCKETS ? (double)(UINT64_C(1024) << i) / 1e9 : 0;
+        char le[32] = "+Inf";
+        if (limit > 0) snprintf(le, sizeof le, "%.9f", limit);
+        snprintf(series, sizeof series, "kvd_request_seconds_bucket{request=\"%s\",le=\"%s\"}", name, le);
+        count = value(series);
+        KVT_TRUE(count >= before);
+        low += (count - before) * edge;
+        high += (count - before) * (limit > 0 ? limit : 1e9);
+        before = count;
+        edge = limit;
+    }
+    double sum = value_of("kvd_request_seconds_sum", "request", name, NULL);
+    KVT_NEAR(count, (double)expected, 0);
+    KVT_NEAR(value_of("kvd_request_seconds_count", "request", name, NULL), (double)expected, 0);
+    KVT_TRUE(sum >= low - 1e-9 && sum <= high + 1e-9 && (sum > 0) == (expected > 0));
+}
+
+static void requests_refusals_and_times(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    memset(asked, 0, sizeof asked);
+    memset(refused, 0, sizeof refused);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    asked[FRAME_HELLO] += 2;
+    struct msg_request root = { .type = FRAME_ACTIVATE,
+                                .u.activation.worker = s->session,
+                                .u.activation.prompt_tokens = 100,
+                                .u.activation.max_output_tokens = 9 };
+    for (int i = 0; i < 5; i++) KVT_EQ(ask(s, REQUEST(FRAME_STATS)), KVD_OK);
+    struct msg_request q = root;
+    KVT_EQ(ask(s, &q), KVD_OK);
+    kvd_sequence sequence = r.u.activated.sequence;
+    KVT_EQ(ask(s, &q), KVD_OK); /* the same number again: its answer, from memory */
+    q = root;
+    q.u.activation.prompt_tokens = 5000; /* longer than S */
+    KVT_TRUE(ask(s, &q) != KVD_OK);
+    q = root;
+    KVT_EQ(ask(o, &q), KVD_PERMISSION_DENIED);
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish.sequence = sequence)), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish.sequence = sequence)), KVD_NOT_FOUND);
+    KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation.continuation.bits = 99)), KVD_NOT_FOUND);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find.first = 3)), KVD_INVALID_ARGUMENT);
+    KVT_EQ(ask(s, REQUEST(FRAME_DRAIN, .u.drain = true)), KVD_PERMISSION_DENIED);
+    KVT_EQ(ask(o, REQUEST(FRAME_STATS, .header.session.bits = 77)), KVD_UNAUTHENTICATED);
+    /* Rubbish in a known type, and a type that does not exist. */
+    uint8_t frame[FRAME_HEADER + 8];
+    static const uint16_t types[] = { FRAME_ROUND, FRAME_TYPE_END, 999 };
+    memset(frame, 0xff, sizeof frame);
+    for (int i = 0; i < 3; i++) {
+        size_t bytes;
+        frame_head_write(frame, types[i], 0, 1, 8);
+        KVT_TRUE(service_serve(fx.service, &o->link, frame, sizeof frame));
+        uint8_t *answer = fx_frame(o, &bytes);
+        KVT_TRUE(answer != NULL);
+        free(answer);
+    }
+    look();
+    double all = 0;
+    for (uint16_t type = 1; type < FRAME_TYPE_END; type++) {
+        uint64_t rubbish = type == FRAME_ROUND;
+        const char *name = frame_type_name(type);
+        KVT_NEAR(value_of("kvd_requests_total", "request", name, NULL), (double)(asked[type] + rubbish), 0);
+        all += (double)(asked[type] + rubbish);
+        check_times(type, asked[type]);
+#define NAME(status, code, words) \
+    if ((code) != 0) KVT_NEAR(value_of("kvd_refusals_total", "request", name, #status), (double)refused[type][code], 0);
+        KVD_STATUS_LIST(NAME)
+#undef NAME
+    }
+    IS("kvd_requests_total{request=\"unknown\"}", 2);
+    IS("kvd_frames_bad_total", 3);
+    struct kvd_stats stats = fx_stats(s); /* one more */
+    KVT_NEAR((double)stats.requests, all + 2 + 1, 0);
+    uint64_t refusals = 0;
+    for (uint32_t t = 0; t < FRAME_TYPE_END; t++)
+        for (uint32_t c = 0; c < METRICS_STATUSES; c++) refusals += refused[t][c];
+    KVT_EQ(stats.refusals, refusals);
+    KVT_EQ(refusals, 7);
+    fx_peer_free(s);
+    fx_peer_free(o);
+    fx_stop(&fx);
+}
+
+/* The edges of the buckets, exactly. */
+static void bucket_edges(void) {
+    static const struct {
+        uint64_t ns;
+        uint32_t bucket;
+    } edges[] = { { 0, 0 },
+                  { 1, 0 },
+                  { 1024, 0 },
+                  { 1025, 1 },
+                  { 2048, 1 },
+                  { 2049, 2 },
+                  { UINT64_C(1) << 31, 21 },
+                  { (UINT64_C(1) << 31) + 1, 22 },
+                  { UINT64_C(1) << 40, 22 } };
+    struct metrics m = { 0 };
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        uint64_t before = m.time[FRAME_ROUND].bucket[edges[i].bucket];
+        metrics_answer(&m, FRAME_ROUND, KVD_OK, edges[i].ns);
+        KVT_EQ(m.time[FRAME_ROUND].bucket[edges[i].bucket], before + 1);
+        sum += edges[i].ns;
+    }
+    KVT_EQ(m.time[FRAME_ROUND].sum_ns, sum);
+    metrics_answer(&m, FRAME_ROUND, 4711, 1); /* a status that does not exist is not counted beyond the table */
+    metrics_request(&m, 65535);
+    KVT_EQ(m.requests[0], 1);
+}
+
+/* A continuation of whole pages with these digests; a worker's or scheduler's. */
+static kvd_continuation keep(struct fx_peer *s, const kvd_digest *digests, uint32_t n) {
+    struct kvd_activated a = { 0 };
+    KVT_EQ(fx_activate(s, s->session, n * 64, 1, &a), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, n * 64, KVD_UNCHANGED, NULL), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, n, digests })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true })), KVD_OK);
+    return r.u.finished.continuation;
+}
+
+static void lookups_are(uint32_t hits, uint32_t misses, uint32_t tokens) {
+    look();
+    IS("kvd_prefix_lookups_total", hits + misses);
+    IS("kvd_prefix_lookup_results_total{result=\"hit\"}", hits);
+    IS("kvd_prefix_lookup_results_total{result=\"miss\"}", misses);
+    IS("kvd_prefix_matched_tokens_total", tokens);
+}
+
+static void lookups_are_hits_and_misses(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_digest d[12] = { 0 }, other = { { 99 } };
+    for (uint8_t i = 0; i < 12; i++) d[i].bytes[0] = (uint8_t)(i + 1);
+    lookups_are(0, 0, 0);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 2, .max = 4, .digests = d })), KVD_OK);
+    lookups_are(0, 1, 0); /* nothing is there yet */
+    keep(s, d, 8);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 12, .max = 4, .digests = d })), KVD_OK);
+    KVT_EQ(r.u.candidates.items[0].matched_pages, 8);
+    lookups_are(1, 1, 8 * 64);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &other })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 0, .max = 4 })), KVD_OK);
+    lookups_are(1, 3, 8 * 64);
+    /* In parts: one lookup, and its tokens once. */
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 3, .max = 4, .digests = d })), KVD_OK);
+    kvd_continuation anchor = r.u.candidates.anchor;
+    lookups_are(2, 3, 11 * 64);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND,
+                          .u.find = { .n = 4, .max = 4, .digests = d + 2, .first = 2, .anchor = anchor })),
+           KVD_OK);
+    KVT_EQ(r.u.candidates.items[0].matched_pages, 6);
+    lookups_are(2, 3, 14 * 64);
+    /* A refused one is none. */
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &other, .first = 1 })),
+           KVD_INVALID_ARGUMENT);
+    lookups_are(2, 3, 14 * 64);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static uint32_t activate_from(struct fx_peer *s, kvd_continuation from, bool keep_it, uint32_t frontier) {
+    return ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = s->session,
+                                                            .from = from,
+                                                            .keep = keep_it,
+                                                            .frontier = frontier,
+                                                            .prompt_tokens = 600,
+                                                            .max_output_tokens = 10 }));
+}
+
+static void activations_by_source(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_digest d[8] = { 0 };
+    for (uint8_t i = 0; i < 8; i++) d[i].bytes[0] = (uint8_t)(i + 1);
+    kvd_continuation from = keep(s, d, 8); /* a root of 512 tokens */
+    KVT_EQ(activate_from(s, from, true, 256), KVD_OK);
+    KVT_EQ(activate_from(s, from, true, 500), KVD_OK);
+    look();
+    IS("kvd_pool_shared_pages{pool=\"main\"}", 7);
+    IS("kvd_continuations", 1);
+    KVT_EQ(activate_from(s, from, false, 512), KVD_OK);
+    KVT_EQ(activate_from(s, from, false, 512), KVD_NOT_FOUND); /* it has gone, and is not counted */
+    look();
+    IS("kvd_activations_total{source=\"root\"}", 1);
+    IS("kvd_activations_total{source=\"fork\"}", 2);
+    IS("kvd_activations_total{source=\"move\"}", 1);
+    IS("kvd_activated_prompt_tokens_total", 512 + 3 * 600);
+    IS("kvd_activated_reused_tokens_total", 256 + 500 + 512);
+    IS("kvd_continuations", 0);
+    IS("kvd_refusals_total{request=\"Activate\",status=\"NOT_FOUND\"}", 1);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* SRV-7: the device works, the page is there; the request counts when its device has finished. */
+static void pages_while_a_device_works(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .layers = 16, .head_dim = 256, .capacity_tokens = 6144 }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_digest d[2] = { { { 1 } }, { { 2 } } };
+    kvd_continuation from = keep(s, d, 2);
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .header = { .session = s->session, .sequence = ++s->sequence },
+                             .u.activation = { .worker = s->session,
+                                               .from = from,
+                                               .keep = true,
+                                               .frontier = 100,
+                                               .prompt_tokens = 120,
+                                               .max_output_tokens = 64 } };
+    fx_send(s, &q); /* a tail of 2 MiB is copied elsewhere */
+    KVT_EQ(s->n, 0);
+    look();
+    IS("kvd_requests_total{request=\"Activate\"}", 2);
+    IS("kvd_request_seconds_count{request=\"Activate\"}", 1);
+    IS("kvd_activations_total{source=\"fork\"}", 0);
+    IS("kvd_sequences", 1);
+    fx_settle(&fx, s);
+    KVT_NEED(fx_reply(s, FRAME_ACTIVATE, &r));
+    KVT_EQ(r.status, KVD_OK);
+    look();
+    IS("kvd_request_seconds_count{request=\"Activate\"}", 2);
+    IS("kvd_activations_total{source=\"fork\"}", 1);
+    check_times(FRAME_ACTIVATE, 2);
+    /* And when it is lost meanwhile: a refusal. */
+    q.header.sequence = ++s->sequence;
+    fx_send(s, &q);
+    KVT_EQ(s->n, 0);
+    KVT_EQ(service_state(fx.service), SERVICE_READY);
+    transfer_lose(fx.service->transfer, 0, "unplugged");
+    fx_settle(&fx, s);
+    KVT_NEED(fx_reply(s, FRAME_ACTIVATE, &r));
+    KVT_EQ(r.status, KVD_UNAVAILABLE);
+    look();
+    IS("kvd_refusals_total{request=\"Activate\",status=\"UNAVAILABLE\"}", 1);
+    IS("kvd_request_seconds_count{request=\"Activate\"}", 3);
+    IS("kvd_activations_total{source=\"fork\"}", 1);
+    IS("kvd_device_lost", 1);
+    KVT_EQ(fx_stats(s).refusals, 1);
+    KVT_EQ(service_state(fx.service), SERVICE_LOST);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void bounded_completions(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){
+                               .growth = true, .capacity_tokens = 8192, .more = "window = 64\nprefill_chunk = 64\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a, rest;
+    struct kvd_round_result result = { 0 };
+    KVT_EQ(fx_activate(s, s->session, 64, 4000, &a), KVD_OK);
+    while (fx_activate(s, s->session, 1000, 1, &rest) == KVD_OK) continue;
+    while (fx_activate(s, s->session, 1, 1, &rest) == KVD_OK) continue;
+    KVT_EQ(fx_round(s, a.sequence, 64, a.pool[0].entitlement * 64, &result), KVD_OK);
+    for (int i = 0; i < 200 && !result.bounded; i++) {
+        look();
+        IS("kvd_bounded_completions_total", 0);
+        uint32_t tokens = result.pool[0].membership * 64;
+        KVT_NEED(fx_round(s, a.sequence, tokens, tokens + 64, &result) == KVD_OK);
+    }
+    KVT_TRUE(result.bounded);
+    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, result.bounded_frontier + 1, &result), KVD_OK);
+    KVT_TRUE(result.bounded); /* still the same completion */
+    look();
+    IS("kvd_bounded_completions_total", 1);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* SRV-5: a worker dies with three sequences; two have committed something. */
+static void sequences_lost(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    struct kvd_activated a[4];
+    kvd_digest d[2] = { { { 1 } }, { { 2 } } };
+    for (int i = 0; i < 3; i++) KVT_EQ(fx_activate(s, w->session, 130, 64, &a[i]), KVD_OK);
+    KVT_EQ(fx_activate(s, s->session, 64, 64, &a[3]), KVD_OK);
+    for (int i = 0; i < 2; i++) {
+        KVT_EQ(fx_round(w, a[i].sequence, 128, KVD_UNCHANGED, NULL), KVD_OK);
+        d[0].bytes[1] = (uint8_t)i;
+        KVT_EQ(ask(w, REQUEST(FRAME_NAME_PAGES, .u.names = { a[i].sequence, 0, 2, d })), KVD_OK);
+    }
+    fx_cut(w);
+    look();
+    IS("kvd_pool_quarantined_pages{pool=\"main\"}", 9);
+    IS("kvd_sequences_lost_total{end=\"kept\"}", 0);
+    fx_kill(w);
+    look();
+    IS("kvd_pool_quarantined_pages{pool=\"main\"}", 0);
+    IS("kvd_sequences_lost_total{end=\"kept\"}", 2);
+    IS("kvd_sequences_lost_total{end=\"released\"}", 1);
+    IS("kvd_sequences", 1);
+    IS("kvd_continuations", 2);
+    IS("kvd_continuation_limit", 4096);
+    fx_peer_free(w);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void sessions_are(uint32_t observers, uint32_t workers, uint32_t schedulers, uint32_t admins) {
+    look();
+    IS("kvd_sessions{role=\"observer\"}", observers);
+    IS("kvd_sessions{role=\"worker\"}", workers);
+    IS("kvd_sessions{role=\"scheduler\"}", schedulers);
+    IS("kvd_sessions{role=\"admin\"}", admins);
+}
+
+static void sessions_groups_events(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .more = "[limits]\nevent_queue = 8\nsessions = 40\n" }));
+    struct fx_peer *w[10], *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0),
+                   *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    for (uint32_t i = 0; i < 10; i++) w[i] = fx_session(&fx, KVD_ROLE_WORKER, i % 2);
+    sessions_are(1, 10, 1, 1);
+    IS("kvd_session_limit", 40);
+    KVT_EQ(ask(s, REQUEST(FRAME_OPEN_GROUP, .u.group = { 2, { w[8]->session, w[9]->session } })), KVD_OK);
+    kvd_group_id group = r.u.group;
+    look();
+    IS("kvd_groups", 1);
+    KVT_EQ(ask(s, REQUEST(FRAME_CLOSE_GROUP, .u.group_id = group)), KVD_OK);
+    KVT_EQ(ask(o, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST))), KVD_OK);
+    o->slow = true;
+    for (int i = 0; i < 10; i++) KVT_EQ(ask(w[i], REQUEST(FRAME_GOODBYE)), KVD_OK);
+    sessions_are(1, 0, 1, 1);
+    IS("kvd_groups", 0);
+    IS("kvd_events_dropped_total", 2); /* 10 told, 8 kept */
+    fx_kill(admin);
+    sessions_are(1, 0, 1, 0);
+    service_note_connections(fx.service, 17);
+    look();
+    IS("kvd_connections", 17);
+    for (int i = 0; i < 10; i++) fx_peer_free(w[i]);
+    fx_peer_free(o);
+    fx_peer_free(s);
+    fx_peer_free(admin);
+    sessions_are(0, 0, 0, 0);
+    fx_stop(&fx);
+}
+
+static void drain_audit_instance(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    char series[128];
+    look();
+    IS("kvd_draining", 0);
+    IS("kvd_audits_total", 0);
+    snprintf(series, sizeof series, "kvd_instance_info{store=\"main\",epoch=\"%016" PRIx64 "\"}", fx.epoch);
+    IS(series, 1);
+    double uptime = value("kvd_uptime_seconds");
+    KVT_TRUE(uptime > 0 && uptime < 600);
+    KVT_TRUE(value("kvd_resident_memory_bytes") > 1e6);
+    KVT_NEAR(value("kvd_metadata_bytes"), (double)fx_stats(admin).metadata_bytes, 0);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DRAIN, .u.drain = true)), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_AUDIT)), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_AUDIT)), KVD_OK);
+    KVT_EQ(service_state(fx.service), SERVICE_DRAINING);
+    look();
+    KVT_TRUE(value("kvd_uptime_seconds") > uptime);
+    IS("kvd_draining", 1);
+    IS("kvd_audits_total", 2);
+    IS("kvd_audit_violations", 0);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DRAIN, .u.drain = false)), KVD_OK);
+    KVT_EQ(service_state(fx.service), SERVICE_READY);
+    look();
+    IS("kvd_draining", 0);
+    fx_peer_free(admin);
+    fx_stop(&fx);
+}
+
+/* ---- what is delivered with kvd -------------------------------------------------------------------- */
+
+static char *slurp(const char *path) {
+    FILE *f = fopen(path, "r");
+    char *file = calloc(1, 1 << 20);
+    if (KVT_TRUE(f != NULL)) KVT_TRUE(fread(file, 1, (1 << 20) - 1, f) > 0);
+    if (f) fclose(f);
+    return file;
+}
+
+/* Names of series in an expression: each must be on the page, with these characters after it. Returns how many. */
+static unsigned names_exist(const char *file) {
+    unsigned n = 0;
+    for (const char *at = file; (at = strstr(at, "kvd_"));) {
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        char first[128], second[128];
+        snprintf(first, sizeof first, "\n%.*s ", (int)length, at);
+        snprintf(second, sizeof second, "\n%.*s{", (int)length, at);
+        if (!KVT_TRUE(strstr(text, first) || strstr(text, second))) printf("    there is no %.*s\n", (int)length, at);
+        at += length;
+        n++;
+    }
+    return n;
+}
+
+static unsigned expressions_exist(const cJSON *in) {
+    unsigned n = 0;
+    for (const cJSON *item = in->child; item; item = item->next) {
+        if (item->string && strcmp(item->string, "expr") == 0 && cJSON_IsString(item)) {
+            unsigned some = names_exist(item->valuestring);
+            KVT_TRUE(some > 0);
+            n += some;
+        }
+        n += expressions_exist(item);
+    }
+    return n;
+}
+
+static void rules_and_dashboard_name_series_that_exist(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    look();
+    char *rules = slurp(KVD_DEPLOY "/prometheus/kvd.rules.yml"), *board = slurp(KVD_DEPLOY "/grafana/kvd.json");
+    unsigned alerts = 0, said = 0;
+    for (const char *at = rules; (at = strstr(at, "- alert: ")); at++) alerts++;
+    for (const char *at = rules; (at = strstr(at, "description: ")); at++) said++;
+    KVT_TRUE(alerts >= 5);
+    KVT_EQ(said, alerts);
+    KVT_TRUE(names_exist(rules) >= alerts);
+    cJSON *json = cJSON_Parse(board);
+    KVT_TRUE(json != NULL);
+    if (json) KVT_TRUE(expressions_exist(json) >= 20);
+    KVT_TRUE(names_exist(board) >= 20); /* the variables of the dashboard, too */
+    cJSON_Delete(json);
+    free(rules);
+    free(board);
+    fx_stop(&fx);
+}
+
+static void print_page(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    look();
+    printf("\n%s", text);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(every_series_from_the_start),
+                                             KVT_CASE(pools_add_up),
+                                             KVT_CASE(entitlements_of_many_sequences),
+                                             KVT_CASE(requests_refusals_and_times),
+                                             KVT_CASE(bucket_edges),
+                                             KVT_CASE(lookups_are_hits_and_misses),
+                                             KVT_CASE(activations_by_source),
+                                             KVT_CASE(pages_while_a_device_works),
+                                             KVT_CASE(bounded_completions),
+                                             KVT_CASE(sequences_lost),
+                                             KVT_CASE(sessions_groups_events),
+                                             KVT_CASE(drain_audit_instance),
+                                             KVT_CASE(rules_and_dashboard_name_series_that_exist),
+                                             { 0 } };
+    static const struct kvt_case page[] = { KVT_CASE(print_page), { 0 } };
+    bool only_page = argc == 2 && strcmp(argv[1], "--page") == 0;
+    int status = only_page ? kvt_main("page", page, 1, argv) : kvt_main("service_metrics", cases, argc, argv);
+    free(text);
+    return status;
+}
