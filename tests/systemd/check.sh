@@ -1,0 +1,135 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What must hold under a real systemd. Runs inside the container, as root, started by kvd-check.service.
+# shellcheck disable=SC2015 # A && B || fail: fail exits
+set -u
+
+unit=kvd@test.service
+socket=/run/kvd/test/kvd.sock
+config=/etc/kvd/test.conf
+
+step() { echo "$(cut -d' ' -f1 /proc/uptime) $*"; }
+fail() {
+    echo "FAILED: $*"
+    systemctl status --no-pager --lines=0 "$unit"
+    journalctl --no-pager -o short-monotonic -b | tail -n 60
+    exit 1
+}
+property() { systemctl show --value -p "$1" "$unit"; }
+is() { [ "$(property "$1")" = "$2" ] || fail "$1 is \"$(property "$1")\", not \"$2\""; }
+status() { kvdctl -s "$socket" --json status; }
+epoch() { status | sed -n 's/.*"epoch":[^"]*"\([0-9a-f]*\)".*/\1/p'; }
+shm() { find /dev/shm -name 'kvd-*' | wc -l; }
+said() { journalctl --sync; journalctl --no-pager -u "$unit" -b | grep -q -- "$1"; }
+
+# Asks again until it is so, for 10 s.
+await() {
+    what=$1
+    shift
+    tries=200
+    until "$@"; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "waited for this in vain: $what"
+        sleep 0.05
+    done
+}
+restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" = active ]; }
+
+step "starts: enabled instances come with kvd.target"
+systemctl enable --quiet "$unit" || fail "enable"
+systemctl start kvd.target || fail "kvd.target does not start"
+await "the instance is active" restarted 0
+is StatusText "serving 8192 tokens on 1 devices"
+is RemoveIPC no
+pid=$(property MainPID)
+[ "$(stat -c %U:%G "/proc/$pid")" = kvd:kvd-clients ] || fail "runs as $(stat -c %U:%G "/proc/$pid")"
+grep -q '^CapEff:[[:space:]]*0*$' "/proc/$pid/status" || fail "has capabilities"
+grep -q '^Seccomp:[[:space:]]*2$' "/proc/$pid/status" || fail "has no system call filter"
+[ "$(stat -c %a:%U:%G /run/kvd/test)" = 750:kvd:kvd-clients ] || fail "/run/kvd/test: $(stat -c %a:%U:%G /run/kvd/test)"
+[ "$(stat -c %a:%U:%G "$socket")" = 660:kvd:kvd-clients ] || fail "socket: $(stat -c %a:%U:%G "$socket")"
+objects=$(shm)
+[ "$objects" -gt 0 ] || fail "a host device without shared memory"
+[ -z "$(find /dev/shm -name 'kvd-*' ! -group kvd-clients)" ] || fail "shared memory of another group"
+
+step "answers: root and the clients' group, nobody else"
+kvdctl -s "$socket" status || fail "kvdctl status"
+setpriv --reuid=nobody --regid=nogroup --groups=kvd-clients kvdctl -s "$socket" status >/dev/null || fail "a client"
+setpriv --reuid=nobody --regid=nogroup --clear-groups kvdctl -s "$socket" status >/dev/null 2>&1 && fail "a stranger"
+
+step "an idle daemon outlives two and a half times its watchdog"
+sleep 5 # the time itself is what is tested
+is NRestarts 0
+is ActiveState active
+[ "$(property MainPID)" = "$pid" ] || fail "another process"
+
+step "killed: back, in a new epoch, nothing left over"
+old=$(epoch)
+[ -n "$old" ] || fail "no epoch"
+systemctl kill --kill-whom=main -s KILL "$unit"
+await "restart after SIGKILL" restarted 1
+new=$(epoch)
+[ -n "$new" ] && [ "$new" != "$old" ] || fail "epoch $new after $old"
+[ "$(shm)" = "$objects" ] || fail "$(shm) shared-memory objects, $objects before"
+[ "$(property MainPID)" != "$pid" ] || fail "the same process"
+pid=$(property MainPID)
+
+step "reloads in place"
+sed -i 's/^\[kvd\]$/[kvd]\nlog_level = debug/' "$config"
+systemctl reload "$unit" || fail "reload"
+await "the reload is in the journal" said "configuration reloaded"
+await "the reload is over" restarted 1
+[ "$(epoch)" = "$new" ] && [ "$(property MainPID)" = "$pid" ] || fail "the reload was a restart"
+echo "nonsense" >>"$config"
+systemctl reload "$unit" 2>/dev/null && fail "a wrong configuration was reloaded"
+kill -HUP "$pid" # past the check
+await "the refusal shows in the status" sh -c "systemctl show -p StatusText $unit | grep -q 'was not reloaded'"
+await "it goes on" restarted 1
+[ "$(epoch)" = "$new" ] || fail "another epoch after a refused reload"
+sed -i '/^nonsense$/d' "$config"
+systemctl reload "$unit" || fail "reload of the mended configuration"
+await "the status is as it was" sh -c "systemctl show -p StatusText $unit | grep -q 'on 1 devices$'"
+
+step "hangs: the watchdog ends it, and it is back"
+kill -STOP "$pid"
+await "restart by the watchdog" restarted 2
+said "Watchdog timeout" || fail "no word of the watchdog"
+last=$(epoch)
+[ -n "$last" ] && [ "$last" != "$new" ] || fail "epoch $last after $new"
+[ "$(shm)" = "$objects" ] || fail "$(shm) shared-memory objects, $objects before"
+
+step "a sibling is monitored from outside its sandbox"
+systemctl start kvd@sibling.service || fail "a second instance does not start"
+# shellcheck disable=SC2016 # for bash, whose redirections can connect
+scrape='exec 3<>/dev/tcp/127.0.0.1/9471 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && grep -m 1 "^kvd_" <&3'
+bash -c "$scrape" || fail "no metrics over TCP"
+
+step "stops: nothing stays, and the sibling loses nothing"
+systemctl stop "$unit" || fail "stop"
+is Result success
+is ExecMainStatus 0
+[ ! -e "$socket" ] && [ ! -e /run/kvd/test ] || fail "the socket or its folder is still there"
+said "stopping" || fail "no word of stopping"
+[ "$(shm)" = "$objects" ] || fail "shared memory: $(shm) objects, the sibling had $objects"
+systemctl is-active --quiet kvd@sibling.service || fail "the sibling stopped too"
+kvdctl -s /run/kvd/sibling/kvd.sock audit >/dev/null || fail "the sibling's audit"
+systemctl stop kvd.target || fail "stop of kvd.target" # with every instance
+await "the sibling has stopped" sh -c "[ \"\$(systemctl show --value -p ActiveState kvd@sibling.service)\" = inactive ]"
+[ "$(shm)" = 0 ] || fail "shared memory is still there: $(find /dev/shm -name 'kvd-*')"
+[ -z "$(ls -A /run/kvd)" ] || fail "still in /run/kvd: $(ls /run/kvd)"
+
+step "a wrong configuration is not tried again"
+echo "nonsense" >/etc/kvd/broken.conf
+systemctl start kvd@broken.service 2>/dev/null && fail "a wrong configuration started"
+unit=kvd@broken.service
+is NRestarts 0
+is Result exit-code
+is ExecMainStatus 1
+said "broken.conf:1: " || fail "no word of what is wrong"
+unit=kvd@test.service
+
+step "the installed units"
+systemd-analyze verify --man=no --recursive-errors=no kvd@test.service kvd.target || fail "systemd-analyze verify"
+journalctl --no-pager -b _PID=1 | grep -iE 'kvd.*(ignor|unknown|fail(ed)? to (parse|add|set))' &&
+    fail "systemd complains"
+
+echo "kvd-check: all of it"
