@@ -71,6 +71,7 @@ if [ "$quick" = no ]; then
     suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model)'
     if build fuzz; then
         for target in build-fuzz/tests/fuzz/fuzz_*; do
+            case $target in *_replay) continue ;; esac # ordinary tests of the kept corpus
             [ -x "$target" ] && [ -f "$target" ] && fuzz "$(basename "$target")" "$fuzz_seconds"
         done
     else
