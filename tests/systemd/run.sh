@@ -102,8 +102,8 @@ boot_inside() {
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
     timeout -k 5 55 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
         --directory="$work/root" --bind="$work/out:/out" --tmpfs=/tmp:mode=1777 --tmpfs=/var/tmp:mode=1777 \
-        --console=pipe --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null \
-        >"$work/out/console" 2>&1 || code=$?
+        --link-journal=no --resolv-conf=off --timezone=off --console=pipe \
+        --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null >"$work/out/console" 2>&1 || code=$?
     if [ ! -e "$work/out/log" ]; then
         tail -n 20 "$work/out/console"
         skip "systemd does not boot in systemd-nspawn here (exit code $code)"
