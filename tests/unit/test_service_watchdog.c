@@ -4,9 +4,11 @@
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -180,12 +182,79 @@ static void stuck_threads_starve_it(void) {
     remove_dir();
 }
 
+/* ---- the daemon -------------------------------------------------------------------------------------------------- */
+
+static int notify_socket(char *ret_path, size_t bytes) {
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    snprintf(ret_path, bytes, "%s/notify", dir);
+    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", ret_path);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    KVT_EQ_I(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static pid_t spawn(const char *config, const char *notify) {
+    pid_t pid = fork();
+    if (pid) return pid;
+    setenv("NOTIFY_SOCKET", notify, 1);
+    setenv("WATCHDOG_USEC", "400000", 1);
+    execl(KVD_BINARY, "kvd", "--config", config, (char *)NULL);
+    _exit(127);
+}
+
+/* The next notification that begins like that, others are passed over. False: none came in time. */
+static bool hears(int fd, const char *start, char *ret_text, size_t bytes, int ms) {
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    while (poll(&p, 1, ms) == 1) {
+        ssize_t n = recv(fd, ret_text, bytes - 1, 0);
+        ret_text[n > 0 ? n : 0] = 0;
+        if (strncmp(ret_text, start, strlen(start)) == 0) return true;
+    }
+    return false;
+}
+
+/* Fed while the socket serves, told about a reload, and no more when nobody can reach the socket. */
+static void daemon_feeds_it_while_it_serves(void) {
+    char config[96], notify[96], text[512];
+    int status;
+    make_dir();
+    snprintf(config, sizeof config, "%s/kvd.conf", dir);
+    FILE *f = fopen(config, "w");
+    KVT_NEED(f);
+    fprintf(f, "[kvd]\nsocket = %s\nlog_level = error\n[devices]\nmemory = 64MiB\n[model]\nlayers = 2\n", path);
+    fprintf(f, "head_dim = 64\nmax_context = 4096\n[capacity]\ntokens = 16384\n");
+    fclose(f);
+    int fd = notify_socket(notify, sizeof notify);
+    pid_t pid = spawn(config, notify);
+    if (KVT_TRUE(hears(fd, "READY=1\nSTATUS=serving 16384 tokens", text, sizeof text, 60000))) {
+        for (int i = 0; i < 5; i++) KVT_TRUE(hears(fd, "WATCHDOG=1", text, sizeof text, 20000));
+        kill(pid, SIGHUP);
+        KVT_TRUE(hears(fd, "RELOADING=1\nMONOTONIC_USEC=", text, sizeof text, 20000));
+        KVT_TRUE(hears(fd, "READY=1\nSTATUS=serving 16384 tokens", text, sizeof text, 20000));
+        KVT_TRUE(hears(fd, "WATCHDOG=1", text, sizeof text, 20000));
+        unlink(path);
+        int late = 0; /* what had been asked before */
+        while (late < 3 && hears(fd, "WATCHDOG=1", text, sizeof text, 1000)) late++;
+        KVT_TRUE(late < 3);
+    }
+    kill(pid, SIGTERM);
+    KVT_EQ_I(waitpid(pid, &status, 0), pid);
+    KVT_EQ_I(status, 0);
+    close(fd);
+    unlink(notify);
+    unlink(config);
+    snprintf(text, sizeof text, "%s.lock", path);
+    unlink(text);
+    remove_dir();
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(environment_is_read),
                                              KVT_CASE(hungry_until_served),
                                              KVT_CASE(asks_in_its_period),
                                              KVT_CASE(full_backlog_is_judged_by_what_is_accepted),
                                              KVT_CASE(stuck_threads_starve_it),
+                                             KVT_CASE(daemon_feeds_it_while_it_serves),
                                              { 0 } };
     return kvt_main("service_watchdog", cases, argc, argv);
 }
