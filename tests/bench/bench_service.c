@@ -5,11 +5,12 @@
  *     bench_service [SAMPLES]
  *
  * BENCH service.roundN.p50 us: a Round of N sequences that each commit one token; roundmapN: each also maps 4 pages;
- * stats, pair (Activate of a root and its Finish): as named.
+ * stats, pair (Activate of a root and its Finish): as named; page: the text of all metrics, which no request waits for.
  */
 #include <stdlib.h>
 #include <time.h>
 
+#include "metrics.h"
 #include "service_fixture.h"
 
 static struct fx fx;
@@ -105,6 +106,18 @@ static void pairs(void) {
     report("pair", n_samples);
 }
 
+static void pages(void) {
+    for (uint32_t i = 0; i < 2000; i++) {
+        size_t bytes;
+        uint64_t begin = now();
+        char *text = metrics_page(fx.service, &bytes);
+        samples[i] = now() - begin;
+        if (!text) exit(1);
+        free(text);
+    }
+    report("page", 2000);
+}
+
 static void run(void) {
     samples = calloc(n_samples, sizeof *samples);
     KVT_NEED(samples && fx_start_large(&fx, 65536, 64));
@@ -121,6 +134,7 @@ static void run(void) {
         samples[i] = timed(&q);
     }
     report("stats", n_samples);
+    pages();
     fx_peer_free(peer);
     fx.service = service_free(fx.service);
     free(samples);

@@ -48,6 +48,7 @@ for file in $files; do
         case $header in
             cuda*.h|cublas*.h|mma.h) case $room in cuda) ;; client) case $file in client/demo/*) ;; *) complain "$file sees <$header>" ;; esac ;; *) complain "$file sees <$header>; only cuda/ may" ;; esac ;;
             nng/*) case $room in kvd|client) ;; *) complain "$file sees <$header>; only kvd/ and client/ may" ;; esac ;;
+            microhttpd.h) [ "$file" = kvd/http.c ] || complain "$file sees <$header>; only kvd/http.c may" ;;
             protobuf-c/*) case $file in proto/codec*) ;; *) complain "$file sees <$header>; only proto/codec* may" ;; esac ;;
             time.h|stdio.h|sys/*|unistd.h|pthread.h|fcntl.h) case $file in kvd/store/*.[ch]) [ "$header" = stdio.h ] || complain "$file sees <$header>: the store has no clock, file or thread" ;; esac ;;
         esac
