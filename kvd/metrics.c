@@ -75,11 +75,12 @@ static void view_pools(struct service *s, struct view *v, const struct store_sta
     }
 }
 
-/* Looks at some sequences from cursor on. False: that were the last ones. */
-static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor) {
+/* Looks at some sequences from cursor on, *left ones at most: the slots behind the last one are not searched. False:
+ * these were the last. */
+static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor, uint64_t *left) {
     struct store_seq_info info;
-    for (uint32_t n = 0; n < 64; n++) {
-        if (!store_next_seq(s->store, cursor, &info)) return false;
+    for (uint32_t n = 0; n < 64; n++, --*left) {
+        if (!*left || !store_next_seq(s->store, cursor, &info)) return false;
         for (uint32_t p = 0; p < v->n_pools; p++) v->entitled[p] += info.pool[p].entitlement;
     }
     return true;
@@ -127,8 +128,9 @@ static void view_take(struct service *s, struct view *v) {
     v->one = 1;
     pthread_mutex_lock(&s->lock);
     view_service(s, v);
+    uint64_t left = v->sequences;
     snprintf(v->instance, sizeof v->instance, "store=\"%s\",epoch=\"%016" PRIx64 "\"", s->config.store, s->epoch);
-    while (view_entitled(s, v, &cursor)) {
+    while (view_entitled(s, v, &cursor, &left)) {
         pthread_mutex_unlock(&s->lock);
         pthread_mutex_lock(&s->lock);
     }
