@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -181,6 +182,17 @@ static void port_that_is_taken(void) {
     http_close(http);
 }
 
+/* A byte now and then keeps libmicrohttpd's own time-out, which is of silence, from helping. */
+static bool closes_on_a_trickle(int fd) {
+    for (uint64_t end = now_ns() + 2 * HTTP_LIFE_NS; now_ns() < end;) {
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        char byte;
+        if (poll(&p, 1, 200) == 1) return recv(fd, &byte, 1, 0) <= 0;
+        (void)send(fd, "l", 1, MSG_NOSIGNAL);
+    }
+    return false;
+}
+
 /* Who keeps a connection without a request is closed when its time is over, though bytes come; others are not. */
 static void connections_have_their_time(void) {
     struct http *http = open_place();
@@ -198,12 +210,7 @@ static void connections_have_their_time(void) {
     KVT_EQ_I(a.status, 200);
     http_done(&a);
     http_tick(http, now_ns() + HTTP_LIFE_NS + 1000000000u);
-    for (int i = 0; i < 2; i++) {
-        (void)send(fds[i], "l", 1, MSG_NOSIGNAL);
-        KVT_TRUE(http_read(fds[i], &a));
-        KVT_EQ_I(a.status, 0);
-        http_done(&a);
-    }
+    for (int i = 0; i < 2; i++) KVT_TRUE(closes_on_a_trickle(fds[i]));
     for (int i = 0; i < 3; i++) close(fds[i]);
     is("/healthz", 200, "starting");
     http_close(http);
