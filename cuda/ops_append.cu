@@ -28,7 +28,7 @@ struct place {
 };
 
 __device__ __forceinline__ bool find_place(const params &p, uint32_t column, place *ret_place) {
-    const uint32_t b = column / p.w, w = column - b * p.w;
+    const uint32_t b = p.b == 1 ? 0 : column / p.w, w = column - b * p.w;
     const int32_t position = p.positions[column], valid = p.valid ? p.valid[b] : INT32_MAX;
     const uint32_t row = (uint32_t)p.table_rows[b], block = (uint32_t)position >> KVD_PAGE_SHIFT;
     if ((int)w >= valid || position < 0 || row >= p.n_rows || block >= p.n_logical)
@@ -119,13 +119,22 @@ __device__ __forceinline__ eight load_eight(const uint16_t *from, int lane) {
     return {{x.x, x.y, x.z, x.w}};
 }
 
-/* Largest magnitude over LANES lanes: magnitudes of BF16 order like integers. Also clears NaN. */
-template <int LANES> __device__ __forceinline__ float largest(eight &x) {
+__device__ __forceinline__ uint32_t largest_here(const eight &x) {
     uint32_t most = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x.pair[i] = without_nan(x.pair[i]);
+    for (int i = 0; i < 4; i++)
         most = __vmaxu2(most, x.pair[i] & 0x7fff7fffu);
+    return most;
+}
+
+/* Largest magnitude over LANES lanes: magnitudes of BF16 order like integers, NaN on top. Also clears NaN. */
+template <int LANES> __device__ __forceinline__ float largest(eight &x) {
+    uint32_t most = largest_here(x);
+    if (__vmaxu2(most, 0x7f807f80u) != 0x7f807f80u) { /* rare: a NaN of this lane's */
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x.pair[i] = without_nan(x.pair[i]);
+        most = largest_here(x);
     }
 #pragma unroll
     for (int d = LANES / 2; d > 0; d >>= 1)
@@ -230,27 +239,39 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
 
 /* ---- quantized profiles --------------------------------------------------------------------------- */
 
+/* Where the rows of a head go. */
+struct targets {
+    uint8_t *k, *k_scale, *v, *v_scale;
+
+    __device__ __forceinline__ targets(const params &p, const place &at, uint32_t head)
+        : k(row_of(p.k, at, head)), k_scale(row_of(p.k_scale, at, head)), v(row_of(p.v, at, head)),
+          v_scale(row_of(p.v_scale, at, head)) {}
+    __device__ __forceinline__ void next_head(const params &p) {
+        k += p.k.stride_head, k_scale += p.k_scale.stride_head;
+        v += p.v.stride_head, v_scale += p.v_scale.stride_head;
+    }
+};
+
 template <int S>
-__device__ __forceinline__ void encode(const params &p, const place &at, uint32_t head, const eight &k, const eight &v,
-                                       int lane) {
-    uint8_t *kc = row_of(p.k, at, head), *ks = row_of(p.k_scale, at, head);
-    uint8_t *vc = row_of(p.v, at, head), *vs = row_of(p.v_scale, at, head);
+__device__ __forceinline__ void encode(const targets &to, const eight &k, const eight &v, int lane) {
     if constexpr (S == KVD_STORAGE_INT8) {
-        store_int8(k, kc, ks, lane);
-        store_int8(v, vc, vs, lane);
+        store_int8(k, to.k, to.k_scale, lane);
+        store_int8(v, to.v, to.v_scale, lane);
     } else if constexpr (S == KVD_STORAGE_NVFP4) {
-        store_fp4(k, kc, ks, lane);
-        store_fp4(v, vc, vs, lane);
+        store_fp4(k, to.k, to.k_scale, lane);
+        store_fp4(v, to.v, to.v_scale, lane);
     } else {
-        store_fp8(k, kc, ks, lane);
+        store_fp8(k, to.k, to.k_scale, lane);
         if constexpr (S == KVD_STORAGE_FP8)
-            store_fp8(v, vc, vs, lane);
+            store_fp8(v, to.v, to.v_scale, lane);
         else
-            store_fp4(v, vc, vs, lane);
+            store_fp4(v, to.v, to.v_scale, lane);
     }
 }
 
-template <int S, int HEADS> __global__ void __launch_bounds__(THREADS) encode_rows(const __grid_constant__ params p) {
+/* So few registers that a multiprocessor is full of warps: they hide the arithmetic and the look-up of the page. */
+template <int S, int HEADS>
+__global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __grid_constant__ params p) {
     uint32_t column, first;
     ptx::let_next_start();
     if (!find_work<HEADS>(p, &column, &first))
@@ -267,10 +288,11 @@ template <int S, int HEADS> __global__ void __launch_bounds__(THREADS) encode_ro
     place at;
     if (!find_place(p, column, &at))
         return;
+    targets to(p, at, first);
 #pragma unroll
-    for (int h = 0; h < HEADS; h++)
+    for (int h = 0; h < HEADS; h++, to.next_head(p))
         if (first + h < p.heads)
-            encode<S>(p, at, first + h, k[h], v[h], lane);
+            encode<S>(to, k[h], v[h], lane);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
@@ -295,7 +317,7 @@ static bool whole_pieces(const params &p) {
     return bits % 16 == 0;
 }
 
-constexpr int HEADS_COPY = 4, HEADS_ENCODE = 2; /* heads of a column that a warp takes when there are many columns */
+constexpr int HEADS_COPY = 4, HEADS_ENCODE = 1; /* heads of a column that a warp takes when there are many columns */
 constexpr uint64_t COLUMNS_MANY = 1024;
 
 static uint32_t ctas(const params &p, uint32_t heads_a_warp) {
@@ -315,10 +337,7 @@ template <int PIECES> static void launch_copy(const params &p, cudaStream_t stre
 }
 
 template <int S> static void launch_encode(const params &p, cudaStream_t stream) {
-    if (many_columns(p))
-        encode_rows<S, HEADS_ENCODE><<<ctas(p, HEADS_ENCODE), THREADS, 0, stream>>>(p);
-    else
-        encode_rows<S, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
+    encode_rows<S, HEADS_ENCODE><<<ctas(p, HEADS_ENCODE), THREADS, 0, stream>>>(p);
 }
 
 static void launch(const params &p, uint32_t storage, cudaStream_t stream) {
