@@ -5,7 +5,7 @@
 set -eu
 
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libinih-dev
-libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libmicrohttpd-dev libcunit1-dev"
+libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libmicrohttpd-dev libcunit1-dev scdoc"
 tests="clang libclang-rt-14-dev systemd systemd-container"
 check=no
 for option in "$@"; do
