@@ -104,6 +104,7 @@ grep -hoE '\bkvd_[a-z_]+\(' "$root/client/kvd.h" | tr -d '(' | sort -u >"$work/m
 sed -n '/^KVD_API/p' "$root/client/kvd.h" | grep -oE '\bkvd_[a-z_]+\(' | tr -d '(' >"$work/said"
 awk '/^\.SH/ { inside = $0 == ".SH CALLS" } inside' "$work/libkvd.3.text" | grep -oE '\bkvd_[a-z_]+' >"$work/written"
 same call libkvd.3
+# shellcheck disable=SC2013 # names are words
 for name in $(grep -oE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$work/libkvd.3.text" | sort -u); do
     cat "$root/client/kvd.h" "$root/proto/kvd_types.h" | grep -qwE "$name|X\(${name#KVD_}" ||
         [ "$name" = KVD_SOCKET ] || fail "libkvd.3 names $name, which the headers do not have"
