@@ -6,8 +6,8 @@
  *
  *     kvd_client *c;                                     // scheduler process
  *     kvd_connect(&options, &c, &error);
- *     kvd_chain_init(&chain, &domain); kvd_chain_push(&chain, prompt, n_prompt);
- *     kvd_find(c, &chain, prompt, n_prompt, hits, 16, &n, &error);         // token-exact prefixes
+ *     kvd_chain_new(&domain, &chain); kvd_chain_push(chain, prompt, n_prompt);
+ *     kvd_find(c, chain, prompt, n_prompt, hits, 16, &n, &error);         // token-exact prefixes
  *     want.from = hits[0].continuation; want.frontier = hits[0].usable; want.keep = true; ...
  *     kvd_activate(c, &want, &seq, &error);              // rows are in device memory when this returns
  *     ... worker: prefill and decode through kvd_store_batch_view(), Round about once in 256 tokens ...
