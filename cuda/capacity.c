@@ -135,7 +135,7 @@ static bool layout_fixed(const struct geom_store_spec *spec, struct geom_layout 
         if (!pad_region(table, &layout->table_bytes[i])) return false;
     if (spec->state_bytes) {
         struct geom_pool_spec state;
-        uint64_t image, images;
+        uint64_t image = 0, images = 0;
         if (geom_state(spec->state_bytes, &state, &image, NULL, 0) ||
             __builtin_mul_overflow(image, spec->state_slots, &images) || !pad_region(images, &layout->state_bytes))
             return false;
@@ -278,7 +278,7 @@ int geom_capacity_explicit(const struct geom_store_spec *spec, uint64_t tokens, 
 int geom_capacity_auto(const struct geom_store_spec *spec, uint64_t free_bytes, uint64_t headroom,
                        struct geom_capacity *ret_capacity, char *err, size_t err_bytes) {
     struct geom_curve curve;
-    uint32_t pages;
+    uint32_t pages = 0;
     int r = geom_curve(spec, &curve, err, err_bytes);
     if (!r) r = geom_resolve_auto(&curve, free_bytes, headroom, &pages, err, err_bytes);
     return r ? r : settle(spec, &curve, pages, free_bytes, ret_capacity, err, err_bytes);

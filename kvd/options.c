@@ -62,7 +62,7 @@ void options_print_help(void) {
                choices[i].doc);
     puts(
         "\nSignals: SIGTERM and SIGINT stop in order; SIGHUP reads the configuration again (log level, access,\n"
-         "limits of connections).\n"
+         "time-outs, queues, low-water marks, limits of connections and of sequences a session).\n"
         "Exit status: 0 stopped in order; 1 the command line or the configuration is wrong; 2 cannot start;\n"
          "3 a device was lost.");
 }
