@@ -43,6 +43,7 @@ template <int D, int WG> struct block_form {
     template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
         return operand_place<TK>(base, row, chunk);
     }
+    static constexpr bool Q_SPLIT = false;
     __device__ static __forceinline__ int q_place(int row, int d) { return operand_index<RB>(row, d); }
 };
 

@@ -16,7 +16,9 @@
  * Numbers, by profile (VIEW-6):
  *   BF16   Q, K, P, V in BF16.
  *   INT8   codes are exact in BF16. The scale of a key group multiplies the FP32 sum of its 64 products; the scale of a
- *          value group multiplies P before it is rounded to BF16.
+ *          value group multiplies P before it is rounded to BF16. In the columns form keys are multiplied as they are
+ *          stored: a row of Q is brought to integers of 16 bits (largest 127 * 257), split into 256 * high + low, and
+ *          both go through INT8 products.
  *   FP8    K codes are exact in FP16, V codes in BF16; the row scale multiplies the FP32 score, or P.
  *   NVFP4  code * scale is exact in FP16 when it carries a factor 2^-14, which is taken out at the end. The same for V
  * of K8V4. Where K is FP16, a row of Q is brought to FP16 by a power of two that makes its largest element about 2^7.
@@ -107,9 +109,16 @@ template <int ROW> __device__ __forceinline__ uint32_t piece(uint32_t base, int 
     return base + (uint32_t)(row * ROW + ((chunk ^ (row & 7)) << 4));
 }
 
+/* The bits of `a` where `mask` has ones, else those of `b`: one instruction. */
+__device__ __forceinline__ uint32_t choose(uint32_t a, uint32_t b, uint32_t mask) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(r) : "r"(a), "r"(b), "r"(mask));
+    return r;
+}
+
 /* Bytes 0 and 2 of w as INT8 to two BF16: 128 + low seven bits, less 128 or 256 by the sign. */
 __device__ __forceinline__ uint32_t int8_pair(uint32_t w) {
-    return ptx::sub_bf162((w & 0x007f007fu) | 0x43004300u, (w & 0x00800080u) | 0x43004300u);
+    return ptx::sub_bf162(choose(w, 0x43004300u, 0x007f007fu), choose(w, 0x43004300u, 0x00800080u));
 }
 
 /* Bytes 1 and 3 of w as E4M3 to two BF16: the exponent bias differs by 120. */
@@ -117,12 +126,18 @@ __device__ __forceinline__ uint32_t e4m3_pair(uint32_t sign, uint32_t magnitude)
     return ptx::mul_bf162((sign & 0x80008000u) | (magnitude & 0x07f007f0u), 0x7b807b80u);
 }
 
-/* Nibble I of both halves of w to two FP16 times 2^-14 (exponent and mantissa bit moved to where FP16 has them). */
-template <int I> __device__ __forceinline__ uint32_t fp4_pair(uint32_t w) {
-    const uint32_t sign = w << (12 - 4 * I);
-    const uint32_t magnitude = I == 3 ? w >> 3 : w << (9 - 4 * I);
-    return (sign & 0x80008000u) | (magnitude & 0x0e000e00u);
-}
+/* Eight codes of NVFP4 to FP16 times 2^-14: pair[i] has nibble i of both halves of a word. Sign and the other three
+ * bits of a code go to bits 15 and 11..9. Every second nibble is spread over a byte first (sign on top, the rest in
+ * bits 3..1), for two pairs at once. */
+struct fp4_pairs {
+    uint32_t pair[4];
+    __device__ __forceinline__ explicit fp4_pairs(uint32_t w) {
+        const uint32_t odd = choose(w, w >> 3, 0xf0f0f0f0u), even = choose(w << 4, w << 1, 0xf0f0f0f0u);
+        pair[0] = (even << 8) & 0x8e008e00u, pair[1] = (odd << 8) & 0x8e008e00u;
+        pair[2] = even & 0x8e008e00u, pair[3] = odd & 0x8e008e00u;
+    }
+    __device__ __forceinline__ uint32_t times(int i, uint32_t scale) const { return ptx::mul_half2(pair[i], scale); }
+};
 
 /* Word I of a 16-byte load; I is known after unrolling. */
 __device__ __forceinline__ uint32_t word_of(const uint4 &x, int i) {

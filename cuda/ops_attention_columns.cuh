@@ -21,7 +21,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     static constexpr int K_ROW = C::K_ROW, V_ROW = C::V_ROW, K_SCALE = C::K_SCALE, V_SCALE = C::V_SCALE;
     static constexpr int KM = TK / 16;                 /* keys, in sixteens */
     static constexpr int DM = D / 16;                  /* channels, in sixteens */
-    static constexpr int CHAINS = KM * NQ < 4 ? 2 : 1; /* independent sums, where products would wait for each other */
+    /* Independent sums, where products would wait for each other. */
+    static constexpr int CHAINS = KC != CODE_INT8 && KM * NQ < 4 ? 2 : 1;
 
     /* Where element d of query n stands among the B fragments: index of a 16-bit value. */
     __device__ static __forceinline__ int q_place(int n, int d) {
@@ -60,10 +61,12 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             clear(part[c]);
         if constexpr (KC == CODE_BF16)
             scores_bf16(part, q, k, lane);
+        else if constexpr (KC == CODE_INT8)
+            scores_int8(part[0], q, k, lane);
         else if constexpr (KC == CODE_FP4)
             scores_fp4(part, q, k, lane);
         else
-            scores_byte(part, q, k, lane);
+            scores_fp8(part, q, k, lane);
 #pragma unroll
         for (int m = 0; m < KM; m++)
 #pragma unroll
@@ -100,19 +103,60 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         return ptx::half_to_float(ptx::load16(k + (uint32_t)(TK * K_ROW + key * K_SCALE + group * 2)));
     }
 
-    __device__ static __forceinline__ void scores_byte(score (&s)[CHAINS], uint32_t q, uint32_t k, int lane) {
+    /* Where the high byte of element d of query n stands among the B fragments of INT8; the low byte is 8 further. */
+    __device__ static __forceinline__ int q_byte(int n, int d) {
+        const int chunk = d >> 4, word = (d >> 2) & 3, f = (chunk >> 2) * 2 + (word >> 1);
+        return ((f * NQ + (n >> 3)) * 32 + (n & 7) * 4 + (chunk & 3)) * 16 + (word & 1) * 4 + (d & 3);
+    }
+
+    /* Keys are multiplied as they are stored, by the high and by the low bytes of the queries. */
+    __device__ static __forceinline__ void scores_int8(score &s, uint32_t q, uint32_t k, int lane) {
         const int g = lane >> 2, t = lane & 3;
-        q_fragments b;
 #pragma unroll
         for (int c = 0; c < D / 64; c++) {
+            int high[KM][NQ][4] = {}, low[KM][NQ][4] = {};
             uint4 w[KM][2];
-            score group;
 #pragma unroll
             for (int m = 0; m < KM; m++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
-            clear(group);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int n = 0; n < NQ; n++) {
+                    const uint4 b = ptx::load128(q + (uint32_t)(((c * 2 + i) * NQ + n) * 32 + lane) * 16);
+#pragma unroll
+                    for (int m = 0; m < KM; m++) {
+                        const uint4 &x = w[m][0], &y = w[m][1];
+                        const uint4 a = i == 0 ? make_uint4(x.x, y.x, x.y, y.y) : make_uint4(x.z, y.z, x.w, y.w);
+                        ptx::mma_int8(high[m][n], a, b.x, b.y);
+                        ptx::mma_int8(low[m][n], a, b.z, b.w);
+                    }
+                }
+            score group;
+#pragma unroll
+            for (int m = 0; m < KM; m++)
+#pragma unroll
+                for (int n = 0; n < NQ; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        group[m][n][i] = (float)(high[m][n][i] * 256 + low[m][n][i]); /* below 2^28 */
+            add_scaled(s, group, k, c, g);
+        }
+    }
+
+    __device__ static __forceinline__ void scores_fp8(score (&s)[CHAINS], uint32_t q, uint32_t k, int lane) {
+        const int g = lane >> 2, t = lane & 3;
+        q_fragments b;
+#pragma unroll
+        for (int c = 0; c < D / 64; c++) {
+            uint4 w[KM][2];
+#pragma unroll
+            for (int m = 0; m < KM; m++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int f = c * 4 + i;
@@ -120,29 +164,20 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
                 for (int m = 0; m < KM; m++) {
                     const uint32_t x = word_of(w[m][0], i), y = word_of(w[m][1], i);
-                    uint4 a;
-                    if constexpr (KC == CODE_INT8)
-                        a = make_uint4(int8_pair(x), int8_pair(y), int8_pair(x >> 8), int8_pair(y >> 8));
-                    else
-                        a = make_uint4(ptx::e4m3_to_half2(x), ptx::e4m3_to_half2(y), ptx::e4m3_to_half2(x >> 16),
-                                       ptx::e4m3_to_half2(y >> 16));
+                    const uint4 a = make_uint4(ptx::e4m3_to_half2(x), ptx::e4m3_to_half2(y),
+                                               ptx::e4m3_to_half2(x >> 16), ptx::e4m3_to_half2(y >> 16));
 #pragma unroll
                     for (int n = 0; n < NQ; n++)
-                        ptx::mma<KC != CODE_INT8>(KC == CODE_INT8 ? group[m][n] : s[f % CHAINS][m][n], a, b.at(f, n).x,
-                                                  b.at(f, n).y);
+                        ptx::mma<true>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
                 }
             }
-            if constexpr (KC == CODE_INT8)
-                add_scaled(s[0], group, k, c, g);
         }
-        if constexpr (KC == CODE_FP8) {
 #pragma unroll
-            for (int c = 0; c < CHAINS; c++) {
-                score zero;
-                clear(zero);
-                add_scaled(zero, s[c], k, 0, g);
-                copy(s[c], zero);
-            }
+        for (int c = 0; c < CHAINS; c++) {
+            score zero;
+            clear(zero);
+            add_scaled(zero, s[c], k, 0, g);
+            copy(s[c], zero);
         }
     }
 
@@ -193,17 +228,14 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             for (int i = 0; i < 4; i++) {
                 const int f = c * 8 + i * 2;
 #pragma unroll
-                for (int u = 0; u < 2; u++) {
-                    b.load(q, f + u, lane);
+                for (int m = 0; m < KM; m++) {
+                    const fp4_pairs x(word_of(w[m][0], i)), y(word_of(w[m][1], i));
+                    const uint32_t sx = scale[m][0][i >> 1], sy = scale[m][1][i >> 1];
 #pragma unroll
-                    for (int m = 0; m < KM; m++) {
-                        const uint32_t x = word_of(w[m][0], i), y = word_of(w[m][1], i);
-                        const uint32_t sx = scale[m][0][i >> 1], sy = scale[m][1][i >> 1];
-                        const uint4 a =
-                            u == 0 ? make_uint4(ptx::mul_half2(fp4_pair<0>(x), sx), ptx::mul_half2(fp4_pair<0>(y), sy),
-                                                ptx::mul_half2(fp4_pair<1>(x), sx), ptx::mul_half2(fp4_pair<1>(y), sy))
-                                   : make_uint4(ptx::mul_half2(fp4_pair<2>(x), sx), ptx::mul_half2(fp4_pair<2>(y), sy),
-                                                ptx::mul_half2(fp4_pair<3>(x), sx), ptx::mul_half2(fp4_pair<3>(y), sy));
+                    for (int u = 0; u < 2; u++) {
+                        b.load(q, f + u, lane);
+                        const uint4 a = make_uint4(x.times(2 * u, sx), y.times(2 * u, sy), x.times(2 * u + 1, sx),
+                                                   y.times(2 * u + 1, sy));
 #pragma unroll
                         for (int n = 0; n < NQ; n++)
                             ptx::mma<true>(s[u % CHAINS][m][n], a, b.at(f + u, n).x, b.at(f + u, n).y);
@@ -320,17 +352,14 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             const uint32_t sy = __byte_perm(two[2], two[3], i < 2 ? 0x5410 : 0x7632);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const uint32_t x = __byte_perm(word_of(w[0], i), word_of(w[1], i), h ? 0x7632 : 0x5410);
-                const uint32_t y = __byte_perm(word_of(w[2], i), word_of(w[3], i), h ? 0x7632 : 0x5410);
-                const int dm = i * 4 + h * 2;
-                add(o, dm,
-                    make_uint4(ptx::mul_half2(fp4_pair<0>(x), sx), ptx::mul_half2(fp4_pair<1>(x), sx),
-                               ptx::mul_half2(fp4_pair<0>(y), sy), ptx::mul_half2(fp4_pair<1>(y), sy)),
-                    p);
-                add(o, dm + 1,
-                    make_uint4(ptx::mul_half2(fp4_pair<2>(x), sx), ptx::mul_half2(fp4_pair<3>(x), sx),
-                               ptx::mul_half2(fp4_pair<2>(y), sy), ptx::mul_half2(fp4_pair<3>(y), sy)),
-                    p);
+                const fp4_pairs x(__byte_perm(word_of(w[0], i), word_of(w[1], i), h ? 0x7632 : 0x5410));
+                const fp4_pairs y(__byte_perm(word_of(w[2], i), word_of(w[3], i), h ? 0x7632 : 0x5410));
+#pragma unroll
+                for (int u = 0; u < 2; u++)
+                    add(o, i * 4 + h * 2 + u,
+                        make_uint4(x.times(2 * u, sx), x.times(2 * u + 1, sx), y.times(2 * u, sy),
+                                   y.times(2 * u + 1, sy)),
+                        p);
             }
         }
     }
@@ -346,7 +375,8 @@ template <int S, int D, int NQ> struct columns_form {
     static constexpr int RB = 8 * NQ;
     static constexpr bool ASYNC = false;
     static constexpr int WARPS = 4, GROUPS = 4, SUMS = 4;
-    static constexpr int SLOT = max_of(TK * (codes::K_ROW + codes::K_SCALE), TK *(codes::V_ROW + codes::V_SCALE));
+    static constexpr int SLOT =
+        (TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE) + 127) / 128 * 128;
     static constexpr int Q_BYTES = RB * D * 2;
     static constexpr int FIT = ((PER_SM == 3 ? 71 : 109) * 1024 - Q_BYTES) / (GROUPS * SLOT);
     static constexpr int NS = FIT > 8 ? 8 : FIT;
@@ -357,7 +387,10 @@ template <int S, int D, int NQ> struct columns_form {
     template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
         return piece<ROW>(base, row, chunk);
     }
-    __device__ static __forceinline__ int q_place(int row, int d) { return tile::q_place(row, d); }
+    static constexpr bool Q_SPLIT = codes::KC == CODE_INT8;
+    __device__ static __forceinline__ int q_place(int row, int d) {
+        return Q_SPLIT ? tile::q_byte(row, d) : tile::q_place(row, d);
+    }
 };
 
 /* ---- softmax and sums of one warp --------------------------------------------------------------------- */

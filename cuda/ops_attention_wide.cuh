@@ -19,7 +19,8 @@ template <int S, int WG> struct wide_form {
     static constexpr bool ASYNC = false; /* codes are read by threads; the wide tile is fenced where it is written */
     static constexpr int TK = KVD_PAGE_TOKENS, RB = 64 * WG, WARPS = 4 * WG, GROUPS = 1, SUMS = 1,
                          PER_SM = WG == 1 ? 2 : 1;
-    static constexpr int SLOT = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
+    static constexpr int SLOT =
+        (TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE) + 127) / 128 * 128;
     static constexpr int Q_BYTES = RB * D * 2, WIDE = TK * D * 2;
     static constexpr int FIT = ((PER_SM == 2 ? 105 : 221) * 1024 - Q_BYTES - WIDE) / SLOT;
     static constexpr int NS = FIT > 6 ? 6 : FIT;
@@ -30,6 +31,7 @@ template <int S, int WG> struct wide_form {
     template <int ROW> __device__ static __forceinline__ uint32_t place(uint32_t base, int row, int chunk) {
         return piece<ROW>(base, row, chunk);
     }
+    static constexpr bool Q_SPLIT = false;
     __device__ static __forceinline__ int q_place(int row, int d) { return operand_index<RB>(row, d); }
 };
 
@@ -55,9 +57,12 @@ template <bool HALF> __device__ __forceinline__ uint4 widen_e4m3(uint32_t a, uin
 
 /* Eight nibbles; scale: twice in a register. */
 __device__ __forceinline__ uint4 widen_fp4(uint32_t w, uint32_t scale) {
-    const uint32_t odd = w >> 4, x = __byte_perm(w, odd, 0x5410), y = __byte_perm(w, odd, 0x7632);
-    return make_uint4(ptx::mul_half2(fp4_pair<0>(x), scale), ptx::mul_half2(fp4_pair<2>(x), scale),
-                      ptx::mul_half2(fp4_pair<0>(y), scale), ptx::mul_half2(fp4_pair<2>(y), scale));
+    const uint32_t odd = choose(w, w >> 3, 0xf0f0f0f0u), even = choose(w << 4, w << 1, 0xf0f0f0f0u);
+    const uint32_t mask = 0x8e008e00u; /* a pair is byte i of even above byte i of odd, each in the upper byte */
+    return make_uint4(ptx::mul_half2(__byte_perm(even, odd, 0x4000) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x5010) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x6020) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x7030) & mask, scale));
 }
 
 __device__ __forceinline__ void store128(uint32_t at, const uint4 &x) {
@@ -67,25 +72,29 @@ __device__ __forceinline__ void store128(uint32_t at, const uint4 &x) {
 /* Decodes the TK rows of a slot into `wide`, all threads of the CTA. HALF: E4M3 goes to FP16. */
 template <code KIND, bool HALF, int ROW, int TK, int THREADS>
 __device__ __forceinline__ void widen(uint32_t wide, uint32_t slot) {
-    constexpr int PIECES = ROW / 16;
+    constexpr int PIECES = ROW / 16, STEP = THREADS / PIECES; /* rows from one turn to the next */
+    static_assert(STEP % 8 == 0 && TK % STEP == 0, "then all turns share their addresses, but for constants");
+    /* Eight rows a quarter warp: all banks, both ways. */
+    const int row = (int)threadIdx.x / (8 * PIECES) * 8 + (int)threadIdx.x % 8, c = (int)threadIdx.x / 8 % PIECES;
+    const uint32_t from = piece<ROW>(slot, row, c), scales = slot + (uint32_t)(TK * ROW + row * 16 + c * 2);
+    const uint32_t to = operand_place<TK>(wide, row, c * (KIND == CODE_FP4 ? 4 : 2)); /* piece j: to ^ j << 4 */
 #pragma unroll 4
-    for (int i = threadIdx.x; i < TK * PIECES; i += THREADS) {
-        const int row = i / (8 * PIECES) * 8 + i % 8,
-                  c = i / 8 % PIECES; /* eight rows a quarter warp: all banks, both ways */
-        const uint4 w = ptx::load128(piece<ROW>(slot, row, c));
+    for (int i = 0; i < TK / STEP; i++) {
+        const uint4 w = ptx::load128(from + (uint32_t)(i * STEP * ROW));
+        const uint32_t down = (uint32_t)(i * STEP * 128);
         if constexpr (KIND == CODE_FP4) {
-            const uint32_t two = ptx::e4m3_to_half2(ptx::load16(slot + (uint32_t)(TK * ROW + row * 16 + c * 2)));
+            const uint32_t two = ptx::e4m3_to_half2(ptx::load16(scales + (uint32_t)(i * STEP * 16)));
             const uint32_t first = __byte_perm(two, 0, 0x1010), second = __byte_perm(two, 0, 0x3232);
-            store128(operand_place<TK>(wide, row, c * 4), widen_fp4(w.x, first));
-            store128(operand_place<TK>(wide, row, c * 4 + 1), widen_fp4(w.y, first));
-            store128(operand_place<TK>(wide, row, c * 4 + 2), widen_fp4(w.z, second));
-            store128(operand_place<TK>(wide, row, c * 4 + 3), widen_fp4(w.w, second));
+            store128(to + down, widen_fp4(w.x, first));
+            store128((to ^ 16u) + down, widen_fp4(w.y, first));
+            store128((to ^ 32u) + down, widen_fp4(w.z, second));
+            store128((to ^ 48u) + down, widen_fp4(w.w, second));
         } else if constexpr (KIND == CODE_INT8) {
-            store128(operand_place<TK>(wide, row, c * 2), widen_int8(w.x, w.y));
-            store128(operand_place<TK>(wide, row, c * 2 + 1), widen_int8(w.z, w.w));
+            store128(to + down, widen_int8(w.x, w.y));
+            store128((to ^ 16u) + down, widen_int8(w.z, w.w));
         } else {
-            store128(operand_place<TK>(wide, row, c * 2), widen_e4m3<HALF>(w.x, w.y));
-            store128(operand_place<TK>(wide, row, c * 2 + 1), widen_e4m3<HALF>(w.z, w.w));
+            store128(to + down, widen_e4m3<HALF>(w.x, w.y));
+            store128((to ^ 16u) + down, widen_e4m3<HALF>(w.z, w.w));
         }
     }
     ptx::fence_async();

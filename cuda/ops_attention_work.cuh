@@ -6,7 +6,8 @@
  * The warps of a CTA form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys alternate,
  * and the groups take turns on the tiles of a segment. A form C names these numbers: codes, WARPS, TK, RB (rows of a
  * block), GROUPS, SUMS (partial maxima and sums of a row), NS, SLOT (bytes), ASYNC (tiles are read by the asynchronous
- * proxy), place<ROW>(base, row, piece), q_place(row, d)
+ * proxy), place<ROW>(base, row, piece), Q_SPLIT (queries are two bytes of an integer), q_place(row, d) (in 16-bit
+ * elements, or in bytes)
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_WORK_CUH
 #define KVD_CUDA_OPS_ATTENTION_WORK_CUH
@@ -63,6 +64,8 @@ template <class C> struct ring {
     static constexpr int MEMBERS = C::WARPS / C::GROUPS;  /* warps that share the ring */
     static constexpr int TILES = KVD_PAGE_TOKENS / C::TK; /* a page */
     const params &p;
+    /* A constant costs no instruction a copy; not where the warps of a CTA share a ring: addresses there have a part in
+     * uniform registers, and of both ptxas of CUDA 13.0 makes a copy that names neither (LDGSTS [R+UR0], desc[UR1]). */
     uint64_t policy;
     page_ids ids;
     uint32_t smem, head, first;
@@ -73,7 +76,8 @@ template <class C> struct ring {
     int row;
 
     __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_, int member_)
-        : p(params), policy(ptx::read_once_policy()), smem(base), lane(lane_), member(member_) {}
+        : p(params), policy(MEMBERS == 1 ? ptx::READ_ONCE : ptx::read_once_policy()), smem(base), lane(lane_),
+          member(member_) {}
 
     __device__ __forceinline__ void start(const segment &s, int group) {
         ids.start(s, p.n_pages, lane);
@@ -88,17 +92,39 @@ template <class C> struct ring {
 
     template <int ROW, int SCALE>
     __device__ __forceinline__ void copy(uint32_t to, const plane &codes, const plane &scales) const {
-        constexpr int PIECES = ROW / 16, TURNS = C::TK * PIECES / 32 / MEMBERS;
+        constexpr int PIECES = ROW / 16, AT_ONCE = MEMBERS * 32, TURNS = C::TK * PIECES / AT_ONCE;
+        const int first = member * 32 + lane;
         const uint8_t *from = codes.base + page * codes.page + head * codes.head + row * ROW;
+        if constexpr (MEMBERS == 1) {
+            /* A turn later the piece is the same and the row has DOWN more: its part of the exclusive-or lies in bits
+             * that are zero in the first row. So all turns share one address, but for constants. */
+            constexpr int DOWN = AT_ONCE / PIECES;
+            static_assert(C::SLOT % 128 == 0 && AT_ONCE % PIECES == 0 && (DOWN % 8 == 0 || 8 % DOWN == 0), "");
+            const uint32_t at = C::template place<ROW>(to, first / PIECES, first % PIECES);
 #pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            const int c = (i * MEMBERS + member) * 32 + lane;
-            ptx::copy16_once(C::template place<ROW>(to, c / PIECES, c % PIECES), from + c * 16, policy);
+            for (int i = 0; i < TURNS; i++) {
+                const uint32_t mix = (uint32_t)(i * DOWN & 7) << 4;
+                ptx::copy16_once((at ^ mix) + C::template place<ROW>(0, i * DOWN, 0) - mix,
+                                 from + first * 16 + i * AT_ONCE * 16, policy);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < TURNS; i++) {
+                const int c = (i * MEMBERS + member) * 32 + lane;
+                ptx::copy16_once(C::template place<ROW>(to, c / PIECES, c % PIECES), from + c * 16, policy);
+            }
         }
         if constexpr (SCALE != 0) {
             const uint8_t *scale = scales.base + page * scales.page + head * scales.head + row * SCALE;
-            for (int c = (MEMBERS - 1 - member) * 32 + lane; c < C::TK * SCALE / 16; c += MEMBERS * 32)
-                ptx::copy16_once(to + C::TK * ROW + c * 16, scale + c * 16, policy);
+            if constexpr (MEMBERS == 1) {
+#pragma unroll
+                for (int i = 0; i < C::TK * SCALE / 16; i += 32)
+                    if (i + lane < C::TK * SCALE / 16)
+                        ptx::copy16_once(to + C::TK * ROW + (i + lane) * 16, scale + (i + lane) * 16, policy);
+            } else {
+                for (int c = (MEMBERS - 1 - member) * 32 + lane; c < C::TK * SCALE / 16; c += MEMBERS * 32)
+                    ptx::copy16_once(to + C::TK * ROW + c * 16, scale + c * 16, policy);
+            }
         }
     }
 
@@ -169,6 +195,20 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
     return e;
 }
 
+/* To integers of 16 bits, whose largest is 127 * 257. Returns what one is worth; NaN where an element is not finite. */
+template <int N> __device__ __forceinline__ float to_integers(uint16_t (&x)[N]) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        most = max(most, (uint32_t)x[j] & 0x7fffu);
+    most = __reduce_max_sync(0xffffffffu, most);
+    const float size = __uint_as_float(most << 16), inverse = size > 1e-30f ? 32639.0f / size : 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = (uint16_t)__float2int_rn(__uint_as_float((uint32_t)x[j] << 16) * inverse);
+    return most < 0x7f80u ? size * (1.0f / 32639.0f) : __uint_as_float(0x7fffffffu);
+}
+
 /* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and
  * see everything: they cost no mask, and their results are dropped. */
 template <class C, int D>
@@ -190,13 +230,22 @@ __device__ void load_queries(const params &p, const segment &s, uint16_t *q, con
             }
         }
         float factor = p.scale_log2;
-        if constexpr (C::codes::Q_HALF) {
+        if constexpr (C::Q_SPLIT) {
+            factor *= to_integers(x);
+        } else if constexpr (C::codes::Q_HALF) {
             const int e = to_half(x);
             factor *= __uint_as_float((uint32_t)(127 + e + (C::codes::KC == CODE_FP4 ? FP4_SHIFT : 0)) << 23);
         }
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            q[C::q_place(i, lane * N + j)] = x[j];
+        for (int j = 0; j < N; j++) {
+            const int at = C::q_place(i, lane * N + j);
+            if constexpr (C::Q_SPLIT) { /* x = 256 * high + low, low in -128..127 */
+                ((uint8_t *)q)[at] = (uint8_t)((x[j] + 128) >> 8);
+                ((uint8_t *)q)[at + 8] = (uint8_t)x[j];
+            } else {
+                q[at] = x[j];
+            }
+        }
         if (lane == 0) {
             const int limit = live ? key_limit(p, s.b, w, valid) : INT32_MAX;
             ctl.limit[i] = limit;

@@ -32,6 +32,9 @@ __device__ __forceinline__ uint64_t read_once_policy() {
     return policy;
 }
 
+/* What that instruction returns, as a constant. */
+constexpr uint64_t READ_ONCE = 0x12f0000000000000;
+
 /* Programmatic dependent launch: wait for the kernels before this one in the stream; let the next one start. */
 __device__ __forceinline__ void wait_for_earlier() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -129,6 +132,13 @@ template <bool HALF> __device__ __forceinline__ void mma(float (&c)[4], const ui
             "{%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+/* c[16x8] += a[16x32] * b[32x8] in INT8 with INT32 sums. */
+__device__ __forceinline__ void mma_int8(int (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 /* Makes this thread's writes to shared memory visible to the units that read it by descriptor. */
