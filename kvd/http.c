@@ -243,6 +243,7 @@ void http_tick(struct http *h, uint64_t now_ns) {
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
+__attribute__((format(printf, 2, 0)))
 static void on_log(void *argument, const char *format, va_list arguments) {
     char text[256];
     (void)argument;
