@@ -4,20 +4,14 @@
  * served in the callback that brought it, and what they answer leaves in one send. A client that does not read its
  * answers is not read from; past four times the limit, or past its time, it is closed.
  */
+#include "clock.h"
 #include "connection.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
-
-static uint64_t clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static struct connection *of(struct link *link) { return (struct connection *)link; }
 

@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <pthread.h>
 
+#include "clock.h"
 #include "codec.h"
 #include "link.h"
 #include "metrics.h"
@@ -267,6 +268,5 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 
 struct scratch *scratch_take(struct service *s);
 void scratch_give(struct service *s, struct scratch *scratch);
-uint64_t now_ns(void);
 
 #endif

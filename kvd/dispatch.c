@@ -292,7 +292,7 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 
 void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns) {
     s->refusals += status != KVD_OK;
-    metrics_answer(&s->metrics, type, status, now_ns() - arrived_ns);
+    metrics_answer(&s->metrics, type, status, clock_ns() - arrived_ns);
 }
 
 static void refuse_malformed(struct call *call, int error, const char *why) {
@@ -353,7 +353,7 @@ bool service_serve(struct service *s, struct link *link, const uint8_t *frame, s
         return false;
     }
     struct call call = {
-        .service = s, .link = link, .frame_id = head.id, .now_ns = now_ns(), .scratch = scratch
+        .service = s, .link = link, .frame_id = head.id, .now_ns = clock_ns(), .scratch = scratch
     };
     serve(&call, frame + FRAME_HEADER, bytes - FRAME_HEADER, head.type);
     events_flush(s, scratch);

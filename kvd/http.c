@@ -16,9 +16,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "metrics.h"
 
 #define MEMORY 8192u /* of a connection: request line and headers must fit */
@@ -40,12 +40,6 @@ struct http {
         uint64_t since_ns;
     } open[HTTP_CONNECTIONS];
 };
-
-static uint64_t clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- the socket -------------------------------------------------------------------------------- */
 

@@ -22,6 +22,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "clock.h"
 #include "http.h"
 #include "listener.h"
 #include "notify.h"
@@ -107,12 +108,6 @@ static int start(struct daemon *d, char *err, size_t err_bytes) {
 }
 
 /* ---- loop -------------------------------------------------------------------------------------- */
-
-static uint64_t clock_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void set_timer(const struct daemon *d) {
     uint64_t period = 1000000000u;

@@ -107,7 +107,7 @@ static void view_service(struct service *s, struct view *v) {
     v->session_limit = s->config.sessions;
     v->draining = s->draining || s->stopping;
     v->lost = transfer_lost(s->transfer);
-    v->uptime_ns = now_ns() - s->started_ns;
+    v->uptime_ns = clock_ns() - s->started_ns;
     v->metadata_bytes = s->store_bytes;
     v->m = s->metrics;
 }

@@ -10,16 +10,9 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Tags in epoll: a session's handle is never below 2^32, below are the devices by rank. */
-
-uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -98,7 +91,7 @@ int service_new(const struct config *config, const char *prefix, struct service 
     if (!s) return refuse(err, err_bytes, "no memory");
     s->config = *config;
     s->epoll_fd = -1;
-    s->started_ns = now_ns();
+    s->started_ns = clock_ns();
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP); /* held for microseconds: spin before sleeping */
     pthread_mutex_init(&s->lock, &kind);

@@ -42,7 +42,7 @@ static struct http *open_place(void) {
 
 /* Answers are at most a moment old: asks until it says so. */
 static bool comes(const char *target, int status, const char *word) {
-    for (uint64_t end = now_ns() + UINT64_C(10000000000); now_ns() < end; sched_yield()) {
+    for (uint64_t end = clock_ns() + UINT64_C(10000000000); clock_ns() < end; sched_yield()) {
         bool has = false;
         if (http_status(place, target, word, &has) == status && has) return true;
     }
@@ -184,7 +184,7 @@ static void port_that_is_taken(void) {
 
 /* A byte now and then keeps libmicrohttpd's own time-out, which is of silence, from helping. */
 static bool closes_on_a_trickle(int fd) {
-    for (uint64_t end = now_ns() + 2 * HTTP_LIFE_NS; now_ns() < end;) {
+    for (uint64_t end = clock_ns() + 2 * HTTP_LIFE_NS; clock_ns() < end;) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
         char byte;
         if (poll(&p, 1, 200) == 1) return recv(fd, &byte, 1, 0) <= 0;
@@ -204,12 +204,12 @@ static void connections_have_their_time(void) {
         KVT_EQ_I(send(fds[i], "GET /hea", 8, MSG_NOSIGNAL), 8);
     }
     is("/healthz", 200, "starting"); /* accepted after them: they are known */
-    http_tick(http, now_ns());
+    http_tick(http, clock_ns());
     KVT_EQ_I(send(fds[2], "lthz HTTP/1.1\r\nHost: k\r\n\r\n", 27, MSG_NOSIGNAL), 27);
     KVT_TRUE(http_read(fds[2], &a));
     KVT_EQ_I(a.status, 200);
     http_done(&a);
-    http_tick(http, now_ns() + HTTP_LIFE_NS + 1000000000u);
+    http_tick(http, clock_ns() + HTTP_LIFE_NS + 1000000000u);
     for (int i = 0; i < 2; i++) KVT_TRUE(closes_on_a_trickle(fds[i]));
     for (int i = 0; i < 3; i++) close(fds[i]);
     is("/healthz", 200, "starting");
