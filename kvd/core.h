@@ -145,6 +145,7 @@ struct call {
     bool parked;   /* no answer now: an op will give it */
     bool held;     /* answer now, send it when the devices are done */
     bool numbered; /* to be recorded in the session's window */
+    enum metrics_short short_of; /* where the status is RESOURCE_EXHAUSTED */
     struct scratch *scratch;
     void *room, *room2; /* reserved from the arena before the lock */
     uint64_t rss_bytes, random;
@@ -157,6 +158,7 @@ void call_refuse(struct call *call, enum kvd_status status, const char *format, 
     __attribute__((format(printf, 3, 4)));
 void call_refuse_store(struct call *call, const struct store_refusal *refusal);
 enum kvd_status status_of_store(enum store_code code);
+enum metrics_short short_of_store(const struct store_refusal *refusal);
 /* Under the lock: a request's outcome stands; counts it. */
 void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns);
 

@@ -58,6 +58,7 @@ void call_refuse(struct call *call, enum kvd_status status, const char *format, 
     va_list arguments;
     memset(&call->reply.u, 0, sizeof call->reply.u);
     call->reply.status = (uint32_t)status;
+    call->short_of = METRICS_SHORT_LIMIT;
     va_start(arguments, format);
     vsnprintf(call->reply.message, sizeof call->reply.message, format, arguments);
     va_end(arguments);
@@ -82,9 +83,24 @@ enum kvd_status status_of_store(enum store_code code) {
     return KVD_INTERNAL;
 }
 
+enum metrics_short short_of_store(const struct store_refusal *refusal) {
+    static const enum metrics_short shorts[] = { [STORE_W_ROW] = METRICS_SHORT_ROWS,
+                                                 [STORE_W_SEQUENCE] = METRICS_SHORT_SEQUENCES,
+                                                 [STORE_W_CONTINUATION] = METRICS_SHORT_CONTINUATIONS,
+                                                 [STORE_W_PAGE_DESCRIPTOR] = METRICS_SHORT_MEMBERSHIP,
+                                                 [STORE_W_MEMBERSHIP] = METRICS_SHORT_MEMBERSHIP,
+                                                 [STORE_W_STATE_SLOT] = METRICS_SHORT_STATE_SLOTS,
+                                                 [STORE_W_ARENA] = METRICS_SHORT_ARENA };
+    uint32_t pool = refusal->pool < KVD_MAX_POOLS ? refusal->pool : 0;
+    if (refusal->code == STORE_E_ENTITLEMENT) return METRICS_SHORT_ENTITLEMENT;
+    if (refusal->what == STORE_W_PAGES) return METRICS_SHORT_PAGES + pool;
+    return (size_t)refusal->what < sizeof shorts / sizeof *shorts ? shorts[refusal->what] : METRICS_SHORT_LIMIT;
+}
+
 void call_refuse_store(struct call *call, const struct store_refusal *refusal) {
     char text[KVD_MESSAGE_BYTES];
     call_refuse(call, status_of_store(refusal->code), "%s", store_refusal_text(refusal, text, sizeof text));
+    call->short_of = short_of_store(refusal);
 }
 
 /* ---- admission ------------------------------------------------------------------------------ */
@@ -326,6 +342,8 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
         if (!call->parked && !call->held && admitted != WAIT)
             count_outcome(s, type, call->reply.status, call->now_ns);
+        if (call->reply.status == KVD_RESOURCE_EXHAUSTED) metrics_shortage(&s->metrics, call->short_of);
+        if (admitted == REPLAY) metrics_replay(&s->metrics, type);
         pthread_mutex_unlock(&s->lock);
         free(call->ring);
     }

@@ -32,6 +32,14 @@ void metrics_answer(struct metrics *m, uint16_t type, uint32_t status, uint64_t 
     if (status != KVD_OK && status < METRICS_STATUSES) m->refusals[known(type)][status]++;
 }
 
+void metrics_replay(struct metrics *m, uint16_t type) { m->replays[known(type)]++; }
+
+void metrics_shortage(struct metrics *m, enum metrics_short what) {
+    m->shortages[(unsigned)what < METRICS_SHORTS ? what : METRICS_SHORT_LIMIT]++;
+}
+
+void metrics_item(struct metrics *m, uint32_t status) { m->items[status < METRICS_STATUSES ? status : KVD_UNKNOWN]++; }
+
 void metrics_lookup(struct metrics *m, uint32_t first, uint32_t matched, uint32_t *before) {
     if (first == 0) {
         *before = 0;
@@ -140,7 +148,7 @@ static void view_take(struct service *s, struct view *v) {
 /* ---- the table ------------------------------------------------------------------------------------- */
 
 enum type { COUNTER, GAUGE, HISTOGRAM };
-enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, RESULT, BUILD, INSTANCE };
+enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, SHORT, ITEM, RESULT, BUILD, INSTANCE };
 enum unit { PLAIN, NANOSECONDS /* shown in seconds */ };
 
 static const struct family {
@@ -210,6 +218,11 @@ static const struct family {
     { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests), "Requests, by type; unknown: no such type." },
     { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals),
       "Requests that were refused, by type and status." },
+    { "kvd_replays_total", COUNTER, REQUEST, PLAIN, AT(m.replays),
+      "Repeated requests that got their first answer from memory." },
+    { "kvd_round_items_total", COUNTER, ITEM, PLAIN, AT(m.items), "Sequences of rounds, by the status of each." },
+    { "kvd_shortages_total", COUNTER, SHORT, PLAIN, AT(m.shortages),
+      "RESOURCE_EXHAUSTED, of requests and of sequences in rounds, by what was short." },
     { "kvd_request_seconds", HISTOGRAM, REQUEST, NANOSECONDS, AT(m.time),
       "Time from a request's frame to its outcome, waits for the store and for devices included." },
     { "kvd_frames_bad_total", COUNTER, NONE, PLAIN, AT(frames_bad), "Frames whose content could not be decoded." },
@@ -225,6 +238,19 @@ static const struct family {
 static const char *const pool_names[POOLS] = { "main", "draft" };
 static const char *const role_names[METRICS_ROLES] = { "observer", "worker", "scheduler", "admin" };
 static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
+static const char *const short_names[METRICS_SHORTS] = {
+    [METRICS_SHORT_LIMIT] = "limit",
+    [METRICS_SHORT_PAGES] = "main_pages",
+    [METRICS_SHORT_PAGES + 1] = "draft_pages",
+    [METRICS_SHORT_ROWS] = "rows",
+    [METRICS_SHORT_SEQUENCES] = "sequences",
+    [METRICS_SHORT_CONTINUATIONS] = "continuations",
+    [METRICS_SHORT_MEMBERSHIP] = "membership",
+    [METRICS_SHORT_STATE_SLOTS] = "state_slots",
+    [METRICS_SHORT_ARENA] = "arena",
+    [METRICS_SHORT_ENTITLEMENT] = "entitlement",
+};
+static_assert(POOLS == 2, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const status_names[METRICS_STATUSES] = {
@@ -297,6 +323,8 @@ static void write_family(FILE *out, const struct family *f, const struct view *v
     case ROLE: list(out, f, at, "role", role_names, METRICS_ROLES); break;
     case SOURCE: list(out, f, at, "source", source_names, METRICS_SOURCES); break;
     case END: list(out, f, at, "end", end_names, METRICS_ENDS); break;
+    case SHORT: list(out, f, at, "short", short_names, METRICS_SHORTS); break;
+    case ITEM: list(out, f, at, "status", status_names, METRICS_STATUSES); break;
     case RESULT: list(out, f, at, "result", result_names, 2); break;
     case REQUEST: requests(out, f, at); break;
     case REFUSAL: refusals(out, f, at); break;

@@ -8,7 +8,9 @@
  * on the configuration (pools), never on clients.
  *
  * What adds up, on every page: lookups = hits + misses; the counts of an answer's time over all request types <=
- * requests; capacity = allocated + reserved + available of a pool (POOL-6).
+ * requests; capacity = allocated + reserved + available of a pool (POOL-6); refusals with RESOURCE_EXHAUSTED, of requests
+ * and of a round's items, = shortages; of each type answers = refusals + replays + what was done, so that activations by
+ * source are the Activate requests that were done.
  */
 #ifndef KVD_METRICS_H
 #define KVD_METRICS_H
@@ -29,6 +31,19 @@ struct service;
 #define METRICS_STATUSES 17u
 
 enum metrics_source { METRICS_ROOT = 0, METRICS_MOVE, METRICS_FORK, METRICS_SOURCES };
+/* What a request was refused with RESOURCE_EXHAUSTED for. The pages of pool p are METRICS_SHORT_PAGES + p. */
+enum metrics_short {
+    METRICS_SHORT_LIMIT = 0, /* of section [limits], or memory of the daemon */
+    METRICS_SHORT_PAGES,
+    METRICS_SHORT_ROWS = METRICS_SHORT_PAGES + KVD_MAX_POOLS,
+    METRICS_SHORT_SEQUENCES,
+    METRICS_SHORT_CONTINUATIONS,
+    METRICS_SHORT_MEMBERSHIP, /* and page descriptors */
+    METRICS_SHORT_STATE_SLOTS,
+    METRICS_SHORT_ARENA,
+    METRICS_SHORT_ENTITLEMENT,
+    METRICS_SHORTS
+};
 enum metrics_end { METRICS_KEPT = 0, METRICS_RELEASED, METRICS_ENDS };
 
 struct metrics_time {
@@ -39,6 +54,9 @@ struct metrics_time {
 struct metrics {
     uint64_t requests[FRAME_TYPE_END];
     uint64_t refusals[FRAME_TYPE_END][METRICS_STATUSES]; /* [type][status]; OK stays 0 */
+    uint64_t replays[FRAME_TYPE_END];
+    uint64_t shortages[METRICS_SHORTS];
+    uint64_t items[METRICS_STATUSES]; /* of rounds */
     struct metrics_time time[FRAME_TYPE_END];
     uint64_t lookups, lookup_hits, lookup_misses, lookup_tokens;
     uint64_t activations[METRICS_SOURCES], reused_tokens, prompt_tokens;
@@ -51,6 +69,12 @@ struct metrics {
 void metrics_request(struct metrics *metrics, uint16_t type);
 /* Its outcome stands, took_ns after its frame had come. status: of the answer. */
 void metrics_answer(struct metrics *metrics, uint16_t type, uint32_t status, uint64_t took_ns);
+/* It was a repeated one, and has got its first answer from memory; beside metrics_answer with OK. */
+void metrics_replay(struct metrics *metrics, uint16_t type);
+/* A request or an item of a round was refused with RESOURCE_EXHAUSTED; once beside each such answer. */
+void metrics_shortage(struct metrics *metrics, enum metrics_short what);
+/* One sequence of a round. */
+void metrics_item(struct metrics *metrics, uint32_t status);
 /* A Find was answered. first: its first page; matched: leading pages of the best candidate, 0 without one. *before is
  * the caller's memory of how far the session's lookup had come: a long chain is looked up in several parts, the first
  * of which decides about hit and miss. */

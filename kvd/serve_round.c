@@ -107,6 +107,17 @@ static void answer(struct service *s, const struct store_round_result *from, str
     }
 }
 
+/* Each item of the answer, and what the store was short of. */
+static void count(struct service *s, const struct round_room *room, uint32_t n_asked,
+                  const struct kvd_round_result *results, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) metrics_item(&s->metrics, results[i].status);
+    for (uint32_t i = 0; i < n_asked; i++) {
+        const struct store_refusal *refusal = &room->results[i].refusal;
+        if (status_of_store(refusal->code) == KVD_RESOURCE_EXHAUSTED)
+            metrics_shortage(&s->metrics, short_of_store(refusal));
+    }
+}
+
 void serve_round(struct call *call) {
     struct service *s = call->service;
     struct round_room *room = call->room;
@@ -126,6 +137,7 @@ void serve_round(struct call *call) {
         answer(s, &room->results[i], &results[room->places[i]]);
         if (room->results[i].refusal.code == STORE_OK) tell_bounded(s, room->bundles[i], &room->results[i]);
     }
+    count(s, room, n, results, call->request.u.round.n);
     publish(call, op, tag);
 }
 

@@ -342,6 +342,84 @@ static void requests_refusals_and_times(void) {
     fx_stop(&fx);
 }
 
+static double sum_of(const char *family) {
+    double sum = 0;
+    size_t n = strlen(family);
+    for (const char *at = text; (at = strstr(at, family)); at += n)
+        if (at[-1] == '\n' && at[n] == '{') sum += strtod(strstr(at, "} ") + 2, NULL);
+    return sum;
+}
+
+/* Each shortage by its name, in requests and in rounds; replays, and what is left of Activate without them. */
+static void shortages_items_and_replays(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp",
+                                               .capacity_tokens = 8192,
+                                               .more = "[limits]\ncontinuations = 1\nsequences_per_session = 7\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a[8] = { 0 };
+    struct kvd_round_result result;
+    kvd_digest d = { { 1 } };
+    unsigned good = 0;
+    /* main_pages: 128 of them, 8 x 16 are wanted, one more is not to be had. */
+    KVT_EQ(fx_activate(s, s->session, 4096, 1, &a[0]), KVD_OK);
+    KVT_EQ(fx_activate(s, s->session, 4096 - 64, 1, &a[1]), KVD_OK);
+    good += 2;
+    KVT_EQ(fx_activate(s, s->session, 65, 1, &a[2]), KVD_RESOURCE_EXHAUSTED);
+    look();
+    IS("kvd_shortages_total{short=\"main_pages\"}", 1);
+    KVT_EQ(fx_finish(s, a[0].sequence), KVD_OK);
+    KVT_EQ(fx_finish(s, a[1].sequence), KVD_OK);
+    /* limit: a session's sequences; sequences: all of them. */
+    for (int i = 0; i < 7; i++) KVT_EQ(fx_activate(s, s->session, 64, 64, &a[i]), KVD_OK);
+    KVT_EQ(fx_activate(s, s->session, 64, 64, &a[7]), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(fx_activate(t, t->session, 64, 64, &a[7]), KVD_OK);
+    good += 8;
+    struct kvd_activated none;
+    KVT_EQ(fx_activate(t, t->session, 64, 64, &none), KVD_RESOURCE_EXHAUSTED);
+    /* entitlement, of an item; an item of nothing; a good one. */
+    KVT_EQ(fx_round(s, a[0].sequence, 64, 65 * 64, &result), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(fx_round(s, (kvd_sequence){ 99 }, 64, 64, &result), KVD_NOT_FOUND);
+    KVT_EQ(fx_round(t, a[0].sequence, 64, 64, &result), KVD_PERMISSION_DENIED);
+    for (int i = 0; i < 2; i++) {
+        KVT_EQ(fx_round(s, a[i].sequence, 64, 64, &result), KVD_OK);
+        KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a[i].sequence, 0, 1, &d })), KVD_OK);
+        struct msg_request q = { .type = FRAME_FINISH, .u.finish = { .sequence = a[i].sequence, .retain = true } };
+        KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK); /* one continuation is kept */
+        KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK); /* the same number: the same answer */
+    }
+    struct msg_request again = {
+        .type = FRAME_ACTIVATE,
+        .u.activation = { .worker = s->session, .prompt_tokens = 64, .max_output_tokens = 1 }
+    };
+    for (int i = 0; i < 3; i++) KVT_EQ(ask(s, &again), KVD_OK);
+    good++;
+    look();
+    IS("kvd_shortages_total{short=\"main_pages\"}", 1);
+    IS("kvd_shortages_total{short=\"draft_pages\"}", 0);
+    IS("kvd_shortages_total{short=\"limit\"}", 1);
+    IS("kvd_shortages_total{short=\"sequences\"}", 1);
+    IS("kvd_shortages_total{short=\"entitlement\"}", 1);
+    IS("kvd_shortages_total{short=\"continuations\"}", 1); /* the repeated answer is no second shortage */
+    IS("kvd_round_items_total{status=\"OK\"}", 2);
+    IS("kvd_round_items_total{status=\"NOT_FOUND\"}", 1);
+    IS("kvd_round_items_total{status=\"PERMISSION_DENIED\"}", 1);
+    IS("kvd_round_items_total{status=\"RESOURCE_EXHAUSTED\"}", 1);
+    IS("kvd_requests_total{request=\"Round\"}", 5);
+    IS("kvd_replays_total{request=\"Finish\"}", 2);
+    IS("kvd_replays_total{request=\"Activate\"}", 2);
+    KVT_NEAR(sum_of("kvd_round_items_total"), 5, 0);
+    KVT_NEAR(sum_of("kvd_replays_total"), 4, 0);
+    KVT_NEAR(sum_of("kvd_activations_total"), good, 0);
+    KVT_NEAR(value("kvd_request_seconds_count{request=\"Activate\"}"), good + 3 + 2, 0); /* + refused + replayed */
+    KVT_NEAR(sum_of("kvd_shortages_total"), 5, 0); /* 4 refusals, 1 item */
+    struct kvd_stats stats = fx_stats(s);
+    KVT_NEAR(sum_of("kvd_refusals_total"), (double)stats.refusals, 0);
+    KVT_NEAR(sum_of("kvd_requests_total"), (double)stats.requests - 1, 0);
+    fx_peer_free(s);
+    fx_peer_free(t);
+    fx_stop(&fx);
+}
+
 /* The edges of the buckets, exactly. */
 static void bucket_edges(void) {
     static const struct {
@@ -790,6 +868,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(pools_add_up),
                                              KVT_CASE(entitlements_of_many_sequences),
                                              KVT_CASE(requests_refusals_and_times),
+                                             KVT_CASE(shortages_items_and_replays),
                                              KVT_CASE(bucket_edges),
                                              KVT_CASE(lookups_are_hits_and_misses),
                                              KVT_CASE(activations_by_source),
