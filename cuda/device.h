@@ -29,10 +29,13 @@ struct device_region;
 enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA = 1 };
 
 /* How a region is named to another process. 'shm' names are POSIX shared-memory names ("/kvd-..."); 'ipc' is the
- * 64-byte CUDA IPC handle, a bearer token: never log it. */
-enum device_export_kind { DEVICE_EXPORT_SHM = 0, DEVICE_EXPORT_CUDA_IPC = 1 };
+ * 64-byte CUDA IPC handle, a bearer token: never log it. 'fd' is a file descriptor that travels over a Unix socket and
+ * outlives its maker: a memfd of a host device, memory of cuMemCreate on a GPU. */
+enum device_export_kind { DEVICE_EXPORT_SHM = 0, DEVICE_EXPORT_CUDA_IPC = 1, DEVICE_EXPORT_FD = 2 };
 struct device_export {
     uint32_t kind;
+    int fd; /* DEVICE_EXPORT_FD: from device_region_export the region's own (dup it to keep it); for device_import the
+             * caller's, who closes it after the import. Else -1 */
     uint64_t bytes;
     char shm_name[64];
     uint8_t ipc_handle[64];
@@ -55,6 +58,7 @@ struct device_config {
     const char *name_prefix; /* of shared-memory objects, "/kvd-1a2b3c4d-"; copied */
     uint64_t memory_bytes;   /* host backend: the size it claims to have; ignored by CUDA */
     uint32_t shm_mode;       /* host backend: permission bits of its shared-memory objects, 0 = 0600 */
+    bool export_fd;          /* regions are made as file descriptors (DEVICE_EXPORT_FD) */
 };
 
 /* A whole-page copy between two page groups of one pool on this device (COW tails). bytes follow the pool's spec. */
@@ -98,6 +102,10 @@ int device_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, siz
  * filled with `fill`. Host: -ENOMEM, -ENOSPC when /dev/shm is short, naming need and setting. */
 int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
                       struct device_region **ret_region, char *err, size_t err_bytes);
+/* A region that an earlier process made with export_fd: the same bytes, nothing filled. bytes as asked for then. Takes
+ * the descriptor over on success. -EINVAL: it is no such memory, of another size, or of another device. */
+int device_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
+                        struct device_region **ret_region, char *err, size_t err_bytes);
 void device_region_free(struct device_region *region);
 void device_region_export(const struct device_region *region, struct device_export *ret_export);
 void *device_region_address(const struct device_region *region); /* in this process */
@@ -112,6 +120,44 @@ int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err
 /* A non-blocking eventfd that becomes readable when a ticket completes that was not done inline. Read its 8 bytes to
  * rearm it, then device_poll. It belongs to the device; poll it from any thread. */
 int device_event_fd(struct device *device);
+
+/* ---- pages to and from the host ---------------------------------------------------------- */
+
+/* Host memory that pages are moved to and from: known to the device from pin to unpin (registered with CUDA, portable
+ * over devices; nothing to do for a host device). Whole mappings, once each. */
+int device_pin(struct device *device, void *address, uint64_t bytes, char *err, size_t err_bytes);
+void device_unpin(struct device *device, void *address);
+
+enum device_direction { DEVICE_TO_HOST = 0, HOST_TO_DEVICE = 1 };
+
+/* One page group's part on this device, and its packed form (geom_packed_bytes, HOST-2; padding is written as zeros by
+ * DEVICE_TO_HOST, so that the packed bytes are a function of the page's). */
+struct device_move {
+    uint32_t page;
+    uint8_t *host;
+};
+struct device_moves {
+    const struct geom_pool_spec *spec;
+    uint32_t n_pages; /* of the pool */
+    uint32_t rank;
+    struct device_region *region;
+    enum device_direction direction;
+    const struct device_move *moves; /* [n], copied; no page twice */
+    uint32_t n;
+};
+
+/* Starts moves on the queue of their direction. The two directions and device_submit run beside each other, in no order
+ * between them; within a direction tickets complete in order, and increase by one from 1. Adjacent pages with adjacent
+ * host forms become few wide copies (HOST-6); only forms of copies that do not wait for another process's time slice.
+ * inline_done as in device_submit. The event fd tells of completions here, too. */
+int device_move(struct device *device, const struct device_moves *moves, uint64_t *ret_ticket, bool *ret_inline_done,
+                char *err, size_t err_bytes);
+/* Highest complete ticket of a direction. Never blocks. -EIO: the device is lost. */
+int device_poll_moves(struct device *device, enum device_direction direction, uint64_t *ret_done, char *err,
+                      size_t err_bytes);
+/* For metrics: copy operations that the moves of a direction came to, and their payload bytes. Any thread. */
+struct device_move_stats { uint64_t operations, bytes; };
+void device_get_move_stats(struct device *device, enum device_direction direction, struct device_move_stats *ret_stats);
 
 /* ---- consumer side ---------------------------------------------------------------------- */
 

@@ -52,6 +52,20 @@ int extent_split(struct extent_arena *arena, extent_id id, uint32_t at, extent_i
  * survives on that side. */
 int extent_release_range(struct extent_arena *arena, extent_id id, uint32_t first, uint32_t n, extent_id ret_parts[2]);
 
+/* ---- pages, each an extent of its own ------------------------------------------------------------------ */
+
+/* n extents of one page each, so that every page can be given back alone: adjacent, in order, where one free run holds them all (first fit); else from the
+ * lowest free runs on, each as far as it reaches. All or nothing. ret_ids: [n]. */
+int extent_take_pages(struct extent_arena *arena, uint64_t stride, uint32_t n, uint32_t tag, extent_id *ret_ids);
+/* Would extent_take_pages succeed for all the wants, in this order, after the drops (whole extents, all live and different)? The arena is as it was; played on
+ * the free runs and taken back, so it is exact. ret_placed[i]: pages of want i that find a place (pages of it: all do). scratch: room for the
+ * pages that are placed, given by the caller: [sum of wants.pages]. */
+struct extent_page_want { uint64_t stride; uint32_t pages, tag; };
+bool extent_pages_fit(struct extent_arena *arena, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants, uint32_t n_wants,
+                      uint64_t *scratch, uint32_t *ret_placed);
+/* Offset of a live extent; UINT64_MAX where the handle is stale. */
+uint64_t extent_offset(const struct extent_arena *arena, extent_id id);
+
 int extent_look(const struct extent_arena *arena, extent_id id, struct extent_info *ret_extent);
 /* Iterates live extents by slot; *cursor 0 to begin. */
 bool extent_next(const struct extent_arena *arena, uint32_t *cursor, struct extent_info *ret_extent);
