@@ -122,6 +122,8 @@ static const struct key keys[] = {
       "Pages that a round maps ahead of need, so that a decoding sequence seldom has to ask." },
 
     { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL, "Sessions at once." },
+    { "limits", "sessions_per_uid", KEY_U32_AUTO, FIELD(sessions_per_uid), 1, 4096, "auto", NULL,
+      "Sessions that the processes of one user may have. auto: as many as there are." },
     { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL, "Connections at once." },
     { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL,
       "Continuations that the store keeps." },

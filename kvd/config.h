@@ -57,7 +57,8 @@ struct config {
     uint32_t lease_growth; /* 0, 1 */
     uint32_t lease_window, prefill_chunk, map_ahead;
     /* [limits] */
-    uint32_t sessions, connections, continuations, sequences_per_session, event_queue;
+    uint32_t sessions, connections, continuations, event_queue;
+    uint32_t sessions_per_uid, sequences_per_session; /* CONFIG_AUTO32 */
     uint64_t message_queue;
     uint64_t handshake_timeout, stall_timeout; /* ns */
     uint32_t low_water, high_water;            /* percent of a pool that is available */

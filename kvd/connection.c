@@ -172,6 +172,7 @@ static bool serve(struct connection *c) {
     }
     if (error == FRAME_E_LENGTH) {
         LOG(LOG_WARNING, "a client (pid %llu) sent what is no frame: closed", (unsigned long long)c->link.peer.pid);
+        service_note_bad_frame(c->listener->service);
         return false;
     }
     if (at) memmove(c->in.bytes, c->in.bytes + at, c->in.n - at);

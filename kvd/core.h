@@ -22,10 +22,17 @@
 #include "store.h"
 #include "transfer.h"
 
-#define ANSWER_WINDOW 64u         /* answers kept a session */
-#define ANSWER_BYTES (256u << 10) /* and their bytes */
+/* Answers kept a session, and their bytes: as many as ANSWER_BYTES while those of all sessions are fewer than
+ * ANSWER_TOTAL, else ANSWER_LEAST, in which the newest one always fits. So all of them together are at most
+ * ANSWER_TOTAL + sessions * ANSWER_LEAST. */
+#define ANSWER_WINDOW 64u
+#define ANSWER_BYTES (256u << 10)
+#define ANSWER_LEAST ((uint32_t)FRAME_LIMIT)
+#define ANSWER_TOTAL (8u << 20)
 #define ANSWER_WAITERS 2u
-#define OPS_LIMIT 256u /* requests that wait for devices */
+/* Requests of a session that may wait for devices. Every session has its own places, so that nobody can take those of
+ * others; fewer than the window, so that what waits keeps its place there. */
+#define OPS_PER_SESSION 32u
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
@@ -118,8 +125,9 @@ struct service {
     struct bundle *bundles;   /* [max_concurrency] */
     uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask, n_bundles;
-    struct op ops[OPS_LIMIT];
+    struct op *ops; /* [config.sessions][OPS_PER_SESSION] */
     uint32_t n_sessions, n_groups;
+    size_t answer_bytes; /* of all sessions */
 
     struct link *subscribers, *dirty;
     bool pressed[STORE_MAX_POOLS];
@@ -210,11 +218,11 @@ void session_connected(struct service *s, struct session *session, struct link *
 /* The window of answers. begin records that a request was executed; store gives it its body (taken over) and forgets
  * the oldest ones that no longer fit. */
 struct answer *answer_find(struct session *session, uint64_t sequence);
-struct answer *answer_begin(struct session *session, uint64_t sequence, uint16_t type);
-void answer_store(struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes);
-void answer_unstore(struct session *session,
+struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type);
+void answer_store(struct service *s, struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes);
+void answer_unstore(struct service *s, struct session *session,
                     struct answer *answer); /* drops the body; another will come. NULLs are fine */
-void answers_free(struct session *session);
+void answers_free(struct service *s, struct session *session);
 
 /* ---- bundle.c: under the lock --------------------------------------------------------------------- */
 
@@ -252,7 +260,7 @@ void events_flush(struct service *s, struct scratch *scratch);
 
 /* ---- op.c: under the lock --------------------------------------------------------------------------- */
 
-struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag); /* NULL: too many; tag = place + 1 */
+struct op *op_new(struct call *call, uint32_t *ret_tag); /* NULL: too many, refused; tag = place + 1 */
 /* The device part is over: commit, or undo. Status of the request; why is filled unless OK. An undone bundle is freed.
  */
 enum kvd_status activation_finish(struct service *s, struct bundle *bundle, enum transfer_result result,

@@ -171,6 +171,17 @@ static enum admitted admit_again(struct call *call, struct session *session) {
     return REPLAY;
 }
 
+/* The number has a place in the window, unless the one before there is still in work. Takes no number. */
+static bool has_place(struct call *call, struct session *session, uint64_t n) {
+    const struct answer *a = n > ANSWER_WINDOW ? answer_find(session, n - ANSWER_WINDOW) : NULL;
+    if (!a || a->state != ANSWER_PENDING) return true;
+    call_refuse(call, KVD_UNAVAILABLE,
+                "request %" PRIu64 " is still in work, and the answers of %u requests are kept; wait for it, then send "
+                "this one again with the same number",
+                n - ANSWER_WINDOW, ANSWER_WINDOW);
+    return false;
+}
+
 static enum admitted admit_number(struct call *call, struct session *session, enum numbering numbering) {
     uint64_t n = call->request.header.sequence, expected = session->last_sequence + 1;
     if (numbering == QUERY || (numbering == EITHER && n == 0)) return APPLY;
@@ -185,6 +196,7 @@ static enum admitted admit_number(struct call *call, struct session *session, en
                     expected);
         return REFUSED;
     }
+    if (!has_place(call, session, n)) return REFUSED;
     call->numbered = true;
     return APPLY;
 }
@@ -208,7 +220,7 @@ static bool may_run(struct call *call, const struct handler *handler) {
 
 static void record(struct call *call) {
     if (!call->numbered || !call->session) return;
-    struct answer *a = answer_begin(call->session, call->request.header.sequence, call->request.type);
+    struct answer *a = answer_begin(call->service, call->session, call->request.header.sequence, call->request.type);
     a->held = call->held || call->parked;
     if (!a->held) return;
     a->n_waiters = 1;
@@ -269,7 +281,7 @@ static uint32_t settle_answer(struct service *s, kvd_session_id id, uint64_t seq
     struct session *session = session_find(s, id);
     struct answer *a = session ? answer_find(session, sequence) : NULL;
     if (a && a->state == ANSWER_PENDING) {
-        answer_store(session, a, body, (uint32_t)bytes);
+        answer_store(s, session, a, body, (uint32_t)bytes);
         body = NULL;
         *ret_held = a->held;
         if (!a->held) {

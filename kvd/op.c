@@ -7,8 +7,10 @@
 
 #include "core.h"
 
-struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag) {
-    for (uint32_t i = 0; i < OPS_LIMIT; i++) {
+struct op *op_new(struct call *call, uint32_t *ret_tag) {
+    struct service *s = call->service;
+    uint32_t first = (uint32_t)(call->session - s->sessions) * OPS_PER_SESSION;
+    for (uint32_t i = first; i < first + OPS_PER_SESSION; i++) {
         struct op *op = &s->ops[i];
         if (op->used) continue;
         *op = (struct op){ .used = true,
@@ -19,6 +21,9 @@ struct op *op_new(struct service *s, const struct call *call, uint32_t *ret_tag)
         *ret_tag = i + 1;
         return op;
     }
+    call_refuse(call, KVD_UNAVAILABLE,
+                "%u requests of this session wait for the device, which is the limit; take their answers, then try again",
+                OPS_PER_SESSION);
     return NULL;
 }
 
@@ -114,7 +119,7 @@ static bool finish(struct service *s, struct op *op, enum transfer_result result
         snprintf(why, sizeof why, "it was done in the store, but the device is lost: %.300s",
                  transfer_error(s->transfer));
         status = KVD_UNAVAILABLE;
-        answer_unstore(session, a);
+        answer_unstore(s, session, a);
     }
     if (status != KVD_OK) refuse(reply, status, why);
     return true;

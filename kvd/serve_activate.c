@@ -157,11 +157,8 @@ void serve_activate(struct call *call) {
     struct store_refusal refusal = { 0 };
     uint32_t tag = 0;
     if (!check_activation(call)) return;
-    struct op *op = op_new(s, call, &tag);
-    if (!op) {
-        call_refuse(call, KVD_UNAVAILABLE, "%u requests wait for the device already; try again", OPS_LIMIT);
-        return;
-    }
+    struct op *op = op_new(call, &tag);
+    if (!op) return;
     want_of(a, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
         op->used = false;
@@ -220,11 +217,8 @@ void serve_checkpoint(struct call *call) {
     uint32_t tag = 0;
     const struct bundle *b = call_bundle(call, c->sequence);
     if (!b) return;
-    struct op *op = op_new(s, call, &tag);
-    if (!op) {
-        call_refuse(call, KVD_UNAVAILABLE, "%u requests wait for the device already; try again", OPS_LIMIT);
-        return;
-    }
+    struct op *op = op_new(call, &tag);
+    if (!op) return;
     memcpy(tail.tokens, c->tail.tokens, sizeof tail.tokens);
     if (store_checkpoint_begin(s->store, b->seq, b->lease, &tail, c->retention, &made, &refusal)) {
         op->used = false;
@@ -273,11 +267,8 @@ void serve_finish(struct call *call) {
     uint32_t tag = 0;
     struct bundle *b = call_bundle(call, f->sequence);
     if (!b) return;
-    struct op *op = op_new(s, call, &tag);
-    if (!op) {
-        call_refuse(call, KVD_UNAVAILABLE, "%u requests wait for the device already; try again", OPS_LIMIT);
-        return;
-    }
+    struct op *op = op_new(call, &tag);
+    if (!op) return;
     memcpy(tail.tokens, f->tail.tokens, sizeof tail.tokens);
     if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail,
                      f->retention, &cont, rows, &refusal)) {

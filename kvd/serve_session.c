@@ -88,6 +88,19 @@ static void resume(struct call *call) {
     }
 }
 
+static bool check_share(struct call *call) {
+    const struct service *s = call->service;
+    uint32_t n = 0;
+    for (uint32_t i = 0; s->config.sessions_per_uid != CONFIG_AUTO32 && i < s->config.sessions; i++)
+        n += s->sessions[i].used && s->sessions[i].peer.uid == call->link->peer.uid;
+    if (n < s->config.sessions_per_uid) return true;
+    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                "uid %" PRIu64 " has %u sessions, which is its limit; end some, or raise sessions_per_uid = in section "
+                "[limits]",
+                call->link->peer.uid, n);
+    return false;
+}
+
 void serve_hello(struct call *call) {
     struct service *s = call->service;
     if (!check_hello(call)) return;
@@ -112,6 +125,7 @@ void serve_hello(struct call *call) {
                     call->link->peer.pid);
         return;
     }
+    if (!check_share(call)) return;
     struct session *session = session_new(s, call);
     if (!session) {
         call_refuse(call, KVD_RESOURCE_EXHAUSTED,

@@ -46,7 +46,8 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->groups = calloc(s->config.sessions, sizeof *s->groups);
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
-    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index)
+    s->ops = calloc((size_t)s->config.sessions * OPS_PER_SESSION, sizeof *s->ops);
+    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops)
         return refuse(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
@@ -109,7 +110,7 @@ static void free_sessions(struct service *s) {
     for (uint32_t i = 0; s->sessions && i < s->config.sessions; i++) {
         struct session *session = &s->sessions[i];
         if (!session->used) continue;
-        answers_free(session);
+        answers_free(s, session);
         link_unref(session->link);
         if (session->peer.pidfd >= 0) close(session->peer.pidfd);
     }
@@ -128,6 +129,7 @@ struct service *service_free(struct service *s) {
     free(s->groups);
     free(s->bundles);
     free(s->bundle_index);
+    free(s->ops);
     if (s->store_memory) munmap(s->store_memory, s->store_bytes);
     for (struct scratch *scratch = s->scratch, *next; scratch; scratch = next) {
         next = scratch->next;
@@ -279,10 +281,17 @@ void service_note_connections(struct service *s, uint32_t connections) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void service_note_bad_frame(struct service *s) {
+    pthread_mutex_lock(&s->lock);
+    s->frames_bad++;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void service_reload(struct service *s, const struct config *config) {
     pthread_mutex_lock(&s->lock);
     struct config *c = &s->config;
     c->log_level = config->log_level;
+    c->sessions_per_uid = config->sessions_per_uid;
     c->sequences_per_session = config->sequences_per_session;
     c->event_queue = config->event_queue;
     c->handshake_timeout = config->handshake_timeout;

@@ -58,5 +58,7 @@ void service_reload(struct service *service, const struct config *config);
 struct config service_config(struct service *service); /* a copy */
 /* For Stats; the listener tells. */
 void service_note_connections(struct service *service, uint32_t connections);
+/* Counts bytes that are no frame and that service_serve has not seen. */
+void service_note_bad_frame(struct service *service);
 
 #endif

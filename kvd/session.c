@@ -32,16 +32,23 @@ struct answer *answer_find(struct session *session, uint64_t sequence) {
     return a->state != ANSWER_NONE && a->sequence == sequence ? a : NULL;
 }
 
-static void answer_clear(struct session *session, struct answer *a) {
+static void drop_body(struct service *s, struct session *session, struct answer *a) {
     session->answer_bytes -= a->bytes;
+    s->answer_bytes -= a->bytes;
     free(a->body);
+    a->body = NULL;
+    a->bytes = 0;
+}
+
+static void answer_clear(struct service *s, struct session *session, struct answer *a) {
+    drop_body(s, session, a);
     for (uint32_t i = 0; i < a->n_waiters; i++) link_unref(a->waiter[i].link);
     memset(a, 0, sizeof *a);
 }
 
-struct answer *answer_begin(struct session *session, uint64_t sequence, uint16_t type) {
+struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type) {
     struct answer *a = &session->answer[sequence % ANSWER_WINDOW];
-    answer_clear(session, a);
+    answer_clear(s, session, a);
     a->sequence = sequence;
     a->type = type;
     a->state = ANSWER_PENDING;
@@ -49,27 +56,25 @@ struct answer *answer_begin(struct session *session, uint64_t sequence, uint16_t
     return a;
 }
 
-void answer_store(struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes) {
+void answer_store(struct service *s, struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes) {
     answer->body = body;
     answer->bytes = bytes;
     session->answer_bytes += bytes;
+    s->answer_bytes += bytes;
+    uint32_t limit = s->answer_bytes > ANSWER_TOTAL ? ANSWER_LEAST : ANSWER_BYTES;
     uint64_t oldest = session->last_sequence >= ANSWER_WINDOW ? session->last_sequence - ANSWER_WINDOW + 1 : 1;
-    for (; session->answer_bytes > ANSWER_BYTES && oldest < session->last_sequence; oldest++) {
+    for (; session->answer_bytes > limit && oldest < session->last_sequence; oldest++) {
         struct answer *old = answer_find(session, oldest);
-        if (old && old != answer && old->state == ANSWER_DONE) answer_clear(session, old);
+        if (old && old != answer && old->state == ANSWER_DONE) answer_clear(s, session, old);
     }
 }
 
-void answer_unstore(struct session *session, struct answer *answer) {
-    if (!session || !answer) return;
-    session->answer_bytes -= answer->bytes;
-    free(answer->body);
-    answer->body = NULL;
-    answer->bytes = 0;
+void answer_unstore(struct service *s, struct session *session, struct answer *answer) {
+    if (session && answer) drop_body(s, session, answer);
 }
 
-void answers_free(struct session *session) {
-    for (uint32_t i = 0; i < ANSWER_WINDOW; i++) answer_clear(session, &session->answer[i]);
+void answers_free(struct service *s, struct session *session) {
+    for (uint32_t i = 0; i < ANSWER_WINDOW; i++) answer_clear(s, session, &session->answer[i]);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -168,7 +173,7 @@ void session_end(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
     if (!session->fenced) tell_lost(s, id);
     detach(session);
-    answers_free(session);
+    answers_free(s, session);
     if (session->peer.pidfd >= 0) {
         epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd,
                   NULL); /* closing does not, while a duplicate exists */

@@ -320,6 +320,84 @@ static bool image_is(uint32_t rank, uint32_t slot, uint8_t value) {
     return true;
 }
 
+static struct msg_request checkpoint_of(struct fx_peer *s, kvd_sequence sequence) {
+    return (struct msg_request){ .type = FRAME_CHECKPOINT,
+                                 .header = { .session = s->session, .sequence = ++s->sequence },
+                                 .u.checkpoint = { .sequence = sequence, .tail = { .n = 36 } } };
+}
+
+/* A running sequence of 100 tokens, committed and named. */
+static kvd_sequence running(struct fx_peer *s) {
+    struct kvd_activated a = { 0 };
+    kvd_digest digest = { { 7 } };
+    KVT_EQ(fx_activate(s, s->session, 100, 100, &a), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, 100, KVD_UNCHANGED, NULL), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest })), KVD_OK);
+    return a.sequence;
+}
+
+/* SRV-2: a session that has many requests at the devices is told when these are enough; others still have their own. */
+static void one_session_does_not_take_the_devices(void) {
+    KVT_NEED(fx_start(&fx, &large));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation from = retained(s);
+    kvd_sequence sequence = running(s);
+    struct msg_request mine, other = fork_of(t, t->session, from);
+    for (uint32_t i = 0; i < OPS_PER_SESSION; i++) {
+        mine = checkpoint_of(s, sequence);
+        fx_send(s, &mine);
+        KVT_EQ(s->n, 0);
+    }
+    mine = checkpoint_of(s, sequence);
+    fx_send(s, &mine);
+    KVT_NEED(fx_reply(s, FRAME_CHECKPOINT, &r));
+    KVT_EQ(r.status, KVD_UNAVAILABLE);
+    KVT_HAS(r.message, "32 requests of this session wait");
+    fx_send(t, &other);
+    KVT_EQ(t->n, 0); /* taken: its tail is being copied */
+    fx_settle(&fx, t);
+    KVT_NEED(fx_reply(t, FRAME_ACTIVATE, &r));
+    KVT_EQ(r.status, KVD_OK);
+    for (uint32_t i = 0; i < OPS_PER_SESSION; i++) {
+        KVT_NEED(fx_reply(s, FRAME_CHECKPOINT, &r));
+        KVT_EQ(r.status, KVD_OK);
+    }
+    mine = checkpoint_of(s, sequence);
+    KVT_NEED(fx_call_as_is(s, &mine, &r));
+    KVT_EQ(r.status, KVD_OK);
+    fx_peer_free(s);
+    fx_peer_free(t);
+    fx_stop(&fx);
+}
+
+/* SRV-1: what waits for a device keeps its place in the window, however many numbers come after it. */
+static void what_waits_keeps_its_place(void) {
+    KVT_NEED(fx_start(&fx, &large));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_sequence sequence = running(s);
+    struct msg_request waits = checkpoint_of(s, sequence);
+    fx_send(s, &waits);
+    KVT_EQ(s->n, 0);
+    struct msg_request q = { .type = FRAME_RELEASE, .u.continuation.continuation.bits = 77 };
+    for (uint32_t i = 1; i < ANSWER_WINDOW; i++) {
+        q.header = (struct msg_header){ 0 };
+        KVT_EQ(ask(s, &q), KVD_NOT_FOUND);
+    }
+    q.header = (struct msg_header){ .session = s->session, .sequence = s->sequence + 1 };
+    for (int i = 0; i < 2; i++) {
+        KVT_NEED(fx_call_as_is(s, &q, &r));
+        KVT_EQ(r.status, KVD_UNAVAILABLE);
+        KVT_HAS(r.message, "still in work");
+    }
+    fx_settle(&fx, s);
+    KVT_NEED(fx_reply(s, FRAME_CHECKPOINT, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_NEED(fx_call_as_is(s, &q, &r)); /* the same number, now executed */
+    KVT_EQ(r.status, KVD_NOT_FOUND);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 static void state_round(struct fx_peer *s, const struct kvd_activated *a, uint32_t commit, uint32_t state_frontier) {
     struct kvd_round_item item = { .sequence = a->sequence, .state_frontier = state_frontier };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
@@ -422,6 +500,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(death_while_the_copy_runs),
                                              KVT_CASE(rounds_queue_up_behind_copies),
                                              KVT_CASE(checkpoint_is_parked_and_the_sequence_goes_on),
+                                             KVT_CASE(one_session_does_not_take_the_devices),
+                                             KVT_CASE(what_waits_keeps_its_place),
                                              KVT_CASE(checkpoint_copies_the_image),
                                              KVT_CASE(lost_device),
                                              { 0 } };

@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "core.h" /* to look at what is kept */
 #include "service_fixture.h"
 
 static struct fx fx;
@@ -194,6 +195,45 @@ static void large_answers_push_out_old_ones(void) {
     fx_stop(&fx);
 }
 
+/* Bounded in total: when many sessions have large answers each keeps fewer, but always its newest. */
+static void all_answers_together_are_bounded(void) {
+    enum { SESSIONS = 160 };
+    static struct fx_peer *p[SESSIONS];
+    KVT_NEED(fx_start(&fx, NULL));
+    struct kvd_round_item items[256];
+    for (int i = 0; i < 256; i++)
+        items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1, .state_frontier = KVD_UNCHANGED };
+    p[0] = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    for (int i = 1; i < SESSIONS; i++) {
+        p[i] = fx_peer_again(p[0]);
+        KVT_EQ(fx_hello(p[i], KVD_ROLE_SCHEDULER, 0), KVD_OK);
+    }
+    struct msg_request q = { .type = FRAME_ROUND, .u.round = { 256, items } };
+    size_t most = 0;
+    for (int i = 0; i < SESSIONS; i++)
+        for (int turn = 0; turn < 24; turn++) {
+            q.header = (struct msg_header){ 0 };
+            KVT_NEED(fx_call(p[i], &q, &r));
+            if (fx.service->answer_bytes > most) most = fx.service->answer_bytes;
+        }
+    printf("    %zu bytes at most\n", most);
+    KVT_TRUE(most > ANSWER_TOTAL); /* the limit was reached */
+    KVT_TRUE(most <= ANSWER_TOTAL + SESSIONS * (size_t)ANSWER_LEAST);
+    for (int i = 0; i < SESSIONS; i++) {
+        q.header = (struct msg_header){ .session = p[i]->session, .sequence = p[i]->sequence };
+        KVT_NEED(fx_call_as_is(p[i], &q, &r));
+        KVT_EQ(r.status, KVD_OK);
+    }
+    struct msg_request bye = { .type = FRAME_GOODBYE };
+    for (int i = 0; i < SESSIONS; i++) {
+        bye.header = (struct msg_header){ 0 };
+        KVT_NEED(fx_call(p[i], &bye, &r));
+    }
+    KVT_EQ(fx.service->answer_bytes, 0);
+    for (int i = SESSIONS; i-- > 0;) fx_peer_free(p[i]);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(only_what_was_asked_for),
                                              KVT_CASE(pressure_has_hysteresis),
@@ -201,6 +241,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(slow_readers_lose_counted_events),
                                              KVT_CASE(a_subscriber_may_vanish),
                                              KVT_CASE(large_answers_push_out_old_ones),
+                                             KVT_CASE(all_answers_together_are_bounded),
                                              { 0 } };
     return kvt_main("service_events", cases, argc, argv);
 }

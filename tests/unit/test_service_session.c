@@ -409,6 +409,29 @@ static void limits(void) {
     fx_stop(&fx);
 }
 
+/* One user does not take all sessions. */
+static void sessions_of_a_user(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nsessions = 4\nsessions_per_uid = 2\n" }));
+    struct fx_peer *p[4];
+    for (int i = 0; i < 4; i++) {
+        p[i] = fx_peer_new(&fx);
+        p[i]->link.peer.uid = i < 3 ? 4711 : 4712;
+    }
+    KVT_EQ(fx_hello(p[0], KVD_ROLE_OBSERVER, 0), KVD_OK);
+    KVT_EQ(fx_hello(p[1], KVD_ROLE_OBSERVER, 0), KVD_OK);
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "third" } };
+    KVT_NEED(fx_call_as_is(p[2], &q, &r));
+    KVT_EQ(r.status, KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(r.message, "uid 4711 has 2 sessions");
+    KVT_HAS(r.message, "sessions_per_uid");
+    KVT_EQ(fx_hello(p[3], KVD_ROLE_OBSERVER, 0), KVD_OK); /* another user is served */
+    fx_kill(p[0]);
+    KVT_EQ(fx_hello(p[2], KVD_ROLE_OBSERVER, 0), KVD_OK); /* and the first, when one of its processes has gone */
+    for (int i = 0; i < 4; i++) fx_peer_free(p[i]);
+    fx_stop(&fx);
+}
+
 /* SRV-2: whatever comes, the next request is served. */
 static void malformed_frames(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -526,6 +549,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(activation_needs_a_living_worker),
                                              KVT_CASE(shortage_is_exact),
                                              KVT_CASE(limits),
+                                             KVT_CASE(sessions_of_a_user),
                                              KVT_CASE(malformed_frames),
                                              KVT_CASE(a_million_small_things),
                                              KVT_CASE(lists_and_planes),

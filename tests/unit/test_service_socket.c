@@ -328,6 +328,7 @@ static void frames_in_pieces_and_in_heaps(void) {
         KVT_EQ_I(poll(&p, 1, 5000 * SLOW), 1);
         KVT_TRUE(read(c, heap, 1) <= 0);
         close(c);
+        KVT_EQ(stats(fd, id).frames_bad, 2 + i);
     }
     close(fd);
     KVT_EQ_I(stop(SIGTERM), 0);
