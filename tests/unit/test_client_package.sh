@@ -30,7 +30,7 @@ fi
 
 PKG_CONFIG_PATH="$stage/$libdir/pkgconfig"
 export PKG_CONFIG_PATH
-flags=$(pkg-config --define-variable=prefix="$stage" --cflags --libs kvd) || fail "pkg-config"
+flags=$(pkg-config --cflags --libs kvd) || fail "pkg-config"
 # shellcheck disable=SC2086 # flags are words
 cc -std=c11 -o "$stage/by-pkg-config" "$source/tests/unit/consumer/main.c" $flags || fail "consumer by pkg-config"
 [ "$(LD_LIBRARY_PATH="$stage/$libdir" "$stage/by-pkg-config")" = "$(pkg-config --modversion kvd) UNAVAILABLE" ] ||
