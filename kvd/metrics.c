@@ -199,7 +199,7 @@ static const struct family {
     { "kvd_connection_limit", GAUGE, NONE, PLAIN, AT(connection_limit), "Connections at once." },
 
     { "kvd_prefix_lookups_total", COUNTER, NONE, PLAIN, AT(m.lookups),
-      "Prefix lookups (Find from page 0): hits + misses." },
+      "Prefix lookups of a full page at least (Find from page 0 with digests): hits + misses." },
     { "kvd_prefix_lookup_results_total", COUNTER, RESULT, PLAIN, AT(m.lookup_hits),
       "Prefix lookups by result: a hit matched a full page at least." },
     { "kvd_prefix_matched_tokens_total", COUNTER, NONE, PLAIN, AT(m.lookup_tokens),

@@ -247,8 +247,9 @@ void serve_find(struct call *call) {
         call_refuse_store(call, &refusal);
         return;
     }
-    metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0,
-                   &call->session->lookup_pages);
+    if (f->n) /* without digests it is a library's second question about the same prompt */
+        metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0,
+                       &call->session->lookup_pages);
     for (uint32_t i = 0; i < n; i++) {
         items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
                                            .matched_pages = found[i].matched_pages,
