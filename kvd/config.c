@@ -144,7 +144,8 @@ static const struct key keys[] = {
 
     { "access", "observer", KEY_ACCESS, FIELD(access[0]), 0, 0, "*", NULL,
       "Who may take which role: *, uid:USER, gid:GROUP, several with blanks between. Root and the daemon's own user\n"
-      "may take every role. Observers look; they get no handle to KV." },
+      "may take every role. gid: compares the group that a process runs as and its supplementary groups, as it held them\n"
+      "when it connected; the group database is not asked. Observers look; they get no handle to KV." },
     { "access", "worker", KEY_ACCESS, FIELD(access[1]), 0, 0, "", NULL,
       "Workers map KV and drive the sequences leased to them." },
     { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },

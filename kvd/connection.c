@@ -6,6 +6,7 @@
  */
 #include "clock.h"
 #include "connection.h"
+#include "peer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -224,7 +225,16 @@ static void on_received(void *argument) {
 
 static void close_link(struct link *link) { connection_close(of(link)); }
 static void release(struct link *link) { listener_bury(of(link)->listener, of(link)); }
-static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
+
+/* They cannot change: looked for once. The descriptor lives until connection_free, so that it is found. */
+static const struct groups *groups(struct link *link) {
+    struct connection *c = of(link);
+    if (!c->asked_groups) c->groups = peer_groups(&link->peer);
+    c->asked_groups = true;
+    return c->groups;
+}
+
+static const struct link_ops ops = { .post = post, .close = close_link, .release = release, .groups = groups };
 
 void connection_close(struct connection *c) {
     pthread_mutex_lock(&c->lock);
@@ -305,6 +315,7 @@ void connection_free(struct connection *c) {
     nng_aio_free(c->at_once);
     service_link_fini(&c->link);
     pthread_mutex_destroy(&c->lock);
+    free(c->groups);
     free(c->in.bytes);
     free(c->pending.bytes);
     free(c->flight.bytes);

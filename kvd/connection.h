@@ -39,6 +39,8 @@ struct connection {
     size_t sent;
 
     /* receive chain only */
+    struct groups *groups; /* of the peer, once somebody has asked */
+    bool asked_groups;
     struct buffer in; /* n: bytes that are there; grows to FRAME_LIMIT for a frame that needs it */
 };
 

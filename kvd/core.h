@@ -158,6 +158,7 @@ struct call {
     void *room, *room2; /* reserved from the arena before the lock */
     uint64_t rss_bytes, random;
     struct event_ring *ring;
+    const struct groups *groups; /* of the peer, where a Hello depends on them */
     struct msg_request request;
     struct msg_reply reply;
 };
@@ -204,6 +205,15 @@ void serve_list_sequences(struct call *call);
 void serve_list_sessions(struct call *call);
 void serve_stats(struct call *call);
 void serve_audit(struct call *call);
+
+/* ---- access.c -------------------------------------------------------------------------------- */
+
+/* Root, or the daemon's own user. */
+bool access_is_own(const struct peer *peer);
+/* Looks at the peer's groups, if a Hello depends on them. Without the lock. */
+void access_look(struct call *call);
+/* Under the lock: the peer may take this role; false: refused. */
+bool access_allows(struct call *call, uint32_t role);
 
 /* ---- session.c: under the lock ------------------------------------------------------------------ */
 

@@ -25,6 +25,9 @@ struct link_ops {
     bool (*post)(struct link *link, const uint8_t *frame, size_t bytes, bool event);
     void (*close)(struct link *link); /* asynchronous; any thread */
     void (*release)(struct link *link);
+    /* The peer's supplementary groups, kept by the link; NULL: unknown. While a frame of the link is served, without
+     * the core mutex. May be NULL where there are none. */
+    const struct groups *(*groups)(struct link *link);
 };
 
 /* As the kernel says. pidfd -1: no proof of death is to be had; such a peer gets no session. */
@@ -32,6 +35,13 @@ struct peer {
     uint64_t uid, gid, pid;
     int pidfd;
 };
+
+/* Supplementary groups of a peer, as it held them when it connected. */
+struct groups {
+    uint32_t n;
+    uint32_t gid[];
+};
+bool groups_have(const struct groups *groups, uint32_t gid); /* NULL has none */
 
 struct event_ring {
     uint32_t first, n, limit;

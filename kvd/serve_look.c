@@ -42,7 +42,10 @@ bool call_make_room(struct call *call) {
     struct codec_arena *arena = call->scratch->arena;
     bool ok = true;
     switch ((enum frame_type)call->request.type) {
-    case FRAME_HELLO: ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random; break;
+    case FRAME_HELLO:
+        access_look(call);
+        ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random;
+        break;
     case FRAME_ROUND: ok = round_room(call); break;
     case FRAME_DESCRIBE_STORE:
         ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;

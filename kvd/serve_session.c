@@ -4,7 +4,6 @@
  */
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core.h"
 
@@ -14,22 +13,9 @@
 
 static const char *const role_names[] = { "no role", "observer", "worker", "scheduler", "admin" };
 
-static bool may_take(const struct service *s, const struct peer *peer, uint32_t role) {
-    const struct config_access *access = &s->config.access[role - 1];
-    if (peer->uid == 0 || peer->uid == (uint64_t)geteuid()) return true;
-    for (uint32_t i = 0; i < access->n; i++) {
-        uint32_t id = access->entry[i].id;
-        if (access->entry[i].kind == ACCESS_ALL || (access->entry[i].kind == ACCESS_UID && peer->uid == id) ||
-            (access->entry[i].kind == ACCESS_GID && peer->gid == id))
-            return true;
-    }
-    return false;
-}
-
 static bool check_hello(struct call *call) {
     const struct kvd_hello *hello = &call->request.u.hello;
     const struct service *s = call->service;
-    const struct peer *peer = &call->link->peer;
     if (hello->protocol != KVD_PROTOCOL_VERSION)
         call_refuse(call, KVD_FAILED_PRECONDITION,
                     "the client speaks protocol %u, this kvd speaks %u; use the libkvd of this version (" KVD_VERSION
@@ -38,11 +24,7 @@ static bool check_hello(struct call *call) {
     else if (hello->role < KVD_ROLE_OBSERVER || hello->role > KVD_ROLE_ADMIN)
         call_refuse(call, KVD_INVALID_ARGUMENT,
                     "role %u does not exist; there are 1 observer, 2 worker, 3 scheduler, 4 admin", hello->role);
-    else if (!may_take(s, peer, hello->role))
-        call_refuse(call, KVD_PERMISSION_DENIED,
-                    "uid %" PRIu64 " gid %" PRIu64
-                    " may not be %s; add it to %s = in section [access] of the configuration",
-                    peer->uid, peer->gid, role_names[hello->role], role_names[hello->role]);
+    else if (!access_allows(call, hello->role)) return false;
     else if (hello->role == KVD_ROLE_WORKER && hello->rank >= s->pools.n_ranks)
         call_refuse(call, KVD_OUT_OF_RANGE, "rank %u does not exist: the store has %u device%s, ranks begin with 0",
                     hello->rank, s->pools.n_ranks, s->pools.n_ranks > 1 ? "s" : "");

@@ -75,7 +75,12 @@ static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool eve
 }
 static void close_link(struct link *link) { ((struct fx_peer *)link)->closed = true; }
 static void release(struct link *link) { ((struct fx_peer *)link)->released = true; }
-static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
+static const struct groups *groups(struct link *link) {
+    struct fx_peer *p = (struct fx_peer *)link;
+    p->asked_groups++;
+    return p->groups;
+}
+static const struct link_ops ops = { .post = post, .close = close_link, .release = release, .groups = groups };
 
 static struct fx_peer *new_peer(struct fx *fx, pid_t pid) {
     struct fx_peer *p = calloc(1, sizeof *p);

@@ -37,6 +37,8 @@ struct fx_peer {
     uint8_t *bytes;
     size_t n, room;
     bool slow; /* refuses events */
+    const struct groups *groups; /* supplementary */
+    uint32_t asked_groups;       /* how often the service wanted to know */
     bool closed, released;
     kvd_session_id session;
     uint64_t secret, sequence, frame_id;

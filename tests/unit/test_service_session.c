@@ -76,6 +76,38 @@ static void roles_need_access(void) {
     fx_stop(&fx);
 }
 
+/* SRV-3: supplementary groups count like the primary one; they are looked for only where the answer depends on them. */
+static void groups_give_access(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = uid:4711 gid:4712\nscheduler = uid:4711\n" }));
+    struct groups *three = malloc(sizeof *three + 3 * sizeof *three->gid);
+    *three = (struct groups){ .n = 3 };
+    memcpy(three->gid, (uint32_t[]){ 7, 4713, 4712 }, 12);
+    static const struct {
+        uint64_t uid, gid;
+        uint32_t n /* of the groups */, role, status, asked;
+    } tries[] = {
+        { 4710, 9, 3, KVD_ROLE_WORKER, KVD_OK, 1 },
+        { 4710, 9, 2, KVD_ROLE_WORKER, KVD_PERMISSION_DENIED, 1 },
+        { 4710, 9, 3, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED, 0 },
+        { 4711, 9, 2, KVD_ROLE_WORKER, KVD_OK, 0 },
+        { 4710, 4712, 2, KVD_ROLE_WORKER, KVD_OK, 0 },
+        { 0, 0, 3, KVD_ROLE_WORKER, KVD_OK, 0 },
+        { 4710, 9, 3, KVD_ROLE_OBSERVER, KVD_OK, 0 },
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        struct fx_peer *p = fx_peer_new(&fx);
+        three->n = tries[i].n;
+        p->groups = three;
+        p->link.peer.uid = tries[i].uid;
+        p->link.peer.gid = tries[i].gid;
+        KVT_EQ(fx_hello(p, tries[i].role, 0), tries[i].status);
+        KVT_EQ(p->asked_groups, tries[i].asked);
+        fx_peer_free(p);
+    }
+    free(three);
+    fx_stop(&fx);
+}
+
 /* Each request of a role that may not: PERMISSION_DENIED, and the store is as it was. */
 static void roles_bound_requests(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -536,6 +568,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(hello_and_stats),
                                              KVT_CASE(hello_refusals),
                                              KVT_CASE(roles_need_access),
+                                             KVT_CASE(groups_give_access),
                                              KVT_CASE(roles_bound_requests),
                                              KVT_CASE(observers_get_no_handles),
                                              KVT_CASE(no_session_no_service),
