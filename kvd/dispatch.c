@@ -21,6 +21,11 @@
 
 enum numbering { QUERY, MUTATING, EITHER /* 0 = do not record */ };
 
+static void serve_no_host_tier(struct call *call) {
+    call_refuse(call, KVD_UNIMPLEMENTED, "%s moves pages between device and host, and this kvd has no host tier",
+                frame_type_name(call->request.type));
+}
+
 static const struct handler {
     void (*serve)(struct call *);
     unsigned roles;
@@ -50,6 +55,9 @@ static const struct handler {
     [FRAME_DRAIN] = { serve_drain, ROLE(ADMIN), MUTATING },
     [FRAME_SUBSCRIBE] = { serve_subscribe, ANYONE, EITHER },
     [FRAME_GOODBYE] = { serve_goodbye, ANYONE, EITHER },
+    [FRAME_DEMOTE] = { serve_no_host_tier, SCHEDULERS, MUTATING },
+    [FRAME_PREFETCH] = { serve_no_host_tier, SCHEDULERS, MUTATING },
+    [FRAME_DROP] = { serve_no_host_tier, SCHEDULERS, MUTATING },
 };
 
 /* ---- refusals ------------------------------------------------------------------------------ */

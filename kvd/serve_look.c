@@ -83,6 +83,9 @@ bool call_make_room(struct call *call) {
     case FRAME_FENCE:
     case FRAME_DRAIN:
     case FRAME_GOODBYE:
+    case FRAME_DEMOTE:
+    case FRAME_PREFETCH:
+    case FRAME_DROP:
     case FRAME_TYPE_END:
     case FRAME_EVENT: break;
     }

@@ -63,6 +63,9 @@ struct msg_request {
         kvd_session_id session;         /* Fence */
         bool drain;
         uint32_t event_mask;            /* Subscribe */
+        struct kvd_demote demote;
+        kvd_continuation prefetch;
+        struct kvd_drop drop;           /* DropReplica */
     } u;
 };
 
@@ -86,6 +89,7 @@ struct msg_reply {
         struct kvd_finished finished;
         uint32_t yielded;               /* sequences given back */
         uint64_t revision;              /* Release, SetRetention */
+        struct kvd_moved moved;         /* Demote, Prefetch, DropReplica */
         kvd_group_id group;
         struct kvd_stats stats;
         struct kvd_audit *audit;

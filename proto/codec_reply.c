@@ -17,7 +17,8 @@ _Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
                    (int)KVD__V1__EVENT_KIND__EVENT_BOUNDED == KVD_EVENT_BOUNDED &&
                    (int)KVD__V1__EVENT_KIND__EVENT_SESSION_LOST == KVD_EVENT_SESSION_LOST &&
                    (int)KVD__V1__EVENT_KIND__EVENT_SEQUENCE_ENDED == KVD_EVENT_SEQUENCE_ENDED &&
-                   (int)KVD__V1__EVENT_KIND__EVENT_DRAINING == KVD_EVENT_DRAINING,
+                   (int)KVD__V1__EVENT_KIND__EVENT_DRAINING == KVD_EVENT_DRAINING &&
+                   (int)KVD__V1__EVENT_KIND__EVENT_LOST == KVD_EVENT_LOST,
                "events of kvd.proto and kvd_types.h");
 
 /* ---- structs ------------------------------------------------------------------------------------------- */
@@ -33,13 +34,14 @@ const struct codec_map codec_reply_header_map = CODEC_TABLE(kvd__v1__reply_heade
 #define PB Kvd__V1__RegionInfo
 #define T struct kvd_region_info
 static const struct codec_field region_fields[] = {
-    U32_IN(kind, kind, 0, KVD__V1__REGION_KIND__REGION_CUDA_IPC),
+    U32_IN(kind, kind, 0, KVD__V1__REGION_KIND__REGION_FD),
     U64(bytes, bytes),
     NAME(shm_name, shm_name),
     BYTES(ipc_handle, ipc_handle),
     BYTES(uuid, uuid),
     U64(owner_pid, owner_pid),
     U64(local_address, local_address),
+    U32(fd_index, fd_index),
 };
 static const struct codec_map region_map = CODEC_TABLE(kvd__v1__region_info__descriptor, region_fields);
 #undef PB
@@ -82,6 +84,8 @@ static const struct codec_field store_fields[] = {
     U32(state_slots, state_slots),
     U64(state_stride, state_stride),
     SUBS_CUT(state, state, region_map),
+    TEXT(fd_socket, fd_socket),
+    U64(fd_token, fd_token),
 };
 static const struct codec_map store_map = CODEC_TABLE(kvd__v1__store_info__descriptor, store_fields);
 #undef PB
@@ -158,6 +162,12 @@ static const struct codec_field continuation_fields[] = {
     U64(used, used),
     U32S_BY_POOL(pages, pages),
     U32S_BY_POOL(exclusive_pages, exclusive_pages),
+    U32S_BY_POOL(device_pages, device_pages),
+    U32S_BY_POOL(host_pages, host_pages),
+    BOOL(resting, resting),
+    BOOL(moving, moving),
+    BOOL(image_on_device, image_on_device),
+    BOOL(image_in_host, image_in_host),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
@@ -221,7 +231,7 @@ static const struct codec_map pool_stats_map = CODEC_TABLE(kvd__v1__pool_stats__
 #define PB Kvd__V1__Event
 #define T struct kvd_event
 static const struct codec_field event_fields[] = {
-    U32_IN(kind, kind, KVD_EVENT_PRESSURE, KVD_EVENT_DRAINING),
+    U32_IN(kind, kind, KVD_EVENT_PRESSURE, KVD_EVENT_LOST),
     U32_IN(pool, pool, 0, KVD_MAX_POOLS - 1),
     U32(frontier, frontier),
     U32(available, available),
@@ -290,6 +300,9 @@ static const struct codec_field plan_fields[] = {
     U32S_BY_POOL(shared_pages, u.plan.shared_pages),
     U32S_BY_POOL(copied_columns, u.plan.copied_columns),
     U32S_BY_POOL(freed_pages, u.plan.freed_pages),
+    U32S_BY_POOL(restore_pages, u.plan.restore_pages),
+    U32S_BY_POOL(demote_pages, u.plan.demote_pages),
+    SUB(arena, u.plan.arena, need_map),
 };
 static const struct codec_map plan_map = CODEC_TABLE(kvd__v1__plan_reply__descriptor, plan_fields);
 #undef PB
@@ -339,6 +352,7 @@ static const struct codec_field activated_fields[] = {
     U32_PLUS(source_state_slot, u.activated.source_state_slot),
     U64(revision, u.activated.revision),
     SUBS(pool, u.activated.pool, u.activated.n_pools, place_map),
+    U32S_BY_POOL(restored, u.activated.restored),
 };
 static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_reply__descriptor, activated_fields);
 #undef PB
@@ -377,6 +391,16 @@ static const struct codec_field revision_fields[] = {HEADER, U64(revision, u.rev
 static const struct codec_map revision_map = CODEC_TABLE(kvd__v1__revision_reply__descriptor, revision_fields);
 #undef PB
 
+#define PB Kvd__V1__MovedReply
+static const struct codec_field moved_fields[] = {
+    HEADER,
+    U64(revision, u.moved.revision),
+    U32S_BY_POOL(pages, u.moved.pages),
+    U64(bytes, u.moved.bytes),
+};
+static const struct codec_map moved_map = CODEC_TABLE(kvd__v1__moved_reply__descriptor, moved_fields);
+#undef PB
+
 #define PB Kvd__V1__OpenGroupReply
 static const struct codec_field group_fields[] = {HEADER, HANDLE(group, u.group)};
 static const struct codec_map group_map = CODEC_TABLE(kvd__v1__open_group_reply__descriptor, group_fields);
@@ -407,6 +431,28 @@ static const struct codec_field stats_fields[] = {
     U64(metadata_bytes, u.stats.metadata_bytes),
     BOOL(draining, u.stats.draining),
     TEXT(version, u.stats.version),
+    U64(host_capacity, u.stats.host_capacity),
+    U64(host_occupied, u.stats.host_occupied),
+    U64(host_largest_free, u.stats.host_largest_free),
+    U32S_BY_POOL(host_pages, u.stats.host_pages),
+    U32(host_images, u.stats.host_images),
+    U32(resting, u.stats.resting),
+    U32(moves, u.stats.moves),
+    U32(move_pages_left, u.stats.move_pages_left),
+    U64(demoted_pages, u.stats.demoted_pages),
+    U64(demoted_bytes, u.stats.demoted_bytes),
+    U64(demoted_ns, u.stats.demoted_ns),
+    U64(restored_pages, u.stats.restored_pages),
+    U64(restored_bytes, u.stats.restored_bytes),
+    U64(restored_ns, u.stats.restored_ns),
+    U64(scrubbed_pages, u.stats.scrubbed_pages),
+    U64(damaged_replicas, u.stats.damaged_replicas),
+    U64(lost_continuations, u.stats.lost_continuations),
+    U32(recovered_continuations, u.stats.recovered_continuations),
+    U32(recovered_shortened, u.stats.recovered_shortened),
+    U32(recovered_dropped, u.stats.recovered_dropped),
+    U32(recovered_damaged, u.stats.recovered_damaged),
+    U32(former_drivers, u.stats.former_drivers),
 };
 static const struct codec_map stats_map = CODEC_TABLE(kvd__v1__stats_reply__descriptor, stats_fields);
 #undef PB
@@ -462,6 +508,9 @@ const struct codec_map *codec_reply_map(uint16_t type) {
         [FRAME_DRAIN] = &codec_empty_reply_map,
         [FRAME_SUBSCRIBE] = &codec_empty_reply_map,
         [FRAME_GOODBYE] = &codec_empty_reply_map,
+        [FRAME_DEMOTE] = &moved_map,
+        [FRAME_PREFETCH] = &moved_map,
+        [FRAME_DROP] = &moved_map,
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;
 }

@@ -10,6 +10,8 @@ _Static_assert((int)KVD__V1__ROLE__ROLE_OBSERVER == KVD_ROLE_OBSERVER &&
                    (int)KVD__V1__ROLE__ROLE_SCHEDULER == KVD_ROLE_SCHEDULER &&
                    (int)KVD__V1__ROLE__ROLE_ADMIN == KVD_ROLE_ADMIN,
                "roles of kvd.proto and kvd_types.h");
+_Static_assert((int)KVD__V1__TIER__TIER_DEVICE == KVD_TIER_DEVICE && (int)KVD__V1__TIER__TIER_HOST == KVD_TIER_HOST,
+               "tiers of kvd.proto and kvd_types.h");
 
 /* ---- header and structs ------------------------------------------------------------------------------ */
 
@@ -68,6 +70,7 @@ static const struct codec_field activation_fields[] = {
     U32S_BY_POOL(ensure, u.activation.ensure),
     HANDLES(victims, u.activation.victims, u.activation.n_victims),
     U64(revision, u.activation.revision),
+    U64(demote, u.activation.demote),
 };
 static const struct codec_map activation_map = CODEC_TABLE(kvd__v1__activation_request__descriptor, activation_fields);
 #undef PB
@@ -138,6 +141,29 @@ static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_request__descriptor, continuation_fields);
 #undef PB
 
+#define PB Kvd__V1__DemoteRequest
+static const struct codec_field demote_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.demote.continuation),
+    BOOL(keep_device, u.demote.keep_device),
+};
+static const struct codec_map demote_map = CODEC_TABLE(kvd__v1__demote_request__descriptor, demote_fields);
+#undef PB
+
+#define PB Kvd__V1__PrefetchRequest
+static const struct codec_field prefetch_fields[] = {HEADER, HANDLE(continuation, u.prefetch)};
+static const struct codec_map prefetch_map = CODEC_TABLE(kvd__v1__prefetch_request__descriptor, prefetch_fields);
+#undef PB
+
+#define PB Kvd__V1__DropReplicaRequest
+static const struct codec_field drop_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.drop.continuation),
+    U32_IN(tier, u.drop.tier, KVD_TIER_DEVICE, KVD_TIER_HOST),
+};
+static const struct codec_map drop_map = CODEC_TABLE(kvd__v1__drop_replica_request__descriptor, drop_fields);
+#undef PB
+
 #define PB Kvd__V1__OpenGroupRequest
 static const struct codec_field open_group_fields[] = {HEADER, HANDLES(members, u.group.members, u.group.n)};
 static const struct codec_map open_group_map = CODEC_TABLE(kvd__v1__open_group_request__descriptor, open_group_fields);
@@ -174,7 +200,8 @@ const struct codec_map *codec_request_map(uint16_t type) {
         [FRAME_SET_RETENTION] = &continuation_map, [FRAME_OPEN_GROUP] = &open_group_map,
         [FRAME_CLOSE_GROUP] = &close_group_map, [FRAME_FENCE] = &fence_map, [FRAME_STATS] = &empty_map,
         [FRAME_AUDIT] = &empty_map, [FRAME_DRAIN] = &drain_map, [FRAME_SUBSCRIBE] = &subscribe_map,
-        [FRAME_GOODBYE] = &empty_map,
+        [FRAME_GOODBYE] = &empty_map, [FRAME_DEMOTE] = &demote_map, [FRAME_PREFETCH] = &prefetch_map,
+        [FRAME_DROP] = &drop_map,
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;
 }

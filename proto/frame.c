@@ -42,6 +42,7 @@ const char *frame_type_name(uint16_t type) {
         [FRAME_SET_RETENTION] = "SetRetention", [FRAME_OPEN_GROUP] = "OpenGroup", [FRAME_CLOSE_GROUP] = "CloseGroup",
         [FRAME_FENCE] = "Fence", [FRAME_STATS] = "Stats", [FRAME_AUDIT] = "Audit", [FRAME_DRAIN] = "Drain",
         [FRAME_SUBSCRIBE] = "Subscribe", [FRAME_GOODBYE] = "Goodbye",
+        [FRAME_DEMOTE] = "Demote", [FRAME_PREFETCH] = "Prefetch", [FRAME_DROP] = "DropReplica",
     };
     if (type == FRAME_EVENT) return "Event";
     return type < FRAME_TYPE_END && names[type] ? names[type] : "?";

@@ -89,7 +89,8 @@ struct kvd_hello_reply {
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */
 struct kvd_region_info {        /* one (pool, rank) region, a table, or the state slots of a rank */
-    uint32_t kind;              /* 0 POSIX shm name, 1 CUDA IPC handle */
+    uint32_t kind;              /* 0 POSIX shm name, 1 CUDA IPC handle, 2 file descriptor, fetched over the socket of descriptors */
+    uint32_t fd_index;          /* kind 2: its number there */
     uint64_t bytes;
     char shm_name[KVD_NAME_BYTES];
     uint8_t ipc_handle[64];     /* bearer token */
@@ -116,6 +117,8 @@ struct kvd_store_info {
     uint64_t capacity_tokens;   /* M * 64 */
     bool lease_growth;
     kvd_digest geometry;
+    char fd_socket[108];        /* path of the socket of descriptors; "": no region needs one */
+    uint64_t fd_token;          /* one-time, for this session; a bearer token */
     struct kvd_pool_info pool[KVD_MAX_POOLS];
 };
 /* Planes with explicit strides, for consumers that do not use libkvd. */
@@ -135,7 +138,8 @@ struct kvd_activation {
     uint32_t prompt_tokens, max_output_tokens;
     uint32_t ensure[KVD_MAX_POOLS];
     uint32_t n_victims;
-    kvd_continuation victims[KVD_MAX_VICTIMS]; /* recipe: released with the activation or not at all */
+    kvd_continuation victims[KVD_MAX_VICTIMS]; /* recipe: released or demoted with the activation or not at all */
+    uint64_t demote;            /* bit i: victims[i] is demoted to the host arena, else it is released */
     uint64_t revision;          /* recipe made at; 0 = any */
 };
 struct kvd_pool_place { /* one pool of a sequence now */
@@ -146,6 +150,7 @@ struct kvd_activated {
     kvd_sequence sequence;
     uint32_t state_slot, source_state_slot; /* KVD_UNCHANGED = none; see kvd_store_state in kvd.h */
     uint64_t revision;
+    uint32_t restored[KVD_MAX_POOLS]; /* pages that were brought back from the host */
     uint32_t n_pools;
     struct kvd_pool_place pool[KVD_MAX_POOLS];
 };
@@ -158,6 +163,9 @@ struct kvd_plan {
     struct kvd_need pages[KVD_MAX_POOLS], rows, sequences, state_slots, membership;
     uint32_t entitlement[KVD_MAX_POOLS], shared_pages[KVD_MAX_POOLS], copied_columns[KVD_MAX_POOLS],
         freed_pages[KVD_MAX_POOLS];
+    uint32_t restore_pages[KVD_MAX_POOLS]; /* of the source, to be brought back from the host; part of pages[].needed */
+    uint32_t demote_pages[KVD_MAX_POOLS];  /* of demoted victims, to be copied to the host */
+    struct kvd_need arena;      /* bytes for those, in the arena's real geometry after the releases */
 };
 
 /* ---- round ------------------------------------------------------------------------------------------ */
@@ -202,6 +210,10 @@ struct kvd_continuation_info {
     bool tail_named, claimed;
     uint64_t created, used;
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
+    uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */
+    bool resting;               /* demoted: it asks for no place on the device */
+    bool moving;                /* copies between device and host are under way */
+    bool image_on_device, image_in_host; /* of its state image, where the store has them */
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
@@ -223,6 +235,14 @@ struct kvd_session_info {
     char name[KVD_NAME_BYTES];
 };
 
+/* ---- places of continuations ------------------------------------------------------------------------------------ */
+enum kvd_tier { KVD_TIER_DEVICE = 0, KVD_TIER_HOST = 1 };
+/* Demote: host copies of all pages (and of the state image), then the device gives up what nothing else needs. keep_device: a copy only.
+ * Prefetch: device copies of all pages; the host's stay. Drop: the redundant copies of one tier. */
+struct kvd_demote { kvd_continuation continuation; bool keep_device; };
+struct kvd_drop { kvd_continuation continuation; uint32_t tier; /* enum kvd_tier */ };
+struct kvd_moved { uint64_t revision; uint32_t pages[KVD_MAX_POOLS]; uint64_t bytes; }; /* what was copied, or dropped */
+
 /* ---- groups -------------------------------------------------------------------------------------------------- */
 struct kvd_group { uint32_t n; kvd_session_id members[KVD_MAX_RANKS]; }; /* by rank; members[0] leads */
 
@@ -237,6 +257,15 @@ struct kvd_stats {
     uint64_t uptime_ns, rss_bytes, metadata_bytes;
     bool draining;
     char version[KVD_NAME_BYTES];
+    /* The host arena; all zero where there is none. */
+    uint64_t host_capacity, host_occupied, host_largest_free; /* bytes */
+    uint32_t host_pages[KVD_MAX_POOLS], host_images, resting;
+    uint32_t moves, move_pages_left;      /* transitions that copy between device and host now, and their pages still to go */
+    uint64_t demoted_pages, demoted_bytes, demoted_ns;    /* copies to the host: pages, bytes, time in which some were under way */
+    uint64_t restored_pages, restored_bytes, restored_ns; /* the same from the host */
+    uint64_t scrubbed_pages, damaged_replicas, lost_continuations;
+    uint32_t recovered_continuations, recovered_shortened, recovered_dropped, recovered_damaged; /* at this instance's start */
+    uint32_t former_drivers;              /* processes of an earlier instance that may still run on its rows: activations wait for them */
 };
 struct kvd_audit { uint32_t violations; char text[4096]; };
 
@@ -246,7 +275,8 @@ enum kvd_event_kind {
     KVD_EVENT_BOUNDED = 2,      /* a sequence reached a bounded completion: sequence, pool, frontier */
     KVD_EVENT_SESSION_LOST = 3, /* a session ended: session. A member of your group or your scheduler: finish your unit, then yield */
     KVD_EVENT_SEQUENCE_ENDED = 4, /* sequence ended without a finish; continuation (may be none) holds what was complete */
-    KVD_EVENT_DRAINING = 5
+    KVD_EVENT_DRAINING = 5,
+    KVD_EVENT_LOST = 6          /* a continuation was lost: its only copy in the host did not match its checksum. continuation */
 };
 #define KVD_EVENT_MASK(kind) (1u << (kind))
 struct kvd_event {

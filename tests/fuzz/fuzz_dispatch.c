@@ -207,6 +207,9 @@ static void fill(struct msg_request *q) {
     case FRAME_OPEN_GROUP: q->u.group = (struct kvd_group){ 1, { { handle() } } }; break;
     case FRAME_CLOSE_GROUP: q->u.group_id.bits = handle(); break;
     case FRAME_FENCE: q->u.session.bits = handle(); break;
+    case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){ { handle() }, u8() % 2 }; break;
+    case FRAME_PREFETCH: q->u.prefetch.bits = handle(); break;
+    case FRAME_DROP: q->u.drop = (struct kvd_drop){ { handle() }, u8() % 2 }; break;
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
     case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;
@@ -232,7 +235,10 @@ static void learn(const struct msg_reply *r) {
     if (r->type == FRAME_OPEN_GROUP) remember(r->u.group.bits);
 }
 
-static bool mutates(uint16_t type) { return (type >= FRAME_ACTIVATE && type <= FRAME_FENCE) || type == FRAME_DRAIN; }
+static bool mutates(uint16_t type) {
+    return (type >= FRAME_ACTIVATE && type <= FRAME_FENCE) || type == FRAME_DRAIN ||
+           (type >= FRAME_DEMOTE && type <= FRAME_DROP);
+}
 
 static void step(void) {
     struct msg_reply r = { 0 };

@@ -71,7 +71,7 @@ static void activation(struct fill *f, struct kvd_activation *a) {
     by_pool(f, a->ensure);
     a->n_victims = count(f, KVD_MAX_VICTIMS);
     for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i].bits = u64(f);
-    a->revision = u64(f);
+    a->revision = u64(f), a->demote = u64(f);
 }
 
 static void hello(struct fill *f, struct kvd_hello *h) {
@@ -152,6 +152,9 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     case FRAME_FENCE: q->u.session.bits = u64(f); break;
     case FRAME_DRAIN: q->u.drain = flag(f); break;
     case FRAME_SUBSCRIBE: q->u.event_mask = u32(f); break;
+    case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){{u64(f)}, flag(f)}; break;
+    case FRAME_PREFETCH: q->u.prefetch.bits = u64(f); break;
+    case FRAME_DROP: q->u.drop = (struct kvd_drop){{u64(f)}, upto(f, KVD_TIER_HOST)}; break;
     default: break;
     }
 }
@@ -159,7 +162,8 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
 /* ---- replies ------------------------------------------------------------------------------------------ */
 
 static void region(struct fill *f, struct kvd_region_info *r) {
-    r->kind = upto(f, 1);
+    r->kind = upto(f, 2);
+    r->fd_index = u32(f);
     r->bytes = u64(f);
     name(f, r->shm_name, 0);
     if (flag(f)) raw(f, r->ipc_handle, sizeof r->ipc_handle);
@@ -179,6 +183,8 @@ static void store(struct fill *f, struct kvd_store_info *s) {
     for (uint32_t r = upto(f, KVD_MAX_RANKS); r-- > 0;) region(f, &s->state[r]);
     s->lease_growth = flag(f);
     raw(f, s->geometry.bytes, sizeof s->geometry.bytes);
+    characters(f, s->fd_socket, sizeof s->fd_socket, printable, 0);
+    s->fd_token = u64(f);
     for (uint32_t p = 0; p < s->n_pools; p++) {
         struct kvd_pool_info *pool = &s->pool[p];
         pool->storage = upto(f, 4), pool->order = upto(f, 1), pool->arrangement = upto(f, 1);
@@ -198,6 +204,7 @@ static void plan(struct fill *f, struct kvd_plan *p) {
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) need(f, &p->pages[i]);
     need(f, &p->rows), need(f, &p->sequences), need(f, &p->state_slots), need(f, &p->membership);
     by_pool(f, p->entitlement), by_pool(f, p->shared_pages), by_pool(f, p->copied_columns), by_pool(f, p->freed_pages);
+    by_pool(f, p->restore_pages), by_pool(f, p->demote_pages), need(f, &p->arena);
 }
 
 static void planes(struct fill *f, struct msg_reply *y) {
@@ -231,7 +238,8 @@ static void continuations(struct fill *f, struct msg_reply *y) {
         c->frontier = u32(f), c->named_pages = u32(f), c->retention = u32(f), c->sharers = u32(f);
         c->tail_named = flag(f), c->claimed = flag(f);
         c->created = u64(f), c->used = u64(f);
-        by_pool(f, c->pages), by_pool(f, c->exclusive_pages);
+        by_pool(f, c->pages), by_pool(f, c->exclusive_pages), by_pool(f, c->device_pages), by_pool(f, c->host_pages);
+        c->resting = flag(f), c->moving = flag(f), c->image_on_device = flag(f), c->image_in_host = flag(f);
     }
     y->u.continuations.n = n, y->u.continuations.next_cursor = asked(f),
     y->u.continuations.items = n ? f->continuations : NULL;
@@ -295,6 +303,14 @@ static void stats(struct fill *f, struct kvd_stats *s) {
     s->uptime_ns = u64(f), s->rss_bytes = u64(f), s->metadata_bytes = u64(f);
     s->draining = flag(f);
     characters(f, s->version, sizeof s->version, printable, 0);
+    s->host_capacity = u64(f), s->host_occupied = u64(f), s->host_largest_free = u64(f);
+    by_pool(f, s->host_pages);
+    s->host_images = u32(f), s->resting = u32(f), s->moves = u32(f), s->move_pages_left = u32(f);
+    s->demoted_pages = u64(f), s->demoted_bytes = u64(f), s->demoted_ns = u64(f);
+    s->restored_pages = u64(f), s->restored_bytes = u64(f), s->restored_ns = u64(f);
+    s->scrubbed_pages = u64(f), s->damaged_replicas = u64(f), s->lost_continuations = u64(f);
+    s->recovered_continuations = u32(f), s->recovered_shortened = u32(f), s->recovered_dropped = u32(f),
+    s->recovered_damaged = u32(f), s->former_drivers = u32(f);
 }
 
 static void hello_reply(struct fill *f, struct kvd_hello_reply *h) {
@@ -308,6 +324,12 @@ static void activated(struct fill *f, struct kvd_activated *a) {
     a->state_slot = asked(f), a->source_state_slot = asked(f);
     a->revision = u64(f);
     a->n_pools = places(f, a->pool);
+    by_pool(f, a->restored);
+}
+
+static void moved(struct fill *f, struct kvd_moved *m) {
+    m->revision = u64(f), m->bytes = u64(f);
+    by_pool(f, m->pages);
 }
 
 void fill_reply(struct fill *f, uint16_t type, struct msg_reply *y) {
@@ -334,6 +356,9 @@ void fill_reply(struct fill *f, uint16_t type, struct msg_reply *y) {
     case FRAME_RELEASE:
     case FRAME_SET_RETENTION: y->u.revision = u64(f); break;
     case FRAME_OPEN_GROUP: y->u.group.bits = u64(f); break;
+    case FRAME_DEMOTE:
+    case FRAME_PREFETCH:
+    case FRAME_DROP: moved(f, &y->u.moved); break;
     case FRAME_STATS: stats(f, &y->u.stats); break;
     case FRAME_AUDIT:
         y->u.audit = &f->audit;
@@ -354,7 +379,7 @@ void fill_refusal(struct fill *f, uint16_t type, struct msg_reply *y) {
 
 void fill_event(struct fill *f, struct kvd_event *e) {
     memset(e, 0, sizeof *e);
-    e->kind = from_to(f, KVD_EVENT_PRESSURE, KVD_EVENT_DRAINING);
+    e->kind = from_to(f, KVD_EVENT_PRESSURE, KVD_EVENT_LOST);
     e->pool = upto(f, KVD_MAX_POOLS - 1);
     e->frontier = u32(f), e->available = u32(f);
     e->sequence.bits = u64(f), e->continuation.bits = u64(f), e->session.bits = u64(f), e->group.bits = u64(f);

@@ -69,6 +69,7 @@ static bool request_in_range(const struct msg_request *q) {
     case FRAME_CHECKPOINT: return q->u.checkpoint.tail.n <= KVD_TAIL_TOKENS;
     case FRAME_FINISH: return q->u.finish.tail.n <= KVD_TAIL_TOKENS;
     case FRAME_OPEN_GROUP: return q->u.group.n <= KVD_MAX_RANKS;
+    case FRAME_DROP: return q->u.drop.tier <= KVD_TIER_HOST;
     default: return true;
     }
 }
@@ -78,7 +79,8 @@ static bool reply_in_range(const struct msg_reply *y) {
     if (y->status != KVD_OK) return true;
     switch (y->type) {
     case FRAME_DESCRIBE_STORE:
-        return y->u.store && y->u.store->n_pools <= KVD_MAX_POOLS && text_ends(y->u.store->name, KVD_NAME_BYTES);
+        return y->u.store && y->u.store->n_pools <= KVD_MAX_POOLS && text_ends(y->u.store->name, KVD_NAME_BYTES) &&
+               text_ends(y->u.store->fd_socket, sizeof y->u.store->fd_socket);
     case FRAME_DESCRIBE_PLANES: return y->u.planes.n <= KVD_MAX_LIST;
     case FRAME_PLAN: return y->u.plan.n_pools <= KVD_MAX_POOLS && y->u.plan.feasibility <= KVD_INFEASIBLE;
     case FRAME_FIND: return y->u.candidates.n <= KVD_MAX_CANDIDATES;
@@ -174,7 +176,7 @@ static void srv_2_every_truncation(void) {
     for (size_t cut = 0; cut < n; cut++) {
         uint8_t *copy = exact_copy(body, cut);
         int r = codec_decode_event(copy, cut, &event, err, sizeof err);
-        KVT_TRUE(r ? r <= CODEC_E_VALUE : event.kind >= 1 && event.kind <= 5);
+        KVT_TRUE(r ? r <= CODEC_E_VALUE : event.kind >= 1 && event.kind <= 6);
         free(copy);
     }
 }
@@ -250,6 +252,8 @@ static void srv_2_counts_and_lengths_over_the_limit(void) {
     refused_reply(FRAME_FIND, CODEC_E_LIMIT, "candidates has 17 entries", "16");
     for (int i = 0; i < 3; i++) wire_zeros(&wire, 6, 0);
     refused_reply(FRAME_ACTIVATE, CODEC_E_LIMIT, "pool has 3 entries", "2");
+    wire_zeros(&wire, 3, 3);
+    refused_reply(FRAME_DEMOTE, CODEC_E_LIMIT, "pages has 3 entries", "2");
     wire_zeros(&wire, 3, 5000);
     refused_reply(FRAME_AUDIT, CODEC_E_LIMIT, "text has 5000 characters", "4095");
 }
@@ -306,6 +310,8 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     refused(FRAME_HELLO, CODEC_E_VALUE, "role is 4294967295", "from 1 to 4");
     wire_number(&wire, 2, 2);
     refused(FRAME_DESCRIBE_PLANES, CODEC_E_VALUE, "pool is 2", "to 1");
+    wire_number(&wire, 3, 2);
+    refused(FRAME_DROP, CODEC_E_VALUE, "tier is 2", "to 1");
     wire_number(&wire, 3, 257);
     refused(FRAME_LIST_CONTINUATIONS, CODEC_E_VALUE, "max is 257", "256");
     wire_bytes(&wire, 1, "\x08\x11", 2);
@@ -313,8 +319,8 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     wire_number(&wire, 2, 3);
     refused_reply(FRAME_PLAN, CODEC_E_VALUE, "feasibility is 3", "from 0 to 2");
     struct kvd_event event = {.kind = 77};
-    KVT_EQ_I(codec_decode_event((const uint8_t *)"\x08\x06", 2, &event, err, sizeof err), CODEC_E_VALUE);
-    KVT_HAS(err, "kind is 6");
+    KVT_EQ_I(codec_decode_event((const uint8_t *)"\x08\x07", 2, &event, err, sizeof err), CODEC_E_VALUE);
+    KVT_HAS(err, "kind is 7");
     KVT_EQ_I(codec_decode_event(NULL, 0, &event, err, sizeof err), CODEC_E_VALUE);
     KVT_EQ(event.kind, 77);
 }
