@@ -151,6 +151,19 @@ static const struct key keys[] = {
     { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },
     { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
 
+    { "host", "arena", KEY_BYTES, FIELD(arena_bytes), 0, MAX_BYTES, "0", NULL,
+      "Bytes of the arena in shared memory that continuations are demoted to, and that outlives the daemon. 0: none." },
+    { "host", "lock", KEY_TOKEN, FIELD(arena_lock), 0, 0, "no", yes_no,
+      "yes: the arena is locked in memory (mlock), which needs LimitMEMLOCK. CUDA devices pin it in any case." },
+    { "host", "numa", KEY_U32_AUTO, FIELD(arena_node), 0, 1023, "auto", NULL,
+      "NUMA node that the arena's memory comes from. auto: the node of device.0, where the kernel tells it." },
+    { "host", "threads", KEY_U32_AUTO, FIELD(arena_threads), 1, 64, "auto", NULL,
+      "Threads that compute checksums of pages on their way. auto: one for four CPUs, at most 8." },
+    { "host", "scrub", KEY_BYTES, FIELD(scrub_rate), 0, MAX_BYTES, "64MiB", NULL,
+      "Bytes a second of the arena that are read again and compared with their checksums. 0: never." },
+    { "host", "stop_time", KEY_TIME, FIELD(stop_time), 0, 3600 * SECOND, "30s", NULL,
+      "Time that an orderly stop may take to demote what the devices hold. Keep TimeoutStopSec of the unit above it." },
+
     { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"
       "[::1]:PORT, or unix:PATH, which gets socket_mode and group. Other addresses are refused; every user of this\n"

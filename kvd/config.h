@@ -64,6 +64,12 @@ struct config {
     uint32_t low_water, high_water;            /* percent of a pool that is available */
     /* [access], by enum kvd_role - 1 */
     struct config_access access[4];
+    /* [host] */
+    uint64_t arena_bytes; /* 0: there is no host tier */
+    uint32_t arena_lock;  /* 0, 1 */
+    uint32_t arena_node, arena_threads; /* CONFIG_AUTO32 */
+    uint64_t scrub_rate;  /* bytes a second, 0: never */
+    uint64_t stop_time;   /* ns */
     /* [http] */
     struct config_listen {
         enum { LISTEN_NONE = 0, LISTEN_TCP4, LISTEN_TCP6, LISTEN_UNIX } kind;
