@@ -11,6 +11,9 @@
 /* where: a name for the log, "directory.page.host" */
 void crash_point(const char *where);
 uint64_t crash_reached(void);
+/* Called at every point, before the process may die there; NULL: none. A test looks at what a kill would leave. Set it while one thread runs. */
+typedef void (*crash_hook_fn)(void *context, const char *where);
+void crash_hook(crash_hook_fn fn, void *context);
 #define CRASH_POINT(where) crash_point(where)
 #else
 #define CRASH_POINT(where) ((void)0)

@@ -54,6 +54,7 @@ struct directory_base {
 };
 struct directory_host { uint64_t offset, checksum; uint32_t columns; /* 1..64 */ };
 
+/* Over an open page: closes it first. The other parts of a page that is not open are nobody's: setting them does nothing. */
 void directory_page_open(struct directory *directory, uint32_t pool, uint32_t page, const struct directory_base *base);
 void directory_page_close(struct directory *directory, uint32_t pool, uint32_t page); /* base first, then the rest; closed already: nothing */
 void directory_page_name(struct directory *directory, uint32_t pool, uint32_t page, const uint8_t *digest); /* NULL: no name */
@@ -89,9 +90,10 @@ struct directory_bundle {
     uint32_t n_tail, tail[DIRECTORY_TAIL];   /* tokens */
 };
 /* Whole record. A place has two copies with a serial: the new one is written beside the old one, marked, and then the old one is cleared, so that a kill leaves one
- * of the two; where both check, the higher serial counts. */
+ * of the two; where both check, the higher serial counts. Pools past n_pools and tokens past n_tail are not kept. */
 void directory_bundle_put(struct directory *directory, enum directory_kind kind, uint32_t place, const struct directory_bundle *bundle);
 void directory_bundle_drop(struct directory *directory, enum directory_kind kind, uint32_t place);
+/* False: nothing there, or (*ret_damaged true) only what does not check. */
 bool directory_bundle_load(const struct directory *directory, enum directory_kind kind, uint32_t place, struct directory_bundle *ret_bundle, bool *ret_damaged);
 bool directory_bundle_is_there(const struct directory *directory, enum directory_kind kind, uint32_t place);
 
