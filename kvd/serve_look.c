@@ -158,7 +158,8 @@ void serve_list_continuations(struct call *call) {
                                               .tail_named = i.tail_named,
                                               .claimed = i.claimed,
                                               .created = i.created,
-                                              .used = i.used };
+                                              .used = i.used,
+                                              .state_slot = i.state_slot };
         memcpy(to->pages, i.pages, sizeof to->pages);
         memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
     }
@@ -181,6 +182,7 @@ void serve_list_sequences(struct call *call) {
                                           .prompt_tokens = i.prompt_tokens,
                                           .ceiling_tokens = i.ceiling_tokens,
                                           .named_pages = i.named_pages,
+                                          .state_slot = i.state_slot,
                                           .n_pools = s->pools.n_pools };
         if (b) {
             to->owner = b->owner;

@@ -168,6 +168,7 @@ static const struct codec_field continuation_fields[] = {
     BOOL(moving, moving),
     BOOL(image_on_device, image_on_device),
     BOOL(image_in_host, image_in_host),
+    U32_PLUS(state_slot, state_slot),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
@@ -187,6 +188,7 @@ static const struct codec_field sequence_fields[] = {
     U32(ceiling_tokens, ceiling_tokens),
     U32(named_pages, named_pages),
     SUBS(pool, pool, n_pools, place_map),
+    U32_PLUS(state_slot, state_slot),
 };
 static const struct codec_map sequence_map = CODEC_TABLE(kvd__v1__sequence_info__descriptor, sequence_fields);
 #undef PB

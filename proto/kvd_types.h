@@ -214,6 +214,7 @@ struct kvd_continuation_info {
     bool resting;               /* demoted: it asks for no place on the device */
     bool moving;                /* copies between device and host are under way */
     bool image_on_device, image_in_host; /* of its state image, where the store has them */
+    uint32_t state_slot;        /* KVD_UNCHANGED = none */
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
@@ -222,6 +223,7 @@ struct kvd_sequence_info {
     uint32_t state;             /* 0 activating, 1 active, 2 quarantined */
     bool ending;                /* owner or a member is gone: waits for a yield or a proof of death */
     uint32_t prompt_tokens, ceiling_tokens, named_pages;
+    uint32_t state_slot;        /* KVD_UNCHANGED = none */
     uint32_t n_pools;
     struct kvd_pool_place pool[KVD_MAX_POOLS];
 };

@@ -240,6 +240,7 @@ static void continuations(struct fill *f, struct msg_reply *y) {
         c->created = u64(f), c->used = u64(f);
         by_pool(f, c->pages), by_pool(f, c->exclusive_pages), by_pool(f, c->device_pages), by_pool(f, c->host_pages);
         c->resting = flag(f), c->moving = flag(f), c->image_on_device = flag(f), c->image_in_host = flag(f);
+        c->state_slot = asked(f);
     }
     y->u.continuations.n = n, y->u.continuations.next_cursor = asked(f),
     y->u.continuations.items = n ? f->continuations : NULL;
@@ -255,6 +256,7 @@ static void sequences(struct fill *f, struct msg_reply *y) {
         s->ending = flag(f);
         s->prompt_tokens = u32(f), s->ceiling_tokens = u32(f), s->named_pages = u32(f);
         s->n_pools = places(f, s->pool);
+        s->state_slot = asked(f);
     }
     y->u.sequences.n = n, y->u.sequences.next_cursor = asked(f), y->u.sequences.items = n ? f->sequences : NULL;
 }
