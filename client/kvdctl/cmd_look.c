@@ -2,29 +2,16 @@
  *
  * Commands that look: status, stores and the lists.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ctl.h"
+#include "figures.h"
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
 static const char *name_of(const char *const *names, size_t n, uint32_t value) {
     return value < n ? names[value] : "?";
-}
-
-static const char *pool_name(uint32_t backend, uint32_t pool) {
-    if (pool == 0) return "main";
-    return backend == 1 ? "mtp" : backend == 2 ? "draft" : "?";
-}
-
-static void put_duration(cJSON *object, const char *key, uint64_t ns) {
-    uint64_t s = ns / 1000000000u;
-    if (s >= 86400) out_put_text(object, key, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s / 3600 % 24);
-    else if (s >= 3600) out_put_text(object, key, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
-    else if (s >= 60) out_put_text(object, key, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
-    else out_put_text(object, key, "%.1f s", (double)ns / 1e9);
 }
 
 /* ---- status ------------------------------------------------------------------------------------------- */
@@ -36,67 +23,33 @@ static void show_daemon(struct ctl *ctl, const struct kvd_stats *stats, const st
         { "uptime_text", "up for", false },
         { "draining", "draining", false },
         { "sessions", "sessions", false },
-        { "sequences", "sequences", false },
+        { "sequences_text", "sequences", false },
         { "continuations_text", "continuations", false },
-        { "requests", "requests", false },
-        { "refusals", "refused", false },
-        { "frames_bad", "broken frames", false },
+        { "state_slots_text", "state slots", false },
+        { "requests_total", "requests", false },
+        { "refusals_total", "refused", false },
+        { "frames_bad_total", "broken frames", false },
         { "membership_text", "membership entries", false },
-        { "rss_bytes_text", "resident memory", false },
+        { "resident_memory_bytes_text", "resident memory", false },
         { "epoch", "instance", false },
         { "revision", "revision", false },
     };
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "store", info->name);
-    cJSON_AddStringToObject(o, "version", stats->version);
-    out_put_u64(o, "uptime_ns", stats->uptime_ns);
-    put_duration(o, "uptime_text", stats->uptime_ns);
-    cJSON_AddBoolToObject(o, "draining", stats->draining);
-    out_put_u64(o, "sessions", stats->sessions);
-    out_put_u64(o, "groups", stats->groups);
-    out_put_u64(o, "sequences", stats->sequences);
-    out_put_u64(o, "continuations", stats->continuations);
-    out_put_u64(o, "continuation_limit", stats->continuation_limit);
-    out_put_text(o, "continuations_text", "%u of %u", stats->continuations, stats->continuation_limit);
-    out_put_u64(o, "requests", stats->requests);
-    out_put_u64(o, "refusals", stats->refusals);
-    out_put_u64(o, "frames_bad", stats->frames_bad);
-    out_put_u64(o, "connections", stats->connections);
-    out_put_u64(o, "events_dropped", stats->events_dropped);
-    out_put_u64(o, "membership_used", stats->membership_used);
-    out_put_u64(o, "membership_limit", stats->membership_limit);
-    out_put_text(o, "membership_text", "%" PRIu64 " of %" PRIu64, stats->membership_used, stats->membership_limit);
-    out_put_bytes(o, "rss_bytes", stats->rss_bytes);
-    out_put_bytes(o, "metadata_bytes", stats->metadata_bytes);
-    out_put_text(o, "epoch", "%016" PRIx64, stats->epoch);
-    out_put_u64(o, "revision", stats->revision);
-    out_facts(ctl->out, "daemon", lines, N(lines), o);
+    out_facts(ctl->out, "daemon", lines, N(lines), figures_daemon(stats, info));
 }
 
 static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
     static const struct out_column columns[] = {
-        { "pool", "POOL", false },          { "capacity", "PAGES", true },    { "allocated", "ALLOCATED", true },
-        { "reserved", "RESERVED", true },   { "available", "FREE", true },    { "free_text", "FREE %", true },
-        { "quarantined", "QUARANTINED", true }, { "shared", "SHARED", true }, { "rows_text", "ROWS", true },
+        { "pool", "POOL", false },
+        { "pages", "PAGES", true },
+        { "allocated_pages", "ALLOCATED", true },
+        { "reserved_pages", "RESERVED", true },
+        { "available_pages", "FREE", true },
+        { "available_text", "FREE %", true },
+        { "quarantined_pages", "QUARANTINED", true },
+        { "shared_pages", "SHARED", true },
+        { "rows_text", "ROWS", true },
     };
-    cJSON *rows = cJSON_CreateArray();
-    for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++) {
-        const struct kvd_pool_stats *pool = &stats->pool[i];
-        cJSON *o = cJSON_CreateObject();
-        cJSON_AddStringToObject(o, "pool", pool_name(info->backend, i));
-        out_put_u64(o, "capacity", pool->capacity);
-        out_put_u64(o, "allocated", pool->allocated);
-        out_put_u64(o, "reserved", pool->reserved);
-        out_put_u64(o, "available", pool->available);
-        out_put_text(o, "free_text", "%.1f", pool->capacity ? 100.0 * pool->available / pool->capacity : 0.0);
-        out_put_u64(o, "quarantined", pool->quarantined);
-        out_put_u64(o, "shared", pool->shared);
-        out_put_u64(o, "rows_used", pool->rows_used);
-        out_put_u64(o, "rows", info->max_concurrency);
-        out_put_text(o, "rows_text", "%u of %u", pool->rows_used, info->max_concurrency);
-        cJSON_AddItemToArray(rows, o);
-    }
-    out_table(ctl->out, "pools", columns, N(columns), rows);
+    out_table(ctl->out, "pools", columns, N(columns), figures_pools(stats, info));
 }
 
 int cmd_status(struct ctl *ctl) {
@@ -163,7 +116,7 @@ int cmd_stores(struct ctl *ctl) {
     for (uint32_t i = 0; i < info.n_pools && i < KVD_MAX_POOLS; i++) {
         const struct kvd_pool_info *pool = &info.pool[i];
         cJSON *o = cJSON_CreateObject();
-        cJSON_AddStringToObject(o, "pool", pool_name(info.backend, i));
+        cJSON_AddStringToObject(o, "pool", figures_pool(i));
         cJSON_AddStringToObject(o, "storage", name_of(storages, N(storages), pool->storage));
         out_put_u64(o, "layers", pool->n_layers);
         out_put_u64(o, "kv_heads", pool->n_kv_heads);
@@ -182,6 +135,12 @@ int cmd_stores(struct ctl *ctl) {
 
 /* ---- lists ---------------------------------------------------------------------------------------------- */
 
+/* null where there is none: no store with state, or not yet. */
+static void put_slot(cJSON *object, uint32_t slot) {
+    if (slot == KVD_UNCHANGED) cJSON_AddNullToObject(object, "state_slot");
+    else out_put_u64(object, "state_slot", slot);
+}
+
 static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     static const char *const states[] = { "activating", "active", "quarantined" };
     char buf[24];
@@ -194,6 +153,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     out_put_u64(o, "prompt_tokens", s->prompt_tokens);
     out_put_u64(o, "ceiling_tokens", s->ceiling_tokens);
     out_put_u64(o, "named_pages", s->named_pages);
+    put_slot(o, s->state_slot);
     cJSON *pools = cJSON_AddArrayToObject(o, "pools");
     for (uint32_t i = 0; i < s->n_pools && i < KVD_MAX_POOLS; i++) {
         cJSON *pool = cJSON_CreateObject();
@@ -220,6 +180,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "retention", c->retention);
     out_put_u64(o, "sharers", c->sharers);
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
+    put_slot(o, c->state_slot);
     out_put_u64(o, "created", c->created);
     out_put_u64(o, "used", c->used);
     out_put_u64(o, "pages", c->pages[0]);
@@ -247,29 +208,40 @@ static cJSON *session_row(const struct kvd_session_info *s) {
     return o;
 }
 
-/* Walks a list to its end and shows it. */
-#define DEFINE_LIST(command, list, item, make_row, key, columns)                                              \
-    int command(struct ctl *ctl) {                                                                            \
+/* Walks a list to its end, a page of it at a time. */
+#define DEFINE_WALK(walk, list, item, make_row)                                                               \
+    enum kvd_status walk(struct ctl *ctl, cJSON *rows, struct kvd_error *error) {                             \
         struct item *infos = calloc(KVD_MAX_LIST, sizeof *infos);                                             \
-        cJSON *rows = cJSON_CreateArray();                                                                    \
-        struct kvd_error error = { .message = "out of memory" };                                              \
         enum kvd_status status = infos ? KVD_OK : KVD_RESOURCE_EXHAUSTED;                                     \
         uint32_t cursor = 0, n;                                                                               \
+        if (!infos) snprintf(error->message, sizeof error->message, "out of memory");                         \
         while (status == KVD_OK && cursor != KVD_UNCHANGED) {                                                 \
-            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, &error);                             \
+            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, error);                              \
             for (uint32_t i = 0; status == KVD_OK && i < n; i++) cJSON_AddItemToArray(rows, make_row(&infos[i])); \
         }                                                                                                     \
         free(infos);                                                                                          \
-        if (status == KVD_OK) out_table(ctl->out, key, columns, N(columns), rows);                            \
-        else cJSON_Delete(rows);                                                                              \
-        return status == KVD_OK ? CTL_OK : ctl_refused(ctl, status, &error);                                  \
+        return status;                                                                                        \
     }
+DEFINE_WALK(look_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row)
+static DEFINE_WALK(look_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row)
+static DEFINE_WALK(look_sessions, kvd_list_sessions, kvd_session_info, session_row)
+
+typedef enum kvd_status walk_fn(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
+
+static int show_list(struct ctl *ctl, walk_fn *walk, const char *key, const struct out_column *columns, size_t n) {
+    struct kvd_error error = { .message = "" };
+    cJSON *rows = cJSON_CreateArray();
+    enum kvd_status status = walk(ctl, rows, &error);
+    if (status == KVD_OK) out_table(ctl->out, key, columns, n, rows);
+    else cJSON_Delete(rows);
+    return status == KVD_OK ? CTL_OK : ctl_refused(ctl, status, &error);
+}
 
 static const struct out_column sequence_columns[] = {
     { "sequence", "SEQUENCE", false },   { "state", "STATE", false },        { "owner", "OWNER", false },
     { "worker", "WORKER", false },       { "group", "GROUP", false },        { "row", "ROW", true },
     { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true }, { "ceiling_tokens", "CEILING", true },
-    { "pages_text", "PAGES", true },
+    { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true },
 };
 static const struct out_column continuation_columns[] = {
     { "continuation", "CONTINUATION", false },
@@ -279,6 +251,7 @@ static const struct out_column continuation_columns[] = {
     { "pages", "PAGES", true },
     { "exclusive_pages", "FREED BY RELEASE", true },
     { "sharers", "SHARERS", true },
+    { "state_slot", "STATE SLOT", true },
     { "claimed", "CLAIMED", false },
 };
 static const struct out_column session_columns[] = {
@@ -293,7 +266,15 @@ static const struct out_column session_columns[] = {
     { "sequences", "SEQUENCES", true },
     { "requests", "REQUESTS", true },
 };
-DEFINE_LIST(cmd_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row, "sequences", sequence_columns)
-DEFINE_LIST(cmd_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row, "continuations",
-            continuation_columns)
-DEFINE_LIST(cmd_sessions, kvd_list_sessions, kvd_session_info, session_row, "sessions", session_columns)
+
+int cmd_sequences(struct ctl *ctl) {
+    return show_list(ctl, look_sequences, "sequences", sequence_columns, N(sequence_columns));
+}
+
+int cmd_continuations(struct ctl *ctl) {
+    return show_list(ctl, look_continuations, "continuations", continuation_columns, N(continuation_columns));
+}
+
+int cmd_sessions(struct ctl *ctl) {
+    return show_list(ctl, look_sessions, "sessions", session_columns, N(session_columns));
+}

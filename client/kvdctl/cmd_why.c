@@ -4,7 +4,8 @@
  * computed here about pages: every set is tried by a plan with these victims.
  *
  * Single ones are tried among the TRIED_ONE that free most, pairs among the TRIED_TWO; where neither does, one set is
- * grown by those that free most and then thinned until each of its members is needed.
+ * grown by those that free most and then thinned until each of its members is needed. Of sets of one size those come
+ * first that lose least: lowest retention, fewest pages, longest unused.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,11 +23,20 @@ struct candidates {
     uint32_t n, space;
 };
 
+#define MOST_SETS (TRIED_ONE + TRIED_TWO * TRIED_TWO)
+
+struct set {
+    uint32_t n, retention;
+    uint64_t pages, used;
+    kvd_continuation members[KVD_MAX_VICTIMS];
+};
+
 struct search {
     struct ctl *ctl;
     struct kvd_activation want;
     struct candidates candidates;
-    cJSON *sets;
+    struct kvd_plan plan; /* without victims */
+    struct set *sets;
     uint32_t found;
     enum kvd_status status;
     struct kvd_error error;
@@ -81,39 +91,50 @@ static bool works(struct search *s, const uint32_t *members, uint32_t n) {
 }
 
 static void record(struct search *s, const uint32_t *members, uint32_t n) {
-    char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
-    uint64_t pages = 0, used = 0;
-    uint32_t retention = 0;
-    cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
+    struct set *set = &s->sets[s->found++];
+    *set = (struct set){ .n = n };
     for (uint32_t i = 0; i < n; i++) {
         const struct kvd_continuation_info *info = &s->candidates.list[members[i]];
-        const char *handle = ctl_handle_text(info->continuation.bits, buf);
+        set->members[i] = info->continuation;
+        set->pages += info->pages[0];
+        if (info->retention > set->retention) set->retention = info->retention;
+        if (info->used > set->used) set->used = info->used;
+    }
+}
+
+static int by_loss(const void *a, const void *b) {
+    const struct set *p = a, *q = b;
+    if (p->retention != q->retention) return p->retention < q->retention ? -1 : 1;
+    if (p->pages != q->pages) return p->pages < q->pages ? -1 : 1;
+    return p->used < q->used ? -1 : p->used > q->used;
+}
+
+static cJSON *row_of(const struct set *set) {
+    char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
+    cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
+    for (uint32_t i = 0; i < set->n; i++) {
+        const char *handle = ctl_handle_text(set->members[i].bits, buf);
         size_t at = strlen(handles);
         snprintf(handles + at, sizeof handles - at, "%s%s", at ? " " : "", handle);
         cJSON_AddItemToArray(array, cJSON_CreateString(handle));
-        pages += info->pages[0];
-        if (info->retention > retention) retention = info->retention;
-        if (info->used > used) used = info->used;
     }
-    out_put_u64(o, "size", n);
-    out_put_u64(o, "pages", pages);
-    out_put_u64(o, "retention", retention);
-    out_put_u64(o, "used", used);
+    out_put_u64(o, "size", set->n);
+    out_put_u64(o, "pages", set->pages);
+    out_put_u64(o, "retention", set->retention);
+    out_put_u64(o, "used", set->used);
     cJSON_AddStringToObject(o, "release_text", handles);
-    cJSON_AddItemToArray(s->sets, o);
-    s->found++;
+    return o;
 }
 
 static void try_ones(struct search *s) {
-    for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->found < s->ctl->options.sets && s->status == KVD_OK;
-         i++)
+    for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->status == KVD_OK; i++)
         if (works(s, &i, 1)) record(s, &i, 1);
 }
 
 static void try_twos(struct search *s) {
     uint32_t n = s->candidates.n < TRIED_TWO ? s->candidates.n : TRIED_TWO;
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t k = i + 1; k < n && s->found < s->ctl->options.sets && s->status == KVD_OK; k++) {
+        for (uint32_t k = i + 1; k < n && s->status == KVD_OK; k++) {
             uint32_t pair[2] = { i, k };
             if (works(s, pair, 2)) record(s, pair, 2);
         }
@@ -149,43 +170,47 @@ static void show_sets(struct search *s) {
         { "used", "LAST USE", true },
         { "release_text", "CONTINUATIONS", false },
     };
-    uint32_t n = s->found;
-    out_table(s->ctl->out, "sets", columns, N(columns), s->sets);
-    s->sets = NULL;
-    if (n == 0) {
-        out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
-                s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less"
-                                : "there are none to release");
-    } else {
+    cJSON *rows = cJSON_CreateArray();
+    qsort(s->sets, s->found, sizeof *s->sets, by_loss);
+    for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++) cJSON_AddItemToArray(rows, row_of(&s->sets[i]));
+    out_table(s->ctl->out, "sets", columns, N(columns), rows);
+    if (s->found)
         out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
-    }
+    else
+        out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
+                s->plan.rows.short_by || s->plan.sequences.short_by
+                    ? "rows are short, and only sequences hold them; wait for one to end"
+                : s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less"
+                                  : "there are none to release");
 }
 
 int cmd_why(struct ctl *ctl) {
     struct search s = { .ctl = ctl, .status = KVD_OK, .error = { .message = "" } };
-    struct kvd_plan plan;
     if (!plan_target(ctl, &s.want)) return CTL_USAGE;
-    s.status = kvd_plan_activation(ctl->client, &s.want, &plan, &s.error);
+    s.status = kvd_plan_activation(ctl->client, &s.want, &s.plan, &s.error);
     if (s.status != KVD_OK) return ctl_refused(ctl, s.status, &s.error);
-    plan_show(ctl, &plan);
-    out_flag(ctl->out, "ready", plan.feasibility == KVD_READY);
-    if (plan.feasibility == KVD_READY) {
+    plan_show(ctl, &s.plan);
+    out_flag(ctl->out, "ready", s.plan.feasibility == KVD_READY);
+    if (s.plan.feasibility == KVD_READY) {
         out_say(ctl->out, "result", OUT_GOOD, "ready: it lacks nothing");
         return CTL_OK;
     }
-    if (plan.feasibility != KVD_BLOCKED) {
+    if (s.plan.feasibility != KVD_BLOCKED) {
         out_say(ctl->out, "result", OUT_BAD,
                 "infeasible: it would not fit an empty store; shorten the prompt or the output");
         return CTL_REFUSED;
     }
-    s.sets = cJSON_CreateArray();
-    if (load(&s)) {
+    s.sets = calloc(MOST_SETS, sizeof *s.sets);
+    if (!s.sets) {
+        s.status = KVD_RESOURCE_EXHAUSTED;
+        snprintf(s.error.message, sizeof s.error.message, "out of memory for the sets");
+    } else if (load(&s)) {
         try_ones(&s);
         if (!s.found && s.status == KVD_OK) try_twos(&s);
         if (!s.found && s.status == KVD_OK) grow_and_thin(&s);
     }
     if (s.status == KVD_OK) show_sets(&s);
-    cJSON_Delete(s.sets);
+    free(s.sets);
     free(s.candidates.list);
     return s.status == KVD_OK ? CTL_REFUSED : ctl_refused(ctl, s.status, &s.error);
 }

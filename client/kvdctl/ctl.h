@@ -19,8 +19,8 @@ enum ctl_exit {
 
 struct ctl_options {
     const char *socket, *color, *from, *victims;
-    uint32_t timeout_ms, prompt, output, frontier, sets;
-    bool json, move, help, version;
+    uint32_t timeout_ms, prompt, output, frontier, sets, interval, count, seconds;
+    bool json, move, follow, help, version;
 };
 
 struct ctl {
@@ -31,9 +31,11 @@ struct ctl {
     int n_args;
 };
 
+/* One row of the table in main.c: --help, the completion of the shells and the connection come from it. args is what
+ * the usage says: words in it are offered as they are, HANDLE is a continuation, SESSION a session, FILE a file. */
 struct ctl_command {
     const char *name, *args, *help;
-    enum kvd_role role;
+    enum kvd_role role; /* 0: the command connects itself, if at all (follow.h) */
     int min_args, max_args;
     int (*run)(struct ctl *ctl);
 };
@@ -45,8 +47,13 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands);
 /* "0x2a", "42". Zero and rubbish are refused with a sentence. */
 bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits);
 
-/* main.c. Reports a refused call on stderr (and in JSON) and gives the exit status for it. */
+/* main.c. Connects as ctl->client; says nothing. */
+enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error);
+/* The same, with a sentence on stderr (and in JSON): the exit status. */
+int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role);
+/* Reports a refused call on stderr (and in JSON) and gives the exit status for it. */
 int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error);
+int ctl_status(enum kvd_status status); /* the exit status alone */
 const char *ctl_handle_text(uint64_t bits, char buf[24]); /* "0x...", "-" for none */
 
 int cmd_status(struct ctl *ctl);
@@ -60,6 +67,12 @@ int cmd_release(struct ctl *ctl);
 int cmd_fence(struct ctl *ctl);
 int cmd_plan(struct ctl *ctl);
 int cmd_why(struct ctl *ctl);
+int cmd_top(struct ctl *ctl);
+int cmd_events(struct ctl *ctl);
+int cmd_trace(struct ctl *ctl);
+
+/* cmd_look.c, also for top: all sequences as rows. */
+enum kvd_status look_sequences(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
 
 /* cmd_plan.c, also for why: the activation that the options describe; and what is short, as a table. */
 bool plan_target(struct ctl *ctl, struct kvd_activation *ret_want);

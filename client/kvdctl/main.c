@@ -16,6 +16,9 @@ static const struct ctl_command commands[] = {
     { "continuations", NULL, "cached prefixes: frontiers, retention, what a release would free", KVD_ROLE_OBSERVER, 0,
       0, cmd_continuations },
     { "sessions", NULL, "connected processes and their roles", KVD_ROLE_OBSERVER, 0, 0, cmd_sessions },
+    { "top", NULL, "all that again and again, with rates; q ends it", 0, 0, 0, cmd_top },
+    { "events", NULL, "what happens: pressure, lost sessions, ended sequences", 0, 0, 0, cmd_events },
+    { "trace", "record|show FILE", "events and figures of a while, kept in a file", 0, 2, 2, cmd_trace },
     { "plan", NULL, "what an activation (--prompt, --output) would need, and whether it fits", KVD_ROLE_OBSERVER, 0, 0,
       cmd_plan },
     { "why", NULL, "what it lacks, and the smallest sets of releases that would do", KVD_ROLE_OBSERVER, 0, 0, cmd_why },
@@ -40,23 +43,32 @@ int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error 
         cJSON_AddStringToObject(refusal, "message", error->message);
         out_facts(ctl->out, "error", NULL, 0, refusal);
     }
+    return ctl_status(status);
+}
+
+int ctl_status(enum kvd_status status) {
+    if (status == KVD_OK) return CTL_OK;
     return status == KVD_UNAVAILABLE || status == KVD_DEADLINE_EXCEEDED ? CTL_UNREACHABLE : CTL_REFUSED;
 }
 
 static bool want_colour(const struct ctl_options *options) {
     if (options->color && strcmp(options->color, "auto") != 0) return strcmp(options->color, "always") == 0;
-    const char *term = getenv("TERM");
-    return isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && term && strcmp(term, "dumb") != 0;
+    const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
-static int connect_kvd(struct ctl *ctl, enum kvd_role role) {
+enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error) {
     struct kvd_connect_options o = { .struct_size = sizeof o,
                                      .socket = ctl->options.socket,
                                      .role = role,
                                      .name = "kvdctl",
                                      .timeout_ms = ctl->options.timeout_ms };
+    return kvd_connect(&o, &ctl->client, error);
+}
+
+int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role) {
     struct kvd_error error = { .message = "" };
-    enum kvd_status status = kvd_connect(&o, &ctl->client, &error);
+    enum kvd_status status = ctl_connect(ctl, role, &error);
     if (status == KVD_OK) return CTL_OK;
     int code = ctl_refused(ctl, status, &error);
     /* No right to the socket is no connection; no right to the role is a refusal. */
@@ -64,12 +76,13 @@ static int connect_kvd(struct ctl *ctl, enum kvd_role role) {
 }
 
 static int run(struct ctl *ctl, const struct ctl_command *command) {
+    int code = CTL_OK;
     ctl->out = out_new(ctl->options.json, want_colour(&ctl->options));
     if (!ctl->out) {
         fputs("kvdctl: out of memory\n", stderr);
         return CTL_REFUSED;
     }
-    int code = connect_kvd(ctl, command->role);
+    if (command->role) code = ctl_connect_or_say(ctl, command->role);
     if (code == CTL_OK) code = command->run(ctl);
     kvd_disconnect(ctl->client);
     out_end(ctl->out);

@@ -21,7 +21,7 @@ static const struct option_row {
 } rows[] = {
 #define AT(member) offsetof(struct ctl_options, member)
     { "socket", 's', TEXT, AT(socket), "PATH", "socket of the daemon; default $KVD_SOCKET, else /run/kvd/kvd.sock" },
-    { "json", 'j', FLAG, AT(json), NULL, "one JSON document instead of tables" },
+    { "json", 'j', FLAG, AT(json), NULL, "one JSON document instead of tables; one a line where the command goes on" },
     { "timeout", 't', NUMBER, AT(timeout_ms), "MS", "for connecting and for each answer; default 5000" },
     { "color", 0, TEXT, AT(color), "WHEN", "auto (a terminal, no NO_COLOR), always, never" },
     { "prompt", 'p', NUMBER, AT(prompt), "TOKENS", "plan, why: prompt of the activation" },
@@ -32,6 +32,10 @@ static const struct option_row {
     { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
     { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
     { "sets", 'n', NUMBER, AT(sets), "COUNT", "why: how many sets of releases to show at most; default 5" },
+    { "follow", 0, FLAG, AT(follow), NULL, "events: go on when the daemon is gone, and with the next instance" },
+    { "interval", 'i', NUMBER, AT(interval), "SECONDS", "top, trace: from one look to the next; default 1" },
+    { "count", 'c', NUMBER, AT(count), "COUNT", "top: looks, events: events, and then the end; 0 is no end" },
+    { "seconds", 'S', NUMBER, AT(seconds), "SECONDS", "events, trace: how long; default until interrupted" },
     { "help", 'h', FLAG, AT(help), NULL, "this text" },
     { "version", 'V', FLAG, AT(version), NULL, "version of kvdctl and libkvd" },
 #undef AT
@@ -70,13 +74,17 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
         if (rows[i].kind != FLAG) letters[n++] = ':';
     }
     letters[n] = 0;
-    *ret_options = (struct ctl_options){ .frontier = KVD_UNCHANGED, .sets = 5 };
+    *ret_options = (struct ctl_options){ .frontier = KVD_UNCHANGED, .sets = 5, .interval = 1, .count = KVD_UNCHANGED };
     while ((got = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
         const struct option_row *row = NULL;
         if (got == '?') return CTL_USAGE;
         for (size_t i = 0; i < N_ROWS; i++)
             if (got ? rows[i].letter == got : which == (int)i + 1) row = &rows[i];
         if (!row || !set(row, optarg, ret_options)) return CTL_USAGE;
+    }
+    if (!ret_options->interval) {
+        fputs("kvdctl: --interval takes at least 1 second\n", stderr);
+        return CTL_USAGE;
     }
     if (ret_options->color && strcmp(ret_options->color, "auto") && strcmp(ret_options->color, "always") &&
         strcmp(ret_options->color, "never")) {

@@ -9,7 +9,8 @@
 #include <string.h>
 
 struct out {
-    bool json, colour, begun;
+    bool json, colour, begun, lines;
+    FILE *stream; /* of the text */
     cJSON *root;
 };
 
@@ -18,6 +19,7 @@ struct out *out_new(bool json, bool colour) {
     if (!out) return NULL;
     out->json = json;
     out->colour = colour && !json;
+    out->stream = stdout;
     out->root = cJSON_CreateObject();
     return out;
 }
@@ -74,7 +76,7 @@ static const char *cell_text(const cJSON *object, const char *key, char *buf, si
 }
 
 static void gap(struct out *out) {
-    if (out->begun) putchar('\n');
+    if (out->begun) fputc('\n', out->stream);
     out->begun = true;
 }
 
@@ -82,6 +84,7 @@ static void print_table(const struct out *out, const struct out_column *columns,
     struct libscols_table *table = scols_new_table();
     char buf[64];
     if (!table) return;
+    scols_table_set_stream(table, out->stream);
     if (out->colour) scols_table_enable_colors(table, 1);
     for (size_t i = 0; i < n; i++) {
         struct libscols_column *column =
@@ -102,7 +105,7 @@ void out_table(struct out *out, const char *key, const struct out_column *column
     if (!out->json) {
         gap(out);
         if (cJSON_GetArraySize(rows)) print_table(out, columns, n, rows);
-        else printf("no %s\n", key);
+        else fprintf(out->stream, "no %s\n", key);
     }
     cJSON_AddItemToObject(out->root, key, rows);
 }
@@ -112,6 +115,7 @@ void out_facts(struct out *out, const char *key, const struct out_column *lines,
     char buf[64];
     if (table) {
         gap(out);
+        scols_table_set_stream(table, out->stream);
         scols_table_enable_noheadings(table, 1);
         scols_table_new_column(table, "name", 0, 0);
         scols_table_new_column(table, "value", 0, 0);
@@ -136,15 +140,47 @@ void out_say(struct out *out, const char *key, enum out_tone tone, const char *f
     cJSON_AddStringToObject(out->root, key, text);
     if (out->json) return;
     gap(out);
+    out_print(out, tone, text);
+}
+
+void out_print(struct out *out, enum out_tone tone, const char *text) {
     const char *before = !out->colour || tone == OUT_PLAIN ? "" : tone == OUT_GOOD ? "\033[32m" : "\033[31m";
-    printf("%s%s%s\n", before, text, *before ? "\033[0m" : "");
+    fprintf(out->stream, "%s%s%s\n", before, text, *before ? "\033[0m" : "");
 }
 
 void out_flag(struct out *out, const char *key, bool value) { cJSON_AddBoolToObject(out->root, key, value); }
 
+void out_add(struct out *out, const char *key, cJSON *value) { cJSON_AddItemToObject(out->root, key, value); }
+
+bool out_is_json(const struct out *out) { return out->json; }
+
+void out_stream(struct out *out, FILE *stream) { out->stream = stream ? stream : stdout; }
+
+/* ---- documents ---------------------------------------------------------------------------------------- */
+
+bool out_line(FILE *to, const cJSON *object) {
+    char *text = cJSON_PrintUnformatted(object);
+    bool ok = text && fprintf(to, "%s\n", text) >= 0 && fflush(to) == 0;
+    cJSON_free(text);
+    return ok;
+}
+
+bool out_next(struct out *out) {
+    bool ok = !out->json || out_line(stdout, out->root);
+    cJSON_Delete(out->root);
+    out->root = cJSON_CreateObject();
+    out->begun = false;
+    out->lines = true;
+    return ok;
+}
+
 void out_end(struct out *out) {
-    if (!out->json) return;
+    if (!out->json || !out->root->child) return;
+    if (out->lines) {
+        out_line(stdout, out->root);
+        return;
+    }
     char *text = cJSON_Print(out->root);
     if (text) puts(text);
-    free(text);
+    cJSON_free(text);
 }

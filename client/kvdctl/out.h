@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct out;
 enum out_tone { OUT_PLAIN, OUT_GOOD, OUT_BAD };
@@ -29,8 +30,21 @@ void out_facts(struct out *out, const char *key, const struct out_column *lines,
 /* A sentence, under key in JSON. */
 void out_say(struct out *out, const char *key, enum out_tone tone, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-void out_flag(struct out *out, const char *key, bool value); /* JSON only */
-void out_end(struct out *out); /* prints the JSON document */
+/* A line of text alone; nothing in JSON. */
+void out_print(struct out *out, enum out_tone tone, const char *text);
+/* JSON only. */
+void out_flag(struct out *out, const char *key, bool value);
+void out_add(struct out *out, const char *key, cJSON *value); /* takes value */
+bool out_is_json(const struct out *out);
+/* Where text goes from now on; NULL: standard output. */
+void out_stream(struct out *out, FILE *stream);
+
+/* Prints the JSON document, if that was asked for. */
+void out_end(struct out *out);
+/* For those who go on: ends a document, which is one line of JSON, and begins the next. False: it cannot be written. */
+bool out_next(struct out *out);
+/* An object as one line, at once. */
+bool out_line(FILE *to, const cJSON *object);
 
 /* For building rows. */
 void out_put_u64(cJSON *object, const char *key, uint64_t value); /* a number; a string from 2^53 on */

@@ -3,10 +3,15 @@
  * kvdctl as a process against a scripted kvd: what it prints, and its exit status.
  */
 #include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "kvd.h"
@@ -17,7 +22,7 @@
 #error "KVDCTL is the path of the program"
 #endif
 
-struct run { int status; char out[16384], err[4096]; };
+struct run { int status; char out[2 << 20], err[16384]; };
 
 static void slurp(FILE *file, char *ret_text, size_t bytes) {
     rewind(file);
@@ -53,6 +58,74 @@ static struct run *ctl_as(uid_t uid, ...) {
 }
 #define CTL(...) ctl_as(0, __VA_ARGS__, (const char *)NULL)
 
+/* One that goes on: its output is read meanwhile. */
+struct live {
+    pid_t pid;
+    int fd; /* its standard output; a terminal's other end */
+    size_t n, seen;
+    char text[1 << 18];
+};
+
+static void live_start(struct live *live, bool terminal, ...) {
+    const char *argv[24] = { KVDCTL };
+    int n = 1, ends[2] = { -1, -1 };
+    va_list args;
+    va_start(args, terminal);
+    while (n < 23 && (argv[n] = va_arg(args, const char *))) n++;
+    va_end(args);
+    memset(live, 0, sizeof *live);
+    if (terminal) {
+        ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        struct winsize size = { .ws_row = 30, .ws_col = 120 };
+        KVT_TRUE(ends[0] >= 0 && grantpt(ends[0]) == 0 && unlockpt(ends[0]) == 0);
+        ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+        ioctl(ends[1], TIOCSWINSZ, &size);
+    } else {
+        KVT_OK(pipe2(ends, O_CLOEXEC));
+    }
+    fflush(NULL);
+    live->fd = ends[0];
+    live->pid = fork();
+    if (live->pid == 0) {
+        setenv("TERM", "xterm", 1);
+        if (terminal) dup2(ends[1], 0);
+        dup2(ends[1], 1);
+        execv(argv[0], (char **)(uintptr_t)argv);
+        _exit(127);
+    }
+    close(ends[1]);
+}
+#define LIVE(live, terminal, ...) live_start(live, terminal, __VA_ARGS__, (const char *)NULL)
+
+/* Reads until the word comes after what was waited for before. False: 20 s have passed, or the end. */
+static bool live_says(struct live *live, const char *word) {
+    for (;;) {
+        char *at = strstr(live->text + live->seen, word);
+        if (at) {
+            live->seen = (size_t)(at - live->text) + strlen(word);
+            return true;
+        }
+        struct pollfd p = { .fd = live->fd, .events = POLLIN };
+        if (poll(&p, 1, 20000) != 1) break;
+        ssize_t n = read(live->fd, live->text + live->n, sizeof live->text - 1 - live->n);
+        if (n <= 0) break;
+        live->n += (size_t)n;
+        live->text[live->n] = 0;
+    }
+    printf("    \"%s\" does not come behind:\n%s\n", word, live->text);
+    return false;
+}
+
+/* The exit status; -1: by a signal. */
+static int live_end(struct live *live) {
+    int status = -1;
+    char rest[4096];
+    while (read(live->fd, rest, sizeof rest) > 0) { }
+    waitpid(live->pid, &status, 0);
+    close(live->fd);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 /* ---- a small store ---------------------------------------------------------------------------------- */
 
 struct shop {
@@ -62,7 +135,12 @@ struct shop {
     _Atomic uint64_t released;
     _Atomic uint32_t refuse;  /* status of the next changing request */
     _Atomic bool draining;
+    _Atomic uint32_t many;      /* continuations, in pages of PAGE_OF_LIST */
+    _Atomic uint32_t committed; /* grows by 1000 a list of sequences */
+    _Atomic uint32_t requests;
+    _Atomic uint32_t rows_short;
 };
+#define PAGE_OF_LIST 64u
 
 static void plan(const struct shop *shop, const struct kvd_activation *want, struct kvd_plan *ret_plan) {
     uint32_t have = shop->free;
@@ -70,9 +148,23 @@ static void plan(const struct shop *shop, const struct kvd_activation *want, str
     ret_plan->n_pools = 1;
     ret_plan->pages[0] = (struct kvd_need){ shop->needed, have, shop->needed > have ? shop->needed - have : 0 };
     ret_plan->rows = (struct kvd_need){ 1, 4, 0 };
-    ret_plan->feasibility = shop->needed > 1000           ? KVD_INFEASIBLE
+    if (shop->rows_short) ret_plan->rows = (struct kvd_need){ 1, 0, 1 };
+    ret_plan->feasibility = shop->rows_short ? KVD_BLOCKED : shop->needed > 1000           ? KVD_INFEASIBLE
                             : ret_plan->pages[0].short_by ? KVD_BLOCKED
                                                           : KVD_READY;
+}
+
+static void list_many(const struct shop *shop, uint32_t cursor, struct msg_reply *reply) {
+    static struct kvd_continuation_info conts[PAGE_OF_LIST];
+    uint32_t n = 0;
+    for (; n < PAGE_OF_LIST && cursor < shop->many; cursor++)
+        conts[n++] = (struct kvd_continuation_info){ .continuation = { 0x500000000 + cursor },
+                                                     .pages = { 3 },
+                                                     .exclusive_pages = { 1 },
+                                                     .state_slot = cursor ? KVD_UNCHANGED : 6 };
+    reply->u.continuations.n = n;
+    reply->u.continuations.items = conts;
+    reply->u.continuations.next_cursor = cursor < shop->many ? cursor : KVD_UNCHANGED;
 }
 
 static enum script_act shop_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
@@ -90,6 +182,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         .state = 2,
         .ending = true,
         .prompt_tokens = 77,
+        .state_slot = 11,
         .n_pools = 1,
         .pool = { { .row = 5, .membership = 2, .entitlement = 9, .committed = 70 } }
     };
@@ -121,8 +214,9 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                 .sequences = 1,
                                 .continuations = 3,
                                 .continuation_limit = 50,
-                                .epoch = 0xfedcba9876543210,
-                                .requests = UINT64_C(1) << 60,
+                                .epoch = reply->epoch,
+                                .requests = shop->requests ? shop->requests += 500 : UINT64_C(1) << 60,
+                                .draining = shop->draining,
                                 .uptime_ns = 3700000000000,
                                 .version = "9.9" };
     } else if (request->type == FRAME_AUDIT) {
@@ -131,6 +225,8 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.audit = &audit;
     } else if (request->type == FRAME_PLAN) {
         plan(shop, &request->u.activation, &reply->u.plan);
+    } else if (request->type == FRAME_LIST_CONTINUATIONS && shop->many) {
+        list_many(shop, request->u.list.cursor, reply);
     } else if (request->type == FRAME_LIST_CONTINUATIONS) {
         uint32_t n = 0;
         for (uint32_t i = 0; i < 8; i++)
@@ -147,6 +243,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.sessions.items = &session;
         reply->u.sessions.next_cursor = KVD_UNCHANGED;
     } else if (request->type == FRAME_LIST_SEQUENCES) {
+        sequence.pool[0].committed = 70 + (shop->committed += 1000);
         reply->u.sequences.n = 1;
         reply->u.sequences.items = &sequence;
         reply->u.sequences.next_cursor = KVD_UNCHANGED;
@@ -216,13 +313,16 @@ static void looking(void) {
     run = CTL("-s", script_path(s), "status", "--json");
     cJSON *root = json(run->out);
     const cJSON *pool = cJSON_GetArrayItem(at(root, "pools"), 0);
-    KVT_NEAR(cJSON_GetNumberValue(at(pool, "reserved")), 15, 0);
-    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "epoch")), "fedcba9876543210");
-    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "requests")), "1152921504606846976"); /* exact, as text */
+    KVT_NEAR(cJSON_GetNumberValue(at(pool, "reserved_pages")), 15, 0);
+    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "epoch")), "0000000000001267");
+    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "requests_total")), "1152921504606846976"); /* exact, as text */
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "stores")->out, "fp8");
     KVT_HAS(CTL("-s", script_path(s), "sessions")->out, "worker-1");
-    KVT_HAS(CTL("-s", script_path(s), "sequences")->out, "quarantined, ending");
+    run = CTL("-s", script_path(s), "sequences");
+    KVT_HAS(run->out, "quarantined, ending");
+    KVT_HAS(run->out, "STATE SLOT");
+    KVT_HAS(run->out, " 11\n");
     root = json(CTL("-s", script_path(s), "continuations", "--json")->out);
     KVT_EQ_I(cJSON_GetArraySize(at(root, "continuations")), 2);
     KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "continuations"), 1), "continuation")), "0x2");
@@ -258,7 +358,12 @@ static void doing(void) {
     KVT_EQ(CTL("-s", script_path(s), "release", "0x66", "rubbish")->status, 1);
     KVT_EQ(shop.released, 0x55); /* nothing, where one is wrong */
     shop.refuse = KVD_NOT_FOUND;
-    struct run *run = CTL("-s", script_path(s), "fence", "0x9");
+    struct run *run = CTL("-s", script_path(s), "release", "0x77", "0x78"); /* each refusal has its words */
+    KVT_EQ(run->status, 2);
+    KVT_HAS(run->err, "0x77 was not released: NOT_FOUND: scripted: no");
+    KVT_HAS(run->err, "0x78 was not released: NOT_FOUND: scripted: no");
+    KVT_HAS(run->out, "released 0 of 2");
+    run = CTL("-s", script_path(s), "fence", "0x9");
     KVT_EQ(run->status, 2);
     KVT_HAS(run->err, "scripted: no");
     cJSON *root = json(CTL("-s", script_path(s), "fence", "9", "--json")->out);
@@ -315,7 +420,227 @@ static void act_8_plan_and_why(void) {
     KVT_EQ(run->status, 2);
     KVT_HAS(run->out, "infeasible");
     shop.needed = 5;
+    shop.rows_short = 1;
+    run = CTL("-s", script_path(s), "why", "-p", "640", "-o", "64");
+    KVT_EQ(run->status, 2);
+    KVT_HAS(run->out, "rows are short, and only sequences hold them");
+    shop.rows_short = 0;
     KVT_EQ(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64")->status, 0);
+    script_stop(s);
+}
+
+/* Of the sets that would do, the one that loses least comes first. */
+static void why_prefers_the_least_loss(void) {
+    struct shop shop = { .needed = 12, .free = 5, .owns = { 30, 8, 20, 7 } };
+    struct script *s = script_start(shop_fn, &shop);
+    int n;
+    cJSON *root = sets_of(s, &n);
+    KVT_EQ_I(n, 4);
+    static const double pages[] = { 7, 8, 20, 30 };
+    for (int i = 0; i < n && i < 4; i++)
+        KVT_NEAR(cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "sets"), i), "pages")), pages[i], 0);
+    cJSON_Delete(root);
+    root = json(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64", "--sets", "1", "--json")->out);
+    KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "sets"), 0), "release_text")), "0x4");
+    KVT_EQ_I(cJSON_GetArraySize(at(root, "sets")), 1);
+    cJSON_Delete(root);
+    script_stop(s);
+}
+
+static void lists_go_by_cursors(void) {
+    struct shop shop = { .many = 5000 };
+    struct script *s = script_start(shop_fn, &shop);
+    cJSON *root = json(CTL("-s", script_path(s), "continuations", "--json")->out);
+    const cJSON *all = at(root, "continuations"), *last = cJSON_GetArrayItem(all, 4999);
+    KVT_EQ_I(cJSON_GetArraySize(all), 5000);
+    KVT_EQ_STR(cJSON_GetStringValue(at(last, "continuation")), "0x500001387");
+    KVT_NEAR(cJSON_GetNumberValue(at(cJSON_GetArrayItem(all, 0), "state_slot")), 6, 0);
+    KVT_TRUE(cJSON_IsNull(at(last, "state_slot")));
+    cJSON_Delete(root);
+    KVT_EQ(script_requests(s), 80); /* 79 parts and the goodbye */
+    script_stop(s);
+}
+
+/* ---- those that go on -------------------------------------------------------------------------------- */
+
+static cJSON *line_of(const char *text, int number) {
+    while (number-- && text) text = strchr(text, '\n') ? strchr(text, '\n') + 1 : NULL;
+    return text ? cJSON_ParseWithOpts(text, NULL, false) : NULL;
+}
+
+static const struct kvd_event pressure = { .kind = KVD_EVENT_PRESSURE, .available = 12, .dropped = 3, .epoch = 4711 },
+                              ended = { .kind = KVD_EVENT_SEQUENCE_ENDED, .sequence = { 0x200000003 }, .epoch = 4711 };
+
+static void top_prints_once_into_a_file(void) {
+    struct shop shop = { .requests = 1000 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct run *run = CTL("-s", script_path(s), "top");
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "store shop");
+    KVT_HAS(run->out, "quarantined, ending");
+    KVT_HAS(run->out, "###############===......"); /* 60, 15 and 25 of 100 */
+    KVT_FALSE(strchr(run->out, '\033'));
+    run = CTL("-s", script_path(s), "top", "--json", "--count", "2");
+    KVT_EQ(run->status, 0);
+    for (int i = 0; i < 2; i++) { /* differences over about a second */
+        cJSON *root = line_of(run->out, i);
+        const cJSON *rates = at(root, "rates");
+        KVT_NEAR(cJSON_GetNumberValue(at(rates, "requests_per_second")), 500, 100);
+        KVT_NEAR(cJSON_GetNumberValue(at(rates, "tokens_per_second")), 1000, 200);
+        KVT_EQ_STR(cJSON_GetStringValue(at(root, "state")), "ready");
+        KVT_EQ_I(cJSON_GetArraySize(at(root, "sequences")), 1);
+        cJSON_Delete(root);
+    }
+    KVT_EQ(CTL("top", "--interval", "0")->status, 1);
+    script_stop(s);
+}
+
+/* SRV-8 in an operator's hands: the daemon goes and another instance comes while top is on the terminal. */
+static void srv_8_top_on_a_terminal(void) {
+    struct shop shop = { .requests = 1000 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct live *live = malloc(sizeof *live);
+    LIVE(live, true, "-s", script_path(s), "top");
+    KVT_TRUE(live_says(live, "\033[?1049h"));
+    KVT_TRUE(live_says(live, "ready"));
+    KVT_EQ(script_event_mask(s), 0x3e);
+    script_event(s, &pressure); /* shows at once */
+    KVT_TRUE(live_says(live, "main pool: 12 pages are available (3 events before it were lost)"));
+    script_refuse_hello(s, KVD_UNAVAILABLE);
+    script_disconnect(s);
+    KVT_TRUE(live_says(live, "NOT REACHABLE"));
+    script_set_epoch(s, 4712);
+    script_refuse_hello(s, KVD_OK);
+    KVT_TRUE(live_says(live, "RESTARTED: another instance since"));
+    KVT_TRUE(live_says(live, "0000000000001268"));
+    KVT_EQ_I(write(live->fd, "q", 1), 1);
+    KVT_TRUE(live_says(live, "\033[?1049l")); /* the terminal is as it was */
+    KVT_EQ_I(live_end(live), 0);
+    LIVE(live, true, "-s", script_path(s), "top", "--color=never");
+    KVT_TRUE(live_says(live, "ready"));
+    KVT_OK(kill(live->pid, SIGTERM));
+    KVT_TRUE(live_says(live, "\033[?1049l"));
+    KVT_FALSE(strstr(live->text, "\033[3") != NULL); /* no colours */
+    KVT_EQ_I(live_end(live), 0);
+    free(live);
+    script_stop(s);
+}
+
+static void srv_8_events_follow(void) {
+    struct shop shop = { 0 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct live *live = malloc(sizeof *live);
+    LIVE(live, false, "-s", script_path(s), "events", "--follow", "--json");
+    KVT_TRUE(live_says(live, "\"event\":\"connected\",\"store\":\"shop\",\"version\":\"9.9\""));
+    script_event(s, &pressure);
+    KVT_TRUE(live_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
+    script_event(s, &ended);
+    KVT_TRUE(live_says(live, "\"event\":\"sequence_ended\",\"sequence\":\"0x200000003\""));
+    script_disconnect(s);
+    KVT_TRUE(live_says(live, "\"event\":\"lost\""));
+    KVT_TRUE(live_says(live, "\"event\":\"reconnected\""));
+    script_event(s, &ended);
+    KVT_TRUE(live_says(live, "\"event\":\"sequence_ended\""));
+    script_set_epoch(s, 4712);
+    script_disconnect(s);
+    KVT_TRUE(live_says(live, "\"event\":\"restarted\""));
+    KVT_TRUE(live_says(live, "\"epoch\":\"0000000000001268\""));
+    KVT_OK(kill(live->pid, SIGINT));
+    KVT_EQ_I(live_end(live), 0);
+    for (int i = 0; i < 8; i++) { /* each line is an object */
+        cJSON *o = line_of(live->text, i);
+        KVT_TRUE(cJSON_GetNumberValue(at(o, "time")) > 1e9);
+        cJSON_Delete(o);
+    }
+    LIVE(live, false, "-s", script_path(s), "events"); /* without --follow a loss is the end */
+    KVT_TRUE(live_says(live, "connected"));
+    script_event(s, &ended);
+    KVT_TRUE(live_says(live, "sequence 0x200000003 ended without a finish: released"));
+    script_disconnect(s);
+    KVT_EQ_I(live_end(live), 3);
+    LIVE(live, false, "-s", script_path(s), "events", "--count", "1", "--json");
+    KVT_TRUE(live_says(live, "connected"));
+    script_event(s, &ended);
+    KVT_EQ_I(live_end(live), 0);
+    free(live);
+    script_stop(s);
+}
+
+static void trace(void) {
+    struct shop shop = { .requests = 1000 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct live *live = malloc(sizeof *live);
+    char dir[] = "/tmp/kvdctl-trace-XXXXXX", path[64], cut[64];
+    KVT_NEED(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/trace", dir);
+    snprintf(cut, sizeof cut, "%s/cut", dir);
+    LIVE(live, false, "-s", script_path(s), "trace", "record", "-"); /* to see when it has what */
+    KVT_TRUE(live_says(live, "{\"kvd_trace\":1"));
+    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
+    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
+    script_event(s, &pressure);
+    KVT_TRUE(live_says(live, "\"pressure\""));
+    script_set_epoch(s, 4712);
+    script_disconnect(s);
+    KVT_TRUE(live_says(live, "\"restarted\""));
+    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
+    KVT_TRUE(live_says(live, "\n"));
+    KVT_OK(kill(live->pid, SIGTERM));
+    KVT_EQ_I(live_end(live), 0);
+    FILE *f = fopen(path, "w");
+    KVT_NEED(f);
+    fwrite(live->text, 1, live->seen, f);
+    fclose(f);
+
+    struct run *run = CTL("trace", "show", path); /* without a daemon */
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "shop");
+    KVT_HAS(run->out, "REQUESTS/S");
+    KVT_HAS(run->out, "main pool: 12 pages are available");
+    KVT_HAS(run->out, "another instance of the daemon");
+    cJSON *root = json(CTL("trace", "show", path, "--json")->out);
+    const cJSON *rows = at(root, "rows"), *row;
+    unsigned rated = 0, bare = 0, events = 0;
+    cJSON_ArrayForEach(row, rows) {
+        const cJSON *rate = at(row, "requests_per_second");
+        if (at(row, "event")) events++;
+        else if (rate) rated += cJSON_GetNumberValue(rate) > 100 && cJSON_GetNumberValue(rate) < 2000;
+        else bare++; /* the first of each instance */
+    }
+    KVT_TRUE(rated >= 1);
+    KVT_EQ(bare, 2);
+    KVT_EQ(events, 3); /* pressure, lost, restarted */
+    cJSON_Delete(root);
+
+    f = fopen(cut, "w"); /* a recorder that was killed in a line */
+    fwrite(live->text, 1, live->seen - 30, f);
+    fclose(f);
+    run = CTL("trace", "show", cut);
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "the last line is cut");
+    f = fopen(cut, "a");
+    fputs("\n{}\n", f);
+    fclose(f);
+    run = CTL("trace", "show", cut);
+    KVT_EQ(run->status, 1);
+    KVT_HAS(run->err, "is no JSON object");
+    run = CTL("-s", script_path(s), "trace", "record", path, "--seconds", "1"); /* what is there is kept */
+    KVT_EQ(run->status, 1);
+    KVT_HAS(run->err, "remove it, or choose another name");
+    run = CTL("trace", "show", KVDCTL);
+    KVT_EQ(run->status, 1);
+    KVT_HAS(run->err, "is no trace");
+    KVT_EQ(CTL("trace", "play", path)->status, 1);
+    unlink(path), unlink(cut);
+    run = CTL("-s", script_path(s), "trace", "record", path, "--seconds", "1", "--json");
+    KVT_EQ(run->status, 0);
+    root = json(run->out);
+    KVT_TRUE(cJSON_GetNumberValue(at(root, "figures")) >= 1);
+    cJSON_Delete(root);
+    KVT_EQ(CTL("trace", "show", path)->status, 0);
+    KVT_EQ(CTL("-s", script_path(s), "trace", "record", "/dev/full", "--seconds", "1")->status, 1);
+    unlink(path), rmdir(dir);
+    free(live);
     script_stop(s);
 }
 
@@ -326,6 +651,12 @@ int main(int argc, char **argv) {
                                              KVT_CASE(audit_violations_are_4),
                                              KVT_CASE(doing),
                                              KVT_CASE(act_8_plan_and_why),
+                                             KVT_CASE(why_prefers_the_least_loss),
+                                             KVT_CASE(lists_go_by_cursors),
+                                             KVT_CASE(top_prints_once_into_a_file),
+                                             KVT_CASE(srv_8_top_on_a_terminal),
+                                             KVT_CASE(srv_8_events_follow),
+                                             KVT_CASE(trace),
                                              { 0 } };
     return kvt_main("kvdctl", cases, argc, argv);
 }

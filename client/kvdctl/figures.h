@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvd's figures as JSON. What /metrics also has is called as it is there, without "kvd_" (in a pool without
+ * "kvd_pool_"): kvd_pool_available_pages{pool="main"} is "available_pages" in the object of "pools" whose "pool" is
+ * "main". Keys that end in "_text" are for people.
+ */
+#ifndef KVDCTL_FIGURES_H
+#define KVDCTL_FIGURES_H
+
+#include <kvd.h>
+
+#include "out.h"
+
+const char *figures_pool(uint32_t pool); /* "main", "draft" */
+cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info *info);
+cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info *info);
+/* Differences of the counters of two objects of figures_daemon, a second: "requests_per_second" is of "requests_total". */
+cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds);
+
+uint32_t figures_event_mask(void); /* the kinds that have words here */
+/* An event: "event" names its kind, the rest depends on it. */
+cJSON *figures_event(const struct kvd_event *event);
+/* Any object that figures_event or follow.h made, in words. */
+void figures_event_text(const cJSON *event, char *text, size_t bytes);
+
+/* Of an object: a number, also where it is written as text because a double does not hold it. 0 without one. */
+double figures_number(const cJSON *object, const char *key);
+const char *figures_string(const cJSON *object, const char *key); /* "" without one */
+/* Seconds since 1970. */
+double figures_time(void);
+/* "12:34:56" of such a time, here. */
+const char *figures_clock(double time, char text[16]);
+void figures_duration(cJSON *object, const char *key, double seconds); /* "3 h 5 min" */
+
+#endif
