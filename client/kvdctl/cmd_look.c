@@ -52,6 +52,21 @@ static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const str
     out_table(ctl->out, "pools", columns, N(columns), figures_pools(stats, info));
 }
 
+static void show_host(struct ctl *ctl, const struct kvd_stats *stats) {
+    static const struct out_column lines[] = {
+        { "occupied_text", "host arena", false },
+        { "largest_free_bytes_text", "largest free extent", false },
+        { "images", "state images in it", false },
+        { "resting_continuations", "demoted continuations", false },
+        { "moves_text", "moves under way", false },
+        { "damaged_replicas_total", "damaged copies", false },
+        { "lost_continuations_total", "lost continuations", false },
+    };
+    cJSON *host = figures_host(stats);
+    if (stats->host_capacity) out_facts(ctl->out, "host", lines, N(lines), host);
+    else out_add(ctl->out, "host", host);
+}
+
 int cmd_status(struct ctl *ctl) {
     struct kvd_stats stats;
     struct kvd_store_info info;
@@ -61,6 +76,7 @@ int cmd_status(struct ctl *ctl) {
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     show_daemon(ctl, &stats, &info);
     show_pools(ctl, &stats, &info);
+    show_host(ctl, &stats);
     return CTL_OK;
 }
 
@@ -170,6 +186,12 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     return o;
 }
 
+static const char *place_of(const struct kvd_continuation_info *c) {
+    bool host = c->host_pages[0] || c->host_pages[1] || c->image_in_host;
+    if (c->moving) return "moving";
+    return !host ? "device" : c->resting ? "host" : "device, host";
+}
+
 static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     char buf[24];
     cJSON *o = cJSON_CreateObject();
@@ -181,6 +203,13 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "sharers", c->sharers);
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
     put_slot(o, c->state_slot);
+    cJSON_AddStringToObject(o, "place", place_of(c));
+    cJSON_AddBoolToObject(o, "resting", c->resting);
+    cJSON_AddBoolToObject(o, "moving", c->moving);
+    out_put_u64(o, "device_pages", c->device_pages[0]);
+    out_put_u64(o, "host_pages", c->host_pages[0]);
+    out_put_u64(o, "backend_device_pages", c->device_pages[1]);
+    out_put_u64(o, "backend_host_pages", c->host_pages[1]);
     out_put_u64(o, "created", c->created);
     out_put_u64(o, "used", c->used);
     out_put_u64(o, "pages", c->pages[0]);
@@ -252,6 +281,7 @@ static const struct out_column continuation_columns[] = {
     { "exclusive_pages", "FREED BY RELEASE", true },
     { "sharers", "SHARERS", true },
     { "state_slot", "STATE SLOT", true },
+    { "place", "PLACE", false },
     { "claimed", "CLAIMED", false },
 };
 static const struct out_column session_columns[] = {

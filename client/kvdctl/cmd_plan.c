@@ -103,6 +103,7 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     add_need(rows, "sequences", &plan->sequences, "");
     if (plan->state_slots.needed) add_need(rows, "state slots", &plan->state_slots, "");
     add_need(rows, "membership entries", &plan->membership, "");
+    if (plan->arena.needed) add_need(rows, "host arena (bytes)", &plan->arena, "for demoted victims");
     out_table(ctl->out, "needs", columns, N(columns), rows);
 }
 

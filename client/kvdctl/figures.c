@@ -77,6 +77,8 @@ cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info
     out_put_u64(o, "frames_bad_total", stats->frames_bad);
     out_put_u64(o, "events_dropped_total", stats->events_dropped);
     out_put_u64(o, "operations_total", stats->operations);
+    out_put_u64(o, "demoted_pages_total", stats->demoted_pages);
+    out_put_u64(o, "restored_pages_total", stats->restored_pages);
     out_put_bytes(o, "resident_memory_bytes", stats->rss_bytes);
     out_put_bytes(o, "metadata_bytes", stats->metadata_bytes);
     out_put_u64(o, "revision", stats->revision);
@@ -117,8 +119,28 @@ cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info 
     return rows;
 }
 
+cJSON *figures_host(const struct kvd_stats *stats) {
+    cJSON *o = cJSON_CreateObject(), *pages = cJSON_AddArrayToObject(o, "pages");
+    out_put_bytes(o, "capacity_bytes", stats->host_capacity);
+    out_put_bytes(o, "occupied_bytes", stats->host_occupied);
+    out_put_bytes(o, "largest_free_bytes", stats->host_largest_free);
+    out_put_text(o, "occupied_text", "%s of %s", figures_string(o, "occupied_bytes_text"),
+                 figures_string(o, "capacity_bytes_text"));
+    for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++)
+        cJSON_AddItemToArray(pages, cJSON_CreateNumber(stats->host_pages[i]));
+    out_put_u64(o, "images", stats->host_images);
+    out_put_u64(o, "resting_continuations", stats->resting);
+    out_put_u64(o, "moves", stats->moves);
+    out_put_u64(o, "move_pages_left", stats->move_pages_left);
+    out_put_text(o, "moves_text", "%u, %u pages to go", stats->moves, stats->move_pages_left);
+    out_put_u64(o, "damaged_replicas_total", stats->damaged_replicas);
+    out_put_u64(o, "lost_continuations_total", stats->lost_continuations);
+    return o;
+}
+
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds) {
-    static const char *const counters[] = { "requests", "refusals", "frames_bad", "events_dropped", "operations" };
+    static const char *const counters[] = { "requests", "refusals", "frames_bad", "events_dropped", "operations",
+                                            "demoted_pages", "restored_pages" };
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < N(counters); i++) {
         char from[40], to[40];
@@ -138,7 +160,8 @@ static void put_handle(cJSON *object, const char *key, uint64_t bits) {
 }
 
 /* By enum kvd_event_kind. A kind that is added there gets its name here and its words below. */
-static const char *const kinds[] = { "unknown", "pressure", "bounded", "session_lost", "sequence_ended", "draining" };
+static const char *const kinds[] = { "unknown", "pressure", "bounded", "session_lost", "sequence_ended", "draining",
+                                     "continuation_lost" };
 
 uint32_t figures_event_mask(void) { return (UINT32_C(1) << N(kinds)) - KVD_EVENT_MASK(KVD_EVENT_PRESSURE); }
 
@@ -174,6 +197,8 @@ void figures_event_text(const cJSON *e, char *text, size_t bytes) {
     else if (strcmp(kind, "sequence_ended") == 0)
         snprintf(words, sizeof words, "sequence %s ended without a finish: %s%s", figures_string(e, "sequence"),
                  *kept ? "kept as continuation " : "released", kept);
+    else if (strcmp(kind, "continuation_lost") == 0)
+        snprintf(words, sizeof words, "continuation %s is lost: its only copy did not match its checksum", kept);
     else if (strcmp(kind, "draining") == 0) snprintf(words, sizeof words, "new activations are refused");
     else if (strcmp(kind, "connected") == 0 || strcmp(kind, "reconnected") == 0 || strcmp(kind, "restarted") == 0)
         snprintf(words, sizeof words, "%sstore %s, kvd %s, instance %s",

@@ -14,6 +14,8 @@
 const char *figures_pool(uint32_t pool); /* "main", "draft" */
 cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info *info);
 cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info *info);
+/* The host arena; all zero where there is none. */
+cJSON *figures_host(const struct kvd_stats *stats);
 /* Differences of the counters of two objects of figures_daemon, a second: "requests_per_second" is of "requests_total". */
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds);
 

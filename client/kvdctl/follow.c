@@ -26,10 +26,20 @@ static void stop_signals(sigset_t *ret_set) {
     sigaddset(ret_set, SIGHUP);
 }
 
+/* An older daemon refuses the kinds that it does not have: the newest are given up one by one. */
+static enum kvd_status subscribe(kvd_client *client, struct kvd_error *error) {
+    enum kvd_status status = KVD_INVALID_ARGUMENT;
+    for (uint32_t mask = figures_event_mask(), highest; mask && status == KVD_INVALID_ARGUMENT; mask ^= highest) {
+        highest = UINT32_C(1) << (31 - __builtin_clz(mask));
+        status = kvd_subscribe(client, mask, error);
+    }
+    return status;
+}
+
 /* Subscribes and learns whom it talks to. */
 static enum kvd_status greet(struct follow *f, struct kvd_error *error) {
     struct kvd_stats stats;
-    enum kvd_status status = kvd_subscribe(f->ctl->client, figures_event_mask(), error);
+    enum kvd_status status = subscribe(f->ctl->client, error);
     if (status == KVD_OK) status = kvd_describe(f->ctl->client, &f->store, error);
     if (status == KVD_OK) status = kvd_stats(f->ctl->client, &stats, error);
     if (status == KVD_OK) memcpy(f->version, stats.version, sizeof f->version);

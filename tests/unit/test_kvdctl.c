@@ -22,7 +22,7 @@
 #error "KVDCTL is the path of the program"
 #endif
 
-struct run { int status; char out[2 << 20], err[16384]; };
+struct run { int status; char out[4 << 20], err[16384]; };
 
 static void slurp(FILE *file, char *ret_text, size_t bytes) {
     rewind(file);
@@ -503,7 +503,7 @@ static void srv_8_top_on_a_terminal(void) {
     LIVE(live, true, "-s", script_path(s), "top");
     KVT_TRUE(live_says(live, "\033[?1049h"));
     KVT_TRUE(live_says(live, "ready"));
-    KVT_EQ(script_event_mask(s), 0x3e);
+    KVT_EQ(script_event_mask(s), 0x7e);
     script_event(s, &pressure); /* shows at once */
     KVT_TRUE(live_says(live, "main pool: 12 pages are available (3 events before it were lost)"));
     script_refuse_hello(s, KVD_UNAVAILABLE);
