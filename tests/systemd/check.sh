@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What must hold under a real systemd. Runs inside the container, as root, started by kvd-check.service.
+# What must hold under a real systemd, from the installation of the packages to their purge. Runs inside the container,
+# as root, started by kvd-check.service; /kvd-check has this folder, and the packages in two versions.
 # shellcheck disable=SC2015 # A && B || fail: fail exits
 set -u
 
@@ -21,6 +22,20 @@ status() { kvdctl -s "$socket" --json status; }
 epoch() { status | sed -n 's/.*"epoch":[^"]*"\([0-9a-f]*\)".*/\1/p'; }
 shm() { find /dev/shm -name 'kvd-*' | wc -l; }
 said() { journalctl --sync; journalctl --no-pager -u "$unit" -b | grep -q -- "$1"; }
+object() { touch "/dev/shm/$1" && chown "$2" "/dev/shm/$1"; } # an object of shared memory that outlived its process
+
+# Instances test and sibling, by the documentation's example. /usr/share/doc has what the package brings.
+configure() {
+    examples=/usr/share/doc/kvd/examples
+    mkdir -p /etc/systemd/system/kvd@test.service.d /etc/systemd/system/kvd@sibling.service.d
+    sed 's,/run/kvd/example/,/run/kvd/test/,; s,^store = .*,store = test,' $examples/example.conf >"$config"
+    printf '[Service]\nWatchdogSec=2s\n' >/etc/systemd/system/kvd@test.service.d/test.conf
+    # The sibling is monitored.
+    cp $examples/metrics.conf /etc/systemd/system/kvd@sibling.service.d
+    sed 's,/run/kvd/test/,/run/kvd/sibling/,' "$config" >/etc/kvd/sibling.conf
+    printf '[http]\nlisten = 127.0.0.1:9471\n' >>/etc/kvd/sibling.conf
+    systemctl daemon-reload || fail "daemon-reload"
+}
 
 # Asks again until it is so, for 10 s.
 await() {
@@ -34,6 +49,12 @@ await() {
     done
 }
 restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" = active ]; }
+
+# shellcheck source=tests/systemd/packages.sh
+. /kvd-check/packages.sh
+
+packages_install
+configure
 
 step "starts: enabled instances come with kvd.target"
 systemctl enable --quiet "$unit" || fail "enable"
@@ -97,6 +118,8 @@ last=$(epoch)
 [ -n "$last" ] && [ "$last" != "$new" ] || fail "epoch $last after $new"
 [ "$(shm)" = "$objects" ] || fail "$(shm) shared-memory objects, $objects before"
 
+packages_upgrade
+
 step "a sibling is monitored from outside its sandbox"
 systemctl start kvd@sibling.service || fail "a second instance does not start"
 # shellcheck disable=SC2016 # for bash, whose redirections can connect
@@ -131,5 +154,9 @@ step "the installed units"
 systemd-analyze verify --man=no --recursive-errors=no kvd@test.service kvd.target || fail "systemd-analyze verify"
 journalctl --no-pager -b _PID=1 | grep -iE 'kvd.*(ignor|unknown|fail(ed)? to (parse|add|set))' &&
     fail "systemd complains"
+
+packages_remove
+packages_purge_busy
+packages_purge
 
 echo "kvd-check: all of it"

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The units. `units`: systemd-analyze finds nothing to complain about, and little to attack. `boot`: a real systemd, in
-# a container over the machine's own root file system, starts kvd, loses it, and reloads it (check.sh).
-# Usage: sh tests/systemd/run.sh units|boot BUILD
+# The units and packages. `units`: systemd-analyze finds nothing to complain about, and little to attack. `packages`: the
+# build is packaged, in two versions, and lintian agrees. `boot`: a real systemd, in a container over the machine's own
+# root file system, has the packages installed, starts kvd, loses it, reloads, upgrades and purges it (check.sh).
+# Usage: sh tests/systemd/run.sh units|packages|boot BUILD
 # Exit: 0 fine, 1 not, 77 SKIPPED: this machine cannot do it (with KVD_SYSTEMD_REQUIRED=1 in the environment: 1)
 set -eu
 
 threshold=1.5 # of systemd-analyze security, whose scale ends at 10
-[ $# -eq 2 ] || { echo "usage: sh run.sh units|boot BUILD" >&2; exit 1; }
+[ $# -eq 2 ] || { echo "usage: sh run.sh units|packages|boot BUILD" >&2; exit 1; }
 build=$(CDPATH='' cd -- "$2" && pwd)
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 prefix=$(sed -n 's/^CMAKE_INSTALL_PREFIX:[A-Z]*=//p' "$build/CMakeCache.txt")
@@ -55,6 +56,58 @@ units() {
     echo "The units are clean; the exposure of kvd@.service is $exposure of 10."
 }
 
+# ---- packages ----------------------------------------------------------------------------------------------------
+
+# NAME: the listing of its content has, in this order or not, each of the patterns; and all belongs to root.
+has() {
+    dpkg-deb -c "$build"/packages/first/"$1"_*.deb >"$work/content"
+    ! grep -v '^[^ ]* root/root ' "$work/content" || fail "$1 has files that are not root's"
+    name=$1
+    shift
+    for pattern in "$@"; do
+        grep -qE " \./$pattern( -> .*)?\$" "$work/content" || fail "$name has no $pattern"
+    done
+}
+
+package_version() { # folder, version or ''
+    sh "$here/../../deploy/package.sh" --build "$build" --out "$build/packages/$1" ${2:+--version "$2"} >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "deploy/package.sh"; }
+    dpkg-deb -f "$build/packages/$1"/kvd_*.deb Version >"$build/packages/$1/version"
+}
+
+packages() {
+    rm -rf "$build/packages"
+    for program in dpkg-deb dh lintian; do
+        command -v "$program" >/dev/null || skip "there is no $program (Debian: dpkg, debhelper, lintian)"
+    done
+    work=$(mktemp -d "${TMPDIR:-/tmp}/kvd-packages.XXXXXX")
+    trap 'rm -rf -- "$work"' EXIT
+    trap 'exit 1' HUP INT TERM
+    package_version first ''
+    first=$(cat "$build/packages/first/version")
+    lintian --allow-root --fail-on error,warning "$build"/packages/first/*.deb >"$work/lintian" 2>&1 ||
+        { cat "$work/lintian"; fail "lintian"; }
+    [ ! -s "$work/lintian" ] || { cat "$work/lintian"; fail "lintian has something to say"; }
+    has kvd usr/sbin/kvd 'lib/systemd/system/kvd@\.service' lib/systemd/system/kvd.target lib/systemd/system/kvd.slice \
+        etc/kvd/kvd.conf usr/lib/sysusers.d/kvd.conf usr/lib/tmpfiles.d/kvd.conf usr/lib/modules-load.d/kvd.conf \
+        usr/share/man/man8/kvd.8.gz usr/share/man/man5/kvd.conf.5.gz usr/share/kvd/prometheus/kvd.rules.yml \
+        usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf
+    has kvdctl usr/bin/kvdctl usr/share/man/man1/kvdctl.1.gz
+    has libkvd0 'usr/lib/[^/]*/libkvd\.so\.0'
+    has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
+        'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz
+    [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
+    dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd0 (>= ' || fail "kvdctl does without libkvd0"
+    [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||
+        fail "the packages are version $first, the project is not"
+
+    DEB_BUILD_OPTIONS=noautodbgsym package_version next "$first+next"
+    dpkg --compare-versions "$(cat "$build/packages/next/version")" gt "$first" || fail "the next version is no higher one"
+    if sh "$here/../../deploy/package.sh" --build "$work" --out "$work" >"$work/log" 2>&1; then fail "no build was packaged"; fi
+    grep -q "is no build of kvd" "$work/log" || { cat "$work/log"; fail "no word of what is wrong"; }
+    ls "$build"/packages/*/*.deb
+}
+
 # ---- boot --------------------------------------------------------------------------------------------------------
 
 # In a mount namespace of its own, so that nothing has to be unmounted. $work is an empty folder.
@@ -68,28 +121,22 @@ overlay() {
 
 furnish() {
     root=$work/root
-    rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/kvd* "$root/etc/kvd"
-    install_into "$root"
-    ldconfig -r "$root"
-    systemd-sysusers --root="$root" >"$work/out/sysusers" 2>&1 || { cat "$work/out/sysusers"; fail "systemd-sysusers"; }
-    cp "$here/check.sh" "$root/kvd-check.sh"
-    mkdir -p "$root/etc/kvd" "$root/etc/systemd/system/kvd@test.service.d"
-    sed 's,/run/kvd/example/,/run/kvd/test/,; s,^store = .*,store = test,' \
-        "$root$prefix/share/doc/kvd/examples/example.conf" >"$root/etc/kvd/test.conf"
-    printf '[Service]\nWatchdogSec=2s\n' >"$root/etc/systemd/system/kvd@test.service.d/test.conf"
-    # A sibling, which is monitored.
-    mkdir "$root/etc/systemd/system/kvd@sibling.service.d"
-    cp "$root$prefix/share/doc/kvd/examples/metrics.conf" "$root/etc/systemd/system/kvd@sibling.service.d"
-    sed 's,/run/kvd/test/,/run/kvd/sibling/,' "$root/etc/kvd/test.conf" >"$root/etc/kvd/sibling.conf"
-    printf '[http]\nlisten = 127.0.0.1:9471\n' >>"$root/etc/kvd/sibling.conf"
+    # Nothing of an installation on the machine itself, and nothing of an image's that has dpkg leave out things.
+    rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/kvd* "$root/etc/kvd" "$root"/etc/dpkg/dpkg.cfg.d/* \
+        "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
+    for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
+    mkdir "$root/kvd-check"
+    cp "$here/check.sh" "$here/packages.sh" "$root/kvd-check"
+    cp -R "$build/packages" "$root/kvd-check/packages"
+    rm -f "$root"/kvd-check/packages/*/*-dbgsym_*
     cat >"$root/etc/systemd/system/kvd-check.service" <<UNIT
 [Unit]
 SuccessAction=exit-force
 FailureAction=exit-force
 [Service]
 Type=oneshot
-TimeoutStartSec=50
-ExecStart=/bin/sh /kvd-check.sh
+TimeoutStartSec=100
+ExecStart=/bin/sh /kvd-check/check.sh
 StandardOutput=file:/out/log
 StandardError=file:/out/log
 UNIT
@@ -100,7 +147,7 @@ boot_inside() {
     furnish
     code=0
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
-    timeout -k 5 55 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
+    timeout -k 5 110 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
         --directory="$work/root" --bind="$work/out:/out" --tmpfs=/tmp:mode=1777 --tmpfs=/var/tmp:mode=1777 \
         --link-journal=no --resolv-conf=off --timezone=off --console=pipe \
         --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null >"$work/out/console" 2>&1 || code=$?
@@ -115,13 +162,10 @@ boot_inside() {
 
 boot() {
     [ "$(id -u)" -eq 0 ] || skip "booting a container takes root"
-    for program in systemd-nspawn unshare timeout systemd-sysusers setpriv; do
+    for program in systemd-nspawn unshare timeout setpriv dpkg; do
         command -v "$program" >/dev/null || skip "there is no $program (Debian: systemd-container, util-linux)"
     done
-    case $prefix in
-        /usr | /usr/local) ;;
-        *) skip "installed below $prefix: systemd looks for units in /usr and /usr/local" ;;
-    esac
+    [ -e "$build/packages/next/version" ] || skip "there are no packages: the part before this makes them"
     work=$(mktemp -d /tmp/kvd-boot.XXXXXX)
     groups_were=$(groups)
     trap 'clean' EXIT
@@ -159,7 +203,8 @@ $group
 
 case $1 in
     units) units ;;
+    packages) packages ;;
     boot) boot ;;
     inside) work=$KVD_BOOT_WORK; boot_inside ;;
-    *) echo "run.sh: there are units and boot, no $1" >&2; exit 1 ;;
+    *) echo "run.sh: there are units, packages and boot, no $1" >&2; exit 1 ;;
 esac

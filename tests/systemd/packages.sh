@@ -1,0 +1,128 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
+# Read by check.sh: the packages come, are upgraded under running instances, and go, and nothing of them stays.
+# shellcheck disable=SC2015,SC2154 # fail exits; $unit and so on are check.sh's
+
+packages=/kvd-check/packages
+
+# Where packages put things. What dpkg and the programs that it calls keep for themselves is left out; so is what others
+# may change on the machine whose file system shows through.
+everything() {
+    find /etc /opt /srv /usr /var/lib -xdev -path /var/lib/dpkg -prune -o -print | sort
+    find /run/kvd /dev/shm 2>/dev/null | sort
+}
+accounts() { sort /etc/passwd /etc/group; }
+dpkg_run() { # options...
+    dpkg "$@" >/out/dpkg 2>&1 </dev/null || { cat /out/dpkg; fail "dpkg $*"; }
+}
+version() { dpkg-query -W -f '${db:Status-Abbrev}${Version}' "$1" 2>/dev/null; }
+is_version() { [ "$(version "$1")" = "$2" ] || fail "$1 is \"$(version "$1")\", not \"$2\""; }
+
+packages_install() {
+    step "the packages are installed: users, folders, a target, and nothing that runs"
+    everything >/out/before
+    accounts >/out/accounts.before
+    dpkg_run -i "$packages"/first/*.deb
+    for package in kvd kvdctl libkvd0 libkvd-dev; do is_version $package "ii $(cat "$packages/first/version")"; done
+    [ "$(id -Gn kvd)" = "kvd kvd-clients" ] || fail "groups of kvd: $(id -Gn kvd)"
+    [ "$(id -u kvd)" -lt 1000 ] || fail "kvd is a login user, whose shared memory logind deletes"
+    [ "$(stat -c %a:%U:%G /run/kvd /etc/kvd | tr '\n' ' ')" = "755:root:root 755:root:root " ] || fail "/run/kvd, /etc/kvd"
+    systemctl is-enabled --quiet kvd.target || fail "kvd.target is not enabled"
+    [ -z "$(systemctl list-units --plain --no-legend 'kvd@*')" ] || fail "an instance runs that nobody configured"
+    kvd --check-config --config /etc/kvd/kvd.conf || fail "the configuration of the package is wrong"
+    kvdctl --version || fail "kvdctl does not find its library"
+    echo "# the administrator's line" >>/etc/kvd/kvd.conf
+}
+
+# Three instances run: test; other; and broken, whose configuration has become wrong since it was started.
+packages_upgrade() {
+    step "upgraded: running instances are restarted, in a new epoch, with what systemd keeps over a restart"
+    for name in other broken; do
+        sed "s,/run/kvd/test/,/run/kvd/$name/," "$config" >/etc/kvd/$name.conf
+        systemctl start kvd@$name || fail "kvd@$name does not start"
+    done
+    echo nonsense >>/etc/kvd/broken.conf
+    old=$(epoch)
+    pid=$(property MainPID)
+    touch /run/kvd/test/witness # of RuntimeDirectoryPreserve=restart: gone after stop and start
+    is FileDescriptorStoreMax 128
+    # In two steps, as after a crash in between: files are replaced, instances go on; then they are restarted.
+    dpkg_run --unpack "$packages"/next/*.deb
+    is MainPID "$pid"
+    [ "$(epoch)" = "$old" ] || fail "epoch $(epoch) before the packages were configured"
+    dpkg_run --configure -a
+    for package in kvd kvdctl libkvd0 libkvd-dev; do is_version $package "ii $(cat "$packages/next/version")"; done
+    is ActiveState active # without waiting: dpkg has waited
+    [ "$(property MainPID)" != "$pid" ] || fail "the old process still runs"
+    new=$(epoch)
+    [ -n "$new" ] && [ "$new" != "$old" ] || fail "epoch $new after $old"
+    [ -e /run/kvd/test/witness ] || fail "stopped and started, not restarted: systemd has let go of what it kept"
+    [ "$(shm)" = $((2 * objects)) ] || fail "$(shm) shared-memory objects of two instances, one had $objects"
+    systemctl is-active --quiet kvd@other || fail "kvd@other was not restarted"
+    [ "$(systemctl show --value -p ActiveState kvd@broken)" = failed ] || fail "kvd@broken runs with a wrong configuration"
+    unit=kvd@broken.service
+    said "broken.conf:[0-9]*: " || fail "no word of what is wrong"
+    unit=kvd@test.service
+    tail -n 1 /etc/kvd/kvd.conf | grep -q "the administrator's line" || fail "the administrator's line is gone"
+    systemctl stop kvd@other || fail "stop of kvd@other"
+    systemctl reset-failed
+    rm /etc/kvd/other.conf /etc/kvd/broken.conf
+}
+
+packages_remove() {
+    step "removed: instances stop in order; configuration, user and what is cached stay"
+    systemctl start "$unit" kvd@sibling || fail "start before the removal"
+    pid=$(property MainPID)
+    object kvd-arena-of-test kvd:kvd-clients
+    dpkg_run -r kvd
+    is_version kvd "rc $(cat "$packages/next/version")"
+    [ ! -e "/proc/$pid" ] || fail "process $pid still runs"
+    journalctl --sync
+    journalctl --no-pager -b _PID="$pid" | grep -q stopping || fail "no word of stopping"
+    [ -z "$(systemctl list-units --plain --no-legend --state=active 'kvd@*')" ] || fail "an instance still runs"
+    [ -e "$config" ] || fail "the configuration is gone"
+    id kvd >/dev/null || fail "the user is gone"
+    [ ! -e /run/kvd ] || fail "/run/kvd is still there"
+    [ "$(find /dev/shm -name 'kvd-*')" = /dev/shm/kvd-arena-of-test ] || fail "shared memory: $(find /dev/shm -name 'kvd-*')"
+}
+
+packages_purge_busy() {
+    step "purged while a process of user kvd and a member of kvd-clients live: their part stays, and dpkg says so"
+    systemd-run --quiet --unit=by-hand -p User=kvd sleep infinity || fail "a process of user kvd"
+    dpkg_run -P kvd
+    grep "processes of user kvd still run" /out/dpkg || fail "no word of the process"
+    [ -e /dev/shm/kvd-arena-of-test ] || fail "the arena of a running process was deleted"
+    id kvd >/dev/null || fail "the user of a running process was deleted"
+    [ ! -e /etc/kvd ] || fail "/etc/kvd is still there"
+    systemctl stop by-hand || fail "stop of the process"
+    dpkg_run -i "$packages"/next/kvd_*.deb
+    usermod -a -G kvd-clients games || fail "usermod"
+    dpkg_run -P kvd
+    grep "group kvd-clients stays, its members are: games" /out/dpkg || fail "no word of the member"
+    getent group kvd-clients || fail "the group of a member was deleted"
+    ! id kvd >/dev/null 2>&1 || fail "the user stays without a process"
+    [ ! -e /dev/shm/kvd-arena-of-test ] || fail "the arena of no process stays after a purge"
+    gpasswd -d games kvd-clients >/dev/null || fail "gpasswd"
+}
+
+packages_purge() {
+    step "purged: nothing is left, and nothing that is others' is gone"
+    dpkg_run -i "$packages"/next/kvd_*.deb
+    sed 's,/run/kvd/example/,/run/kvd/test/,' /usr/share/doc/kvd/examples/example.conf >"$config"
+    systemctl enable --now --quiet "$unit" || fail "start before the purge"
+    object kvd-arena-of-test kvd:kvd-clients
+    object kvd-of-somebody-else games:games
+    dpkg_run -P kvd kvdctl libkvd-dev libkvd0
+    [ -e /dev/shm/kvd-of-somebody-else ] || fail "somebody else's shared memory was deleted"
+    rm /dev/shm/kvd-of-somebody-else
+    rm -r /etc/systemd/system/kvd@test.service.d /etc/systemd/system/kvd@sibling.service.d # ours, as administrators
+    everything >/out/after
+    accounts >/out/accounts.after
+    [ "$(wc -l </out/before)" -gt 1000 ] || fail "the file system was not looked at"
+    diff /out/before /out/after || fail "files differ from those before the installation"
+    diff /out/accounts.before /out/accounts.after || fail "users or groups differ from those before the installation"
+    systemctl daemon-reload
+    [ "$(systemctl list-unit-files --plain --no-legend 'kvd*' | cut -d' ' -f1)" = kvd-check.service ] ||
+        fail "units are left: $(systemctl list-unit-files --plain --no-legend 'kvd*')"
+    [ -z "$(systemctl list-units --plain --no-legend --state=active 'kvd@*')" ] || fail "an instance still runs"
+}
