@@ -6,7 +6,7 @@ set -eu
 
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libinih-dev
 libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libmicrohttpd-dev libcunit1-dev scdoc"
-tests="clang libclang-rt-14-dev systemd systemd-container prometheus debhelper lintian"
+tests="clang libclang-rt-14-dev systemd systemd-container prometheus debhelper lintian zsh"
 check=no
 for option in "$@"; do
     case $option in
