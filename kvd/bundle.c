@@ -81,7 +81,10 @@ struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_
     };
     struct session *session = session_find(s, owner);
     struct group *g = group_find(s, group);
-    if (session) session->n_owned++;
+    if (session) {
+        session->n_owned++;
+        b->tenant = session->peer.uid;
+    }
     if (g) g->n_bundles++;
     s->n_bundles++;
     return b;
@@ -127,6 +130,7 @@ bool bundle_allows(struct service *s, const struct bundle *b, kvd_session_id ses
 static bool concerns(struct service *s, struct session *with, const void *argument) {
     const struct bundle *b = argument;
     kvd_session_id me = session_id(s, with);
+    if (!tenant_sees(s, with, b->tenant)) return false;
     return with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN || b->owner.bits == me.bits ||
            bundle_driver(s, b, me) >= 0;
 }
@@ -143,6 +147,7 @@ static void end(struct service *s, struct bundle *b) {
     if (store_end(s->store, b->seq, &cont, rows, &refusal)) {
         LOG(LOG_ERROR, "a lost sequence cannot be ended: %s", store_refusal_text(&refusal, why, sizeof why));
     } else {
+        tenant_note(s, cont, b->tenant);
         transfer_begin(s->transfer);
         for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
         (void)transfer_submit(s->transfer, 0); /* nobody waits; a lost device is seen by service_lost */

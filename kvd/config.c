@@ -53,6 +53,7 @@ static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8",
                                          { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
+static const struct token tenants[] = { { "shared", TENANTS_SHARED }, { "uid", TENANTS_UID }, { 0 } };
 static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 static const struct key keys[] = {
@@ -150,6 +151,12 @@ static const struct key keys[] = {
       "Workers map KV and drive the sequences leased to them." },
     { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },
     { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
+
+    { "access", "tenants", KEY_TOKEN, FIELD(tenants), 0, 0, "shared", tenants,
+      "Whose continuations a session may use. shared: all. uid: those of its own user, and nobody finds, forks, moves or\n"
+      "releases those of another, even with equal tokens; lists show no others. Root, the daemon's own user and admins\n"
+      "list and release all. A sequence is leased to workers of its own user. This keeps names apart, not memory: every\n"
+      "worker maps whole pools, so users who must not read each other's KV need a daemon each." },
 
     { "host", "arena", KEY_BYTES, FIELD(arena_bytes), 0, MAX_BYTES, "0", NULL,
       "Bytes of the arena in shared memory that continuations are demoted to, and that outlives the daemon. 0: none." },

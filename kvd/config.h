@@ -30,6 +30,8 @@ struct config_access {
     } entry[CONFIG_ACCESS_ENTRIES];
 };
 
+enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
+
 struct config {
     /* [kvd] */
     char socket[96]; /* leaves room for a private name beside it in sun_path */
@@ -64,6 +66,7 @@ struct config {
     uint32_t low_water, high_water;            /* percent of a pool that is available */
     /* [access], by enum kvd_role - 1 */
     struct config_access access[4];
+    uint32_t tenants; /* enum config_tenants */
     /* [host] */
     uint64_t arena_bytes; /* 0: there is no host tier */
     uint32_t arena_lock;  /* 0, 1 */

@@ -82,6 +82,7 @@ struct bundle {
     kvd_session_id owner, worker; /* worker none: leased to the group */
     kvd_group_id group;
     uint32_t cleared; /* drivers, by place, that have yielded */
+    uint64_t tenant; /* the owner's uid */
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
 };
@@ -127,6 +128,7 @@ struct service {
     uint32_t bundle_index_mask, n_bundles;
     struct op *ops; /* [config.sessions][OPS_PER_SESSION] */
     uint32_t n_sessions, n_groups;
+    struct tenancy *tenancy; /* [config.continuations], tenant.c; NULL: tenants = shared */
     size_t answer_bytes; /* of all sessions */
 
     struct link *subscribers, *dirty;
@@ -176,6 +178,8 @@ bool call_make_room(struct call *call);
 
 /* The sequence that the call may act on; NULL: refused. */
 struct bundle *call_bundle(struct call *call, kvd_sequence sequence);
+/* The session may be leased sequences of the caller's; false: refused. */
+bool check_tenant(struct call *call, const struct session *worker);
 /* Submits the transfer's batch; the answer is held until the devices are done. */
 void publish(struct call *call, struct op *op, uint32_t tag);
 bool round_room(struct call *call);
@@ -214,6 +218,26 @@ bool access_is_own(const struct peer *peer);
 void access_look(struct call *call);
 /* Under the lock: the peer may take this role; false: refused. */
 bool access_allows(struct call *call, uint32_t role);
+
+/* ---- tenant.c: under the lock, where it does not say otherwise ------------------------------------ */
+
+int tenants_open(struct service *s); /* 1: no memory */
+void tenants_close(struct service *s);
+#define TENANT_UNKNOWN 0u /* of a continuation that nobody has noted: root's */
+/* Whoever makes a continuation, or finds one, notes whose it is: the tenant of the sequence that it is of. */
+void tenant_note(struct service *s, store_cont cont, uint64_t uid);
+uint64_t tenant_of(const struct service *s, store_cont cont);
+/* The session is of this tenant: it may read what is the tenant's. True for all with tenants = shared. */
+bool tenant_is(const struct service *s, const struct session *session, uint64_t uid);
+/* It is, or it is an operator's (root, the daemon's own user, an admin), who list and release what they cannot use. */
+bool tenant_sees(const struct service *s, const struct session *session, uint64_t uid);
+/* A continuation that a request names, to be read (use) or to be released or kept (change): itself, or a handle that
+ * names nothing, which the store refuses. call_refuse_cont tells it with the handle that was named. */
+store_cont tenant_use(const struct call *call, kvd_continuation cont);
+store_cont tenant_change(const struct call *call, kvd_continuation cont);
+void call_refuse_cont(struct call *call, struct store_refusal *refusal, kvd_continuation cont);
+/* The session's digests as the store has them. Without the lock. False: no memory. */
+bool tenant_salt(struct call *call, const kvd_digest **digests, uint32_t n);
 
 /* ---- session.c: under the lock ------------------------------------------------------------------ */
 

@@ -13,8 +13,8 @@
 
 #include "link.h"
 
-/* Of a peer whose connection stays open meanwhile. Costs two system calls a descriptor of this process. To free; NULL: no
- * such connection, or no memory. */
+/* Of a peer whose connection stays open meanwhile. Costs a system call a descriptor of this process, and one more for
+ * each that matches. To free; NULL: no such connection, or no memory. */
 struct groups *peer_groups(const struct peer *peer);
 
 #endif

@@ -21,10 +21,10 @@ static_assert(sizeof(store_cont) == sizeof(kvd_continuation), "victims are passe
 static_assert(KVD_MAX_VICTIMS <= STORE_MAX_RECIPE, "a request's recipe fits the store's");
 static_assert(KVD_MAX_POOLS == STORE_MAX_POOLS, "pools are passed on one to one");
 
-static void want_of(const struct kvd_activation *a, uint64_t lease, store_cont *victims,
-                    struct store_activation *ret_want) {
-    for (uint32_t i = 0; i < a->n_victims; i++) victims[i].bits = a->victims[i].bits;
-    *ret_want = (struct store_activation){ .from.bits = a->from.bits,
+static void want_of(const struct call *call, uint64_t lease, store_cont *victims, struct store_activation *ret_want) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = tenant_change(call, a->victims[i]);
+    *ret_want = (struct store_activation){ .from = tenant_use(call, a->from),
                                            .keep = a->keep,
                                            .frontier = a->frontier,
                                            .lease = lease,
@@ -34,6 +34,15 @@ static void want_of(const struct kvd_activation *a, uint64_t lease, store_cont *
                                            .n_victims = a->n_victims,
                                            .revision = a->revision };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
+}
+
+/* What was refused may be a continuation that the store was not shown. */
+static void refuse_activation(struct call *call, const struct store_activation *want, struct store_refusal *refusal) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    kvd_continuation named = a->from;
+    for (uint32_t i = 0; refusal->what == STORE_W_RECIPE && i < want->n_victims; i++)
+        if (want->victims[i].bits == refusal->asked) named = a->victims[i];
+    call_refuse_cont(call, refusal, named);
 }
 
 static struct kvd_need need_of(const struct store_need *n) {
@@ -47,9 +56,9 @@ void serve_plan(struct call *call) {
     struct store_plan plan;
     struct store_refusal refusal = { 0 };
     struct kvd_plan *r = &call->reply.u.plan;
-    want_of(&call->request.u.activation, 1, victims, &want);
+    want_of(call, 1, victims, &want);
     if (store_plan_activation(s->store, &want, &plan, &refusal)) {
-        call_refuse_store(call, &refusal);
+        refuse_activation(call, &want, &refusal);
         return;
     }
     *r = (struct kvd_plan){ .feasibility = plan.feasibility,
@@ -70,6 +79,15 @@ void serve_plan(struct call *call) {
 
 /* ---- activation ------------------------------------------------------------------------------ */
 
+bool check_tenant(struct call *call, const struct session *worker) {
+    if (tenant_is(call->service, call->session, worker->peer.uid)) return true;
+    call_refuse(call, KVD_PERMISSION_DENIED,
+                "session %016" PRIx64 " belongs to another user, and with tenants = uid in section [access] a sequence is "
+                "leased to processes of its own user",
+                session_id(call->service, worker).bits);
+    return false;
+}
+
 static bool check_worker(struct call *call, kvd_session_id id) {
     struct session *w = session_find(call->service, id);
     if (!w)
@@ -81,7 +99,7 @@ static bool check_worker(struct call *call, kvd_session_id id) {
     else if (w->fenced || !w->link)
         call_refuse(call, KVD_FAILED_PRECONDITION, "worker session %016" PRIx64 " is %s; lease to another one", id.bits,
                     w->fenced ? "fenced" : "not connected");
-    else return true;
+    else return check_tenant(call, w);
     return false;
 }
 
@@ -95,6 +113,7 @@ static bool check_group(struct call *call, kvd_group_id id) {
     else {
         for (uint32_t i = 0; i < g->n_members; i++) {
             struct session *m = session_find(call->service, g->member[i]);
+            if (m && m->link && !check_tenant(call, m)) return false;
             if (m && m->link) continue;
             call_refuse(call, KVD_FAILED_PRECONDITION,
                         "the group's member of rank %u is not connected; wait for it, or open another group", i);
@@ -159,10 +178,10 @@ void serve_activate(struct call *call) {
     if (!check_activation(call)) return;
     struct op *op = op_new(call, &tag);
     if (!op) return;
-    want_of(a, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
+    want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
         op->used = false;
-        call_refuse_store(call, &refusal);
+        refuse_activation(call, &want, &refusal);
         return;
     }
     struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);
@@ -225,6 +244,7 @@ void serve_checkpoint(struct call *call) {
         call_refuse_store(call, &refusal);
         return;
     }
+    tenant_note(s, made.cont, b->tenant);
     *r = (struct kvd_checkpointed){ .continuation.bits = made.cont.bits, .frontier = made.frontier };
     memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
     transfer_begin(s->transfer);
@@ -276,6 +296,7 @@ void serve_finish(struct call *call) {
         call_refuse_store(call, &refusal);
         return;
     }
+    tenant_note(s, cont, b->tenant);
     bundle_free(s, b);
     call->reply.u.finished = (struct kvd_finished){ .continuation.bits = cont.bits,
                                                     .revision = store_revision(s->store) };
@@ -288,15 +309,17 @@ void serve_finish(struct call *call) {
 
 void serve_release(struct call *call) {
     struct store_refusal refusal = { 0 };
-    store_cont cont = { call->request.u.continuation.continuation.bits };
-    if (store_release(call->service->store, cont, &refusal)) call_refuse_store(call, &refusal);
+    kvd_continuation named = call->request.u.continuation.continuation;
+    if (store_release(call->service->store, tenant_change(call, named), &refusal))
+        call_refuse_cont(call, &refusal, named);
     else call->reply.u.revision = store_revision(call->service->store);
 }
 
 void serve_set_retention(struct call *call) {
     struct store_refusal refusal = { 0 };
-    store_cont cont = { call->request.u.continuation.continuation.bits };
-    if (store_set_retention(call->service->store, cont, call->request.u.continuation.retention, &refusal))
-        call_refuse_store(call, &refusal);
+    kvd_continuation named = call->request.u.continuation.continuation;
+    if (store_set_retention(call->service->store, tenant_change(call, named), call->request.u.continuation.retention,
+                            &refusal))
+        call_refuse_cont(call, &refusal, named);
     else call->reply.u.revision = store_revision(call->service->store);
 }

@@ -9,7 +9,7 @@
 
 #include "core.h"
 
-#define LIST_AT_ONCE 64u /* objects looked at under the lock */
+#define LIST_AT_ONCE 64u /* objects looked at under the lock, those that the caller may not see among them */
 
 static uint32_t list_max(const struct call *call) {
     uint32_t max = call->request.u.list.max;
@@ -56,7 +56,8 @@ bool call_make_room(struct call *call) {
     case FRAME_FIND:
         call->room = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
         call->room2 = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct store_candidate));
-        ok = call->room && call->room2;
+        ok = call->room && call->room2 &&
+             tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
         break;
     case FRAME_LIST_CONTINUATIONS:
         ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
@@ -70,9 +71,11 @@ bool call_make_room(struct call *call) {
     case FRAME_AUDIT: ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = resident_bytes(); break;
+    case FRAME_NAME_PAGES:
+        ok = tenant_salt(call, &call->request.u.names.digests, call->request.u.names.n);
+        break;
     case FRAME_PLAN:
     case FRAME_ACTIVATE:
-    case FRAME_NAME_PAGES:
     case FRAME_CHECKPOINT:
     case FRAME_FINISH:
     case FRAME_YIELD:
@@ -148,7 +151,8 @@ void serve_list_continuations(struct call *call) {
     struct store_cont_info i;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
-    while (n < max && (more = store_next_cont(s->store, &cursor, &i))) {
+    for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &i)); looked++) {
+        if (!tenant_sees(s, call->session, tenant_of(s, i.cont))) continue;
         struct kvd_continuation_info *to = &items[n++];
         *to = (struct kvd_continuation_info){ .continuation.bits = i.cont.bits,
                                               .frontier = i.frontier,
@@ -174,8 +178,9 @@ void serve_list_sequences(struct call *call) {
     struct store_seq_info i;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
-    while (n < max && (more = store_next_seq(s->store, &cursor, &i))) {
+    for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &i)); looked++) {
         const struct bundle *b = bundle_find(s, i.seq);
+        if (!tenant_sees(s, call->session, b ? b->tenant : TENANT_UNKNOWN)) continue;
         struct kvd_sequence_info *to = &items[n++];
         *to = (struct kvd_sequence_info){ .sequence.bits = i.seq.bits,
                                           .state = i.state,
@@ -217,7 +222,7 @@ void serve_list_sessions(struct call *call) {
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     for (; cursor < s->config.sessions && n < max; cursor++) {
         const struct session *from = &s->sessions[cursor];
-        if (!from->used) continue;
+        if (!from->used || !tenant_sees(s, call->session, from->peer.uid)) continue;
         struct kvd_session_info *to = &items[n++];
         *to = (struct kvd_session_info){ .session = session_id(s, from),
                                          .role = from->role,
@@ -236,6 +241,19 @@ void serve_list_sessions(struct call *call) {
     call->reply.u.sessions.items = items;
 }
 
+static bool is_own(const struct call *call, store_cont cont) {
+    return tenant_is(call->service, call->session, tenant_of(call->service, cont));
+}
+
+/* Names keep tenants apart but for prompts of less than a page, which have none: there the best of all tenants are
+ * found, and those of others may take the places of one's own, which is a miss of a few tokens. */
+static uint32_t own_candidates(const struct call *call, struct store_candidate *found, uint32_t n) {
+    uint32_t own = 0, max = find_max(call);
+    for (uint32_t i = 0; i < n && own < max; i++)
+        if (is_own(call, found[i].cont)) found[own++] = found[i];
+    return own;
+}
+
 void serve_find(struct call *call) {
     const struct kvd_find *f = &call->request.u.find;
     struct store_candidate *found = call->room2;
@@ -250,11 +268,14 @@ void serve_find(struct call *call) {
                     f->first, f->n, f->anchor.bits ? "an" : "no");
         return;
     }
-    if (store_find_from(call->service->store, (store_cont){ f->anchor.bits }, f->first,
-                        (const uint8_t(*)[32])(const void *)f->digests, f->n, found, find_max(call), &n, &anchor, &refusal)) {
-        call_refuse_store(call, &refusal);
+    if (store_find_from(call->service->store, tenant_use(call, f->anchor), f->first,
+                        (const uint8_t(*)[32])(const void *)f->digests, f->n, found, KVD_MAX_CANDIDATES, &n, &anchor,
+                        &refusal)) {
+        call_refuse_cont(call, &refusal, f->anchor);
         return;
     }
+    n = own_candidates(call, found, n);
+    if (!is_own(call, anchor)) anchor.bits = 0;
     if (f->n) /* without digests it is a library's second question about the same prompt */
         metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0,
                        &call->session->lookup_pages);

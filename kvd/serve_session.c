@@ -169,7 +169,7 @@ static bool check_member(struct call *call, const struct kvd_group *g, uint32_t 
     else if (m->fenced || !m->link)
         call_refuse(call, KVD_FAILED_PRECONDITION, "the session of rank %u is %s", rank,
                     m->fenced ? "fenced" : "not connected");
-    else return true;
+    else return check_tenant(call, m);
     return false;
 }
 

@@ -47,7 +47,7 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
     s->ops = calloc((size_t)s->config.sessions * OPS_PER_SESSION, sizeof *s->ops);
-    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops)
+    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
         return refuse(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
@@ -130,6 +130,7 @@ struct service *service_free(struct service *s) {
     free(s->bundles);
     free(s->bundle_index);
     free(s->ops);
+    tenants_close(s);
     if (s->store_memory) munmap(s->store_memory, s->store_bytes);
     for (struct scratch *scratch = s->scratch, *next; scratch; scratch = next) {
         next = scratch->next;

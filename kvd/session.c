@@ -132,10 +132,12 @@ void session_disconnected(struct service *s, struct session *session) {
 
 struct lost {
     kvd_session_id id;
+    uint64_t uid;
 };
 
 static bool shares(struct service *s, struct session *with, const void *argument) {
     kvd_session_id lost = ((const struct lost *)argument)->id, me = session_id(s, with);
+    if (!tenant_sees(s, with, ((const struct lost *)argument)->uid)) return false;
     if (with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN) return true;
     for (uint32_t i = 0; i < s->config.max_concurrency; i++) {
         const struct bundle *b = &s->bundles[i];
@@ -155,14 +157,15 @@ static bool shares(struct service *s, struct session *with, const void *argument
     return false;
 }
 
-static void tell_lost(struct service *s, kvd_session_id id) {
-    struct lost lost = { id };
+static void tell_lost(struct service *s, const struct session *session) {
+    kvd_session_id id = session_id(s, session);
+    struct lost lost = { id, session->peer.uid };
     events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_SESSION_LOST, .session = id }, shares, &lost);
 }
 
 void session_fence(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
-    tell_lost(s, id);
+    tell_lost(s, session);
     session->fenced = true;
     groups_lose(s, id, false);
     bundles_lose(s, id);
@@ -171,7 +174,7 @@ void session_fence(struct service *s, struct session *session) {
 
 void session_end(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
-    if (!session->fenced) tell_lost(s, id);
+    if (!session->fenced) tell_lost(s, session);
     detach(session);
     answers_free(s, session);
     if (session->peer.pidfd >= 0) {

@@ -4,6 +4,7 @@
  */
 #include "peer.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 #include "kvt.h"
 
-static int listener;
+static int listener, changed[2]; /* a byte comes up the pipe when a child has taken on its other groups */
 static struct sockaddr_un address = { .sun_family = AF_UNIX };
 
 static bool open_listener(void) {
@@ -27,10 +28,23 @@ static bool open_listener(void) {
     listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval patience = { .tv_sec = 10 }; /* a child that fails does not connect */
     return KVT_OK(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience)) &&
-           KVT_OK(bind(listener, (struct sockaddr *)&address, sizeof address)) && KVT_OK(listen(listener, 8));
+           KVT_OK(bind(listener, (struct sockaddr *)&address, sizeof address)) && KVT_OK(listen(listener, 8)) &&
+           KVT_OK(pipe2(changed, O_CLOEXEC));
 }
 
-static void close_listener(void) { close(listener); }
+static void close_listener(void) {
+    close(listener);
+    close(changed[0]);
+    close(changed[1]);
+}
+
+/* Accepts a child's connection when it has changed. */
+static int accept_changed(void) {
+    char byte;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    KVT_EQ_I(read(changed[0], &byte, 1), 1);
+    return fd;
+}
 
 static void connect_with(const gid_t *groups, size_t n) {
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -45,6 +59,7 @@ static pid_t child(const gid_t *first, size_t n_first, const gid_t *then, size_t
     connect_with(first, n_first);
     if (setgroups(n_then, then)) _exit(1);
     if (again) connect_with(then, n_then);
+    if (write(changed[1], "", 1) != 1) _exit(1);
     for (;;) pause();
 }
 
@@ -71,7 +86,7 @@ static bool exactly(const struct groups *g, const uint32_t *gid, uint32_t n) {
 static void as_they_were_when_it_connected(void) {
     if (!open_listener()) return;
     pid_t pid = child((gid_t[]){ 4712, 4713 }, 2, (gid_t[]){ 4714 }, 1, false);
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    int fd = accept_changed();
     struct peer peer = peer_of(fd);
     struct groups *g = peer_groups(&peer);
     exactly(g, (uint32_t[]){ 4712, 4713 }, 2);
