@@ -31,7 +31,7 @@ int extent_init(void *memory, size_t bytes, uint64_t capacity, uint32_t max_exte
 
 static uint64_t size_of(const struct slot *slot) { return slot->stride * slot->pages; }
 
-static bool good_shape(uint64_t stride, uint32_t pages) {
+bool extent_good_shape(uint64_t stride, uint32_t pages) {
     return stride && stride % EXTENT_ALIGN == 0 && pages && stride <= UINT64_MAX / pages;
 }
 
@@ -42,12 +42,11 @@ struct slot *extent_find(const struct extent_arena *a, extent_id id) {
     return slot->pages && slot->generation == generation ? slot : NULL;
 }
 
-static extent_id id_of(const struct extent_arena *a, const struct slot *slot) {
+extent_id extent_id_of(const struct extent_arena *a, const struct slot *slot) {
     return (extent_id){ (uint64_t)slot->generation << 32 | (uint64_t)(slot - a->slots) };
 }
 
-/* The bytes are the caller's already. A slot is free. */
-static struct slot *occupy(struct extent_arena *a, uint64_t offset, uint64_t stride, uint32_t pages, uint32_t tag) {
+struct slot *extent_occupy(struct extent_arena *a, uint64_t offset, uint64_t stride, uint32_t pages, uint32_t tag) {
     struct slot *slot = &a->slots[a->unused];
     a->unused = slot->next;
     slot->offset = offset, slot->stride = stride, slot->pages = pages, slot->tag = tag;
@@ -64,7 +63,7 @@ static void vacate(struct extent_arena *a, struct slot *slot) {
 }
 
 struct extent_info extent_describe(const struct extent_arena *a, const struct slot *slot) {
-    return (struct extent_info){ id_of(a, slot), slot->offset, slot->stride, slot->pages, slot->tag };
+    return (struct extent_info){ extent_id_of(a, slot), slot->offset, slot->stride, slot->pages, slot->tag };
 }
 
 /* Slots on the free list: retired ones are neither live nor free. */
@@ -76,18 +75,18 @@ bool extent_slots_free(const struct extent_arena *a, uint32_t n) {
 
 int extent_allocate(struct extent_arena *a, uint64_t stride, uint32_t pages, uint32_t tag, struct extent_info *ret_extent) {
     uint64_t offset;
-    if (!good_shape(stride, pages)) return EXTENT_E_ARGUMENT;
+    if (!extent_good_shape(stride, pages)) return EXTENT_E_ARGUMENT;
     if (!runs_first_fit(&a->runs, stride * pages, &offset)) return EXTENT_E_SPACE;
     return extent_allocate_at(a, offset, stride, pages, tag, ret_extent);
 }
 
 int extent_allocate_at(struct extent_arena *a, uint64_t offset, uint64_t stride, uint32_t pages, uint32_t tag,
                        struct extent_info *ret_extent) {
-    if (!good_shape(stride, pages) || offset % EXTENT_ALIGN) return EXTENT_E_ARGUMENT;
+    if (!extent_good_shape(stride, pages) || offset % EXTENT_ALIGN) return EXTENT_E_ARGUMENT;
     if (!extent_slots_free(a, 1)) return EXTENT_E_DESCRIPTOR;
     if (!runs_take(&a->runs, offset, stride * pages)) return EXTENT_E_SPACE;
     a->revision++;
-    *ret_extent = extent_describe(a, occupy(a, offset, stride, pages, tag));
+    *ret_extent = extent_describe(a, extent_occupy(a, offset, stride, pages, tag));
     return 0;
 }
 
@@ -108,8 +107,8 @@ int extent_split(struct extent_arena *a, extent_id id, uint32_t at, extent_id re
     if (!extent_slots_free(a, 2 - reuse)) return EXTENT_E_DESCRIPTOR;
     struct slot old = *slot;
     vacate(a, slot);
-    ret_parts[0] = id_of(a, occupy(a, old.offset, old.stride, at, old.tag));
-    ret_parts[1] = id_of(a, occupy(a, old.offset + old.stride * at, old.stride, old.pages - at, old.tag));
+    ret_parts[0] = extent_id_of(a, extent_occupy(a, old.offset, old.stride, at, old.tag));
+    ret_parts[1] = extent_id_of(a, extent_occupy(a, old.offset + old.stride * at, old.stride, old.pages - at, old.tag));
     a->revision++;
     return 0;
 }
@@ -131,7 +130,7 @@ void extent_cut(struct extent_arena *a, struct slot *slot, const struct extent_r
     for (uint32_t i = 0; i <= n; i++) {
         uint32_t end = i < n ? ranges[i].first : old.pages;
         if (end > at) {
-            extent_id part = id_of(a, occupy(a, old.offset + old.stride * at, old.stride, end - at, old.tag));
+            extent_id part = extent_id_of(a, extent_occupy(a, old.offset + old.stride * at, old.stride, end - at, old.tag));
             if (i == 0) ends[0] = part;
             if (i == n) ends[1] = part;
         }

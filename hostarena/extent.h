@@ -58,8 +58,9 @@ int extent_release_range(struct extent_arena *arena, extent_id id, uint32_t firs
  * lowest free runs on, each as far as it reaches. All or nothing. ret_ids: [n]. */
 int extent_take_pages(struct extent_arena *arena, uint64_t stride, uint32_t n, uint32_t tag, extent_id *ret_ids);
 /* Would extent_take_pages succeed for all the wants, in this order, after the drops (whole extents, all live and different)? The arena is as it was; played on
- * the free runs and taken back, so it is exact. ret_placed[i]: pages of want i that find a place (pages of it: all do). scratch: room for the
- * pages that are placed, given by the caller: [sum of wants.pages]. */
+ * the free runs and taken back, so it is exact. ret_placed[i]: pages of want i that find a place (pages of it: all do) beside those that the wants before it found;
+ * an extent descriptor is a place too. False with nothing placed: a stale drop or a bad stride. scratch: [sum of wants.pages], given by the caller, left with
+ * nothing of use. */
 struct extent_page_want { uint64_t stride; uint32_t pages, tag; };
 bool extent_pages_fit(struct extent_arena *arena, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants, uint32_t n_wants,
                       uint64_t *scratch, uint32_t *ret_placed);

@@ -123,6 +123,28 @@ bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offse
     return true;
 }
 
+/* In the subtree; a subtree that begins before `from` is gone into along one path only, and one without a run so long not at all. */
+static uint32_t next_fit(const struct runs *runs, uint32_t t, uint64_t from, uint64_t bytes) {
+    while (t != RUN_NONE && runs->nodes[t].longest >= bytes) {
+        const struct run_node *n = &runs->nodes[t];
+        if (n->offset >= from) {
+            uint32_t found = next_fit(runs, n->left, from, bytes);
+            if (found != RUN_NONE) return found;
+            if (n->bytes >= bytes) return t;
+        }
+        t = n->right;
+    }
+    return RUN_NONE;
+}
+
+bool runs_next_fit(const struct runs *runs, uint64_t from, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes) {
+    uint32_t t = next_fit(runs, runs->root, from, bytes);
+    if (t == RUN_NONE) return false;
+    *ret_offset = runs->nodes[t].offset;
+    *ret_bytes = runs->nodes[t].bytes;
+    return true;
+}
+
 uint64_t runs_longest(const struct runs *runs) { return runs->root == RUN_NONE ? 0 : runs->nodes[runs->root].longest; }
 
 bool runs_next(const struct runs *runs, uint64_t *cursor, uint64_t *ret_offset, uint64_t *ret_bytes) {

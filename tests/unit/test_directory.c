@@ -163,6 +163,27 @@ static void bundles_come_back(void) {
     tables_free(&t);
 }
 
+/* A kill between the mark of the new copy and the end of the old one leaves both: the newer counts, wherever it stands, and both go with a drop. */
+static void the_newer_of_two_copies(void) {
+    for (unsigned puts = 1; puts < 4; puts++) {
+        struct tables t = tables_new();
+        struct bundle_copy *copies = &t.directory->bundles[DIRECTORY_CONTINUATION][2], old[2];
+        struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE } }, back;
+        bool damaged;
+        for (b.tag = 1; b.tag <= puts; b.tag++) directory_bundle_put(t.directory, DIRECTORY_CONTINUATION, 1, &b);
+        memcpy(old, copies, sizeof old);
+        directory_bundle_put(t.directory, DIRECTORY_CONTINUATION, 1, &b);
+        for (int i = 0; i < 2; i++)
+            if (!copies[i].check) memcpy(&copies[i], &old[i], sizeof old[i]);
+        KVT_TRUE(copies[0].check && copies[1].check);
+        KVT_TRUE(directory_bundle_load(t.directory, DIRECTORY_CONTINUATION, 1, &back, &damaged));
+        KVT_EQ(back.tag, puts + 1);
+        directory_bundle_drop(t.directory, DIRECTORY_CONTINUATION, 1);
+        KVT_FALSE(directory_bundle_load(t.directory, DIRECTORY_CONTINUATION, 1, &back, &damaged) || damaged);
+        tables_free(&t);
+    }
+}
+
 /* Records are bound to their directory, table, place, copy and base: moved bytes never count. */
 static void records_are_bound_to_their_place(void) {
     uint64_t seed = kvt_seed();
@@ -529,8 +550,8 @@ static void limits_and_arguments(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(parts_alone_and_together), KVT_CASE(bundles_come_back), KVT_CASE(records_are_bound_to_their_place), KVT_CASE(a_kill_leaves_a_prefix),
-        KVT_CASE(a_process_dies_at_a_point), KVT_CASE(every_bit_of_a_page), KVT_CASE(every_bit_of_a_bundle), KVT_CASE(garbage), KVT_CASE(limits_and_arguments), { 0 }
+        KVT_CASE(parts_alone_and_together), KVT_CASE(bundles_come_back), KVT_CASE(the_newer_of_two_copies), KVT_CASE(records_are_bound_to_their_place),
+        KVT_CASE(a_kill_leaves_a_prefix), KVT_CASE(a_process_dies_at_a_point), KVT_CASE(every_bit_of_a_page), KVT_CASE(every_bit_of_a_bundle), KVT_CASE(garbage), KVT_CASE(limits_and_arguments), { 0 }
     };
     if (argc == 3 && !strcmp(argv[1], "--script")) return run_script(atoi(argv[2]));
     return kvt_main("directory", cases, argc, argv);

@@ -225,10 +225,191 @@ static void host_4_random_against_a_map(void) {
     free(a);
 }
 
+/* ---- pages that are extents of their own --------------------------------------------------- */
+
+/* HOST-3, HOST-6: adjacent and in order where one run holds them all, though a lower run holds some; else scattered from the lowest run on; each goes back alone. */
+static void host_6_pages_adjacent_or_scattered(void) {
+    struct extent_arena *a = arena_new(256 * 16, 17);
+    struct extent_info info;
+    extent_id ids[16], more[4];
+    KVT_OK(extent_take_pages(a, 256, 16, 3, ids));
+    for (unsigned i = 0; i < 16; i++) KVT_EQ(extent_offset(a, ids[i]), 256 * i);
+    KVT_EQ(extent_take_pages(a, 256, 1, 3, more), EXTENT_E_SPACE);
+    static const int freed[] = { 1, 2, 5, 8, 9, 10, 11, 14 }; /* runs of 2, 1, 4, 1 */
+    for (unsigned i = 0; i < 8; i++) KVT_OK(extent_release(a, ids[freed[i]]));
+    KVT_OK(extent_take_pages(a, 256, 4, 3, more));
+    for (unsigned i = 0; i < 4; i++) KVT_EQ(extent_offset(a, more[i]), 256 * (8 + i));
+    KVT_OK(extent_look(a, more[1], &info));
+    KVT_TRUE(info.pages == 1 && info.stride == 256 && info.tag == 3);
+    KVT_OK(extent_release(a, more[1]));
+    KVT_EQ(extent_offset(a, more[1]), UINT64_MAX);
+    KVT_OK(extent_take_pages(a, 256, 4, 3, ids)); /* runs of 2, 1, 1, 1 now */
+    KVT_EQ(extent_offset(a, ids[0]), 256 * 1);
+    KVT_EQ(extent_offset(a, ids[1]), 256 * 2);
+    KVT_EQ(extent_offset(a, ids[2]), 256 * 5);
+    KVT_EQ(extent_offset(a, ids[3]), 256 * 9);
+    KVT_EQ(extent_take_pages(a, 256, 2, 3, more), EXTENT_E_SPACE); /* all or nothing */
+    KVT_EQ(extent_take_pages(a, 512, 1, 3, more), EXTENT_E_SPACE);
+    KVT_EQ(extent_take_pages(a, 256, 0, 3, more), EXTENT_E_ARGUMENT);
+    KVT_EQ(extent_take_pages(a, 100, 1, 3, more), EXTENT_E_ARGUMENT);
+    KVT_OK(extent_take_pages(a, 256, 1, 3, more));
+    KVT_EQ(extent_audit(a), 0);
+    free(a);
+}
+
+/* HOST-7: no tier, no page. */
+static void host_7_no_pages(void) {
+    struct extent_arena *a = arena_new(0, 4);
+    struct extent_page_want want = { 256, 1, 0 };
+    extent_id id;
+    uint64_t scratch;
+    uint32_t placed = 9;
+    KVT_EQ(extent_take_pages(a, 256, 1, 0, &id), EXTENT_E_SPACE);
+    KVT_FALSE(extent_pages_fit(a, NULL, 0, &want, 1, &scratch, &placed));
+    KVT_EQ(placed, 0);
+    KVT_TRUE(extent_pages_fit(a, NULL, 0, NULL, 0, NULL, NULL));
+    free(a);
+}
+
+/* HOST-4: a stale drop or a bad stride fits nothing; descriptors are counted; a drop named twice is one. */
+static void host_4_pages_fit_arguments(void) {
+    struct extent_arena *a = arena_new(256 * 8, 3);
+    struct extent_info x = take(a, 256, 2), y = take(a, 256, 2);
+    uint64_t scratch[16];
+    uint32_t placed[2];
+    extent_id ids[2];
+    struct extent_page_want wants[2] = { { 256, 2, 0 }, { 512, 1, 0 } };
+    KVT_EQ(extent_take_pages(a, 256, 2, 0, ids), EXTENT_E_DESCRIPTOR);
+    KVT_FALSE(extent_pages_fit(a, NULL, 0, wants, 2, scratch, placed)); /* one descriptor is free */
+    KVT_EQ(placed[0], 1);
+    KVT_EQ(placed[1], 0);
+    KVT_TRUE(extent_pages_fit(a, &(extent_id[]){ x.id, y.id }[0], 2, wants, 2, scratch, placed));
+    KVT_FALSE(extent_pages_fit(a, &(extent_id[]){ x.id, x.id, x.id }[0], 3, wants, 2, scratch, placed));
+    KVT_EQ(placed[0] + placed[1], 2);
+    KVT_EQ(extent_audit(a), 0);
+    wants[1].stride = 100;
+    KVT_FALSE(extent_pages_fit(a, &x.id, 1, wants, 2, scratch, placed));
+    KVT_EQ(placed[0], 0);
+    wants[1].stride = 512;
+    KVT_OK(extent_release(a, x.id));
+    KVT_FALSE(extent_pages_fit(a, &x.id, 1, wants, 1, scratch, placed));
+    KVT_EQ(placed[0], 0);
+    KVT_EQ(extent_audit(a), 0);
+    free(a);
+}
+
+/* Takes n pages of `units` map cells by the rule, as far as they go; returns how many. */
+static uint32_t model_pages(uint16_t *m, uint32_t units, uint32_t n) {
+    int at = n ? model_fit(m, n * units) : -1;
+    if (at >= 0) {
+        for (uint32_t i = 0; i < n * units; i++) m[at + (int)i] = 1;
+        return n;
+    }
+    uint32_t left = n;
+    for (uint32_t i = 0, run; i < MAP && left; i += run + 1) {
+        for (run = 0; i + run < MAP && !m[i + run]; run++) {}
+        uint32_t pages = run / units < left ? run / units : left;
+        for (uint32_t k = 0; k < pages * units; k++) m[i + k] = 1;
+        left -= pages;
+    }
+    return n - left;
+}
+
+struct twins { struct extent_arena *asked, *blind; }; /* the same history, one without the questions */
+
+static uint32_t pick_drops(struct extent_arena *a, uint64_t *seed, extent_id *ids, uint16_t *after) {
+    struct extent_info info;
+    uint32_t cursor = 0, n = 0;
+    while (extent_next(a, &cursor, &info)) {
+        if (kvt_below(seed, 8)) continue;
+        ids[n++] = info.id;
+        memset(after + info.offset / 256, 0, info.stride / 256 * info.pages * sizeof *after);
+    }
+    return n;
+}
+
+static bool really(struct twins *t, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants, uint32_t n_wants) {
+    extent_id ids[MAP], others[MAP];
+    for (uint32_t i = 0; i < n_drops; i++) KVT_OK(extent_release(t->asked, drops[i]) | extent_release(t->blind, drops[i]));
+    for (uint32_t i = 0; i < n_wants; i++) {
+        if (!wants[i].pages) continue;
+        int r = extent_take_pages(t->asked, wants[i].stride, wants[i].pages, i, ids);
+        KVT_EQ(extent_take_pages(t->blind, wants[i].stride, wants[i].pages, i, others), r);
+        if (r) return false;
+        KVT_EQ_MEM(ids, others, wants[i].pages * sizeof ids[0]);
+    }
+    return true;
+}
+
+/* HOST-4: extent_pages_fit is right exactly when doing it succeeds, counts what a page map counts, and leaves the arena as it was, down to the handles that come next. */
+static void host_4_pages_fit_is_exact(void) {
+    uint64_t seed = kvt_seed();
+    struct twins t = { arena_new(256 * MAP, 64), arena_new(256 * MAP, 64) };
+    uint32_t fits = 0, short_of = 0;
+    memset(map, 0, sizeof map);
+    for (unsigned step = 0; step < 20000; step++) {
+        extent_id drops[64];
+        uint16_t after[MAP];
+        uint64_t scratch[3 * 20];
+        uint32_t placed[3], n_wants = kvt_below(&seed, 4), asked = 0, found = 0;
+        struct extent_page_want wants[3];
+        struct extent_stats before, now;
+        memcpy(after, map, sizeof map);
+        uint32_t n_drops = pick_drops(t.asked, &seed, drops, after);
+        for (uint32_t i = 0; i < n_wants; i++) wants[i] = (struct extent_page_want){ 256 * (1 + kvt_below(&seed, 3)), kvt_below(&seed, 20), i };
+        extent_get_stats(t.asked, &before);
+        bool fit = extent_pages_fit(t.asked, drops, n_drops, wants, n_wants, scratch, placed);
+        extent_get_stats(t.asked, &now);
+        KVT_EQ_MEM(&now, &before, offsetof(struct extent_stats, max_extents) + sizeof now.max_extents);
+        KVT_EQ(extent_audit(t.asked), 0);
+        for (uint32_t i = 0; i < n_wants; i++) asked += wants[i].pages;
+        if (asked <= 64 - before.extents) { /* descriptors do not decide */
+            for (uint32_t i = 0; i < n_wants; i++) {
+                uint32_t n = model_pages(after, (uint32_t)(wants[i].stride / 256), wants[i].pages);
+                KVT_EQ(placed[i], n);
+                found += n;
+            }
+            KVT_EQ(fit, found == asked);
+        }
+        fits += fit, short_of += !fit;
+        KVT_EQ(really(&t, drops, n_drops, wants, n_wants), fit);
+        struct extent_info info;
+        uint32_t cursor = 0;
+        memset(map, 0, sizeof map);
+        while (extent_next(t.asked, &cursor, &info))
+            for (uint64_t i = 0; i < info.stride / 256; i++) KVT_EQ(map[info.offset / 256 + i]++, 0);
+        check_map(t.asked);
+    }
+    KVT_TRUE(fits > 2000 && short_of > 2000);
+    free(t.asked), free(t.blind);
+}
+
+/* 10^5 pages into 10^5 holes of one page each, asked and done. */
+static void many_scattered_pages(void) {
+    const uint32_t n = 100000;
+    struct extent_arena *a = arena_new(256 * UINT64_C(2) * n, 2 * n);
+    extent_id *ids = malloc(2 * n * sizeof *ids);
+    uint64_t *scratch = malloc(n * sizeof *scratch);
+    struct extent_page_want want = { 256, n, 0 };
+    uint32_t placed;
+    KVT_OK(extent_take_pages(a, 256, 2 * n, 0, ids));
+    for (uint32_t i = 0; i < n; i++) KVT_OK(extent_release(a, ids[2 * i]));
+    KVT_TRUE(extent_pages_fit(a, NULL, 0, &want, 1, scratch, &placed));
+    KVT_EQ(placed, n);
+    want.pages = n - 1, want.stride = 512;
+    KVT_FALSE(extent_pages_fit(a, NULL, 0, &want, 1, scratch, &placed));
+    KVT_EQ(placed, 0);
+    KVT_OK(extent_take_pages(a, 256, n, 0, ids));
+    for (uint32_t i = 0; i < n; i++) KVT_EQ(extent_offset(a, ids[i]), UINT64_C(512) * i);
+    free(a), free(ids), free(scratch);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(host_7_no_tier), KVT_CASE(host_3_first_fit), KVT_CASE(host_4_geometry_decides), KVT_CASE(host_5_stale_recipe),
-        KVT_CASE(host_4_partial_releases), KVT_CASE(host_4_descriptor_budget), KVT_CASE(host_4_random_against_a_map), { 0 }
+        KVT_CASE(host_4_partial_releases), KVT_CASE(host_4_descriptor_budget), KVT_CASE(host_4_random_against_a_map),
+        KVT_CASE(host_6_pages_adjacent_or_scattered), KVT_CASE(host_7_no_pages), KVT_CASE(host_4_pages_fit_arguments),
+        KVT_CASE(host_4_pages_fit_is_exact), KVT_CASE(many_scattered_pages), { 0 }
     };
     return kvt_main("extent", cases, argc, argv);
 }
