@@ -7,10 +7,12 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "device_backend.h"
+#include "device_host_map.h"
 
 int device_refuse(int code, char *err, size_t err_bytes, const char *format, ...) {
     if (err && err_bytes) {
@@ -37,11 +39,18 @@ bool device_cuda_available(char *err, size_t err_bytes) {
     return false;
 }
 
+/* What a backend without them says of moves and descriptors. */
+static int refuse_moves(char *err, size_t err_bytes) {
+    return device_refuse(-ENOTSUP, err, err_bytes,
+                         "a CUDA device moves no pages to the host and exports no descriptors: use a host device");
+}
+
 int device_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
     switch (config->kind) {
     case DEVICE_HOST:
         return device_host_backend.open(config, ret_device, err, err_bytes);
     case DEVICE_CUDA:
+        if (cuda_backend() && config->export_fd && !cuda_backend()->region_adopt) return refuse_moves(err, err_bytes);
         if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
         return device_refuse(
             -ENODEV, err, err_bytes,
@@ -77,6 +86,19 @@ int device_region_new(struct device *device, const char *label, uint64_t bytes, 
         return device_refuse(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label,
                              bytes);
     return device->backend->region_new(device, label, bytes, fill, ret_region, err, err_bytes);
+}
+
+int device_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
+                        struct device_region **ret_region, char *err, size_t err_bytes) {
+    if (!label_ok(label))
+        return device_refuse(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
+    if (bytes == 0 || bytes > INT64_MAX || fd < 0)
+        return device_refuse(-EINVAL, err, err_bytes,
+                             "region %s of %" PRIu64 " bytes behind descriptor %d: a region has 1..2^63-1 bytes, and a "
+                             "descriptor",
+                             label, bytes, fd);
+    if (!device->backend->region_adopt) return refuse_moves(err, err_bytes);
+    return device->backend->region_adopt(device, label, bytes, fd, ret_region, err, err_bytes);
 }
 
 void device_region_free(struct device_region *region) {
@@ -150,6 +172,113 @@ int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err
 
 int device_event_fd(struct device *device) { return device->backend->event_fd(device); }
 
+/* ---- pages to and from the host ----------------------------------------------------------- */
+
+static const struct device_pinned *find_pin(const struct device *device, const void *address, uint64_t bytes) {
+    uintptr_t begin = (uintptr_t)address;
+    for (uint32_t i = 0; i < device->n_pins; i++) {
+        const struct device_pinned *pin = &device->pins[i];
+        uintptr_t first = (uintptr_t)pin->address;
+        if (begin >= first && bytes <= pin->bytes && begin - first <= pin->bytes - bytes) return pin;
+    }
+    return NULL;
+}
+
+static bool pins_touch(const struct device *device, const void *address, uint64_t bytes) {
+    uintptr_t begin = (uintptr_t)address;
+    for (uint32_t i = 0; i < device->n_pins; i++) {
+        uintptr_t first = (uintptr_t)device->pins[i].address;
+        if (begin < first + device->pins[i].bytes && first < begin + bytes) return true;
+    }
+    return false;
+}
+
+int device_pin(struct device *device, void *address, uint64_t bytes, char *err, size_t err_bytes) {
+    if (!address || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
+        return device_refuse(-EINVAL, err, err_bytes, "memory to pin of %" PRIu64 " bytes at %p: name a whole mapping",
+                             bytes, address);
+    if (pins_touch(device, address, bytes))
+        return device_refuse(-EEXIST, err, err_bytes,
+                             "memory of %" PRIu64 " bytes at %p is pinned already, or a part of it: unpin it first",
+                             bytes, address);
+    if (device->n_pins == DEVICE_MAX_PINS)
+        return device_refuse(-ENOSPC, err, err_bytes, "a device has at most %d pinned mappings: pin fewer, larger ones",
+                             DEVICE_MAX_PINS);
+    if (!device->backend->pin) return refuse_moves(err, err_bytes);
+    int r = device->backend->pin(device, address, bytes, err, err_bytes);
+    if (!r) device->pins[device->n_pins++] = (struct device_pinned){ address, bytes };
+    return r;
+}
+
+void device_unpin(struct device *device, void *address) {
+    for (uint32_t i = 0; i < device->n_pins; i++)
+        if (device->pins[i].address == address) {
+            device->backend->unpin(device, address);
+            device->pins[i] = device->pins[--device->n_pins];
+            return;
+        }
+}
+
+static int check_pool(const struct device *device, const struct device_moves *moves, char *err, size_t err_bytes) {
+    char why[160];
+    if (!moves->spec || !moves->region || moves->region->device != device || (moves->n && !moves->moves))
+        return device_refuse(-EINVAL, err, err_bytes,
+                             "moves have no spec, no list, or a region of another device: name all three");
+    if (geom_pool_check(moves->spec, why, sizeof why)) return device_refuse(-EINVAL, err, err_bytes, "moves: %s", why);
+    if ((unsigned)moves->direction > HOST_TO_DEVICE || moves->rank >= moves->spec->n_ranks || moves->n_pages == 0)
+        return device_refuse(-EINVAL, err, err_bytes,
+                             "moves of rank %u in direction %u of a pool of %u pages: the pool has %u ranks, there are "
+                             "2 directions",
+                             moves->rank, (unsigned)moves->direction, moves->n_pages, moves->spec->n_ranks);
+    uint64_t need = geom_region_bytes(moves->spec, moves->n_pages);
+    if (need > moves->region->bytes)
+        return device_refuse(-EINVAL, err, err_bytes, "moves of a pool of %" PRIu64 " bytes in a region of %" PRIu64,
+                             need, moves->region->bytes);
+    return 0;
+}
+
+int device_check_moves(const struct device *device, const struct device_moves *moves, char *err, size_t err_bytes) {
+    int r = check_pool(device, moves, err, err_bytes);
+    if (r) return r;
+    uint64_t packed = geom_packed_bytes(moves->spec);
+    for (uint32_t i = 0; i < moves->n; i++) {
+        const struct device_move *move = &moves->moves[i];
+        if (move->page >= moves->n_pages)
+            return device_refuse(-EINVAL, err, err_bytes, "move %u of page %u: the pool has %u pages", i, move->page,
+                                 moves->n_pages);
+        if (!find_pin(device, move->host, packed))
+            return device_refuse(-EINVAL, err, err_bytes,
+                                 "move %u of page %u: its packed form of %" PRIu64
+                                 " bytes does not lie in pinned memory: pin the whole mapping first",
+                                 i, move->page, packed);
+    }
+    return 0;
+}
+
+int device_move(struct device *device, const struct device_moves *moves, uint64_t *ret_ticket, bool *ret_inline_done,
+                char *err, size_t err_bytes) {
+    if (!device->backend->move) return refuse_moves(err, err_bytes);
+    int r = device_check_moves(device, moves, err, err_bytes);
+    return r ? r : device->backend->move(device, moves, ret_ticket, ret_inline_done, err, err_bytes);
+}
+
+int device_poll_moves(struct device *device, enum device_direction direction, uint64_t *ret_done, char *err,
+                      size_t err_bytes) {
+    if (!device->backend->poll_moves) return refuse_moves(err, err_bytes);
+    return device->backend->poll_moves(device, direction, ret_done, err, err_bytes);
+}
+
+void device_count_moved(struct device *device, enum device_direction direction, uint64_t operations, uint64_t bytes) {
+    atomic_fetch_add_explicit(&device->moved[direction].operations, operations, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->moved[direction].bytes, bytes, memory_order_relaxed);
+}
+
+void device_get_move_stats(struct device *device, enum device_direction direction,
+                           struct device_move_stats *ret_stats) {
+    ret_stats->operations = atomic_load_explicit(&device->moved[direction].operations, memory_order_relaxed);
+    ret_stats->bytes = atomic_load_explicit(&device->moved[direction].bytes, memory_order_relaxed);
+}
+
 /* ---- consumer side ------------------------------------------------------------------------ */
 
 int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
@@ -160,11 +289,20 @@ int device_import(const struct device_export *exported, const uint8_t *expect_uu
     switch (exported->kind) {
     case DEVICE_EXPORT_SHM:
         return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
+    case DEVICE_EXPORT_FD:
+        if (exported->fd < 0)
+            return device_refuse(-EACCES, err, err_bytes,
+                                 "the export has no descriptor: its owner sends it over a Unix socket to those who may "
+                                 "map it, attach as a worker");
+        if (device_host_is_memory(exported->fd))
+            return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
+        __attribute__((fallthrough)); /* memory of a GPU */
     case DEVICE_EXPORT_CUDA_IPC:
         if (cuda_backend()) return cuda_backend()->import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
         return device_refuse(
             -ENODEV, err, err_bytes,
-            "the region is CUDA memory and this build has no CUDA backend: use a CUDA build of the library");
+            "the region is no memory of a host device, and this build has no CUDA backend: use a CUDA build of the "
+            "library");
     default:
         return device_refuse(-EINVAL, err, err_bytes, "export kind %u is unknown: the owner is of a newer version",
                              exported->kind);

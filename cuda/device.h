@@ -124,7 +124,9 @@ int device_event_fd(struct device *device);
 /* ---- pages to and from the host ---------------------------------------------------------- */
 
 /* Host memory that pages are moved to and from: known to the device from pin to unpin (registered with CUDA, portable
- * over devices; nothing to do for a host device). Whole mappings, once each. */
+ * over devices; a host device only remembers it). Whole mappings, once each a device; -EEXIST for a second time. unpin
+ * waits for moves in work, as freeing a region does; after it the memory may be unmapped. On a GPU that does not answer
+ * they give up waiting after 2 s: keep the memory mapped until the process ends where device_poll_moves says -EIO. */
 int device_pin(struct device *device, void *address, uint64_t bytes, char *err, size_t err_bytes);
 void device_unpin(struct device *device, void *address);
 
@@ -146,9 +148,10 @@ struct device_moves {
     uint32_t n;
 };
 
-/* Starts moves on the queue of their direction. The two directions and device_submit run beside each other, in no order
- * between them; within a direction tickets complete in order, and increase by one from 1. Adjacent pages with adjacent
- * host forms become few wide copies (HOST-6); only forms of copies that do not wait for another process's time slice.
+/* Starts moves on the queue of their direction; -EINVAL, and nothing started, where a page lies outside the pool or a
+ * packed form outside pinned memory. The two directions and device_submit run beside each other, in no order between
+ * them; within a direction tickets complete in order, and increase by one from 1. Adjacent pages with adjacent host
+ * forms become few wide copies (HOST-6); only forms of copies that do not wait for another process's time slice.
  * inline_done as in device_submit. The event fd tells of completions here, too. */
 int device_move(struct device *device, const struct device_moves *moves, uint64_t *ret_ticket, bool *ret_inline_done,
                 char *err, size_t err_bytes);
@@ -156,8 +159,11 @@ int device_move(struct device *device, const struct device_moves *moves, uint64_
 int device_poll_moves(struct device *device, enum device_direction direction, uint64_t *ret_done, char *err,
                       size_t err_bytes);
 /* For metrics: copy operations that the moves of a direction came to, and their payload bytes. Any thread. */
-struct device_move_stats { uint64_t operations, bytes; };
-void device_get_move_stats(struct device *device, enum device_direction direction, struct device_move_stats *ret_stats);
+struct device_move_stats {
+    uint64_t operations, bytes;
+};
+void device_get_move_stats(struct device *device, enum device_direction direction,
+                           struct device_move_stats *ret_stats);
 
 /* ---- consumer side ---------------------------------------------------------------------- */
 

@@ -123,6 +123,7 @@ static void *cuda_region_address(const struct device_region *region) {
 static void cuda_region_export(const struct device_region *base, struct device_export *ret_export) {
     const struct cuda_region *region = (const struct cuda_region *)base;
     struct device_export e = { .kind = DEVICE_EXPORT_CUDA_IPC,
+                               .fd = -1,
                                .bytes = base->bytes,
                                .owner_pid = (uint64_t)getpid(),
                                .local_address = region->address };

@@ -1,71 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host backend: regions are POSIX shared memory. It is the embedded default and what the tests run on.
+ * Host backend: device memory is shared memory. It is the embedded default and what the tests run on. See
+ * device_host_internal.h for the files.
  *
- * Copies of up to INLINE_BYTES are done in device_submit; larger batches go to the device's thread. Once a batch is
- * queued, every later one is queued behind it, so that tickets complete in order and table writes never overtake
+ * Copies of up to HOST_INLINE_BYTES are done in device_submit; larger batches go to the device's thread. Once a batch
+ * is queued, every later one is queued behind it, so that tickets complete in order and table writes never overtake
  * copies.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "device_backend.h"
-#include "device_host_map.h"
+#include "device_host_internal.h"
 
-#define INLINE_BYTES (256u << 10)
 #define SHM_DIR "/dev/shm"
 
-struct batch {
-    struct batch *next;
+struct host_batch {
+    struct host_batch *next;
     uint64_t ticket;
     uint32_t n_copies, n_writes;
     struct device_page_copy *copies;
     struct geom_pool_spec *specs; /* one a copy: the caller's may be gone by then */
     struct device_table_write *writes;
 };
-
-struct host_region {
-    struct device_region base;
-    struct host_region *next;
-    struct host_map *map;
-    char shm_name[64];
-    uint64_t charged; /* whole pages of memory */
-};
-
-struct host_device {
-    struct device base;
-    struct device_identity identity;
-    char prefix[48];
-    mode_t mode;
-    uint64_t charged;
-    struct host_region *regions;
-    uint64_t last_ticket; /* of the submitting thread */
-    _Atomic uint64_t done;
-    int event_fd;
-    pthread_t thread;
-    pthread_mutex_t lock;   /* the queue and stop */
-    pthread_cond_t changed; /* queue became non-empty or empty, or stop */
-    struct batch *head, **tail;
-    bool stop;
-};
-
-static struct host_device *host(struct device *device) { return (struct host_device *)device; }
 
 /* ---- identity ----------------------------------------------------------------------------- */
 
@@ -112,137 +78,6 @@ static void host_identify(const struct device *device, struct device_identity *r
     *ret_identity = ((const struct host_device *)device)->identity;
 }
 
-/* ---- regions ------------------------------------------------------------------------------ */
-
-/* Bytes that /dev/shm can still take; what is free there may also be used up by others at any time. */
-static uint64_t shm_free(void) {
-    struct statvfs fs;
-    if (statvfs(SHM_DIR, &fs)) return 0;
-    return (uint64_t)fs.f_bavail * fs.f_frsize;
-}
-
-static int host_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes) {
-    const struct host_device *d = host(device);
-    (void)err, (void)err_bytes;
-    uint64_t left = d->identity.total_bytes - d->charged, shm = shm_free();
-    *ret_bytes = left < shm ? left : shm;
-    return 0;
-}
-
-static int check_space(const struct host_device *d, const char *label, uint64_t need, char *err, size_t err_bytes) {
-    uint64_t left = d->identity.total_bytes - d->charged, shm = shm_free();
-    if (need > left)
-        return device_refuse(-ENOMEM, err, err_bytes,
-                             "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-                             " are left on host device %u: raise its memory_bytes or ask for less",
-                             label, need, left, d->identity.total_bytes, d->identity.index);
-    if (need > shm)
-        return device_refuse(-ENOSPC, err, err_bytes,
-                             "region %s needs %" PRIu64 " bytes, %" PRIu64 " are free in " SHM_DIR
-                             ": enlarge it (mount -o remount,size=...) or ask for less",
-                             label, need, shm);
-    return 0;
-}
-
-/* The new object at its full size with every page allocated, so that no access can fault later. -1 with err set. */
-static int create_object(const struct host_device *d, const char *name, uint64_t bytes, int *ret_fd, char *err,
-                         size_t err_bytes) {
-    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        int e = errno;
-        return device_refuse(
-            -e, err, err_bytes, "shared memory %s: %s%s", name, strerror(e),
-            e == EEXIST ? ": another region has the label, or a killed owner left it (sweep the prefix)" : "");
-    }
-    int e;
-    do e = posix_fallocate(fd, 0, (off_t)bytes);
-    while (e == EINTR);
-    if (!e && fchmod(fd, d->mode)) e = errno;
-    if (e) {
-        close(fd);
-        shm_unlink(name);
-        return device_refuse(-e, err, err_bytes,
-                             "shared memory %s of %" PRIu64 " bytes: %s; " SHM_DIR " has %" PRIu64 " free", name, bytes,
-                             strerror(e), shm_free());
-    }
-    *ret_fd = fd;
-    return 0;
-}
-
-static uint64_t whole_pages(uint64_t bytes) {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    return (bytes + page - 1) / page * page;
-}
-
-static int host_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
-                           struct device_region **ret_region, char *err, size_t err_bytes) {
-    struct host_device *d = host(device);
-    uint64_t charged = whole_pages(bytes);
-    int fd = -1, r = check_space(d, label, charged, err, err_bytes);
-    if (r) return r;
-    struct host_region *region = calloc(1, sizeof *region);
-    if (!region) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
-    int n = snprintf(region->shm_name, sizeof region->shm_name, "%s%s", d->prefix, label);
-    if (n < 0 || (size_t)n >= sizeof region->shm_name) {
-        free(region);
-        return device_refuse(-ENAMETOOLONG, err, err_bytes, "region name %s%s: a name has at most 63 characters",
-                             d->prefix, label);
-    }
-    if ((r = create_object(d, region->shm_name, bytes, &fd, err, err_bytes))) {
-        free(region);
-        return r;
-    }
-    r = host_map_add(fd, bytes, false, &region->map);
-    close(fd);
-    if (r) {
-        shm_unlink(region->shm_name);
-        free(region);
-        return device_refuse(r, err, err_bytes, "region %s of %" PRIu64 " bytes cannot be mapped: %s", label, bytes,
-                             strerror(-r));
-    }
-    memset(host_map_address(region->map), fill, bytes);
-    region->base = (struct device_region){ .device = device, .bytes = bytes };
-    region->charged = charged;
-    region->next = d->regions;
-    d->regions = region;
-    d->charged += charged;
-    *ret_region = &region->base;
-    return 0;
-}
-
-/* Queued batches may still write into a region that its owner frees. */
-static void wait_idle(struct host_device *d) {
-    pthread_mutex_lock(&d->lock);
-    while (d->head) pthread_cond_wait(&d->changed, &d->lock);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static void host_region_free(struct device_region *base) {
-    struct host_region *region = (struct host_region *)base;
-    struct host_device *d = host(base->device);
-    struct host_region **link = &d->regions;
-    wait_idle(d);
-    while (*link != region) link = &(*link)->next;
-    *link = region->next;
-    d->charged -= region->charged;
-    shm_unlink(region->shm_name);
-    host_map_drop(region->map);
-    free(region);
-}
-
-static void *host_region_address(const struct device_region *region) {
-    return host_map_address(((const struct host_region *)region)->map);
-}
-
-static void host_region_export(const struct device_region *base, struct device_export *ret_export) {
-    const struct host_region *region = (const struct host_region *)base;
-    struct device_export e = { .kind = DEVICE_EXPORT_SHM, .bytes = base->bytes, .owner_pid = (uint64_t)getpid() };
-    memcpy(e.shm_name, region->shm_name, sizeof e.shm_name);
-    memcpy(e.uuid, ((const struct host_device *)base->device)->identity.uuid, sizeof e.uuid);
-    e.local_address = (uint64_t)(uintptr_t)host_region_address(base);
-    *ret_export = e;
-}
-
 /* ---- batches ------------------------------------------------------------------------------ */
 
 static uint64_t copy_bytes(const struct device_page_copy *copy) {
@@ -274,15 +109,15 @@ static void do_write(const struct device_table_write *write) {
     atomic_thread_fence(memory_order_release);
 }
 
-static void free_batch(struct batch *batch) {
+static void free_batch(struct host_batch *batch) {
     free(batch->copies);
     free(batch->specs);
     free(batch->writes);
     free(batch);
 }
 
-static struct batch *copy_batch(const struct device_batch *from) {
-    struct batch *batch = calloc(1, sizeof *batch);
+static struct host_batch *copy_batch(const struct device_batch *from) {
+    struct host_batch *batch = calloc(1, sizeof *batch);
     if (!batch) return NULL;
     batch->copies = calloc(from->n_copies + 1u, sizeof *batch->copies);
     batch->specs = calloc(from->n_copies + 1u, sizeof *batch->specs);
@@ -301,12 +136,28 @@ static struct batch *copy_batch(const struct device_batch *from) {
     return batch;
 }
 
-static void *device_thread(void *argument) {
+void host_tell(struct host_device *d) {
+    ssize_t n = write(d->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+    (void)n; /* fails only when the counter is full, and then it is readable */
+}
+
+void host_wait_batches(struct host_device *d) {
+    pthread_mutex_lock(&d->lock);
+    while (d->head) pthread_cond_wait(&d->changed, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
+int host_check_lost(struct host_device *d, char *err, size_t err_bytes) {
+    if (!atomic_load_explicit(&d->lost, memory_order_acquire)) return 0;
+    return device_refuse(-EIO, err, err_bytes, "host device %u is lost: %s", d->identity.index, d->why);
+}
+
+static void *batch_thread(void *argument) {
     struct host_device *d = argument;
     pthread_mutex_lock(&d->lock);
     for (;;) {
         while (!d->head && !d->stop) pthread_cond_wait(&d->changed, &d->lock);
-        struct batch *batch = d->head;
+        struct host_batch *batch = d->head;
         if (!batch) break; /* stop, with nothing left to do */
         pthread_mutex_unlock(&d->lock);
         for (uint32_t i = 0; i < batch->n_copies; i++) do_copy(&batch->copies[i], &batch->specs[i]);
@@ -317,8 +168,7 @@ static void *device_thread(void *argument) {
         if (!d->head) d->tail = &d->head;
         atomic_store_explicit(&d->done, batch->ticket, memory_order_release);
         pthread_cond_broadcast(&d->changed);
-        ssize_t n = write(d->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
-        (void)n; /* fails only when the counter is full, and then it is readable */
+        host_tell(d);
         free_batch(batch);
     }
     pthread_mutex_unlock(&d->lock);
@@ -327,8 +177,8 @@ static void *device_thread(void *argument) {
 
 static bool is_small(const struct device_batch *batch) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < batch->n_copies && bytes <= INLINE_BYTES; i++) bytes += copy_bytes(&batch->copies[i]);
-    return bytes <= INLINE_BYTES;
+    for (uint32_t i = 0; i < batch->n_copies && bytes <= HOST_INLINE_BYTES; i++) bytes += copy_bytes(&batch->copies[i]);
+    return bytes <= HOST_INLINE_BYTES;
 }
 
 /* Only the submitting thread fills the queue, so an idle device stays idle until it queues something. */
@@ -338,14 +188,16 @@ static bool is_idle(const struct host_device *d) {
 
 static int host_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
                        bool *ret_inline_done, char *err, size_t err_bytes) {
-    struct host_device *d = host(device);
+    struct host_device *d = host_of(device);
+    int r = host_check_lost(d, err, err_bytes);
+    if (r) return r;
     bool inline_done = is_small(batch) && is_idle(d);
     if (inline_done) {
         for (uint32_t i = 0; i < batch->n_copies; i++) do_copy(&batch->copies[i], batch->copies[i].spec);
         for (uint32_t i = 0; i < batch->n_writes; i++) do_write(&batch->writes[i]);
         atomic_store_explicit(&d->done, ++d->last_ticket, memory_order_release);
     } else {
-        struct batch *queued = copy_batch(batch);
+        struct host_batch *queued = copy_batch(batch);
         if (!queued)
             return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
                                  batch->n_copies, batch->n_writes);
@@ -362,21 +214,38 @@ static int host_submit(struct device *device, const struct device_batch *batch, 
 }
 
 static int host_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes) {
-    (void)err, (void)err_bytes;
-    *ret_done = atomic_load_explicit(&host(device)->done, memory_order_acquire);
-    return 0;
+    struct host_device *d = host_of(device);
+    int r = host_check_lost(d, err, err_bytes);
+    if (!r) *ret_done = atomic_load_explicit(&d->done, memory_order_acquire);
+    return r;
 }
 
-static int host_event_fd(struct device *device) { return host(device)->event_fd; }
+static int host_event_fd(struct device *device) { return host_of(device)->event_fd; }
 
 /* ---- open and close ----------------------------------------------------------------------- */
 
-static int start_thread(struct host_device *d) {
+int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = pthread_create(&d->thread, NULL, device_thread, d);
+    int e = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return e;
+}
+
+static void stop_batches(struct host_device *d) {
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    pthread_join(d->thread, NULL);
+}
+
+static int start_threads(struct host_device *d) {
+    int e = host_thread_start(&d->thread, batch_thread, d);
+    if (e) return e;
+    e = host_movers_start(d);
+    if (e) stop_batches(d);
     return e;
 }
 
@@ -398,11 +267,12 @@ static int host_open(const struct device_config *config, struct device **ret_dev
     derive_uuid(config->index, d->identity.uuid);
     snprintf(d->prefix, sizeof d->prefix, "%s", prefix);
     d->mode = config->shm_mode ? config->shm_mode & 0777 : 0600;
+    d->export_fd = config->export_fd;
     d->tail = &d->head;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     d->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    int e = d->event_fd < 0 ? errno : start_thread(d);
+    int e = d->event_fd < 0 ? errno : start_threads(d);
     if (e) {
         if (d->event_fd >= 0) close(d->event_fd);
         pthread_cond_destroy(&d->changed);
@@ -416,13 +286,10 @@ static int host_open(const struct device_config *config, struct device **ret_dev
 }
 
 static void host_close(struct device *device) {
-    struct host_device *d = host(device);
+    struct host_device *d = host_of(device);
     while (d->regions) host_region_free(&d->regions->base);
-    pthread_mutex_lock(&d->lock);
-    d->stop = true;
-    pthread_cond_broadcast(&d->changed);
-    pthread_mutex_unlock(&d->lock);
-    pthread_join(d->thread, NULL);
+    stop_batches(d);
+    host_movers_stop(d);
     close(d->event_fd);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
@@ -436,12 +303,17 @@ const struct device_backend device_host_backend = {
     .identify = host_identify,
     .free_bytes = host_free_bytes,
     .region_new = host_region_new,
+    .region_adopt = host_region_adopt,
     .region_free = host_region_free,
     .region_export = host_region_export,
     .region_address = host_region_address,
     .submit = host_submit,
     .poll = host_poll,
     .event_fd = host_event_fd,
+    .pin = host_pin,
+    .unpin = host_unpin,
+    .move = host_move,
+    .poll_moves = host_poll_moves,
     .import = host_import,
     .import_address = host_import_address,
     .unimport = host_unimport,

@@ -108,6 +108,11 @@ static int check_uuid(const struct device_export *exported, const uint8_t *expec
                          "the region is on device %s, this consumer runs on %s: attach to its own rank", there, here);
 }
 
+bool device_host_is_memory(int fd) {
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW);
+}
+
 static int open_failed(const struct device_export *exported, int e, char *err, size_t err_bytes) {
     const char *hint = e == ENOENT   ? "its owner has freed it or is gone, attach again"
                        : e == EACCES ? "ask its owner for access to shared memory (mode)"
@@ -115,14 +120,29 @@ static int open_failed(const struct device_export *exported, int e, char *err, s
     return device_refuse(-e, err, err_bytes, "shared memory %s: %s: %s", exported->shm_name, strerror(e), hint);
 }
 
+/* A descriptor of the object, the caller's to close. */
+static int open_object(const struct device_export *exported, bool read_only, int *ret_fd, char *err, size_t err_bytes) {
+    int fd;
+    if (exported->kind == DEVICE_EXPORT_FD) {
+        fd = fcntl(exported->fd, F_DUPFD_CLOEXEC, 0);
+        if (fd < 0)
+            return device_refuse(-errno, err, err_bytes, "descriptor %d of the export: %s", exported->fd,
+                                 strerror(errno));
+    } else {
+        if (!name_ok(exported->shm_name, sizeof exported->shm_name))
+            return device_refuse(-EINVAL, err, err_bytes, "the export's shared-memory name is not \"/name\"");
+        fd = shm_open(exported->shm_name, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC, 0);
+        if (fd < 0) return open_failed(exported, errno, err, err_bytes);
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
 int host_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                 struct device_import **ret_import, char *err, size_t err_bytes) {
-    int r = check_uuid(exported, expect_uuid, err, err_bytes);
+    int fd = -1, r = check_uuid(exported, expect_uuid, err, err_bytes);
+    if (!r) r = open_object(exported, read_only, &fd, err, err_bytes);
     if (r) return r;
-    if (!name_ok(exported->shm_name, sizeof exported->shm_name))
-        return device_refuse(-EINVAL, err, err_bytes, "the export's shared-memory name is not \"/name\"");
-    int fd = shm_open(exported->shm_name, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC, 0);
-    if (fd < 0) return open_failed(exported, errno, err, err_bytes);
     struct host_import *import = malloc(sizeof *import);
     struct host_map *map = NULL;
     r = import ? host_map_add(fd, exported->bytes, read_only, &map) : -ENOMEM;
@@ -130,7 +150,8 @@ int host_import(const struct device_export *exported, const uint8_t *expect_uuid
     if (r) {
         free(import);
         return device_refuse(r, err, err_bytes, "shared memory %s cannot be mapped with %" PRIu64 " bytes: %s",
-                             exported->shm_name, exported->bytes,
+                             exported->kind == DEVICE_EXPORT_FD ? "behind a descriptor" : exported->shm_name,
+                             exported->bytes,
                              r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
     }
     *import = (struct host_import){ .base.backend = &device_host_backend, .map = map };

@@ -17,6 +17,9 @@ int host_map_add(int fd, uint64_t bytes, bool read_only, struct host_map **ret_m
 void *host_map_address(const struct host_map *map);
 void host_map_drop(struct host_map *map);
 
+/* Whether fd is memory that a host device exports: it can neither shrink nor grow, so no access can fault later. */
+bool device_host_is_memory(int fd);
+
 /* The consumer side of device.h. */
 int host_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                 struct device_import **ret_import, char *err, size_t err_bytes);
