@@ -22,6 +22,9 @@ bool call_mutates(uint16_t type) {
     case FRAME_CLOSE_GROUP:
     case FRAME_FENCE:
     case FRAME_DRAIN:
+    case FRAME_DEMOTE:
+    case FRAME_PREFETCH:
+    case FRAME_DROP:
         return true;
     default:
         return false;
@@ -31,7 +34,8 @@ bool call_mutates(uint16_t type) {
 /* A second execution would answer or do something else than the first. */
 static bool adoptable(uint16_t type) {
     return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_CHECKPOINT || type == FRAME_FINISH ||
-           type == FRAME_RELEASE || type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP;
+           type == FRAME_RELEASE || type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_DEMOTE ||
+           type == FRAME_PREFETCH || type == FRAME_DROP;
 }
 
 /* ---- objects ---------------------------------------------------------------------------------------- */
@@ -73,6 +77,7 @@ struct call *call_new(struct kvd_client *c) {
     call->keeper = CALL_WAITED;
     call->resumed = call->waiting = call->pinned = call->stale = false;
     call->n_touched = 0;
+    call->moved.bits = 0;
     call->frame_bytes = call->body_bytes = 0;
     memset(&call->header, 0, sizeof call->header);
     return call;
@@ -167,9 +172,12 @@ int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns,
                           ret_sent);
 }
 
-/* Which sequences a request is about. */
+/* Which sequences a request is about, and which continuation it moves. */
 static void note_touched(struct call *call, const struct msg_request *request) {
     call->n_touched = 0;
+    if (request->type == FRAME_DEMOTE) call->moved = request->u.demote.continuation;
+    if (request->type == FRAME_PREFETCH) call->moved = request->u.prefetch;
+    if (request->type == FRAME_DROP) call->moved = request->u.drop.continuation;
     if (request->type == FRAME_ROUND) {
         for (uint32_t i = 0; i < request->u.round.n && i < KVD_MAX_ROUND; i++)
             call->touched[call->n_touched++] = request->u.round.items[i].sequence;
@@ -187,6 +195,11 @@ static bool share_sequence(const struct call *a, const struct call *b) {
         for (uint32_t k = 0; k < b->n_touched; k++)
             if (a->touched[i].bits == b->touched[k].bits) return true;
     return false;
+}
+
+/* What was moved may be elsewhere after another move of it, or an activation: those restore and demote. */
+static bool moves_again(const struct call *left, const struct call *call, uint16_t type) {
+    return left->moved.bits && (type == FRAME_ACTIVATE || left->moved.bits == call->moved.bits);
 }
 
 static bool refused_unrun(struct call *left, struct call *scratch) {
@@ -208,7 +221,7 @@ static struct call *find_left(struct kvd_client *c, struct call *call, struct ms
                 call_encode(call, request, NULL) == KVD_OK && call->frame_bytes == left->frame_bytes &&
                 memcmp(call->frame + FRAME_HEADER, left->frame + FRAME_HEADER, left->frame_bytes - FRAME_HEADER) == 0)
                 found = left;
-            else if (share_sequence(left, call)) left->stale = true;
+            else if (share_sequence(left, call) || moves_again(left, call, request->type)) left->stale = true;
         }
     }
     if (found && found->state == CALL_ANSWERED && refused_unrun(found, call)) {

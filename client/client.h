@@ -17,9 +17,10 @@
  *         v
  *       forgotten
  *
- * Only calls whose second execution would do something else are adopted: Activate, Round, Checkpoint, Finish, Release,
- * OpenGroup, CloseGroup. A LEFT Round or Checkpoint is no longer adopted once another call about one of its sequences
- * was sent.
+ * Only calls whose second execution would do or answer something else are adopted: Activate, Round, Checkpoint, Finish,
+ * Release, OpenGroup, CloseGroup, Demote, Prefetch, DropReplica. A LEFT Round or Checkpoint is no longer adopted once
+ * another call about one of its sequences was sent, nor one of the last three once another of them about the same
+ * continuation, or an Activate, was.
  *
  * When the connection breaks, a thread that waits resumes the session (one does, the others wait for it) and every
  * pending call is sent again in the order of its numbers, with the same numbers. kvd says the highest number that it
@@ -68,6 +69,7 @@ struct call {
     bool stale;               /* LEFT, and a later call changed what it was about: not to be adopted */
     uint32_t n_touched;       /* sequences that it is about; of a round: one an item */
     kvd_sequence touched[KVD_MAX_ROUND];
+    kvd_continuation moved;   /* by Demote, Prefetch, DropReplica */
     pthread_cond_t changed;
     struct codec_arena *arena;
     uint8_t *frame;           /* FRAME_LIMIT bytes: what was sent */

@@ -27,9 +27,10 @@
  * - After KVD_DEADLINE_EXCEEDED, or KVD_UNAVAILABLE for a broken connection, the outcome is unknown. To learn it:
  *   where the connection is lost kvd_client_reconnect, then the same call with equal arguments, next. It takes up the
  *   unanswered request and returns its first answer; if it never ran, it runs now. This holds for kvd_activate,
- *   kvd_round(_start), kvd_checkpoint, kvd_finish, kvd_release, kvd_open_group and kvd_close_group, for the last 64
- *   changing requests of the client, and for a round or checkpoint until another call about one of its sequences is
- *   sent. The other calls set something and may simply be made again.
+ *   kvd_round(_start), kvd_checkpoint, kvd_finish, kvd_release, kvd_open_group, kvd_close_group, kvd_demote,
+ *   kvd_prefetch and kvd_drop_replica, for the last 64 changing requests of the client, for a round or checkpoint until
+ *   another call about one of its sequences is sent, and for the last three until another of them about the same
+ *   continuation, or a kvd_activate, is. The other calls set something and may simply be made again.
  * - On a connection that is known to be lost calls answer KVD_UNAVAILABLE at once and send nothing, until
  *   kvd_client_reconnect.
  * - Calls read the connection themselves while they wait. A client that used its descriptor, events or tickets is read
@@ -122,7 +123,7 @@ struct kvd_hit {
     uint32_t usable;            /* tokens of the prompt that it covers exactly: activate with frontier = usable */
     uint32_t frontier;          /* of the continuation */
     uint32_t retention;
-    uint32_t restore_pages;     /* cost: pages to bring back from the host tier first */
+    uint32_t restore_pages;     /* cost: pages that the activation brings back from the host tier */
 };
 /* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be
  * computed). chain must hold exactly these tokens. The tails of candidates are compared here, so that a hit is exact to
@@ -150,10 +151,37 @@ KVD_API enum kvd_status kvd_close_group(kvd_client *client, kvd_group_id group, 
  * proven gone. */
 KVD_API enum kvd_status kvd_fence(kvd_client *client, kvd_session_id session, struct kvd_error *error);
 
+/* Places: pages of a continuation are on the device, in the host arena (kvd_stats.host_capacity > 0), or in both. What is
+ * in the host only is found and activated all the same; the activation brings it back first (restore_pages is the price).
+ *
+ * Each of these blocks until the copies are done or the deadline has passed; after KVD_DEADLINE_EXCEEDED the copies go
+ * on, and the same call made again waits for them. The continuation can be used meanwhile. Repeating one is harmless:
+ * what is in place is copied no second time, and ret_moved (may be NULL) then counts nothing. All of a continuation, its
+ * state image with it, moves or nothing does: KVD_RESOURCE_EXHAUSTED where the arena or a pool is short,
+ * KVD_FAILED_PRECONDITION where there is no host tier, KVD_DATA_LOSS where bytes in the host were damaged and the
+ * continuation had no other copy. */
+/* Host copies of all its pages; then the device gives up those that nothing else needs, and the continuation rests.
+ * keep_device: only the copies, so that a later demotion costs nothing and a restart of kvd finds it. */
+KVD_API enum kvd_status kvd_demote(kvd_client *client, kvd_continuation continuation, bool keep_device,
+                                   struct kvd_moved *ret_moved, struct kvd_error *error);
+/* Device copies of all its pages, ahead of an activation. The host's copies stay; it rests no more. */
+KVD_API enum kvd_status kvd_prefetch(kvd_client *client, kvd_continuation continuation, struct kvd_moved *ret_moved,
+                                     struct kvd_error *error);
+/* Drops the copies of one tier that the other has, too. KVD_FAILED_PRECONDITION where that would lose a page. */
+KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation continuation, enum kvd_tier tier,
+                                         struct kvd_moved *ret_moved, struct kvd_error *error);
+
 /* A policy (the store itself never chooses): fills want->victims with the continuations of least retention class, least
  * recently used first, never the source, until the plan is ready; n_victims stays 0 where none are needed.
+ *
+ * Where there is a host arena, victims are demoted (their bits in want->demote) and nothing is lost as long as the arena
+ * can hold it. Where it cannot hold them all, of the victims and the resting continuations together the least valuable
+ * by the same order are released, as few as make the plan ready; those that already rest are not touched otherwise, for
+ * they have nothing on the device. Where membership entries are short, which a resting continuation holds like any
+ * other, all take part and victims are released.
+ *
  * KVD_RESOURCE_EXHAUSTED: even all of them would not do. Sets want->revision; activate may still answer KVD_ABORTED
- * when the store moved on: choose again. */
+ * when the store moved on: choose again. An activation that demotes or restores waits for the copies: give it time. */
 KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activation *want, struct kvd_error *error);
 
 /* ---- worker ------------------------------------------------------------------------------------------- */

@@ -114,6 +114,35 @@ enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, 
     return run_simple(c, &request, error);
 }
 
+static enum kvd_status run_move(struct kvd_client *c, struct msg_request *request, struct kvd_moved *ret_moved,
+                                struct kvd_error *error) {
+    struct msg_reply reply;
+    struct call *call;
+    enum kvd_status status = call_run(c, request, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    if (ret_moved) *ret_moved = reply.u.moved;
+    call_done(c, call);
+    return KVD_OK;
+}
+
+enum kvd_status kvd_demote(kvd_client *c, kvd_continuation continuation, bool keep_device, struct kvd_moved *ret_moved,
+                           struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_DEMOTE, .u.demote = { continuation, keep_device } };
+    return run_move(c, &request, ret_moved, error);
+}
+
+enum kvd_status kvd_prefetch(kvd_client *c, kvd_continuation continuation, struct kvd_moved *ret_moved,
+                             struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_PREFETCH, .u.prefetch = continuation };
+    return run_move(c, &request, ret_moved, error);
+}
+
+enum kvd_status kvd_drop_replica(kvd_client *c, kvd_continuation continuation, enum kvd_tier tier,
+                                 struct kvd_moved *ret_moved, struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_DROP, .u.drop = { continuation, (uint32_t)tier } };
+    return run_move(c, &request, ret_moved, error);
+}
+
 enum kvd_status kvd_open_group(kvd_client *c, const struct kvd_group *group, kvd_group_id *ret_group,
                                struct kvd_error *error) {
     if (!group || !ret_group) return no_place(error, __func__);

@@ -248,20 +248,56 @@ static void find_checks_its_arguments(void) {
 
 /* ---- victims -------------------------------------------------------------------------------------------- */
 
-/* A store of 100 pages; continuations own page ranges, which may overlap (shared prefixes). */
+/* A store of 1000 pages and perhaps an arena; continuations own page ranges, which may overlap (shared prefixes). */
 struct pile {
     uint32_t n, free, needed, plans, lists, vanish;
+    uint32_t arena;   /* pages */
+    uint32_t entries; /* of membership that are needed beyond what all continuations hold now */
     bool rows_short;
-    struct { uint32_t first, count, retention; uint64_t used; bool claimed, gone; } cont[400];
+    struct { uint32_t first, count, retention; uint64_t used; bool claimed, gone, resting; } cont[400];
 };
 
+static bool is_victim(const struct kvd_activation *want, uint32_t i, bool demoted) {
+    for (uint32_t v = 0; v < want->n_victims; v++)
+        if (want->victims[v].bits == i + 1) return (want->demote >> v & 1) == demoted;
+    return false;
+}
+
+static bool covers(const struct pile *pile, uint32_t i, uint32_t page) {
+    return page >= pile->cont[i].first && page < pile->cont[i].first + pile->cont[i].count;
+}
+
+/* What the recipe leaves in the arena, and what it brings there. */
+static struct kvd_need arena_need(const struct pile *pile, const struct kvd_activation *want) {
+    uint32_t stay = 0, come = 0;
+    for (uint32_t page = 0; page < 1000; page++) {
+        bool there = false, demoted = false;
+        for (uint32_t i = 0; i < pile->n; i++) {
+            if (pile->cont[i].gone || !covers(pile, i, page)) continue;
+            there |= pile->cont[i].resting && !is_victim(want, i, false);
+            demoted |= is_victim(want, i, true);
+        }
+        stay += there;
+        come += demoted && !there;
+    }
+    uint32_t room = pile->arena > stay ? pile->arena - stay : 0;
+    return (struct kvd_need){ come, low(come, room), come > room ? come - room : 0 };
+}
+
+static struct kvd_need entries_need(const struct pile *pile, const struct kvd_activation *want) {
+    uint64_t freed = 0;
+    for (uint32_t i = 0; i < pile->n; i++)
+        if (!pile->cont[i].gone && is_victim(want, i, false)) freed += pile->cont[i].count;
+    return (struct kvd_need){ pile->entries, freed, pile->entries > freed ? pile->entries - freed : 0 };
+}
+
+/* Device pages that no continuation but resting ones holds once these have gone. */
 static uint32_t freed_by(const struct pile *pile, const kvd_continuation *victims, uint32_t n) {
     uint32_t freed = 0;
     for (uint32_t page = 0; page < 1000; page++) {
         bool held = false, was = false;
         for (uint32_t i = 0; i < pile->n; i++) {
-            if (pile->cont[i].gone || page < pile->cont[i].first || page >= pile->cont[i].first + pile->cont[i].count)
-                continue;
+            if (pile->cont[i].gone || pile->cont[i].resting || !covers(pile, i, page)) continue;
             bool victim = false;
             for (uint32_t v = 0; v < n; v++) victim |= victims[v].bits == i + 1;
             was = true;
@@ -294,7 +330,12 @@ static enum script_act pile_plan(struct pile *pile, const struct kvd_activation 
     plan->freed_pages[0] = freed;
     plan->pages[0] = (struct kvd_need){ pile->needed, have, pile->needed > have ? pile->needed - have : 0 };
     plan->rows = (struct kvd_need){ 1, pile->rows_short ? 0 : 1, pile->rows_short };
-    plan->feasibility = plan->pages[0].short_by || pile->rows_short ? KVD_BLOCKED : KVD_READY;
+    plan->arena = arena_need(pile, want);
+    plan->membership = entries_need(pile, want);
+    KVT_TRUE(pile->arena || !want->demote);
+    KVT_TRUE(want->n_victims == 64 || want->demote >> want->n_victims == 0);
+    bool blocked = plan->pages[0].short_by || plan->arena.short_by || plan->membership.short_by || pile->rows_short;
+    plan->feasibility = blocked ? KVD_BLOCKED : KVD_READY;
     if (pile->needed > 1000) plan->feasibility = KVD_INFEASIBLE;
     return SCRIPT_ANSWER;
 }
@@ -303,6 +344,7 @@ static enum script_act pile_fn(void *user, const struct msg_request *request, st
     static struct kvd_continuation_info infos[KVD_MAX_LIST];
     struct pile *pile = user;
     if (request->type == FRAME_PLAN) return pile_plan(pile, &request->u.activation, reply);
+    if (request->type == FRAME_STATS) reply->u.stats.host_capacity = pile->arena * UINT64_C(16384);
     if (request->type != FRAME_LIST_CONTINUATIONS) return SCRIPT_ANSWER;
     uint32_t at = request->u.list.cursor, n = 0;
     pile->lists++;
@@ -314,6 +356,7 @@ static enum script_act pile_fn(void *user, const struct msg_request *request, st
                                                      .retention = pile->cont[at].retention,
                                                      .used = pile->cont[at].used,
                                                      .claimed = pile->cont[at].claimed,
+                                                     .resting = pile->cont[at].resting,
                                                      .pages = { pile->cont[at].count },
                                                      .exclusive_pages = { freed_by(pile, &me, 1) } };
     }
@@ -445,6 +488,161 @@ static void victims_refusals(void) {
     free(pile);
 }
 
+/* ---- victims with an arena ------------------------------------------------------------------------------- */
+
+static struct pile *six_of_ten(uint32_t arena) {
+    struct pile *pile = calloc(1, sizeof *pile);
+    for (uint32_t i = 0; i < 6; i++) lay(pile, i, 10 * i, 10, 0, i + 1);
+    pile->arena = arena;
+    return pile;
+}
+
+/* Q-2, ACT-8: the same order of victims, and nothing is lost as long as the arena can hold it. */
+static void q_2_victims_are_demoted_where_the_arena_has_room(void) {
+    struct pile *pile = six_of_ten(30);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1, .demote = 99 };
+    pile->cont[0].retention = 1;
+    pile->needed = 25;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 3);
+    for (uint32_t v = 0; v < 3; v++) KVT_EQ(want.victims[v].bits, v + 2);
+    KVT_EQ(want.demote, 7);
+    KVT_EQ(want.revision, 73);
+    KVT_TRUE(pile->plans <= 11);
+    pile->needed = 0;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK); /* nobody is needed: no bit is left behind */
+    KVT_EQ(want.n_victims, 0);
+    KVT_EQ(want.demote, 0);
+    free(pile);
+}
+
+/* What rests frees nothing on the device: it is left alone as long as the arena is not short. */
+static void victims_that_rest_are_left_alone(void) {
+    struct pile *pile = six_of_ten(60);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    pile->cont[0].resting = pile->cont[1].resting = true;
+    pile->needed = 15;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 2);
+    KVT_EQ(want.victims[0].bits, 3);
+    KVT_EQ(want.victims[1].bits, 4);
+    KVT_EQ(want.demote, 3);
+    free(pile);
+}
+
+/* A full arena: the least valuable resting ones go, no more than make room. */
+static void victims_push_out_the_least_valuable_that_rest(void) {
+    struct pile *pile = six_of_ten(30);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    for (uint32_t i = 0; i < 3; i++) pile->cont[i].resting = true;
+    pile->needed = 20;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK); /* 4 and 5 for 1 and 2 */
+    KVT_EQ(want.n_victims, 4);
+    for (uint32_t v = 0; v < 4; v++) KVT_EQ(want.victims[v].bits, v < 2 ? v + 1 : v + 2);
+    KVT_EQ(want.demote, 0xc);
+    KVT_TRUE(pile->plans <= 20);
+    free(pile);
+}
+
+/* One that rests and is worth more than a victim outlives it. */
+static void victims_of_less_value_do_not_push_out_more(void) {
+    struct pile *pile = six_of_ten(20);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    pile->cont[0].resting = pile->cont[1].resting = true;
+    pile->cont[0].retention = pile->cont[1].retention = 5;
+    pile->needed = 10;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 1);
+    KVT_EQ(want.victims[0].bits, 3);
+    KVT_EQ(want.demote, 0); /* released */
+    pile->cont[1].retention = 0; /* worth less than the victim */
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 2);
+    KVT_EQ(want.victims[0].bits, 2);
+    KVT_EQ(want.victims[1].bits, 3);
+    KVT_EQ(want.demote, 2);
+    free(pile);
+}
+
+/* An arena smaller than what must go keeps the more valuable part of it. */
+static void victims_larger_than_the_arena_are_released_in_part(void) {
+    struct pile *pile = six_of_ten(25);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    pile->needed = 40;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 4);
+    KVT_EQ(want.victims[0].bits, 1);
+    KVT_EQ(want.victims[1].bits, 2);
+    KVT_EQ(want.demote, 0xc);
+    free(pile);
+}
+
+/* Membership is held by what rests, too: there the oldest goes, wherever it lies, and demoting helps nobody. */
+static void victims_for_membership_are_released(void) {
+    struct pile *pile = six_of_ten(60);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    pile->cont[0].resting = true;
+    pile->entries = 15;
+    KVT_EQ(choose(pile, &want, NULL), KVD_OK);
+    KVT_EQ(want.n_victims, 2);
+    KVT_EQ(want.victims[0].bits, 1);
+    KVT_EQ(want.victims[1].bits, 2);
+    KVT_EQ(want.demote, 0);
+    free(pile);
+}
+
+static void victims_refused_with_an_arena(void) {
+    struct pile *pile = six_of_ten(20);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 }, before = want;
+    struct kvd_error error;
+    pile->cont[0].resting = true;
+    pile->needed = 70;
+    KVT_EQ(choose(pile, &want, &error), KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(error.message, "even with 5 of 6 releasable");
+    KVT_HAS(error.message, "20 short");
+    KVT_EQ_MEM(&want, &before, sizeof want);
+    free(pile);
+}
+
+/* Of any pile: the recipe is ready, demotes none that rests, and loses nobody unless the arena is short. */
+static void victims_of_random_piles(void) {
+    uint64_t random = kvt_seed();
+    for (int round = 0; round < 60; round++) {
+        struct pile *pile = calloc(1, sizeof *pile);
+        struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+        uint32_t n = 1 + kvt_below(&random, 90), on_device = 0, lost = 0;
+        pile->arena = 1 + kvt_below(&random, 300);
+        for (uint32_t i = 0; i < n; i++) {
+            lay(pile, i, 10 * i, 1 + kvt_below(&random, 10), kvt_below(&random, 3), kvt_below(&random, 1000));
+            pile->cont[i].resting = kvt_below(&random, 3) == 0;
+            on_device += pile->cont[i].resting ? 0 : pile->cont[i].count;
+        }
+        pile->needed = 1 + kvt_below(&random, on_device + 1);
+        enum kvd_status status = choose(pile, &want, NULL);
+        KVT_TRUE(pile->plans <= 20);
+        if (status == KVD_RESOURCE_EXHAUSTED) { /* 64 victims may be too few, or all */
+            KVT_TRUE(n > KVD_MAX_VICTIMS || pile->needed > on_device);
+            free(pile);
+            continue;
+        }
+        KVT_NEED(status == KVD_OK);
+        KVT_TRUE(freed_by(pile, want.victims, want.n_victims) >= pile->needed);
+        KVT_EQ(arena_need(pile, &want).short_by, 0);
+        struct kvd_activation kept = want;
+        for (uint32_t v = 0; v < want.n_victims; v++) {
+            KVT_TRUE(!(want.demote >> v & 1) || !pile->cont[want.victims[v].bits - 1].resting);
+            lost += !(want.demote >> v & 1);
+        }
+        if (lost) { /* all of them demoted would not fit, so something had to go */
+            for (uint32_t v = kept.n_victims = 0; v < want.n_victims; v++)
+                if (!pile->cont[want.victims[v].bits - 1].resting) kept.victims[kept.n_victims++] = want.victims[v];
+            kept.demote = kept.n_victims == 64 ? UINT64_MAX : (UINT64_C(1) << kept.n_victims) - 1;
+            KVT_TRUE(arena_need(pile, &kept).short_by > 0);
+        }
+        free(pile);
+    }
+}
+
 /* The store moves on while the client chooses: it looks again. */
 static void victims_chosen_again_when_one_goes(void) {
     struct pile *pile = calloc(1, sizeof *pile);
@@ -475,6 +673,14 @@ int main(int argc, char **argv) {
         KVT_CASE(victims_bounded_messages_among_many),
         KVT_CASE(victims_refusals),
         KVT_CASE(victims_chosen_again_when_one_goes),
+        KVT_CASE(q_2_victims_are_demoted_where_the_arena_has_room),
+        KVT_CASE(victims_that_rest_are_left_alone),
+        KVT_CASE(victims_push_out_the_least_valuable_that_rest),
+        KVT_CASE(victims_of_less_value_do_not_push_out_more),
+        KVT_CASE(victims_larger_than_the_arena_are_released_in_part),
+        KVT_CASE(victims_for_membership_are_released),
+        KVT_CASE(victims_refused_with_an_arena),
+        KVT_CASE(victims_of_random_piles),
         { 0 },
     };
     return kvt_main("client policy", cases, argc, argv);

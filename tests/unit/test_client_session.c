@@ -53,6 +53,8 @@ static enum script_act once_fn(void *user, const struct msg_request *request, st
     if (request->type == FRAME_ACTIVATE) {
         reply->u.activated.sequence.bits = 0x500000000u + atomic_fetch_add(&once->runs, 1) + 1;
         reply->u.activated.n_pools = 1;
+    } else if (request->type == FRAME_DEMOTE || request->type == FRAME_PREFETCH || request->type == FRAME_DROP) {
+        reply->u.moved = (struct kvd_moved){ request->header.sequence, { 3, 1 }, 4 * 16384 };
     } else if (request->type == FRAME_YIELD) {
         reply->u.yielded = (uint32_t)request->header.sequence;
     }
@@ -259,6 +261,88 @@ static void repeat_after_kvd_refused_by_deadline_runs(void) {
     KVT_EQ(script_repeats(s), 0);
     kvd_disconnect(c);
     script_stop(s);
+}
+
+/* The three of them say what they should, and what came of it. */
+struct moves { struct msg_request seen[3]; unsigned n; };
+static enum script_act moves_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct moves *m = user;
+    if (request->header.sequence && m->n < 3) m->seen[m->n++] = *request;
+    reply->u.moved = (struct kvd_moved){ 70 + m->n, { m->n, 5 }, 1000 };
+    return SCRIPT_ANSWER;
+}
+
+static void moves_are_asked_and_answered(void) {
+    struct moves m = { .n = 0 };
+    struct script *s = script_start(moves_fn, &m);
+    kvd_client *c = connect_to(s, 5000);
+    struct kvd_moved moved = { 0 };
+    KVT_NEED(c);
+    KVT_EQ(kvd_demote(c, (kvd_continuation){ 41 }, true, &moved, NULL), KVD_OK);
+    KVT_EQ(moved.revision, 71);
+    KVT_EQ(moved.pages[0], 1);
+    KVT_EQ(moved.pages[1], 5);
+    KVT_EQ(moved.bytes, 1000);
+    KVT_EQ(kvd_prefetch(c, (kvd_continuation){ 42 }, NULL, NULL), KVD_OK);
+    KVT_EQ(kvd_drop_replica(c, (kvd_continuation){ 43 }, KVD_TIER_HOST, &moved, NULL), KVD_OK);
+    KVT_EQ(moved.revision, 73);
+    KVT_EQ(m.seen[0].type, FRAME_DEMOTE);
+    KVT_EQ(m.seen[0].u.demote.continuation.bits, 41);
+    KVT_TRUE(m.seen[0].u.demote.keep_device);
+    KVT_EQ(m.seen[1].type, FRAME_PREFETCH);
+    KVT_EQ(m.seen[1].u.prefetch.bits, 42);
+    KVT_EQ(m.seen[2].type, FRAME_DROP);
+    KVT_EQ(m.seen[2].u.drop.continuation.bits, 43);
+    KVT_EQ(m.seen[2].u.drop.tier, KVD_TIER_HOST);
+    KVT_EQ(kvd_drop_replica(c, (kvd_continuation){ 43 }, (enum kvd_tier)2, NULL, NULL), KVD_INVALID_ARGUMENT);
+    kvd_disconnect(c);
+    KVT_EQ(script_bad_numbers(s), 0);
+    script_stop(s);
+}
+
+/* SRV-1: a demotion that outlasted its caller goes on; the same call waits for it and tells what it copied. */
+static void srv_1_repeat_of_a_move_gets_first_answer(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_moved moved;
+    KVT_NEED(c);
+    KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    KVT_EQ(kvd_demote(c, (kvd_continuation){ 8 }, false, &moved, NULL), KVD_OK); /* another one */
+    KVT_EQ(moved.revision, 2);
+    script_let_go(s);
+    KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_OK);
+    KVT_EQ(moved.revision, 1);
+    KVT_EQ(moved.pages[0], 3);
+    KVT_EQ(script_executed(s), 2);
+    KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* Moved back, or restored by an activation meanwhile, it must be moved again: the old answer tells of what was. */
+static void left_move_goes_stale(void) {
+    for (int by_activation = 0; by_activation < 2; by_activation++) {
+        struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+        struct script *s = script_start(once_fn, &once);
+        kvd_client *c = connect_to(s, 100);
+        struct kvd_activation want = some_activation();
+        struct kvd_activated got;
+        struct kvd_moved moved;
+        KVT_NEED(c);
+        KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_DEADLINE_EXCEEDED);
+        kvd_client_set_timeout(c, 5000);
+        script_let_go(s);
+        KVT_EQ(by_activation ? kvd_activate(c, &want, &got, NULL)
+                             : kvd_prefetch(c, (kvd_continuation){ 7 }, &moved, NULL),
+               KVD_OK);
+        KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_OK);
+        KVT_EQ(moved.revision, 3);
+        KVT_EQ(script_executed(s), 3);
+        kvd_disconnect(c);
+        script_stop(s);
+    }
 }
 
 /* A repeat of set_retention or drain is executed: in between another value may have been set. */
@@ -923,6 +1007,9 @@ int main(int argc, char **argv) {
         KVT_CASE(repeat_after_kvd_refused_by_deadline_runs),
         KVT_CASE(repeat_of_a_setting_is_executed),
         KVT_CASE(left_round_goes_stale),
+        KVT_CASE(moves_are_asked_and_answered),
+        KVT_CASE(srv_1_repeat_of_a_move_gets_first_answer),
+        KVT_CASE(left_move_goes_stale),
         KVT_CASE(srv_8_epoch_change_aborts),
         KVT_CASE(srv_6_refused_resume_aborts),
         KVT_CASE(junk_answers_are_refused),
