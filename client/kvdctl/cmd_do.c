@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands that ask for something: audit, drain, release, fence.
+ * Commands that ask for something: audit, drain, fence.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,45 +35,6 @@ int cmd_drain(struct ctl *ctl) {
     out_say(ctl->out, "result", OUT_PLAIN,
             on ? "draining: new activations are refused, running sequences go on" : "new activations are accepted");
     return CTL_OK;
-}
-
-/* A handle that is refused does not keep the others; a daemon that is not there does. */
-static int release_one(struct ctl *ctl, uint64_t bits, cJSON *released, cJSON *refused) {
-    struct kvd_error error = { .message = "" };
-    char buf[24];
-    const char *handle = ctl_handle_text(bits, buf);
-    enum kvd_status status = kvd_release(ctl->client, (kvd_continuation){ bits }, &error);
-    if (status == KVD_OK) {
-        cJSON_AddItemToArray(released, cJSON_CreateString(handle));
-        return CTL_OK;
-    }
-    cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "continuation", handle);
-    cJSON_AddStringToObject(o, "status", kvd_status_name(status));
-    cJSON_AddStringToObject(o, "message", error.message);
-    cJSON_AddItemToArray(refused, o);
-    fprintf(stderr, "kvdctl: %s was not released: %s: %s\n", handle, kvd_status_name(status), error.message);
-    return ctl_status(status);
-}
-
-/* All of the handles must be well-formed before the first is released. */
-int cmd_release(struct ctl *ctl) {
-    cJSON *released, *refused;
-    uint64_t bits;
-    int code = CTL_OK;
-    for (int i = 0; i < ctl->n_args; i++)
-        if (!ctl_handle(ctl->args[i], "continuation", &bits)) return CTL_USAGE;
-    out_add(ctl->out, "released", released = cJSON_CreateArray());
-    out_add(ctl->out, "refused", refused = cJSON_CreateArray());
-    for (int i = 0; i < ctl->n_args && code != CTL_UNREACHABLE; i++) {
-        ctl_handle(ctl->args[i], "continuation", &bits);
-        int one = release_one(ctl, bits, released, refused);
-        if (one != CTL_OK) code = one;
-    }
-    int n = cJSON_GetArraySize(released);
-    out_say(ctl->out, "result", OUT_PLAIN, "released %d of %d continuation%s", n, ctl->n_args,
-            ctl->n_args == 1 ? "" : "s");
-    return code;
 }
 
 int cmd_fence(struct ctl *ctl) {

@@ -27,17 +27,19 @@ static bool find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32
     return false;
 }
 
-static bool parse_victims(const char *text, struct kvd_activation *want) {
+static bool parse_victims(const char *text, const char *option, bool demote, struct kvd_activation *want) {
     char one[32];
     while (text && *text) {
         size_t n = strcspn(text, ",");
         if (n >= sizeof one || want->n_victims == KVD_MAX_VICTIMS) {
-            fprintf(stderr, "kvdctl: --victims takes at most %d handles separated by commas\n", KVD_MAX_VICTIMS);
+            fprintf(stderr, "kvdctl: %s: a plan takes at most %d handles, separated by commas\n", option,
+                    KVD_MAX_VICTIMS);
             return false;
         }
         memcpy(one, text, n);
         one[n] = 0;
         if (!ctl_handle(one, "continuation", &want->victims[want->n_victims].bits)) return false;
+        if (demote) want->demote |= UINT64_C(1) << want->n_victims;
         want->n_victims++;
         text += n + (text[n] == ',');
     }
@@ -64,7 +66,8 @@ bool plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
         fputs("kvdctl: --frontier needs --from\n", stderr);
         return false;
     }
-    if (!parse_victims(o->victims, &want)) return false;
+    if (!parse_victims(o->victims, "--victims", false, &want) || !parse_victims(o->demote, "--demote", true, &want))
+        return false;
     *ret_want = want;
     return true;
 }
@@ -95,8 +98,13 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     cJSON *rows = cJSON_CreateArray();
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
         char remark[160];
-        snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
-                 plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
+        int n = snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
+                         plan->shared_pages[i], plan->copied_columns[i],
+                         plan->freed_pages[i] ? ", victims included" : "");
+        if (plan->restore_pages[i])
+            n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
+        if (plan->demote_pages[i])
+            snprintf(remark + n, sizeof remark - (size_t)n, ", demotes %u", plan->demote_pages[i]);
         add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], remark);
     }
     add_need(rows, "rows", &plan->rows, "");

@@ -102,6 +102,16 @@ static void record(struct search *s, const uint32_t *members, uint32_t n) {
     }
 }
 
+/* Whether demoting these to the host arena would do as well: then nothing is lost. */
+static bool demoting_works(struct search *s, const struct set *set) {
+    struct kvd_plan plan;
+    struct kvd_activation want = s->want;
+    want.n_victims = set->n;
+    want.demote = set->n == KVD_MAX_VICTIMS ? UINT64_MAX : (UINT64_C(1) << set->n) - 1;
+    memcpy(want.victims, set->members, set->n * sizeof *set->members);
+    return kvd_plan_activation(s->ctl->client, &want, &plan, NULL) == KVD_OK && plan.feasibility == KVD_READY;
+}
+
 static int by_loss(const void *a, const void *b) {
     const struct set *p = a, *q = b;
     if (p->retention != q->retention) return p->retention < q->retention ? -1 : 1;
@@ -109,7 +119,7 @@ static int by_loss(const void *a, const void *b) {
     return p->used < q->used ? -1 : p->used > q->used;
 }
 
-static cJSON *row_of(const struct set *set) {
+static cJSON *row_of(struct search *s, const struct set *set) {
     char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
     cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
     for (uint32_t i = 0; i < set->n; i++) {
@@ -122,6 +132,7 @@ static cJSON *row_of(const struct set *set) {
     out_put_u64(o, "pages", set->pages);
     out_put_u64(o, "retention", set->retention);
     out_put_u64(o, "used", set->used);
+    cJSON_AddBoolToObject(o, "demoting_works", demoting_works(s, set));
     cJSON_AddStringToObject(o, "release_text", handles);
     return o;
 }
@@ -168,11 +179,12 @@ static void show_sets(struct search *s) {
         { "pages", "PAGES HELD", true },
         { "retention", "RETENTION", true },
         { "used", "LAST USE", true },
+        { "demoting_works", "DEMOTING DOES", false },
         { "release_text", "CONTINUATIONS", false },
     };
     cJSON *rows = cJSON_CreateArray();
     qsort(s->sets, s->found, sizeof *s->sets, by_loss);
-    for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++) cJSON_AddItemToArray(rows, row_of(&s->sets[i]));
+    for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++) cJSON_AddItemToArray(rows, row_of(s, &s->sets[i]));
     out_table(s->ctl->out, "sets", columns, N(columns), rows);
     if (s->found)
         out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");

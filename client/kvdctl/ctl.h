@@ -18,9 +18,9 @@ enum ctl_exit {
 };
 
 struct ctl_options {
-    const char *socket, *color, *from, *victims;
+    const char *socket, *color, *from, *victims, *demote;
     uint32_t timeout_ms, prompt, output, frontier, sets, interval, count, seconds;
-    bool json, move, follow, help, version;
+    bool json, keep_device, move, follow, help, version;
 };
 
 struct ctl {
@@ -64,6 +64,9 @@ int cmd_sessions(struct ctl *ctl);
 int cmd_audit(struct ctl *ctl);
 int cmd_drain(struct ctl *ctl);
 int cmd_release(struct ctl *ctl);
+int cmd_demote(struct ctl *ctl);
+int cmd_prefetch(struct ctl *ctl);
+int cmd_drop(struct ctl *ctl);
 int cmd_fence(struct ctl *ctl);
 int cmd_plan(struct ctl *ctl);
 int cmd_why(struct ctl *ctl);

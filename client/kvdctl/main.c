@@ -25,6 +25,12 @@ static const struct ctl_command commands[] = {
     { "audit", NULL, "recomputes every invariant of the store; 4 if any is broken", KVD_ROLE_ADMIN, 0, 0, cmd_audit },
     { "drain", "[off]", "refuse new activations, or accept them again", KVD_ROLE_ADMIN, 0, 1, cmd_drain },
     { "release", "HANDLE...", "drop continuations", KVD_ROLE_ADMIN, 1, 1024, cmd_release },
+    { "demote", "HANDLE...", "copy continuations to the host arena and free their device pages", KVD_ROLE_ADMIN, 1,
+      1024, cmd_demote },
+    { "prefetch", "HANDLE...", "bring demoted continuations back to the device", KVD_ROLE_ADMIN, 1, 1024,
+      cmd_prefetch },
+    { "drop", "device|host HANDLE...", "drop the copies there that the other place has, too", KVD_ROLE_ADMIN, 2, 1024,
+      cmd_drop },
     { "fence", "SESSION", "refuse a session's requests from now on", KVD_ROLE_ADMIN, 1, 1, cmd_fence },
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)

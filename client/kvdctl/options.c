@@ -31,6 +31,8 @@ static const struct option_row {
       "plan, why: tokens of it to use; default its frontier, less one if that is the prompt" },
     { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
     { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
+    { "demote", 'd', TEXT, AT(demote), "HANDLES", "plan: continuations to demote with it, separated by commas" },
+    { "keep-device", 0, FLAG, AT(keep_device), NULL, "demote: copy only; the device's pages stay" },
     { "sets", 'n', NUMBER, AT(sets), "COUNT", "why: how many sets of releases to show at most; default 5" },
     { "follow", 0, FLAG, AT(follow), NULL, "events: go on when the daemon is gone, and with the next instance" },
     { "interval", 'i', NUMBER, AT(interval), "SECONDS", "top, trace: from one look to the next; default 1" },
@@ -101,7 +103,7 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands) {
     for (size_t i = 0; i < n_commands; i++) {
         snprintf(left, sizeof left, "%s%s%s", commands[i].name, commands[i].args ? " " : "",
                  commands[i].args ? commands[i].args : "");
-        printf("  %-24s %s\n", left, commands[i].help);
+        printf("  %-26s %s\n", left, commands[i].help);
     }
     puts("\nOptions:");
     for (size_t i = 0; i < N_ROWS; i++) {
@@ -109,7 +111,7 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands) {
         if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].arg ? "=" : "",
                  rows[i].arg ? rows[i].arg : "");
-        printf("  %-24s %s\n", left, rows[i].help);
+        printf("  %-26s %s\n", left, rows[i].help);
     }
     puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be "
          "reached; 4 the audit found\n"

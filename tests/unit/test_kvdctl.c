@@ -132,6 +132,9 @@ struct shop {
     _Atomic uint32_t violations, needed; /* the case changes and reads while the server's thread lives: kvdctl's exit orders them */
     uint32_t free;
     uint32_t owns[8]; /* pages of continuation i + 1 */
+    uint32_t arena;   /* free pages there */
+    struct msg_request moved[4]; /* Demote, Prefetch, DropReplica */
+    _Atomic uint32_t n_moved;
     _Atomic uint64_t released;
     _Atomic uint32_t refuse;  /* status of the next changing request */
     _Atomic bool draining;
@@ -144,13 +147,19 @@ struct shop {
 
 static void plan(const struct shop *shop, const struct kvd_activation *want, struct kvd_plan *ret_plan) {
     uint32_t have = shop->free;
-    for (uint32_t i = 0; i < want->n_victims; i++) have += shop->owns[want->victims[i].bits - 1];
+    uint32_t demoted = 0;
+    for (uint32_t i = 0; i < want->n_victims; i++) {
+        have += shop->owns[want->victims[i].bits - 1];
+        if (want->demote >> i & 1) demoted += shop->owns[want->victims[i].bits - 1];
+    }
+    ret_plan->arena = (struct kvd_need){ demoted, shop->arena, demoted > shop->arena ? demoted - shop->arena : 0 };
+    ret_plan->demote_pages[0] = demoted;
     ret_plan->n_pools = 1;
     ret_plan->pages[0] = (struct kvd_need){ shop->needed, have, shop->needed > have ? shop->needed - have : 0 };
     ret_plan->rows = (struct kvd_need){ 1, 4, 0 };
     if (shop->rows_short) ret_plan->rows = (struct kvd_need){ 1, 0, 1 };
     ret_plan->feasibility = shop->rows_short ? KVD_BLOCKED : shop->needed > 1000           ? KVD_INFEASIBLE
-                            : ret_plan->pages[0].short_by ? KVD_BLOCKED
+                            : ret_plan->pages[0].short_by || ret_plan->arena.short_by ? KVD_BLOCKED
                                                           : KVD_READY;
 }
 
@@ -249,6 +258,9 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.sequences.next_cursor = KVD_UNCHANGED;
     } else if (request->type == FRAME_RELEASE) {
         shop->released = request->u.continuation.continuation.bits;
+    } else if (request->type == FRAME_DEMOTE || request->type == FRAME_PREFETCH || request->type == FRAME_DROP) {
+        if (shop->n_moved < 4) shop->moved[shop->n_moved++] = *request;
+        reply->u.moved = (struct kvd_moved){ 9, { 3, 1 }, 3u << 20 };
     } else if (request->type == FRAME_DRAIN) {
         shop->draining = request->u.drain;
     }
@@ -368,6 +380,61 @@ static void doing(void) {
     KVT_HAS(run->err, "scripted: no");
     cJSON *root = json(CTL("-s", script_path(s), "fence", "9", "--json")->out);
     KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "error"), "status")), "NOT_FOUND");
+    cJSON_Delete(root);
+    script_stop(s);
+}
+
+static void moves(void) {
+    struct shop shop = { .free = 5 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct run *run = CTL("-s", script_path(s), "demote", "0x41", "0x42");
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "demoted 2 of 2 continuations: 8 pages, 6.0 MiB");
+    cJSON *root = json(CTL("-s", script_path(s), "demote", "--keep-device", "0x43", "--json")->out);
+    KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "demoted"), 0), "continuation")), "0x43");
+    KVT_NEAR(cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "demoted"), 0), "backend_pages")), 1, 0);
+    cJSON_Delete(root);
+    KVT_EQ(shop.n_moved, 3);
+    KVT_EQ(shop.moved[1].u.demote.continuation.bits, 0x42);
+    KVT_FALSE(shop.moved[1].u.demote.keep_device);
+    KVT_TRUE(shop.moved[2].u.demote.keep_device);
+    shop.n_moved = 0;
+    KVT_HAS(CTL("-s", script_path(s), "prefetch", "7")->out, "prefetched 1 of 1 continuation: 4 pages");
+    KVT_EQ(shop.moved[0].u.prefetch.bits, 7);
+    KVT_EQ(CTL("-s", script_path(s), "drop", "host", "7")->status, 0);
+    KVT_EQ(CTL("-s", script_path(s), "drop", "device", "8")->status, 0);
+    KVT_EQ(shop.moved[1].u.drop.tier, KVD_TIER_HOST);
+    KVT_EQ(shop.moved[2].u.drop.tier, KVD_TIER_DEVICE);
+    KVT_EQ(shop.moved[2].u.drop.continuation.bits, 8);
+    KVT_EQ(CTL("-s", script_path(s), "drop", "7")->status, 1);
+    KVT_EQ(CTL("-s", script_path(s), "drop", "disk", "7")->status, 1);
+    KVT_EQ(CTL("-s", script_path(s), "demote", "7", "rubbish")->status, 1);
+    KVT_EQ(shop.n_moved, 3);
+    shop.refuse = KVD_RESOURCE_EXHAUSTED;
+    run = CTL("-s", script_path(s), "demote", "7");
+    KVT_EQ(run->status, 2);
+    KVT_HAS(run->err, "0x7 was not demoted: RESOURCE_EXHAUSTED: scripted: no");
+    script_stop(s);
+}
+
+static void plan_with_demotion(void) {
+    struct shop shop = { .needed = 12, .free = 5, .owns = { 3, 8, 2, 9 }, .arena = 8 };
+    struct script *s = script_start(shop_fn, &shop);
+    struct run *run = CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--demote", "2");
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "demotes 8");
+    run = CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--demote", "4");
+    KVT_EQ(run->status, 2);
+    KVT_HAS(run->out, "host arena (bytes)");
+    KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--victims", "4", "-d", "1")->status, 0);
+    cJSON *root = json(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64", "--json")->out), *set;
+    int does = 0;
+    cJSON_ArrayForEach(set, at(root, "sets")) {
+        bool fits = cJSON_GetNumberValue(at(set, "pages")) <= 8;
+        KVT_TRUE((bool)cJSON_IsTrue(at(set, "demoting_works")) == fits);
+        does += fits;
+    }
+    KVT_TRUE(does == 1 && cJSON_GetArraySize(at(root, "sets")) == 2);
     cJSON_Delete(root);
     script_stop(s);
 }
@@ -650,7 +717,9 @@ int main(int argc, char **argv) {
                                              KVT_CASE(looking),
                                              KVT_CASE(audit_violations_are_4),
                                              KVT_CASE(doing),
-                                             KVT_CASE(act_8_plan_and_why),
+                                             KVT_CASE(moves),
+        KVT_CASE(plan_with_demotion),
+        KVT_CASE(act_8_plan_and_why),
                                              KVT_CASE(why_prefers_the_least_loss),
                                              KVT_CASE(lists_go_by_cursors),
                                              KVT_CASE(top_prints_once_into_a_file),
