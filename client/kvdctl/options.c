@@ -103,7 +103,7 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands) {
     for (size_t i = 0; i < n_commands; i++) {
         snprintf(left, sizeof left, "%s%s%s", commands[i].name, commands[i].args ? " " : "",
                  commands[i].args ? commands[i].args : "");
-        printf("  %-26s %s\n", left, commands[i].help);
+        printf("  %-27s %s\n", left, commands[i].help);
     }
     puts("\nOptions:");
     for (size_t i = 0; i < N_ROWS; i++) {
@@ -111,7 +111,7 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands) {
         if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].arg ? "=" : "",
                  rows[i].arg ? rows[i].arg : "");
-        printf("  %-26s %s\n", left, rows[i].help);
+        printf("  %-27s %s\n", left, rows[i].help);
     }
     puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be "
          "reached; 4 the audit found\n"

@@ -26,7 +26,7 @@ awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }' "$work/help"
 awk '/^Options:/ { on = 1; next } /^$/ { on = 0 } on' "$work/help" | grep -oE '^ +(-[A-Za-z], +)?--[a-z-]+' | tr -d ' ' |
     tr ',' '\n' | sort >"$work/options"
 [ "$(wc -l <"$work/commands")" -gt 10 ] || fail "this test reads the commands wrongly"
-! awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on && substr($0, 29, 1) != " "' "$work/help" | grep . ||
+! awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on && substr($0, 30, 1) != " "' "$work/help" | grep . ||
     fail "this command and its arguments do not fit their column of --help, from which completions are read"
 
 bash_offers() { # the words of a line; the last one is being typed
@@ -60,7 +60,7 @@ check() { # shell
     same "$(all options)" -
     same "$(all options)" status -
     # Every command: its words as they are, and an answer for each kind of argument.
-    awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on { print substr($0, 3, 26) }' "$work/help" >"$work/usages"
+    awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on { print substr($0, 3, 27) }' "$work/help" >"$work/usages"
     (cd "$work" && : >some-file)
     while read -r command args; do
         for arg in $args; do
