@@ -30,9 +30,9 @@ configure() {
     mkdir -p /etc/systemd/system/kvd@test.service.d /etc/systemd/system/kvd@sibling.service.d
     sed 's,/run/kvd/example/,/run/kvd/test/,; s,^store = .*,store = test,' $examples/example.conf >"$config"
     printf '[Service]\nWatchdogSec=2s\n' >/etc/systemd/system/kvd@test.service.d/test.conf
-    # The sibling is monitored.
+    # The sibling is monitored, and lets in one group more narrowly.
     cp $examples/metrics.conf /etc/systemd/system/kvd@sibling.service.d
-    sed 's,/run/kvd/test/,/run/kvd/sibling/,' "$config" >/etc/kvd/sibling.conf
+    sed 's,/run/kvd/test/,/run/kvd/sibling/,; s,^observer = .*,observer = gid:games,' "$config" >/etc/kvd/sibling.conf
     printf '[http]\nlisten = 127.0.0.1:9471\n' >>/etc/kvd/sibling.conf
     systemctl daemon-reload || fail "daemon-reload"
 }
@@ -68,6 +68,12 @@ grep -q '^CapEff:[[:space:]]*0*$' "/proc/$pid/status" || fail "has capabilities"
 grep -q '^Seccomp:[[:space:]]*2$' "/proc/$pid/status" || fail "has no system call filter"
 [ "$(stat -c %a:%U:%G /run/kvd/test)" = 750:kvd:kvd-clients ] || fail "/run/kvd/test: $(stat -c %a:%U:%G /run/kvd/test)"
 [ "$(stat -c %a:%U:%G "$socket")" = 660:kvd:kvd-clients ] || fail "socket: $(stat -c %a:%U:%G "$socket")"
+# Sockets of its own network namespace: it listens in its folder, and nowhere on a network.
+awk '$4 == "00010000" { n++; if ($8 !~ "^/run/kvd/test/") exit 1 } END { if (!n) exit 1 }' "/proc/$pid/net/unix" ||
+    fail "Unix sockets: $(cat "/proc/$pid/net/unix")"
+for family in tcp tcp6 udp udp6; do
+    [ "$(wc -l <"/proc/$pid/net/$family")" = 1 ] || fail "sockets: $(cat "/proc/$pid/net/$family")"
+done
 objects=$(shm)
 [ "$objects" -gt 0 ] || fail "a host device without shared memory"
 [ -z "$(find /dev/shm -name 'kvd-*' ! -group kvd-clients)" ] || fail "shared memory of another group"
@@ -120,8 +126,12 @@ last=$(epoch)
 
 packages_upgrade
 
-step "a sibling is monitored from outside its sandbox"
+step "a sibling tells groups apart, and is monitored, from inside its sandbox"
 systemctl start kvd@sibling.service || fail "a second instance does not start"
+look() { setpriv --reuid=nobody --regid=nogroup --groups="$1" kvdctl -s /run/kvd/sibling/kvd.sock status; }
+look kvd-clients,games >/dev/null || fail "a member of a group that may look"
+look kvd-clients >/out/refusal 2>&1 && fail "a stranger to the group that may look"
+grep -q "may not be observer; add it to observer = in section \[access\]" /out/refusal || fail "refused in other words: $(cat /out/refusal)"
 # shellcheck disable=SC2016 # for bash, whose redirections can connect
 scrape='exec 3<>/dev/tcp/127.0.0.1/9471 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && grep -m 1 "^kvd_" <&3'
 bash -c "$scrape" || fail "no metrics over TCP"
