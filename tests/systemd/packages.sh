@@ -34,15 +34,27 @@ packages_install() {
     echo "# the administrator's line" >>/etc/kvd/kvd.conf
 }
 
-# Three instances run: test; other; and broken, whose configuration has become wrong since it was started.
+counted() { [ "$(systemctl show --value -p StatusText kvd@keeper)" = "count $1" ]; }
+follows() { grep -q -- "$1" /out/follower; }
+
+# Four instances run: test, which a client watches; other; broken, whose configuration has become wrong since it was
+# started; and keeper, which is no kvd but shows what systemd keeps for the unit.
 packages_upgrade() {
     step "upgraded: running instances are restarted, in a new epoch, with what systemd keeps over a restart"
-    for name in other broken; do
+    mkdir -p /etc/systemd/system/kvd@keeper.service.d
+    printf '[Service]\nExecStart=\nExecStart=/kvd-check/kvd_keeper\nWatchdogSec=0\n' \
+        >/etc/systemd/system/kvd@keeper.service.d/keeper.conf
+    systemctl daemon-reload
+    for name in other broken keeper; do
         sed "s,/run/kvd/test/,/run/kvd/$name/," "$config" >/etc/kvd/$name.conf
         systemctl start kvd@$name || fail "kvd@$name does not start"
     done
     echo nonsense >>/etc/kvd/broken.conf
+    counted 1 || fail "the keeper's first start"
     old=$(epoch)
+    kvdctl -s "$socket" --json events --follow >/out/follower 2>&1 &
+    follower=$!
+    await "a client that follows" follows "$old"
     pid=$(property MainPID)
     touch /run/kvd/test/witness # of RuntimeDirectoryPreserve=restart: gone after stop and start
     is FileDescriptorStoreMax 128
@@ -56,6 +68,8 @@ packages_upgrade() {
     [ "$(property MainPID)" != "$pid" ] || fail "the old process still runs"
     new=$(epoch)
     [ -n "$new" ] && [ "$new" != "$old" ] || fail "epoch $new after $old"
+    await "the client sees the new epoch (SRV-8)" follows "$new"
+    kill -0 "$follower" && kill "$follower" || fail "the client is gone: $(cat /out/follower)"
     [ -e /run/kvd/test/witness ] || fail "stopped and started, not restarted: systemd has let go of what it kept"
     [ "$(shm)" = $((2 * objects)) ] || fail "$(shm) shared-memory objects of two instances, one had $objects"
     systemctl is-active --quiet kvd@other || fail "kvd@other was not restarted"
@@ -64,9 +78,14 @@ packages_upgrade() {
     said "broken.conf:[0-9]*: " || fail "no word of what is wrong"
     unit=kvd@test.service
     tail -n 1 /etc/kvd/kvd.conf | grep -q "the administrator's line" || fail "the administrator's line is gone"
-    systemctl stop kvd@other || fail "stop of kvd@other"
+    counted 2 || fail "a file descriptor was lost in the upgrade"
+    systemctl kill --kill-whom=main -s KILL kvd@keeper
+    await "a file descriptor outlives SIGKILL" counted 3
+    systemctl stop kvd@keeper && systemctl start kvd@keeper || fail "stop and start of the keeper"
+    counted 1 || fail "a file descriptor outlived a stop, which architecture and manual say it does not"
+    systemctl stop kvd@other kvd@keeper || fail "stop of kvd@other and kvd@keeper"
     systemctl reset-failed
-    rm /etc/kvd/other.conf /etc/kvd/broken.conf
+    rm -r /etc/kvd/other.conf /etc/kvd/broken.conf /etc/kvd/keeper.conf /etc/systemd/system/kvd@keeper.service.d
 }
 
 packages_remove() {

@@ -53,6 +53,10 @@ units() {
         sed -n 's/.*Overall exposure level for kvd@test.service: \([0-9.]*\).*/\1/p')
     awk -v e="$exposure" -v t=$threshold 'BEGIN { exit !(e != "" && e + 0 <= t) }' ||
         fail "the exposure of kvd@.service is \"$exposure\", more than $threshold"
+    stop=$(sed -n 's/^TimeoutStopSec=//p' "$work/units/kvd@.service")
+    demotion=$(sed -n 's/^#stop_time = \([0-9]*\)s$/\1/p' "$here/../../deploy/kvd.conf")
+    [ "${stop:-0}" -ge $((${demotion:-1000} + 30)) ] ||
+        fail "TimeoutStopSec=$stop leaves too little beside [host] stop_time = ${demotion}s"
     echo "The units are clean; the exposure of kvd@.service is $exposure of 10."
 }
 
@@ -127,7 +131,7 @@ furnish() {
         "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
     for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
     mkdir "$root/kvd-check"
-    cp "$here/check.sh" "$here/packages.sh" "$root/kvd-check"
+    cp "$here/check.sh" "$here/packages.sh" "$build/tests/systemd/kvd_keeper" "$root/kvd-check"
     cp -R "$build/packages" "$root/kvd-check/packages"
     rm -f "$root"/kvd-check/packages/*/*-dbgsym_*
     cat >"$root/etc/systemd/system/kvd-check.service" <<UNIT
