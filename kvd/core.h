@@ -31,8 +31,8 @@
 #define ANSWER_TOTAL (8u << 20)
 #define ANSWER_WAITERS 2u
 /* Requests of a session that may wait for devices. Every session has its own places, so that nobody can take those of
- * others; fewer than the window, so that what waits keeps its place there. */
-#define OPS_PER_SESSION 32u
+ * others, and as many as the window has, where each of them has a place too. */
+#define OPS_PER_SESSION ANSWER_WINDOW
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
