@@ -223,11 +223,21 @@ static int alloc_dialer(const char *url, nng_stream_dialer **ret_dialer) {
     return rc;
 }
 
+#define BACKLOG_MS 2
+
+/* A full backlog refuses at once, and the kernel has nothing to wait on: asked again until there is room. */
 static int dial(struct transport *t, uint64_t deadline_ns) {
-    nng_aio_set_timeout(t->send_aio, remaining(deadline_ns));
-    nng_stream_dialer_dial(t->dialer, t->send_aio);
-    nng_aio_wait(t->send_aio);
-    int rc = nng_aio_result(t->send_aio);
+    int rc;
+    for (;;) {
+        nng_aio_set_timeout(t->send_aio, remaining(deadline_ns));
+        nng_stream_dialer_dial(t->dialer, t->send_aio);
+        nng_aio_wait(t->send_aio);
+        rc = nng_aio_result(t->send_aio);
+        if (rc != NNG_EAGAIN) break;
+        if (remaining(deadline_ns) <= BACKLOG_MS) return NNG_ETIMEDOUT;
+        nng_sleep_aio(BACKLOG_MS, t->send_aio);
+        nng_aio_wait(t->send_aio);
+    }
     if (rc == 0) t->stream = nng_aio_get_output(t->send_aio, 0);
     return rc;
 }

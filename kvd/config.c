@@ -125,7 +125,9 @@ static const struct key keys[] = {
     { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL, "Sessions at once." },
     { "limits", "sessions_per_uid", KEY_U32_AUTO, FIELD(sessions_per_uid), 1, 4096, "auto", NULL,
       "Sessions that the processes of one user may have. auto: as many as there are." },
-    { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL, "Connections at once." },
+    { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL,
+      "Connections at once. One more takes the place of the one that has waited longest without a Hello; where all have\n"
+      "said it, the new one is closed." },
     { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL,
       "Continuations that the store keeps." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,

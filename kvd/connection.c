@@ -265,6 +265,8 @@ static bool identify(nng_stream *stream, struct peer *ret_peer) {
     return peer.pidfd >= 0 || errno != ESRCH; /* gone already; otherwise Hello tells why there is no session */
 }
 
+#define FILES_SPARE 64
+
 void connection_new(struct listener *l, nng_stream *stream) {
     struct connection *c = calloc(1, sizeof *c);
     struct peer peer = { .pidfd = -1 };
@@ -278,6 +280,9 @@ void connection_new(struct listener *l, nng_stream *stream) {
     }
     c->in.room = IN_ROOM;
     bool known = identify(stream, &peer);
+    /* nng closes a freed stream's socket when its reaper comes to it. A new file gets the lowest number that is free: all
+     * below it are open. */
+    l->crowded = peer.pidfd > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;
     c->stream = stream;
@@ -291,11 +296,16 @@ void connection_new(struct listener *l, nng_stream *stream) {
     l->all = c;
     uint32_t count = ++l->count;
     pthread_mutex_unlock(&l->lock);
-    if (count > atomic_load(&l->limit))
-        LOG(LOG_WARNING,
-            "more than %u connections: a new one (pid %llu) is closed; raise connections = in section [limits]",
-            atomic_load(&l->limit), (unsigned long long)peer.pid);
-    if (known && ready && count <= atomic_load(&l->limit) && !atomic_load(&l->closing)) {
+    bool room = known && ready && !atomic_load(&l->closing);
+    if (room && count > atomic_load(&l->limit)) {
+        struct connection *quiet = listener_push_out(l, c);
+        if (quiet) {
+            connection_close(quiet);
+            link_unref(&quiet->link);
+        }
+        room = quiet != NULL;
+    }
+    if (room) {
         pthread_mutex_lock(&c->lock);
         bool armed = arm_receive(c);
         pthread_mutex_unlock(&c->lock);

@@ -30,7 +30,8 @@ struct connection {
     _Atomic uint64_t stalled_since;     /* 0: is read from */
     struct connection *next, *previous; /* listener's mutex */
     struct connection *next_dead;
-    bool reaped; /* listener_close has seen it */
+    bool reaped;     /* listener_close has seen it */
+    bool pushed_out; /* closed for a new one */
     bool ended;  /* the service has been told */
 
     pthread_mutex_t lock;
@@ -58,10 +59,15 @@ struct listener {
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;
     uint32_t count;
+    bool crowded; /* chain of accepts only: sockets are closed more slowly than new ones come */
     bool full; /* no accept is posted: listener_run posts it when connections have gone */
+    uint32_t n_refused, n_pushed_out; /* since listener_tick told the log */
     atomic_bool closing;
 };
 
+/* There are more connections than the limit: the one that has waited longest without a Hello is to be closed for the new
+ * one, and the reference to be dropped. NULL: there is none, the new one is refused. */
+struct connection *listener_push_out(struct listener *listener, const struct connection *newcomer);
 /* Takes over the stream. Starts to read. */
 void connection_new(struct listener *listener, nng_stream *stream);
 /* Asynchronous. The chain's end follows in a callback, or in listener_run. */

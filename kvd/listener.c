@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define BACK_OFF_MS 100
+#define CROWDED_MS 1
 #define OVER_LIMIT                                                                                                   \
     32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees \
          */
@@ -35,7 +36,9 @@ static void on_accepted(void *argument) {
     l->full = l->count >= atomic_load(&l->limit) + OVER_LIMIT;
     bool full = l->full;
     pthread_mutex_unlock(&l->lock);
-    if (!full) nng_stream_listener_accept(l->nng, l->accepting);
+    if (full) return;
+    if (l->crowded) nng_sleep_aio(CROWDED_MS, l->sleeping); /* peers wait in the backlog */
+    else nng_stream_listener_accept(l->nng, l->accepting);
 }
 
 static void on_slept(void *argument) {
@@ -165,6 +168,32 @@ static bool ref_if_alive(struct connection *c) {
     return false;
 }
 
+struct connection *listener_push_out(struct listener *l, const struct connection *newcomer) {
+    struct connection *quiet = NULL;
+    pthread_mutex_lock(&l->lock);
+    for (struct connection *c = l->all; c; c = c->next) /* the newest first */
+        if (c != newcomer && !c->pushed_out && !atomic_load(&c->link.greeted) && atomic_load(&c->link.refs)) quiet = c;
+    if (quiet && !ref_if_alive(quiet)) quiet = NULL;
+    if (quiet) quiet->pushed_out = true;
+    if (quiet) l->n_pushed_out++;
+    else l->n_refused++;
+    pthread_mutex_unlock(&l->lock);
+    return quiet;
+}
+
+/* A flood of connections is not one of lines in the log. */
+static void tell_floods(struct listener *l) {
+    pthread_mutex_lock(&l->lock);
+    uint32_t refused = l->n_refused, pushed_out = l->n_pushed_out;
+    l->n_refused = l->n_pushed_out = 0;
+    pthread_mutex_unlock(&l->lock);
+    if (refused || pushed_out)
+        LOG(LOG_WARNING,
+            "more than %u connections: %u new ones were closed, and for others %u that had said no Hello; raise connections "
+            "= in section [limits]",
+            atomic_load(&l->limit), refused, pushed_out);
+}
+
 static const char *overdue(const struct listener *l, const struct connection *c, uint64_t now) {
     uint64_t handshake = atomic_load(&l->handshake_timeout), stall = atomic_load(&l->stall_timeout);
     uint64_t partial = atomic_load(&c->partial_since), stalled = atomic_load(&c->stalled_since);
@@ -179,6 +208,7 @@ static const char *overdue(const struct listener *l, const struct connection *c,
 void listener_tick(struct listener *l, uint64_t now) {
     struct connection *late[CLOSE_AT_ONCE];
     uint32_t n = 0;
+    tell_floods(l);
     pthread_mutex_lock(&l->lock);
     for (struct connection *c = l->all; c && n < CLOSE_AT_ONCE; c = c->next)
         if (overdue(l, c, now) && ref_if_alive(c)) late[n++] = c;

@@ -17,6 +17,9 @@
 
 struct listener;
 
+/* Files that the daemon may have open with so many connections: a socket and a pidfd each, and what else there is. */
+static inline uint32_t listener_files(uint32_t connections) { return 3 * connections + 128; }
+
 /* 0, or 1 with a sentence. */
 int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,
                   size_t err_bytes);

@@ -82,6 +82,7 @@ enum puppet_op {
     PUPPET_STATE_CHECK, /* compares: status OK or DATA_LOSS */
     PUPPET_STATE_COPY,  /* slot `from` to slot `to`, as a fork's worker does */
     PUPPET_STATS, PUPPET_SUBSCRIBE, PUPPET_EVENT, PUPPET_RECONNECT, PUPPET_DISCONNECT,
+    PUPPET_BECOME,      /* another user: uid `from`, gid `to`, supplementary group `n` if not 0; before it connects */
     PUPPET_FORK         /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
 };
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A process that speaks libkvd on command (fd 3), for tests that kill and stop it. */
+#include <grp.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,6 +98,13 @@ static enum kvd_status do_fork(struct kvd_error *error) {
     return WIFEXITED(status) ? (enum kvd_status)WEXITSTATUS(status) : KVD_UNKNOWN;
 }
 
+static enum kvd_status do_become(const struct puppet_call *call) {
+    gid_t group = call->n;
+    if (setgroups(call->n ? 1 : 0, &group) || setgid(call->to) || setuid(call->from)) return KVD_PERMISSION_DENIED;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* it went with the old user */
+    return KVD_OK;
+}
+
 static enum kvd_status serve(const struct puppet_call *call, struct puppet_answer *a, struct kvd_error *error) {
     switch (call->op) {
     case PUPPET_CONNECT: return do_connect(call, a, error);
@@ -119,6 +128,7 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_EVENT: return kvd_next_event(client, call->timeout_ms, &a->event, error);
     case PUPPET_RECONNECT: return kvd_client_reconnect(client, error);
     case PUPPET_DISCONNECT: kvd_disconnect(client); client = NULL; return KVD_OK;
+    case PUPPET_BECOME: return do_become(call);
     case PUPPET_FORK: return do_fork(error);
     default: return KVD_UNIMPLEMENTED;
     }

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What hostile or broken programs do to the socket: junk, truncated and oversized frames, unknown fields and versions, floods of connections, slow readers,
  * a second daemon, late duplicates. After each: the daemon serves others, and holds what it held before (SRV-2). */
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include "codec.h"
+#include "raw.h"
 #include "scene.h"
 
 static struct e2e_daemon daemon_;
@@ -30,71 +27,6 @@ static void close_stage(void) {
     e2e_daemon_free(&daemon_);
 }
 
-static int raw_connect(void) {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    memcpy(address.sun_path, daemon_.socket, strnlen(daemon_.socket, sizeof address.sun_path - 1));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct timeval patience = { .tv_sec = 10 * E2E_SLOW };
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    while (connect(fd, (struct sockaddr *)&address, sizeof address)) {
-        if (errno != EAGAIN && errno != EINTR) {
-            close(fd);
-            return -1;
-        }
-        struct pollfd nothing = { .fd = -1 };
-        poll(&nothing, 0, 1); /* the backlog is full: the kernel has nothing to wait on */
-    }
-    return fd;
-}
-
-static bool raw_send(int fd, const void *bytes, size_t n) { return send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n; }
-
-/* true when the daemon closed the connection (and nothing was answered before). */
-static bool raw_closed(int fd) {
-    char byte;
-    ssize_t got = recv(fd, &byte, 1, 0);
-    return got == 0 || (got < 0 && errno == ECONNRESET);
-}
-
-static bool raw_request(int fd, const struct msg_request *request, uint64_t id) {
-    uint8_t frame[FRAME_LIMIT];
-    size_t n;
-    codec_arena_reset(arena);
-    if (codec_encode_request(request, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, NULL, 0)) return false;
-    frame_head_write(frame, request->type, 0, id, n);
-    return raw_send(fd, frame, FRAME_HEADER + n);
-}
-
-static size_t raw_frame(int fd, uint8_t frame[FRAME_LIMIT], struct frame_head *head) {
-    size_t got = 0, want = FRAME_HEADER;
-    while (got < want) {
-        ssize_t n = recv(fd, frame + got, want - got, 0);
-        if (n <= 0) return 0;
-        got += (size_t)n;
-        if (got == FRAME_HEADER && frame_head_read(frame, got, head) == 0) want = head->length + 4u;
-        if (want > FRAME_LIMIT) return 0;
-    }
-    return got;
-}
-
-static enum kvd_status raw_reply(int fd, struct msg_reply *reply) {
-    uint8_t frame[FRAME_LIMIT];
-    struct frame_head head;
-    size_t n = raw_frame(fd, frame, &head);
-    codec_arena_reset(arena);
-    if (head.type >= FRAME_TYPE_END) head.type = FRAME_GOODBYE; /* a refusal of an unknown type: a header alone */
-    if (!n || codec_decode_reply(head.type, frame + FRAME_HEADER, n - FRAME_HEADER, arena, reply, NULL, 0)) return KVD_UNKNOWN;
-    return (enum kvd_status)reply->status;
-}
-
-static int raw_hello(enum kvd_role role, struct msg_reply *reply) {
-    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "raw" } };
-    int fd = raw_connect();
-    KVT_TRUE(raw_request(fd, &hello, 1));
-    KVT_EQ(raw_reply(fd, reply), KVD_OK);
-    return fd;
-}
-
 static void served(void) {
     struct kvd_stats stats;
     struct kvd_error error = { 0 };
@@ -107,7 +39,7 @@ static void srv_2_junk_bytes(void) {
     if (!open_stage(NULL)) return;
     uint8_t bytes[4096];
     for (unsigned i = 0; i < 300; i++) {
-        int fd = raw_connect();
+        int fd = raw_connect(daemon_.socket);
         size_t n = 1 + kvt_below(&seed, sizeof bytes);
         for (size_t k = 0; k < n; k++) bytes[k] = (uint8_t)kvt_random(&seed);
         if (i % 3 == 0) frame_head_write(bytes, (uint16_t)kvt_below(&seed, 70), (uint16_t)kvt_below(&seed, 3), 1, n > 16 ? n - 16 : 0);
@@ -118,7 +50,7 @@ static void srv_2_junk_bytes(void) {
     served();
     static const uint32_t lengths[] = { 0, 1, 11, 65533, 65536, 0x7FFFFFFF, 0xFFFFFFFF };
     for (unsigned i = 0; i < 7; i++) {
-        int fd = raw_connect();
+        int fd = raw_connect(daemon_.socket);
         uint8_t head[FRAME_HEADER];
         frame_head_write(head, FRAME_STATS, 0, 1, 0);
         for (int k = 0; k < 4; k++) head[k] = (uint8_t)(lengths[i] >> (8 * k));
@@ -135,18 +67,18 @@ static void srv_4_versions_and_order(void) {
     if (!open_stage(NULL)) return;
     struct msg_reply reply;
     struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = 99, .role = KVD_ROLE_WORKER, .name = "new" } };
-    int fd = raw_connect();
+    int fd = raw_connect(daemon_.socket);
     KVT_TRUE(raw_request(fd, &hello, 1));
     KVT_EQ(raw_reply(fd, &reply), KVD_FAILED_PRECONDITION);
     KVT_HAS(reply.message, "99");
     printf("    %s\n", reply.message);
     close(fd);
-    fd = raw_connect();
+    fd = raw_connect(daemon_.socket);
     struct msg_request stats = { .type = FRAME_STATS };
     KVT_TRUE(raw_request(fd, &stats, 1));
     KVT_EQ(raw_reply(fd, &reply), KVD_UNAUTHENTICATED);
     close(fd);
-    fd = raw_hello(KVD_ROLE_WORKER, &reply);
+    fd = raw_hello(daemon_.socket, KVD_ROLE_WORKER, &reply);
     uint8_t junk[64];
     frame_head_write(junk, FRAME_ROUND, 0, 7, 48);
     memset(junk + 16, 0xFF, 48);
@@ -172,7 +104,7 @@ static void srv_2_unknown_fields(void) {
     static const uint8_t extra[] = { 0xFA, 0x3F, 3, 'a', 'b', 'c' }; /* field 1023, length-delimited */
     memcpy(frame + FRAME_HEADER + n, extra, sizeof extra);
     frame_head_write(frame, FRAME_HELLO, 0, 5, n + sizeof extra);
-    int fd = raw_connect();
+    int fd = raw_connect(daemon_.socket);
     KVT_TRUE(raw_send(fd, frame, FRAME_HEADER + n + sizeof extra));
     KVT_EQ(raw_reply(fd, &reply), KVD_OK);
     close(fd);
@@ -183,7 +115,7 @@ static void srv_2_unknown_fields(void) {
 static void srv_1_late_duplicates(void) {
     if (!open_stage(NULL)) return;
     struct msg_reply hello, first, second;
-    int fd = raw_hello(KVD_ROLE_SCHEDULER, &hello);
+    int fd = raw_hello(daemon_.socket, KVD_ROLE_SCHEDULER, &hello);
     struct msg_request activate = { .type = FRAME_ACTIVATE, .header = { .session = hello.u.hello.session, .sequence = 1 },
                                     .u.activation = scene_want(hello.u.hello.session, 100, 10) };
     KVT_TRUE(raw_request(fd, &activate, 10));
@@ -194,7 +126,7 @@ static void srv_1_late_duplicates(void) {
     close(fd); /* the reply was lost with the connection */
     struct msg_request again = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_SCHEDULER, .name = "raw",
                                  .resume = hello.u.hello.session, .resume_secret = hello.u.hello.secret } };
-    fd = raw_connect();
+    fd = raw_connect(daemon_.socket);
     KVT_TRUE(raw_request(fd, &again, 1));
     KVT_EQ(raw_reply(fd, &second), KVD_OK);
     KVT_EQ(second.u.hello.session.bits, hello.u.hello.session.bits);
@@ -213,7 +145,7 @@ static void srv_1_late_duplicates(void) {
     KVT_TRUE(raw_request(fd, &activate, 14));
     KVT_EQ(raw_reply(fd, &second), KVD_ABORTED);
     again.u.hello.resume_secret ^= 1;
-    int thief = raw_connect();
+    int thief = raw_connect(daemon_.socket);
     KVT_TRUE(raw_request(thief, &again, 1));
     KVT_FALSE(raw_reply(thief, &second) == KVD_OK);
     close(thief);
@@ -227,12 +159,12 @@ static bool back_to(void *wanted) { return e2e_fd_count(daemon_.pid) <= *(unsign
 static void srv_2_ten_thousand_connections(void) {
     unsigned n = 10000 / E2E_SLOW;
     if (!open_stage(NULL)) return;
-    for (unsigned i = 0; i < 100; i++) close(raw_connect());
+    for (unsigned i = 0; i < 100; i++) close(raw_connect(daemon_.socket));
     served();
     unsigned fds = e2e_fd_count(daemon_.pid);
     uint64_t rss = e2e_rss_bytes(daemon_.pid);
     for (unsigned i = 0; i < n; i++) {
-        int fd = raw_connect();
+        int fd = raw_connect(daemon_.socket);
         if (!KVT_TRUE(fd >= 0)) break;
         close(fd);
         if (i % 1000 == 0) served();
@@ -241,7 +173,7 @@ static void srv_2_ten_thousand_connections(void) {
     uint8_t half[FRAME_HEADER + 10] = { 0 };
     frame_head_write(half, FRAME_ACTIVATE, 0, 1, 500);
     for (unsigned i = 0; i < n; i++) {
-        int fd = raw_connect();
+        int fd = raw_connect(daemon_.socket);
         if (!KVT_TRUE(fd >= 0)) break;
         raw_send(fd, half, 1 + i % sizeof half);
         close(fd);
@@ -258,10 +190,10 @@ static void srv_2_ten_thousand_connections(void) {
 static void srv_2_idle_and_slow_readers(void) {
     if (!open_stage(NULL)) return;
     int idle[200];
-    for (unsigned i = 0; i < 200; i++) idle[i] = raw_connect();
+    for (unsigned i = 0; i < 200; i++) idle[i] = raw_connect(daemon_.socket);
     served();
     struct msg_reply hello;
-    int slow = raw_hello(KVD_ROLE_OBSERVER, &hello);
+    int slow = raw_hello(daemon_.socket, KVD_ROLE_OBSERVER, &hello);
     fcntl(slow, F_SETFL, O_NONBLOCK);
     struct msg_request list = { .type = FRAME_DESCRIBE_STORE, .header = { .session = hello.u.hello.session } };
     uint8_t frame[1024];
