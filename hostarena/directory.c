@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "crash.h"
 #include "directory_internal.h"
 
 #define TABLES_ALIGN 4096u
@@ -49,23 +48,6 @@ int directory_open(void *memory, void *tables, const struct directory_limits *li
     d->bundles[DIRECTORY_SEQUENCE] = d->bundles[DIRECTORY_CONTINUATION] + (size_t)limits->continuations * 2;
     *ret_directory = d;
     return 0;
-}
-
-/* ---- marks -------------------------------------------------------------------------------------------------- */
-
-/* What was written before the mark is there before it, what follows comes after it: a killed process leaves its stores in the order of the program, and the
- * compiler must keep that order. */
-static inline void set_mark(check_word *check, uint64_t value, const char *where) {
-    (void)where;
-    CRASH_POINT(where);
-    atomic_signal_fence(memory_order_seq_cst);
-    atomic_store_explicit(check, value, memory_order_release);
-    atomic_signal_fence(memory_order_seq_cst);
-    CRASH_POINT(where);
-}
-
-static inline void clear_mark(check_word *check, const char *where) {
-    if (read_check(check)) set_mark(check, 0, where);
 }
 
 /* ---- pages -------------------------------------------------------------------------------------------------- */

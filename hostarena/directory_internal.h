@@ -24,12 +24,9 @@
 #define KVD_HOSTARENA_DIRECTORY_INTERNAL_H
 
 #include <assert.h>
-#include <stdatomic.h>
-#include <xxhash.h>
 
 #include "directory.h"
-
-typedef _Atomic uint64_t check_word;
+#include "mark.h"
 
 struct base_body { uint32_t generation, block, parent, parent_generation; };
 struct name_body { uint8_t digest[32]; };
@@ -64,7 +61,6 @@ struct bundle_copy {
 static_assert(sizeof(struct page_record) == 128, "two cache lines");
 static_assert(offsetof(struct page_record, host) == 64, "base and name share the first line");
 static_assert(sizeof(struct bundle_copy) == 384, "six cache lines");
-static_assert(sizeof(check_word) == 8, "a check word is stored whole");
 
 struct directory {
     struct directory_limits limits;
@@ -74,11 +70,6 @@ struct directory {
 };
 
 enum part { PART_NAME = 1, PART_HOST = 2, PART_DEVICE = 3 };
-
-static inline uint64_t check_of(const void *body, size_t bytes, uint64_t seed) {
-    uint64_t check = XXH3_64bits_withSeed(body, bytes, seed);
-    return check ? check : 1;
-}
 
 static inline uint64_t base_check(const struct directory *d, uint32_t pool, uint32_t page, const struct base_body *body) {
     return check_of(body, sizeof *body, d->id ^ ((uint64_t)(1 + pool) << 33 | page));
@@ -97,8 +88,6 @@ static inline bool page_is_known(const struct directory *d, uint32_t pool, uint3
 static inline bool place_is_known(const struct directory *d, enum directory_kind kind, uint32_t place) {
     return place < (kind == DIRECTORY_CONTINUATION ? d->limits.continuations : d->limits.sequences);
 }
-
-static inline uint64_t read_check(const check_word *check) { return atomic_load_explicit(check, memory_order_acquire); }
 
 /* Which copy of a place counts: 0 or 1; 2 where none does. */
 uint32_t bundle_valid_copy(const struct directory *directory, enum directory_kind kind, uint32_t place);

@@ -3,8 +3,8 @@
  * The segment: one POSIX shared-memory object of fixed size that outlives the daemon. Header, directory tables, arena bytes:
  *
  *     0            header: magic, version, sizes, geometry digest, directory id, pools id, drivers; with check words
- *     4 KiB ..     directory tables (directory.h)
- *     2 MiB ..     arena: `arena_bytes`, at a multiple of 2 MiB
+ *     132 KiB ..   directory tables (directory.h)
+ *     after them   arena: `arena_bytes`, at the next multiple of 2 MiB
  *
  * It is mapped whole, every page is touched before the function returns (in parallel, on the NUMA node that was asked for), so that a full /dev/shm or short
  * memory is a refusal now and never a SIGBUS later; what cannot fit is refused before a page is touched. It never shrinks. The name is unlinked by segment_destroy only:
@@ -38,13 +38,14 @@ struct segment_config {
 };
 
 enum segment_found {
-    SEGMENT_NEW = 0,       /* there was none */
+    SEGMENT_NEW = 0,       /* there was none, or one whose maker was killed before it was finished */
     SEGMENT_ADOPTED = 1,   /* an earlier kvd's, of the same geometry and limits: its records can be read */
     SEGMENT_FOREIGN = 2,   /* another geometry, limits, size or version: emptied (the object is replaced) */
     SEGMENT_DAMAGED = 3    /* its header does not check: emptied */
 };
 
-/* Opens or makes it. The caller holds the lock that proves that no other kvd uses it. Takes at most a second to refuse. */
+/* Opens or makes it. Another user's object is refused, not removed. What a refused call made is gone, what it found stays (but a foreign or damaged object may have been
+ * removed for a new one that then found no room). The caller holds the lock that proves that no other kvd uses it. Takes at most a second to refuse. */
 int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found, char *err, size_t err_bytes);
 /* Unmaps; the object stays. NULL is fine. */
 void segment_close(struct segment *segment);
@@ -65,10 +66,11 @@ uint64_t segment_pools_id(const struct segment *segment);
 void segment_set_pools_id(struct segment *segment, uint64_t id);
 
 /* Processes that map device pools and may run a unit on them: what a next kvd must wait for. start_time: field 22 of /proc/PID/stat, so that a reused pid is another
- * process. Full: -ENOSPC. add before the process is told where the pools are. */
+ * process. Full: -ENOSPC. add before the process is told where the pools are; one that is there already stays one. The table outlives segment_forget. */
 struct segment_driver { uint64_t pid, start_time; };
 int segment_driver_add(struct segment *segment, const struct segment_driver *driver);
 void segment_driver_remove(struct segment *segment, const struct segment_driver *driver);
+/* How many were written, at most max. */
 uint32_t segment_drivers(const struct segment *segment, struct segment_driver *ret_drivers, uint32_t max);
 
 /* NUMA node of a PCI device ("0000:41:00.0"), SEGMENT_ANY_NODE where the kernel does not say. */

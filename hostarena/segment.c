@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opens the segment of an earlier kvd or makes one. An object that cannot be used is unlinked and a new one made under the name (SRV-8): whoever still maps the old
+ * one keeps its memory. A new object is signed last, so that one whose maker was killed is known and made anew.
+ */
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "segment_internal.h"
+
+int segment_refuse(int r, char *err, size_t err_bytes, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (err_bytes) vsnprintf(err, err_bytes, format, arguments);
+    va_end(arguments);
+    return r;
+}
+
+uint64_t segment_random(void) {
+    uint64_t id = 0;
+    while (!id)
+        if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = 0; /* only a signal at boot can cut it short */
+    return id;
+}
+
+/* ---- an object that is there ------------------------------------------------------------------------------------- */
+
+struct object {
+    int fd; /* -1: none */
+    uint64_t bytes, there; /* size, and how much of it has memory */
+    mode_t mode;
+};
+
+static int check_name(const char *name, char *err, size_t err_bytes) {
+    if (name && name[0] == '/' && name[1] && !strchr(name + 1, '/') && strlen(name) <= NAME_MAX && strcmp(name, "/.") && strcmp(name, "/..")) return 0;
+    return segment_refuse(-EINVAL, err, err_bytes, "\"%s\" is no name of shared memory: it has one slash, in front, and at most %d characters", name ? name : "", NAME_MAX);
+}
+
+/* Someone else's object is neither used nor removed: what is in it would be theirs to change at any time. */
+static int check_owner(const char *name, const struct stat *st, char *err, size_t err_bytes) {
+    if (!S_ISREG(st->st_mode)) return segment_refuse(-EINVAL, err, err_bytes, "/dev/shm%s is there and is no shared memory: remove it", name);
+    if (st->st_uid == geteuid()) return 0;
+    return segment_refuse(-EPERM, err, err_bytes, "/dev/shm%s belongs to user %u, kvd runs as %u: remove it, or run kvd as that user", name, (unsigned)st->st_uid, (unsigned)geteuid());
+}
+
+static int look_for(const char *name, struct object *ret_object, char *err, size_t err_bytes) {
+    struct stat st;
+    *ret_object = (struct object){ .fd = shm_open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK, 0) };
+    if (ret_object->fd < 0) {
+        int e = errno;
+        if (e == ENOENT) return 0;
+        return segment_refuse(-e, err, err_bytes, "/dev/shm%s cannot be opened: %s: remove what is there, or run kvd as its owner", name, e == ELOOP ? "it is a symbolic link" : strerror(e));
+    }
+    int r = fstat(ret_object->fd, &st) ? -errno : 0;
+    if (r) segment_refuse(r, err, err_bytes, "/dev/shm%s: %s", name, strerror(-r));
+    if (!r) r = check_owner(name, &st, err, err_bytes);
+    if (r) {
+        close(ret_object->fd);
+        ret_object->fd = -1;
+        return r;
+    }
+    ret_object->bytes = (uint64_t)st.st_size;
+    ret_object->there = (uint64_t)st.st_blocks * 512;
+    ret_object->mode = st.st_mode & 07777;
+    return 0;
+}
+
+/* The first page is read, not mapped: an object that is shorter than it says must not fault. */
+static enum segment_found judge(const struct object *object, const struct segment_identity *want, struct segment_identity *ret_identity) {
+    uint8_t page[SEGMENT_PAGE];
+    ssize_t n = pread(object->fd, page, sizeof page, 0);
+    return segment_judge(want, object->bytes, page, n < 0 ? 0 : (size_t)n, ret_identity);
+}
+
+/* ---- mapping ----------------------------------------------------------------------------------------------------- */
+
+struct opening {
+    const struct segment_config *config;
+    struct segment *segment;
+    struct object object;
+    bool made; /* by us: a failure removes it */
+    char *err;
+    size_t err_bytes;
+};
+
+static int check_room(const struct opening *o, uint64_t there, uint64_t credit) {
+    uint64_t total = o->segment->identity.total_bytes;
+    struct segment_room room = { .root = "", .bytes = total > there ? total - there : 0, .credit = credit, .file_bytes = there ? 0 : total,
+                                 .lock_bytes = o->config->lock ? total : 0 };
+    return segment_room_check(&room, o->err, o->err_bytes);
+}
+
+static int make_object(struct opening *o) {
+    const char *name = o->config->name;
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        int e = errno;
+        return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot be made: %s", name, strerror(e));
+    }
+    CRASH_POINT("segment.made");
+    o->object = (struct object){ .fd = fd, .mode = 0600 };
+    o->made = true;
+    if (!ftruncate(fd, (off_t)o->segment->identity.total_bytes)) return 0;
+    int e = errno;
+    return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot have %" PRIu64 " bytes: %s: lower [host] arena", name, o->segment->identity.total_bytes, strerror(e));
+}
+
+static int set_mode(struct opening *o) {
+    mode_t mode = o->config->mode ? o->config->mode & 0777 : 0600;
+    if (mode == o->object.mode || !fchmod(o->object.fd, mode)) return 0;
+    int e = errno;
+    return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot have mode %03o: %s", o->config->name, (unsigned)mode, strerror(e));
+}
+
+/* Mapped, every page there, locked where that is wanted. */
+static int map_object(struct opening *o) {
+    struct segment *s = o->segment;
+    uint64_t total = s->identity.total_bytes;
+    void *base = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, o->object.fd, 0);
+    if (base == MAP_FAILED) {
+        int e = errno;
+        return segment_refuse(-e, o->err, o->err_bytes, "the segment's %" PRIu64 " bytes cannot be mapped: %s: RLIMIT_AS or vm.overcommit_memory may be too small, or lower [host] arena", total,
+                              strerror(e));
+    }
+    s->header = base;
+    struct segment_touch touch = { .fd = o->object.fd, .address = base, .bytes = total, .node = o->config->numa_node, .threads = o->config->threads };
+    int r = segment_touch_all(&touch, o->err, o->err_bytes);
+    CRASH_POINT("segment.touched");
+    if (r || !o->config->lock || !mlock(base, total)) return r;
+    int e = errno;
+    return segment_refuse(-e, o->err, o->err_bytes, "the segment's %" PRIu64 " bytes cannot be locked: %s: set LimitMEMLOCK=infinity in the unit (ulimit -l unlimited), or turn [host] lock off", total,
+                          strerror(e));
+}
+
+static int pin_arena(struct opening *o) {
+    struct segment *s = o->segment;
+    if (!o->config->pin || !segment_arena(s)) return 0;
+    int r = o->config->pin(o->config->context, segment_arena(s), segment_arena_bytes(s), o->err, o->err_bytes);
+    CRASH_POINT("segment.pinned");
+    s->pinned = r == 0;
+    return r;
+}
+
+/* ---- open -------------------------------------------------------------------------------------------------------- */
+
+static int adopt(struct opening *o) {
+    int r = check_room(o, o->object.there, 0);
+    if (!r) r = set_mode(o);
+    if (!r) r = map_object(o);
+    if (!r) r = pin_arena(o);
+    if (r) return r;
+    segment_resume(o->segment);
+    return 0;
+}
+
+/* What is there goes only when the new one would fit in its place; whether its memory came back is asked again, for somebody may still map it. */
+static int make(struct opening *o) {
+    bool old = o->object.fd >= 0;
+    int r = check_room(o, 0, old ? o->object.there : 0);
+    if (r) return r;
+    if (old) {
+        close(o->object.fd);
+        o->object.fd = -1;
+        if (shm_unlink(o->config->name) && errno != ENOENT) {
+            int e = errno;
+            return segment_refuse(-e, o->err, o->err_bytes, "/dev/shm%s is no segment of this configuration and cannot be removed: %s: remove it", o->config->name, strerror(e));
+        }
+        CRASH_POINT("segment.unlinked");
+        if ((r = check_room(o, 0, 0))) return r;
+    }
+    o->segment->identity.segment_id = segment_random();
+    if ((r = make_object(o)) || (r = map_object(o)) || (r = pin_arena(o)) || (r = set_mode(o))) return r;
+    segment_empty(o->segment);
+    segment_sign(o->segment);
+    return 0;
+}
+
+static int begin(struct opening *o, enum segment_found *ret_found) {
+    const struct segment_config *config = o->config;
+    struct segment_identity identity;
+    int r = check_name(config->name, o->err, o->err_bytes);
+    if (!r) r = segment_describe(config, &o->segment->identity, o->err, o->err_bytes);
+    if (!r) r = look_for(config->name, &o->object, o->err, o->err_bytes);
+    if (r) return r;
+    *ret_found = o->object.fd < 0 ? SEGMENT_NEW : judge(&o->object, &o->segment->identity, &identity);
+    if (*ret_found == SEGMENT_ADOPTED) o->segment->identity = identity;
+    return 0;
+}
+
+int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found, char *err, size_t err_bytes) {
+    struct opening o = { .config = config, .object = { .fd = -1 }, .err = err, .err_bytes = err_bytes };
+    enum segment_found found;
+    struct segment *s = calloc(1, sizeof *s);
+    void *handle = malloc(directory_handle_bytes());
+    if (!s || !handle) {
+        free(s), free(handle);
+        return segment_refuse(-ENOMEM, err, err_bytes, "no memory to describe the arena's segment");
+    }
+    s->handle = handle, s->slot = 2, s->unpin = config->unpin, s->context = config->context;
+    o.segment = s;
+    int r = begin(&o, &found);
+    if (!r) r = found == SEGMENT_ADOPTED ? adopt(&o) : make(&o);
+    if (o.object.fd >= 0) close(o.object.fd);
+    if (r) {
+        segment_close(s);
+        if (o.made) shm_unlink(config->name);
+        return r;
+    }
+    *ret_segment = s;
+    *ret_found = found;
+    return 0;
+}
+
+void segment_close(struct segment *segment) {
+    if (!segment) return;
+    if (segment->pinned && segment->unpin) segment->unpin(segment->context, segment_arena(segment), segment_arena_bytes(segment));
+    if (segment->header) munmap(segment->header, segment->identity.total_bytes);
+    free(segment->handle);
+    free(segment);
+}
+
+void segment_destroy(const char *name) { shm_unlink(name); }
+
+struct directory *segment_directory(struct segment *segment) { return segment->directory; }
+
+uint8_t *segment_arena(struct segment *segment) {
+    return segment->identity.arena_bytes ? (uint8_t *)segment->header + segment->identity.arena_offset : NULL;
+}
+
+uint64_t segment_arena_bytes(const struct segment *segment) { return segment->identity.arena_bytes; }

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the four files of the segment: segment.c (open, adopt, make), segment_header.c (what stands in the first 132 KiB), segment_room.c (what fits) and
+ * segment_touch.c (making every page there).
+ *
+ * Layout of the first 132 KiB, numbers in this machine's byte order:
+ *        0  identity: written once, when everything else is there; check word over all before it
+ *      512  state, slot 0      two slots with a serial: the new one is written beside the old one, marked, and the old one cleared;
+ *      576  state, slot 1      where both check, the higher serial counts
+ *     4096  drivers, SEGMENT_DRIVERS records of 32 bytes, each under its own mark
+ */
+#ifndef KVD_HOSTARENA_SEGMENT_INTERNAL_H
+#define KVD_HOSTARENA_SEGMENT_INTERNAL_H
+
+#include <assert.h>
+
+#include "mark.h"
+#include "segment.h"
+
+#define SEGMENT_MAGIC UINT64_C(0x316765732d64766b) /* "kvd-seg1" */
+#define SEGMENT_VERSION 1u                         /* of everything in the segment: header, directory */
+#define SEGMENT_PAGE UINT64_C(4096)
+#define SEGMENT_LARGE (UINT64_C(2) << 20)
+
+struct segment_identity {
+    uint64_t magic;
+    uint32_t version, n_pools;
+    uint64_t total_bytes, tables_bytes, arena_offset, arena_bytes;
+    uint32_t pages[DIRECTORY_MAX_POOLS], continuations, sequences;
+    uint8_t geometry[32];
+    uint64_t segment_id; /* random: ties state and drivers to this segment */
+    check_word check;    /* 0: not finished */
+};
+
+struct state_body { uint64_t serial, directory_id, formatted, pools_id; }; /* formatted: the tables were emptied for directory_id */
+struct state_slot {
+    struct state_body body;
+    check_word check;
+    uint64_t spare[3];
+};
+struct driver_body { uint64_t pid, start_time; };
+struct driver_slot {
+    struct driver_body body;
+    check_word check;
+    uint64_t spare;
+};
+
+struct segment_header {
+    struct segment_identity identity;
+    uint8_t unused_1[512 - sizeof(struct segment_identity)];
+    struct state_slot state[2];
+    uint8_t unused_2[SEGMENT_PAGE - 512 - 2 * sizeof(struct state_slot)];
+    struct driver_slot drivers[SEGMENT_DRIVERS];
+};
+static_assert(offsetof(struct segment_header, drivers) == SEGMENT_PAGE, "drivers begin at the second page");
+#define SEGMENT_TABLES sizeof(struct segment_header) /* where the directory's tables begin */
+static_assert(SEGMENT_TABLES % SEGMENT_PAGE == 0, "tables begin at a page");
+
+struct segment {
+    struct segment_header *header; /* where it is mapped */
+    struct segment_identity identity;
+    struct state_body state;
+    uint32_t slot; /* of state; 2: none yet */
+    void *handle;
+    struct directory *directory;
+    bool pinned;
+    void (*unpin)(void *context, void *address, uint64_t bytes);
+    void *context;
+};
+
+int segment_refuse(int r, char *err, size_t err_bytes, const char *format, ...) __attribute__((format(printf, 4, 5)));
+uint64_t segment_random(void); /* not 0 */
+
+/* ---- segment_header.c ---- */
+
+/* What the configuration asks for, but segment_id and check. -EINVAL or -EFBIG with a sentence. */
+int segment_describe(const struct segment_config *config, struct segment_identity *ret_identity, char *err, size_t err_bytes);
+/* Judges an object by its size and first page, which may be shorter than a page. SEGMENT_NEW: its maker did not finish. ADOPTED: *ret_identity is complete. */
+enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page, size_t page_bytes, struct segment_identity *ret_identity);
+/* Empties the directory under a new id, or finishes that; opens it. */
+void segment_empty(struct segment *segment);
+void segment_resume(struct segment *segment);
+/* The last step of making one. */
+void segment_sign(struct segment *segment);
+
+/* ---- segment_room.c ---- */
+
+struct segment_room {
+    const char *root;     /* "" or, in tests, a folder that stands for / */
+    uint64_t bytes;       /* that are not there yet */
+    uint64_t credit;      /* that an object which goes first gives back */
+    uint64_t file_bytes;  /* whole size, for RLIMIT_FSIZE; 0: no file is made */
+    uint64_t lock_bytes;  /* to be locked, 0: nothing */
+};
+/* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence. May raise the soft RLIMIT_MEMLOCK. */
+int segment_room_check(const struct segment_room *room, char *err, size_t err_bytes);
+
+/* ---- segment_touch.c ---- */
+
+struct segment_touch {
+    int fd;
+    uint8_t *address;
+    uint64_t bytes;
+    int node;
+    uint32_t threads; /* 0: one a CPU, at most 16 */
+    bool by_hand;     /* as on kernels before 5.14, which cannot populate a range */
+};
+/* Every page there and mapped. Its bytes stay. */
+int segment_touch_all(const struct segment_touch *touch, char *err, size_t err_bytes);
+
+#endif
