@@ -177,6 +177,9 @@ static const struct key keys[] = {
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"
       "[::1]:PORT, or unix:PATH, which gets socket_mode and group. Other addresses are refused; every user of this\n"
       "machine can read what a port shows." },
+    { "http", "ui", KEY_TOKEN, FIELD(http_ui), 0, 0, "yes", yes_no,
+      "yes: /ui there is a page for people. It lists sequences and continuations with their sizes, and the names that\n"
+      "sessions gave themselves; no tokens, no digests." },
 };
 #define N_KEYS (sizeof keys / sizeof *keys)
 

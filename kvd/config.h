@@ -79,6 +79,7 @@ struct config {
         uint16_t port;
         char path[96]; /* of the Unix socket, or the loopback address */
     } http_listen;
+    uint32_t http_ui; /* 0, 1 */
 };
 
 /* The defaults of the table. */

@@ -20,6 +20,7 @@
 
 #include "clock.h"
 #include "metrics.h"
+#include "ui.h"
 
 #define MEMORY 8192u /* of a connection: request line and headers must fit */
 #define BACKLOG 64
@@ -28,11 +29,13 @@ struct http {
     struct MHD_Daemon *daemon;
     _Atomic(struct service *) service; /* NULL: starting */
     char path[sizeof(((struct config_listen *)0)->path)]; /* to unlink */
+    bool ui;
 
     /* of the thread */
     uint64_t looked_ns; /* 0: never */
     enum service_state state;
-    struct MHD_Response *page; /* NULL: no memory */
+    struct MHD_Response *metrics, *ui_state; /* of this look; NULL: no memory, or nobody has asked yet */
+    const char *text;                        /* of metrics, and as long as that is held */
 
     pthread_mutex_t lock; /* leaf: connections */
     struct {
@@ -135,47 +138,106 @@ static int listen_unix(const struct config *c, int *ret_fd, char *err, size_t er
 
 /* ---- answers -------------------------------------------------------------------------------------- */
 
-static enum MHD_Result send_response(struct MHD_Connection *connection, unsigned status, struct MHD_Response *response,
-                                     const char *type) {
+static void put_header(struct MHD_Response *response, const char *name, const char *value) {
+    (void)MHD_add_response_header(response, name, value);
+}
+
+static struct MHD_Response *finished(struct MHD_Response *response, const char *type) {
+    if (!response) return NULL;
+    put_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    put_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    put_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    put_header(response, "X-Content-Type-Options", "nosniff");
+    return response;
+}
+
+/* Of bytes that stay. */
+static struct MHD_Response *constant(const void *bytes, size_t n, const char *type) {
+    return finished(MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes, MHD_RESPMEM_PERSISTENT), type);
+}
+
+/* Of text that it takes over; NULL gives NULL. */
+static struct MHD_Response *made(char *text, size_t n, const char *type) {
+    struct MHD_Response *response = text ? MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (!response) free(text);
+    return finished(response, type);
+}
+
+/* Takes the response. */
+static enum MHD_Result send_once(struct MHD_Connection *connection, unsigned status, struct MHD_Response *response) {
     if (!response) return MHD_NO; /* closes the connection */
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     enum MHD_Result r = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return r;
 }
 
 static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text) {
-    return send_response(
-        connection, status,
-        MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT),
-        "text/plain; charset=utf-8");
+    struct MHD_Response *response = constant(text, strlen(text), "text/plain; charset=utf-8");
+    if (response && status == MHD_HTTP_METHOD_NOT_ALLOWED) put_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    return send_once(connection, status, response);
 }
 
-static struct MHD_Response *page_of(struct service *service) {
-    size_t bytes;
-    char *text = metrics_page(service, &bytes);
-    if (!text) return NULL;
-    struct MHD_Response *page = MHD_create_response_from_buffer(bytes, text, MHD_RESPMEM_MUST_FREE);
-    if (!page) {
-        free(text);
-        return NULL;
-    }
-    (void)MHD_add_response_header(page, MHD_HTTP_HEADER_CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-    (void)MHD_add_response_header(page, MHD_HTTP_HEADER_CONNECTION, "close");
-    return page;
+/* ---- looking ---------------------------------------------------------------------------------------- */
+
+static void forget(struct http *h) { /* those being sent live on */
+    if (h->metrics) MHD_destroy_response(h->metrics);
+    if (h->ui_state) MHD_destroy_response(h->ui_state);
+    h->metrics = h->ui_state = NULL;
+    h->text = NULL;
 }
 
 /* However many ask, the service is looked at a few times a second. */
 static void look(struct http *h, struct service *service) {
     uint64_t now = clock_ns();
     if (h->looked_ns && now - h->looked_ns < HTTP_FRESH_NS) return;
-    if (h->page) MHD_destroy_response(h->page); /* those being sent live on */
+    size_t bytes = 0;
+    forget(h);
     h->state = service_state(service);
-    h->page = page_of(service);
+    char *text = metrics_page(service, &bytes);
+    h->metrics = made(text, bytes, "text/plain; version=0.0.4; charset=utf-8");
+    h->text = h->metrics ? text : NULL;
     h->looked_ns = now;
+}
+
+/* The lists of the page are looked up only where somebody has it open, and once a look. */
+static void look_for_people(struct http *h, struct service *service) {
+    size_t bytes = 0;
+    if (h->ui_state || !h->text) return;
+    char *text = ui_state(service, h->text, &bytes);
+    h->ui_state = made(text, bytes, "application/json");
+}
+
+/* ---- answers -------------------------------------------------------------------------------------- */
+
+static enum MHD_Result send_page(struct MHD_Connection *connection) {
+    struct MHD_Response *page = constant(ui_page, ui_page_bytes, "text/html; charset=utf-8");
+    if (page) {
+        put_header(page, "Content-Security-Policy", ui_policy);
+        put_header(page, "Referrer-Policy", "no-referrer");
+    }
+    return send_once(connection, MHD_HTTP_OK, page);
+}
+
+static enum MHD_Result send_look(struct MHD_Connection *connection, struct MHD_Response *response) {
+    return response ? MHD_queue_response(connection, MHD_HTTP_OK, response)
+                    : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
+}
+
+static enum target {
+    METRICS,
+    HEALTH,
+    READINESS,
+    PAGE,
+    PAGE_STATE,
+    NOTHING
+} target_of(const struct http *h, const char *url) {
+    static const char *const names[] = {
+        [METRICS] = "/metrics", [HEALTH] = "/healthz", [READINESS] = "/readyz",
+        [PAGE] = "/ui",         [PAGE_STATE] = "/ui/state.json",
+    };
+    for (uint32_t t = 0; t < (h->ui ? NOTHING : PAGE); t++)
+        if (strcmp(url, names[t]) == 0) return (enum target)t;
+    return NOTHING;
 }
 
 static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection, const char *url) {
@@ -183,15 +245,19 @@ static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection,
                                           [SERVICE_DRAINING] = "draining\n",
                                           [SERVICE_LOST] = "device lost\n" };
     struct service *service = atomic_load(&h->service);
-    bool metrics = strcmp(url, "/metrics") == 0, health = strcmp(url, "/healthz") == 0;
-    if (!metrics && !health && strcmp(url, "/readyz") != 0)
-        return say(connection, MHD_HTTP_NOT_FOUND, "There are /metrics, /healthz and /readyz.\n");
-    if (!service) return say(connection, health ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
+    enum target target = target_of(h, url);
+    if (target == NOTHING)
+        return say(connection, MHD_HTTP_NOT_FOUND,
+                   h->ui ? "There are /ui, /metrics, /healthz and /readyz.\n"
+                         : "There are /metrics, /healthz and /readyz.\n");
+    if (target == PAGE) return send_page(connection);
+    if (!service)
+        return say(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
     look(h, service);
-    if (metrics)
-        return h->page ? MHD_queue_response(connection, MHD_HTTP_OK, h->page)
-                       : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
-    if (health) return say(connection, MHD_HTTP_OK, "ok\n");
+    if (target == PAGE_STATE) look_for_people(h, service);
+    if (target == METRICS || target == PAGE_STATE)
+        return send_look(connection, target == METRICS ? h->metrics : h->ui_state);
+    if (target == HEALTH) return say(connection, MHD_HTTP_OK, "ok\n");
     return say(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, states[h->state]);
 }
 
@@ -262,6 +328,7 @@ int http_open(const struct config *config, struct http **ret_http, char *err, si
     if (at->kind == LISTEN_NONE) return 0;
     struct http *h = calloc(1, sizeof *h);
     if (!h) return complain(at, "open", "no memory", err, err_bytes);
+    h->ui = config->http_ui;
     pthread_mutex_init(&h->lock, NULL);
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) h->open[i].fd = -1;
     if (at->kind == LISTEN_UNIX ? listen_unix(config, &fd, err, err_bytes) : listen_tcp(at, &fd, err, err_bytes)) {
@@ -286,7 +353,7 @@ struct http *http_close(struct http *h) {
     if (!h) return NULL;
     if (*h->path) unlink(h->path);
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the socket too */
-    if (h->page) MHD_destroy_response(h->page);
+    forget(h);
     pthread_mutex_destroy(&h->lock);
     free(h);
     return NULL;

@@ -2,15 +2,16 @@
  *
  * Monitoring over HTTP, by libmicrohttpd in one thread of its own. GET and HEAD:
  *
+ *     /ui        the page of ui.h for people, which polls /ui/state.json; not with ui = no
  *     /metrics   the page of metrics.h; 503 while kvd starts
  *     /healthz   200 while the process serves: the core mutex is to be had
  *     /readyz    200 "ready"; 503 "starting", "draining" or "device lost"
  *
- * Anything else is 404, another method 405. It listens on a loopback address or a Unix socket, says nothing about what
- * is stored, and takes nothing: no request body is read.
+ * Anything else is 404, another method 405. It listens on a loopback address or a Unix socket, says how much is stored
+ * and for whom, never what, and takes nothing: no request body is read.
  *
- * A flood costs the service nothing: page and readiness are looked up HTTP_FRESH_NS apart or less often, and are sent
- * to all who ask meanwhile; connections are few, each one serves one request and is closed after HTTP_LIFE_NS at the
+ * A flood costs the service nothing: metrics, lists and readiness are looked up HTTP_FRESH_NS apart or less often, and
+ * are sent to all who ask meanwhile; connections are few, each one serves one request and is closed after HTTP_LIFE_NS at the
  * latest.
  *
  * Threads: all functions from one thread.

@@ -71,6 +71,8 @@ static void what_is_served(void) {
         const char *method, *target;
         int status;
     } asked[] = { { "GET", "/healthz", 200 },    { "GET", "/readyz", 200 },     { "HEAD", "/readyz", 200 },
+                  { "GET", "/ui", 200 },         { "HEAD", "/ui", 200 },        { "GET", "/ui/state.json", 200 },
+                  { "GET", "/ui/", 404 },        { "GET", "/ui/index.html", 404 }, { "POST", "/ui", 405 },
                   { "GET", "/metrics?a=b", 200 }, { "GET", "/", 404 },           { "GET", "/metrics/", 404 },
                   { "GET", "/METRICS", 404 },    { "GET", "/../metrics", 404 }, { "HEAD", "/x", 404 },
                   { "PUT", "/metrics", 405 },    { "DELETE", "/", 405 },        { "OPTIONS", "/metrics", 405 },
@@ -83,6 +85,45 @@ static void what_is_served(void) {
     }
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
     KVT_EQ_I(http_dial(at), -1);
+    e2e_daemon_free(&daemon_);
+}
+
+static unsigned count_of(const char *text, const char *word) {
+    unsigned n = 0;
+    for (const char *p = text; (p = strstr(p, word)); p += strlen(word)) n++;
+    return n;
+}
+
+/* The page for people needs nothing from elsewhere and may have nothing from there; ui = no takes it away. */
+static void page_for_people(void) {
+    char more[96];
+    struct http_answer a;
+    KVT_NEED(start());
+    KVT_TRUE(http_ask(at, "GET", "/ui", &a));
+    KVT_HAS(a.head, "Content-Type: text/html; charset=utf-8\r\n");
+    KVT_HAS(a.head, "Content-Security-Policy: default-src 'none'; style-src 'sha256-");
+    KVT_HAS(a.head, "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n");
+    KVT_FALSE(strstr(a.head, "unsafe-"));
+    KVT_HAS(a.head, "Cache-Control: no-store\r\n");
+    KVT_HAS(a.body, "<!DOCTYPE html>");
+    KVT_EQ(count_of(a.body, "://"), 1); /* the name of SVG, which nobody fetches */
+    KVT_EQ(count_of(a.body, " src=") + count_of(a.body, " href=") + count_of(a.body, "url(") +
+               count_of(a.body, "@import") + count_of(a.body, "innerHTML"),
+           0);
+    http_done(&a);
+    KVT_TRUE(http_ask(at, "GET", "/ui/state.json", &a));
+    KVT_HAS(a.head, "Content-Type: application/json\r\n");
+    KVT_HAS(a.body, "\"kvd_pool_available_pages{pool=\\\"main\\\"}\":256");
+    http_done(&a);
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    e2e_daemon_free(&daemon_);
+    snprintf(at, sizeof at, "127.0.0.1:%u", free_port());
+    snprintf(more, sizeof more, "[http]\nlisten = %s\nui = no\n", at);
+    KVT_NEED(e2e_daemon_start(&daemon_, &(struct e2e_setup){ .more = more }));
+    KVT_EQ_I(http_status(at, "/ui", "There are /metrics", NULL), 404);
+    KVT_EQ_I(http_status(at, "/ui/state.json", "There are /metrics", NULL), 404);
+    KVT_EQ_I(http_status(at, "/metrics", "kvd_build_info", NULL), 200);
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
     e2e_daemon_free(&daemon_);
 }
 
@@ -169,7 +210,7 @@ static pid_t flooder(int turns) {
     pid_t pid = fork();
     if (pid) return pid;
     int good = 0;
-    for (int i = 0; i < turns; i++) good += http_status(at, "/metrics", "kvd_build_info", NULL) == 200;
+    for (int i = 0; i < turns; i++) good += http_status(at, i % 2 ? "/metrics" : "/ui/state.json", "kvd_build_info", NULL) == 200;
     _exit(good ? 0 : 1);
 }
 
@@ -262,6 +303,7 @@ static void unix_socket(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(what_is_served),
+                                             KVT_CASE(page_for_people),
                                              KVT_CASE(agrees_with_the_protocol),
                                              KVT_CASE(wrong_bytes),
                                              KVT_CASE(flood),

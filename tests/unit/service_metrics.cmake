@@ -8,4 +8,6 @@ if(TARGET service_fixture)
   set_tests_properties(test_promtool PROPERTIES LABELS unit SKIP_RETURN_CODE 77 TIMEOUT 60)
   kvd_test(test_service_http ${CMAKE_CURRENT_SOURCE_DIR}/test_service_http.c ${CMAKE_SOURCE_DIR}/tests/support/http_client.c
            LIBS service_fixture)
+  kvd_test(test_service_ui ${CMAKE_CURRENT_SOURCE_DIR}/test_service_ui.c ${CMAKE_SOURCE_DIR}/tests/support/http_client.c
+           LIBS service_fixture PkgConfig::CJSON)
 endif()

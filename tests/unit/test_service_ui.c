@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The document behind the page for people: its figures, its bounds, and what is not in it. SRV-2, SRV-7.
+ */
+#include <cjson/cJSON.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "http.h"
+#include "http_client.h"
+#include "service_fixture.h"
+#include "ui.h"
+
+static struct fx fx;
+
+static const cJSON *at(const cJSON *object, const char *key) { return cJSON_GetObjectItemCaseSensitive(object, key); }
+static double number(const cJSON *object, const char *key) { return cJSON_GetNumberValue(at(object, key)); }
+static const char *text(const cJSON *object, const char *key) {
+    const char *t = cJSON_GetStringValue(at(object, key));
+    return t ? t : "nothing";
+}
+
+/* The document of now, and its text. */
+static cJSON *state(char **ret_text, size_t *ret_bytes) {
+    size_t bytes = 0;
+    char *metrics = metrics_page(fx.service, &bytes);
+    *ret_text = metrics ? ui_state(fx.service, metrics, ret_bytes) : NULL;
+    free(metrics);
+    cJSON *root = *ret_text ? cJSON_ParseWithLength(*ret_text, *ret_bytes) : NULL;
+    if (!KVT_TRUE(root != NULL)) printf("%s\n", *ret_text ? *ret_text : "no memory");
+    return root;
+}
+
+/* One of `tokens` tokens that is committed and runs. */
+static struct kvd_activated run(struct fx_peer *peer, uint32_t tokens) {
+    struct kvd_activated a = { .n_pools = 0 };
+    struct kvd_round_result r;
+    KVT_EQ(fx_activate(peer, peer->session, tokens, 1, &a), KVD_OK);
+    KVT_EQ(fx_round(peer, a.sequence, tokens, tokens, &r), KVD_OK);
+    return a;
+}
+
+/* Continuations without a full page: their tails name them. */
+static void keep(struct fx_peer *peer, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct msg_request finish = { .type = FRAME_FINISH };
+        struct msg_reply reply;
+        finish.u.finish = (struct kvd_finish){ .sequence = run(peer, 3).sequence, .retain = true, .tail.n = 3 };
+        for (uint32_t k = 0; k < 3; k++) finish.u.finish.tail.tokens[k] = 777000000 + i;
+        KVT_TRUE(fx_call(peer, &finish, &reply) && reply.status == KVD_OK);
+    }
+}
+
+static void bounded_and_the_largest_first(void) {
+    enum { KEPT = 700, RUNNING = 300 };
+    char *document, more[] = "[limits]\nsequences_per_session = auto\n";
+    size_t bytes;
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = more, .concurrency = 320, .capacity_tokens = 2048 * 64 }));
+    struct fx_peer *peer = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    keep(peer, KEPT);
+    for (uint32_t i = 0; i < RUNNING; i++) run(peer, i == 250 ? 640 : i % 2 ? 100 : 20);
+    cJSON *root = state(&document, &bytes);
+    const cJSON *sequences = at(root, "sequences"), *continuations = at(root, "continuations"), *item;
+    KVT_NEAR(number(sequences, "total"), RUNNING, 0);
+    KVT_NEAR(number(continuations, "total"), KEPT, 0);
+    KVT_EQ_I(cJSON_GetArraySize(at(sequences, "items")), UI_ITEMS);
+    KVT_EQ_I(cJSON_GetArraySize(at(continuations, "items")), UI_ITEMS);
+    const cJSON *first = cJSON_GetArrayItem(at(sequences, "items"), 0);
+    KVT_NEAR(number(first, "committed"), 640, 0); /* though it came late */
+    KVT_EQ_STR(text(first, "state"), "active");
+    double before = 1e9;
+    unsigned large = 0;
+    cJSON_ArrayForEach(item, at(sequences, "items")) {
+        double pages = cJSON_GetNumberValue(cJSON_GetArrayItem(at(item, "pages"), 0));
+        KVT_TRUE(pages <= before);
+        before = pages;
+        large += pages >= 2;
+    }
+    KVT_EQ(large, RUNNING / 2 + 1); /* none of them was cut off */
+    KVT_TRUE(bytes < 128u << 10);
+    KVT_EQ(fx_audit(&fx), 0);
+    /* Nothing of what is stored, nor of how it is shared. */
+    KVT_FALSE(strstr(document, "777000"));
+    KVT_FALSE(strstr(document, "tail"));
+    KVT_FALSE(strstr(document, "digest"));
+    KVT_FALSE(strstr(document, fx.service->pools.info.pool[0].planes[0].shm_name));
+    KVT_TRUE(*fx.service->pools.info.pool[0].planes[0].shm_name);
+    cJSON_Delete(root);
+    free(document);
+    fx_peer_free(peer);
+    fx_stop(&fx);
+}
+
+static void series_are_those_of_metrics(void) {
+    char *document;
+    size_t bytes;
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *peer = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a = run(peer, 200), none;
+    struct kvd_activated b;
+    KVT_EQ(fx_activate(peer, peer->session, 1u << 30, 1, &none), KVD_OUT_OF_RANGE);
+    KVT_EQ(fx_activate(peer, peer->session, 64, 64, &b), KVD_OK);
+    struct kvd_stats stats = fx_stats(peer);
+    cJSON *root = state(&document, &bytes);
+    const cJSON *series = at(root, "series"), *item = cJSON_GetArrayItem(at(at(root, "sequences"), "items"), 0);
+    KVT_NEAR(number(series, "kvd_pool_available_pages{pool=\"main\"}"), stats.pool[0].available, 0);
+    KVT_NEAR(number(series, "kvd_pool_reserved_pages{pool=\"main\"}"), stats.pool[0].reserved, 0);
+    KVT_NEAR(number(series, "kvd_sequences"), 2, 0);
+    KVT_NEAR(number(series, "kvd_refusals_total{request=\"Activate\",status=\"OUT_OF_RANGE\"}"), 1, 0);
+    KVT_FALSE(at(series, "kvd_refusals_total{request=\"Activate\",status=\"INTERNAL\"}") != NULL); /* none of those */
+    KVT_TRUE(number(series, "kvd_request_seconds_sum{request=\"Activate\"}") > 0);
+    KVT_FALSE(strstr(document, "_bucket"));
+    KVT_NEAR(number(item, "committed"), 200, 0);
+    KVT_NEAR(number(item, "row"), a.pool[0].row, 0);
+    KVT_EQ_STR(text(item, "owner"), text(item, "worker"));
+    KVT_TRUE(*text(item, "owner"));
+    KVT_TRUE(cJSON_IsNull(at(item, "state_slot")));
+    KVT_NEAR(number(root, "operations"), (double)stats.operations, 0);
+    KVT_NEAR(number(at(root, "arena"), "capacity"), 0, 0);
+    cJSON_Delete(root);
+    free(document);
+    fx_peer_free(peer);
+    fx_stop(&fx);
+}
+
+/* However many ask, there are ten looks a second at most; each answer is a whole document. */
+static void ten_looks_a_second(void) {
+    char place[64], says[256], listen[128], last[32] = "";
+    struct config config;
+    struct http *http = NULL;
+    snprintf(place, sizeof place, "/tmp/kvd-test-ui-%d.sock", (int)getpid());
+    snprintf(listen, sizeof listen, "[http]\nlisten = unix:%s\n", place);
+    KVT_NEED(fx_start(&fx, NULL));
+    KVT_OK(config_parse("k.conf", listen, &config, says, sizeof says));
+    KVT_OK(http_open(&config, &http, says, sizeof says));
+    KVT_NEED(http);
+    KVT_EQ_I(http_status(place, "/ui/state.json", "starting", NULL), 503);
+    KVT_EQ_I(http_status(place, "/ui", "<!DOCTYPE html>", NULL), 200); /* it says itself that there is nothing yet */
+    http_serve(http, fx.service);
+    unsigned asked = 0, looks = 0;
+    uint64_t begin = clock_ns(), end = begin + UINT64_C(650000000);
+    for (; clock_ns() < end; asked++) {
+        struct http_answer a;
+        KVT_TRUE(http_ask(place, "GET", "/ui/state.json", &a) && a.status == 200);
+        KVT_EQ(a.announced, a.bytes);
+        KVT_TRUE(a.bytes > 2 && a.body[a.bytes - 2] == '}');
+        char time[32];
+        snprintf(time, sizeof time, "%.24s", a.body);
+        looks += strcmp(time, last) != 0;
+        memcpy(last, time, sizeof last);
+        http_done(&a);
+    }
+    KVT_TRUE(looks >= 2);
+    KVT_TRUE(looks <= (clock_ns() - begin) / HTTP_FRESH_NS + 1);
+    KVT_TRUE(asked > looks);
+    http_close(http);
+    fx_stop(&fx);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(bounded_and_the_largest_first),
+                                             KVT_CASE(series_are_those_of_metrics),
+                                             KVT_CASE(ten_looks_a_second),
+                                             { 0 } };
+    return kvt_main("service_ui", cases, argc, argv);
+}
