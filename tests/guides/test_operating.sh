@@ -1,0 +1,191 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The operator's guide does what it says. Its blocks are run in order, as they stand, in a scratch root: /etc/kvd and
+# /run/kvd are folders of their own, kvd and kvdctl are those of a build. What a block's first line may say:
+#     ```sh run [exit=N] [needs=PROGRAM]     runs, with that status (0)
+#     ```sh run daemon                       runs in the background until kvd serves
+#     ```sh run stop                         runs; the daemon ends with status 0
+#     ```expect                              each line is one of the output of the block before; ... stands for anything
+#     <!-- engine ARGUMENTS -->              an engine is started (engine.c)
+# Then its tables: sizes as kvd computes them, alarms and sections and keys as they are. And what it says about containers,
+# where namespaces can be made.
+# Usage: test_operating.sh SOURCE_DIR KVD KVDCTL ENGINE SIZES
+# shellcheck disable=SC2016,SC2013 # backquotes are Markdown's; names are words
+set -eu
+source=$1 kvd=$2 kvdctl=$3 engine=$4 sizes=$5
+guide=$source/deploy/OPERATING.md
+root=$(mktemp -d /tmp/kvd-guide-XXXXXX)
+daemon='' engine_pid='' failures=0 ran=0
+fail() { echo "FAIL: $*" >&2; failures=$((failures + 1)); }
+end() {
+    exec 7>&- 8<&- 2>/dev/null || true
+    for pid in $engine_pid $daemon; do kill "$pid" 2>/dev/null || true; done
+    wait
+    rm -rf "$root"
+}
+trap end EXIT
+mkdir -p "$root/etc" "$root/run" "$root/bin" "$root/blocks"
+ln -s "$kvd" "$root/bin/kvd"
+ln -s "$kvdctl" "$root/bin/kvdctl"
+PATH=$root/bin:$PATH
+unset KVD_SOCKET
+cd "$root"
+
+# Blocks in order: NNN.what (one line), NNN.sh or NNN.expect.
+awk -v root="$root" '
+    function new(what) { file = sprintf("%s/blocks/%03d", root, ++n); print what >(file ".what"); close(file ".what") }
+    /^<!-- engine / { new($0); next }
+    /^```sh run/ || /^```expect$/ { new($0); inside = 1; next }
+    /^```/ { inside = 0; next }
+    inside { print >(file ".text") }' "$guide"
+
+scratch() { sed "s,/etc/kvd,$root/etc/kvd,g; s,/run/kvd,$root/run/kvd,g" "$1"; }
+
+# A log that is read on: ready.
+start_daemon() {
+    mkfifo "$root/said" "$root/serves"
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >>"$root/log"
+        case $line in *"; socket "* | *"cannot start"*) echo "$line" >"$root/serves" ;; esac
+    done <"$root/said" &
+    sh -e "$1" >"$root/said" 2>&1 &
+    daemon=$!
+    head -n 1 "$root/serves" >"$root/output"
+}
+
+start_engine() {
+    mkfifo "$root/in" "$root/out"
+    # shellcheck disable=SC2086 # arguments
+    "$engine" "$root/run/kvd/main/kvd.sock" $1 <"$root/in" >"$root/out" &
+    engine_pid=$!
+    exec 7>"$root/in" 8<"$root/out"
+    read -r word <&8 || word=none
+    [ "$word" = ready ] || fail "the engine does not start"
+}
+
+stop_daemon() {
+    exec 7>&- 8<&-
+    [ -z "$engine_pid" ] || wait "$engine_pid" || fail "the engine failed"
+    engine_pid=''
+    code=0
+    sh -e "$1" >"$root/output" 2>&1 || fail "the daemon cannot be stopped"
+    wait "$daemon" || code=$?
+    daemon=''
+    [ $code -eq 0 ] || fail "the daemon ended with $code"
+    wait
+    cat "$root/log" >>"$root/output"
+}
+
+run_block() {
+    wanted=0
+    for word in $2; do
+        case $word in
+            exit=*) wanted=${word#exit=} ;;
+            needs=*) command -v "${word#needs=}" >/dev/null || { echo "skipped: there is no ${word#needs=}"; rm -f "$root/output"; return 0; } ;;
+        esac
+    done
+    code=0
+    sh -e "$1" >"$root/output" 2>&1 || code=$?
+    [ "$code" = "$wanted" ] && return 0
+    fail "status $code, not $wanted, of:"
+    cat "$1" "$root/output" >&2
+}
+
+# Each line is found: blanks at both ends do not count, ... is anything.
+expect() {
+    [ -e "$root/output" ] || return 0
+    while IFS= read -r line; do
+        pattern=$(printf '%s\n' "$line" | sed 's/[][\.*^$]/\\&/g; s/ *\\\.\\\.\\\. */.*/g; s/^ *//; s/ *$//')
+        grep -q "^ *$pattern *\$" "$root/output" && continue
+        fail "the output has no line \"$line\":"
+        cat "$root/output" >&2
+    done <"$1"
+}
+
+for what in "$root"/blocks/*.what; do
+    read -r kind <"$what"
+    text=${what%.what}.text
+    if [ -e "$text" ]; then scratch "$text" >"$text.here"; fi
+    case $kind in
+        '```expect') expect "$text" ;;
+        '<!-- engine'*) kind=${kind#<!-- engine}; start_engine "${kind%-->}" ;;
+        *' daemon') start_daemon "$text.here" ;;
+        *' stop') stop_daemon "$text.here" ;;
+        *) run_block "$text.here" "$kind" ;;
+    esac
+    ran=$((ran + 1))
+done
+[ $ran -ge 25 ] || fail "only $ran blocks: this test reads the guide wrongly"
+[ -z "$daemon" ] || fail "the guide does not stop what it starts"
+[ ! -e "$root/run/kvd/main/kvd.sock" ] || fail "the socket stays"
+
+# ---- tables ---------------------------------------------------------------------------------------------
+
+"$sizes" >"$root/sizes"
+[ "$(wc -l <"$root/sizes")" -eq 20 ] || fail "sizes: not as many lines as it should have"
+while IFS= read -r line; do
+    grep -qxF -e "$line" "$guide" || fail "the tables of sizes lack: $line"
+done <"$root/sizes"
+
+grep -o 'alert: .*' "$source/deploy/prometheus/kvd.rules.yml" | cut -d ' ' -f 2 | sort >"$root/alerts"
+grep -oE '^\| `Kvd[A-Za-z]+`' "$guide" | tr -d '|` ' | sort >"$root/rows"
+[ -s "$root/alerts" ] || fail "no alerts: this test reads the rules wrongly"
+for alert in $(comm -23 "$root/alerts" "$root/rows"); do fail "no row says what to do about $alert"; done
+for alert in $(comm -13 "$root/alerts" "$root/rows"); do fail "there is no alert $alert"; done
+
+kvd --help-config >"$root/keys"
+sed -n 's/^\(\[.*\]\)$/\1/p' "$root/keys" | sort >"$root/sections"
+grep -oE '^\| `\[[a-z]+\]`' "$guide" | tr -d '|` ' | sort >"$root/rows"
+for section in $(comm -3 "$root/sections" "$root/rows"); do fail "section $section is not in both the guide and kvd"; done
+# Keys of a row belong to its section; names in the text that look like "key = value" are keys.
+grep -E '^\| `\[' "$guide" | while IFS= read -r row; do
+    section=$(echo "$row" | cut -d '`' -f 2)
+    for key in $(echo "$row" | cut -d '|' -f 3 | grep -oE '`[a-z_.0-9]+`' | tr -d '`'); do
+        case $key in device.[1-7]) key=device.0 ;; esac
+        awk -v s="$section" '/^\[/ { on = $0 == s } on' "$root/keys" | grep -q "^#$key =" || echo "$section $key"
+    done
+done >"$root/strange"
+grep -oE '`[a-z_]+ = [^`]+`' "$guide" | tr -d '`' | cut -d ' ' -f 1 | sort -u | while IFS= read -r key; do
+    grep -q "^#$key = " "$root/keys" || [ "$key" = export ] || echo "$key"
+done >>"$root/strange"
+while IFS= read -r key; do fail "kvd has no key $key"; done <"$root/strange"
+
+for name in $(grep -oE 'kvd_[a-z_]+(_total|_bytes)\b' "$guide" | sort -u); do
+    grep -q "\"$name\"" "$source/kvd/metrics.c" || fail "there is no series $name"
+done
+
+# ---- namespaces -----------------------------------------------------------------------------------------
+
+if unshare --mount --pid --fork --propagation private true 2>/dev/null; then
+    scratch "$root/blocks/001.text" >"$root/again.sh"
+    sh -e "$root/again.sh"
+    socket=$root/run/kvd/main/kvd.sock
+    rm -f "$root/said" "$root/serves" "$root/log"
+    echo "exec kvd --config $root/etc/kvd/main.conf" >"$root/here.sh"
+    start_daemon "$root/here.sh"
+    unshare --pid --fork --kill-child "$engine" "$socket" attach ||
+        fail "a client in a PID namespace inside kvd's is refused"
+    if unshare --mount --propagation private sh -c "mount -t tmpfs none /dev/shm && exec '$engine' '$socket' attach" 2>"$root/output"; then
+        fail "a client with a /dev/shm of its own attaches"
+    fi
+    grep -q 'cannot be seen from here' "$root/output" || fail "a /dev/shm of its own: $(cat "$root/output")"
+    kill "$daemon"
+    wait "$daemon" || fail "kvd ended with $?"
+    wait
+    rm -f "$root/said" "$root/serves" "$root/log"
+    echo "exec unshare --pid --fork --kill-child kvd --config $root/etc/kvd/main.conf" >"$root/here.sh"
+    start_daemon "$root/here.sh"
+    code=0
+    kvdctl --socket "$socket" status >"$root/output" 2>&1 || code=$?
+    [ $code -eq 2 ] || fail "a client outside of kvd's PID namespace: status $code"
+    grep -q 'another PID namespace' "$root/output" || fail "outside of kvd's PID namespace: $(cat "$root/output")"
+    kill "$(ps -o pid= --ppid "$daemon" | tr -d ' ')" # kvd itself, the first process of its namespace
+    wait "$daemon" || fail "kvd in a PID namespace of its own ended with $?"
+    daemon=''
+    wait
+else
+    echo "skipped: no namespaces can be made here"
+fi
+
+[ $failures -eq 0 ] || exit 1
+echo "deploy/OPERATING.md: $ran blocks, its tables and its containers"
