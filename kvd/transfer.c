@@ -125,7 +125,7 @@ void transfer_slice(struct transfer *t, uint32_t pool, uint32_t row, const struc
 }
 
 static struct device_page_copy device_copy(const struct pools *p, uint32_t rank, const struct store_copy *c) {
-    if (c->state)
+    if (c->kind == STORE_COPY_STATE)
         return (struct device_page_copy){ .spec = &p->state_spec,
                                           .n_pages = p->state_slots,
                                           .rank = 0,

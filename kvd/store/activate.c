@@ -18,6 +18,7 @@ static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const s
                        int32_t *row) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
+    if (pool->absent) job_bring(store, &seq->job, p, &source->space[p], seq->kept[p]);
     for (uint32_t i = 0; i < seq->kept[p]; i += n) {
         const uint32_t *run = space_run(store, &source->space[p], i, &n);
         n = min_u32(n, seq->kept[p] - i);
@@ -31,9 +32,10 @@ static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const s
     }
 }
 
-static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, uint32_t columns,
-                      int32_t *row, struct store_activated *out) {
+static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source,
+                      const struct activation_pool *ap, int32_t *row, struct store_activated *out) {
     struct pool *pool = &store->pool[p];
+    uint32_t columns = ap->tail_columns;
     uint32_t from = space_entry(store, &source->space[p], seq->kept[p]);
     space_map(store, p, &seq->space[p], 1, row);
     uint32_t to = space_entry(store, &seq->space[p], seq->kept[p]);
@@ -42,8 +44,10 @@ static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const st
     page_pin(pool, to, 0);
     seq->tail_source[p] = from;
     seq->tail[p] = to;
-    out->copies[out->n_copies++] =
-        (struct store_copy){false, p, pool->pages[from].device, pool->pages[to].device, columns};
+    seq->tail_in[p] = ap->tail_in;
+    if (ap->tail_in) return;
+    out->copies[out->n_copies++] = (struct store_copy){
+        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = pool->pages[to].device, .columns = columns};
 }
 
 /* Maps n entries onto pages that will be freed at commit: those that the last count left wholly marked. */
@@ -55,7 +59,7 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
         const uint32_t *run = space_run(store, space, i, &run_n);
         for (uint32_t k = 0; k < run_n && left; k++) {
             struct page *page = &pages[run[k]];
-            if (page->stamp != stamp || page->mark != page->references || page->pins) continue;
+            if (page->stamp != stamp || !joint_frees(store, p, run[k])) continue;
             page->mark = 0; /* once */
             row[seq->space[p].count] = (int32_t)page->device;
             uint32_t entry = page->device | PROMISED;
@@ -78,16 +82,16 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     const struct activation_pool *ap = &act->pool[p];
     struct space *space = &seq->space[p];
     struct pool *pool = &store->pool[p];
-    uint32_t now = min_u32(ap->fresh, pool_available(pool));
-    seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
     int32_t *row = row_entries(store, p, seq->row[p]);
     seq->kept[p] = ap->kept;
+    if (act->source) keep_pages(store, p, seq, act->source, act->move, row);
+    uint32_t fresh = ap->fresh - ap->restore, now = min_u32(fresh, pool_available(pool));
     pool->reserved += now;
     space->reserved = now;
-    space->owed = ap->fresh - now;
-    if (act->source) keep_pages(store, p, seq, act->source, act->move, row);
+    space->owed = fresh - now;
     store->chunks.reserved += chunks_for(ap->mapped) - chunks_for(space->count);
-    if (ap->tail_columns) copy_tail(store, p, seq, act->source, ap->tail_columns, row, out);
+    if (ap->tail_columns) copy_tail(store, p, seq, act->source, ap, row, out);
+    seq->restored[p] = out->restored[p] = ap->restore;
     uint32_t real = min_u32(ap->mapped - space->count, space->reserved);
     if (real) space_map(store, p, space, real, row);
     uint32_t promised = ap->mapped - space->count;
@@ -109,13 +113,10 @@ static void begin_chunks(struct store *store, struct seq *seq, const struct acti
     seq->chunks_owed = rest - now;
 }
 
-static void begin_state(struct store *store, struct seq *seq, const struct activation *act,
-                        struct store_activated *out) {
-    out->state_slot = out->source_state_slot = NONE;
+static void begin_state(struct store *store, struct seq *seq, const struct activation *act) {
     if (!store->config.has_state) return;
-    if (act->move) {
+    if (act->move && !act->image_in) {
         seq->state_slot = act->source->slot;
-        seq->state_frontier = act->want->frontier;
     } else if (slots_free(store)) {
         seq->state_slot = slot_take(store);
     } else { /* a victim's: handed over at commit */
@@ -123,12 +124,14 @@ static void begin_state(struct store *store, struct seq *seq, const struct activ
         while (act->victims[i]->slot == NONE || store->slots[act->victims[i]->slot].pins) i++;
         seq->state_slot = act->victims[i]->slot;
     }
-    if (act->source && !act->move) {
+    if (act->move || act->image_in) seq->state_frontier = act->want->frontier;
+    seq->image_in = act->image_in;
+    if (act->image_in) {
+        act->source->image_pins++;
+    } else if (act->source && !act->move) {
         seq->source_slot = act->source->slot;
         slot_pin(store, seq->source_slot);
-        out->source_state_slot = seq->source_slot;
     }
-    out->state_slot = seq->state_slot;
 }
 
 static void begin_claims(struct store *store, struct seq *seq, const struct activation *act) {
@@ -140,33 +143,138 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     }
     for (uint32_t i = 0; i < act->n_victims; i++) {
         act->victims[i]->claimed = true;
+        act->victims[i]->demoting = act->demote[i];
         act->victims[i]->next_victim = seq->victims;
         seq->victims = (uint32_t)(act->victims[i] - store->conts);
     }
     seq->n_victims = act->n_victims;
 }
 
+/* What the victims let go although a resting continuation holds it too: nobody else may count on it from now on. */
+static void mark_owed(struct store *store, uint32_t p, const struct space *space, bool on) {
+    struct pool *pool = &store->pool[p];
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            struct page *page = &pool->pages[run[k]];
+            if (!on) page->flags = (uint8_t)(page->flags & ~PAGE_OWED);
+            else if (pool->tier[run[k]].resting && joint_frees(store, p, run[k])) page->flags |= PAGE_OWED;
+        }
+    }
+}
+
+static void owe_victims(struct store *store, const struct activation *act) {
+    for (uint32_t i = 0; i < act->n_victims; i++)
+        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++)
+            mark_owed(store, p, &act->victims[i]->space[p], true);
+}
+
+/* Extents for the demoted victims, and their copies into the list. */
+static void begin_backing(struct store *store, struct seq *seq, const struct activation *act) {
+    struct extent_page_want wants[STORE_MAX_POOLS + 1];
+    uint32_t n = activation_extents(store, act, wants);
+    for (uint32_t w = 0; w < n; w++) {
+        uint32_t used = 0, p = wants[w].tag;
+        if (extent_take_pages(store->arena, wants[w].stride, wants[w].pages, p, store->ids)) return; /* was played before */
+        for (uint32_t i = 0; i < act->n_victims; i++) {
+            struct cont *victim = act->victims[i];
+            if (!act->demote[i]) continue;
+            if (p < STORE_MAX_POOLS) used += job_back(store, &seq->job, p, &victim->space[p], store->ids + used);
+            else if (!victim->image.bits) image_back(store, victim, store->ids[used++]);
+        }
+    }
+}
+
+/* Holds what there is until the victims have given way. */
+static void hold(struct store *store, struct seq *seq, const struct activation *act) {
+    seq->staged = true;
+    seq->want = *act->want;
+    seq->want.victims = NULL;
+    seq->want.n_victims = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        uint32_t now = min_u32(act->pool[p].fresh, pool_available(&store->pool[p]));
+        store->pool[p].reserved += now;
+        seq->space[p].reserved = now;
+        seq->space[p].owed = act->pool[p].fresh - now;
+    }
+    seq->chunks_held = min_u32(act->chunks_needed, chunks_available(&store->chunks));
+    store->chunks.reserved += seq->chunks_held;
+    if (act->slots_needed && slots_free(store)) seq->state_slot = slot_take(store);
+    if (act->source && act->source->resting) { /* what it has on the device must stay there */
+        seq->rests = true;
+        cont_unrest(store, act->source);
+    }
+}
+
+static void unhold(struct store *store, struct seq *seq) {
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        store->pool[p].reserved -= seq->space[p].reserved;
+        seq->space[p].reserved = seq->space[p].owed = 0;
+    }
+    store->chunks.reserved -= seq->chunks_held;
+    seq->chunks_held = 0;
+    slot_release(store, seq->state_slot);
+    seq->state_slot = NONE;
+    seq->staged = false;
+}
+
+/* Membership, rows, reservations: all that begin publishes in the store. */
+static void begin_map(struct store *store, struct seq *seq, const struct activation *act, struct store_activated *out) {
+    if (act->move && act->source->resting) { /* a reference that somebody counts on is coming */
+        seq->rests = true;
+        cont_unrest(store, act->source);
+    }
+    for (uint32_t p = 0; p < store->n_pools; p++) begin_pool(store, p, seq, act, out);
+    begin_chunks(store, seq, act);
+    begin_state(store, seq, act);
+    out->state_slot = seq->state_slot;
+    out->source_state_slot = seq->source_slot;
+}
+
+/* For room that the copies need before the victims can go: those that are to be released go now. */
+static uint32_t release_now(struct store *store, struct activation *act) {
+    uint32_t lost = 0, left = 0;
+    for (uint32_t i = 0; i < act->n_victims; i++) {
+        if (act->demote[i]) {
+            act->demote[left] = true;
+            act->victims[left++] = act->victims[i];
+            continue;
+        }
+        cont_release(store, act->victims[i]);
+        lost++;
+    }
+    act->n_victims = left;
+    if (lost) activation_measure(store, act, NULL);
+    return lost;
+}
+
 static void begin_run(struct store *store, struct activation *act, struct store_activated *ret_activated) {
     struct store_activated out;
     memset(&out, 0, sizeof out);
+    out.state_slot = out.source_state_slot = NONE;
+    bool demotes = false;
+    for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->demote[i];
     uint32_t lost = 0;
-    if (activation_needs_victims_now(store, act)) {
-        for (uint32_t i = 0; i < act->n_victims; i++) cont_release(store, act->victims[i]);
-        lost = act->n_victims;
-        act->n_victims = 0;
-        activation_measure(store, act, NULL);
-    }
+    if ((act->arena_needed && !act->arena_now) || (!demotes && activation_lacks_room(store, act)))
+        lost = release_now(store, act);
     struct seq *seq = seq_take(store);
     seq->lease = act->want->lease;
+    seq->tag = act->want->tag;
     seq->prompt = act->want->prompt_tokens;
     seq->ceiling = act->ceiling;
     seq->keep = act->want->keep;
     seq->frontier = act->want->frontier;
     seq->victims_lost = lost;
-    for (uint32_t p = 0; p < store->n_pools; p++) begin_pool(store, p, seq, act, &out);
-    begin_chunks(store, seq, act);
-    begin_state(store, seq, act, &out);
+    for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
+    if (act->n_victims) owe_victims(store, act);
+    if (demotes && activation_lacks_room(store, act)) hold(store, seq, act);
+    else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
+    if (demotes) begin_backing(store, seq, act);
+    out.staged = seq->staged;
+    for (uint32_t p = 0; p < store->n_pools && seq->staged; p++)
+        seq_view(store, seq, p, (struct store_slice){0, 0}, &out.pool[p]);
     out.seq = seq_handle(store, seq);
     store_changed(store, true);
     *ret_activated = out;
@@ -180,6 +288,24 @@ int store_activate_begin(struct store *store, const struct store_activation *wan
     if (rc == STORE_OK) rc = activation_check(store, &act, refusal);
     if (rc == STORE_OK) begin_run(store, &act, ret_activated);
     return rc;
+}
+
+int store_activate_look(const struct store *store, store_seq handle, struct store_activated *ret_activated,
+                        struct store_refusal *refusal) {
+    const struct seq *seq = seq_find(store, handle);
+    struct store_activated out;
+    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    memset(&out, 0, sizeof out);
+    out.seq = handle;
+    out.staged = seq->staged;
+    out.state_slot = seq->state_slot;
+    out.source_state_slot = seq->source_slot;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        out.restored[p] = seq->restored[p];
+        seq_view(store, seq, p, (struct store_slice){0, seq->space[p].count}, &out.pool[p]);
+    }
+    *ret_activated = out;
+    return STORE_OK;
 }
 
 /* ---- both ends ---- */
@@ -199,10 +325,11 @@ static void unpin_tails(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = {&store->pool[p], 0, 0};
         if (seq->tail[p] == NONE) continue;
-        page_unpin(&batch, seq->tail_source[p]);
-        page_unpin(&batch, seq->tail[p]);
+        page_unpin(store, &batch, seq->tail_source[p]);
+        page_unpin(store, &batch, seq->tail[p]);
         pool_flush(&batch);
         seq->tail_source[p] = seq->tail[p] = NONE;
+        seq->tail_in[p] = false;
     }
 }
 
@@ -210,7 +337,9 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 
 /* The source's references become the sequence's; what it does not keep goes. */
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
+    mirror_cont_drop(store, source); /* the sequence's record is there */
     index_remove(store, source);
+    cont_drop_image(store, source); /* of a frontier that the sequence leaves */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool *pool = &store->pool[p];
         uint32_t n, kept = seq->kept[p];
@@ -250,28 +379,85 @@ static void settle_owed(struct store *store, struct seq *seq) {
     seq->chunks_owed = 0;
 }
 
+/* Released, or at rest; their slot is the sequence's where it was handed over. */
+static void let_go(struct store *store, struct seq *seq, struct cont *victim) {
+    if (victim->slot != NONE && victim->slot == seq->state_slot) victim->slot = NONE;
+    victim->claimed = false;
+    if (!victim->demoting) {
+        cont_release(store, victim);
+        return;
+    }
+    victim->demoting = false;
+    if (tier_all_current(store, victim)) cont_rest(store, victim);
+    else mirror_cont(store, victim); /* its slot may have gone */
+}
+
 static void release_victims(struct store *store, struct seq *seq) {
     while (seq->victims != NONE) {
         struct cont *victim = &store->conts[seq->victims];
         seq->victims = victim->next_victim;
-        if (victim->slot != NONE && victim->slot == seq->state_slot) victim->slot = NONE; /* handed over */
-        cont_release(store, victim);
+        victim->next_victim = NONE;
+        let_go(store, seq, victim);
     }
     seq->n_victims = 0;
 }
 
-int store_activate_commit(struct store *store, store_seq handle, struct store_refusal *refusal) {
-    struct seq *seq = NULL;
-    int rc = find_activating(store, handle, &seq, refusal);
-    if (rc) return rc;
-    store_changed(store, true);
+/* The copies of the stage are there. */
+static void finish_copies(struct store *store, struct seq *seq, bool ok) {
+    job_finish(store, &seq->job, ok);
+    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+        if (store->conts[v].image_backing) image_finish(store, &store->conts[v], ok);
+    if (!seq->image_in) return;
+    store->conts[seq->from].image_pins--;
+    seq->image_in = false;
+}
+
+/* STORE_OK, or why what was copied is not all. Own pages that an aborted neighbour left half brought are taken over. */
+static int check_arrived(struct store *store, struct seq *seq, struct store_refusal *refusal) {
+    const struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
+    bool more = false, waits = false;
+    if (!source) return STORE_OK;
+    if (seq->damaged) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, 0, 0, 0);
+    if (source->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
+    for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
+        const struct space *space = &source->space[p];
+        uint32_t n = seq->tail_source[p] != NONE ? seq->kept[p] + 1 : seq->kept[p];
+        if (tier_any(store, p, space, n, PAGE_LOST))
+            return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, 0, 0, 0);
+        more |= job_adopt(store, &seq->job, p, space, seq->kept[p]);
+        waits |= store->pool[p].absent && tier_any(store, p, space, seq->kept[p], PAGE_RESTORING);
+    }
+    return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
+}
+
+/* The victims have been copied: they give way, and the rest of begin is done. */
+static int commit_stage(struct store *store, struct seq *seq) {
+    struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
+    struct activation act = {.want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling};
+    struct store_activated out;
+    memset(&out, 0, sizeof out);
+    finish_copies(store, seq, true);
+    release_victims(store, seq);
+    unhold(store, seq);
+    activation_measure(store, &act, NULL);
+    begin_map(store, seq, &act, &out);
+    if (seq->rests && seq->keep) { /* its pages are referenced now */
+        seq->rests = false;
+        cont_rest(store, source);
+    }
+    return STORE_MORE;
+}
+
+static void publish(struct store *store, struct seq *seq) {
     unpin_tails(store, seq);
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
+    if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){seq->frontier, seq->frontier});
     if (seq->from != NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             source->pins--;
             source->used = store->operations;
+            mirror_cont(store, source);
         } else {
             take_over(store, seq, source);
         }
@@ -279,22 +465,40 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
     settle_owed(store, seq);
     seq->from = NONE;
     seq->state = STORE_SEQ_ACTIVE;
-    return STORE_OK;
+}
+
+int store_activate_commit(struct store *store, store_seq handle, struct store_refusal *refusal) {
+    struct seq *seq = NULL;
+    int rc = find_activating(store, handle, &seq, refusal);
+    if (rc) return rc;
+    if (!seq->staged) {
+        if (store->arena || seq->image_in) finish_copies(store, seq, true);
+        rc = check_arrived(store, seq, refusal);
+        if (rc == STORE_OK) publish(store, seq);
+    } else {
+        rc = check_arrived(store, seq, refusal);
+        if (rc == STORE_OK || rc == STORE_WAIT) rc = commit_stage(store, seq);
+    }
+    if (rc != STORE_WAIT) store_changed(store, true);
+    return rc;
 }
 
 /* ---- abort ---- */
 
-void seq_abort(struct store *store, struct seq *seq) {
-    struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
-    bool slot_is_ours = seq->state_slot != NONE && !(source && !seq->keep);
-    unpin_tails(store, seq);
-    seq_unpin_source(store, seq);
-    store->chunks.reserved += seq->chunks_owed; /* was never taken */
-    for (uint32_t i = seq->victims; i != NONE; i = store->conts[i].next_victim) {
-        store->conts[i].claimed = false;
-        if (seq->state_slot != NONE && store->conts[i].slot == seq->state_slot) slot_is_ours = false;
+static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ours) {
+    while (seq->victims != NONE) {
+        struct cont *victim = &store->conts[seq->victims];
+        seq->victims = victim->next_victim;
+        victim->next_victim = NONE;
+        victim->claimed = victim->demoting = false;
+        if (seq->state_slot != NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
+        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &victim->space[p], false);
+        cont_bury(store, victim);
     }
-    if (slot_is_ours) slot_release(store, seq->state_slot);
+}
+
+static void abort_mapping(struct store *store, struct seq *seq, const struct cont *source) {
+    store->chunks.reserved += seq->chunks_owed; /* was never taken */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct space *space = &seq->space[p];
         store->chunks.reserved -= chunks_for(space_entitlement(space)) - chunks_for(space->count);
@@ -303,8 +507,22 @@ void seq_abort(struct store *store, struct seq *seq) {
         if (source && seq->keep) space_drop(store, p, space, 0, true, false, NULL);
         else space_cut(store, space, 0);
     }
+}
+
+void seq_abort(struct store *store, struct seq *seq) {
+    struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
+    bool slot_is_ours = seq->state_slot != NONE && (!source || seq->keep || seq->state_slot != source->slot);
+    finish_copies(store, seq, false);
+    unpin_tails(store, seq);
+    seq_unpin_source(store, seq);
+    abort_victims(store, seq, &slot_is_ours);
+    if (seq->staged) unhold(store, seq);
+    else abort_mapping(store, seq, source);
+    if (slot_is_ours) slot_release(store, seq->state_slot);
     if (source && seq->keep) source->pins--;
     else if (source) source->claimed = false;
+    if (source && seq->rests && tier_all_current(store, source)) cont_rest(store, source);
+    if (source) cont_bury(store, source);
     seq_free(store, seq);
 }
 

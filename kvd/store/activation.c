@@ -19,6 +19,9 @@ static int check_source(const struct store *store, struct activation *act, struc
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, source->pins, 0);
+    if (source->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+    if (act->move && source->image_pins)
+        return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != NONE && store->slots[source->slot].pins)
         return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
     if (want->frontier < 1 || want->frontier > source->frontier)
@@ -35,15 +38,20 @@ static int check_victims(const struct store *store, struct activation *act, stru
     uint32_t stamp = store_next_stamp(store);
     if (want->n_victims > STORE_MAX_RECIPE)
         return refuse(refusal, STORE_E_RANGE, STORE_W_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
+    if (want->n_victims < STORE_MAX_RECIPE && want->demote >> want->n_victims)
+        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims, want->n_victims);
+    if (want->demote && !store->arena) return refuse(refusal, STORE_E_TIER, STORE_W_ARENA, NONE, 0, 0, 0);
     for (uint32_t i = 0; i < want->n_victims; i++) {
         struct cont *victim = cont_find(store, want->victims[i]);
         if (!victim) return refuse(refusal, STORE_E_STALE, STORE_W_RECIPE, NONE, want->victims[i].bits, 0, 0);
         if (victim->stamp == stamp || (victim == act->source && !act->move))
             return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, want->n_victims);
         victim->stamp = stamp;
-        if (!victim->published || victim->claimed || victim->pins)
+        if (!victim->published || victim->claimed || victim->pins || victim->image_pins)
             return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, want->revision, store->revision, 0);
-        if (victim != act->source) act->victims[act->n_victims++] = victim;
+        if (victim == act->source) continue;
+        act->demote[act->n_victims] = want->demote >> i & 1;
+        act->victims[act->n_victims++] = victim;
     }
     return STORE_OK;
 }
@@ -68,20 +76,23 @@ int activation_resolve(const struct store *store, const struct store_activation 
 
 /* ---- joint release ---- */
 
-/* A page goes when as many references are marked as it has; a page that a copy reads stays. */
-uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first,
-                    uint32_t stamp) {
-    struct page *pages = store->pool[pool].pages;
+/* A page leaves the device when its references are marked or resting; one that a copy uses stays. */
+uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how) {
+    const struct pool *pool = &store->pool[how->pool];
     uint32_t freed = 0, n;
-    for (uint32_t i = first; i < space->count; i += n) {
+    for (uint32_t i = how->first; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
-            struct page *page = &pages[run[k]];
-            if (page->stamp != stamp) {
-                page->stamp = stamp;
+            struct page *page = &pool->pages[run[k]];
+            if (page->stamp != how->stamp) {
+                page->stamp = how->stamp;
                 page->mark = 0;
+                if (pool->tier) pool->tier[run[k]].gone = 0;
             }
-            freed += ++page->mark == page->references && page->pins == 0;
+            if (pool->tier && how->released) pool->tier[run[k]].gone++;
+            if (how->resting) continue; /* counts already */
+            page->mark++;
+            freed += joint_frees(store, how->pool, run[k]);
         }
     }
     return freed;
@@ -94,17 +105,104 @@ static void count_freed(const struct store *store, struct activation *act) {
         struct activation_pool *ap = &act->pool[p];
         ap->freed_victims = 0;
         for (uint32_t i = 0; i < act->n_victims; i++) {
-            ap->freed_victims += joint_mark(store, p, &act->victims[i]->space[p], 0, act->stamp);
-            act->chunks_freed_victims += chunks_for(act->victims[i]->space[p].count);
+            const struct cont *victim = act->victims[i];
+            const struct joint how = {p, 0, act->stamp, !act->demote[i], victim->resting};
+            ap->freed_victims += joint_mark(store, &victim->space[p], &how);
+            if (!act->demote[i]) act->chunks_freed_victims += chunks_for(victim->space[p].count);
         }
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
-        ap->freed += joint_mark(store, p, &act->source->space[p], ap->kept, act->stamp);
+        ap->freed += joint_mark(store, &act->source->space[p],
+                                &(struct joint){p, ap->kept, act->stamp, true, act->source->resting});
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
     for (uint32_t i = 0; i < act->n_victims; i++)
         act->slots_freed += act->victims[i]->slot != NONE && store->slots[act->victims[i]->slot].pins == 0;
+}
+
+/* ---- the arena ---- */
+
+/* Pages of one demoted victim that no host replica covers, each once over all victims. False: another transition is copying some. */
+static bool count_backing(const struct store *store, uint32_t p, const struct space *space, uint32_t stamp, uint32_t *count) {
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            struct page *page = &store->pool[p].pages[run[k]];
+            if (page->flags & PAGE_BACKING) return false;
+            if (page->stamp == stamp || page_is_current(page)) continue;
+            page->stamp = stamp;
+            ++*count;
+        }
+    }
+    return true;
+}
+
+static int count_demotions(const struct store *store, struct activation *act, struct store_refusal *refusal) {
+    uint32_t stamp = store_next_stamp(store);
+    act->images = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) act->pool[p].demote = 0;
+    for (uint32_t i = 0; i < act->n_victims; i++) {
+        if (!act->demote[i]) continue;
+        for (uint32_t p = 0; p < store->n_pools; p++)
+            if (!count_backing(store, p, &act->victims[i]->space[p], stamp, &act->pool[p].demote))
+                return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, act->want->revision, store->revision, 0);
+        act->images += store->config.has_state && !act->victims[i]->image.bits;
+    }
+    return STORE_OK;
+}
+
+/* Extents that go with the released victims (after count_freed). */
+static uint32_t collect_drops(const struct store *store, const struct activation *act) {
+    uint32_t n_ids = 0, n;
+    for (uint32_t v = 0; v < act->n_victims; v++) {
+        if (act->demote[v]) continue;
+        if (act->victims[v]->image.bits) store->ids[n_ids++] = act->victims[v]->image;
+        for (uint32_t p = 0; p < store->n_pools; p++) {
+            const struct space *space = &act->victims[v]->space[p];
+            for (uint32_t i = 0; i < space->count; i += n) {
+                const uint32_t *run = space_run(store, space, i, &n);
+                for (uint32_t k = 0; k < n; k++) {
+                    const struct page *page = &store->pool[p].pages[run[k]];
+                    struct page_tier *tier = &store->pool[p].tier[run[k]];
+                    if (tier->gone != page->references || page->pins || !page->host.bits) continue;
+                    tier->gone = 0; /* once */
+                    store->ids[n_ids++] = page->host;
+                }
+            }
+        }
+    }
+    return n_ids;
+}
+
+uint32_t activation_extents(const struct store *store, const struct activation *act, struct extent_page_want wants[STORE_MAX_POOLS + 1]) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (act->pool[p].demote)
+            wants[n++] = (struct extent_page_want){store->config.host_stride[p], act->pool[p].demote, p};
+    if (act->images) wants[n++] = (struct extent_page_want){store->config.host_state_stride, act->images, STORE_MAX_POOLS};
+    return n;
+}
+
+static void measure_arena(const struct store *store, struct activation *act) {
+    struct extent_page_want wants[STORE_MAX_POOLS + 1];
+    uint32_t placed[STORE_MAX_POOLS + 1], n = activation_extents(store, act, wants);
+    uint64_t pages = 0;
+    act->arena_needed = act->arena_placed = 0;
+    act->arena_now = true;
+    if (n == 0) return;
+    for (uint32_t i = 0; i < n; i++) {
+        act->arena_needed += wants[i].stride * wants[i].pages;
+        pages += wants[i].pages;
+    }
+    if (pages > store->max_extents) { /* more than the arena could ever hold: no room to play it */
+        act->arena_now = false;
+        return;
+    }
+    act->arena_now = extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed);
+    if (!act->arena_now) extent_pages_fit(store->arena, store->ids, collect_drops(store, act), wants, n, store->places, placed);
+    for (uint32_t i = 0; i < n; i++) act->arena_placed += wants[i].stride * placed[i];
 }
 
 /* ---- needs ---- */
@@ -118,9 +216,20 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     uint32_t surviving = page->references;
     for (uint32_t i = 0; i < act->n_victims && surviving > 1;
          i++) /* victims go first, and a page has one place in all spaces */
-        surviving -= block < act->victims[i]->space[pool].count &&
+        surviving -= !act->demote[i] && block < act->victims[i]->space[pool].count &&
                      space_entry(store, &act->victims[i]->space[pool], block) == descriptor;
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
+}
+
+/* A page that is lost cannot be taken; one that is promised to another activation is about to leave the device. */
+static int check_places(const struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
+    const struct space *space = &act->source->space[p];
+    uint32_t n = min_u32(space->count, pages_of(act->want->frontier));
+    if (tier_any(store, p, space, n, PAGE_LOST))
+        return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, act->want->from.bits, 0, 0);
+    if (tier_any(store, p, space, n, PAGE_OWED))
+        return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, act->want->revision, store->revision, 0);
+    return STORE_OK;
 }
 
 static int measure_pool(const struct store *store, struct activation *act, uint32_t p, struct store_refusal *refusal) {
@@ -131,16 +240,24 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     ap->entitlement = entitle_at_start(store, p, want->prompt_tokens, act->ceiling);
     ap->kept = full;
     ap->tail_columns = columns;
+    ap->tail_in = false;
     if (columns && tail_in_place(store, act, p, full, columns)) {
         ap->kept = full + 1;
         ap->tail_columns = 0;
+    } else if (columns) {
+        ap->tail_in = !page_on_device(&store->pool[p].pages[space_entry(store, &act->source->space[p], full)]);
+    }
+    if (act->source && store->pool[p].tier) {
+        int rc = check_places(store, act, p, refusal);
+        if (rc) return rc;
     }
     ap->mapped = pages_of(want->frontier);
     if (ensure > ap->entitlement)
         return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, ensure, ap->mapped, ap->entitlement);
     if (ensure > ap->mapped)
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
-    ap->fresh = ap->entitlement - ap->kept;
+    ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->kept) : 0;
+    ap->fresh = ap->entitlement - ap->kept + ap->restore;
     act->chunks_needed += chunks_for(ap->entitlement);
     act->chunks_now += chunks_for(ap->mapped);
     return STORE_OK;
@@ -152,8 +269,12 @@ int activation_measure(const struct store *store, struct activation *act, struct
         int rc = measure_pool(store, act, p, refusal);
         if (rc) return rc;
     }
-    act->slots_needed = store->config.has_state && !act->move;
+    act->image_in = store->config.has_state && act->source && act->source->slot == NONE;
+    act->slots_needed = store->config.has_state && (!act->move || act->image_in);
+    int rc = count_demotions(store, act, refusal);
+    if (rc) return rc;
     count_freed(store, act);
+    if (store->arena) measure_arena(store, act);
     return STORE_OK;
 }
 
@@ -168,14 +289,18 @@ static int check_never(const struct store *store, const struct activation *act, 
     return STORE_OK;
 }
 
-/* Reservation, tail page and mapped pages are three acquisitions; tail copies cannot wait for a moved source to drop
+/* Pages that must be there before the copies. */
+static uint32_t activation_now(const struct activation_pool *ap) { return ap->restore + (ap->tail_columns > 0); }
+
+/* Reservation, restored pages, tail page and mapped pages are four acquisitions; copies cannot wait for a moved source to drop
  * pages. */
 static int check_pages(struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct activation_pool *ap = &act->pool[p];
     const struct pool *pool = &store->pool[p];
     uint64_t now = pool_available(pool);
-    bool ok = now + ap->freed >= ap->fresh && (ap->tail_columns == 0 || now + ap->freed_victims >= 1);
+    bool ok = now + ap->freed >= ap->fresh && now + ap->freed_victims >= activation_now(ap);
     if (ap->fresh) ok &= store_try(store);
+    if (ok && ap->restore) ok = store_try(store);
     if (ok && ap->tail_columns) ok = store_try(store);
     if (ok && ap->mapped > ap->kept + (ap->tail_columns > 0)) ok = store_try(store);
     return ok ? STORE_OK : refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, ap->fresh, now + ap->freed, pool->capacity);
@@ -202,21 +327,25 @@ int activation_check(struct store *store, const struct activation *act, struct s
                       store->config.state_slots);
     rc = check_chunks(store, act, refusal);
     if (rc) return rc;
+    if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, act->arena_needed, act->arena_placed, store->config.host_bytes);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (store->pool[p].rows_used == c || !store_try(store))
             return refuse(refusal, STORE_E_SHORT, STORE_W_ROW, p, 1, c - store->pool[p].rows_used, c);
     return STORE_OK;
 }
 
-bool activation_needs_victims_now(const struct store *store, const struct activation *act) {
+bool activation_lacks_room(const struct store *store, const struct activation *act) {
     if (chunks_available(&store->chunks) < act->chunks_now) return true;
+    if (act->image_in && slots_free(store) == 0) return true; /* a victim's slot cannot be written before its image is out */
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (act->pool[p].tail_columns && pool_available(&store->pool[p]) == 0) return true;
+        if (pool_available(&store->pool[p]) < activation_now(&act->pool[p])) return true;
     return false;
 }
 
 /* ---- plan ---- */
 
+/* available: for the arena, what of the need finds a place. */
 static struct store_need need_of(uint64_t needed, uint64_t available) {
     return (struct store_need){needed, available, needed > available ? needed - available : 0};
 }
@@ -230,9 +359,12 @@ static void fill_plan(const struct store *store, const struct activation *act, s
         plan->shared_pages[p] = ap->kept;
         plan->copied_columns[p] = ap->tail_columns;
         plan->freed_pages[p] = ap->freed;
+        plan->restore_pages[p] = ap->restore;
+        plan->demote_pages[p] = ap->demote;
         rows_used = max_u32(rows_used, store->pool[p].rows_used);
     }
     plan->revision = store->revision;
+    plan->arena = need_of(act->arena_needed, act->arena_placed);
     plan->rows = need_of(1, c - rows_used);
     plan->sequences = need_of(1, store->seq_free == NONE ? 0 : c - store->seqs_used);
     plan->state_slots = need_of(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
@@ -243,8 +375,7 @@ static void fill_plan(const struct store *store, const struct activation *act, s
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
                           struct store_refusal *refusal) {
     struct activation act;
-    struct store_plan plan = {STORE_READY, 0,   {{0, 0, 0}}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0},
-                              {0, 0, 0},   {0}, {0},         {0},       {0}};
+    struct store_plan plan = {.feasibility = STORE_READY};
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc) return rc;

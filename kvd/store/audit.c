@@ -3,21 +3,13 @@
  * The audit: recomputes from the memberships what the store keeps incrementally, and compares (contract section 14).
  * Page by page scratch is the stamp and mark of the page records, so no memory is needed.
  */
-#include "store_internal.h"
+#include "audit.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-struct audit {
-    const struct store *store;
-    uint32_t violations;
-    char *text;
-    size_t bytes, used;
-};
-
-static void report(struct audit *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void report(struct audit *a, const char *format, ...) {
+void audit_report(struct audit *a, const char *format, ...) {
     va_list args;
     a->violations++;
     if (!a->text || a->used + 1 >= a->bytes) return;
@@ -33,8 +25,6 @@ static void report(struct audit *a, const char *format, ...) {
     a->text[a->used++] = '\n';
     a->text[a->used] = '\0';
 }
-
-#define EXPECT(ok, ...) do { if (!(ok)) report(a, __VA_ARGS__); } while (0)
 
 /* ---- walks over all memberships ---- */
 
@@ -75,11 +65,11 @@ static void walk_all(struct audit *a, uint32_t pool, page_visit *visit, bool seq
 }
 
 /* What the last walk left in the mark of a page. */
-static uint32_t marked(const struct store *store, const struct page *page) {
+uint32_t audit_marked(const struct store *store, const struct page *page) {
     return page->stamp == *store->stamp ? page->mark : 0;
 }
 
-static uint32_t *mark_of(const struct audit *a, uint32_t pool, uint32_t entry, uint32_t stamp) {
+uint32_t *audit_mark(const struct audit *a, uint32_t pool, uint32_t entry, uint32_t stamp) {
     struct page *page = &a->store->pool[pool].pages[entry];
     if (page->stamp != stamp) page->mark = 0;
     page->stamp = stamp;
@@ -89,20 +79,20 @@ static uint32_t *mark_of(const struct audit *a, uint32_t pool, uint32_t entry, u
 static void visit_count(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     (void)block;
     if (entry >= a->store->pool[h->pool].descriptors)
-        report(a, "pool %u: membership names descriptor %u", h->pool, entry);
-    else ++*mark_of(a, h->pool, entry, stamp);
+        audit_report(a, "pool %u: membership names descriptor %u", h->pool, entry);
+    else ++*audit_mark(a, h->pool, entry, stamp);
 }
 
 /* Every address that holds a page holds it at the same block, so none holds it twice. */
 static void visit_block(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
-    uint32_t *mark = mark_of(a, h->pool, entry, stamp);
+    uint32_t *mark = audit_mark(a, h->pool, entry, stamp);
     EXPECT(*mark == 0 || *mark == block + 1, "pool %u: page %u is block %u here and block %u there", h->pool, entry,
            block, *mark - 1);
     *mark = block + 1;
 }
 
 static void visit_coverage(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
-    uint32_t *mark = mark_of(a, h->pool, entry, stamp);
+    uint32_t *mark = audit_mark(a, h->pool, entry, stamp);
     *mark = max_u32(*mark, columns_of(h->cont->frontier, block));
 }
 
@@ -160,20 +150,21 @@ static uint32_t descriptors_without_home(const struct pool *pool) {
 
 static void audit_descriptors(struct audit *a, uint32_t p) {
     const struct pool *pool = &a->store->pool[p];
-    uint32_t occupied = 0, listed = 0, linked = 0;
+    uint32_t occupied = 0, resident = 0, listed = 0, linked = 0;
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         occupied += (page->flags & PAGE_OCCUPIED) != 0;
         listed += (page->flags & PAGE_LISTED) != 0;
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        EXPECT(page->device < pool->capacity && pool->leases[page->device].owner == d, "pool %u: page %u has no lease",
-               p, d);
-        EXPECT(page->host_extent == NONE, "pool %u: page %u has a host replica", p, d);
+        resident += page->device != NONE;
+        EXPECT(page->device == NONE || (page->device < pool->capacity && pool->leases[page->device].owner == d),
+               "pool %u: page %u has no lease", p, d);
         EXPECT(page->epoch && page->epoch <= a->store->epoch, "pool %u: page %u has epoch %llu", p, d,
                (unsigned long long)page->epoch);
     }
-    EXPECT(occupied == pool->occupied && occupied == pool->allocated,
-           "pool %u: %u pages live, %u counted, %u allocated", p, occupied, pool->occupied, pool->allocated);
+    EXPECT(occupied == pool->occupied && resident == pool->allocated,
+           "pool %u: %u pages live, %u counted; %u on the device, %u allocated", p, occupied, pool->occupied, resident,
+           pool->allocated);
     for (uint32_t d = pool->spare; d != NONE && linked <= pool->descriptors; d = pool->pages[d].mark) linked++;
     EXPECT(linked == listed && listed >= descriptors_without_home(pool),
            "pool %u: %u spare descriptors in the list, %u marked", p, linked, listed);
@@ -200,7 +191,7 @@ static void audit_references(struct audit *a, uint32_t p) {
     walk_all(a, p, visit_count, true, true);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
-        uint32_t references = marked(store, page);
+        uint32_t references = audit_marked(store, page);
         if (!(page->flags & PAGE_OCCUPIED)) {
             EXPECT(references == 0, "pool %u: free page %u is a member of %u spaces", p, d, references);
             continue;
@@ -223,7 +214,7 @@ static void audit_writers(struct audit *a, uint32_t p) { /* PAGE-5, INV-7 */
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        uint32_t active = marked(a->store, page);
+        uint32_t active = audit_marked(a->store, page);
         bool writer = active == 1 && page->references == 1;
         EXPECT(active == page->active_references, "pool %u: page %u has %u active references, counts %u", p, d, active,
                page->active_references);
@@ -239,13 +230,13 @@ static void audit_protection(struct audit *a, uint32_t p) { /* SPACE-8 */
         const struct cont *cont = &a->store->conts[i];
         EXPECT(cont->occupied && !cont->published, "continuation %u is not in flight", i);
         if (cont->tail_source[p] == NONE) continue;
-        uint32_t *mark = mark_of(a, p, cont->tail_source[p], *a->store->stamp);
+        uint32_t *mark = audit_mark(a, p, cont->tail_source[p], *a->store->stamp);
         *mark = max_u32(*mark, cont->frontier % KVD_PAGE_TOKENS);
     }
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        uint32_t covered = marked(a->store, page);
+        uint32_t covered = audit_marked(a->store, page);
         EXPECT(page->protected == covered && covered <= page->committed,
                "pool %u: page %u protects %u columns, continuations read %u", p, d, page->protected, covered);
     }
@@ -257,21 +248,22 @@ static void audit_pins(struct audit *a, uint32_t p) {
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
         if (!seq->occupied || seq->tail[p] == NONE) continue;
-        ++*mark_of(a, p, seq->tail[p], stamp);
-        ++*mark_of(a, p, seq->tail_source[p], stamp);
+        ++*audit_mark(a, p, seq->tail[p], stamp);
+        ++*audit_mark(a, p, seq->tail_source[p], stamp);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *cont = &store->conts[i];
         if (!cont->occupied || cont->tail_copy[p] == NONE) continue;
         EXPECT(!cont->published, "continuation %u is published and still pins its tail", i);
-        ++*mark_of(a, p, cont->tail_copy[p], stamp);
-        ++*mark_of(a, p, cont->tail_source[p], stamp);
+        ++*audit_mark(a, p, cont->tail_copy[p], stamp);
+        ++*audit_mark(a, p, cont->tail_source[p], stamp);
     }
+    audit_tier_pins(a, p, stamp);
     for (uint32_t d = 0; d < store->pool[p].descriptors; d++) {
         const struct page *page = &store->pool[p].pages[d];
         if (page->flags & PAGE_OCCUPIED)
-            EXPECT(marked(store, page) == page->pins, "pool %u: page %u has %u pins, transitions hold %u", p, d,
-                   page->pins, marked(store, page));
+            EXPECT(audit_marked(store, page) == page->pins, "pool %u: page %u has %u pins, transitions hold %u", p, d,
+                   page->pins, audit_marked(store, page));
     }
 }
 
@@ -352,7 +344,8 @@ static void audit_chunks(struct audit *a) {
             if (!store->seqs[i].occupied) continue;
             used += chunks_for(space->count);
             entries += space->count;
-            reserved += chunks_for(space_entitlement(space)) - chunks_for(space->count);
+            if (!store->seqs[i].staged) reserved += chunks_for(space_entitlement(space)) - chunks_for(space->count);
+            if (p == 0) reserved += store->seqs[i].chunks_held;
             if (p == 0) reserved -= store->seqs[i].chunks_owed;
         }
         for (uint32_t i = 0; i < store->config.max_continuations; i++) {
@@ -384,6 +377,7 @@ static uint32_t slot_owners(const struct store *store, uint32_t slot, uint32_t *
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         owners += store->conts[i].occupied && store->conts[i].slot == slot;
         pins += store->conts[i].occupied && store->conts[i].source_slot == slot;
+        pins += store->conts[i].occupied && store->conts[i].image_backing && store->conts[i].slot == slot;
     }
     for (uint32_t i = 0; i < store->config.max_concurrency;
          i++) /* in flight: fresh, or still a victim's or the source's */
@@ -528,7 +522,9 @@ uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
         audit_pins(&audit, p);
         audit_spaces(&audit, p);
         audit_rows(&audit, p);
+        if (store->pool[p].tier) audit_tier(&audit, p);
     }
+    audit_host(&audit);
     audit_chunks(&audit);
     audit_slots(&audit);
     audit_claims(&audit);

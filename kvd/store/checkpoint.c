@@ -66,14 +66,15 @@ static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, st
     space_append(store, &cont->space[p], &to, 1);
     cont->tail_source[p] = from;
     cont->tail_copy[p] = to;
-    out->copies[out->n_copies++] = (struct store_copy){false, p, pool->pages[from].device, start, columns};
+    out->copies[out->n_copies++] = (struct store_copy){
+        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = start, .columns = columns};
 }
 
 static void copy_state(struct store *store, const struct seq *seq, struct cont *cont, struct store_checkpointed *out) {
     cont->slot = slot_take(store);
     cont->source_slot = seq->state_slot;
     slot_pin(store, cont->source_slot);
-    out->copies[out->n_copies++] = (struct store_copy){true, 0, cont->source_slot, cont->slot, 0};
+    out->copies[out->n_copies++] = (struct store_copy){.kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot};
 }
 
 int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail,
@@ -95,6 +96,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     cont->named = full;
     cont->retention = retention;
     cont->tail_named = true;
+    cont->tag = seq->tag;
     if (columns) cont->tail = *tail;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
@@ -137,8 +139,8 @@ static void unpin(struct store *store, struct cont *cont) {
         struct pool_batch batch = {&store->pool[p], 0, 0};
         if (cont->tail_copy[p] == NONE) continue;
         page_protect(&store->pool[p], cont->tail_source[p], read_columns(store, p, cont->tail_source[p]));
-        page_unpin(&batch, cont->tail_source[p]);
-        page_unpin(&batch, cont->tail_copy[p]);
+        page_unpin(store, &batch, cont->tail_source[p]);
+        page_unpin(store, &batch, cont->tail_copy[p]);
         pool_flush(&batch);
         cont->tail_source[p] = cont->tail_copy[p] = NONE;
     }
@@ -155,6 +157,7 @@ int store_checkpoint_commit(struct store *store, store_cont handle, struct store
     cont->published = true;
     cont->created = cont->used = store->operations;
     index_insert(store, cont);
+    mirror_cont(store, cont);
     return STORE_OK;
 }
 

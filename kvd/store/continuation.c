@@ -5,7 +5,11 @@
 #include "store_internal.h"
 
 void cont_release(struct store *store, struct cont *cont) {
+    mirror_cont_drop(store, cont); /* deletions go first */
     if (cont->published) index_remove(store, cont);
+    cont->published = false;
+    cont_unrest(store, cont);
+    cont_drop_image(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) space_drop(store, p, &cont->space[p], 0, false, false, NULL);
     slot_release(store, cont->slot);
     cont_free(store, cont);
@@ -18,8 +22,20 @@ static int find_free(const struct store *store, store_cont handle, struct cont *
     if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+    if (cont->image_pins) return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, cont->image_pins, 0);
     *ret_cont = cont;
     return STORE_OK;
+}
+
+bool cont_bury(struct store *store, struct cont *cont) {
+    bool lost = cont->image_lost && cont->slot == NONE;
+    if (cont->claimed || cont->pins || cont->image_pins) return false;
+    for (uint32_t p = 0; p < store->n_pools && !lost && store->pool[p].tier; p++)
+        lost = tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST);
+    if (!lost) return false;
+    cont_release(store, cont);
+    store->lost++;
+    return true;
 }
 
 int store_release(struct store *store, store_cont handle, struct store_refusal *refusal) {
@@ -37,6 +53,7 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     if (!cont->published || cont->claimed)
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
     cont->retention = retention;
+    mirror_cont(store, cont);
     store_changed(store, false);
     return STORE_OK;
 }
@@ -50,7 +67,8 @@ int store_joint_release(struct store *store, const store_cont *conts, uint32_t n
         if (cont->stamp == stamp) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, n);
         if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
         cont->stamp = stamp;
-        for (uint32_t p = 0; p < store->n_pools; p++) freed[p] += joint_mark(store, p, &cont->space[p], 0, stamp);
+        for (uint32_t p = 0; p < store->n_pools; p++)
+            freed[p] += joint_mark(store, &cont->space[p], &(struct joint){p, 0, stamp, true, cont->resting});
     }
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_pages[p] = freed[p];
     return STORE_OK;

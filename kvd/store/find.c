@@ -122,6 +122,9 @@ static void fill(const struct store *store, struct store_candidate *candidate) {
     const struct cont *cont = cont_find(store, candidate->cont);
     candidate->frontier = cont->frontier;
     candidate->retention = cont->retention;
+    candidate->tag = cont->tag;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        candidate->restore_pages += tier_missing(store, p, &cont->space[p], cont->space[p].count);
     candidate->exact_pages = cont->tail_named && cont->frontier / KVD_PAGE_TOKENS == candidate->matched_pages;
     if (candidate->exact_pages) candidate->tail = cont->tail;
 }

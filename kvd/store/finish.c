@@ -11,6 +11,7 @@ static void release_reservation(struct store *store, uint32_t p, struct space *s
 }
 
 static void release_all(struct store *store, struct seq *seq) {
+    mirror_seq_drop(store, seq);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         release_reservation(store, p, &seq->space[p]);
         space_drop(store, p, &seq->space[p], 0, true, false, NULL);
@@ -37,6 +38,7 @@ static void deactivate(struct store *store, uint32_t p, struct space *space, uin
 static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail,
                            uint32_t retention) {
     struct cont *cont = cont_take(store);
+    mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){frontier, frontier}); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate(store, p, &seq->space[p], frontier);
         cont->space[p] = seq->space[p];
@@ -49,7 +51,10 @@ static struct cont *retain(struct store *store, struct seq *seq, uint32_t fronti
     if (tail && tail->n) cont->tail = *tail;
     cont->published = true;
     cont->created = cont->used = store->operations;
+    cont->tag = seq->tag;
     index_insert(store, cont);
+    mirror_cont(store, cont);
+    mirror_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;
 }
 

@@ -34,6 +34,7 @@ struct seq *seq_take(struct store *store) {
     store->seqs_used++;
     *seq = (struct seq){.generation = generation, .occupied = true, .state = STORE_SEQ_ACTIVATING, .state_slot = NONE,
                         .state_frontier = NONE, .source_slot = NONE, .from = NONE, .victims = NONE, .next_free = NONE};
+    job_init(&seq->job);
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) seq->tail_source[p] = seq->tail[p] = seq->row[p] = NONE;
     return seq;
 }

@@ -216,6 +216,7 @@ void index_extend(struct store *store, uint32_t page) {
         index_remove(store, cont);
         cont->named = extended(store, &cont->space[0], cont->named, full);
         index_insert(store, cont);
+        mirror_cont(store, cont);
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         struct seq *seq = &store->seqs[i];

@@ -15,6 +15,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
     ret_info->ceiling_tokens = seq->ceiling;
     ret_info->state_slot = seq->state_slot;
     ret_info->named_pages = seq->named;
+    ret_info->tag = seq->tag;
     for (uint32_t p = 0; p < store->n_pools; p++)
         seq_view(store, seq, p, (struct store_slice){0, 0}, &ret_info->pool[p]);
 }
@@ -23,8 +24,29 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
  * (a checkpoint shares all before its tail), and that one would stay. */
 static uint32_t exclusive_pages(const struct store *store, const struct cont *cont, uint32_t p) {
     const struct space *space = &cont->space[p];
+    if (store->pool[p].tier && store->resting + store->pool[p].absent)
+        return joint_mark(store, space, &(struct joint){p, 0, store_next_stamp(store), true, cont->resting});
     uint32_t shared = space_shared(store, p, space), n = space->count - shared;
     return n && store->pool[p].pages[space_entry(store, space, shared)].pins ? n - 1 : n;
+}
+
+/* Pages with a valid replica on the device and in the host. */
+static void count_places(const struct store *store, const struct cont *cont, uint32_t p, struct store_cont_info *info) {
+    const struct space *space = &cont->space[p];
+    const struct pool *pool = &store->pool[p];
+    uint32_t n;
+    info->device_pages[p] = space->count;
+    if (pool->absent + pool->host_pages == 0) return;
+    info->device_pages[p] = 0;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            const struct page *page = &pool->pages[run[k]];
+            info->device_pages[p] += page_on_device(page);
+            info->host_pages[p] += page_is_current(page);
+            info->moving |= (page->flags & (PAGE_BACKING | PAGE_RESTORING)) != 0;
+        }
+    }
 }
 
 static void cont_info(const struct store *store, const struct cont *cont, struct store_cont_info *ret_info) {
@@ -36,10 +58,16 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->state_slot = cont->slot;
     ret_info->tail_named = cont->tail_named;
     ret_info->claimed = cont->claimed;
+    ret_info->resting = cont->resting;
+    ret_info->moving = cont->image_pins > 0;
+    ret_info->image_on_device = cont->slot != NONE;
+    ret_info->image_in_host = cont->image.bits && !cont->image_backing;
+    ret_info->tag = cont->tag;
     ret_info->created = cont->created;
     ret_info->used = cont->used;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         ret_info->pages[p] = cont->space[p].count;
+        count_places(store, cont, p, ret_info);
         ret_info->exclusive_pages[p] = exclusive_pages(store, cont, p);
         uint32_t references = store->pool[p].pages[space_entry(store, &cont->space[p], 0)].references;
         ret_info->sharers = max_u32(ret_info->sharers, references - 1);
@@ -120,4 +148,16 @@ void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
     ret_stats->membership_limit = (uint64_t)store->chunks.capacity * CHUNK;
     ret_stats->operations = store->operations;
     ret_stats->revision = store->revision;
+    ret_stats->host_images = store->host_images;
+    ret_stats->resting = store->resting;
+    ret_stats->damaged_replicas = store->damaged;
+    ret_stats->lost_continuations = store->lost;
+    for (uint32_t p = 0; p < store->n_pools; p++) ret_stats->host_pages[p] = store->pool[p].host_pages;
+    ret_stats->moves = moves_in_flight(store);
+    if (!store->arena) return;
+    struct extent_stats arena;
+    extent_get_stats(store->arena, &arena);
+    ret_stats->host_capacity = arena.capacity;
+    ret_stats->host_occupied = arena.occupied;
+    ret_stats->host_largest_free = arena.largest_free;
 }

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logical pages: identity, content and references; independent of where the bytes are (INV-5).
+ * Logical pages: identity, content and references; independent of where the bytes are (INV-5). And the places of their
+ * bytes: a device replica comes and goes with a lease, a host replica with an extent.
  *
  * Writer and protection are functions of the references: a page that one active space alone holds has that space as its
  * writer; a page that any inactive continuation holds is protected as far as it is committed. That needs no scan over
  * continuations: a page that is held several times is always full (partial tails are copied, never shared), and a
  * partial tail is held by one continuation alone, whose frontier then is what is committed. The audit recomputes both
  * from the memberships.
+ *
+ * Descriptors: the one with a page's own number is its home. A free one is either on the spare list or the home of a
+ * free page, so that neighbours on the device are neighbours here; with as many spare ones as the arena holds pages, one
+ * is there for any page that can be opened.
  */
 #include "store_internal.h"
 
 #include <string.h>
 
-/* A free descriptor: the one with the page's own number if it is free, so that neighbours on the device are neighbours
- * here; else a spare one. The home of a free page is free or lives on as a host-only page, so a spare one exists then.
- */
+/* The home of a free page is free, or it lives elsewhere (host-only, or restored to another page): then a spare one
+ * exists. */
 static uint32_t take_descriptor(struct pool *pool, uint32_t device) {
     struct page *home = &pool->pages[device];
     if (!(home->flags & (PAGE_OCCUPIED | PAGE_LISTED))) return device;
@@ -23,46 +27,62 @@ static uint32_t take_descriptor(struct pool *pool, uint32_t device) {
     return d;
 }
 
+static void list_descriptor(struct pool *pool, uint32_t d) {
+    pool->pages[d].flags = PAGE_LISTED;
+    pool->pages[d].mark = pool->spare;
+    pool->spare = d;
+}
+
 uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, bool active) {
     struct pool *pool = &store->pool[pool_index];
     uint32_t d = take_descriptor(pool, device), generation = pool->pages[d].generation;
     pool->leases[device].owner = d;
     pool->pages[d] = (struct page){.epoch = ++store->epoch,
-                                   .host_extent = NONE,
                                    .generation = generation,
                                    .references = 1,
                                    .active_references = active,
                                    .device = device,
                                    .lease = pool->leases[device].generation,
                                    .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED)};
+    if (pool->tier) pool->tier[d] = (struct page_tier){.link = NONE};
     pool->occupied++;
     return d;
 }
 
 /* Recycled only with no reference, replica or pin left (PAGE-6). */
-static void page_close(struct pool_batch *batch, uint32_t d) {
+static void page_close(struct store *store, struct pool_batch *batch, uint32_t d) {
     struct pool *pool = batch->pool;
     struct page *page = &pool->pages[d];
-    uint32_t device = page->device;
+    uint32_t p = (uint32_t)(pool - store->pool), device = page->device;
+    mirror_page_close(store, p, d);
+    page_leave_host(store, p, d);
+    if (!page_on_device(page)) pool->absent--;
     page->flags = 0;
     page->device = NONE;
     page->committed = page->protected = page->pinned = 0;
     if (++page->generation == 0) page->generation = 1;
     pool->occupied--;
-    if (d != device) {
-        page->flags = PAGE_LISTED;
-        page->mark = pool->spare;
-        pool->spare = d;
-    }
-    pool_put(batch, device);
+    if (d != device) list_descriptor(pool, d);
+    if (device != NONE) pool_put(batch, device);
 }
 
-void page_unref(struct pool_batch *batch, uint32_t d, bool active) {
+/* ---- references and pins ---- */
+
+static void page_loosen(struct store *store, struct pool_batch *batch, uint32_t d) {
+    struct page *page = &batch->pool->pages[d];
+    if (page->references == 0 && page->pins == 0) {
+        page_close(store, batch, d);
+        return;
+    }
+    page_settle(page);
+    if (batch->pool->tier) page_rest(store, batch, d);
+}
+
+void page_unref(struct store *store, struct pool_batch *batch, uint32_t d, bool active) {
     struct page *page = &batch->pool->pages[d];
     if (--page->references == 1) batch->pool->shared--;
     page->active_references -= active;
-    if (page->references == 0 && page->pins == 0) page_close(batch, d);
-    else page_settle(page);
+    page_loosen(store, batch, d);
 }
 
 void page_pin(struct pool *pool, uint32_t d, uint32_t columns) {
@@ -76,11 +96,9 @@ void page_protect(struct pool *pool, uint32_t d, uint32_t columns) {
     page_settle(&pool->pages[d]);
 }
 
-void page_unpin(struct pool_batch *batch, uint32_t d) {
-    struct page *page = &batch->pool->pages[d];
-    page->pins--;
-    if (page->references == 0 && page->pins == 0) page_close(batch, d);
-    else page_settle(page);
+void page_unpin(struct store *store, struct pool_batch *batch, uint32_t d) {
+    batch->pool->pages[d].pins--;
+    page_loosen(store, batch, d);
 }
 
 void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t columns) {
@@ -88,7 +106,50 @@ void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t 
     if (columns < page->committed) {
         page->epoch = ++store->epoch;
         page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
+        if (pool_index == 0) mirror_page_name(store, d);
+        if (page->host.bits && !(page->flags & PAGE_BACKING)) page_leave_host(store, pool_index, d); /* matches no more */
     }
     page->committed = (uint8_t)columns;
     page_settle(page);
+}
+
+/* ---- places ---- */
+
+void page_rest(struct store *store, struct pool_batch *batch, uint32_t d) {
+    const struct page *page = &batch->pool->pages[d];
+    if (page->pins || page->active_references || page->references == 0 || page->device == NONE) return;
+    if (batch->pool->tier[d].resting == page->references) page_leave_device(store, batch, d);
+}
+
+void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d) {
+    struct pool *pool = batch->pool;
+    struct page *page = &pool->pages[d];
+    uint32_t device = page->device;
+    if (!(page->flags & PAGE_RESTORING)) pool->absent++;
+    page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_OWED));
+    page->device = NONE;
+    mirror_page_device(store, (uint32_t)(pool - store->pool), d);
+    pool_put(batch, device);
+}
+
+void page_bring(struct store *store, uint32_t pool_index, uint32_t d, uint32_t device) {
+    struct pool *pool = &store->pool[pool_index];
+    struct page *page = &pool->pages[d], *home = &pool->pages[device];
+    page->device = device;
+    page->lease = pool->leases[device].generation;
+    page->flags |= PAGE_RESTORING;
+    pool->leases[device].owner = d;
+    if (!(home->flags & (PAGE_OCCUPIED | PAGE_LISTED))) list_descriptor(pool, device); /* its page is taken now */
+}
+
+void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
+    struct page *page = &store->pool[pool_index].pages[d];
+    extent_id id = page->host;
+    if (!id.bits) return;
+    page->host = (extent_id){0};
+    page->host_columns = 0;
+    page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
+    mirror_page_host(store, pool_index, d);
+    extent_release(store->arena, id);
+    store->pool[pool_index].host_pages--;
 }

@@ -98,7 +98,7 @@ void pool_init(struct pool *pool) {
         for (uint32_t i = level; i < 2 * level; i++)
             pool->tree[i] = pool_join(pool->tree[2 * i], pool->tree[2 * i + 1], half);
     for (uint32_t i = 0; i < pool->descriptors; i++) {
-        pool->pages[i] = (struct page){.generation = 1, .device = NONE, .host_extent = NONE};
+        pool->pages[i] = (struct page){.generation = 1, .device = NONE};
         if (i >= pool->capacity) {
             pool->pages[i].flags = PAGE_LISTED;
             pool->pages[i].mark = i + 1 < pool->descriptors ? i + 1 : NONE;

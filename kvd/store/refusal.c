@@ -32,7 +32,9 @@ static const char *const what_names[] = {[STORE_W_NONE] = "request",
                                          [STORE_W_DIGEST] = "page digests",
                                          [STORE_W_TAIL] = "tail tokens",
                                          [STORE_W_RECIPE] = "recipe",
-                                         [STORE_W_STATE_FRONTIER] = "state frontier"};
+                                         [STORE_W_STATE_FRONTIER] = "state frontier",
+                                         [STORE_W_MOVE] = "copies between device and host",
+                                         [STORE_W_REPLICA] = "other replicas of pages"};
 
 /* asked, had and limit are put in by the caller in this order. */
 static const char *sentence(enum store_code code) {
@@ -69,6 +71,14 @@ static const char *sentence(enum store_code code) {
     case STORE_E_PROTECTED:
         return "asked to shorten to %" PRIu64 " tokens, a checkpoint or another sequence reads up to %" PRIu64
                ": keep that much, or fork below it";
+    case STORE_E_TIER:
+        return "there is no host arena (asked %" PRIu64 ", had %" PRIu64 ", limit %" PRIu64
+               "): give it a size with arena = in section [host]";
+    case STORE_E_DAMAGED:
+        return "bytes in the host arena do not match their checksum (object 0x%" PRIx64 ", %" PRIu64 ", %" PRIu64
+               "), what they belonged to is lost: compute it again, and look at the machine's memory";
+    case STORE_MORE:
+    case STORE_WAIT: return "nothing was refused: copies are still to be made";
     case STORE_E_ARGUMENT:
         return "argument %" PRIu64 " is malformed (had %" PRIu64 ", limit %" PRIu64 "): correct the request";
     }

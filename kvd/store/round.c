@@ -146,6 +146,15 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
+    bool shortens = false, commits = false;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != NONE;
+        commits |= item->pool[p].commit != NONE;
+    }
+    if (shortens) /* what goes, goes from the directory first */
+        mirror_seq_at(store, seq,
+                      (uint32_t[STORE_MAX_POOLS]){min_u32(paper[0].committed, seq->space[0].committed),
+                                                  min_u32(paper[1].committed, seq->space[1].committed)});
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
         if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);
@@ -154,6 +163,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE &&
              seq->state_frontier > item->pool[0].truncate)
         seq->state_frontier = NONE; /* the image is of columns that are gone */
+    if (commits || shortens || item->state_frontier != NONE) mirror_seq(store, seq);
     report_bounds(store, seq, paper, result);
     store_changed(store, grew);
     return STORE_OK;

@@ -78,9 +78,11 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
         if (page->flags & PAGE_NAMED) continue;
         page->flags |= PAGE_NAMED;
         memcpy(store->digests[d], digests[i], 32);
+        mirror_page_name(store, d);
         if (page->references > 1) index_extend(store, d);
     }
     if (n) seq->named = named_from(store, seq, max_u32(seq->named, first + n));
+    if (n) mirror_seq(store, seq);
     store_changed(store, false);
     return STORE_OK;
 }

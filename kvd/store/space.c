@@ -170,7 +170,7 @@ void space_drop(struct store *store, uint32_t pool_index, struct space *space, u
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             if (row) row[i + k] = -1;
-            if (!(run[k] & PROMISED)) page_unref(&batch, run[k], active);
+            if (!(run[k] & PROMISED)) page_unref(store, &batch, run[k], active);
         }
     }
     pool_flush(&batch);

@@ -35,6 +35,22 @@ static int check_pools(const struct store_config *c, char *err, size_t n) {
     return STORE_OK;
 }
 
+static int check_host(const struct store_config *c, char *err, size_t n) {
+    if (c->host_bytes == 0) return STORE_OK;
+    for (uint32_t p = 0; p < pools_of(c); p++)
+        if (c->host_stride[p] == 0 || c->host_stride[p] % EXTENT_ALIGN)
+            return wrong(err, n, "host_stride of pool %u is %llu bytes: a multiple of %u is needed", p,
+                         (unsigned long long)c->host_stride[p], EXTENT_ALIGN);
+    if (c->has_state && (c->host_state_stride == 0 || c->host_state_stride % EXTENT_ALIGN))
+        return wrong(err, n, "host_state_stride is %llu bytes: a multiple of %u is needed",
+                     (unsigned long long)c->host_state_stride, EXTENT_ALIGN);
+    for (uint32_t p = 0; p < pools_of(c); p++)
+        if (c->host_bytes / c->host_stride[p] > (uint64_t)INT32_MAX - c->pool_pages[p] - c->spare_pages)
+            return wrong(err, n, "host_bytes of %llu hold more pages of pool %u than can be numbered",
+                         (unsigned long long)c->host_bytes, p);
+    return STORE_OK;
+}
+
 int store_check_config(const struct store_config *c, char *err, size_t n) {
     int rc = check_pools(c, err, n);
     if (rc) return rc;
@@ -55,7 +71,7 @@ int store_check_config(const struct store_config *c, char *err, size_t n) {
     if (c->membership_entries > (uint64_t)INT32_MAX * CHUNK)
         return wrong(err, n, "membership_entries is %llu: up to %llu are possible",
                      (unsigned long long)c->membership_entries, (unsigned long long)INT32_MAX * CHUNK);
-    return STORE_OK;
+    return check_host(c, err, n);
 }
 
 /* Default: C sequences of full length in every pool, beside continuations that hold each physical page twice and a
@@ -65,7 +81,7 @@ static uint64_t chunk_capacity(const struct store_config *c) {
     uint64_t total = 0;
     for (uint32_t p = 0; p < pools_of(c); p++)
         total += (uint64_t)c->max_concurrency * chunks_for(pages_of(c->max_context)) + c->pool_pages[p] / (CHUNK / 2) +
-                 1 + c->max_continuations;
+                 (c->host_bytes ? c->host_bytes / c->host_stride[p] / (CHUNK / 2) : 0) + 1 + c->max_continuations;
     return min_u64(total, INT32_MAX);
 }
 
@@ -99,13 +115,30 @@ static void carve_pool(struct carve *carve, struct store *s, uint32_t p) {
     uint32_t blocks = (c->pool_pages[p] + BLOCK_PAGES - 1) / BLOCK_PAGES;
     pool->capacity = c->pool_pages[p];
     pool->descriptors = c->pool_pages[p] + c->spare_pages;
+    if (c->host_bytes) pool->descriptors += (uint32_t)(c->host_bytes / c->host_stride[p]);
     pool->n_leaves = power_of_two(blocks);
     pool->pages = carve_take(carve, pool->descriptors, sizeof *pool->pages);
+    pool->tier = c->host_bytes || c->mirrored ? carve_take(carve, pool->descriptors, sizeof *pool->tier) : NULL;
     pool->leases = carve_take(carve, pool->capacity, sizeof *pool->leases);
     pool->bitmap = carve_take(carve, pool->n_leaves, BLOCK_PAGES / 8);
     pool->tree = carve_take(carve, 2 * (uint64_t)pool->n_leaves, sizeof *pool->tree);
     pool->table = carve_take(carve, (uint64_t)c->max_concurrency * s->row_entries, sizeof *pool->table);
     pool->rows = carve_take(carve, c->max_concurrency, sizeof *pool->rows);
+}
+
+/* As many extents as the arena holds of the smallest kind. */
+static void carve_host(struct carve *carve, struct store *s) {
+    const struct store_config *c = &s->config;
+    uint64_t smallest = c->has_state && c->host_state_stride ? c->host_state_stride : UINT64_MAX;
+    s->moves = carve_take(carve, MOVE_LIMIT, sizeof *s->moves);
+    if (c->host_bytes == 0) return;
+    for (uint32_t p = 0; p < s->n_pools; p++) smallest = min_u64(smallest, c->host_stride[p]);
+    s->max_extents = (uint32_t)min_u64(c->host_bytes / smallest + 1, INT32_MAX);
+    s->ids = carve_take(carve, s->max_extents, sizeof *s->ids);
+    s->places = carve_take(carve, s->max_extents, sizeof *s->places);
+    size_t bytes = extent_bytes(s->max_extents);
+    carve->overflow |= bytes == 0;
+    s->arena_memory = carve_take(carve, bytes, 1);
 }
 
 /* Places everything behind the store itself; with a base of NULL it only counts. */
@@ -127,6 +160,7 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->index.nodes = carve_take(&carve, s->index.capacity, sizeof *s->index.nodes);
     s->index.hash_mask = power_of_two(s->index.capacity) - 1;
     s->index.hash = carve_take(&carve, (uint64_t)s->index.hash_mask + 1, sizeof *s->index.hash);
+    carve_host(&carve, s);
     return carve.overflow ? 0 : carve.used;
 }
 
@@ -154,6 +188,11 @@ static void init_objects(struct store *s) {
     s->in_flight = NONE;
     *s->stamp = 0;
     index_init(&s->index);
+    for (uint32_t i = 0; i < MOVE_LIMIT; i++)
+        s->moves[i] = (struct move){.generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : NONE};
+    s->scrub_page = NONE;
+    if (c->host_bytes)
+        (void)extent_init(s->arena_memory, extent_bytes(s->max_extents), c->host_bytes, s->max_extents, &s->arena);
 }
 
 int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err,

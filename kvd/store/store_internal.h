@@ -10,6 +10,8 @@
 #ifndef KVD_STORE_INTERNAL_H
 #define KVD_STORE_INTERNAL_H
 
+#include "directory.h"
+#include "extent.h"
 #include "store.h"
 
 #define NONE STORE_NONE
@@ -23,13 +25,21 @@
 
 /* ---- pages (PAGE-1) ---- */
 
-enum page_flag { PAGE_OCCUPIED = 1, PAGE_WRITER = 2, PAGE_NAMED = 4, PAGE_LISTED = 8 /* free, on the spare list */ };
+enum page_flag {
+    PAGE_OCCUPIED = 1,
+    PAGE_WRITER = 2,
+    PAGE_NAMED = 4,
+    PAGE_LISTED = 8,     /* free, on the spare list */
+    PAGE_BACKING = 16,   /* its host replica is being written: invisible */
+    PAGE_RESTORING = 32, /* its device replica is being written: invisible */
+    PAGE_LOST = 64,      /* its only replica was damaged */
+    PAGE_OWED = 128      /* its device replica goes when an activation in flight commits, though a resting continuation holds it */
+};
 
 struct page {
     uint64_t epoch;       /* of its content; never repeats in a store */
-    uint64_t host_epoch;  /* replica in the host arena: empty until a host tier attaches one */
-    uint32_t host_extent; /* NONE = no replica */
-    uint32_t host_page;
+    uint64_t host_epoch;  /* of the host replica */
+    extent_id host;       /* 0 = no host replica */
     uint32_t generation;
     uint32_t references, active_references;
     uint32_t pins;        /* copies in flight from or into it */
@@ -41,6 +51,14 @@ struct page {
 };
 _Static_assert(sizeof(struct page) == 64, "one cache line a page");
 
+/* What the host tier adds to a page; only stores that have one (or a directory) carry it. */
+struct page_tier {
+    uint64_t checksum; /* of the packed bytes of the host replica */
+    uint32_t link;     /* next page of the same job */
+    uint32_t resting;  /* references of resting continuations */
+    uint32_t gone;     /* scratch of counting walks, beside `mark`: references that are released */
+};
+
 struct page_lease { uint32_t generation, owner; }; /* owner: page descriptor, NONE = free */
 struct free_run { uint32_t prefix, suffix, best; }; /* of the free pages under a node of the tree */
 
@@ -50,7 +68,10 @@ struct pool {
     uint32_t capacity, allocated, reserved; /* pages; available is the rest (POOL-6) */
     uint32_t shared;                        /* pages with several references */
     uint32_t descriptors, occupied, spare;  /* spare: head of the list of free descriptors that are nobody's home */
+    uint32_t host_pages;                    /* extents of this pool's pages, those being written too */
+    uint32_t absent;                        /* pages without a device replica that can be read: host-only, restoring */
     struct page *pages;
+    struct page_tier *tier;                 /* NULL without a host tier and directory */
     struct page_lease *leases;
     uint64_t *bitmap;                       /* 1 = free */
     struct free_run *tree;                  /* heap order, leaves at [n_leaves, 2 n_leaves) */
@@ -77,6 +98,26 @@ struct chunks {
     uint32_t head, fresh;    /* freed ones are linked by entry 0; fresh: never used so far */
 };
 
+/* ---- jobs: pages that a transition copies between device and arena ---- */
+
+/* A page with PAGE_BACKING or PAGE_RESTORING is in one job's list and pinned by it; or its link is ORPHAN: an aborted
+ * job left it, and another transition that waits for it takes it over. */
+#define ORPHAN (NONE - 1)
+struct job {
+    uint32_t head[STORE_MAX_POOLS];              /* linked by page_tier.link */
+    uint32_t out[STORE_MAX_POOLS], in[STORE_MAX_POOLS];
+};
+
+struct move {
+    uint32_t generation, next_free;
+    bool occupied;
+    enum store_place place;
+    store_cont cont;                             /* may be gone */
+    struct job job;
+    bool image;                                  /* the continuation's state image is copied too, and pinned for it */
+};
+#define MOVE_LIMIT 64
+
 /* ---- sequences and continuations ---- */
 
 struct seq {
@@ -93,7 +134,17 @@ struct seq {
     uint32_t from, frontier;
     uint32_t kept[STORE_MAX_POOLS];      /* leading pages taken over from the source */
     uint32_t tail_source[STORE_MAX_POOLS], tail[STORE_MAX_POOLS]; /* pinned descriptors of a tail copy */
+    bool tail_in[STORE_MAX_POOLS];       /* that is made from the host replica of the source */
+    bool damaged;                        /* and that did not match its checksum */
     uint32_t victims, n_victims, victims_lost, chunks_owed;
+    uint64_t tag;
+    bool mirrored;                       /* has a record in the directory */
+    struct job job;
+    uint32_t restored[STORE_MAX_POOLS];
+    /* Waiting for victims to give way (staged): nothing is mapped yet. */
+    bool staged, rests /* the source did */, image_in /* the image comes from the host */;
+    uint32_t chunks_held;
+    struct store_activation want;
 };
 
 struct cont {
@@ -109,6 +160,14 @@ struct cont {
     uint32_t stamp;                      /* duplicate check */
     /* checkpoint in flight only */
     uint32_t tail_source[STORE_MAX_POOLS], tail_copy[STORE_MAX_POOLS], source_slot;
+    uint64_t tag;
+    bool resting, demoting /* claimed: will rest at commit */;
+    uint32_t moves;                      /* moves in flight of it */
+    /* State image in the arena. */
+    extent_id image;                     /* 0 = none */
+    uint64_t image_checksum;
+    uint32_t image_pins;                 /* copies from or to it */
+    bool image_backing, image_lost;
 };
 
 struct slot { uint32_t pins; bool used; };
@@ -149,6 +208,17 @@ struct store {
     struct index index;
     uint32_t *stamp;                     /* behind a pointer: looking functions count too */
     uint32_t fail_in, acquisitions;
+    /* host tier */
+    struct extent_arena *arena;          /* NULL: off */
+    void *arena_memory;
+    uint32_t max_extents;
+    extent_id *ids;                      /* scratch [max_extents]: extents taken or to be dropped */
+    uint64_t *places;                    /* scratch [max_extents] of extent_pages_fit */
+    struct move *moves;
+    uint32_t move_free, moves_used, host_images, resting;
+    uint64_t damaged, lost;
+    uint32_t scrub_pool, scrub_next, scrub_page; /* scrub_page: pinned, NONE = none */
+    struct directory *directory;
 };
 
 /* ---- small common things ---- */
@@ -171,6 +241,17 @@ int refuse(struct store_refusal *refusal, enum store_code code, enum store_what 
 bool store_try(struct store *store);
 uint32_t store_next_stamp(const struct store *store);
 void store_changed(struct store *store, bool ownership); /* one operation more; ownership: a new revision too */
+
+/* ---- what a page has where ---- */
+
+static inline bool page_on_device(const struct page *page) { /* readable there */
+    return page->device != NONE && !(page->flags & PAGE_RESTORING);
+}
+/* A host replica that is valid for n columns (PAGE-3). */
+static inline bool page_in_host(const struct page *page, uint32_t n) {
+    return page->host.bits && !(page->flags & PAGE_BACKING) && page->host_epoch == page->epoch && page->host_columns >= n;
+}
+static inline bool page_is_current(const struct page *page) { return page_in_host(page, page->committed); }
 
 /* ---- pool.c ---- */
 
@@ -212,11 +293,19 @@ static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
     page_settle(page);
 }
 
-void page_unref(struct pool_batch *batch, uint32_t descriptor, bool active);
+void page_unref(struct store *store, struct pool_batch *batch, uint32_t descriptor, bool active);
 /* columns: protected until page_protect lowers it */
 void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns);
 void page_protect(struct pool *pool, uint32_t descriptor, uint32_t columns);
-void page_unpin(struct pool_batch *batch, uint32_t descriptor);
+void page_unpin(struct store *store, struct pool_batch *batch, uint32_t descriptor);
+/* Lets go of the device replica when nothing but resting continuations holds the page. */
+void page_rest(struct store *store, struct pool_batch *batch, uint32_t descriptor);
+/* A descriptor without a device replica gets the page just taken; its bytes are still to come (PAGE_RESTORING). */
+void page_bring(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t device);
+/* The device replica goes to available. */
+void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t descriptor);
+/* The host replica goes, if there is one; the directory first. */
+void page_leave_host(struct store *store, uint32_t pool, uint32_t descriptor);
 /* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
 void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t columns);
 
@@ -276,11 +365,14 @@ void slot_unpin(struct store *store, uint32_t slot);
 /* ---- activation: what a request comes to (activation.c), before anything changes ---- */
 
 struct activation_pool {
+    uint32_t restore;      /* of the kept pages: to be brought from the host */
+    uint32_t demote;       /* pages of demoted victims that must be copied out */
     uint32_t entitlement;
     uint32_t kept;         /* leading pages taken over from the source; a moved source drops the rest */
     uint32_t tail_columns; /* of a tail copy, 0 = none */
     uint32_t mapped;       /* membership after begin */
-    uint32_t fresh;        /* pages needed: entitlement - kept */
+    bool tail_in;          /* the tail's columns come from the host copy of the source's */
+    uint32_t fresh;        /* pages needed: entitlement - kept + restore */
     uint32_t freed_victims, freed; /* pages that go with the victims, and with the dropped part of a moved source too */
 };
 
@@ -289,9 +381,14 @@ struct activation {
     struct cont *source;   /* NULL = root */
     bool move;
     struct cont *victims[STORE_MAX_RECIPE]; /* without the source */
+    bool demote[STORE_MAX_RECIPE];
     uint32_t n_victims, ceiling;
+    uint32_t images;       /* state images of demoted victims that must be copied out */
+    uint64_t arena_needed, arena_placed; /* bytes: for those pages and images; of them what finds a place after the releases */
+    bool arena_now;        /* all find a place before any release */
     struct activation_pool pool[STORE_MAX_POOLS];
     uint32_t slots_needed, slots_freed;
+    bool image_in;         /* the source's state image comes from the host */
     uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
     uint32_t stamp;        /* of the marks that the last count left */
 };
@@ -303,8 +400,10 @@ int activation_resolve(const struct store *store, const struct store_activation 
 int activation_measure(const struct store *store, struct activation *act, struct store_refusal *refusal);
 /* STORE_OK, STORE_E_NEVER or STORE_E_SHORT; counts each need as an acquisition in the order of ACT-2. */
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal);
-/* Whether the victims must go at begin: too few free pages for the tail copies, or chunks for the membership. */
-bool activation_needs_victims_now(const struct store *store, const struct activation *act);
+/* What is to be taken from the arena, in this order. Returns how many wants. */
+uint32_t activation_extents(const struct store *store, const struct activation *act, struct extent_page_want wants[STORE_MAX_POOLS + 1]);
+/* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks for the membership. */
+bool activation_lacks_room(const struct store *store, const struct activation *act);
 
 /* ---- the rest ---- */
 
@@ -325,10 +424,53 @@ int seq_complete(const struct store *store, const struct seq *seq, const struct 
                  struct store_refusal *refusal);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
-/* Joint release (recipes): marks the pages of cont from block `first` on and counts those that are now wholly marked.
- */
-uint32_t joint_mark(const struct store *store, uint32_t pool, const struct space *space, uint32_t first,
-                    uint32_t stamp);
+/* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device replica goes now that they are marked. */
+struct joint { uint32_t pool, first, stamp; bool released; bool resting; /* the holder already was */ };
+uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how);
+/* With these marks: will its device replica go? */
+static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_t d) {
+    const struct page *page = &store->pool[pool].pages[d];
+    uint32_t resting = store->pool[pool].tier ? store->pool[pool].tier[d].resting : 0;
+    return page->mark && page->mark + resting == page->references && page->pins == 0 && page_on_device(page);
+}
+
+/* ---- tier.c: jobs, resting ---- */
+
+void job_init(struct job *job);
+bool job_is_empty(const struct store *store, const struct job *job);
+/* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough). */
+void job_bring(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
+uint32_t tier_missing(const struct store *store, uint32_t pool, const struct space *space, uint32_t n); /* how many those are */
+/* Pages of the space without a current host replica, and not getting one: ids[0..) are theirs, in order. Returns how many. */
+uint32_t job_back(struct store *store, struct job *job, uint32_t pool, const struct space *space, const extent_id *ids);
+/* Its copies are done (ok) or will not be: publishes or takes back, unpins, empties the list. */
+void job_finish(struct store *store, struct job *job, bool ok);
+/* Takes over pages of the first n blocks that an aborted job left half brought. */
+bool job_adopt(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
+bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n, uint8_t flags); /* of the first n pages */
+bool tier_all_current(const struct store *store, const struct cont *cont); /* pages and image */
+void cont_rest(struct store *store, struct cont *cont);   /* all is current in the host: device replicas and slot go where nothing else needs them */
+void cont_unrest(struct store *store, struct cont *cont);
+void cont_drop_image(struct store *store, struct cont *cont);
+void image_back(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
+void image_finish(struct store *store, struct cont *cont, bool ok);
+/* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */
+bool cont_bury(struct store *store, struct cont *cont);
+
+uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
+
+/* ---- mirror.c: into the directory, where there is one ---- */
+
+void mirror_page_device(struct store *store, uint32_t pool, uint32_t descriptor);
+void mirror_page_host(struct store *store, uint32_t pool, uint32_t descriptor);
+void mirror_page_name(struct store *store, uint32_t descriptor);
+void mirror_page_close(struct store *store, uint32_t pool, uint32_t descriptor);
+void mirror_cont(struct store *store, const struct cont *cont);
+void mirror_cont_drop(struct store *store, const struct cont *cont);
+/* With these frontiers, which are not past the committed ones. */
+void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]);
+void mirror_seq(struct store *store, struct seq *seq);
+void mirror_seq_drop(struct store *store, struct seq *seq);
 
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);

@@ -255,7 +255,7 @@ static void scatter(struct bench *b) {
     pool_take(pool, 0, pool->capacity);
     for (uint32_t i = 0; i < pool->capacity; i++) page_open(b->store, 0, i, false);
     for (uint32_t i = 0; i < pool->capacity; i++)
-        if (next_random(&b->random) & 1) page_unref(&batch, pool->leases[i].owner, false);
+        if (next_random(&b->random) & 1) page_unref(b->store, &batch, pool->leases[i].owner, false);
     pool_flush(&batch);
 }
 

@@ -337,7 +337,7 @@ static void check_snap_copies(struct run *r, int k, int c, const struct store_ch
     if (got->n_copies != want) fail(r, "%u copies, the model says %u", got->n_copies, want);
     for (uint32_t i = 0; i < got->n_copies && !r->failed; i++) {
         const struct store_copy *x = &got->copies[i];
-        if (x->state) {
+        if (x->kind == STORE_COPY_STATE) {
             if (x->src != r->model.seq[k].slot || model_slot_taken(&r->model, x->dst))
                 fail(r, "state copy %u -> %u", x->src, x->dst);
             mc->slot = x->dst;

@@ -183,7 +183,7 @@ static void check_copies(struct run *r, const struct model_plan *pl, int k, cons
         bool found = false;
         for (uint32_t i = 0; i < got->n_copies && i < STORE_MAX_COPIES; i++) {
             const struct store_copy *c = &got->copies[i];
-            found |= !c->state && c->pool == p && c->columns == pl->copied[p] &&
+            found |= c->kind != STORE_COPY_STATE && c->pool == p && c->columns == pl->copied[p] &&
                      c->dst == r->model.seq[k].sp.page[p][block] && c->src == r->model.cont[pl->from].sp.page[p][block];
         }
         if (!found) fail(r, "pool %u: no copy of the %u columns of the tail", p, pl->copied[p]);
@@ -271,7 +271,7 @@ void op_begin(struct run *r) {
 static void make_copies(struct run *r, const struct worker *w) {
     for (uint32_t i = 0; i < w->n_copies; i++) {
         const struct store_copy *c = &w->copies[i];
-        if (!c->state) memory_copy(r->memory, c->pool, c->src, c->dst, c->columns);
+        if (c->kind != STORE_COPY_STATE) memory_copy(r->memory, c->pool, c->src, c->dst, c->columns);
     }
 }
 

@@ -38,7 +38,7 @@ static void act_4_fork_1000(void) {
         KVT_EQ(got.copies[p].pool, p);
         KVT_EQ(got.copies[p].columns, 40);
         KVT_EQ(got.copies[p].src, 15);
-        KVT_FALSE(got.copies[p].state);
+        KVT_EQ(got.copies[p].kind, STORE_COPY_PAGE);
         KVT_EQ(got.pool[p].membership, 16);
         KVT_EQ(got.pool[p].committed, 1000);
         KVT_EQ(fix_seq(&fix, seq).pool[p].protected_frontier, 960);

@@ -97,7 +97,7 @@ static void ckpt_1_abort_restores(void) {
     char *before = fix_dump(&fix);
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &got, NULL));
     KVT_EQ(got.n_copies, 3);
-    KVT_TRUE(got.copies[2].state);
+    KVT_EQ(got.copies[2].kind, STORE_COPY_STATE);
     KVT_EQ(got.copies[2].src, 0);
     KVT_EQ(got.copies[2].dst, 1);
     char *in_flight = fix_dump(&fix);

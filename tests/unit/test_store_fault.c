@@ -199,7 +199,6 @@ static void inv_audit_sees_damage(void) {
     DAMAGE(shared->pins, 1, "pins");
     DAMAGE(shared->epoch, s->epoch + 1, "epoch");
     DAMAGE(shared->flags, shared->flags & ~PAGE_NAMED, "has no name");
-    DAMAGE(shared->host_extent, 0, "host replica");
     DAMAGE(pool->table[0], 7, "the membership says");
     DAMAGE(pool->table[7], 0, "the membership says -1");
     DAMAGE(pool->table[9], 0, "row 1 entry 1");

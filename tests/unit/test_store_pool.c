@@ -27,7 +27,7 @@ static const char *take(struct fix *fix, uint32_t k, uint32_t predecessor) {
 
 static void put(struct fix *fix, uint32_t page) {
     struct pool_batch batch = {pool_of(fix), 0, 0};
-    page_unref(&batch, pool_of(fix)->leases[page].owner, false);
+    page_unref(fix->store, &batch, pool_of(fix)->leases[page].owner, false);
     pool_flush(&batch);
 }
 
@@ -87,13 +87,13 @@ static void page_choice_against_scan(void) {
             uint32_t from = kvt_below(&random, pool->capacity), n = kvt_below(&random, 300);
             struct pool_batch batch = {pool, 0, 0};
             for (uint32_t i = from; i < from + n && i < pool->capacity; i++)
-                if (!pool_is_free(pool, i)) page_unref(&batch, pool->leases[i].owner, false);
+                if (!pool_is_free(pool, i)) page_unref(fix.store, &batch, pool->leases[i].owner, false);
             pool_flush(&batch);
         }
     }
     struct pool_batch batch = {pool, 0, 0};
     for (uint32_t i = 0; i < pool->capacity; i++)
-        if (!pool_is_free(pool, i)) page_unref(&batch, pool->leases[i].owner, false);
+        if (!pool_is_free(pool, i)) page_unref(fix.store, &batch, pool->leases[i].owner, false);
     pool_flush(&batch);
     KVT_EQ(pool->tree[1].best, pool->capacity);
     fix_close(&fix);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mirror: what the store holds, into the directory as it changes (CONT-3). A page has a record from when it is first
+ * part of a bundle's committed frontier until it is recycled; a record of a bundle names its last pages, and those their
+ * predecessors, so a bundle costs one record however long it is.
+ *
+ * Order: pages before the bundle that names them; what a change takes away goes from the directory before it goes from
+ * the store.
+ */
+#include "store_internal.h"
+
+#include <string.h>
+
+static uint32_t device_of(const struct page *page) { return page_on_device(page) ? page->device : DIRECTORY_NONE; }
+
+void mirror_page_device(struct store *store, uint32_t p, uint32_t d) {
+    if (store->directory && directory_page_is_open(store->directory, p, d))
+        directory_page_device(store->directory, p, d, device_of(&store->pool[p].pages[d]));
+}
+
+void mirror_page_host(struct store *store, uint32_t p, uint32_t d) {
+    const struct page *page = &store->pool[p].pages[d];
+    if (!store->directory || !directory_page_is_open(store->directory, p, d)) return;
+    if (!page_in_host(page, 1)) {
+        directory_page_host(store->directory, p, d, NULL);
+        return;
+    }
+    struct directory_host host = {extent_offset(store->arena, page->host), store->pool[p].tier[d].checksum, page->host_columns};
+    directory_page_host(store->directory, p, d, &host);
+}
+
+void mirror_page_name(struct store *store, uint32_t d) {
+    bool named = store->pool[0].pages[d].flags & PAGE_NAMED;
+    if (store->directory && directory_page_is_open(store->directory, 0, d))
+        directory_page_name(store->directory, 0, d, named ? store->digests[d] : NULL);
+}
+
+void mirror_page_close(struct store *store, uint32_t p, uint32_t d) {
+    if (store->directory) directory_page_close(store->directory, p, d);
+}
+
+static void open_page(struct store *store, uint32_t p, const struct space *space, uint32_t block) {
+    uint32_t d = space_entry(store, space, block), parent = block ? space_entry(store, space, block - 1) : NONE;
+    const struct page *page = &store->pool[p].pages[d];
+    struct directory_base base = {page->generation, block, parent, parent == NONE ? 0 : store->pool[p].pages[parent].generation};
+    directory_page_open(store->directory, p, d, &base);
+    if (page_on_device(page)) directory_page_device(store->directory, p, d, page->device);
+    if (page_in_host(page, 1)) mirror_page_host(store, p, d);
+    if (p == 0 && (page->flags & PAGE_NAMED)) directory_page_name(store->directory, 0, d, store->digests[d]);
+}
+
+/* Records of the first n pages. Whoever has one has a predecessor that has one. */
+static void open_pages(struct store *store, uint32_t p, const struct space *space, uint32_t n) {
+    uint32_t first = n;
+    while (first && !directory_page_is_open(store->directory, p, space_entry(store, space, first - 1))) first--;
+    for (uint32_t i = first; i < n; i++) open_page(store, p, space, i);
+}
+
+/* Frontier and last page of one pool. */
+static void put_space(struct store *store, uint32_t p, const struct space *space, uint32_t frontier, struct directory_bundle *bundle) {
+    uint32_t n = pages_of(frontier), last = n ? space_entry(store, space, n - 1) : NONE;
+    open_pages(store, p, space, n);
+    bundle->frontier[p] = frontier;
+    bundle->last[p] = last == NONE ? DIRECTORY_NONE : last;
+    bundle->last_generation[p] = last == NONE ? 0 : store->pool[p].pages[last].generation;
+}
+
+void mirror_cont(struct store *store, const struct cont *cont) {
+    struct directory_bundle bundle = {.named = cont->named,
+                                      .retention = cont->retention,
+                                      .created = cont->created,
+                                      .used = cont->used,
+                                      .tag = cont->tag,
+                                      .state_slot = cont->slot == NONE ? DIRECTORY_NONE : cont->slot,
+                                      .state_frontier = cont->frontier,
+                                      .tail_named = cont->tail_named};
+    if (!store->directory || !cont->published) return;
+    bundle.has_image = cont->image.bits && !cont->image_backing;
+    if (bundle.has_image) bundle.image = (struct directory_host){extent_offset(store->arena, cont->image), cont->image_checksum, 1};
+    bundle.n_tail = cont->tail.n;
+    memcpy(bundle.tail, cont->tail.tokens, cont->tail.n * sizeof bundle.tail[0]);
+    for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &cont->space[p], cont->frontier, &bundle);
+    directory_bundle_put(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts), &bundle);
+}
+
+void mirror_cont_drop(struct store *store, const struct cont *cont) {
+    if (store->directory && cont->published)
+        directory_bundle_drop(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts));
+}
+
+void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
+    bool image = store->config.has_state && seq->state_frontier != NONE && seq->state_frontier == frontier[0];
+    struct directory_bundle bundle = {.named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
+                                      .created = store->operations,
+                                      .used = store->operations,
+                                      .tag = seq->tag,
+                                      .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
+                                      .state_frontier = image ? seq->state_frontier : 0};
+    if (!store->directory) return;
+    if (frontier[0] == 0) {
+        mirror_seq_drop(store, seq);
+        return;
+    }
+    for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &seq->space[p], frontier[p], &bundle);
+    directory_bundle_put(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs), &bundle);
+    seq->mirrored = true;
+}
+
+void mirror_seq(struct store *store, struct seq *seq) {
+    uint32_t frontier[STORE_MAX_POOLS] = {0};
+    if (!store->directory) return;
+    for (uint32_t p = 0; p < store->n_pools; p++) frontier[p] = seq->space[p].committed;
+    mirror_seq_at(store, seq, frontier);
+}
+
+void mirror_seq_drop(struct store *store, struct seq *seq) {
+    if (seq->mirrored) directory_bundle_drop(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs));
+    seq->mirrored = false;
+}
