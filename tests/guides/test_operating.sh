@@ -88,7 +88,7 @@ run_block() {
     sh -e "$1" >"$root/output" 2>&1 || code=$?
     [ "$code" = "$wanted" ] && return 0
     fail "status $code, not $wanted, of:"
-    cat "$1" "$root/output" >&2
+    tail -n 40 "$1" "$root/output" >&2
 }
 
 # Each line is found: blanks at both ends do not count, ... is anything.
@@ -98,7 +98,7 @@ expect() {
         pattern=$(printf '%s\n' "$line" | sed 's/[][\.*^$]/\\&/g; s/ *\\\.\\\.\\\. */.*/g; s/^ *//; s/ *$//')
         grep -q "^ *$pattern *\$" "$root/output" && continue
         fail "the output has no line \"$line\":"
-        cat "$root/output" >&2
+        tail -n 40 "$root/output" >&2
     done <"$1"
 }
 
