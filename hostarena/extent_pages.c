@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pages that are extents of their own. extent_take_pages and extent_pages_fit choose runs by the same function, so that what fits is what can be taken. */
+ * Pages that are extents of their own. extent_take_pages and extent_pages_fit place pages by the same function, and a page needs
+ * no more than a run of its own length, so that what fits is what can be taken. */
 #include <assert.h>
 
 #include "extent_internal.h"
 
-/* The run that the next of n pages begin in, and how many of them: all n in the first run that holds them, while none is placed yet; else from the lowest run on that
- * holds one. */
-static bool next_piece(const struct runs *runs, uint64_t stride, uint32_t n, bool first, uint64_t from, uint64_t *ret_offset, uint32_t *ret_pages) {
+/* Where the next of n pages begin, and how many of them: all n in the first run that holds them, while none is placed yet; else those that the lowest run holds. */
+static bool next_piece(const struct runs *runs, uint64_t stride, uint32_t n, bool first, uint64_t *ret_offset, uint32_t *ret_pages) {
     uint64_t bytes;
     *ret_pages = n;
-    if (first && n <= UINT64_MAX / stride && runs_first_fit(runs, stride * n, ret_offset)) return true;
-    if (!runs_next_fit(runs, from, stride, ret_offset, &bytes)) return false;
+    if (first && runs_first_fit(runs, stride * n, ret_offset)) return true;
+    if (!runs_first_run(runs, stride, ret_offset, &bytes)) return false;
     if (bytes / stride < n) *ret_pages = (uint32_t)(bytes / stride);
     return true;
-}
-
-/* Pages of n that find a place. */
-static uint32_t count_places(const struct runs *runs, uint64_t stride, uint32_t n) {
-    uint64_t from = 0, offset;
-    uint32_t left = n, pages;
-    while (left && next_piece(runs, stride, left, left == n, from, &offset, &pages)) {
-        left -= pages;
-        from = offset + 1;
-    }
-    return n - left;
 }
 
 int extent_take_pages(struct extent_arena *a, uint64_t stride, uint32_t n, uint32_t tag, extent_id *ret_ids) {
@@ -31,9 +20,9 @@ int extent_take_pages(struct extent_arena *a, uint64_t stride, uint32_t n, uint3
     uint32_t pages;
     if (!extent_good_shape(stride, n)) return EXTENT_E_ARGUMENT;
     if (!extent_slots_free(a, n)) return EXTENT_E_DESCRIPTOR;
-    if (count_places(&a->runs, stride, n) < n) return EXTENT_E_SPACE;
+    if (runs_count(&a->runs, stride, n) < n) return EXTENT_E_SPACE;
     for (uint32_t done = 0; done < n; done += pages) {
-        next_piece(&a->runs, stride, n - done, done == 0, 0, &offset, &pages);
+        next_piece(&a->runs, stride, n - done, done == 0, &offset, &pages);
         runs_take(&a->runs, offset, stride * pages);
         for (uint32_t i = 0; i < pages; i++)
             ret_ids[done + i] = extent_id_of(a, extent_occupy(a, offset + stride * i, stride, 1, tag));
@@ -94,7 +83,7 @@ static void push_piece(struct pieces *p, uint64_t offset, uint32_t pages) {
 static uint32_t place(struct runs *runs, uint64_t stride, uint32_t n, struct pieces *pieces) {
     uint64_t offset;
     uint32_t pages, left = n;
-    while (left && next_piece(runs, stride, left, left == n, 0, &offset, &pages)) {
+    while (left && next_piece(runs, stride, left, left == n, &offset, &pages)) {
         runs_take(runs, offset, stride * pages);
         push_piece(pieces, offset, pages);
         left -= pages;
@@ -123,6 +112,7 @@ bool extent_pages_fit(struct extent_arena *a, const extent_id *drops, uint32_t n
                       uint64_t *scratch, uint32_t *ret_placed) {
     struct pieces pieces = { scratch, 0 };
     uint64_t sum = 0, at = 0;
+    uint32_t last = n_wants ? n_wants - 1 : 0; /* nobody comes after it: counted, not placed */
     bool fits = true;
     for (uint32_t i = 0; i < n_wants; i++) ret_placed[i] = 0;
     for (uint32_t i = 0; i < n_wants; i++) {
@@ -133,11 +123,11 @@ bool extent_pages_fit(struct extent_arena *a, const extent_id *drops, uint32_t n
     uint64_t slots = (uint64_t)play_drops(a, drops, n_drops) + slots_left(a, sum);
     for (uint32_t i = 0; i < n_wants; i++) {
         uint32_t n = wants[i].pages < slots ? wants[i].pages : (uint32_t)slots;
-        ret_placed[i] = n ? place(&a->runs, wants[i].stride, n, &pieces) : 0;
+        if (n) ret_placed[i] = i == last ? runs_count(&a->runs, wants[i].stride, n) : place(&a->runs, wants[i].stride, n, &pieces);
         slots -= ret_placed[i];
         fits = fits && ret_placed[i] == wants[i].pages;
     }
-    for (uint32_t i = 0; i < n_wants; i++) at += unplace(&a->runs, wants[i].stride, ret_placed[i], scratch + at);
+    for (uint32_t i = 0; i < last; i++) at += unplace(&a->runs, wants[i].stride, ret_placed[i], scratch + at);
     unplay_drops(a, drops, n_drops);
     return fits;
 }

@@ -110,7 +110,7 @@ bool runs_take(struct runs *runs, uint64_t offset, uint64_t bytes) {
     return true;
 }
 
-bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset) {
+bool runs_first_run(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes) {
     uint32_t t = runs->root;
     if (t == RUN_NONE || runs->nodes[t].longest < bytes) return false;
     for (;;) {
@@ -120,30 +120,26 @@ bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offse
         else t = n->right;
     }
     *ret_offset = runs->nodes[t].offset;
-    return true;
-}
-
-/* In the subtree; a subtree that begins before `from` is gone into along one path only, and one without a run so long not at all. */
-static uint32_t next_fit(const struct runs *runs, uint32_t t, uint64_t from, uint64_t bytes) {
-    while (t != RUN_NONE && runs->nodes[t].longest >= bytes) {
-        const struct run_node *n = &runs->nodes[t];
-        if (n->offset >= from) {
-            uint32_t found = next_fit(runs, n->left, from, bytes);
-            if (found != RUN_NONE) return found;
-            if (n->bytes >= bytes) return t;
-        }
-        t = n->right;
-    }
-    return RUN_NONE;
-}
-
-bool runs_next_fit(const struct runs *runs, uint64_t from, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes) {
-    uint32_t t = next_fit(runs, runs->root, from, bytes);
-    if (t == RUN_NONE) return false;
-    *ret_offset = runs->nodes[t].offset;
     *ret_bytes = runs->nodes[t].bytes;
     return true;
 }
+
+bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset) {
+    uint64_t run_bytes;
+    return runs_first_run(runs, bytes, ret_offset, &run_bytes);
+}
+
+static uint32_t count_node(const struct runs *runs, uint32_t t, uint64_t bytes, uint32_t n) {
+    uint32_t counted = 0;
+    for (; t != RUN_NONE && runs->nodes[t].longest >= bytes && counted < n; t = runs->nodes[t].right) {
+        counted += count_node(runs, runs->nodes[t].left, bytes, n - counted);
+        uint64_t here = runs->nodes[t].bytes / bytes;
+        counted += here < n - counted ? (uint32_t)here : n - counted;
+    }
+    return counted;
+}
+
+uint32_t runs_count(const struct runs *runs, uint64_t bytes, uint32_t n) { return count_node(runs, runs->root, bytes, n); }
 
 uint64_t runs_longest(const struct runs *runs) { return runs->root == RUN_NONE ? 0 : runs->nodes[runs->root].longest; }
 

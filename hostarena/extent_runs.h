@@ -29,8 +29,10 @@ void runs_give(struct runs *runs, uint64_t offset, uint64_t bytes);
 bool runs_take(struct runs *runs, uint64_t offset, uint64_t bytes);
 /* Lowest offset of a run of at least `bytes`; false if there is none. */
 bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset);
-/* The first run at or after offset `from` that has at least `bytes`. */
-bool runs_next_fit(const struct runs *runs, uint64_t from, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* The same, with the length of that run. */
+bool runs_first_run(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* How many of n pieces of `bytes` the runs hold, each piece in one run. Looks at no more runs than it needs and passes over those that are too short. */
+uint32_t runs_count(const struct runs *runs, uint64_t bytes, uint32_t n);
 uint64_t runs_longest(const struct runs *runs);
 /* Walks in order of offset: the first run at or after *cursor; advances it past that run. */
 bool runs_next(const struct runs *runs, uint64_t *cursor, uint64_t *ret_offset, uint64_t *ret_bytes);

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs built benches and prints their lines `BENCH name value unit`.
-# Usage: run.sh [-B BUILD_DIR] [TOPIC...]      topics: store codec service rpc soak ops; default all that are built
+# Usage: run.sh [-B BUILD_DIR] [TOPIC...]      topics: store arena codec service rpc soak ops; default all that are built
 # Exit status: 0 fine, 1 a bench failed or one that was named is not built, 2 usage.
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 build=$root/build-release
-topics='store codec service rpc soak ops'
+topics='store arena codec service rpc soak ops'
 while getopts B:h option; do
     case $option in
     B) build=$OPTARG ;;
@@ -24,8 +24,8 @@ fi
 status=0
 for topic in $topics; do
     case $topic in
-    store | codec | service | rpc | soak | ops) ;;
-    *) echo "run.sh: there is no topic \"$topic\"; topics are store, codec, service, rpc, soak, ops" >&2; exit 2 ;;
+    store | arena | codec | service | rpc | soak | ops) ;;
+    *) echo "run.sh: there is no topic \"$topic\"; topics are store, arena, codec, service, rpc, soak, ops" >&2; exit 2 ;;
     esac
     bench=$build/tests/bench/bench_$topic
     if [ ! -x "$bench" ]; then

@@ -377,8 +377,8 @@ static void a_process_dies_at_a_point(void) {
 
 static int run_script(int fd) {
     void *shared = mmap(NULL, directory_bytes(&LIMITS), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    struct directory *directory;
-    if (shared == MAP_FAILED || directory_open(malloc(directory_handle_bytes()), shared, &LIMITS, ID, &directory)) return 2;
+    struct directory *directory, memory;
+    if (shared == MAP_FAILED || directory_open(&memory, shared, &LIMITS, ID, &directory)) return 2;
     script(directory, SCRIPT);
     return 0;
 }
