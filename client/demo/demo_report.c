@@ -52,6 +52,15 @@ void report_restart(struct report *report)
     }
 }
 
+void report_begin(struct report *report)
+{
+    struct report_turn *turn = report->turn;
+    *report = (struct report){ .prompts = report->prompts, .turn = turn };
+    for (uint32_t i = 0; i < PROMPTS_CONVERSATIONS * PROMPTS_TURNS; i++)
+        turn[i].n = 0;
+    report_restart(report);
+}
+
 static uint32_t overlap(uint32_t from, uint32_t to, uint32_t low, uint32_t high)
 {
     uint32_t a = from > low ? from : low, b = to < high ? to : high;
@@ -71,7 +80,7 @@ static void computed(struct report *report, uint32_t c, uint32_t turn, uint32_t 
     report->to[c] = to;
 }
 
-static void take_activate(struct report *report, const struct report_line *line)
+static void take_activate(struct report *report, const struct report_line *line, uint32_t restored)
 {
     uint32_t c = line->conversation, system = report->prompts->n_system;
     settle(report, c);
@@ -79,6 +88,7 @@ static void take_activate(struct report *report, const struct report_line *line)
     report->prompts_sent++;
     report->prompt_tokens += line->prompt;
     report->reused += line->frontier;
+    report->restored += restored;
     if (report->checkpoint && line->frontier < system)
         report->prefix_again += system - line->frontier;
 }
@@ -145,11 +155,11 @@ int report_line(struct report *report, const char *text, struct report_line *ret
     char name[32] = "", how[8] = "", hex[2 * REPORT_OUTPUT + 1] = "";
     uint32_t a = 0, b = 0, c = 0;
     int r = 0;
-    if (sscanf(text, "activate %31s %u %u %u %7s %u", name, &line.turn, &line.prompt, &line.frontier, how, &line.pid) ==
-        6) {
+    if (sscanf(text, "activate %31s %u %u %u %7s %u %u", name, &line.turn, &line.prompt, &line.frontier, how, &line.pid,
+               &a) == 7) {
         line.kind = REPORT_ACTIVATE;
         if ((r = find_names(report, name, &line)) == 0)
-            take_activate(report, &line);
+            take_activate(report, &line, a);
     } else if (sscanf(text, "tokens %31s %u %u %u %8192s", name, &line.turn, &line.pid, &line.index, hex) == 5) {
         line.kind = REPORT_TOKENS;
         if ((r = find_names(report, name, &line)) == 0)
@@ -165,6 +175,10 @@ int report_line(struct report *report, const char *text, struct report_line *ret
         line.kind = REPORT_CHECKPOINT;
         if ((r = find_names(report, name, &line)) == 0)
             take_checkpoint(report, line.conversation);
+    } else if (sscanf(text, "pause %u", &line.turn) == 1) {
+        line.kind = REPORT_PAUSE;
+    } else if (strncmp(text, "instance ", 9) == 0) {
+        line.kind = REPORT_INSTANCE;
     } else if (strncmp(text, "worker ", 7) != 0 && strncmp(text, "lost ", 5) != 0) {
         return -EPROTO;
     }

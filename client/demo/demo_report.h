@@ -30,6 +30,7 @@ struct report {
     uint32_t prompts_sent;  /* activations */
     uint64_t prompt_tokens; /* of their prompts */
     uint64_t reused;        /* of those, taken from pages that kvd had */
+    uint64_t restored;      /* of those, out of the host arena */
     uint64_t recomputed;    /* prompt columns that had been computed before */
     uint64_t said_again;    /* answer columns, the same */
     uint64_t prefix_again;  /* columns of the shared prefix computed after its checkpoint */
@@ -40,8 +41,9 @@ struct report {
 
 /* One line of a scheduler, as far as demo_run acts on it. */
 struct report_line {
-    enum { REPORT_OTHER, REPORT_ACTIVATE, REPORT_TOKENS, REPORT_ADOPT, REPORT_END, REPORT_CHECKPOINT } kind;
-    uint32_t conversation, turn;
+    enum { REPORT_OTHER, REPORT_ACTIVATE, REPORT_TOKENS, REPORT_ADOPT, REPORT_END, REPORT_CHECKPOINT, REPORT_PAUSE,
+           REPORT_INSTANCE } kind;
+    uint32_t conversation, turn; /* PAUSE: turn, turns that all have had */
     uint32_t pid;              /* TOKENS, ACTIVATE: of the worker */
     uint32_t index, n;         /* TOKENS: place in the answer */
     uint32_t prompt, frontier; /* ACTIVATE; ADOPT: frontier */
@@ -49,6 +51,8 @@ struct report_line {
 
 int report_init(struct report *report, const struct prompts *prompts); /* 0 or -ENOMEM */
 void report_fini(struct report *report);
+/* Another run is compared with the same reference: counts and answers begin anew. */
+void report_begin(struct report *report);
 /* A new scheduler process begins from nothing. */
 void report_restart(struct report *report);
 /* 0, or -EPROTO: not a line of a scheduler. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_run: one row of the demo's table. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed
+ * demo_run: one row of the demo's tables. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed
  * and without any reuse; then again, with SIGKILL in the middle of decode: of a worker, of the scheduler, of the
- * scheduler and all workers together. kvd goes on. Compares every token.
+ * scheduler and all workers together. kvd goes on. Then, if there is a second configuration, with a kvd that has too
+ * few pages and a host arena, and is itself ended between turns: by SIGTERM, then by SIGKILL. The engine's processes go
+ * on. Compares every token.
  *
- * Exit codes: 0 exact, with tokens reused, and nothing of the shared prefix computed twice; 1 usage; 2 could not run;
- * 4 not so.
+ * Exit codes: 0 exact, with tokens reused, also out of the arena, and nothing of the shared prefix computed twice;
+ * 1 usage; 2 could not run; 4 not so.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -32,20 +34,27 @@
 #define STOP_MS 10000
 
 /* Where the killing happens: (turn, token of the answer) of whichever conversation gets there first. */
-enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED };
+enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED, ACT_ARENA };
 static const struct {
     uint32_t turn, index;
 } act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
 
+/* How kvd ends after the n-th turn of the last act, and what came back with the next instance. */
+#define ENDS 2
+static const int end_signal[ENDS] = { SIGTERM, SIGKILL };
+
 struct run {
-    const char *kvd, *config, *socket, *prompts_path, *dir, *label, *results;
+    const char *kvd, *config, *arena_config, *socket, *prompts_path, *dir, *label, *results;
     char bin[256]; /* folder of demo_worker and demo_scheduler */
     bool speculate;
     int signals, listener, lines; /* lines: of the scheduler, -1 = none */
     struct process daemon, scheduler, worker[WORKERS];
     struct prompts prompts;
     struct report report;
+    struct report killed; /* counts of the acts before the last */
     enum act act;
+    uint32_t ends, recovered[ENDS];            /* of kvd, in the last act */
+    uint64_t demoted_pages, restored_pages; /* by all its instances */
     char buffer[32768];
     size_t n_buffer;
     uint64_t began_ms;
@@ -129,11 +138,14 @@ static int start_scheduler(struct run *run)
     char path[320], workers[8];
     snprintf(path, sizeof path, "%s/demo_scheduler", run->bin);
     snprintf(workers, sizeof workers, "%d", WORKERS);
-    const char *mode = run->speculate ? "--speculate" : NULL;
+    const char *argv[12] = { path, "--kvd", run->socket, "--prompts", run->prompts_path, "--workers", workers };
+    uint32_t n = 7;
     if (run->report.reference)
-        mode = "--no-reuse";
-    const char *const argv[] = { path,        "--kvd", run->socket, "--prompts", run->prompts_path,
-                                 "--workers", workers, mode,        NULL };
+        argv[n++] = "--no-reuse";
+    else if (run->speculate)
+        argv[n++] = "--speculate";
+    if (run->act == ACT_ARENA)
+        argv[n++] = "--step";
     run->n_buffer = 0;
     return start(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
 }
@@ -217,8 +229,76 @@ static int kill_everything(struct run *run)
     return stop_scheduler(run);
 }
 
+/* Asks kvd as an admin. NULL: it does not answer (printed). */
+static kvd_client *ask_daemon(const struct run *run, struct kvd_stats *ret_stats)
+{
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN, .name = "demo-run"
+    };
+    struct kvd_error error;
+    kvd_client *client = NULL;
+    if (kvd_connect(&options, &client, &error) == KVD_OK && kvd_stats(client, ret_stats, &error) == KVD_OK)
+        return client;
+    fprintf(stderr, "demo_run: kvd does not answer: %s\n", error.message);
+    kvd_disconnect(client);
+    return NULL;
+}
+
+static int add_moves(struct run *run)
+{
+    struct kvd_stats stats;
+    kvd_client *client = ask_daemon(run, &stats);
+    if (!client)
+        return 2;
+    kvd_disconnect(client);
+    run->demoted_pages += stats.demoted_pages;
+    run->restored_pages += stats.restored_pages;
+    return 0;
+}
+
+/* Ends kvd and starts it again; workers and a scheduler that are there go on with the new instance. */
+static int restart_daemon(struct run *run, int signal, uint32_t *ret_recovered)
+{
+    struct kvd_stats stats;
+    process_signal(&run->daemon, signal);
+    int code = process_wait(&run->daemon, STOP_MS);
+    if (code != (signal == SIGKILL ? 128 + SIGKILL : 0)) {
+        fprintf(stderr, "demo_run: kvd does not stop in order (%d); its words are in %s\n", code, run->daemon.log);
+        return 2;
+    }
+    if (start_daemon(run) != 0)
+        return 2;
+    kvd_client *client = ask_daemon(run, &stats);
+    if (!client)
+        return 2;
+    kvd_disconnect(client);
+    *ret_recovered = stats.recovered_continuations;
+    return 0;
+}
+
+/* All conversations have had a turn: kvd ends, and they go on. */
+static int end_daemon(struct run *run)
+{
+    if (run->ends == ENDS)
+        return fprintf(stderr, "demo_run: the prompt list has more than %d turns\n", ENDS + 1), 2;
+    int signal = end_signal[run->ends], r = add_moves(run);
+    if (r == 0)
+        r = restart_daemon(run, signal, &run->recovered[run->ends]);
+    if (r != 0)
+        return r;
+    tell(run, "SIG%s to kvd after turn %u; %u continuations are back with the next one", sigabbrev_np(signal),
+         run->ends + 1, run->recovered[run->ends]);
+    run->ends++;
+    process_signal(&run->scheduler, SIGUSR1);
+    return 0;
+}
+
 static int act_on(struct run *run, const struct report_line *line)
 {
+    if (line->kind == REPORT_PAUSE)
+        return end_daemon(run);
+    if (line->kind == REPORT_INSTANCE)
+        tell(run, "the scheduler has found the new kvd");
     if (line->kind == REPORT_ADOPT)
         tell(run, "kvd kept '%s' up to token %u: it goes on from there",
              run->prompts.conversation[line->conversation].name, line->frontier);
@@ -238,6 +318,7 @@ static int act_on(struct run *run, const struct report_line *line)
         return kill_everything(run);
     case ACT_REST:
     case ACT_UNDISTURBED:
+    case ACT_ARENA:
         break;
     }
     return 0;
@@ -320,17 +401,15 @@ static void show_text(const struct run *run)
 
 static int check_daemon(const struct run *run)
 {
-    const struct kvd_connect_options options = {
-        .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN, .name = "demo-run"
-    };
     static struct kvd_audit audit;
     struct kvd_stats stats;
     struct kvd_error error;
-    kvd_client *client = NULL;
+    kvd_client *client = ask_daemon(run, &stats);
+    if (!client)
+        return 2;
     int r = 2;
-    if (kvd_connect(&options, &client, &error) != KVD_OK || kvd_audit(client, &audit, &error) != KVD_OK ||
-        kvd_stats(client, &stats, &error) != KVD_OK)
-        fprintf(stderr, "demo_run: kvd does not answer: %s\n", error.message);
+    if (kvd_audit(client, &audit, &error) != KVD_OK)
+        fprintf(stderr, "demo_run: no audit: %s\n", error.message);
     else if (audit.violations != 0)
         fprintf(stderr, "demo_run: the audit found %u violations:\n%s\n", audit.violations, audit.text);
     else if (stats.sequences != 0)
@@ -341,15 +420,22 @@ static int check_daemon(const struct run *run)
     return r;
 }
 
-static int write_row(const struct run *run, bool exact)
+static int write_row(const struct run *run, bool exact, bool arena_exact)
 {
-    const struct report *r = &run->report;
+    const struct report *r = &run->killed, *a = &run->report;
     FILE *file = run->results ? fopen(run->results, "ae") : NULL;
     if (!file)
         return run->results ? 2 : 0;
-    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s\n", run->label, r->prompts_sent,
-            (unsigned long long)r->prompt_tokens, (unsigned long long)r->reused, (unsigned long long)r->recomputed,
-            (unsigned long long)r->prefix_again, (unsigned long long)r->said_again, exact ? "yes" : "NO");
+    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s", run->label, r->prompts_sent, (unsigned long long)r->prompt_tokens,
+            (unsigned long long)r->reused, (unsigned long long)r->recomputed, (unsigned long long)r->prefix_again,
+            (unsigned long long)r->said_again, exact ? "yes" : "NO");
+    if (run->arena_config)
+        fprintf(file, "|%u|%llu|%llu|%llu|%llu|%llu|%llu|%u|%u|%s", a->prompts_sent,
+                (unsigned long long)a->prompt_tokens, (unsigned long long)a->reused, (unsigned long long)a->restored,
+                (unsigned long long)a->recomputed, (unsigned long long)run->demoted_pages,
+                (unsigned long long)run->restored_pages, run->recovered[0], run->recovered[1],
+                arena_exact ? "yes" : "NO");
+    fputc('\n', file);
     return fclose(file) == 0 ? 0 : 2;
 }
 
@@ -370,11 +456,7 @@ static int run_reference(struct run *run)
 
 static int run_acts(struct run *run)
 {
-    struct report *report = &run->report;
-    struct report_turn *turn = report->turn;
-    const struct prompts *prompts = report->prompts;
-    *report = (struct report){ .prompts = prompts, .turn = turn };
-    report_restart(report);
+    report_begin(&run->report);
     run->act = ACT_WORKER;
     int r = start_scheduler(run);
     if (r == 0)
@@ -383,23 +465,13 @@ static int run_acts(struct run *run)
         fprintf(stderr, "demo_run: the run ended before all kills were made: the answers are too short\n");
         r = 2;
     }
-    return r;
+    return r == 0 ? check_daemon(run) : r;
 }
 
-static int run_row(struct run *run)
+/* Says how it went. True: as it should be. */
+static bool judge_acts(const struct run *run)
 {
     const struct report *report = &run->report;
-    int r = start_daemon(run);
-    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
-        r = start_worker(run, i);
-    if (r == 0)
-        r = run_reference(run);
-    if (r == 0)
-        r = run_acts(run);
-    if (r == 0)
-        r = check_daemon(run);
-    if (r != 0)
-        return r;
     bool exact = report_exact(report);
     if (report->drafted > 0)
         tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted,
@@ -407,11 +479,65 @@ static int run_row(struct run *run)
     tell(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused,
          (unsigned long long)report->prompt_tokens,
          exact ? "every token is that of the reference" : "NOT the tokens of the reference");
-    r = write_row(run, exact);
-    if (r == 0 &&
-        (!exact || report->reused == 0 || report->prefix_again != 0 || (run->speculate && report->accepted == 0)))
-        r = 4;
-    return r;
+    return exact && report->reused > 0 && report->prefix_again == 0 && (!run->speculate || report->accepted > 0);
+}
+
+static int run_arena(struct run *run)
+{
+    uint32_t recovered;
+    run->config = run->arena_config;
+    run->act = ACT_ARENA;
+    report_begin(&run->report);
+    int r = restart_daemon(run, SIGTERM, &recovered);
+    if (r == 0)
+        tell(run, "another kvd: few pages, and an arena in host memory; the workers attach to it by themselves");
+    if (r == 0)
+        r = start_scheduler(run);
+    if (r == 0)
+        r = follow(run);
+    if (r == 0)
+        r = add_moves(run);
+    if (r == 0 && run->ends != ENDS) {
+        fprintf(stderr, "demo_run: kvd was ended %u times: the prompt list needs %d turns\n", run->ends, ENDS + 1);
+        r = 2;
+    }
+    return r == 0 ? check_daemon(run) : r;
+}
+
+static bool judge_arena(const struct run *run)
+{
+    const struct report *report = &run->report;
+    bool exact = report_exact(report);
+    tell(run, "%llu pages went to the arena, %llu came back; %llu of %llu reused tokens are out of it; %s",
+         (unsigned long long)run->demoted_pages, (unsigned long long)run->restored_pages,
+         (unsigned long long)report->restored, (unsigned long long)report->reused,
+         exact ? "every token is that of the reference" : "NOT the tokens of the reference");
+    return exact && report->restored > 0 && report->prefix_again == 0 && run->demoted_pages > 0 &&
+           run->restored_pages > 0 && run->recovered[0] > 0 && run->recovered[1] > 0;
+}
+
+static int run_row(struct run *run)
+{
+    bool good = false, arena_good = true, exact = false;
+    int r = start_daemon(run);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
+        r = start_worker(run, i);
+    if (r == 0)
+        r = run_reference(run);
+    if (r == 0)
+        r = run_acts(run);
+    if (r == 0) {
+        good = judge_acts(run);
+        exact = report_exact(&run->report);
+        run->killed = run->report;
+    }
+    if (r == 0 && run->arena_config) {
+        r = run_arena(run);
+        arena_good = r == 0 && judge_arena(run);
+    }
+    if (r == 0)
+        r = write_row(run, exact, report_exact(&run->report));
+    return r == 0 && !(good && arena_good) ? 4 : r;
 }
 
 static int run_all(struct run *run)
@@ -443,11 +569,15 @@ static int run_all(struct run *run)
 
 static const char usage[] =
     "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR\n"
-    "                [--label NAME] [--results FILE] [--speculate]\n"
+    "                [--arena-config FILE] [--label NAME] [--results FILE] [--speculate]\n"
     "Runs the demo once with the kvd that FILE configures (its socket is PATH); sockets and logs go to DIR.\n"
-    "  --results FILE  append the row: label, prompts, their tokens, reused, recomputed, shared prefix again,\n"
-    "                  answers said again, exact\n"
-    "  --speculate     with drafts in the MTP pool; the reference is without\n"
+    "  --arena-config FILE  then again with the kvd of this file, which has the same socket and model, few pages and an\n"
+    "                       arena; it is restarted twice. The prompt list must have three turns\n"
+    "  --results FILE       append the row: label, prompts, their tokens, reused, recomputed, shared prefix again,\n"
+    "                       answers said again, exact; of the arena: prompts, their tokens, reused, of these out of\n"
+    "                       the arena, recomputed, pages copied to it and from it, continuations back after SIGTERM\n"
+    "                       and after SIGKILL, exact\n"
+    "  --speculate          with drafts in the MTP pool; the reference is without\n"
     "Exit: 0 exact, 1 usage, 2 could not run, 4 not exact or nothing reused\n";
 
 static void own_folder(char *ret_folder, size_t bytes)
@@ -465,8 +595,9 @@ int main(int argc, char **argv)
         { "kvd", required_argument, NULL, 'k' },     { "config", required_argument, NULL, 'c' },
         { "socket", required_argument, NULL, 's' },  { "prompts", required_argument, NULL, 'p' },
         { "dir", required_argument, NULL, 'd' },     { "label", required_argument, NULL, 'l' },
-        { "results", required_argument, NULL, 'r' }, { "speculate", no_argument, NULL, 'S' },
-        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 }
+        { "results", required_argument, NULL, 'r' }, { "arena-config", required_argument, NULL, 'a' },
+        { "speculate", no_argument, NULL, 'S' },     { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 }
     };
     static struct run run = { .label = "demo" };
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -491,6 +622,9 @@ int main(int argc, char **argv)
             break;
         case 'r':
             run.results = optarg;
+            break;
+        case 'a':
+            run.arena_config = optarg;
             break;
         case 'S':
             run.speculate = true;

@@ -5,11 +5,15 @@
  *
  *     worker PID                                  joined
  *     lost PID                                    gone
- *     activate NAME TURN PROMPT FRONTIER HOW PID  a sequence of PROMPT tokens, FRONTIER from kvd; root, fork or move
+ *     activate NAME TURN PROMPT FRONTIER HOW PID RESTORED
+ *                                                 a sequence of PROMPT tokens, FRONTIER from kvd, of these RESTORED out
+ *                                                 of the host arena; root, fork or move
  *     tokens NAME TURN PID INDEX HEX              produced
  *     checkpoint NAME FRONTIER                    of the shared prefix
  *     adopt NAME TURN FRONTIER                    what kvd kept when the worker died (0: found by name)
  *     end NAME TURN OUTPUT DRAFTED ACCEPTED
+ *     pause TURNS                                 all have had so many turns; goes on with SIGUSR1 (--step)
+ *     instance EPOCH                              kvd was restarted; connected anew
  *
  * Exit codes: 0 all conversations are over, 1 usage, 2 failed, 3 kvd is gone.
  */
@@ -25,6 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "again.h"
 #include "scheduler.h"
 
 #define ORPHAN_MS 3000 /* kvd says within 100 ms of a death what is left; after this, look by name */
@@ -53,6 +58,20 @@ static void lose(struct scheduler *s, struct peer *worker)
     *worker = (struct peer){ .fd = -1 };
 }
 
+static void welcome(struct scheduler *s, const struct peer *worker)
+{
+    s->message.type = WIRE_WELCOME;
+    s->message.session = kvd_client_session(s->client).bits;
+    s->message.n_tokens = 0;
+    (void)wire_send(worker->fd, &s->message);
+}
+
+/* It is there, and in the same instance of kvd as the scheduler. */
+static bool has_joined(const struct scheduler *s, const struct peer *worker)
+{
+    return worker->fd >= 0 && worker->session.bits != 0 && worker->epoch == kvd_client_epoch(s->client);
+}
+
 static int hear_worker(struct scheduler *s, struct peer *worker)
 {
     static struct wire_message m;
@@ -60,12 +79,10 @@ static int hear_worker(struct scheduler *s, struct peer *worker)
     while ((r = wire_receive(worker->fd, false, &m)) > 0) {
         if (m.type == WIRE_HELLO) {
             worker->session.bits = m.session;
+            worker->epoch = m.epoch;
             worker->pid = m.pid;
             printf("worker %u\n", m.pid);
-            s->message.type = WIRE_WELCOME;
-            s->message.session = kvd_client_session(s->client).bits;
-            s->message.n_tokens = 0;
-            (void)wire_send(worker->fd, &s->message);
+            welcome(s, worker);
             continue;
         }
         struct request *request = m.id < s->prompts.n_conversations ? &s->request[m.id] : NULL;
@@ -106,7 +123,7 @@ static struct peer *choose_worker(struct scheduler *s)
 {
     struct peer *best = NULL;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        if (s->peer[i].fd >= 0 && s->peer[i].session.bits != 0 && (!best || s->peer[i].load < best->load))
+        if (has_joined(s, &s->peer[i]) && (!best || s->peer[i].load < best->load))
             best = &s->peer[i];
     return best;
 }
@@ -115,7 +132,7 @@ static int start_waiting(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) {
         struct peer *worker = choose_worker(s);
-        if (s->request[i].state != REQUEST_WAITING || !worker)
+        if (s->request[i].state != REQUEST_WAITING || s->request[i].turn >= s->turns || !worker)
             continue;
         if (request_start(s, &s->request[i], worker) != 0)
             return -1;
@@ -135,7 +152,7 @@ static uint32_t joined(const struct scheduler *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        n += s->peer[i].fd >= 0 && s->peer[i].session.bits != 0;
+        n += has_joined(s, &s->peer[i]);
     return n;
 }
 
@@ -143,7 +160,30 @@ static int patience(const struct scheduler *s)
 {
     if (count(s, REQUEST_ORPHANED) > 0)
         return ORPHAN_MS;
-    return joined(s) > 0 && count(s, REQUEST_WAITING) > 0 && count(s, REQUEST_RUNNING) == 0 ? RETRY_MS : -1;
+    bool idle = count(s, REQUEST_WAITING) > 0 && count(s, REQUEST_RUNNING) == 0;
+    return idle && joined(s) > 0 && !s->paused ? RETRY_MS : -1;
+}
+
+/* SIGUSR1 opens the next turn. True: another signal, the end. */
+static bool hear_signal(struct scheduler *s, int signals)
+{
+    struct signalfd_siginfo info;
+    if (read(signals, &info, sizeof info) != sizeof info || info.ssi_signo != SIGUSR1)
+        return true;
+    s->turns++;
+    s->paused = false;
+    return false;
+}
+
+static void pause_between_turns(struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        if (s->request[i].state != REQUEST_OVER &&
+            (s->request[i].state != REQUEST_WAITING || s->request[i].turn < s->turns))
+            return;
+    if (!s->paused)
+        printf("pause %u\n", s->turns);
+    s->paused = true;
 }
 
 /* Waits for workers, kvd or a signal, and hears them. 0; 1 end in order; negative: failed. */
@@ -157,7 +197,7 @@ static int hear(struct scheduler *s, int listener, int signals)
     int n;
     while ((n = poll(fds, 3 + SCHEDULER_WORKERS, patience(s))) < 0 && errno == EINTR)
         ;
-    if (fds[1].revents != 0)
+    if (fds[1].revents != 0 && hear_signal(s, signals))
         return 1;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
         if (fds[3 + i].revents != 0 && s->peer[i].fd == fds[3 + i].fd && hear_worker(s, &s->peer[i]) != 0)
@@ -173,15 +213,67 @@ static int hear(struct scheduler *s, int listener, int signals)
     return 0;
 }
 
-static int serve(struct scheduler *s, int listener, int signals, uint32_t n_workers)
+/* What kvd says about itself, and its events from now on. */
+static enum kvd_status look_around(struct scheduler *s, struct kvd_error *error)
+{
+    struct kvd_stats stats;
+    enum kvd_status status = kvd_describe(s->client, &s->info, error);
+    if (status == KVD_OK)
+        status = kvd_stats(s->client, &stats, error);
+    if (status == KVD_OK)
+        status = kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), error);
+    if (status == KVD_OK)
+        s->arena = stats.host_capacity > 0;
+    return status;
+}
+
+/* Whether what failed did so because kvd is gone. */
+static bool kvd_is_gone(struct scheduler *s)
+{
+    struct kvd_error error;
+    return kvd_status_retryable(look_around(s, &error));
+}
+
+/* 0 goes on, 1 end in order, -3. */
+static int come_back(struct scheduler *s, const struct kvd_connect_options *options, int signals)
+{
+    struct kvd_error error;
+    enum again again;
+    while ((again = kvd_again(&s->client, options, signals)) == AGAIN_STOP && !hear_signal(s, signals))
+        ;
+    if (again == AGAIN_SAME)
+        return 0;
+    if (again != AGAIN_OTHER)
+        return again == AGAIN_STOP ? 1 : -3;
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
+        request_forget(&s->request[i]);
+    s->holder = NULL;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) {
+        s->peer[i].load = 0;
+        if (has_joined(s, &s->peer[i])) /* before the scheduler itself */
+            welcome(s, &s->peer[i]);
+    }
+    printf("instance %016llx\n", (unsigned long long)kvd_client_epoch(s->client));
+    enum kvd_status status = look_around(s, &error);
+    if (status == KVD_OK || kvd_status_retryable(status)) /* gone once more: met by the next call */
+        return 0;
+    fprintf(stderr, "demo_scheduler: %s\n", error.message);
+    return -2;
+}
+
+static int serve(struct scheduler *s, const struct kvd_connect_options *options, int listener, int signals,
+                 uint32_t n_workers)
 {
     bool enough = false;
     while (count(s, REQUEST_OVER) < s->prompts.n_conversations) {
         enough = enough || joined(s) >= n_workers;
-        if (enough && start_waiting(s) != 0)
-            return 2;
+        int r = enough ? start_waiting(s) : 0;
+        pause_between_turns(s);
         fflush(stdout);
-        int r = hear(s, listener, signals);
+        if (r == 0)
+            r = hear(s, listener, signals);
+        if (r < 0 && (r == -3 || kvd_is_gone(s)))
+            r = come_back(s, options, signals);
         if (r != 0)
             return r > 0 ? 0 : r == -3 ? 3 : 2;
     }
@@ -207,8 +299,7 @@ static int run(struct scheduler *s, const char *socket, int listener, int signal
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER, .name = "demo-scheduler"
     };
     struct kvd_error error;
-    if (kvd_connect(&options, &s->client, &error) != KVD_OK || kvd_describe(s->client, &s->info, &error) != KVD_OK ||
-        kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), &error) != KVD_OK) {
+    if (kvd_connect(&options, &s->client, &error) != KVD_OK || look_around(s, &error) != KVD_OK) {
         fprintf(stderr, "demo_scheduler: %s\n", error.message);
         kvd_disconnect(s->client);
         return 2;
@@ -217,19 +308,20 @@ static int run(struct scheduler *s, const char *socket, int listener, int signal
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
         request_init(s, &s->request[i], i);
     if (r == 0)
-        r = serve(s, listener, signals, n_workers);
+        r = serve(s, &options, listener, signals, n_workers);
     fflush(stdout);
     kvd_disconnect(s->client);
     return r;
 }
 
 static const char usage[] =
-    "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate]\n"
+    "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate] [--step]\n"
     "Runs the conversations of a prompt list on the demo_workers that connect to PATH.\n"
     "With LISTEN_FDS=1 in the environment, descriptor 3 is the listening socket (SOCK_SEQPACKET) instead of PATH.\n"
     "  --workers N   begin when N workers have joined (default 1)\n"
     "  --no-reuse    compute every prompt from its first token and keep nothing: the reference\n"
-    "  --speculate   drafts with the MTP pool, verified by the model\n";
+    "  --speculate   drafts with the MTP pool, verified by the model\n"
+    "  --step        all conversations have a turn, then SIGUSR1 lets them have the next\n";
 
 static int signals_fd(void)
 {
@@ -237,6 +329,7 @@ static int signals_fd(void)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGUSR1);
     sigprocmask(SIG_BLOCK, &set, NULL);
     return signalfd(-1, &set, SFD_CLOEXEC);
 }
@@ -247,9 +340,10 @@ int main(int argc, char **argv)
         { "kvd", required_argument, NULL, 'k' },    { "prompts", required_argument, NULL, 'p' },
         { "listen", required_argument, NULL, 'l' }, { "workers", required_argument, NULL, 'w' },
         { "no-reuse", no_argument, NULL, 'n' },     { "speculate", no_argument, NULL, 's' },
-        { "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 }
+        { "step", no_argument, NULL, 't' },         { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 }
     };
-    static struct scheduler s = { .reuse = true };
+    static struct scheduler s = { .reuse = true, .turns = PROMPTS_TURNS };
     const char *socket = NULL, *prompts = NULL, *path = NULL, *inherited = getenv("LISTEN_FDS");
     unsigned long workers = 1;
     char err[512];
@@ -266,6 +360,8 @@ int main(int argc, char **argv)
             s.reuse = false;
         else if (o == 's')
             s.speculate = true;
+        else if (o == 't')
+            s.turns = 1;
         else
             return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
     }

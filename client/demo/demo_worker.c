@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * demo_worker: runs the demo's model on the pages of a kvd store, on the CPU for a host device and on the GPU that has
- * the pages for a CUDA device. Exit codes: 0 ended in order, 1 usage, 2 cannot start, 3 kvd is gone.
+ * the pages for a CUDA device. When kvd is restarted it attaches to the new instance and joins its scheduler again.
+ * Exit codes: 0 ended in order, 1 usage, 2 cannot start, 3 kvd is gone.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -17,9 +18,17 @@
 #ifdef DEMO_CUDA
 #include "model_cuda.h"
 #endif
+#include "again.h"
 #include "worker.h"
 
 #define YIELD_MS 5000 /* kvd learns of a dead scheduler within 100 ms */
+
+struct service { /* what it was started with */
+    struct kvd_connect_options options;
+    const char *scheduler, *document;
+    uint32_t round_tokens;
+    int signals;
+};
 
 static void say_message(struct worker *worker, uint32_t type, const struct lane *lane)
 {
@@ -208,6 +217,7 @@ static int join(struct worker *worker, const char *path)
         return 0;
     worker->message.type = WIRE_HELLO;
     worker->message.session = kvd_client_session(worker->client).bits;
+    worker->message.epoch = kvd_client_epoch(worker->client);
     worker->message.pid = (uint32_t)getpid();
     worker->message.n_tokens = 0;
     return wire_send(worker->scheduler, &worker->message) == 0;
@@ -222,36 +232,6 @@ static bool wait_input(const struct worker *worker, int signals, bool wait)
     while (poll(fds, 3, wait ? -1 : 0) < 0 && errno == EINTR)
         ;
     return fds[0].revents != 0;
-}
-
-static int serve(struct worker *worker, const char *scheduler, int signals)
-{
-    char err[256];
-    if (join(worker, scheduler) == 0)
-        return 0;
-    uint32_t columns = 0;
-    for (;;) {
-        if (wait_input(worker, signals, !lanes_ready(worker)))
-            return 0;
-        int r = hear_kvd(worker, 0), heard;
-        while ((heard = hear_scheduler(worker)) > 0)
-            ;
-        if (r == 0 && heard == -EPIPE) {
-            r = give_back(worker);
-            if (r == 0 && join(worker, scheduler) == 0)
-                return 0;
-        }
-        if (r == 0)
-            r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
-        if (r == -EINVAL)
-            fprintf(stderr, "demo_worker: %s\n", err);
-        if (r == 0) {
-            say_tokens(worker);
-            r = worker_rounds(worker, false);
-        }
-        if (r != 0)
-            return 3;
-    }
 }
 
 static bool store_fits(const struct kvd_store_info *info)
@@ -321,18 +301,17 @@ refused:
     return 2;
 }
 
-/* Connected, with model and views: all that the engine needs of kvd. The model comes first, for it makes the GPU
- * context that the store is mapped into. */
-static int open_store(struct worker *worker, const struct kvd_connect_options *options, const char *document)
+/* Maps the store that the client is connected to; the model, which makes the GPU context that it is mapped into, comes
+ * before and stays. 0, or an exit code, or -EIO: kvd is gone (printed). */
+static int open_store(struct worker *worker, const char *document)
 {
     static struct kvd_store_info info;
     struct kvd_error error;
-    if (kvd_connect(options, &worker->client, &error) != KVD_OK ||
-        kvd_describe(worker->client, &info, &error) != KVD_OK)
+    if (kvd_describe(worker->client, &info, &error) != KVD_OK)
         goto refused;
     if (!store_fits(&info))
         return 2;
-    int r = open_model(worker, &info, document);
+    int r = worker->engine.model ? 0 : open_model(worker, &info, document);
     if (r != 0)
         return r;
     if (kvd_attach(worker->client, 0, device_uuid(&info), &worker->store, &error) == KVD_OK &&
@@ -342,26 +321,87 @@ static int open_store(struct worker *worker, const struct kvd_connect_options *o
         return open_views(worker);
 refused:
     fprintf(stderr, "demo_worker: %s\n", error.message);
-    return 2;
+    return kvd_status_retryable(error.status) ? -EIO : 2;
 }
 
-static int run(const char *socket, const char *scheduler, const char *document, const char *name, uint32_t round_tokens,
-               int signals)
+/* Until kvd is there again and joined. 0, -EIO: it went once more; positive: end, with this exit code + 1. */
+static int come_back(struct worker *worker, const struct service *service)
+{
+    switch (kvd_again(&worker->client, &service->options, service->signals)) {
+    case AGAIN_SAME:
+        return 0;
+    case AGAIN_STOP:
+        return 1;
+    case AGAIN_GONE:
+        return 3 + 1;
+    case AGAIN_OTHER:
+        break;
+    }
+    /* The sequences are no more; the scheduler, which meets the same, hears of a worker with a new session. */
+    memset(worker->engine.lane, 0, sizeof worker->engine.lane);
+    worker->in_flight = worker->scheduler_lost = false;
+    worker->scheduler_session.bits = 0;
+    kvd_detach(worker->store);
+    worker->store = NULL;
+    if (worker->scheduler >= 0)
+        close(worker->scheduler);
+    worker->scheduler = -1;
+    int r = open_store(worker, service->document);
+    if (r != 0)
+        return r > 0 ? r + 1 : r;
+    return join(worker, service->scheduler) == 0 ? 1 : 0;
+}
+
+static int serve(struct worker *worker, const struct service *service)
+{
+    char err[256];
+    if (join(worker, service->scheduler) == 0)
+        return 0;
+    uint32_t columns = 0;
+    for (;;) {
+        if (wait_input(worker, service->signals, !lanes_ready(worker)))
+            return 0;
+        int r = hear_kvd(worker, 0), heard;
+        while ((heard = hear_scheduler(worker)) > 0)
+            ;
+        if (r == 0 && heard == -EPIPE) {
+            r = give_back(worker);
+            if (r == 0 && join(worker, service->scheduler) == 0)
+                return 0;
+        }
+        if (r == 0)
+            r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
+        if (r == -EINVAL)
+            fprintf(stderr, "demo_worker: %s\n", err);
+        if (r == 0) {
+            say_tokens(worker);
+            r = worker_rounds(worker, false);
+        }
+        while (r == -EIO)
+            r = come_back(worker, service);
+        if (r != 0)
+            return r > 0 ? r - 1 : 3;
+    }
+}
+
+static int run(const struct service *service)
 {
     static struct worker worker;
-    const struct kvd_connect_options options = {
-        .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_WORKER, .name = name
-    };
-    worker.round_tokens = round_tokens;
+    struct kvd_error error;
+    worker.round_tokens = service->round_tokens;
     worker.scheduler = -1;
-    int r = open_store(&worker, &options, document);
+    int r = 2;
+    if (kvd_connect(&service->options, &worker.client, &error) != KVD_OK)
+        fprintf(stderr, "demo_worker: %s\n", error.message);
+    else
+        r = open_store(&worker, service->document);
     if (r == 0)
-        r = serve(&worker, scheduler, signals);
+        r = serve(&worker, service);
     worker_rounds_drop(&worker);
     kvd_detach(worker.store);
     kvd_disconnect(worker.client);
     model_free(worker.engine.model);
-    return r;
+    return r >= 0 ? r : 2;
 }
 
 static const char usage[] =
@@ -406,5 +446,8 @@ int main(int argc, char **argv)
     int signals = signalfd(-1, &set, SFD_CLOEXEC);
     if (signals < 0)
         return perror("demo_worker: signalfd"), 2;
-    return run(socket, scheduler, document, name, (uint32_t)round_tokens, signals);
+    return run(&(struct service){
+        .options = { .struct_size = sizeof(struct kvd_connect_options), .socket = socket, .role = KVD_ROLE_WORKER,
+                     .name = name },
+        .scheduler = scheduler, .document = document, .round_tokens = (uint32_t)round_tokens, .signals = signals });
 }

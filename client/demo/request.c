@@ -116,7 +116,7 @@ static void activate(struct scheduler *s, struct kvd_activation *want, bool chea
         error->status = kvd_activate(s->client, want, ret_activated, error);
         if (error->status != KVD_RESOURCE_EXHAUSTED && error->status != KVD_ABORTED)
             return;
-        if (cheap && want->keep) {
+        if (cheap && want->keep && !s->arena) { /* with an arena nothing has to be used up */
             want->keep = false;
             continue;
         }
@@ -126,6 +126,14 @@ static void activate(struct scheduler *s, struct kvd_activation *want, bool chea
         if (kvd_choose_victims(s->client, want, &why) != KVD_OK) /* keep the first sentence: it names the shortage */
             return;
     }
+}
+
+/* A copy in the arena: it costs nothing when pages get short, and outlives kvd. Full or gone: it is a copy less. */
+static void keep_copy(struct scheduler *s, kvd_continuation continuation)
+{
+    struct kvd_error error;
+    if (s->arena && kvd_demote(s->client, continuation, true, NULL, &error) != KVD_OK)
+        fprintf(stderr, "demo_scheduler: no copy in the arena: %s\n", error.message);
 }
 
 static int start_worker(struct scheduler *s, struct request *request, const struct kvd_activation *want,
@@ -206,8 +214,8 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
     if (computes_prefix)
         s->holder = request;
     worker->load++;
-    printf("activate %s %u %u %u %s %u\n", name_of(s, request), request->turn, request->known, want.frontier,
-           how_of(&want), worker->pid);
+    printf("activate %s %u %u %u %s %u %u\n", name_of(s, request), request->turn, request->known, want.frontier,
+           how_of(&want), worker->pid, least(activated.restored[0] * KVD_PAGE_TOKENS, want.frontier));
     (void)start_worker(s, request, &want, &activated); /* a worker that is gone is heard on its socket */
     return 0;
 }
@@ -251,10 +259,12 @@ static int checkpoint(struct scheduler *s, struct request *request, uint32_t fro
     if (tail_of(request, frontier, &what.tail) != 0)
         return -1;
     enum kvd_status status = kvd_checkpoint(s->client, &what, &done, &error);
-    if (status == KVD_OK)
+    if (status == KVD_OK) {
         printf("checkpoint %s %u\n", name_of(s, request), done.frontier);
-    else if (status != KVD_RESOURCE_EXHAUSTED) /* no room for its tail: it goes on without */
+        keep_copy(s, done.continuation);
+    } else if (status != KVD_RESOURCE_EXHAUSTED) { /* no room for its tail: it goes on without */
         return refused(s, request, "checkpoint", &error);
+    }
     s->holder = NULL;
     request->hold_at = 0;
     s->message.type = WIRE_CONTINUE;
@@ -290,6 +300,8 @@ static int finish(struct scheduler *s, struct request *request, const struct wir
     leave_worker(s, request);
     printf("end %s %u %u %u %u\n", name_of(s, request), request->turn, request->known - request->prompt, m->drafted,
            m->accepted);
+    if (s->reuse)
+        keep_copy(s, finished.continuation);
     request->own = finished.continuation;
     request->own_frontier = 0; /* found by its name like any other */
     request->turn++;
@@ -349,6 +361,15 @@ void request_orphan(struct scheduler *s, struct request *request)
     leave_worker(s, request);
     request->sequence = sequence;
     request->state = REQUEST_ORPHANED;
+}
+
+void request_forget(struct request *request)
+{
+    if (request->state == REQUEST_RUNNING || request->state == REQUEST_ORPHANED)
+        request->state = REQUEST_WAITING;
+    request->worker = NULL;
+    request->sequence.bits = request->own.bits = 0;
+    request->own_frontier = request->hold_at = request->short_at = request->failures = 0;
 }
 
 static uint32_t frontier_of(struct scheduler *s, kvd_continuation continuation)

@@ -2,7 +2,8 @@
  *
  * The demo's scheduler: knows prompts and tokens, no KV. It asks kvd which prefix of a prompt is there, activates a
  * sequence on a worker from it, names pages as they fill, checkpoints the shared system prefix, and retains a
- * conversation at the end of a turn. When a worker dies it goes on from the continuation that survives. It keeps no
+ * conversation at the end of a turn; where there is a host arena, with a copy there. When a worker dies it goes on from
+ * the continuation that survives; when kvd is restarted, from what the new instance knows by name. It keeps no
  * transcript: a new scheduler process has the prompt list only.
  */
 #ifndef KVD_DEMO_SCHEDULER_H
@@ -19,6 +20,7 @@ struct peer { /* a worker */
     int fd;   /* -1 = free */
     uint32_t pid, load;
     kvd_session_id session; /* 0 before its HELLO */
+    uint64_t epoch;         /* the kvd instance of that */
 };
 
 enum request_state {
@@ -48,6 +50,9 @@ struct scheduler {
     struct kvd_store_info info;
     struct prompts prompts;
     bool reuse, speculate;
+    bool arena;             /* kvd has one */
+    uint32_t turns;         /* that may begin */
+    bool paused;            /* said so: all wait for more turns */
     struct request *holder; /* the request that computes the system prefix, which the others then fork */
     uint32_t ends;          /* sequences that have ended */
     struct peer peer[SCHEDULER_WORKERS];
@@ -63,6 +68,8 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
 int request_hear(struct scheduler *s, struct request *request, const struct wire_message *m);
 /* The worker is gone. */
 void request_orphan(struct scheduler *s, struct request *request);
+/* kvd is another instance: what it had of this request is void, but for what it finds by name. */
+void request_forget(struct request *request);
 /* kvd: the sequence ended; what is left of it (may be none). */
 void request_adopt(struct scheduler *s, struct request *request, kvd_continuation left);
 

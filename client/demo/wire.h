@@ -19,7 +19,7 @@
 #define WIRE_MAX_TOKENS 8192
 
 enum wire_type {
-    WIRE_HELLO = 1,     /* session: of the worker in kvd; pid */
+    WIRE_HELLO = 1,     /* session, epoch: of the worker in kvd; pid */
     WIRE_WELCOME = 2,   /* session: of the scheduler in kvd */
     WIRE_START = 3,     /* everything: a sequence that is active on rows of this worker */
     WIRE_CONTINUE = 4,  /* go on after hold_at */
@@ -33,7 +33,7 @@ enum wire_type {
 struct wire_message {
     uint32_t type;
     uint32_t id; /* of the request, the scheduler's */
-    uint64_t session, sequence;
+    uint64_t session, sequence, epoch;
     uint32_t pid;
     uint32_t n_pools;
     uint32_t row[2], mapped[2]; /* a pool: row of the table, tokens that are mapped */

@@ -34,14 +34,14 @@ static void hear_reference(void)
     KVT_OK(report_init(&report, &prompts));
     report.reference = true;
     hear("worker 7");
-    hear("activate a 0 120 0 root 7");
-    hear("activate b 0 130 0 root 7");
+    hear("activate a 0 120 0 root 7 0");
+    hear("activate b 0 130 0 root 7 0");
     hear("tokens a 0 7 0 6162");
     hear("tokens a 0 7 2 6364");
     hear("tokens b 0 7 0 71727374");
     hear("end a 0 4 0 0");
     hear("end b 0 4 0 0");
-    hear("activate a 1 134 0 root 7");
+    hear("activate a 1 134 0 root 7 0");
     hear("tokens a 1 7 0 7778");
     hear("end a 1 2 0 0");
     struct report_turn *turn = report.turn;
@@ -51,9 +51,9 @@ static void hear_reference(void)
 
 static void hear_first_turn(const char *b)
 {
-    hear("activate a 0 120 0 root 7");
+    hear("activate a 0 120 0 root 7 0");
     hear("checkpoint a 100");
-    hear("activate b 0 130 100 fork 8");
+    hear("activate b 0 130 100 fork 8 0");
     hear("tokens a 0 7 0 6162");
     hear(b);
     hear("tokens a 0 7 2 6364");
@@ -66,7 +66,7 @@ static void an_undisturbed_run_is_exact_and_repeats_nothing(void)
     hear_reference();
     hear_first_turn("tokens b 0 8 0 71727374");
     KVT_FALSE(report_exact(&report)); /* one answer is missing */
-    hear("activate a 1 134 123 move 7");
+    hear("activate a 1 134 123 move 7 0");
     hear("tokens a 1 7 0 7778");
     hear("end a 1 2 0 0");
     KVT_TRUE(report_exact(&report));
@@ -84,7 +84,7 @@ static void one_wrong_token_is_not_exact(void)
 {
     hear_reference();
     hear_first_turn("tokens b 0 8 0 71727375");
-    hear("activate a 1 134 123 move 7");
+    hear("activate a 1 134 123 move 7 0");
     hear("tokens a 1 7 0 7778");
     hear("end a 1 2 0 0");
     KVT_EQ(report.wrong, 1);
@@ -97,13 +97,13 @@ static void what_is_computed_twice_is_counted(void)
     hear_reference();
     hear_first_turn("tokens b 0 8 0 7172"); /* b is cut off after two tokens: columns up to 131 */
     report_restart(&report);
-    hear("activate a 0 120 64 fork 7"); /* 36 of the shared prefix, 20 of the prompt, 3 of the answer again */
+    hear("activate a 0 120 64 fork 7 0"); /* 36 of the shared prefix, 20 of the prompt, 3 of the answer again */
     hear("tokens a 0 7 0 61626364");
     hear("end a 0 4 0 0");
     KVT_EQ(report.prefix_again, 36);
     KVT_EQ(report.recomputed, 56);
     KVT_EQ(report.said_again, 3);
-    hear("activate b 0 130 128 fork 7"); /* 2 of the prompt, 1 of the answer again; the rest is new */
+    hear("activate b 0 130 128 fork 7 0"); /* 2 of the prompt, 1 of the answer again; the rest is new */
     hear("tokens b 0 7 0 71727374");
     KVT_EQ(report.recomputed, 58);
     KVT_EQ(report.said_again, 4);
