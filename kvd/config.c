@@ -126,8 +126,8 @@ static const struct key keys[] = {
     { "limits", "sessions_per_uid", KEY_U32_AUTO, FIELD(sessions_per_uid), 1, 4096, "auto", NULL,
       "Sessions that the processes of one user may have. auto: as many as there are." },
     { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL,
-      "Connections at once. One more takes the place of the one that has waited longest without a Hello; where all have\n"
-      "said it, the new one is closed." },
+      "Connections at once. One more takes the place of the one that has waited longest without a Hello; where all\n"
+      "have said it, the new one is closed." },
     { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL,
       "Continuations that the store keeps." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
@@ -147,18 +147,18 @@ static const struct key keys[] = {
 
     { "access", "observer", KEY_ACCESS, FIELD(access[0]), 0, 0, "*", NULL,
       "Who may take which role: *, uid:USER, gid:GROUP, several with blanks between. Root and the daemon's own user\n"
-      "may take every role. gid: compares the group that a process runs as and its supplementary groups, as it held them\n"
-      "when it connected; the group database is not asked. Observers look; they get no handle to KV." },
+      "may take every role. gid: compares the group that a process runs as and its supplementary groups, as it held\n"
+      "them when it connected; the group database is not asked. Observers look; they get no handle to KV." },
     { "access", "worker", KEY_ACCESS, FIELD(access[1]), 0, 0, "", NULL,
       "Workers map KV and drive the sequences leased to them." },
     { "access", "scheduler", KEY_ACCESS, FIELD(access[2]), 0, 0, "", NULL, "Schedulers activate, release and fence." },
     { "access", "admin", KEY_ACCESS, FIELD(access[3]), 0, 0, "", NULL, "Admins may do everything." },
 
     { "access", "tenants", KEY_TOKEN, FIELD(tenants), 0, 0, "shared", tenants,
-      "Whose continuations a session may use. shared: all. uid: those of its own user, and nobody finds, forks, moves or\n"
-      "releases those of another, even with equal tokens; lists show no others. Root, the daemon's own user and admins\n"
-      "list and release all. A sequence is leased to workers of its own user. This keeps names apart, not memory: every\n"
-      "worker maps whole pools, so users who must not read each other's KV need a daemon each." },
+      "Whose continuations a session may use. shared: all. uid: those of its own user: nobody finds, forks, moves or\n"
+      "releases those of another, even with equal tokens. Lists show no others, and /ui shows none. Root, the daemon's\n"
+      "own user and admins list and release all. A sequence is leased to workers of its own user. This keeps names\n"
+      "apart, not memory: every worker maps whole pools, so users who must not read each other's KV need a daemon each." },
 
     { "host", "arena", KEY_BYTES, FIELD(arena_bytes), 0, MAX_BYTES, "0", NULL,
       "Bytes of the arena in shared memory that continuations are demoted to, and that outlives the daemon. 0: none." },

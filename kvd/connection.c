@@ -172,8 +172,7 @@ static bool serve(struct connection *c) {
         at += bytes;
     }
     if (error == FRAME_E_LENGTH) {
-        LOG(LOG_WARNING, "a client (pid %llu) sent what is no frame: closed", (unsigned long long)c->link.peer.pid);
-        service_note_bad_frame(c->listener->service);
+        listener_note_junk(c->listener, c);
         return false;
     }
     if (at) memmove(c->in.bytes, c->in.bytes + at, c->in.n - at);
@@ -280,8 +279,8 @@ void connection_new(struct listener *l, nng_stream *stream) {
     }
     c->in.room = IN_ROOM;
     bool known = identify(stream, &peer);
-    /* nng closes a freed stream's socket when its reaper comes to it. A new file gets the lowest number that is free: all
-     * below it are open. */
+    /* nng closes a freed stream's socket when its reaper comes to it. A new file gets the lowest number that is free:
+     * all below it are open. */
     l->crowded = peer.pidfd > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;

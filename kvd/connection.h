@@ -61,12 +61,13 @@ struct listener {
     uint32_t count;
     bool crowded; /* chain of accepts only: sockets are closed more slowly than new ones come */
     bool full; /* no accept is posted: listener_run posts it when connections have gone */
-    uint32_t n_refused, n_pushed_out; /* since listener_tick told the log */
+    uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick told the log */
+    uint64_t junk_from; /* pid */
     atomic_bool closing;
 };
 
-/* There are more connections than the limit: the one that has waited longest without a Hello is to be closed for the new
- * one, and the reference to be dropped. NULL: there is none, the new one is refused. */
+/* There are more connections than the limit: the one that has waited longest without a Hello, to be closed for the new
+ * one; its reference is to be dropped. NULL: there is none, the new one is refused. */
 struct connection *listener_push_out(struct listener *listener, const struct connection *newcomer);
 /* Takes over the stream. Starts to read. */
 void connection_new(struct listener *listener, nng_stream *stream);
@@ -77,6 +78,8 @@ void connection_end(struct connection *connection);
 /* Nothing refers to it. */
 void connection_free(struct connection *connection);
 
+/* It sent what is no frame: counted, and told to the log with others. */
+void listener_note_junk(struct listener *listener, const struct connection *connection);
 /* listener.c: puts it on the list of dead ones (to be freed), or of those to be ended by listener_run. */
 void listener_bury(struct listener *listener, struct connection *connection);
 

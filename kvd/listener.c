@@ -181,16 +181,28 @@ struct connection *listener_push_out(struct listener *l, const struct connection
     return quiet;
 }
 
+void listener_note_junk(struct listener *l, const struct connection *c) {
+    service_note_bad_frame(l->service);
+    pthread_mutex_lock(&l->lock);
+    l->n_junk++;
+    l->junk_from = c->link.peer.pid;
+    pthread_mutex_unlock(&l->lock);
+}
+
 /* A flood of connections is not one of lines in the log. */
 static void tell_floods(struct listener *l) {
     pthread_mutex_lock(&l->lock);
-    uint32_t refused = l->n_refused, pushed_out = l->n_pushed_out;
-    l->n_refused = l->n_pushed_out = 0;
+    uint32_t refused = l->n_refused, pushed_out = l->n_pushed_out, junk = l->n_junk;
+    uint64_t from = l->junk_from;
+    l->n_refused = l->n_pushed_out = l->n_junk = 0;
     pthread_mutex_unlock(&l->lock);
+    if (junk)
+        LOG(LOG_WARNING, "%u connections were closed that had sent what is no frame, the last by pid %llu", junk,
+            (unsigned long long)from);
     if (refused || pushed_out)
         LOG(LOG_WARNING,
-            "more than %u connections: %u new ones were closed, and for others %u that had said no Hello; raise connections "
-            "= in section [limits]",
+            "more than %u connections: %u new ones were closed, and for others %u that had said no Hello; raise "
+            "connections = in section [limits]",
             atomic_load(&l->limit), refused, pushed_out);
 }
 

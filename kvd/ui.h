@@ -9,7 +9,8 @@
  *
  * "series" are those of the metrics page of the same look, buckets and refusals that never happened left out: what is
  * counted there needs no line here. Of sequences and continuations the UI_ITEMS with most pages are listed; handles,
- * sizes, and the names that sessions gave themselves. Nothing of tokens, digests, or how memory is shared.
+ * sizes, and the names that sessions gave themselves. Nothing of tokens, digests, or how memory is shared. With tenants =
+ * uid in section [access] none are listed: nobody knows who reads the page.
  */
 #ifndef KVD_UI_H
 #define KVD_UI_H

@@ -93,6 +93,25 @@ static void bounded_and_the_largest_first(void) {
     fx_stop(&fx);
 }
 
+/* CONT-2: who reads the page may be anybody. */
+static void users_kept_apart_are_not_listed(void) {
+    char *document, more[] = "[access]\ntenants = uid\n";
+    size_t bytes;
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = more }));
+    struct fx_peer *peer = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    keep(peer, 3);
+    run(peer, 100);
+    cJSON *root = state(&document, &bytes);
+    KVT_NEAR(number(at(root, "sequences"), "total"), 1, 0);
+    KVT_NEAR(number(at(root, "continuations"), "total"), 3, 0);
+    KVT_EQ_I(cJSON_GetArraySize(at(at(root, "sequences"), "items")), 0);
+    KVT_EQ_I(cJSON_GetArraySize(at(at(root, "continuations"), "items")), 0);
+    cJSON_Delete(root);
+    free(document);
+    fx_peer_free(peer);
+    fx_stop(&fx);
+}
+
 static void series_are_those_of_metrics(void) {
     char *document;
     size_t bytes;
@@ -161,6 +180,7 @@ static void ten_looks_a_second(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(bounded_and_the_largest_first),
+                                             KVT_CASE(users_kept_apart_are_not_listed),
                                              KVT_CASE(series_are_those_of_metrics),
                                              KVT_CASE(ten_looks_a_second),
                                              { 0 } };
