@@ -39,18 +39,11 @@ bool device_cuda_available(char *err, size_t err_bytes) {
     return false;
 }
 
-/* What a backend without them says of moves and descriptors. */
-static int refuse_moves(char *err, size_t err_bytes) {
-    return device_refuse(-ENOTSUP, err, err_bytes,
-                         "a CUDA device moves no pages to the host and exports no descriptors: use a host device");
-}
-
 int device_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
     switch (config->kind) {
     case DEVICE_HOST:
         return device_host_backend.open(config, ret_device, err, err_bytes);
     case DEVICE_CUDA:
-        if (cuda_backend() && config->export_fd && !cuda_backend()->region_adopt) return refuse_moves(err, err_bytes);
         if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
         return device_refuse(
             -ENODEV, err, err_bytes,
@@ -97,7 +90,6 @@ int device_region_adopt(struct device *device, const char *label, uint64_t bytes
                              "region %s of %" PRIu64 " bytes behind descriptor %d: a region has 1..2^63-1 bytes, and a "
                              "descriptor",
                              label, bytes, fd);
-    if (!device->backend->region_adopt) return refuse_moves(err, err_bytes);
     return device->backend->region_adopt(device, label, bytes, fd, ret_region, err, err_bytes);
 }
 
@@ -204,7 +196,6 @@ int device_pin(struct device *device, void *address, uint64_t bytes, char *err, 
     if (device->n_pins == DEVICE_MAX_PINS)
         return device_refuse(-ENOSPC, err, err_bytes, "a device has at most %d pinned mappings: pin fewer, larger ones",
                              DEVICE_MAX_PINS);
-    if (!device->backend->pin) return refuse_moves(err, err_bytes);
     int r = device->backend->pin(device, address, bytes, err, err_bytes);
     if (!r) device->pins[device->n_pins++] = (struct device_pinned){ address, bytes };
     return r;
@@ -257,14 +248,12 @@ int device_check_moves(const struct device *device, const struct device_moves *m
 
 int device_move(struct device *device, const struct device_moves *moves, uint64_t *ret_ticket, bool *ret_inline_done,
                 char *err, size_t err_bytes) {
-    if (!device->backend->move) return refuse_moves(err, err_bytes);
     int r = device_check_moves(device, moves, err, err_bytes);
     return r ? r : device->backend->move(device, moves, ret_ticket, ret_inline_done, err, err_bytes);
 }
 
 int device_poll_moves(struct device *device, enum device_direction direction, uint64_t *ret_done, char *err,
                       size_t err_bytes) {
-    if (!device->backend->poll_moves) return refuse_moves(err, err_bytes);
     return device->backend->poll_moves(device, direction, ret_done, err, err_bytes);
 }
 

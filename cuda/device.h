@@ -167,7 +167,9 @@ void device_get_move_stats(struct device *device, enum device_direction directio
 
 /* ---- consumer side ---------------------------------------------------------------------- */
 
-struct device_import; /* one mapped region; imports of one region in one process share a mapping (counted) */
+/* One mapped region. Imports of one region in one process share a mapping (counted), but for a GPU's memory behind a
+ * descriptor: that has a mapping an import. */
+struct device_import;
 
 /* Maps an exported region. expect_uuid: the device the consumer runs on, NULL to skip. CUDA: the caller's current
  * context is used, and a UUID mismatch is -ENXIO with both UUIDs in err; CUDA memory cannot be mapped read-only, and in

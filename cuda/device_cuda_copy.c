@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the device's thread puts on its stream. Every copy here has one of three forms (device_cuda_internal.h): device
- * to host, host to device 2-D with two or more rows, host to device 1-D of CUDA_FLAT_COPY_BYTES and more.
+ * What the thread of the batches puts on its stream, in the forms of device_cuda_form.c.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,42 +8,6 @@
 #include <string.h>
 
 #include "device_cuda_internal.h"
-
-/* ---- forms -------------------------------------------------------------------------------- */
-
-static int to_host(struct cuda_device *d, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t width, uint64_t rows,
-                   char *err, size_t err_bytes) {
-    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .srcDevice = from,
-                           .srcPitch = pitch,
-                           .dstMemoryType = CU_MEMORYTYPE_HOST,
-                           .dstHost = to,
-                           .dstPitch = width,
-                           .WidthInBytes = width,
-                           .Height = rows };
-    if (rows == 1) return CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, to, from, width, d->stream);
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
-}
-
-/* width is even where there is one row: a short one goes as two dense rows of half of it. */
-static int to_device(struct cuda_device *d, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t width,
-                     uint64_t rows, char *err, size_t err_bytes) {
-    if (rows == 1 && width >= CUDA_FLAT_COPY_BYTES)
-        return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, width, d->stream);
-    if (rows == 1) {
-        pitch = width /= 2;
-        rows = 2;
-    }
-    CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST,
-                           .srcHost = from,
-                           .srcPitch = width,
-                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                           .dstDevice = to,
-                           .dstPitch = pitch,
-                           .WidthInBytes = width,
-                           .Height = rows };
-    return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, d->stream);
-}
 
 /* Room for n elements; what is there is kept. */
 static bool make_room(void **array, size_t element, size_t n, size_t *room) {
@@ -143,7 +106,8 @@ static int send_on(struct trip *t) {
     int r = 0;
     for (size_t i = 0; !r && i < t->n; i++) {
         const struct cuda_piece *p = &t->d->pieces[i];
-        r = to_device(t->d, p->to, p->pitch, t->d->bounce + p->at, p->width, p->rows, t->err, t->err_bytes);
+        r = cuda_to_device(t->d->stream, p->to, p->pitch, t->d->bounce + p->at, p->width, p->width, p->rows, t->err,
+                           t->err_bytes);
     }
     t->n = t->used = 0;
     return r;
@@ -160,7 +124,8 @@ static int fetch(struct trip *t, CUdeviceptr from, const struct cuda_piece *piec
     d->pieces[t->n] = *piece;
     d->pieces[t->n++].at = t->used;
     t->used += bytes;
-    return to_host(d, d->bounce + t->used - bytes, from, piece->pitch, piece->width, piece->rows, t->err, t->err_bytes);
+    return cuda_to_host(d->stream, d->bounce + t->used - bytes, from, piece->pitch, piece->width, piece->width,
+                        piece->rows, t->err, t->err_bytes);
 }
 
 /* A row that is longer than the buffer, or has no neighbour at a pitch that the driver takes. */
@@ -205,13 +170,24 @@ int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char 
 
 /* ---- table windows ------------------------------------------------------------------------ */
 
-int cuda_mirror_new(struct cuda_region *region, char *err, size_t err_bytes) {
+/* What is in the region now: known for a new one, and read from one that an earlier owner left. */
+static int fill_mirror(struct cuda_device *d, const struct cuda_region *region, void *mirror, char *err,
+                       size_t err_bytes) {
+    if (!region->adopted) return memset(mirror, region->fill, region->bytes), 0;
+    int r = CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, mirror, region->address, region->bytes, d->stream);
+    return r ? r : CUDA_CALL(err, err_bytes, cuStreamSynchronize, d->stream);
+}
+
+int cuda_mirror_new(struct cuda_device *d, struct cuda_region *region, char *err, size_t err_bytes) {
     void *mirror = NULL;
     int r = CUDA_CALL(err, err_bytes, cuMemHostAlloc, &mirror, region->bytes, CU_MEMHOSTALLOC_PORTABLE);
     if (r) return r;
-    memset(mirror, region->fill, region->bytes);
-    region->mirror = mirror;
-    return 0;
+    r = fill_mirror(d, region, mirror, err, err_bytes);
+    if (r)
+        (void)cuda_driver.cuMemFreeHost(mirror);
+    else
+        region->mirror = mirror;
+    return r;
 }
 
 int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size_t n, char *err, size_t err_bytes) {
@@ -219,7 +195,7 @@ int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size
     uint64_t end = write->offset + (uint64_t)write->count * sizeof(int32_t);
     if (!make_room((void **)&d->windows, sizeof *d->windows, n + 1, &d->room_windows))
         return device_refuse(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
-    int r = region->mirror ? 0 : cuda_mirror_new(region, err, err_bytes);
+    int r = region->mirror ? 0 : cuda_mirror_new(d, region, err, err_bytes);
     if (r) return r;
     memcpy(region->mirror + write->offset, write->values, end - write->offset);
     /* An even number of entries, so that two rows hold them. The region is whole 2 MiB: its end is no limit. */
@@ -246,8 +222,8 @@ int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_
              next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES;
              next++)
             if (d->windows[next].end > w.end) w.end = d->windows[next].end;
-        r = to_device(d, w.region->address + w.begin, 0, w.region->mirror + w.begin, w.end - w.begin, 1, err,
-                      err_bytes);
+        r = cuda_to_device(d->stream, w.region->address + w.begin, 0, w.region->mirror + w.begin, 0, w.end - w.begin, 1,
+                           err, err_bytes);
     }
     return r;
 }

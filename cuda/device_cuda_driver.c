@@ -42,6 +42,11 @@ static int find_functions(void *library, struct cuda_driver *ret_driver, char *e
     memcpy(&found.function, &symbol, sizeof symbol);
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIND)
 #undef CUDA_DRIVER_FIND
+#define CUDA_DRIVER_LOOK(function)                                                                                     \
+    symbol = dlsym(library, CUDA_NAME(function));                                                                      \
+    memcpy(&found.function, &symbol, sizeof symbol);
+    CUDA_DRIVER_EXTRAS(CUDA_DRIVER_LOOK)
+#undef CUDA_DRIVER_LOOK
     *ret_driver = found;
     return 0;
 }

@@ -37,6 +37,19 @@
     X(cuMemFree)                                                                                                       \
     X(cuMemHostAlloc)                                                                                                  \
     X(cuMemFreeHost)                                                                                                   \
+    X(cuMemHostRegister)                                                                                               \
+    X(cuMemHostUnregister)                                                                                             \
+    X(cuMemGetAllocationGranularity)                                                                                   \
+    X(cuMemCreate)                                                                                                     \
+    X(cuMemRelease)                                                                                                    \
+    X(cuMemAddressReserve)                                                                                             \
+    X(cuMemAddressFree)                                                                                                \
+    X(cuMemMap)                                                                                                        \
+    X(cuMemUnmap)                                                                                                      \
+    X(cuMemSetAccess)                                                                                                  \
+    X(cuMemExportToShareableHandle)                                                                                    \
+    X(cuMemImportFromShareableHandle)                                                                                  \
+    X(cuMemGetAllocationPropertiesFromHandle)                                                                          \
     X(cuMemGetAddressRange)                                                                                            \
     X(cuMemsetD8Async)                                                                                                 \
     X(cuMemcpy2DAsync)                                                                                                 \
@@ -45,6 +58,7 @@
     X(cuStreamCreate)                                                                                                  \
     X(cuStreamDestroy)                                                                                                 \
     X(cuStreamSynchronize)                                                                                             \
+    X(cuStreamQuery)                                                                                                   \
     X(cuEventCreate)                                                                                                   \
     X(cuEventDestroy)                                                                                                  \
     X(cuEventRecord)                                                                                                   \
@@ -53,9 +67,19 @@
     X(cuIpcOpenMemHandle)                                                                                              \
     X(cuIpcCloseMemHandle)
 
+/* NULL where the driver has not got them. */
+#if CUDA_VERSION >= 13000
+#define CUDA_DRIVER_EXTRAS(X)                                                                                          \
+    X(cuMemcpyBatchAsync)                                                                                              \
+    X(cuMemcpy3DBatchAsync)
+#else
+#define CUDA_DRIVER_EXTRAS(X)
+#endif
+
 struct cuda_driver {
 #define CUDA_DRIVER_MEMBER(function) __typeof__(function) *function;
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_MEMBER)
+    CUDA_DRIVER_EXTRAS(CUDA_DRIVER_MEMBER)
 #undef CUDA_DRIVER_MEMBER
 };
 

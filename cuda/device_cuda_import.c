@@ -3,8 +3,10 @@
  * Consumer side of the CUDA backend: regions of another process, mapped into the caller's current context.
  *
  * The driver opens a handle once a process and context; imports of one region share that mapping and count. A handle of
- * this process itself is not opened at all: the region's own address is used, for as long as the region lives. CUDA
- * cannot map memory read-only, so read_only is a promise of the consumer here.
+ * this process itself is not opened at all: the region's own address is used, for as long as the region lives. Memory
+ * behind a descriptor has a mapping an import, since nothing tells whether two descriptors are of one memory; the region's
+ * own descriptor in the process that owns it is known by its number. CUDA cannot map memory read-only, so read_only is a
+ * promise of the consumer here.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -25,7 +27,8 @@ struct cuda_map {
 
 struct cuda_import {
     struct device_import base;
-    struct cuda_map *map; /* NULL: own memory */
+    struct cuda_map *map; /* of a handle, else NULL */
+    uint64_t mapped;      /* bytes, of a descriptor, else 0. Neither: own memory */
     CUdeviceptr address;
 };
 
@@ -108,8 +111,11 @@ static bool same_handle(const void *a, const void *b) { return memcmp(a, b, size
 
 /* With the lock held. */
 static struct cuda_region *find_own(const struct device_export *exported) {
+    bool by_fd = exported->kind == DEVICE_EXPORT_FD;
     for (struct cuda_region *region = own; region; region = region->next_own)
-        if (same_handle(&region->handle, exported->ipc_handle)) return region;
+        if (by_fd ? region->fd == exported->fd && region->address == exported->local_address
+                  : region->fd < 0 && same_handle(&region->handle, exported->ipc_handle))
+            return region;
     return NULL;
 }
 
@@ -171,6 +177,17 @@ static int use_map(const struct device_export *exported, CUcontext context, stru
     return 0;
 }
 
+static int map_descriptor(const struct device_export *exported, struct cuda_import *import, char *err,
+                          size_t err_bytes) {
+    uint64_t bytes = (exported->bytes + GEOM_REGION_MIN - 1) / GEOM_REGION_MIN * GEOM_REGION_MIN;
+    CUdevice device;
+    int r = CUDA_CALL(err, err_bytes, cuCtxGetDevice, &device);
+    if (!r) r = cuda_vmm_round(device, &bytes, err, err_bytes);
+    if (!r) r = cuda_vmm_map(device, exported->fd, bytes, &import->address, err, err_bytes);
+    if (!r) import->mapped = bytes;
+    return r;
+}
+
 static int open_import(const struct device_export *exported, CUcontext context, struct cuda_import *import, char *err,
                        size_t err_bytes) {
     int r = 0;
@@ -181,6 +198,8 @@ static int open_import(const struct device_export *exported, CUcontext context, 
                           exported->bytes, region->bytes);
     else if (region)
         import->address = region->address;
+    else if (exported->kind == DEVICE_EXPORT_FD)
+        r = map_descriptor(exported, import, err, err_bytes);
     else if (!(r = use_map(exported, context, &import->map, err, err_bytes)))
         import->address = import->map->address;
     pthread_mutex_unlock(&maps_lock);
@@ -192,7 +211,7 @@ int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid
     static const uint8_t none[sizeof(CUipcMemHandle)];
     CUcontext context = NULL;
     (void)read_only;
-    if (same_handle(exported->ipc_handle, none))
+    if (exported->kind == DEVICE_EXPORT_CUDA_IPC && same_handle(exported->ipc_handle, none))
         return device_refuse(-EACCES, err, err_bytes,
                              "the owner shows this session no handle of the region: attach as a worker");
     int r = cuda_driver_load(err, err_bytes);
@@ -222,6 +241,7 @@ void *cuda_import_address(const struct device_import *import) {
 void cuda_unimport(struct device_import *base) {
     struct cuda_import *import = (struct cuda_import *)base;
     struct cuda_map *map = import->map;
+    if (import->mapped) cuda_vmm_unmap(import->address, import->mapped);
     free(import);
     if (!map) return;
     pthread_mutex_lock(&maps_lock);

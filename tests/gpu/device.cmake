@@ -21,6 +21,8 @@ function(kvd_gpu_test name)
 endfunction()
 
 kvd_gpu_test(test_device_cuda test_device_cuda.c LIBS kvd_device)
+kvd_gpu_test(test_device_cuda_moves test_device_cuda_moves.c LIBS kvd_device)
+kvd_gpu_test(test_device_cuda_fd test_device_cuda_fd.c LIBS kvd_device)
 
 if(TARGET e2e)
   kvd_gpu_test(test_ipc test_ipc.c ipc_worker.c LIBS e2e)

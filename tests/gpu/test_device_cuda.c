@@ -5,74 +5,10 @@
  * (77) where there is neither.
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "device_cuda_internal.h"
-#include "driver.h"
-#include "kvt.h"
-
-#define MIB (UINT64_C(1) << 20)
-
-static struct driver driver;
-static char err[512];
-
-static double now_ms(void) { return driver_now() * 1e3; }
-
-static struct device *open_device(void) {
-    struct device *device = NULL;
-    struct device_config config = { .kind = DEVICE_CUDA, .index = 0, .name_prefix = "/kvd-test-" };
-    if (!KVT_OK(device_open(&config, &device, err, sizeof err))) printf("  %s\n", err);
-    return device;
-}
-
-static struct device_region *new_region(struct device *device, const char *label, uint64_t bytes, uint8_t fill) {
-    struct device_region *region = NULL;
-    if (!KVT_OK(device_region_new(device, label, bytes, fill, &region, err, sizeof err))) printf("  %s\n", err);
-    return region;
-}
-
-static CUdeviceptr at(const struct device_region *region) {
-    return (CUdeviceptr)(uintptr_t)device_region_address(region);
-}
-
-static void use_context(struct device *device) { DRIVER_OK(driver.cuCtxSetCurrent(cuda_of(device)->context)); }
-
-static void read_device(void *to, const struct device_region *region, uint64_t offset, uint64_t bytes) {
-    use_context(region->device);
-    DRIVER_OK(driver.cuMemcpyDtoH(to, at(region) + offset, bytes));
-}
-
-static void write_device(const struct device_region *region, uint64_t offset, const void *from, uint64_t bytes) {
-    use_context(region->device);
-    DRIVER_OK(driver.cuMemcpyHtoD(at(region) + offset, from, bytes));
-}
-
-static uint64_t submit(struct device *device, const struct device_batch *batch) {
-    uint64_t ticket = 0;
-    bool inline_done = true;
-    if (!KVT_OK(device_submit(device, batch, &ticket, &inline_done, err, sizeof err))) printf("  %s\n", err);
-    KVT_FALSE(inline_done);
-    return ticket;
-}
-
-static bool await(struct device *device, uint64_t ticket, double seconds) {
-    uint64_t done = 0, count;
-    double end = now_ms() + seconds * 1e3;
-    while (!device_poll(device, &done, err, sizeof err) && done < ticket && now_ms() < end) {
-        struct pollfd p = { .fd = device_event_fd(device), .events = POLLIN };
-        if (poll(&p, 1, 100) == 1) (void)!read(p.fd, &count, sizeof count);
-    }
-    return done >= ticket;
-}
-
-static void check_forms(void) {
-    if (!driver.fake) return;
-    KVT_EQ(atomic_load(&driver.fake->slow_form), 0);
-    KVT_EQ(atomic_load(&driver.fake->outside), 0);
-}
+#include "device_fixture.h"
 
 /* ---- identity and regions --------------------------------------------------------------------- */
 
@@ -525,31 +461,6 @@ static void srv_4_dead_owner(void) {
 
 /* ---- a GPU that does not answer: SRV-7 ------------------------------------------------------------------ */
 
-static volatile uint32_t *gate;
-
-/* Everything after this on the device's stream waits until unwedge. */
-static void wedge(struct device *device) {
-    if (driver.fake) {
-        atomic_store(&driver.fake->wedged, 1);
-        return;
-    }
-    CUdeviceptr there;
-    use_context(device);
-    if (!gate)
-        DRIVER_OK(driver.cuMemHostAlloc((void **)(uintptr_t)&gate, 4096,
-                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    *gate = 0;
-    DRIVER_OK(driver.cuMemHostGetDevicePointer(&there, (void *)(uintptr_t)gate, 0));
-    DRIVER_OK(driver.cuStreamWaitValue32(cuda_of(device)->stream, there, 1, CU_STREAM_WAIT_VALUE_EQ));
-}
-
-static void unwedge(void) {
-    if (driver.fake)
-        atomic_store(&driver.fake->wedged, 0);
-    else
-        *gate = 1;
-}
-
 static void srv_7_wedged_device_blocks_nobody(void) {
     struct device *device = open_device();
     KVT_NEED(device);
@@ -558,7 +469,7 @@ static void srv_7_wedged_device_blocks_nobody(void) {
     uint64_t ticket = 0, done = 99, left;
     KVT_NEED(table);
     memset(model, 0xff, sizeof model);
-    wedge(device);
+    wedge(device, cuda_of(device)->stream);
     double begin = now_ms();
     for (uint32_t i = 0; i < 1000; i++) {
         int32_t value = (int32_t)i;
@@ -588,7 +499,7 @@ static int close_wedged(void) {
     if (!driver_load(&driver) || device_open(&config, &device, err, sizeof err) ||
         device_region_new(device, "t", MIB, 0xff, &table, err, sizeof err))
         return 2;
-    wedge(device);
+    wedge(device, cuda_of(device)->stream);
     struct device_table_write write = { .region = table, .count = 1, .values = &value };
     if (device_submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
                       sizeof err))
