@@ -153,9 +153,13 @@ static const char *state_of(const struct top *t) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(t->now.daemon, "draining")) ? "draining" : "ready";
 }
 
+static double pages_of(const cJSON *sequence) {
+    return figures_number(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(sequence, "pools"), 0), "membership");
+}
+
 static int by_pages(const void *a, const void *b) {
     const cJSON *x = *(cJSON *const *)a, *y = *(cJSON *const *)b;
-    double p = figures_number(x, "membership"), q = figures_number(y, "membership");
+    double p = pages_of(x), q = pages_of(y);
     return p != q ? (p < q ? 1 : -1) : strcmp(figures_string(x, "sequence"), figures_string(y, "sequence"));
 }
 

@@ -109,7 +109,9 @@ cJSON *follow_failed(struct follow *f, enum kvd_status status, const struct kvd_
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "time", figures_time());
     cJSON_AddStringToObject(o, "event", "lost");
-    cJSON_AddStringToObject(o, "message", error->message);
+    /* What the library tells programs to call is no news for people. */
+    const char *advice = strstr(error->message, ": call ");
+    out_put_text(o, "message", "%.*s", (int)(advice ? advice - error->message : KVD_MESSAGE_BYTES), error->message);
     return o;
 }
 

@@ -3,128 +3,26 @@
  * kvdctl as a process against a scripted kvd: what it prints, and its exit status.
  */
 #include <cjson/cJSON.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "kvd.h"
 #include "kvt.h"
+#include "program.h"
 #include "scripted.h"
 
 #ifndef KVDCTL
 #error "KVDCTL is the path of the program"
 #endif
 
-struct run { int status; char out[4 << 20], err[16384]; };
+static struct run run_;
 
-static void slurp(FILE *file, char *ret_text, size_t bytes) {
-    rewind(file);
-    ret_text[fread(ret_text, 1, bytes - 1, file)] = 0;
-    fclose(file);
-}
-
-/* Runs kvdctl with the arguments up to NULL; as another user where uid is not 0. */
-static struct run *ctl_as(uid_t uid, ...) {
-    static struct run run;
-    const char *argv[24] = { KVDCTL };
-    int n = 1, status = -1;
-    va_list args;
-    va_start(args, uid);
-    while (n < 23 && (argv[n] = va_arg(args, const char *))) n++;
-    va_end(args);
-    FILE *out = tmpfile(), *err = tmpfile();
-    memset(&run, 0, sizeof run);
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(fileno(out), 1);
-        dup2(fileno(err), 2);
-        if (uid && setuid(uid) != 0) _exit(126);
-        execv(argv[0], (char **)(uintptr_t)argv);
-        _exit(127);
-    }
-    waitpid(pid, &status, 0);
-    run.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    slurp(out, run.out, sizeof run.out);
-    slurp(err, run.err, sizeof run.err);
-    return &run;
-}
-#define CTL(...) ctl_as(0, __VA_ARGS__, (const char *)NULL)
-
-/* One that goes on: its output is read meanwhile. */
-struct live {
-    pid_t pid;
-    int fd; /* its standard output; a terminal's other end */
-    size_t n, seen;
-    char text[1 << 18];
-};
-
-static void live_start(struct live *live, bool terminal, ...) {
-    const char *argv[24] = { KVDCTL };
-    int n = 1, ends[2] = { -1, -1 };
-    va_list args;
-    va_start(args, terminal);
-    while (n < 23 && (argv[n] = va_arg(args, const char *))) n++;
-    va_end(args);
-    memset(live, 0, sizeof *live);
-    if (terminal) {
-        ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-        struct winsize size = { .ws_row = 30, .ws_col = 120 };
-        KVT_TRUE(ends[0] >= 0 && grantpt(ends[0]) == 0 && unlockpt(ends[0]) == 0);
-        ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
-        ioctl(ends[1], TIOCSWINSZ, &size);
-    } else {
-        KVT_OK(pipe2(ends, O_CLOEXEC));
-    }
-    fflush(NULL);
-    live->fd = ends[0];
-    live->pid = fork();
-    if (live->pid == 0) {
-        setenv("TERM", "xterm", 1);
-        if (terminal) dup2(ends[1], 0);
-        dup2(ends[1], 1);
-        execv(argv[0], (char **)(uintptr_t)argv);
-        _exit(127);
-    }
-    close(ends[1]);
-}
-#define LIVE(live, terminal, ...) live_start(live, terminal, __VA_ARGS__, (const char *)NULL)
-
-/* Reads until the word comes after what was waited for before. False: 20 s have passed, or the end. */
-static bool live_says(struct live *live, const char *word) {
-    for (;;) {
-        char *at = strstr(live->text + live->seen, word);
-        if (at) {
-            live->seen = (size_t)(at - live->text) + strlen(word);
-            return true;
-        }
-        struct pollfd p = { .fd = live->fd, .events = POLLIN };
-        if (poll(&p, 1, 20000) != 1) break;
-        ssize_t n = read(live->fd, live->text + live->n, sizeof live->text - 1 - live->n);
-        if (n <= 0) break;
-        live->n += (size_t)n;
-        live->text[live->n] = 0;
-    }
-    printf("    \"%s\" does not come behind:\n%s\n", word, live->text);
-    return false;
-}
-
-/* The exit status; -1: by a signal. */
-static int live_end(struct live *live) {
-    int status = -1;
-    char rest[4096];
-    while (read(live->fd, rest, sizeof rest) > 0) { }
-    waitpid(live->pid, &status, 0);
-    close(live->fd);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
+/* Runs kvdctl to its end. */
+#define CTL_AS(uid, ...) program_run(&run_, KVDCTL, uid, __VA_ARGS__)
+#define CTL(...) CTL_AS(0, __VA_ARGS__, (const char *)NULL)
+#define LIVE(live, terminal, ...) program_start(live, KVDCTL, terminal, __VA_ARGS__, (const char *)NULL)
 
 /* ---- a small store ---------------------------------------------------------------------------------- */
 
@@ -274,7 +172,7 @@ static void usage_is_1(void) {
     KVT_HAS(CTL("--help")->out, "--json");
     KVT_HAS(CTL("--help")->out, "continuations");
     KVT_HAS(CTL("--version")->out, kvd_version());
-    KVT_EQ(ctl_as(0, (const char *)NULL)->status, 1);
+    KVT_EQ(CTL_AS(0, (const char *)NULL)->status, 1);
     KVT_EQ(CTL("frobnicate")->status, 1);
     KVT_HAS(CTL("frobnicate")->err, "frobnicate");
     KVT_EQ(CTL("--nonsense", "status")->status, 1);
@@ -297,8 +195,8 @@ static void unreachable_is_3(void) {
     snprintf(dir, sizeof dir, "%s", script_path(s));
     *strrchr(dir, '/') = 0;
     KVT_EQ_I(chmod(dir, 0755), 0);
-    if (ctl_as(65534, "--version", (const char *)NULL)->status == 0) { /* where that user may run it at all */
-        run = ctl_as(65534, "--socket", script_path(s), "status", (const char *)NULL);
+    if (CTL_AS(65534, "--version", (const char *)NULL)->status == 0) { /* where that user may run it at all */
+        run = CTL_AS(65534, "--socket", script_path(s), "status", (const char *)NULL);
         KVT_EQ(run->status, 3);
         KVT_HAS(run->err, "permission denied");
     }
@@ -568,27 +466,27 @@ static void srv_8_top_on_a_terminal(void) {
     struct script *s = script_start(shop_fn, &shop);
     struct live *live = malloc(sizeof *live);
     LIVE(live, true, "-s", script_path(s), "top");
-    KVT_TRUE(live_says(live, "\033[?1049h"));
-    KVT_TRUE(live_says(live, "ready"));
+    KVT_TRUE(program_says(live, "\033[?1049h"));
+    KVT_TRUE(program_says(live, "ready"));
     KVT_EQ(script_event_mask(s), 0x7e);
     script_event(s, &pressure); /* shows at once */
-    KVT_TRUE(live_says(live, "main pool: 12 pages are available (3 events before it were lost)"));
+    KVT_TRUE(program_says(live, "main pool: 12 pages are available (3 events before it were lost)"));
     script_refuse_hello(s, KVD_UNAVAILABLE);
     script_disconnect(s);
-    KVT_TRUE(live_says(live, "NOT REACHABLE"));
+    KVT_TRUE(program_says(live, "NOT REACHABLE"));
     script_set_epoch(s, 4712);
     script_refuse_hello(s, KVD_OK);
-    KVT_TRUE(live_says(live, "RESTARTED: another instance since"));
-    KVT_TRUE(live_says(live, "0000000000001268"));
+    KVT_TRUE(program_says(live, "RESTARTED: another instance since"));
+    KVT_TRUE(program_says(live, "0000000000001268"));
     KVT_EQ_I(write(live->fd, "q", 1), 1);
-    KVT_TRUE(live_says(live, "\033[?1049l")); /* the terminal is as it was */
-    KVT_EQ_I(live_end(live), 0);
+    KVT_TRUE(program_says(live, "\033[?1049l")); /* the terminal is as it was */
+    KVT_EQ_I(program_end(live), 0);
     LIVE(live, true, "-s", script_path(s), "top", "--color=never");
-    KVT_TRUE(live_says(live, "ready"));
+    KVT_TRUE(program_says(live, "ready"));
     KVT_OK(kill(live->pid, SIGTERM));
-    KVT_TRUE(live_says(live, "\033[?1049l"));
+    KVT_TRUE(program_says(live, "\033[?1049l"));
     KVT_FALSE(strstr(live->text, "\033[3") != NULL); /* no colours */
-    KVT_EQ_I(live_end(live), 0);
+    KVT_EQ_I(program_end(live), 0);
     free(live);
     script_stop(s);
 }
@@ -598,37 +496,37 @@ static void srv_8_events_follow(void) {
     struct script *s = script_start(shop_fn, &shop);
     struct live *live = malloc(sizeof *live);
     LIVE(live, false, "-s", script_path(s), "events", "--follow", "--json");
-    KVT_TRUE(live_says(live, "\"event\":\"connected\",\"store\":\"shop\",\"version\":\"9.9\""));
+    KVT_TRUE(program_says(live, "\"event\":\"connected\",\"store\":\"shop\",\"version\":\"9.9\""));
     script_event(s, &pressure);
-    KVT_TRUE(live_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
+    KVT_TRUE(program_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
     script_event(s, &ended);
-    KVT_TRUE(live_says(live, "\"event\":\"sequence_ended\",\"sequence\":\"0x200000003\""));
+    KVT_TRUE(program_says(live, "\"event\":\"sequence_ended\",\"sequence\":\"0x200000003\""));
     script_disconnect(s);
-    KVT_TRUE(live_says(live, "\"event\":\"lost\""));
-    KVT_TRUE(live_says(live, "\"event\":\"reconnected\""));
+    KVT_TRUE(program_says(live, "\"event\":\"lost\""));
+    KVT_TRUE(program_says(live, "\"event\":\"reconnected\""));
     script_event(s, &ended);
-    KVT_TRUE(live_says(live, "\"event\":\"sequence_ended\""));
+    KVT_TRUE(program_says(live, "\"event\":\"sequence_ended\""));
     script_set_epoch(s, 4712);
     script_disconnect(s);
-    KVT_TRUE(live_says(live, "\"event\":\"restarted\""));
-    KVT_TRUE(live_says(live, "\"epoch\":\"0000000000001268\""));
+    KVT_TRUE(program_says(live, "\"event\":\"restarted\""));
+    KVT_TRUE(program_says(live, "\"epoch\":\"0000000000001268\""));
     KVT_OK(kill(live->pid, SIGINT));
-    KVT_EQ_I(live_end(live), 0);
+    KVT_EQ_I(program_end(live), 0);
     for (int i = 0; i < 8; i++) { /* each line is an object */
         cJSON *o = line_of(live->text, i);
         KVT_TRUE(cJSON_GetNumberValue(at(o, "time")) > 1e9);
         cJSON_Delete(o);
     }
     LIVE(live, false, "-s", script_path(s), "events"); /* without --follow a loss is the end */
-    KVT_TRUE(live_says(live, "connected"));
+    KVT_TRUE(program_says(live, "connected"));
     script_event(s, &ended);
-    KVT_TRUE(live_says(live, "sequence 0x200000003 ended without a finish: released"));
+    KVT_TRUE(program_says(live, "sequence 0x200000003 ended without a finish: released"));
     script_disconnect(s);
-    KVT_EQ_I(live_end(live), 3);
+    KVT_EQ_I(program_end(live), 3);
     LIVE(live, false, "-s", script_path(s), "events", "--count", "1", "--json");
-    KVT_TRUE(live_says(live, "connected"));
+    KVT_TRUE(program_says(live, "connected"));
     script_event(s, &ended);
-    KVT_EQ_I(live_end(live), 0);
+    KVT_EQ_I(program_end(live), 0);
     free(live);
     script_stop(s);
 }
@@ -642,18 +540,18 @@ static void trace(void) {
     snprintf(path, sizeof path, "%s/trace", dir);
     snprintf(cut, sizeof cut, "%s/cut", dir);
     LIVE(live, false, "-s", script_path(s), "trace", "record", "-"); /* to see when it has what */
-    KVT_TRUE(live_says(live, "{\"kvd_trace\":1"));
-    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
-    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
+    KVT_TRUE(program_says(live, "{\"kvd_trace\":1"));
+    KVT_TRUE(program_says(live, "\"allocated_pages\":60"));
+    KVT_TRUE(program_says(live, "\"allocated_pages\":60"));
     script_event(s, &pressure);
-    KVT_TRUE(live_says(live, "\"pressure\""));
+    KVT_TRUE(program_says(live, "\"pressure\""));
     script_set_epoch(s, 4712);
     script_disconnect(s);
-    KVT_TRUE(live_says(live, "\"restarted\""));
-    KVT_TRUE(live_says(live, "\"allocated_pages\":60"));
-    KVT_TRUE(live_says(live, "\n"));
+    KVT_TRUE(program_says(live, "\"restarted\""));
+    KVT_TRUE(program_says(live, "\"allocated_pages\":60"));
+    KVT_TRUE(program_says(live, "\n"));
     KVT_OK(kill(live->pid, SIGTERM));
-    KVT_EQ_I(live_end(live), 0);
+    KVT_EQ_I(program_end(live), 0);
     FILE *f = fopen(path, "w");
     KVT_NEED(f);
     fwrite(live->text, 1, live->seen, f);

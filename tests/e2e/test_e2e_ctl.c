@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvdctl at a real daemon: what it follows when workers and the daemon die, and what it advises where state slots are
+ * short.
+ */
+#include <cjson/cJSON.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "program.h"
+#include "scene.h"
+
+#ifndef KVDCTL
+#error "KVDCTL is the path of the program"
+#endif
+
+static struct e2e_daemon daemon_;
+static kvd_client *scheduler;
+static struct puppet worker;
+static kvd_session_id worker_session;
+static struct run run;
+
+#define CTL(...) program_run(&run, KVDCTL, 0, "-s", daemon_.socket, __VA_ARGS__, (const char *)NULL)
+#define LIVE(live, ...) program_start(live, KVDCTL, false, "-s", daemon_.socket, __VA_ARGS__, (const char *)NULL)
+
+static bool hire(void) {
+    if (!KVT_TRUE(puppet_start(&worker))) return false;
+    worker_session = puppet_connect(&worker, &daemon_, KVD_ROLE_WORKER, 0);
+    return KVT_TRUE(puppet_attach(&worker, 0));
+}
+
+static bool open_stage(const struct e2e_setup *setup) {
+    if (!e2e_daemon_start(&daemon_, setup)) return false;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "scheduler");
+    return KVT_TRUE(scheduler != NULL) && hire();
+}
+
+static void close_stage(void) {
+    if (worker.pid) puppet_kill(&worker);
+    kvd_disconnect(scheduler);
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    e2e_daemon_free(&daemon_);
+}
+
+static cJSON *json(const char *text) {
+    cJSON *root = cJSON_Parse(text);
+    if (!KVT_TRUE(root != NULL)) printf("%s\n", text);
+    return root;
+}
+static const cJSON *at(const cJSON *object, const char *key) { return cJSON_GetObjectItemCaseSensitive(object, key); }
+static const char *text(const cJSON *object, const char *key) {
+    const char *t = cJSON_GetStringValue(at(object, key));
+    return t ? t : "nothing";
+}
+
+/* SRV-5, SRV-8: a worker is killed, the daemon drains, is killed, and comes again: each shows, in this order. */
+static void srv_8_events_of_a_hard_day(void) {
+    struct live *live = malloc(sizeof *live);
+    char word[96];
+    uint64_t seed = e2e_stream(1, 5000, 0);
+    KVT_NEED(live && open_stage(NULL));
+    LIVE(live, "events", "--follow", "--json");
+    KVT_TRUE(program_says(live, "\"event\":\"connected\",\"store\":\"e2e\""));
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, seed, 130, 50);
+    puppet_kill(&worker);
+    worker.pid = 0;
+    snprintf(word, sizeof word, "\"event\":\"sequence_ended\",\"sequence\":\"0x%" PRIx64 "\",\"continuation\":\"0x",
+             a.sequence.bits);
+    KVT_TRUE(program_says(live, word)); /* kept: it was complete */
+    KVT_EQ(CTL("drain")->status, 0);
+    KVT_TRUE(program_says(live, "\"event\":\"draining\""));
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
+    KVT_TRUE(program_says(live, "\"event\":\"lost\""));
+    KVT_EQ(CTL("status")->status, 3);
+    KVT_NEED(e2e_daemon_restart(&daemon_));
+    KVT_TRUE(program_says(live, "\"event\":\"restarted\",\"store\":\"e2e\""));
+    KVT_EQ(CTL("drain")->status, 0); /* the subscription stands again */
+    KVT_TRUE(program_says(live, "\"event\":\"draining\""));
+    KVT_OK(kill(live->pid, SIGINT));
+    KVT_EQ_I(program_end(live), 0);
+    free(live);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+    close_stage();
+}
+
+/* The largest sequence first, with the tokens that it committed between two looks. */
+static void top_of_real_sequences(void) {
+    struct live *live = malloc(sizeof *live);
+    KVT_NEED(live && open_stage(NULL));
+    scene_run(scheduler, &worker, worker_session, e2e_stream(1, 5000, 0), 70, 50);
+    struct kvd_activated b = scene_run(scheduler, &worker, worker_session, e2e_stream(2, 5000, 0), 400, 600);
+    LIVE(live, "top", "--json", "--count", "3");
+    KVT_TRUE(program_says(live, "\n"));
+    KVT_EQ(scene_round(&worker, b.sequence, KVD_UNCHANGED, 600).status, KVD_OK);
+    for (uint32_t n = 410; n <= 600; n += 10)
+        KVT_EQ(scene_round(&worker, b.sequence, n, KVD_UNCHANGED).status, KVD_OK);
+    KVT_TRUE(program_says(live, "\n"));
+    KVT_TRUE(program_says(live, "\n"));
+    KVT_EQ_I(program_end(live), 0);
+    cJSON *second = json(strchr(live->text, '\n') + 1), *third = json(strchr(strchr(live->text, '\n') + 1, '\n') + 1);
+    const cJSON *first = cJSON_GetArrayItem(at(second, "sequences"), 0);
+    char handle[32];
+    snprintf(handle, sizeof handle, "0x%" PRIx64, b.sequence.bits);
+    KVT_EQ_STR(text(first, "sequence"), handle);
+    double tokens = cJSON_GetNumberValue(at(first, "tokens_per_second"));
+    double rest = cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(third, "sequences"), 0), "tokens_per_second"));
+    KVT_TRUE(tokens + rest > 100 && tokens + rest < 250); /* 200 in about a second */
+    KVT_EQ_I(cJSON_GetArraySize(at(second, "sequences")), 2);
+    cJSON_Delete(second);
+    cJSON_Delete(third);
+    free(live);
+    close_stage();
+}
+
+static kvd_continuation keep(uint64_t seed, uint32_t n) {
+    struct kvd_activation want = scene_want(worker_session, n, 10);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
+    struct puppet_answer answer;
+    call.items[0] = scene_item(a.sequence);
+    call.items[0].pool[0].commit = call.items[0].state_frontier = n;
+    KVT_TRUE(puppet_do(&worker, &call, &answer));
+    KVT_EQ(answer.results[0].status, KVD_OK);
+    scene_name(scheduler, a.sequence, seed, n);
+    return scene_retain(scheduler, a.sequence, seed, n);
+}
+
+/* ACT-8: pages enough, but no state slot: why says which is short and what to release, release does it, and then it
+ * fits. Each list names the slots. */
+static void act_8_why_state_slots(void) {
+    struct e2e_setup setup = { .max_concurrency = 2, .capacity_tokens = 8192, .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 3" };
+    kvd_continuation kept[3];
+    KVT_NEED(open_stage(&setup));
+    for (uint32_t i = 0; i < 3; i++) kept[i] = keep(e2e_stream(20 + i, 5000, 0), i == 1 ? 100 : 300);
+    CTL("why", "-p", "200", "-o", "50");
+    KVT_EQ(run.status, 2);
+    KVT_HAS(run.out, "state slots");
+    KVT_HAS(run.out, "each of these sets, released, makes it fit");
+    CTL("why", "-p", "200", "-o", "50", "--json");
+    cJSON *root = json(run.out);
+    const cJSON *sets = at(root, "sets"), *best = cJSON_GetArrayItem(sets, 0), *need;
+    char handle[32];
+    snprintf(handle, sizeof handle, "0x%" PRIx64, kept[1].bits);
+    KVT_EQ_I(cJSON_GetArraySize(sets), 3);
+    KVT_EQ_STR(text(best, "release_text"), handle); /* the one that holds least */
+    cJSON_ArrayForEach(need, at(root, "needs")) {
+        bool slots = strcmp(text(need, "what"), "state slots") == 0;
+        KVT_NEAR(cJSON_GetNumberValue(at(need, "short_by")), slots, 0);
+    }
+    cJSON_Delete(root);
+    root = json(CTL("continuations", "--json")->out);
+    const cJSON *item;
+    unsigned used = 0;
+    cJSON_ArrayForEach(item, at(root, "continuations")) used |= 1u << (unsigned)cJSON_GetNumberValue(at(item, "state_slot"));
+    KVT_EQ(used, 7);
+    cJSON_Delete(root);
+    CTL("release", "0x99", handle); /* the one that is refused keeps nothing */
+    KVT_EQ(run.status, 2);
+    KVT_HAS(run.err, "0x99 was not released: NOT_FOUND: ");
+    KVT_HAS(run.out, "released 1 of 2");
+    KVT_EQ(CTL("why", "-p", "200", "-o", "50")->status, 0);
+    KVT_EQ(CTL("plan", "-p", "200", "-o", "50")->status, 0);
+    struct kvd_activation want = scene_want(worker_session, 200, 50);
+    scene_activate(scheduler, &want);
+    root = json(CTL("sequences", "--json")->out);
+    double slot = cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "sequences"), 0), "state_slot"));
+    KVT_TRUE(slot >= 0 && slot < 3);
+    cJSON_Delete(root);
+    KVT_EQ(CTL("audit")->status, 0);
+    close_stage();
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(srv_8_events_of_a_hard_day), KVT_CASE(top_of_real_sequences),
+                                             KVT_CASE(act_8_why_state_slots), { 0 } };
+    signal(SIGPIPE, SIG_IGN);
+    return kvt_main("e2e_ctl", cases, argc, argv);
+}
