@@ -266,10 +266,130 @@ static void operators_see_all(void) {
     fx_stop(&fx);
 }
 
+/* ---- at random ---------------------------------------------------------------------------------- */
+
+#define USERS 3
+#define KEPT 40u
+#define RUNNING 6u
+
+static struct {
+    uint32_t user, frontier;
+    kvd_continuation cont; /* 0: none */
+} model_kept[KEPT];
+static struct {
+    uint32_t user, tokens;
+    kvd_sequence sequence;
+} model_runs[RUNNING];
+static struct fx_peer *users[USERS];
+static uint64_t seed;
+
+static void model_keep(uint32_t user, kvd_continuation cont, uint32_t frontier) {
+    uint32_t i = 0;
+    while (model_kept[i].cont.bits) i++;
+    model_kept[i].user = user;
+    model_kept[i].frontier = frontier;
+    model_kept[i].cont = cont;
+}
+
+static uint32_t kept_of(uint32_t user) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < KEPT; i++) n += model_kept[i].cont.bits && model_kept[i].user == user;
+    return n;
+}
+
+static bool is_kept_by(uint32_t user, kvd_continuation cont) {
+    for (uint32_t i = 0; i < KEPT; i++)
+        if (model_kept[i].cont.bits == cont.bits) return model_kept[i].user == user;
+    return false;
+}
+
+/* Commits and names up to n tokens; the same tokens whoever runs. */
+static void random_grow(uint32_t at, uint32_t n) {
+    kvd_digest chain[16];
+    struct fx_peer *p = users[model_runs[at].user];
+    for (uint32_t i = 0; i < n / 64; i++) chain[i] = (kvd_digest){ { (uint8_t)(i + 1) } };
+    KVT_EQ(fx_round(p, model_runs[at].sequence, n, KVD_UNCHANGED, NULL), KVD_OK);
+    if (n >= 64)
+        KVT_EQ(ask(p, REQUEST(FRAME_NAME_PAGES, .u.names = { model_runs[at].sequence, 0, n / 64, chain })), KVD_OK);
+    model_runs[at].tokens = n;
+}
+
+static void random_start(uint32_t user, uint32_t at, uint32_t from) {
+    uint32_t n = 20 + kvt_below(&seed, 200), f = model_kept[from].frontier;
+    struct kvd_activation want = { .worker = users[user]->session, .prompt_tokens = n, .max_output_tokens = 64 };
+    if (model_kept[from].cont.bits && f < 900 && kvt_below(&seed, 4)) { /* it fits chain[16] of random_grow */
+        want.from = model_kept[from].cont;
+        want.keep = kvt_below(&seed, 2);
+        want.frontier = f;
+        want.prompt_tokens = n = f + 20;
+    }
+    want.ensure[0] = n;
+    bool foreign = want.from.bits && model_kept[from].user != user;
+    KVT_EQ(ask(users[user], REQUEST(FRAME_ACTIVATE, .u.activation = want)), foreign ? KVD_NOT_FOUND : KVD_OK);
+    if (r.status != KVD_OK) return;
+    if (want.from.bits && !want.keep) model_kept[from].cont.bits = 0;
+    model_runs[at].user = user;
+    model_runs[at].sequence = r.u.activated.sequence;
+    random_grow(at, n);
+}
+
+static void random_keep(uint32_t at, bool checkpoint) {
+    struct fx_peer *p = users[model_runs[at].user];
+    struct kvd_tail tail = { .n = model_runs[at].tokens % 64 };
+    struct msg_request q = { .type = checkpoint ? FRAME_CHECKPOINT : FRAME_FINISH };
+    if (checkpoint) q.u.checkpoint = (struct kvd_checkpoint){ .sequence = model_runs[at].sequence, .tail = tail };
+    else q.u.finish = (struct kvd_finish){ .sequence = model_runs[at].sequence, .retain = true, .tail = tail };
+    KVT_EQ(ask(p, &q), KVD_OK);
+    model_keep(model_runs[at].user, checkpoint ? r.u.checkpointed.continuation : r.u.finished.continuation,
+               model_runs[at].tokens);
+    if (!checkpoint) model_runs[at].sequence.bits = 0;
+}
+
+static void random_release(uint32_t user, uint32_t which) {
+    if (!model_kept[which].cont.bits) return;
+    bool own = model_kept[which].user == user;
+    KVT_EQ(ask(users[user], REQUEST(FRAME_RELEASE, .u.continuation.continuation = model_kept[which].cont)),
+           own ? KVD_OK : KVD_NOT_FOUND);
+    if (own) model_kept[which].cont.bits = 0;
+}
+
+static void random_find(uint32_t user, uint32_t pages) {
+    kvd_digest chain[4];
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < pages; i++) chain[i] = (kvd_digest){ { (uint8_t)(i + 1) } };
+    KVT_EQ(ask(users[user], REQUEST(FRAME_FIND, .u.find = { .n = pages, .max = 16, .digests = chain })), KVD_OK);
+    for (uint32_t i = 0; i < r.u.candidates.n; i++)
+        KVT_TRUE(is_kept_by(user, r.u.candidates.items[i].continuation));
+    for (uint32_t i = 0; i < KEPT; i++)
+        if (model_kept[i].cont.bits && model_kept[i].user == user && model_kept[i].frontier / 64 > most)
+            most = model_kept[i].frontier / 64;
+    if (pages) KVT_EQ(r.u.candidates.n ? r.u.candidates.items[0].matched_pages : 0, most < pages ? most : pages);
+}
+
+/* CONT-2: whatever three users do with equal tokens and each other's handles, each has its own and nothing else. */
+static void users_do_not_meet(void) {
+    seed = kvt_seed();
+    KVT_NEED(start("tenants = uid"));
+    memset(model_kept, 0, sizeof model_kept);
+    memset(model_runs, 0, sizeof model_runs);
+    for (uint32_t u = 0; u < USERS; u++) users[u] = user(5000 + u, KVD_ROLE_SCHEDULER);
+    for (int step = 0; step < 4000; step++) {
+        uint32_t u = kvt_below(&seed, USERS), at = kvt_below(&seed, RUNNING), which = kvt_below(&seed, KEPT), all = 0;
+        for (uint32_t i = 0; i < USERS; i++) all += kept_of(i);
+        if (all > KEPT - RUNNING - 2) random_release(kvt_below(&seed, USERS), which);
+        else if (!model_runs[at].sequence.bits) random_start(u, at, which);
+        else if (kvt_below(&seed, 3)) random_keep(at, kvt_below(&seed, 3) == 0);
+        random_find(u, kvt_below(&seed, 5));
+        if (step % 16 == 0) KVT_EQ(listed(users[u], FRAME_LIST_CONTINUATIONS), kept_of(u));
+    }
+    for (uint32_t u = 0; u < USERS; u++) fx_peer_free(users[u]);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(equal_tokens_are_not_found), KVT_CASE(shared_is_shared),
                                              KVT_CASE(foreign_handles_are_none),   KVT_CASE(every_origin_is_noted),
                                              KVT_CASE(leases_stay_with_the_user),  KVT_CASE(operators_see_all),
-                                             { 0 } };
+                                             KVT_CASE(users_do_not_meet),          { 0 } };
     return kvt_main("service_tenant", cases, argc, argv);
 }
