@@ -91,7 +91,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     space->owed = fresh - now;
     store->chunks.reserved += chunks_for(ap->mapped) - chunks_for(space->count);
     if (ap->tail_columns) copy_tail(store, p, seq, act->source, ap, row, out);
-    seq->restored[p] = out->restored[p] = ap->restore;
+    seq->restored[p] = out->restored[p] = ap->restore + ap->tail_in;
     uint32_t real = min_u32(ap->mapped - space->count, space->reserved);
     if (real) space_map(store, p, space, real, row);
     uint32_t promised = ap->mapped - space->count;

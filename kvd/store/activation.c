@@ -359,7 +359,7 @@ static void fill_plan(const struct store *store, const struct activation *act, s
         plan->shared_pages[p] = ap->kept;
         plan->copied_columns[p] = ap->tail_columns;
         plan->freed_pages[p] = ap->freed;
-        plan->restore_pages[p] = ap->restore;
+        plan->restore_pages[p] = ap->restore + ap->tail_in;
         plan->demote_pages[p] = ap->demote;
         rows_used = max_u32(rows_used, store->pool[p].rows_used);
     }

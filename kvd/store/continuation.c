@@ -33,8 +33,15 @@ bool cont_bury(struct store *store, struct cont *cont) {
     for (uint32_t p = 0; p < store->n_pools && !lost && store->pool[p].tier; p++)
         lost = tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST);
     if (!lost) return false;
+    store->lost_ring[store->lost++ % LOST_KEPT] = cont_handle(store, cont);
     cont_release(store, cont);
-    store->lost++;
+    return true;
+}
+
+bool store_take_lost(struct store *store, store_cont *ret_cont) {
+    if (store->lost - store->lost_taken > LOST_KEPT) store->lost_taken = store->lost - LOST_KEPT;
+    if (store->lost_taken == store->lost) return false;
+    *ret_cont = store->lost_ring[store->lost_taken++ % LOST_KEPT];
     return true;
 }
 

@@ -99,6 +99,9 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
     }
     if (image && (slots_free(store) < 1 || !store_try(store)))
         return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store), store->config.state_slots);
+    /* What a resting continuation holds leaves the device again as soon as its copy has ended. */
+    move->rested = cont->resting;
+    cont_unrest(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) job_bring(store, &move->job, p, &cont->space[p], cont->space[p].count);
     if (!image) return STORE_OK;
     cont->slot = slot_take(store);
@@ -118,7 +121,7 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
     made.occupied = true;
     made.place = place;
     made.cont = handle;
-    made.image = false;
+    made.image = made.rested = false;
     job_init(&made.job);
     rc = place == STORE_PLACE_DEVICE ? begin_in(store, cont, &made, refusal) : begin_out(store, cont, &made, refusal);
     if (rc) return rc;
@@ -139,9 +142,10 @@ static struct move *find_move(const struct store *store, store_move handle) {
     return &store->moves[i];
 }
 
-static void move_end(struct store *store, struct move *move, struct cont *cont) {
+static void move_end(struct store *store, struct move *move, struct cont *cont, bool done) {
     if (cont) {
         cont->moves--;
+        if (!done && move->rested && !cont->claimed && !cont->pins && tier_all_current(store, cont)) cont_rest(store, cont);
         cont_bury(store, cont);
     }
     move->occupied = false;
@@ -214,7 +218,7 @@ int store_move_commit(struct store *store, store_move handle, struct store_refus
         rc = move->place == STORE_PLACE_DEVICE ? settle_in(store, move, cont, refusal) : settle_out(store, move, cont, refusal);
     if (rc == STORE_WAIT) return rc;
     if (rc == STORE_MORE) store_changed(store, true);
-    else move_end(store, move, cont);
+    else move_end(store, move, cont, rc == STORE_OK);
     return rc;
 }
 
@@ -224,7 +228,7 @@ int store_move_abort(struct store *store, store_move handle, struct store_refusa
     struct cont *cont = cont_find(store, move->cont);
     job_finish(store, &move->job, false);
     finish_image(store, move, cont, false);
-    move_end(store, move, cont);
+    move_end(store, move, cont, false);
     return STORE_OK;
 }
 

@@ -164,6 +164,10 @@ void store_copied_out(struct store *store, uint64_t what, uint64_t checksum);
  * it is released (those that a transition holds: when it has ended; its commit answers STORE_E_DAMAGED). Returns the number of continuations released now. */
 uint32_t store_damaged(struct store *store, uint64_t what);
 
+/* Handles of continuations that were released so, each once, oldest first; of more than 64 that nobody took the oldest are
+ * forgotten. False: there is none. */
+bool store_take_lost(struct store *store, store_cont *ret_cont);
+
 enum store_place {
     STORE_PLACE_HOST = 0,   /* demote: host replicas of all pages, then it rests */
     STORE_PLACE_BOTH = 1,   /* host replicas; the device's stay, and those that are missing there are not brought */

@@ -115,8 +115,10 @@ struct move {
     store_cont cont;                             /* may be gone */
     struct job job;
     bool image;                                  /* the continuation's state image is copied too, and pinned for it */
+    bool rested;                                 /* the continuation did, before it was to be brought to the device */
 };
 #define MOVE_LIMIT 64
+#define LOST_KEPT 64u
 
 /* ---- sequences and continuations ---- */
 
@@ -217,6 +219,8 @@ struct store {
     struct move *moves;
     uint32_t move_free, moves_used, host_images, resting;
     uint64_t damaged, lost;
+    store_cont lost_ring[LOST_KEPT];     /* number i is at i % LOST_KEPT */
+    uint64_t lost_taken;
     uint32_t scrub_pool, scrub_next, scrub_page; /* scrub_page: pinned, NONE = none */
     struct directory *directory;
 };
