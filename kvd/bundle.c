@@ -181,7 +181,7 @@ void bundle_settle(struct service *s, struct bundle *b) {
         clear &= !driver || (b->cleared >> place & 1);
     }
     if (b->ending && b->activating) {
-        b->doomed = true; /* its copies are under way: aborted when they are done */
+        activation_doom(s, b); /* its copies are under way: undone when they have ended */
         return;
     }
     if (b->ending && clear) {

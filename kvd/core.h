@@ -15,8 +15,10 @@
 
 #include "clock.h"
 #include "codec.h"
+#include "host.h"
 #include "link.h"
 #include "metrics.h"
+#include "mover.h"
 #include "pools.h"
 #include "service.h"
 #include "store.h"
@@ -33,6 +35,13 @@
 /* Requests of a session that may wait for devices. Every session has its own places, so that nobody can take those of
  * others, and as many as the window has, where each of them has a place too. */
 #define OPS_PER_SESSION ANSWER_WINDOW
+/* Those of them that wait for copies between device and host have places of their own, and so have their answers: what
+ * needs no copy never waits behind them, neither for a place nor for the window. */
+#define SLOW_PER_SESSION 16u
+#define OP_PLACES (OPS_PER_SESSION + SLOW_PER_SESSION)
+/* Moves of continuations at once, of all sessions; and those that an orderly stop makes. */
+#define MOVES_AT_ONCE 64u
+#define STOP_MOVES 8u
 
 /* ---- sessions ------------------------------------------------------------------------------ */
 
@@ -65,6 +74,7 @@ struct session {
     uint32_t lookup_pages; /* metrics_lookup's memory */
     size_t answer_bytes;
     struct answer answer[ANSWER_WINDOW];
+    struct answer slow[2 * SLOW_PER_SESSION]; /* of requests that waited for copies; the oldest makes room */
 };
 
 struct group {
@@ -85,20 +95,29 @@ struct bundle {
     uint64_t tenant; /* the owner's uid */
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
+    uint32_t tag; /* of the op that activates it */
 };
 
-/* A request that waits for devices. */
+/* A request that waits: for devices, for copies between device and host, or for those of another transition. */
 struct op {
-    bool used;
-    enum { OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH } kind;
-    kvd_session_id session;
+    bool used, slow;
+    enum { OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH, OP_MOVE } kind;
+    kvd_session_id session; /* none: the daemon's own */
     uint64_t sequence;
     uint16_t type;
     uint64_t arrived_ns;
-    uint32_t bundle; /* ACTIVATE */
+    uint32_t parts;   /* batches of devices and jobs of the mover under way */
+    bool lost;        /* a device, in one of them */
+    bool given_way;   /* ACTIVATE: its victims are past recall */
+    bool waits;       /* for another transition's end */
+    struct op *next;  /* of those that wait */
+    uint32_t bundle;  /* ACTIVATE */
+    store_move move;  /* MOVE */
+    struct mover_moved moved;
     union {
         struct kvd_activated activated;
         struct kvd_checkpointed checkpointed;
+        struct kvd_moved moved;
     } u;
 };
 
@@ -118,6 +137,8 @@ struct service {
     void *store_memory;
     size_t store_bytes;
     struct transfer *transfer;
+    struct host *host; /* the host tier; NULL: there is none. constant */
+    struct stop *stop; /* stop.c: an orderly stop is under way */
     uint64_t epoch, started_ns; /* constant */
     bool draining, stopping;
 
@@ -126,8 +147,9 @@ struct service {
     struct bundle *bundles;   /* [max_concurrency] */
     uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask, n_bundles;
-    struct op *ops; /* [config.sessions][OPS_PER_SESSION] */
-    uint32_t n_sessions, n_groups;
+    struct op *ops; /* [config.sessions][OP_PLACES], then [STOP_MOVES] */
+    struct op *waiting, *ready; /* for another transition's end: not yet, and to be tried again */
+    uint32_t n_sessions, n_groups, n_moves;
     struct tenancy *tenancy; /* [config.continuations], tenant.c; NULL: tenants = shared */
     size_t answer_bytes; /* of all sessions */
 
@@ -154,6 +176,7 @@ struct call {
     struct session *session;
     bool parked;   /* no answer now: an op will give it */
     bool held;     /* answer now, send it when the devices are done */
+    bool slow;     /* parked behind copies between device and host */
     bool numbered; /* to be recorded in the session's window */
     enum metrics_short short_of; /* where the status is RESOURCE_EXHAUSTED */
     struct scratch *scratch;
@@ -180,8 +203,9 @@ bool call_make_room(struct call *call);
 struct bundle *call_bundle(struct call *call, kvd_sequence sequence);
 /* The session may be leased sequences of the caller's; false: refused. */
 bool check_tenant(struct call *call, const struct session *worker);
+struct kvd_pool_place place_of(const struct store_pool_view *view);
 /* Submits the transfer's batch; the answer is held until the devices are done. */
-void publish(struct call *call, struct op *op, uint32_t tag);
+void publish(struct call *call, struct op *op);
 bool round_room(struct call *call);
 
 /* serve_*.c: one function a request, under the lock. */
@@ -201,6 +225,9 @@ void serve_checkpoint(struct call *call);
 void serve_finish(struct call *call);
 void serve_release(struct call *call);
 void serve_set_retention(struct call *call);
+void serve_demote(struct call *call);
+void serve_prefetch(struct call *call);
+void serve_drop(struct call *call);
 void serve_find(struct call *call);
 void serve_describe_store(struct call *call);
 void serve_describe_planes(struct call *call);
@@ -250,9 +277,11 @@ void session_fence(struct service *s, struct session *session);
 void session_disconnected(struct service *s, struct session *session);
 void session_connected(struct service *s, struct session *session, struct link *link);
 /* The window of answers. begin records that a request was executed; store gives it its body (taken over) and forgets
- * the oldest ones that no longer fit. */
+ * the oldest ones that no longer fit. slow: it has left the window, or begins outside of it. */
 struct answer *answer_find(struct session *session, uint64_t sequence);
-struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type);
+struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type, bool slow);
+bool answer_has_slow_place(const struct session *session);
+void answer_make_slow(struct service *s, struct session *session, uint64_t sequence);
 void answer_store(struct service *s, struct session *session, struct answer *answer, uint8_t *body, uint32_t bytes);
 void answer_unstore(struct service *s, struct session *session,
                     struct answer *answer); /* drops the body; another will come. NULLs are fine */
@@ -288,23 +317,43 @@ void bundles_settle_all(struct service *s);
 /* Under the lock: to every subscriber of the kind whom it concerns. concerned may be NULL (everybody). */
 void events_add(struct service *s, const struct kvd_event *event,
                 bool (*concerned)(struct service *, struct session *, const void *), const void *with);
+void events_lost(struct service *s); /* of continuations that the store has lost since */
 void events_pressure(struct service *s); /* looks at the pools if the store's revision moved */
 /* Without the lock: posts what is queued. */
 void events_flush(struct service *s, struct scratch *scratch);
 
 /* ---- op.c: under the lock --------------------------------------------------------------------------- */
 
-struct op *op_new(struct call *call, uint32_t *ret_tag); /* NULL: too many, refused; tag = place + 1 */
-/* The device part is over: commit, or undo. Status of the request; why is filled unless OK. An undone bundle is freed.
- */
-enum kvd_status activation_finish(struct service *s, struct bundle *bundle, enum transfer_result result,
-                                  struct kvd_activated *activated, char *why, size_t why_bytes);
+/* stop.c: one of its moves has ended. */
+void stop_moved(struct service *s, bool done);
+void stop_free(struct service *s);
+
+struct op *op_new(struct call *call); /* NULL: too many, refused */
+void op_free(struct service *s, struct op *op);
+uint32_t op_tag(const struct service *s, const struct op *op); /* place + 1 */
+/* It is to wait behind copies: it takes one of its session's places for that. NULL: there is none, it is as it was. */
+struct op *op_make_slow(struct service *s, struct op *op);
 enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
                                   char *why, size_t why_bytes);
-/* Rows of an undone activation, as the mirror has them now, to the devices. */
-void republish(struct service *s, const struct kvd_activated *activated);
 /* Without the lock: finishes what devices have done. */
 void ops_run(struct service *s);
+
+/* ---- stage.c: under the lock --------------------------------------------------------------------------- */
+
+/* Submits what the store lists now for a transition: its copies, and with rows those slices. */
+void stage_submit(struct service *s, struct op *op, struct store_transition of, const struct store_copy *copies,
+                  uint32_t n_copies, const struct kvd_activated *rows);
+/* All parts of a stage are done: on to the next. False: it is parked again. True: it has ended with *ret_status; why is
+ * filled unless OK, and an undone bundle is freed. */
+bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
+bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
+/* Its owner or a driver is gone while it is being activated. */
+void activation_doom(struct service *s, struct bundle *bundle);
+/* Undone before anything was submitted. */
+void activation_undo(struct service *s, struct bundle *bundle, const struct kvd_activated *activated);
+void transition_ended(struct service *s); /* who waits for one may try again */
+/* The arena's bytes did not match; the store has released `lost` continuations for it so far. */
+void damage_found(uint32_t lost);
 
 /* dispatch.c: encodes the reply, records it, and posts it to whoever waits. Without the lock. */
 void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *reply, kvd_session_id session,

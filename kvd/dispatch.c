@@ -21,11 +21,6 @@
 
 enum numbering { QUERY, MUTATING, EITHER /* 0 = do not record */ };
 
-static void serve_no_host_tier(struct call *call) {
-    call_refuse(call, KVD_UNIMPLEMENTED, "%s moves pages between device and host, and this kvd has no host tier",
-                frame_type_name(call->request.type));
-}
-
 static const struct handler {
     void (*serve)(struct call *);
     unsigned roles;
@@ -55,9 +50,9 @@ static const struct handler {
     [FRAME_DRAIN] = { serve_drain, ROLE(ADMIN), MUTATING },
     [FRAME_SUBSCRIBE] = { serve_subscribe, ANYONE, EITHER },
     [FRAME_GOODBYE] = { serve_goodbye, ANYONE, EITHER },
-    [FRAME_DEMOTE] = { serve_no_host_tier, SCHEDULERS, MUTATING },
-    [FRAME_PREFETCH] = { serve_no_host_tier, SCHEDULERS, MUTATING },
-    [FRAME_DROP] = { serve_no_host_tier, SCHEDULERS, MUTATING },
+    [FRAME_DEMOTE] = { serve_demote, SCHEDULERS, MUTATING },
+    [FRAME_PREFETCH] = { serve_prefetch, SCHEDULERS, MUTATING },
+    [FRAME_DROP] = { serve_drop, SCHEDULERS, MUTATING },
 };
 
 /* ---- refusals ------------------------------------------------------------------------------ */
@@ -90,7 +85,7 @@ enum kvd_status status_of_store(enum store_code code) {
     case STORE_E_REVISION: return KVD_ABORTED;
     case STORE_E_DAMAGED: return KVD_DATA_LOSS;
     case STORE_MORE:
-    case STORE_WAIT: return KVD_INTERNAL; /* of commits, which no request makes */
+    case STORE_WAIT: break; /* of commits, which handle them */
     }
     return KVD_INTERNAL;
 }
@@ -185,8 +180,7 @@ static enum admitted admit_again(struct call *call, struct session *session) {
 
 /* The number has a place in the window, unless the one before there is still in work. Takes no number. */
 static bool has_place(struct call *call, struct session *session, uint64_t n) {
-    const struct answer *a = n > ANSWER_WINDOW ? answer_find(session, n - ANSWER_WINDOW) : NULL;
-    if (!a || a->state != ANSWER_PENDING) return true;
+    if (session->answer[n % ANSWER_WINDOW].state != ANSWER_PENDING) return true;
     call_refuse(call, KVD_UNAVAILABLE,
                 "request %" PRIu64 " is still in work, and the answers of %u requests are kept; wait for it, then send "
                 "this one again with the same number",
@@ -232,7 +226,8 @@ static bool may_run(struct call *call, const struct handler *handler) {
 
 static void record(struct call *call) {
     if (!call->numbered || !call->session) return;
-    struct answer *a = answer_begin(call->service, call->session, call->request.header.sequence, call->request.type);
+    struct answer *a = answer_begin(call->service, call->session, call->request.header.sequence, call->request.type,
+                                    call->slow);
     a->held = call->held || call->parked;
     if (!a->held) return;
     a->n_waiters = 1;

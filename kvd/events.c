@@ -51,6 +51,17 @@ void events_pressure(struct service *s) {
     }
 }
 
+void damage_found(uint32_t lost) {
+    LOG(LOG_ERROR, "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost",
+        lost);
+}
+
+void events_lost(struct service *s) {
+    store_cont cont;
+    while (store_take_lost(s->store, &cont))
+        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, NULL, NULL);
+}
+
 /* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread
  * posts. */
 static bool take(struct service *s, struct link *link, struct kvd_event *ret_event) {

@@ -157,7 +157,7 @@ static void reload(struct daemon *d) {
     tell_ready(d, note);
 }
 
-/* True: stop. */
+/* True: stop, or stop at once. */
 static bool take_signals(struct daemon *d) {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof info) == sizeof info) {
@@ -198,6 +198,44 @@ static int loop(struct daemon *d) {
     }
 }
 
+static void tell_stop(const struct service_stop *stop) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=stopping: %u sequences to end, %u continuations demoted, %u left, %u do "
+             "not fit into the arena; %u pages under way",
+             stop->sequences, stop->demoted, stop->left, stop->not_fitting, stop->pages_left);
+    notify_send(text);
+}
+
+/* Serves on while sequences end and continuations are demoted. A second signal ends it at once. */
+static void stop(struct daemon *d) {
+    struct service_stop stop;
+    uint64_t told = 0;
+    notify_send("STOPPING=1");
+    service_stop_begin(d->service);
+    for (;;) {
+        struct epoll_event events[8];
+        service_stop_step(d->service, &stop);
+        if (stop.over) break;
+        if (clock_ns() - told > 500000000u) {
+            tell_stop(&stop);
+            told = clock_ns();
+        }
+        int n = epoll_wait(d->epoll_fd, events, 8, 100);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == d->signal_fd && take_signals(d)) return;
+            if (fd == d->timer_fd && tick(d) != EXIT_FINE) return;
+            if (fd == service_fd(d->service)) service_run(d->service);
+            if (fd == listener_fd(d->listener)) listener_run(d->listener);
+        }
+    }
+    tell_stop(&stop);
+    if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
+        LOG(LOG_NOTICE, "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences "
+            "did not end", stop.demoted, stop.left, stop.not_fitting, stop.sequences);
+}
+
 /* ---- actions -------------------------------------------------------------------------------------- */
 
 static int run(struct daemon *d) {
@@ -216,9 +254,9 @@ static int run(struct daemon *d) {
         http_serve(d->http, d->service);
         tell_ready(d, "");
         status = loop(d);
-        notify_send("STOPPING=1");
+        if (status == EXIT_FINE) stop(d);
+        else notify_send("STOPPING=1");
         watchdog_close(&d->watchdog);
-        service_drain(d->service, true);
     }
     d->listener = listener_close(d->listener);
     d->http = http_close(d->http);

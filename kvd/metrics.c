@@ -64,6 +64,9 @@ struct view {
         state_used, state_limit;
     uint64_t frames_bad, events_dropped, connections, connection_limit, session_limit, draining, lost;
     uint64_t uptime_ns, resident_bytes, metadata_bytes, one;
+    uint64_t arena_bytes, arena_occupied, arena_largest_free, arena_pages[POOLS], arena_images, resting, moves,
+        moving[2], move_pages_left, moved_pages[2], moved_bytes[2], moved_ns[2], damaged, lost_continuations,
+        recovered[HOST_OUTCOMES], scrubbed_pages, scrubbed_bytes;
     struct metrics m;
     uint32_t n_pools;
     char instance[160]; /* labels */
@@ -94,11 +97,37 @@ static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor, u
     return true;
 }
 
+/* Directions in the order of enum device_direction: demoted, restored. */
+static void view_host(const struct service *s, struct view *v, const struct store_stats *from) {
+    struct host_stats host;
+    host_get_stats(s, &host);
+    v->arena_bytes = from->host_capacity;
+    v->arena_occupied = from->host_occupied;
+    v->arena_largest_free = from->host_largest_free;
+    for (uint32_t p = 0; p < v->n_pools; p++) v->arena_pages[p] = from->host_pages[p];
+    v->arena_images = from->host_images;
+    v->resting = from->resting;
+    v->moves = from->moves;
+    v->move_pages_left = host.mover.pages_left;
+    for (int d = 0; d < 2; d++) {
+        v->moving[d] = host.mover.jobs[d];
+        v->moved_pages[d] = host.mover.pages[d];
+        v->moved_bytes[d] = host.mover.bytes[d];
+        v->moved_ns[d] = host.mover.busy_ns[d];
+    }
+    v->damaged = from->damaged_replicas;
+    v->lost_continuations = from->lost_continuations;
+    for (int i = 0; i < HOST_OUTCOMES; i++) v->recovered[i] = host.recovered[i];
+    v->scrubbed_pages = host.scrubbed_pages;
+    v->scrubbed_bytes = host.scrubbed_bytes;
+}
+
 static void view_service(struct service *s, struct view *v) {
     struct store_stats stats;
     store_get_stats(s->store, &stats);
     v->n_pools = s->pools.n_pools;
     view_pools(s, v, &stats);
+    view_host(s, v, &stats);
     v->sequences = stats.sequences;
     v->sequence_limit = s->config.max_concurrency;
     v->groups = s->n_groups;
@@ -148,7 +177,8 @@ static void view_take(struct service *s, struct view *v) {
 /* ---- the table ------------------------------------------------------------------------------------- */
 
 enum type { COUNTER, GAUGE, HISTOGRAM };
-enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, SHORT, ITEM, RESULT, BUILD, INSTANCE };
+enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, SHORT, ITEM, RESULT, TIER, DIRECTION, OUTCOME, BUILD,
+              INSTANCE };
 enum unit { PLAIN, NANOSECONDS /* shown in seconds */ };
 
 static const struct family {
@@ -210,10 +240,35 @@ static const struct family {
       "Prompt tokens of activations." },
     { "kvd_activated_reused_tokens_total", COUNTER, NONE, PLAIN, AT(m.reused_tokens),
       "Those of them that a continuation held already." },
+    { "kvd_activated_tokens_total", COUNTER, TIER, PLAIN, AT(m.tokens),
+      "The same prompt tokens by where they came from: pages on the device, pages brought back from the host, neither." },
     { "kvd_bounded_completions_total", COUNTER, NONE, PLAIN, AT(m.bounded),
       "Sequences whose lease could not grow: they end before their output budget." },
     { "kvd_sequences_lost_total", COUNTER, END, PLAIN, AT(m.ended),
       "Sequences ended because a worker or scheduler was lost: kept as a continuation, or released." },
+
+    { "kvd_arena_bytes", GAUGE, NONE, PLAIN, AT(arena_bytes), "Size of the host arena; 0: there is none." },
+    { "kvd_arena_occupied_bytes", GAUGE, NONE, PLAIN, AT(arena_occupied), "Bytes of it that hold pages and state images." },
+    { "kvd_arena_largest_free_bytes", GAUGE, NONE, PLAIN, AT(arena_largest_free), "Longest free run of it." },
+    { "kvd_arena_pages", GAUGE, POOL, PLAIN, AT(arena_pages), "Pages in the host arena." },
+    { "kvd_arena_state_images", GAUGE, NONE, PLAIN, AT(arena_images), "State images in the host arena." },
+    { "kvd_resting_continuations", GAUGE, NONE, PLAIN, AT(resting),
+      "Continuations that were demoted: they ask for no page on the device." },
+    { "kvd_moves", GAUGE, NONE, PLAIN, AT(moves), "Activations and moves that copy between device and host now." },
+    { "kvd_moving", GAUGE, DIRECTION, PLAIN, AT(moving), "Those of them that copy in a direction." },
+    { "kvd_move_pages_left", GAUGE, NONE, PLAIN, AT(move_pages_left), "Pages and state images that they still have to copy." },
+    { "kvd_moved_pages_total", COUNTER, DIRECTION, PLAIN, AT(moved_pages), "Pages copied to the host and back." },
+    { "kvd_moved_bytes_total", COUNTER, DIRECTION, PLAIN, AT(moved_bytes), "Bytes copied, state images too." },
+    { "kvd_moved_seconds_total", COUNTER, DIRECTION, NANOSECONDS, AT(moved_ns),
+      "Time in which copies of a direction were under way, checksums included." },
+    { "kvd_damaged_replicas_total", COUNTER, NONE, PLAIN, AT(damaged),
+      "Copies in the host arena whose bytes did not match their checksum; they were dropped." },
+    { "kvd_lost_continuations_total", COUNTER, NONE, PLAIN, AT(lost_continuations),
+      "Continuations released because such a copy was the only one." },
+    { "kvd_recovered_continuations", GAUGE, OUTCOME, PLAIN, AT(recovered),
+      "What this instance found in the arena at its start. damaged: records and parts of records." },
+    { "kvd_scrubbed_pages_total", COUNTER, NONE, PLAIN, AT(scrubbed_pages), "Pages and images of the arena read again." },
+    { "kvd_scrubbed_bytes_total", COUNTER, NONE, PLAIN, AT(scrubbed_bytes), "Their bytes." },
 
     { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests), "Requests, by type; unknown: no such type." },
     { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals),
@@ -252,6 +307,9 @@ static const char *const short_names[METRICS_SHORTS] = {
 };
 static_assert(POOLS == 2, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };
+static const char *const tier_names[METRICS_TIERS] = { "device", "host", "computed" };
+static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [HOST_TO_DEVICE] = "restored" };
+static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const status_names[METRICS_STATUSES] = {
 #define NAME(name, code, text) [code] = #name,
@@ -325,6 +383,9 @@ static void write_family(FILE *out, const struct family *f, const struct view *v
     case END: list(out, f, at, "end", end_names, METRICS_ENDS); break;
     case SHORT: list(out, f, at, "short", short_names, METRICS_SHORTS); break;
     case ITEM: list(out, f, at, "status", status_names, METRICS_STATUSES); break;
+    case TIER: list(out, f, at, "tier", tier_names, METRICS_TIERS); break;
+    case DIRECTION: list(out, f, at, "direction", direction_names, 2); break;
+    case OUTCOME: list(out, f, at, "outcome", outcome_names, HOST_OUTCOMES); break;
     case RESULT: list(out, f, at, "result", result_names, 2); break;
     case REQUEST: requests(out, f, at); break;
     case REFUSAL: refusals(out, f, at); break;

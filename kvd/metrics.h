@@ -10,7 +10,8 @@
  * What adds up, on every page: lookups = hits + misses; the counts of an answer's time over all request types <=
  * requests; capacity = allocated + reserved + available of a pool (POOL-6); refusals with RESOURCE_EXHAUSTED, of requests
  * and of a round's items, = shortages; of each type answers = refusals + replays + what was done, so that activations by
- * source are the Activate requests that were done.
+ * source are the Activate requests that were done; tokens by tier = prompt tokens, and those of device and host are the
+ * reused ones.
  */
 #ifndef KVD_METRICS_H
 #define KVD_METRICS_H
@@ -46,6 +47,9 @@ enum metrics_short {
 };
 enum metrics_end { METRICS_KEPT = 0, METRICS_RELEASED, METRICS_ENDS };
 
+/* Where the tokens of an activated prompt come from. */
+enum metrics_tier { METRICS_DEVICE = 0, METRICS_HOST, METRICS_COMPUTED, METRICS_TIERS };
+
 struct metrics_time {
     uint64_t sum_ns, bucket[METRICS_BUCKETS]; /* not cumulative */
 };
@@ -59,7 +63,7 @@ struct metrics {
     uint64_t items[METRICS_STATUSES]; /* of rounds */
     struct metrics_time time[FRAME_TYPE_END];
     uint64_t lookups, lookup_hits, lookup_misses, lookup_tokens;
-    uint64_t activations[METRICS_SOURCES], reused_tokens, prompt_tokens;
+    uint64_t activations[METRICS_SOURCES], reused_tokens, prompt_tokens, tokens[METRICS_TIERS];
     uint64_t bounded, ended[METRICS_ENDS];
     uint64_t sessions[METRICS_ROLES]; /* now */
     uint64_t audits, audit_violations /* of the last one */;

@@ -7,18 +7,24 @@
 
 #include "core.h"
 
-struct op *op_new(struct call *call, uint32_t *ret_tag) {
-    struct service *s = call->service;
-    uint32_t first = (uint32_t)(call->session - s->sessions) * OPS_PER_SESSION;
-    for (uint32_t i = first; i < first + OPS_PER_SESSION; i++) {
-        struct op *op = &s->ops[i];
-        if (op->used) continue;
+static struct op *places_of(struct service *s, kvd_session_id session) {
+    return s->ops + (size_t)(uint32_t)session.bits * OP_PLACES;
+}
+
+static struct op *take_place(struct op *places, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!places[i].used) return &places[i];
+    return NULL;
+}
+
+struct op *op_new(struct call *call) {
+    struct op *op = take_place(places_of(call->service, call->request.header.session), OPS_PER_SESSION);
+    if (op) {
         *op = (struct op){ .used = true,
                            .session = call->request.header.session,
                            .sequence = call->request.header.sequence,
                            .type = call->request.type,
                            .arrived_ns = call->now_ns };
-        *ret_tag = i + 1;
         return op;
     }
     call_refuse(call, KVD_UNAVAILABLE,
@@ -27,49 +33,31 @@ struct op *op_new(struct call *call, uint32_t *ret_tag) {
     return NULL;
 }
 
-void republish(struct service *s, const struct kvd_activated *activated) {
-    transfer_begin(s->transfer);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++)
-        transfer_slice(s->transfer, p, activated->pool[p].row,
-                       &(struct store_slice){ activated->pool[p].slice_begin, activated->pool[p].slice_count });
-    (void)transfer_submit(s->transfer, 0);
+void op_free(struct service *s, struct op *op) {
+    s->n_moves -= op->kind == OP_MOVE;
+    op->used = false;
+}
+
+uint32_t op_tag(const struct service *s, const struct op *op) { return (uint32_t)(op - s->ops) + 1; }
+
+struct op *op_make_slow(struct service *s, struct op *op) {
+    struct session *session = session_find(s, op->session);
+    struct op *places = places_of(s, op->session);
+    if (op->slow) return op;
+    struct op *slow = take_place(places + OPS_PER_SESSION, SLOW_PER_SESSION);
+    if (!slow || (session && !answer_has_slow_place(session))) return NULL;
+    *slow = *op;
+    slow->slow = true;
+    op->used = false;
+    if (slow->kind == OP_ACTIVATE) s->bundles[slow->bundle].tag = op_tag(s, slow);
+    if (session) answer_make_slow(s, session, slow->sequence);
+    return slow;
 }
 
 static void refuse(struct msg_reply *reply, enum kvd_status status, const char *why) {
     memset(&reply->u, 0, sizeof reply->u);
     reply->status = (uint32_t)status;
     snprintf(reply->message, sizeof reply->message, "%s", why);
-}
-
-enum kvd_status activation_finish(struct service *s, struct bundle *b, enum transfer_result result,
-                                  struct kvd_activated *activated, char *why, size_t why_bytes) {
-    struct store_refusal refusal = { 0 };
-    uint32_t lost = 0;
-    enum kvd_status status = KVD_OK;
-    if (result != TRANSFER_DONE) {
-        snprintf(why, why_bytes, "the device is lost, nothing was activated: %.300s", transfer_error(s->transfer));
-        status = KVD_UNAVAILABLE;
-    } else if (b->doomed) {
-        snprintf(why, why_bytes, "the scheduler or the worker was lost meanwhile, nothing was activated");
-        status = KVD_ABORTED;
-    } else if (store_activate_commit(s->store, b->seq, &refusal)) {
-        status = KVD_INTERNAL;
-        store_refusal_text(&refusal, why, why_bytes);
-    }
-    if (status == KVD_OK) {
-        b->activating = false;
-        s->metrics.activations[b->source]++;
-        s->metrics.reused_tokens += b->reused_tokens;
-        s->metrics.prompt_tokens += b->prompt_tokens;
-        activated->revision = store_revision(s->store);
-        bundle_settle(s, b);
-        return KVD_OK;
-    }
-    if (store_activate_abort(s->store, b->seq, &lost, &refusal))
-        LOG(LOG_ERROR, "an activation could not be undone: store code %d", (int)refusal.code);
-    bundle_free(s, b);
-    republish(s, activated);
-    return status;
 }
 
 enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
@@ -89,65 +77,112 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
     return KVD_OK;
 }
 
-/* Under the lock. True: reply is to be encoded and sent; false: the recorded body is in the scratch frame, or is not
- * there yet. */
-static bool finish(struct service *s, struct op *op, enum transfer_result result, struct msg_reply *reply,
-                   struct scratch *scratch, struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes) {
-    struct session *session = session_find(s, op->session);
-    struct answer *a = session ? answer_find(session, op->sequence) : NULL;
-    char why[KVD_MESSAGE_BYTES] = "";
+/* What it was about, into the reply. False: parked again. */
+static bool advance(struct service *s, struct op *op, struct msg_reply *reply, char *why, size_t why_bytes) {
     enum kvd_status status = KVD_OK;
-    if (a) a->held = false;
-    *ret_n = 0;
-    *reply = (struct msg_reply){ .type = op->type };
-    if (op->kind == OP_ACTIVATE) {
-        status = activation_finish(s, &s->bundles[op->bundle], result, &op->u.activated, why, sizeof why);
+    enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
+    bool ended = true;
+    switch (op->kind) {
+    case OP_ACTIVATE:
+        ended = activation_advance(s, op, &status, why, why_bytes);
         reply->u.activated = op->u.activated;
-    } else if (op->kind == OP_CHECKPOINT) {
-        status = checkpoint_finish(s, result, &op->u.checkpointed, why, sizeof why);
+        break;
+    case OP_CHECKPOINT:
+        status = checkpoint_finish(s, result, &op->u.checkpointed, why, why_bytes);
         reply->u.checkpointed = op->u.checkpointed;
-    } else if (result == TRANSFER_DONE) {
-        if (!a || !a->body) return false; /* its thread is still encoding: it sends */
-        a->state = ANSWER_DONE;
-        memcpy(scratch->frame + FRAME_HEADER, a->body, a->bytes);
-        *ret_bytes = a->bytes;
-        *ret_n = a->n_waiters;
-        memcpy(waiters, a->waiter, sizeof a->waiter);
-        a->n_waiters = 0;
-        return false;
-    } else {
-        snprintf(why, sizeof why, "it was done in the store, but the device is lost: %.300s",
+        break;
+    case OP_MOVE:
+        ended = move_advance(s, op, &status, why, why_bytes);
+        reply->u.moved = op->u.moved;
+        break;
+    case OP_PUBLISH:
+        if (result == TRANSFER_DONE) break;
+        snprintf(why, why_bytes, "it was done in the store, but the device is lost: %.300s",
                  transfer_error(s->transfer));
         status = KVD_UNAVAILABLE;
-        answer_unstore(s, session, a);
+        break;
     }
-    if (status != KVD_OK) refuse(reply, status, why);
+    if (ended && status != KVD_OK) refuse(reply, status, why);
+    return ended;
+}
+
+/* An op whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything happened. */
+static struct op *next_op(struct service *s, bool *ret_some) {
+    enum transfer_result result;
+    enum mover_result moved;
+    struct mover_moved figures;
+    struct op *op = NULL;
+    uint32_t tag = 0;
+    *ret_some = true;
+    host_run(s);
+    if (transfer_collect(s->transfer, &tag, &result)) {
+        if (!tag) return NULL;
+        op = &s->ops[tag - 1];
+        op->lost |= result == TRANSFER_LOST;
+    } else if (host_collect(s, &tag, &moved, &figures)) {
+        op = &s->ops[tag - 1];
+        op->lost |= moved == MOVER_LOST;
+        for (int d = 0; d < 2; d++) {
+            op->moved.bytes[d] += figures.bytes[d];
+            for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) op->moved.pages[d][p] += figures.pages[d][p];
+        }
+    } else if (s->ready) {
+        op = s->ready;
+        s->ready = op->next;
+        op->waits = false;
+        return op;
+    } else {
+        *ret_some = false;
+        return NULL;
+    }
+    return --op->parts ? NULL : op;
+}
+
+/* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body is
+ * in the scratch frame, or will be sent by who encodes it. */
+static bool finish(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
+                   struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
+    char why[KVD_MESSAGE_BYTES] = "";
+    *reply = (struct msg_reply){ .type = op->type };
+    if (!advance(s, op, reply, why, sizeof why)) return false;
+    struct session *session = session_find(s, op->session);
+    struct answer *a = session ? answer_find(session, op->sequence) : NULL;
+    if (a) a->held = false;
+    *ret_body = op->kind == OP_PUBLISH && reply->status == KVD_OK;
+    if (op->kind == OP_PUBLISH && reply->status != KVD_OK) answer_unstore(s, session, a);
+    if (!*ret_body || !a || !a->body) return true; /* no body yet: its thread is still encoding, and sends */
+    a->state = ANSWER_DONE;
+    memcpy(scratch->frame + FRAME_HEADER, a->body, a->bytes);
+    *ret_bytes = a->bytes;
+    *ret_n = a->n_waiters;
+    memcpy(waiters, a->waiter, sizeof a->waiter);
+    a->n_waiters = 0;
     return true;
 }
 
-/* One finished batch. */
+/* One thing that was done. */
 static bool run_one(struct service *s, struct scratch *scratch) {
     struct waiter waiters[ANSWER_WAITERS];
     struct msg_reply reply;
-    struct op op;
-    enum transfer_result result;
-    uint32_t tag, n = 0;
+    struct op done = { 0 };
+    uint32_t n = 0;
     size_t bytes = 0;
-    bool encode = false;
+    bool some, body = false;
     pthread_mutex_lock(&s->lock);
-    bool some = transfer_collect(s->transfer, &tag, &result);
-    if (some && tag) {
-        op = s->ops[tag - 1];
-        s->ops[tag - 1].used = false;
-        encode = finish(s, &op, result, &reply, scratch, waiters, &n, &bytes);
-        count_outcome(s, op.type, reply.status, op.arrived_ns);
+    struct op *op = next_op(s, &some);
+    if (op && finish(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
+        done = *op;
+        op_free(s, op);
+        if (done.session.bits) count_outcome(s, done.type, reply.status, done.arrived_ns);
+        else stop_moved(s, reply.status == KVD_OK);
         events_pressure(s);
     }
+    events_lost(s);
     pthread_mutex_unlock(&s->lock);
     codec_arena_reset(scratch->arena);
-    if (encode) answer_call(s, scratch, &reply, op.session, op.sequence, NULL, 0);
+    if (done.session.bits && !body) answer_call(s, scratch, &reply, done.session, done.sequence, NULL, 0);
     for (uint32_t i = 0; i < n; i++) {
-        frame_head_write(scratch->frame, op.type, FRAME_F_REPLY, waiters[i].frame_id, bytes);
+        frame_head_write(scratch->frame, done.type, FRAME_F_REPLY, waiters[i].frame_id, bytes);
         waiters[i].link->ops->post(waiters[i].link, scratch->frame, FRAME_HEADER + bytes, false);
         link_unref(waiters[i].link);
     }

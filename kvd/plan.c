@@ -74,6 +74,16 @@ static uint64_t share_of_host(const struct config *c, uint64_t free_bytes) {
     return hosts > 1 && free_bytes < c->memory ? free_bytes / hosts : free_bytes;
 }
 
+static void plan_host(const struct config *c, struct plan *plan) {
+    struct geom_pool_spec state;
+    uint64_t stride;
+    plan->arena_bytes = (c->arena_bytes + 4095) / 4096 * 4096;
+    plan->host_stride[0] = geom_packed_bytes(&plan->spec.main) * c->n_devices;
+    if (plan->capacity.layout.n_pools > 1) plan->host_stride[1] = geom_packed_bytes(&plan->spec.draft) * c->n_devices;
+    if (plan->spec.state_bytes && !geom_state(plan->spec.state_bytes, &state, &stride, NULL, 0))
+        plan->host_state_stride = geom_packed_bytes(&state) * c->n_devices;
+}
+
 int plan_make(const struct config *c, struct device *const *devices, struct plan *ret_plan, char *err,
               size_t err_bytes) {
     struct plan plan = { .n_devices = c->n_devices };
@@ -96,6 +106,7 @@ int plan_make(const struct config *c, struct device *const *devices, struct plan
         snprintf(err, err_bytes, "capacity on device.%u (%" PRIu64 " bytes free): %s", tightest, least, why);
         return 1;
     }
+    plan_host(c, &plan);
     *ret_plan = plan;
     return 0;
 }
@@ -114,15 +125,39 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .max_continuations = c->continuations,
         .has_state = c->state_bytes > 0,
         .state_slots = plan->spec.state_slots,
+        .host_bytes = plan->arena_bytes,
+        .host_state_stride = plan->host_state_stride,
+        .mirrored = plan->arena_bytes > 0,
     };
-    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
         ret_store->pool_pages[p] = plan->capacity.layout.pages[p];
+        ret_store->host_stride[p] = plan->host_stride[p];
+    }
 }
 
 /* ---- report -------------------------------------------------------------------------------- */
 
 static void line(FILE *out, const char *name, uint64_t bytes) {
     fprintf(out, "  %-22s %20" PRIu64 "  %12.1f MiB\n", name, bytes, (double)bytes / 1048576.0);
+}
+
+/* What the arena would hold of each alone: pools share it (HOST-1). */
+static void print_arena(FILE *out, const struct plan *plan) {
+    static const char *const names[GEOM_MAX_POOLS] = { "main", "draft" };
+    if (!plan->arena_bytes) {
+        fprintf(out, "host arena             none\n");
+        return;
+    }
+    fprintf(out, "host arena             %" PRIu64 " bytes, %.1f MiB\n", plan->arena_bytes,
+            (double)plan->arena_bytes / 1048576.0);
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        fprintf(out, "  %-5s pages alone    %" PRIu64 " of %" PRIu64 " bytes, %.1f bytes a token\n", names[p],
+                plan->arena_bytes / plan->host_stride[p], plan->host_stride[p],
+                (double)plan->host_stride[p] / KVD_PAGE_TOKENS);
+    uint64_t both = plan->host_stride[0] + plan->host_stride[1];
+    fprintf(out, "  tokens               %" PRIu64 ", %.1f bytes a token\n",
+            plan->arena_bytes / both * KVD_PAGE_TOKENS, (double)both / KVD_PAGE_TOKENS);
+    if (plan->host_state_stride) fprintf(out, "  a state image        %" PRIu64 " bytes\n", plan->host_state_stride);
 }
 
 void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
@@ -147,6 +182,7 @@ void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
     line(out, "graphs", l->graph_bytes);
     line(out, "padding", l->padding_bytes);
     line(out, "total", l->total_bytes);
+    print_arena(out, plan);
     for (uint32_t i = 0; i < plan->n_devices; i++)
         fprintf(out, "device.%u %s: free %" PRIu64 ", slack %" PRIu64 " bytes\n", i, plan->identity[i].name,
                 plan->free_bytes[i], plan->free_bytes[i] - k->bytes);

@@ -19,6 +19,9 @@ struct plan {
     uint32_t n_devices;
     struct device_identity identity[KVD_MAX_RANKS];
     uint64_t free_bytes[KVD_MAX_RANKS];
+    uint64_t arena_bytes;                 /* whole memory pages */
+    uint64_t host_stride[GEOM_MAX_POOLS]; /* a packed page of all ranks */
+    uint64_t host_state_stride;           /* a packed state image of all ranks; 0: there are none */
 };
 
 /* Geometry alone; 0, or 1 with a sentence. */

@@ -7,7 +7,7 @@
 
 #include "core.h"
 
-static struct kvd_pool_place place_of(const struct store_pool_view *v) {
+struct kvd_pool_place place_of(const struct store_pool_view *v) {
     return (struct kvd_pool_place){ .row = v->row,
                                     .membership = v->membership,
                                     .entitlement = v->entitlement,
@@ -32,6 +32,8 @@ static void want_of(const struct call *call, uint64_t lease, store_cont *victims
                                            .max_output_tokens = a->max_output_tokens,
                                            .victims = victims,
                                            .n_victims = a->n_victims,
+                                           .demote = a->demote,
+                                           .tag = call->session->peer.uid,
                                            .revision = a->revision };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
 }
@@ -67,13 +69,16 @@ void serve_plan(struct call *call) {
                             .rows = need_of(&plan.rows),
                             .sequences = need_of(&plan.sequences),
                             .state_slots = need_of(&plan.state_slots),
-                            .membership = need_of(&plan.membership) };
+                            .membership = need_of(&plan.membership),
+                            .arena = need_of(&plan.arena) };
     for (uint32_t p = 0; p < r->n_pools; p++) {
         r->pages[p] = need_of(&plan.pages[p]);
         r->entitlement[p] = plan.entitlement[p];
         r->shared_pages[p] = plan.shared_pages[p];
         r->copied_columns[p] = plan.copied_columns[p];
         r->freed_pages[p] = plan.freed_pages[p];
+        r->restore_pages[p] = plan.restore_pages[p];
+        r->demote_pages[p] = plan.demote_pages[p];
     }
 }
 
@@ -145,25 +150,55 @@ static bool check_activation(struct call *call) {
     return false;
 }
 
-static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op,
-                              uint32_t tag) {
-    struct service *s = call->service;
+static void describe_activation(struct call *call, const struct store_activated *made, struct bundle *b) {
+    const struct kvd_activation *a = &call->request.u.activation;
     struct kvd_activated *r = &call->reply.u.activated;
+    b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
+    b->reused_tokens = a->frontier;
+    b->prompt_tokens = a->prompt_tokens;
+    *r = (struct kvd_activated){ .sequence.bits = made->seq.bits,
+                                 .state_slot = made->state_slot,
+                                 .source_state_slot = made->source_state_slot,
+                                 .n_pools = call->service->pools.n_pools };
+    memcpy(r->restored, made->restored, sizeof r->restored);
+    for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = place_of(&made->pool[p]);
+}
+
+/* What has to be copied between device and host waits in a place for that. NULL: there is none; refused, undone. */
+static struct op *place_for_copies(struct call *call, struct op *op, struct bundle *b) {
+    struct service *s = call->service;
+    struct store_work work;
+    if (!host_work(s, (struct store_transition){ .bits = b->seq.bits }, &work)) return op;
+    struct op *slow = op_make_slow(s, op);
+    if (!slow) {
+        activation_undo(s, b, &call->reply.u.activated);
+        op_free(s, op);
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "%u requests of this session wait for copies between device and host, which is the limit, and this "
+                    "one needs %u; take their answers, then try again",
+                    SLOW_PER_SESSION, work.copies_out + work.copies_in);
+    }
+    return slow;
+}
+
+static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op) {
+    struct service *s = call->service;
     char why[KVD_MESSAGE_BYTES];
-    transfer_begin(s->transfer);
-    for (uint32_t i = 0; i < made->n_copies; i++) transfer_copy(s->transfer, &made->copies[i]);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++)
-        transfer_slice(s->transfer, p, made->pool[p].row, &made->pool[p].slice);
-    enum transfer_result result = transfer_submit(s->transfer, tag);
-    if (result == TRANSFER_PENDING) {
-        op->kind = OP_ACTIVATE;
-        op->bundle = (uint32_t)(b - s->bundles);
-        op->u.activated = *r;
+    enum kvd_status status;
+    op->kind = OP_ACTIVATE;
+    op->bundle = (uint32_t)(b - s->bundles);
+    b->tag = op_tag(s, op);
+    if (!(op = place_for_copies(call, op, b))) return;
+    op->u.activated = call->reply.u.activated;
+    stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
+                 made->staged ? NULL : &op->u.activated);
+    if (!activation_advance(s, op, &status, why, sizeof why)) {
         call->parked = true;
+        call->slow = s->ops[b->tag - 1].slow;
         return;
     }
-    op->used = false;
-    enum kvd_status status = activation_finish(s, b, result, r, why, sizeof why);
+    call->reply.u.activated = op->u.activated;
+    op_free(s, op);
     if (status != KVD_OK) call_refuse(call, status, "%s", why);
 }
 
@@ -174,33 +209,25 @@ void serve_activate(struct call *call) {
     struct store_activation want;
     struct store_activated made;
     struct store_refusal refusal = { 0 };
-    uint32_t tag = 0;
+    uint32_t lost = 0;
     if (!check_activation(call)) return;
-    struct op *op = op_new(call, &tag);
+    struct op *op = op_new(call);
     if (!op) return;
     want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
-        op->used = false;
+        op_free(s, op);
         refuse_activation(call, &want, &refusal);
         return;
     }
     struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);
     if (!b) { /* the store has no more sequences than there are bundles */
-        (void)store_activate_abort(s->store, made.seq, &tag, &refusal);
-        op->used = false;
+        (void)store_activate_abort(s->store, made.seq, &lost, &refusal);
+        op_free(s, op);
         call_refuse(call, KVD_INTERNAL, "there is no bundle for the sequence");
         return;
     }
-    b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
-    b->reused_tokens = a->frontier;
-    b->prompt_tokens = a->prompt_tokens;
-    struct kvd_activated *r = &call->reply.u.activated;
-    *r = (struct kvd_activated){ .sequence.bits = made.seq.bits,
-                                 .state_slot = made.state_slot,
-                                 .source_state_slot = made.source_state_slot,
-                                 .n_pools = s->pools.n_pools };
-    for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = place_of(&made.pool[p]);
-    submit_activation(call, &made, b, op, tag);
+    describe_activation(call, &made, b);
+    submit_activation(call, &made, b, op);
 }
 
 /* ---- checkpoint, finish ------------------------------------------------------------------------- */
@@ -233,14 +260,13 @@ void serve_checkpoint(struct call *call) {
     struct store_checkpointed made;
     struct store_refusal refusal = { 0 };
     char why[KVD_MESSAGE_BYTES];
-    uint32_t tag = 0;
     const struct bundle *b = call_bundle(call, c->sequence);
     if (!b) return;
-    struct op *op = op_new(call, &tag);
+    struct op *op = op_new(call);
     if (!op) return;
     memcpy(tail.tokens, c->tail.tokens, sizeof tail.tokens);
     if (store_checkpoint_begin(s->store, b->seq, b->lease, &tail, c->retention, &made, &refusal)) {
-        op->used = false;
+        op_free(s, op);
         call_refuse_store(call, &refusal);
         return;
     }
@@ -249,28 +275,30 @@ void serve_checkpoint(struct call *call) {
     memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < made.n_copies; i++) transfer_copy(s->transfer, &made.copies[i]);
-    enum transfer_result result = transfer_submit(s->transfer, tag);
+    enum transfer_result result = transfer_submit(s->transfer, op_tag(s, op));
     if (result == TRANSFER_PENDING) {
         op->kind = OP_CHECKPOINT;
+        op->parts = 1;
         op->u.checkpointed = *r;
         call->parked = true;
         return;
     }
-    op->used = false;
+    op_free(s, op);
     enum kvd_status status = checkpoint_finish(s, result, r, why, sizeof why);
     if (status != KVD_OK) call_refuse(call, status, "%s", why);
 }
 
-void publish(struct call *call, struct op *op, uint32_t tag) {
+void publish(struct call *call, struct op *op) {
     struct service *s = call->service;
-    switch (transfer_submit(s->transfer, tag)) {
-    case TRANSFER_DONE: op->used = false; break;
+    switch (transfer_submit(s->transfer, op_tag(s, op))) {
+    case TRANSFER_DONE: op_free(s, op); break;
     case TRANSFER_PENDING:
         op->kind = OP_PUBLISH;
+        op->parts = 1;
         call->held = true;
         break;
     case TRANSFER_LOST:
-        op->used = false;
+        op_free(s, op);
         call_refuse(call, KVD_UNAVAILABLE, "it was done in the store, but the device is lost: %.300s",
                     transfer_error(s->transfer));
         break;
@@ -284,15 +312,14 @@ void serve_finish(struct call *call) {
     struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
-    uint32_t tag = 0;
     struct bundle *b = call_bundle(call, f->sequence);
     if (!b) return;
-    struct op *op = op_new(call, &tag);
+    struct op *op = op_new(call);
     if (!op) return;
     memcpy(tail.tokens, f->tail.tokens, sizeof tail.tokens);
     if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail,
                      f->retention, &cont, rows, &refusal)) {
-        op->used = false;
+        op_free(s, op);
         call_refuse_store(call, &refusal);
         return;
     }
@@ -302,7 +329,7 @@ void serve_finish(struct call *call) {
                                                     .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
-    publish(call, op, tag);
+    publish(call, op);
 }
 
 /* ---- continuations ------------------------------------------------------------------------------- */

@@ -166,6 +166,12 @@ void serve_list_continuations(struct call *call) {
                                               .state_slot = i.state_slot };
         memcpy(to->pages, i.pages, sizeof to->pages);
         memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
+        memcpy(to->device_pages, i.device_pages, sizeof to->device_pages);
+        memcpy(to->host_pages, i.host_pages, sizeof to->host_pages);
+        to->resting = i.resting;
+        to->moving = i.moving;
+        to->image_on_device = i.image_on_device;
+        to->image_in_host = i.image_in_host;
     }
     call->reply.u.continuations.n = n;
     call->reply.u.continuations.next_cursor = more ? cursor : KVD_UNCHANGED;
@@ -285,6 +291,7 @@ void serve_find(struct call *call) {
                                            .frontier = found[i].frontier,
                                            .retention = found[i].retention,
                                            .exact_pages = found[i].exact_pages,
+                                           .restore_pages = found[i].restore_pages,
                                            .tail.n = found[i].tail.n };
         memcpy(items[i].tail.tokens, found[i].tail.tokens, sizeof items[i].tail.tokens);
     }
@@ -294,6 +301,32 @@ void serve_find(struct call *call) {
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
+
+static void stats_host(const struct service *s, const struct store_stats *from, struct kvd_stats *r) {
+    struct host_stats host;
+    host_get_stats(s, &host);
+    r->host_capacity = from->host_capacity;
+    r->host_occupied = from->host_occupied;
+    r->host_largest_free = from->host_largest_free;
+    memcpy(r->host_pages, from->host_pages, sizeof r->host_pages);
+    r->host_images = from->host_images;
+    r->resting = from->resting;
+    r->moves = from->moves;
+    r->move_pages_left = host.mover.pages_left;
+    r->demoted_pages = host.mover.pages[DEVICE_TO_HOST];
+    r->demoted_bytes = host.mover.bytes[DEVICE_TO_HOST];
+    r->demoted_ns = host.mover.busy_ns[DEVICE_TO_HOST];
+    r->restored_pages = host.mover.pages[HOST_TO_DEVICE];
+    r->restored_bytes = host.mover.bytes[HOST_TO_DEVICE];
+    r->restored_ns = host.mover.busy_ns[HOST_TO_DEVICE];
+    r->scrubbed_pages = host.scrubbed_pages;
+    r->damaged_replicas = from->damaged_replicas;
+    r->lost_continuations = from->lost_continuations;
+    r->recovered_continuations = host.recovered[HOST_KEPT];
+    r->recovered_shortened = host.recovered[HOST_SHORTENED];
+    r->recovered_dropped = host.recovered[HOST_DROPPED];
+    r->recovered_damaged = host.recovered[HOST_DAMAGED];
+}
 
 void serve_stats(struct call *call) {
     struct service *s = call->service;
@@ -329,6 +362,7 @@ void serve_stats(struct call *call) {
                                               .quarantined = from.pool[p].quarantined,
                                               .shared = from.pool[p].shared,
                                               .rows_used = from.pool[p].rows_used };
+    stats_host(s, &from, r);
     snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
 }
 

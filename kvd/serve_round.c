@@ -122,8 +122,7 @@ void serve_round(struct call *call) {
     struct service *s = call->service;
     struct round_room *room = call->room;
     struct kvd_round_result *results = call->room2;
-    uint32_t tag = 0;
-    struct op *op = op_new(call, &tag);
+    struct op *op = op_new(call);
     if (!op) return;
     call->reply.u.round.n = call->request.u.round.n;
     call->reply.u.round.items = results;
@@ -135,7 +134,7 @@ void serve_round(struct call *call) {
         if (room->results[i].refusal.code == STORE_OK) tell_bounded(s, room->bundles[i], &room->results[i]);
     }
     count(s, room, n, results, call->request.u.round.n);
-    publish(call, op, tag);
+    publish(call, op);
 }
 
 static_assert(sizeof(kvd_digest) == 32, "digests are passed on as they are");

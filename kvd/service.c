@@ -12,7 +12,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* Tags in epoll: a session's handle is never below 2^32, below are the devices by rank. */
+/* Tags in epoll: a session's handle is never below 2^32, below are the devices by rank, and the host tier. */
+#define TAG_HOST KVD_MAX_RANKS
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -46,7 +47,7 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->groups = calloc(s->config.sessions, sizeof *s->groups);
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
-    s->ops = calloc((size_t)s->config.sessions * OPS_PER_SESSION, sizeof *s->ops);
+    s->ops = calloc((size_t)s->config.sessions * OP_PLACES + STOP_MOVES, sizeof *s->ops);
     if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
         return refuse(err, err_bytes, "no memory for the tables of sessions");
     return 0;
@@ -64,6 +65,8 @@ static int make_watch(struct service *s, char *err, size_t err_bytes) {
         int fd = device_event_fd(s->pools.device[r]);
         bad = fd >= 0 && watch(s, fd, r);
     }
+    int host = host_event_fd(s);
+    bad = bad || (host >= 0 && watch(s, host, TAG_HOST));
     if (bad) snprintf(err, err_bytes, "epoll: %s", strerror(errno));
     return bad;
 }
@@ -76,9 +79,10 @@ static int make(struct service *s, const char *prefix, char *err, size_t err_byt
         return 1;
     }
     if (pools_open(&s->config, &s->plan, devices, &s->pools, err, err_bytes) || make_store(s, err, err_bytes) ||
-        make_tables(s, err, err_bytes) || make_watch(s, err, err_bytes))
+        make_tables(s, err, err_bytes))
         return 1;
     if (transfer_new(&s->pools, s->store, &s->transfer)) return refuse(err, err_bytes, "no memory for device work");
+    if (host_open(s, prefix, err, err_bytes) || make_watch(s, err, err_bytes)) return 1;
     while (!s->epoch)
         if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch)
             return refuse(err, err_bytes, "getrandom gives no instance epoch");
@@ -124,6 +128,8 @@ struct service *service_free(struct service *s) {
         next = link->next_dirty;
         link_unref(link);
     }
+    stop_free(s);
+    host_close(s);
     pools_close(&s->pools); /* waits for what the devices still do, and frees */
     transfer_free(s->transfer);
     free(s->groups);
@@ -222,7 +228,8 @@ static void peer_exited(struct service *s, uint64_t tag) {
 
 static void drain_fd(struct service *s, uint64_t tag) {
     uint64_t count;
-    ssize_t n = read(device_event_fd(s->pools.device[tag]), &count, sizeof count);
+    int fd = tag == TAG_HOST ? host_event_fd(s) : device_event_fd(s->pools.device[tag]);
+    ssize_t n = read(fd, &count, sizeof count);
     (void)n;
 }
 

@@ -9,7 +9,8 @@
  * Locks, in the order in which they may be taken:
  *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
  *   2. a connection's mutex (connection.c): its send queue. Never held while calling into the service.
- *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the listener's mutex (listener.c).
+ *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the listener's mutex (listener.c), the
+ *   queue of checksums (checksum.c).
  */
 #ifndef KVD_SERVICE_H
 #define KVD_SERVICE_H
@@ -44,6 +45,17 @@ void service_run(struct service *service);
 
 /* Refuses activations from now on (orderly stop). */
 void service_drain(struct service *service, bool on);
+/* Orderly stop: activations are refused and sequences end; where there is a host tier, what only the devices hold is then
+ * demoted, most valuable first (retention, then last use), until all is, the arena is full or [host] stop_time is over.
+ * begin, then step after every service_run and a few times a second, until it is over. */
+struct service_stop {
+    bool over;
+    uint32_t sequences;                /* that have not ended; waited for in the first quarter of the time */
+    uint32_t demoted, left, not_fitting; /* continuations */
+    uint32_t pages_left;               /* of the moves under way */
+};
+void service_stop_begin(struct service *service);
+void service_stop_step(struct service *service, struct service_stop *ret_stop);
 /* A device is lost: the daemon must stop. ret_why may be NULL. */
 bool service_lost(struct service *service, char *why, size_t bytes);
 /* READY: activations are taken. DRAINING: by a Drain request or an orderly stop. */

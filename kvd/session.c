@@ -27,10 +27,30 @@ struct session *session_find(struct service *s, kvd_session_id id) {
 
 /* ---- answers ------------------------------------------------------------------------------- */
 
+#define N_SLOW (sizeof((struct session *)0)->slow / sizeof *((struct session *)0)->slow)
+
 struct answer *answer_find(struct session *session, uint64_t sequence) {
     struct answer *a = &session->answer[sequence % ANSWER_WINDOW];
-    return a->state != ANSWER_NONE && a->sequence == sequence ? a : NULL;
+    if (a->state != ANSWER_NONE && a->sequence == sequence) return a;
+    for (size_t i = 0; i < N_SLOW; i++) {
+        a = &session->slow[i];
+        if (a->state != ANSWER_NONE && a->sequence == sequence) return a;
+    }
+    return NULL;
 }
+
+/* Free, or the oldest that is done; NULL: all are in work. */
+static struct answer *slow_place(const struct session *session) {
+    const struct answer *best = NULL;
+    for (size_t i = 0; i < N_SLOW; i++) {
+        const struct answer *a = &session->slow[i];
+        if (a->state == ANSWER_NONE) return (struct answer *)a;
+        if (a->state == ANSWER_DONE && (!best || a->sequence < best->sequence)) best = a;
+    }
+    return (struct answer *)best;
+}
+
+bool answer_has_slow_place(const struct session *session) { return slow_place(session); }
 
 static void drop_body(struct service *s, struct session *session, struct answer *a) {
     session->answer_bytes -= a->bytes;
@@ -46,8 +66,17 @@ static void answer_clear(struct service *s, struct session *session, struct answ
     memset(a, 0, sizeof *a);
 }
 
-struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type) {
-    struct answer *a = &session->answer[sequence % ANSWER_WINDOW];
+void answer_make_slow(struct service *s, struct session *session, uint64_t sequence) {
+    struct answer *a = &session->answer[sequence % ANSWER_WINDOW], *slow = slow_place(session);
+    if (a->state == ANSWER_NONE || a->sequence != sequence || !slow) return;
+    answer_clear(s, session, slow);
+    *slow = *a;
+    memset(a, 0, sizeof *a);
+}
+
+struct answer *answer_begin(struct service *s, struct session *session, uint64_t sequence, uint16_t type, bool slow) {
+    struct answer *a = slow ? slow_place(session) : NULL; /* who made it slow has seen that there is one */
+    if (!a) a = &session->answer[sequence % ANSWER_WINDOW];
     answer_clear(s, session, a);
     a->sequence = sequence;
     a->type = type;
@@ -75,6 +104,7 @@ void answer_unstore(struct service *s, struct session *session, struct answer *a
 
 void answers_free(struct service *s, struct session *session) {
     for (uint32_t i = 0; i < ANSWER_WINDOW; i++) answer_clear(s, session, &session->answer[i]);
+    for (size_t i = 0; i < N_SLOW; i++) answer_clear(s, session, &session->slow[i]);
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "e2e.h"
 
@@ -65,7 +66,7 @@ static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *no
     int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
     for (int fd = 3; fd < 256; fd++) close(fd);
-    execl(KVD_BINARY, "kvd", "--config", d->config, (char *)NULL);
+    execl(d->binary ? d->binary : KVD_BINARY, "kvd", "--config", d->config, (char *)NULL);
     _exit(127);
 }
 
@@ -205,11 +206,33 @@ static void remove_dir(const char *dir) {
     rmdir(dir);
 }
 
+void e2e_arena_path(const struct e2e_daemon *d, char *path, size_t bytes) {
+    snprintf(path, bytes, "/dev/shm/kvd-arena-%016" PRIx64, (uint64_t)XXH3_64bits(d->socket, strlen(d->socket)));
+}
+
+bool e2e_arena_flip(const struct e2e_daemon *d, uint64_t capacity, uint64_t at) {
+    char path[128];
+    uint8_t byte = 0;
+    struct stat file = { 0 };
+    e2e_arena_path(d, path, sizeof path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool ok = fd >= 0 && fstat(fd, &file) == 0;
+    off_t place = file.st_size - (off_t)capacity + (off_t)at; /* the arena is the last part of the file */
+    ok = ok && pread(fd, &byte, 1, place) == 1;
+    byte ^= 0x10;
+    ok = ok && pwrite(fd, &byte, 1, place) == 1;
+    if (fd >= 0) close(fd);
+    return KVT_TRUE(ok);
+}
+
 void e2e_daemon_free(struct e2e_daemon *d) {
     if (d->pid) {
         KVT_EQ_I(e2e_daemon_stop(d, SIGTERM), 0);
         KVT_FALSE(access(d->socket, F_OK) == 0);
     }
+    char arena[128];
+    e2e_arena_path(d, arena, sizeof arena);
+    unlink(arena);
     if (d->dir[0]) remove_dir(d->dir);
 }
 

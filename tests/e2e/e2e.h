@@ -22,6 +22,7 @@ struct e2e_daemon {
     char socket[128];
     char config[128];
     char log[128];
+    const char *binary;  /* of another build; NULL: the kvd under test */
 };
 
 /* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
@@ -48,6 +49,10 @@ int e2e_daemon_try(struct e2e_daemon *daemon, char *text, size_t bytes);
 int e2e_daemon_stop(struct e2e_daemon *daemon, int signal);
 /* Stops if needed, checks that nothing is left (shared memory, socket), removes the directory. */
 void e2e_daemon_free(struct e2e_daemon *daemon);
+/* The arena's file in /dev/shm; it outlives the daemon, e2e_daemon_free removes it. */
+void e2e_arena_path(const struct e2e_daemon *daemon, char *path, size_t bytes);
+/* Flips a bit of byte `at` of an arena of `capacity` bytes (kvd_stats.host_capacity). */
+bool e2e_arena_flip(const struct e2e_daemon *daemon, uint64_t capacity, uint64_t at);
 /* Of the daemon's process. */
 unsigned e2e_fd_count(pid_t pid);
 uint64_t e2e_rss_bytes(pid_t pid); /* anonymous: without the pools' shared memory */
@@ -83,6 +88,8 @@ enum puppet_op {
     PUPPET_STATE_COPY,  /* slot `from` to slot `to`, as a fork's worker does */
     PUPPET_STATS, PUPPET_SUBSCRIBE, PUPPET_EVENT, PUPPET_RECONNECT, PUPPET_DISCONNECT,
     PUPPET_BECOME,      /* another user: uid `from`, gid `to`, supplementary group `n` if not 0; before it connects */
+    PUPPET_DEMOTE,      /* continuation; n: keep_device -> moved */
+    PUPPET_PREFETCH, PUPPET_DROP /* continuation; n: tier */,
     PUPPET_FORK         /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
 };
 
@@ -111,6 +118,7 @@ struct puppet_answer {
     struct kvd_hit hits[8];
     struct kvd_stats stats;
     struct kvd_event event;
+    struct kvd_moved moved;
     uint32_t n;
 };
 

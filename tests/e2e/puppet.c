@@ -129,6 +129,9 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_RECONNECT: return kvd_client_reconnect(client, error);
     case PUPPET_DISCONNECT: kvd_disconnect(client); client = NULL; return KVD_OK;
     case PUPPET_BECOME: return do_become(call);
+    case PUPPET_DEMOTE: return kvd_demote(client, call->continuation, call->n != 0, &a->moved, error);
+    case PUPPET_PREFETCH: return kvd_prefetch(client, call->continuation, &a->moved, error);
+    case PUPPET_DROP: return kvd_drop_replica(client, call->continuation, (enum kvd_tier)call->n, &a->moved, error);
     case PUPPET_FORK: return do_fork(error);
     default: return KVD_UNIMPLEMENTED;
     }

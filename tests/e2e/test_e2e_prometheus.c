@@ -236,6 +236,8 @@ static struct kvd_activated activate(const struct kvd_activation *want, enum kvd
     add(1, "kvd_activations_total{source=\"%s\"}", source);
     add(want->prompt_tokens, "kvd_activated_prompt_tokens_total");
     add(want->frontier, "kvd_activated_reused_tokens_total");
+    add(want->frontier, "kvd_activated_tokens_total{tier=\"device\"}");
+    add(want->prompt_tokens - want->frontier, "kvd_activated_tokens_total{tier=\"computed\"}");
     return a;
 }
 

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "checksum.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define MAX_THREADS 64u
+
+struct list {
+    struct checksum_batch *first, **last;
+};
+
+struct checksum {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct list urgent, normal, done;
+    bool stop;
+    int event_fd;
+    uint32_t n_threads;
+    pthread_t thread[MAX_THREADS];
+};
+
+static void list_clear(struct list *list) {
+    list->first = NULL;
+    list->last = &list->first;
+}
+
+static void list_add(struct list *list, struct checksum_batch *batch) {
+    batch->next = NULL;
+    *list->last = batch;
+    list->last = &batch->next;
+}
+
+static struct checksum_batch *list_take(struct list *list) {
+    struct checksum_batch *batch = list->first;
+    if (!batch) return NULL;
+    list->first = batch->next;
+    if (!list->first) list->last = &list->first;
+    return batch;
+}
+
+uint64_t checksum_of(const uint8_t *at, uint64_t bytes) { return XXH3_64bits(at, bytes); }
+
+void checksum_kick(struct checksum *c) {
+    ssize_t n = write(c->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
+    (void)n; /* fails only when the counter is full, and then it is readable */
+}
+
+static void *run(void *argument) {
+    struct checksum *c = argument;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->urgent.first && !c->normal.first && !c->stop) pthread_cond_wait(&c->changed, &c->lock);
+        if (c->stop) break;
+        struct checksum_batch *batch = list_take(c->urgent.first ? &c->urgent : &c->normal);
+        pthread_mutex_unlock(&c->lock);
+        for (uint32_t i = 0; i < batch->n; i++) batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);
+        pthread_mutex_lock(&c->lock);
+        list_add(&c->done, batch);
+        checksum_kick(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static uint32_t automatic(void) {
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN) / 4;
+    return cpus < 1 ? 1 : cpus > 8 ? 8 : (uint32_t)cpus;
+}
+
+int checksum_new(uint32_t threads, struct checksum **ret_checksum) {
+    struct checksum *c = calloc(1, sizeof *c);
+    uint32_t n = threads ? threads : automatic();
+    if (!c) return 1;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    list_clear(&c->urgent);
+    list_clear(&c->normal);
+    list_clear(&c->done);
+    c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    while (c->event_fd >= 0 && c->n_threads < n && c->n_threads < MAX_THREADS &&
+           !pthread_create(&c->thread[c->n_threads], NULL, run, c))
+        c->n_threads++;
+    if (!c->n_threads) {
+        checksum_free(c);
+        return 1;
+    }
+    *ret_checksum = c;
+    return 0;
+}
+
+struct checksum *checksum_free(struct checksum *c) {
+    if (!c) return NULL;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    for (uint32_t i = 0; i < c->n_threads; i++) pthread_join(c->thread[i], NULL);
+    if (c->event_fd >= 0) close(c->event_fd);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+    return NULL;
+}
+
+void checksum_submit(struct checksum *c, struct checksum_batch *batch, bool urgent) {
+    pthread_mutex_lock(&c->lock);
+    list_add(urgent ? &c->urgent : &c->normal, batch);
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+struct checksum_batch *checksum_collect(struct checksum *c) {
+    pthread_mutex_lock(&c->lock);
+    struct checksum_batch *batch = list_take(&c->done);
+    pthread_mutex_unlock(&c->lock);
+    return batch;
+}
+
+int checksum_event_fd(const struct checksum *c) { return c->event_fd; }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * XXH3-64 of packed pages in a few threads of their own: a page is read whole, which takes longer than the core mutex may
+ * be held. A batch of pages goes in, the same batch comes out with its sums.
+ *
+ * Threads: submit and collect from any thread (a mutex of its own, a leaf). Nothing is allocated after checksum_new.
+ */
+#ifndef KVD_CHECKSUM_H
+#define KVD_CHECKSUM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CHECKSUM_PAGES 64u
+
+struct checksum;
+
+struct checksum_batch {
+    struct checksum_batch *next; /* the pool's */
+    uint32_t n;
+    struct {
+        const uint8_t *at;
+        uint64_t bytes, sum;
+    } page[CHECKSUM_PAGES];
+};
+
+/* threads 0: one for four CPUs, 1 to 8. 0, or 1: no memory or no threads. */
+int checksum_new(uint32_t threads, struct checksum **ret_checksum);
+/* What was submitted and not collected is forgotten. NULL is fine; returns NULL. */
+struct checksum *checksum_free(struct checksum *checksum);
+/* The batch is the pool's until collected. urgent: before all that is not. */
+void checksum_submit(struct checksum *checksum, struct checksum_batch *batch, bool urgent);
+struct checksum_batch *checksum_collect(struct checksum *checksum); /* NULL: none is done */
+/* An eventfd, readable when a batch is done, or after a kick. Read its 8 bytes, then collect. */
+int checksum_event_fd(const struct checksum *checksum);
+void checksum_kick(struct checksum *checksum);
+
+uint64_t checksum_of(const uint8_t *at, uint64_t bytes);
+
+#endif

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The host tier over separate processes: continuations go to the arena and come back with the same bytes, over restarts
+ * and SIGKILL of the daemon, and damage is said, never served. CONT-3, HOST-2, HOST-7, PAGE-3, PAGE-7, ACT-7, ACT-8, SRV-1. */
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "scene.h"
+
+static struct e2e_daemon daemon_;
+static kvd_client *scheduler;
+static struct puppet worker;
+static kvd_session_id worker_session;
+
+#define ARENA "[host]\narena = 16MiB\nscrub = 0\n"
+#define PAGE 65536u /* bytes of a packed page of the default geometry */
+
+static bool connect_all(void) {
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    if (!scheduler || !puppet_start(&worker)) return false;
+    worker_session = puppet_connect(&worker, &daemon_, KVD_ROLE_WORKER, 0);
+    return puppet_attach(&worker, 0);
+}
+
+static void disconnect_all(void) {
+    puppet_kill(&worker);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+}
+
+static bool open_stage(const struct e2e_setup *setup) { return e2e_daemon_start(&daemon_, setup) && connect_all(); }
+
+static void close_stage(void) {
+    disconnect_all();
+    e2e_daemon_free(&daemon_);
+}
+
+/* The daemon ends and another one begins on the same arena. */
+static bool restart(int signal) {
+    disconnect_all();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, signal), signal == SIGKILL ? -SIGKILL : 0);
+    return e2e_daemon_restart(&daemon_) && connect_all();
+}
+
+/* ---- steps ------------------------------------------------------------------------------------- */
+
+static kvd_continuation retained(uint64_t seed, uint32_t n) {
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, seed, n, 16);
+    return scene_retain(scheduler, a.sequence, seed, n);
+}
+
+static struct kvd_moved demote(kvd_continuation c, bool keep_device) {
+    struct kvd_moved moved = { 0 };
+    struct kvd_error error = { 0 };
+    if (!KVT_EQ(kvd_demote(scheduler, c, keep_device, &moved, &error), KVD_OK)) printf("    %s\n", error.message);
+    return moved;
+}
+
+static struct kvd_continuation_info info_of(kvd_continuation c) {
+    struct kvd_continuation_info infos[KVD_MAX_LIST], none = { 0 };
+    uint32_t cursor = 0, n = 0;
+    while (cursor != KVD_UNCHANGED && kvd_list_continuations(scheduler, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK)
+        for (uint32_t i = 0; i < n; i++)
+            if (infos[i].continuation.bits == c.bits) return infos[i];
+    return none;
+}
+
+static struct kvd_activation fork_of(kvd_continuation from, uint32_t frontier, uint32_t prompt) {
+    struct kvd_activation want = scene_want(worker_session, prompt, 16);
+    want.from = from;
+    want.frontier = frontier;
+    want.keep = true;
+    return want;
+}
+
+static void release_sequence(kvd_sequence sequence) {
+    struct kvd_finish how = { .sequence = sequence };
+    struct kvd_finished finished;
+    KVT_EQ(kvd_finish(scheduler, &how, &finished, NULL), KVD_OK);
+}
+
+/* It is found by its tokens, activated, and every byte is as it was written. Returns the pages that came from the host. */
+static uint32_t reproduce(uint64_t seed, uint32_t n) {
+    struct kvd_hit hit = scene_find(scheduler, seed, n + 1);
+    if (!KVT_EQ(hit.usable, n)) return 0;
+    struct kvd_activation want = fork_of(hit.continuation, n, n + 1);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    KVT_EQ(a.restored[0], hit.restore_pages);
+    scene_check(&worker, a.pool[0].row, seed, 0, n);
+    release_sequence(a.sequence);
+    return a.restored[0];
+}
+
+/* ---- there and back ------------------------------------------------------------------------------ */
+
+static void page_7_demoted_and_brought_back(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t text = e2e_stream(1, 5000, 0);
+    kvd_continuation c = retained(text, 700);
+    struct kvd_moved moved = demote(c, false);
+    KVT_EQ(moved.pages[0], 11);
+    KVT_EQ(moved.bytes, 11 * PAGE);
+    struct kvd_continuation_info info = info_of(c);
+    KVT_TRUE(info.resting);
+    KVT_EQ(info.device_pages[0], 0);
+    KVT_EQ(info.host_pages[0], 11);
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_EQ(stats.pool[0].allocated, 0);
+    KVT_EQ(stats.host_pages[0], 11);
+    KVT_EQ(stats.host_occupied, 11 * PAGE);
+    KVT_EQ(stats.demoted_pages, 11);
+    KVT_EQ(stats.resting, 1);
+    KVT_EQ(demote(c, false).pages[0], 0); /* again: there is nothing to do */
+    KVT_EQ(reproduce(text, 700), 11);
+    stats = scene_stats(scheduler);
+    KVT_EQ(stats.restored_pages, 11);
+    KVT_EQ(stats.restored_bytes, 11 * PAGE);
+    KVT_TRUE(stats.restored_ns > 0);
+    KVT_EQ(stats.pool[0].allocated, 0); /* it still rests: what the fork had brought has gone with it */
+    KVT_EQ(stats.moves, 0);
+    KVT_EQ(stats.move_pages_left, 0);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+static void page_7_both_tiers_and_back(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t text = e2e_stream(2, 5000, 0);
+    struct kvd_moved moved;
+    kvd_continuation c = retained(text, 640);
+    KVT_EQ(demote(c, true).pages[0], 10);
+    struct kvd_continuation_info info = info_of(c);
+    KVT_FALSE(info.resting);
+    KVT_EQ(info.device_pages[0], 10);
+    KVT_EQ(info.host_pages[0], 10);
+    KVT_EQ(reproduce(text, 640), 0);
+    KVT_EQ(kvd_drop_replica(scheduler, c, KVD_TIER_DEVICE, &moved, NULL), KVD_OK);
+    KVT_EQ(moved.pages[0], 10);
+    KVT_EQ(scene_stats(scheduler).pool[0].allocated, 0);
+    KVT_EQ(kvd_drop_replica(scheduler, c, KVD_TIER_HOST, &moved, NULL), KVD_FAILED_PRECONDITION); /* the only ones */
+    KVT_EQ(kvd_prefetch(scheduler, c, &moved, NULL), KVD_OK);
+    KVT_EQ(moved.pages[0], 10);
+    KVT_EQ(reproduce(text, 640), 0);
+    KVT_EQ(kvd_drop_replica(scheduler, c, KVD_TIER_HOST, &moved, NULL), KVD_OK);
+    KVT_EQ(scene_stats(scheduler).host_occupied, 0);
+    KVT_EQ(kvd_drop_replica(scheduler, c, KVD_TIER_DEVICE, &moved, NULL), KVD_FAILED_PRECONDITION);
+    KVT_EQ(reproduce(text, 640), 0);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* Two continuations share their first eight pages, which stay while one of them does not rest. */
+static void page_7_shared_prefix_in_both_tiers(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t a = e2e_stream(3, 512, 1), b = e2e_stream(3, 512, 2);
+    kvd_continuation ca = retained(a, 700);
+    struct kvd_activation want = fork_of(ca, 512, 800);
+    struct kvd_activated fork = scene_activate(scheduler, &want);
+    scene_write(&worker, fork.pool[0].row, b, 512, 800);
+    KVT_EQ(scene_round(&worker, fork.sequence, 800, KVD_UNCHANGED).status, KVD_OK);
+    scene_name(scheduler, fork.sequence, b, 800);
+    kvd_continuation cb = scene_retain(scheduler, fork.sequence, b, 800);
+    KVT_EQ(demote(ca, false).pages[0], 11);
+    KVT_EQ(info_of(ca).device_pages[0], 8);
+    KVT_EQ(scene_stats(scheduler).pool[0].allocated, 13);
+    KVT_EQ(demote(cb, false).pages[0], 5); /* the first eight are there already */
+    KVT_EQ(scene_stats(scheduler).pool[0].allocated, 0);
+    KVT_EQ(scene_stats(scheduler).host_pages[0], 16);
+    KVT_EQ(reproduce(a, 700), 11);
+    struct kvd_moved moved;
+    KVT_EQ(kvd_prefetch(scheduler, ca, &moved, NULL), KVD_OK);
+    KVT_EQ(reproduce(b, 800), 5);
+    KVT_EQ(reproduce(a, 700), 0);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* ACT-8: a recipe that demotes; the pool is full of others' pages. */
+static void act_8_victims_are_demoted(void) {
+    struct e2e_setup setup = { .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048, .more = ARENA };
+    if (!open_stage(&setup)) return;
+    uint64_t text[4];
+    kvd_continuation c[4];
+    for (uint32_t i = 0; i < 4; i++) c[i] = retained(text[i] = e2e_stream(10 + i, 5000, 0), 490);
+    struct kvd_activation want = scene_want(worker_session, 1000, 16);
+    struct kvd_activated a;
+    struct kvd_plan plan;
+    KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_RESOURCE_EXHAUSTED);
+    for (uint32_t i = 0; i < 2; i++) want.victims[want.n_victims++] = c[i];
+    want.demote = 3;
+    KVT_EQ(kvd_plan_activation(scheduler, &want, &plan, NULL), KVD_OK);
+    KVT_EQ(plan.feasibility, KVD_READY);
+    KVT_EQ(plan.demote_pages[0], 16);
+    KVT_EQ(plan.arena.needed, 16 * PAGE);
+    uint64_t own = e2e_stream(20, 5000, 0);
+    a = scene_activate(scheduler, &want);
+    KVT_EQ(a.pool[0].membership, 16);
+    scene_write(&worker, a.pool[0].row, own, 0, 1000);
+    KVT_EQ(scene_round(&worker, a.sequence, 1000, KVD_UNCHANGED).status, KVD_OK);
+    for (uint32_t i = 0; i < 2; i++) KVT_TRUE(info_of(c[i]).resting);
+    scene_check(&worker, a.pool[0].row, own, 0, 1000);
+    scene_audit(scheduler);
+    /* One of them comes back in the place of the other two: demotion and restore in one activation. */
+    want = fork_of(c[0], 490, 491);
+    want.n_victims = 2;
+    want.victims[0] = c[2];
+    want.victims[1] = c[3];
+    want.demote = 3;
+    struct kvd_activated b = scene_activate(scheduler, &want);
+    KVT_EQ(b.restored[0], 8);
+    scene_check(&worker, b.pool[0].row, text[0], 0, 490);
+    scene_check(&worker, a.pool[0].row, own, 0, 1000);
+    release_sequence(b.sequence);
+    release_sequence(a.sequence);
+    for (uint32_t i = 0; i < 4; i++) KVT_EQ(reproduce(text[i], 490), 8);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* ---- refusals --------------------------------------------------------------------------------------- */
+
+static void host_7_no_arena(void) {
+    if (!open_stage(NULL)) return;
+    struct kvd_error error;
+    struct kvd_moved moved;
+    kvd_continuation c = retained(e2e_stream(30, 5000, 0), 100);
+    KVT_EQ(kvd_demote(scheduler, c, false, &moved, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "arena = in section [host]");
+    KVT_EQ(kvd_prefetch(scheduler, c, &moved, NULL), KVD_FAILED_PRECONDITION);
+    KVT_EQ(kvd_drop_replica(scheduler, c, KVD_TIER_HOST, &moved, NULL), KVD_FAILED_PRECONDITION);
+    KVT_EQ(scene_stats(scheduler).host_capacity, 0);
+    close_stage();
+}
+
+static void host_4_arena_full(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 640KiB\nscrub = 0\n" })) return;
+    struct kvd_error error;
+    struct kvd_moved moved;
+    uint64_t a = e2e_stream(31, 5000, 0), b = e2e_stream(32, 5000, 0);
+    kvd_continuation ca = retained(a, 300), cb = retained(b, 400);
+    KVT_EQ(demote(ca, false).pages[0], 5);
+    struct kvd_stats before = scene_stats(scheduler);
+    KVT_EQ(kvd_demote(scheduler, cb, false, &moved, &error), KVD_RESOURCE_EXHAUSTED);
+    printf("    %s\n", error.message);
+    struct kvd_stats after = scene_stats(scheduler);
+    KVT_TRUE(e2e_same_resources(&before, &after));
+    KVT_EQ(before.host_occupied, after.host_occupied);
+    KVT_EQ(kvd_release(scheduler, ca, NULL), KVD_OK);
+    KVT_EQ(demote(cb, false).pages[0], 7);
+    KVT_EQ(reproduce(b, 400), 7);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* Between lookup and activation another scheduler takes it away, or demotes it. */
+static void evicted_between_lookup_and_activation(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t text = e2e_stream(33, 5000, 0);
+    kvd_continuation c = retained(text, 200);
+    struct kvd_hit hit = scene_find(scheduler, text, 201);
+    kvd_client *other = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "other");
+    struct kvd_moved moved;
+    KVT_EQ(kvd_demote(other, c, false, &moved, NULL), KVD_OK);
+    struct kvd_activation want = fork_of(hit.continuation, 200, 201);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    KVT_EQ(a.restored[0], 4);
+    scene_check(&worker, a.pool[0].row, text, 0, 200);
+    release_sequence(a.sequence);
+    KVT_EQ(kvd_release(other, c, NULL), KVD_OK);
+    KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_NOT_FOUND);
+    KVT_EQ(kvd_demote(other, c, false, &moved, NULL), KVD_NOT_FOUND);
+    KVT_EQ(scene_stats(scheduler).host_occupied, 0);
+    kvd_disconnect(other);
+    close_stage();
+}
+
+/* ---- damage ------------------------------------------------------------------------------------------- */
+
+static bool lost_event(kvd_continuation c) {
+    struct kvd_event event = { 0 };
+    while (kvd_next_event(scheduler, 5000 * E2E_SLOW, &event, NULL) == KVD_OK)
+        if (event.kind == KVD_EVENT_LOST) return KVT_EQ(event.continuation.bits, c.bits);
+    return KVT_TRUE(false);
+}
+
+/* PAGE-3: a byte that changed in the arena is DATA_LOSS, never a wrong token. */
+static void damage_is_told_never_served(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t text = e2e_stream(40, 5000, 0), whole = e2e_stream(41, 5000, 0);
+    struct kvd_error error;
+    kvd_continuation c = retained(text, 700);
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
+    demote(c, false);
+    demote(retained(whole, 300), false);
+    KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 5 * PAGE + 1234));
+    struct kvd_activation want = fork_of(c, 700, 701);
+    struct kvd_activated a;
+    KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_DATA_LOSS);
+    printf("    %s\n", error.message);
+    KVT_TRUE(lost_event(c));
+    KVT_EQ(scene_find(scheduler, text, 701).usable, 0);
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_EQ(stats.damaged_replicas, 1);
+    KVT_EQ(stats.lost_continuations, 1);
+    KVT_EQ(stats.sequences, 0);
+    KVT_EQ(stats.pool[0].allocated, 0);
+    KVT_EQ(stats.host_occupied, 5 * PAGE); /* the neighbour's */
+    KVT_EQ(reproduce(whole, 300), 5);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* A damaged copy of what the device has, too, is dropped, and nothing is lost. */
+static void damage_beside_a_device_copy(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 1GiB\n" })) return;
+    uint64_t text = e2e_stream(42, 5000, 0);
+    kvd_continuation c = retained(text, 640);
+    demote(c, true);
+    KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 3 * PAGE + 99));
+    while (scene_stats(scheduler).damaged_replicas == 0 && KVT_EQ(kvd_stats(scheduler, &(struct kvd_stats){ 0 }, NULL), KVD_OK))
+        continue;
+    KVT_EQ(info_of(c).host_pages[0], 9);
+    KVT_EQ(scene_stats(scheduler).lost_continuations, 0);
+    KVT_EQ(reproduce(text, 640), 0);
+    KVT_EQ(demote(c, false).pages[0], 1);
+    KVT_EQ(reproduce(text, 640), 10);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+static void scrub_finds_damage(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 1GiB\n" })) return;
+    uint64_t text = e2e_stream(43, 5000, 0);
+    kvd_continuation c = retained(text, 640);
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
+    demote(c, false);
+    KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 7 * PAGE));
+    KVT_TRUE(lost_event(c));
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_TRUE(stats.scrubbed_pages > 0);
+    KVT_EQ(stats.damaged_replicas, 1);
+    KVT_EQ(stats.lost_continuations, 1);
+    KVT_EQ(stats.host_occupied, 0);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* ---- restarts ------------------------------------------------------------------------------------------- */
+
+/* CONT-3: stopped in order, what the device held is demoted first. */
+static void cont_3_orderly_stop(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t a = e2e_stream(50, 512, 1), b = e2e_stream(51, 5000, 0), c = e2e_stream(52, 5000, 0);
+    retained(a, 700);
+    demote(retained(b, 333), false);
+    struct kvd_activated running = scene_run(scheduler, &worker, worker_session, c, 256, 64); /* and one that runs */
+    (void)running;
+    KVT_NEED(restart(SIGTERM));
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_EQ(stats.continuations, 3);
+    KVT_EQ(stats.recovered_continuations, 3);
+    KVT_EQ(stats.recovered_dropped, 0);
+    KVT_EQ(stats.recovered_damaged, 0);
+    KVT_EQ(stats.host_pages[0], 11 + 6 + 4);
+    KVT_EQ(stats.pool[0].allocated, 0);
+    scene_audit(scheduler);
+    KVT_EQ(reproduce(a, 700), 11);
+    KVT_EQ(reproduce(b, 333), 6);
+    KVT_EQ(reproduce(c, 256), 4);
+    KVT_NEED(restart(SIGTERM)); /* nothing is left to copy */
+    KVT_EQ(reproduce(a, 700), 11);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* CONT-3: killed, the covered part stays: wholly demoted ones, and the leading pages of others. */
+static void cont_3_killed(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t a = e2e_stream(60, 5000, 0), b = e2e_stream(61, 512, 2), d = e2e_stream(62, 5000, 0);
+    kvd_continuation ca = retained(a, 700);
+    demote(ca, false);
+    struct kvd_activation want = fork_of(ca, 640, 800);
+    struct kvd_activated fork = scene_activate(scheduler, &want);
+    uint64_t branch = e2e_stream(60, 640, 3); /* equals a to 640? only if the base is the same */
+    (void)branch;
+    release_sequence(fork.sequence);
+    retained(b, 300); /* only on the device */
+    demote(retained(d, 130), true);
+    KVT_NEED(restart(SIGKILL));
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_EQ(stats.recovered_continuations, 2);
+    KVT_EQ(stats.recovered_dropped, 1);
+    KVT_EQ(stats.recovered_damaged, 0);
+    scene_audit(scheduler);
+    KVT_EQ(reproduce(a, 700), 11);
+    KVT_EQ(reproduce(d, 130), 3);
+    KVT_EQ(scene_find(scheduler, b, 301).usable, 0);
+    for (int i = 0; i < 3; i++) KVT_NEED(restart(SIGKILL)); /* again and again: nothing wears off */
+    KVT_EQ(reproduce(a, 700), 11);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* The arena is too small for all: the most valuable stay. */
+static void orderly_stop_keeps_the_valuable(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 704KiB\nscrub = 0\n" })) return;
+    uint64_t text[4];
+    kvd_continuation c[4];
+    for (uint32_t i = 0; i < 4; i++) c[i] = retained(text[i] = e2e_stream(70 + i, 5000, 0), 300);
+    KVT_EQ(kvd_set_retention(scheduler, c[1], 9, NULL), KVD_OK);
+    reproduce(text[2], 300); /* used last */
+    KVT_NEED(restart(SIGTERM));
+    KVT_EQ(scene_stats(scheduler).recovered_continuations, 2);
+    KVT_EQ(scene_stats(scheduler).recovered_dropped, 2);
+    KVT_EQ(reproduce(text[1], 300), 5);
+    KVT_EQ(reproduce(text[2], 300), 5);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+static bool replace_in_config(const char *from, const char *to) {
+    char text[4096];
+    FILE *f = fopen(daemon_.config, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    char *at = strstr(text, from);
+    f = at ? fopen(daemon_.config, "w") : NULL;
+    if (!f) return KVT_TRUE(false);
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fclose(f);
+    return true;
+}
+
+/* SRV-4 over time: pages of another geometry mean nothing here. */
+static void foreign_geometry_is_emptied(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
+    uint64_t text = e2e_stream(80, 5000, 0);
+    demote(retained(text, 300), false);
+    KVT_NEED(replace_in_config("layers = 2", "layers = 3") && restart(SIGTERM));
+    KVT_EQ(scene_stats(scheduler).continuations, 0);
+    KVT_EQ(scene_stats(scheduler).host_occupied, 0);
+    KVT_EQ(scene_find(scheduler, text, 301).usable, 0);
+    demote(retained(text, 300), false);
+    KVT_EQ(reproduce(text, 300), 5);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* State images go and come with the pages (CONT-1), on every rank. */
+static void cont_1_state_images(void) {
+    struct e2e_setup setup = { .more = ARENA "[capacity]\nstate_bytes = 20000\n" };
+    (void)setup;
+    if (!open_stage(&(struct e2e_setup){ .capacity_tokens = E2E_AUTO, .more = ARENA })) return;
+    uint64_t text = e2e_stream(90, 5000, 0);
+    demote(retained(text, 300), false);
+    KVT_EQ(reproduce(text, 300), 5);
+    close_stage();
+}
+
+/* ---- death ------------------------------------------------------------------------------------------------ */
+
+static bool settled(void *unused) {
+    (void)unused;
+    struct kvd_stats s = scene_stats(scheduler);
+    return s.moves == 0 && s.sequences == 0;
+}
+
+/* SRV-5: who asked dies in the middle, again and again at other moments; the copies end in order, nothing is left behind. */
+static void srv_5_death_in_the_middle(void) {
+    struct e2e_setup setup = { .capacity_tokens = 32768, .max_context = 8192, .more = "[host]\narena = 64MiB\nscrub = 0\n" };
+    if (!open_stage(&setup)) return;
+    uint64_t text = e2e_stream(95, 9000, 0);
+    kvd_continuation c = retained(text, 8000);
+    struct kvd_stats before = scene_stats(scheduler);
+    for (uint32_t i = 0; i < 12; i++) {
+        struct puppet client;
+        KVT_NEED(puppet_start(&client));
+        kvd_session_id session = puppet_connect(&client, &daemon_, KVD_ROLE_SCHEDULER, 0);
+        struct puppet_call call = { .op = i % 3 == 0 ? PUPPET_DEMOTE : i % 3 == 1 ? PUPPET_ACTIVATE : PUPPET_PREFETCH,
+                                    .continuation = c, .activation = fork_of(c, 8000, 8001) };
+        call.activation.worker = session;
+        KVT_TRUE(puppet_send(&client, &call));
+        if (i >= 6) (void)e2e_until(settled, NULL, 0.0005 * (i - 5), NULL); /* a while */
+        puppet_kill(&client);
+        KVT_TRUE(e2e_until(settled, NULL, 20, NULL));
+        scene_audit(scheduler);
+    }
+    /* An activation that was published before the death has left what it had: the same tokens once more. */
+    KVT_TRUE(scene_stats(scheduler).continuations >= before.continuations);
+    reproduce(text, 8000);
+    KVT_EQ(info_of(c).continuation.bits, c.bits);
+    close_stage();
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(page_7_demoted_and_brought_back), KVT_CASE(page_7_both_tiers_and_back),
+        KVT_CASE(page_7_shared_prefix_in_both_tiers), KVT_CASE(act_8_victims_are_demoted), KVT_CASE(host_7_no_arena),
+        KVT_CASE(host_4_arena_full), KVT_CASE(evicted_between_lookup_and_activation),
+        KVT_CASE(damage_is_told_never_served), KVT_CASE(damage_beside_a_device_copy), KVT_CASE(scrub_finds_damage),
+        KVT_CASE(cont_3_orderly_stop), KVT_CASE(cont_3_killed), KVT_CASE(orderly_stop_keeps_the_valuable),
+        KVT_CASE(foreign_geometry_is_emptied), KVT_CASE(cont_1_state_images), KVT_CASE(srv_5_death_in_the_middle), { 0 }
+    };
+    return kvt_main("e2e host", cases, argc, argv);
+}
