@@ -46,7 +46,8 @@ struct sequence {
 /* Room for twice as many: when it is full the larger half stays. */
 struct lists {
     uint32_t n_pools, n_sequences, n_continuations;
-    uint64_t operations, sequences_total, continuations_total, left /* of the list that is being walked */;
+    struct store_stats stats;
+    uint64_t sequences_total, continuations_total, left /* of the list that is being walked */;
     struct sequence sequences[2 * UI_ITEMS];
     struct store_cont_info continuations[2 * UI_ITEMS];
 };
@@ -136,14 +137,12 @@ static void take_all_continuations(struct service *s, struct lists *l) {
 }
 
 static void take(struct service *s, struct lists *l) {
-    struct store_stats stats;
     pthread_mutex_lock(&s->lock);
-    store_get_stats(s->store, &stats);
+    store_get_stats(s->store, &l->stats);
     l->n_pools = s->pools.n_pools;
     pthread_mutex_unlock(&s->lock);
-    l->operations = stats.operations;
-    l->sequences_total = stats.sequences;
-    l->continuations_total = stats.continuations;
+    l->sequences_total = l->stats.sequences;
+    l->continuations_total = l->stats.continuations;
     if (s->tenancy) return; /* totals only; it is constant, and read without the lock */
     take_all_sequences(s, l);
     take_all_continuations(s, l);
@@ -183,6 +182,9 @@ static void write_continuation(FILE *out, const struct store_cont_info *i, uint3
     fprintf(out, ",\"created\":%" PRIu64 ",\"used\":%" PRIu64, i->created, i->used);
     write_numbers(out, "pages", i->pages, n_pools);
     write_numbers(out, "exclusive_pages", i->exclusive_pages, n_pools);
+    write_numbers(out, "device_pages", i->device_pages, n_pools);
+    write_numbers(out, "host_pages", i->host_pages, n_pools);
+    fprintf(out, ",\"resting\":%s,\"moving\":%s", i->resting ? "true" : "false", i->moving ? "true" : "false");
     write_slot(out, i->state_slot);
     fputc('}', out);
 }
@@ -201,8 +203,10 @@ static void write_lists(FILE *out, const struct lists *l) {
     fputs("]}", out);
 }
 
-/* No store has an arena yet. */
-static void write_arena(FILE *out) { fputs(",\n\"arena\":{\"capacity\":0,\"occupied\":0,\"largest_free\":0}", out); }
+static void write_arena(FILE *out, const struct store_stats *stats) {
+    fprintf(out, ",\n\"arena\":{\"capacity\":%" PRIu64 ",\"occupied\":%" PRIu64 ",\"largest_free\":%" PRIu64 "}",
+            stats->host_capacity, stats->host_occupied, stats->host_largest_free);
+}
 
 char *ui_state(struct service *s, const char *metrics, size_t *ret_bytes) {
     struct lists *lists = calloc(1, sizeof *lists);
@@ -217,10 +221,10 @@ char *ui_state(struct service *s, const char *metrics, size_t *ret_bytes) {
     clock_gettime(CLOCK_REALTIME, &now);
     take(s, lists);
     fprintf(out, "{\"time\":%lld.%03ld,\"operations\":%" PRIu64 ",\n\"series\":{", (long long)now.tv_sec,
-            now.tv_nsec / 1000000, lists->operations);
+            now.tv_nsec / 1000000, lists->stats.operations);
     write_series(out, metrics);
     fputs("}", out);
-    write_arena(out);
+    write_arena(out, &lists->stats);
     write_lists(out, lists);
     fputs("}\n", out);
     free(lists);

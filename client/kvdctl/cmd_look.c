@@ -52,19 +52,19 @@ static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const str
     out_table(ctl->out, "pools", columns, N(columns), figures_pools(stats, info));
 }
 
-static void show_host(struct ctl *ctl, const struct kvd_stats *stats) {
+static void show_arena(struct ctl *ctl, const struct kvd_stats *stats) {
     static const struct out_column lines[] = {
         { "occupied_text", "host arena", false },
         { "largest_free_bytes_text", "largest free extent", false },
-        { "images", "state images in it", false },
+        { "state_images", "state images in it", false },
         { "resting_continuations", "demoted continuations", false },
         { "moves_text", "moves under way", false },
         { "damaged_replicas_total", "damaged copies", false },
         { "lost_continuations_total", "lost continuations", false },
     };
-    cJSON *host = figures_host(stats);
-    if (stats->host_capacity) out_facts(ctl->out, "host", lines, N(lines), host);
-    else out_add(ctl->out, "host", host);
+    cJSON *arena = figures_arena(stats);
+    if (stats->host_capacity) out_facts(ctl->out, "arena", lines, N(lines), arena);
+    else out_add(ctl->out, "arena", arena);
 }
 
 int cmd_status(struct ctl *ctl) {
@@ -76,7 +76,7 @@ int cmd_status(struct ctl *ctl) {
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     show_daemon(ctl, &stats, &info);
     show_pools(ctl, &stats, &info);
-    show_host(ctl, &stats);
+    show_arena(ctl, &stats);
     return CTL_OK;
 }
 

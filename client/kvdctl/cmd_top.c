@@ -18,7 +18,7 @@
 /* What one look saw. */
 struct picture {
     uint64_t at_ns; /* 0: none */
-    cJSON *daemon, *pools, *host, *sequences;
+    cJSON *daemon, *pools, *arena, *sequences;
 };
 
 struct top {
@@ -36,7 +36,7 @@ struct top {
 static void picture_drop(struct picture *p) {
     cJSON_Delete(p->daemon);
     cJSON_Delete(p->pools);
-    cJSON_Delete(p->host);
+    cJSON_Delete(p->arena);
     cJSON_Delete(p->sequences);
     *p = (struct picture){ .at_ns = 0 };
 }
@@ -68,7 +68,7 @@ static enum kvd_status look_now(struct ctl *ctl, struct picture *ret_picture, st
     if (status == KVD_OK) {
         p.daemon = figures_daemon(&stats, &info);
         p.pools = figures_pools(&stats, &info);
-        p.host = figures_host(&stats);
+        p.arena = figures_arena(&stats);
         *ret_picture = p;
     } else {
         picture_drop(&p);
@@ -185,7 +185,7 @@ static void show_json(struct top *t) {
     out_add(out, "age_seconds", cJSON_CreateNumber((double)(follow_now() - t->now.at_ns) / 1e9));
     out_add(out, "daemon", cJSON_Duplicate(t->now.daemon, true));
     out_add(out, "pools", cJSON_Duplicate(t->now.pools, true));
-    out_add(out, "host", cJSON_Duplicate(t->now.host, true));
+    out_add(out, "arena", cJSON_Duplicate(t->now.arena, true));
     out_add(out, "rates", rates_of(t));
     out_add(out, "sequences", largest(t->now.sequences, SHOWN_SEQUENCES));
 }
@@ -213,10 +213,10 @@ static void show_head(struct top *t, FILE *to, struct out *out) {
             figures_string(d, "sequences_text"), figures_string(d, "continuations_text"), figures_number(d, "sessions"),
             figures_string(d, "membership_text"), figures_string(d, "state_slots_text"),
             figures_string(d, "resident_memory_bytes_text"));
-    if (figures_number(t->now.host, "capacity_bytes") > 0)
+    if (figures_number(t->now.arena, "bytes") > 0)
         fprintf(to, "host arena %s, %.0f demoted pages/s, %.0f restored pages/s, moves %s\n\n",
-                figures_string(t->now.host, "occupied_text"), figures_number(rates, "demoted_pages_per_second"),
-                figures_number(rates, "restored_pages_per_second"), figures_string(t->now.host, "moves_text"));
+                figures_string(t->now.arena, "occupied_text"), figures_number(rates, "demoted_pages_per_second"),
+                figures_number(rates, "restored_pages_per_second"), figures_string(t->now.arena, "moves_text"));
     cJSON_Delete(rates);
 }
 

@@ -119,16 +119,16 @@ cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info 
     return rows;
 }
 
-cJSON *figures_host(const struct kvd_stats *stats) {
+cJSON *figures_arena(const struct kvd_stats *stats) {
     cJSON *o = cJSON_CreateObject(), *pages = cJSON_AddArrayToObject(o, "pages");
-    out_put_bytes(o, "capacity_bytes", stats->host_capacity);
+    out_put_bytes(o, "bytes", stats->host_capacity);
     out_put_bytes(o, "occupied_bytes", stats->host_occupied);
     out_put_bytes(o, "largest_free_bytes", stats->host_largest_free);
     out_put_text(o, "occupied_text", "%s of %s", figures_string(o, "occupied_bytes_text"),
-                 figures_string(o, "capacity_bytes_text"));
+                 figures_string(o, "bytes_text"));
     for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++)
         cJSON_AddItemToArray(pages, cJSON_CreateNumber(stats->host_pages[i]));
-    out_put_u64(o, "images", stats->host_images);
+    out_put_u64(o, "state_images", stats->host_images);
     out_put_u64(o, "resting_continuations", stats->resting);
     out_put_u64(o, "moves", stats->moves);
     out_put_u64(o, "move_pages_left", stats->move_pages_left);

@@ -217,9 +217,10 @@ static void figures_are_those_of_stats(void) {
     shows("refused.RESOURCE_EXHAUSTED", 1);
     shows("refused.NOT_FOUND", 1);
     shows("short.main_pages", 1);
-    shows("hits.device", 2);
-    shows("hits.none", stats.sequences + 4 - 2);
-    shows("hits.host", 0);
+    shows("activations.fork", 2);
+    shows("activations.root", stats.sequences + 4 - 2);
+    shows("tokens.device", 640 + 2000); /* 700 tokens are equal, 640 of them in full pages; and all of the other */
+    shows("tokens.host", 0);
     snprintf(epoch, sizeof epoch, "%016" PRIx64, stats.epoch);
     KVT_EQ_STR(shown("epoch") ? shown("epoch") : "nothing", epoch);
     KVT_EQ_STR(shown("version") ? shown("version") : "nothing", stats.version);
