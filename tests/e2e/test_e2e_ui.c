@@ -320,7 +320,7 @@ static void *play(void *argument) {
         request[n > 0 ? n : 0] = 0;
         char *state = strncmp(request, "GET /ui/state.json ", 19) == 0 ? state_now(d) : NULL;
         if (state) answer(fd, "application/json", "", state, strlen(state));
-        else if (strncmp(request, "GET /ui ", 8) == 0) answer(fd, "text/html", d->page.head, d->page.body, d->page.bytes);
+        else if (strncmp(request, "GET /ui ", 8) == 0) d->asked = 0, answer(fd, "text/html", d->page.head, d->page.body, d->page.bytes);
         free(state);
         close(fd);
     }
