@@ -264,8 +264,6 @@ static bool identify(nng_stream *stream, struct peer *ret_peer) {
     return peer.pidfd >= 0 || errno != ESRCH; /* gone already; otherwise Hello tells why there is no session */
 }
 
-#define FILES_SPARE 64
-
 void connection_new(struct listener *l, nng_stream *stream) {
     struct connection *c = calloc(1, sizeof *c);
     struct peer peer = { .pidfd = -1 };
@@ -279,9 +277,6 @@ void connection_new(struct listener *l, nng_stream *stream) {
     }
     c->in.room = IN_ROOM;
     bool known = identify(stream, &peer);
-    /* nng closes a freed stream's socket when its reaper comes to it. A new file gets the lowest number that is free:
-     * all below it are open. */
-    l->crowded = peer.pidfd > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;
     c->stream = stream;

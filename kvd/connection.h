@@ -59,7 +59,7 @@ struct listener {
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;
     uint32_t count;
-    bool crowded; /* chain of accepts only: sockets are closed more slowly than new ones come */
+    uint32_t crowded_ms; /* chain of accepts only */
     bool full; /* no accept is posted: listener_run posts it when connections have gone */
     uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick told the log */
     uint64_t junk_from; /* pid */

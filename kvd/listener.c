@@ -2,6 +2,7 @@
 #include "connection.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -11,12 +12,29 @@
 #include <unistd.h>
 
 #define BACK_OFF_MS 100
-#define CROWDED_MS 1
+#define FILES_SPARE 64 /* of listener_files: for what comes between one look and the next */
+#define CROWDED_MOST_MS 100u
 #define OVER_LIMIT                                                                                                   \
     32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees \
          */
 
 /* ---- accepting -------------------------------------------------------------------------------- */
+
+/* nng closes a freed stream's socket when its reaper comes to it, which a flood outruns. A new file gets the lowest
+ * number that is free: all below it are open. */
+static bool crowded(struct listener *l) {
+    int lowest = fcntl(l->event_fd, F_DUPFD_CLOEXEC, 0);
+    if (lowest >= 0) close(lowest);
+    return lowest < 0 || lowest > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
+}
+
+/* While it is crowded peers wait in the backlog: not for ever, since the files may be of another kind. */
+static void accept_next(struct listener *l) {
+    bool wait = l->crowded_ms < CROWDED_MOST_MS && crowded(l);
+    l->crowded_ms = wait ? l->crowded_ms + 1 : 0;
+    if (wait) nng_sleep_aio(1, l->sleeping);
+    else nng_stream_listener_accept(l->nng, l->accepting);
+}
 
 static void on_accepted(void *argument) {
     struct listener *l = argument;
@@ -36,14 +54,12 @@ static void on_accepted(void *argument) {
     l->full = l->count >= atomic_load(&l->limit) + OVER_LIMIT;
     bool full = l->full;
     pthread_mutex_unlock(&l->lock);
-    if (full) return;
-    if (l->crowded) nng_sleep_aio(CROWDED_MS, l->sleeping); /* peers wait in the backlog */
-    else nng_stream_listener_accept(l->nng, l->accepting);
+    if (!full) accept_next(l);
 }
 
 static void on_slept(void *argument) {
     struct listener *l = argument;
-    if (!nng_aio_result(l->sleeping) && !atomic_load(&l->closing)) nng_stream_listener_accept(l->nng, l->accepting);
+    if (!nng_aio_result(l->sleeping) && !atomic_load(&l->closing)) accept_next(l);
 }
 
 /* ---- the socket ------------------------------------------------------------------------------- */
