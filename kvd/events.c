@@ -56,10 +56,15 @@ void damage_found(uint32_t lost) {
         lost);
 }
 
+/* The table of tenants knows it still; if another one has its slot by now, operators alone are told. */
+static bool may_see(struct service *s, struct session *with, const void *lost) {
+    return tenant_sees(s, with, tenant_of(s, *(const store_cont *)lost));
+}
+
 void events_lost(struct service *s) {
     store_cont cont;
     while (store_take_lost(s->store, &cont))
-        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, NULL, NULL);
+        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, may_see, &cont);
 }
 
 /* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread

@@ -211,6 +211,45 @@ static void cont_2_tenants_do_not_meet(void) {
     close_stage();
 }
 
+static bool moved_as(struct puppet *p, enum puppet_op op, kvd_continuation c, enum kvd_status expected) {
+    struct puppet_call call = { .op = op, .continuation = c };
+    struct puppet_answer answer;
+    return KVT_TRUE(puppet_do(p, &call, &answer)) && KVT_EQ(answer.status, expected);
+}
+
+/* CONT-2, CONT-3: nor do they meet in the arena, and it remembers whose what is when the daemon has been killed, and when it stopped. */
+static void cont_2_tenants_over_a_restart(void) {
+    struct puppet ann, bob;
+    uint64_t seed = e2e_stream(8, 9000, 0);
+    kvd_continuation of;
+    if (!is_root() || !open_stage("[access]\nscheduler = *\ntenants = uid\n[host]\narena = 16MiB\n")) return;
+    for (int run = 0; run < 3; run++) {
+        if (!start_as(&ann, ANN, 9, 0) || !start_as(&bob, BOB, 9, 0)) return;
+        kvd_client *root = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "root");
+        KVT_NEED(root);
+        kvd_session_id a = connect_as(&ann, KVD_ROLE_SCHEDULER).session;
+        KVT_EQ(connect_as(&bob, KVD_ROLE_SCHEDULER).status, KVD_OK);
+        kvd_continuation kept = run == 0 ? tenant_keeps(&ann, a, seed, 256) : (kvd_continuation){ 0 };
+        KVT_EQ(tenant_finds(&ann, seed, 257, &of), 256);
+        if (run == 0) KVT_EQ(of.bits, kept.bits);
+        KVT_EQ(tenant_finds(&bob, seed, 257, &kept), 0);
+        KVT_EQ(count_continuations(root), 1);
+        moved_as(&bob, PUPPET_DEMOTE, of, KVD_NOT_FOUND);
+        moved_as(&ann, PUPPET_DEMOTE, of, KVD_OK);
+        moved_as(&bob, PUPPET_PREFETCH, of, KVD_NOT_FOUND);
+        moved_as(&bob, PUPPET_DROP, of, KVD_NOT_FOUND);
+        moved_as(&bob, PUPPET_RELEASE, of, KVD_NOT_FOUND);
+        KVT_EQ(tenant_finds(&ann, seed, 257, &of), 256);
+        scene_audit(root);
+        puppet_kill(&ann);
+        puppet_kill(&bob);
+        kvd_disconnect(root);
+        KVT_EQ_I(e2e_daemon_stop(&daemon_, run ? SIGTERM : SIGKILL), run ? 0 : -SIGKILL);
+        if (!e2e_daemon_restart(&daemon_)) return;
+    }
+    close_stage();
+}
+
 /* ---- ports ---------------------------------------------------------------------------------------- */
 
 struct ports {
@@ -508,8 +547,8 @@ static void srv_2_ten_thousand_idle(void) {
     KVT_TRUE(e2e_fd_count(daemon_.pid) > files + CONNECTIONS); /* they are all there */
     KVT_TRUE(E2E_SLOW > 1 || during < rss + (16 << 20));
     newcomer(&new); /* every place is taken by one that is silent */
-    printf("    %u connections in %.1f s, %u closed by kvd, %u files at most; meanwhile %u requests, %.2f ms on average, %.1f ms at worst, and %u newcomers, "
-           "%.2f and %.1f ms\n",
+    printf("    %u connections in %.1f s, %u closed by kvd, %u files at most; meanwhile %u requests, %.2f ms on average, %.1f ms at "
+           "worst, and %u newcomers, %.2f and %.1f ms\n",
            report.asked, e2e_now() - begin, report.refused, peak, old.n, old.sum_ms / old.n, old.worst_ms, new.n, new.sum_ms / new.n,
            new.worst_ms);
     KVT_TRUE(old.worst_ms < 2000 * E2E_SLOW && new.worst_ms < 4000 * E2E_SLOW);
@@ -524,8 +563,8 @@ static void srv_2_ten_thousand_idle(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(srv_3_users_and_groups), KVT_CASE(srv_3_wrong_role), KVT_CASE(cont_2_tenants_do_not_meet), KVT_CASE(srv_3_no_port_but_these),
-        KVT_CASE(srv_2_junk_on_every_port), KVT_CASE(srv_2_flood_of_sessions), KVT_CASE(srv_2_ten_thousand_idle), { 0 }
+        KVT_CASE(srv_3_users_and_groups), KVT_CASE(srv_3_wrong_role), KVT_CASE(cont_2_tenants_do_not_meet),
+        KVT_CASE(cont_2_tenants_over_a_restart), KVT_CASE(srv_3_no_port_but_these), KVT_CASE(srv_2_junk_on_every_port), KVT_CASE(srv_2_flood_of_sessions), KVT_CASE(srv_2_ten_thousand_idle), { 0 }
     };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e access", cases, argc, argv);
