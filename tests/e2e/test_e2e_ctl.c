@@ -22,7 +22,7 @@ static kvd_session_id worker_session;
 static struct run run;
 
 #define CTL(...) program_run(&run, KVDCTL, 0, "-s", daemon_.socket, __VA_ARGS__, (const char *)NULL)
-#define LIVE(live, ...) program_start(live, KVDCTL, false, "-s", daemon_.socket, __VA_ARGS__, (const char *)NULL)
+#define LIVE(live, ...) program_start(live, false, KVDCTL, "-s", daemon_.socket, __VA_ARGS__, (const char *)NULL)
 
 static bool hire(void) {
     if (!KVT_TRUE(puppet_start(&worker))) return false;

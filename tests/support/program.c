@@ -62,11 +62,11 @@ static void open_terminal(int ends[2]) {
     ioctl(ends[1], TIOCSWINSZ, &size);
 }
 
-void program_start(struct live *live, const char *path, bool terminal, ...) {
+void program_start(struct live *live, bool terminal, const char *path, ...) {
     const char *argv[ARGUMENTS];
     int ends[2] = { -1, -1 };
     va_list args;
-    va_start(args, terminal);
+    va_start(args, path);
     arguments(argv, path, args);
     va_end(args);
     memset(live, 0, sizeof *live);

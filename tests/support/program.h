@@ -25,7 +25,7 @@ struct live {
 };
 
 /* On a terminal of 120 columns and 30 lines of its own, or writing into a pipe. */
-void program_start(struct live *live, const char *path, bool terminal, ...);
+void program_start(struct live *live, bool terminal, const char *path, ...);
 /* Reads until the word comes behind what was waited for before. False: 20 s have passed, or the end. */
 bool program_says(struct live *live, const char *word);
 /* Waits for the end: the exit status; -1: by a signal. */

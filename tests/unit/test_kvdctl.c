@@ -22,7 +22,7 @@ static struct run run_;
 /* Runs kvdctl to its end. */
 #define CTL_AS(uid, ...) program_run(&run_, KVDCTL, uid, __VA_ARGS__)
 #define CTL(...) CTL_AS(0, __VA_ARGS__, (const char *)NULL)
-#define LIVE(live, terminal, ...) program_start(live, KVDCTL, terminal, __VA_ARGS__, (const char *)NULL)
+#define LIVE(live, terminal, ...) program_start(live, terminal, KVDCTL, __VA_ARGS__, (const char *)NULL)
 
 /* ---- a small store ---------------------------------------------------------------------------------- */
 
@@ -115,6 +115,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                                     .page_bytes = 198144 } } };
         reply->u.store = &info;
     } else if (request->type == FRAME_STATS) {
+        if (shop->requests) shop->requests += 500;
         reply->u.stats =
             (struct kvd_stats){ .n_pools = 1,
                                 .pool = { { .capacity = 100, .allocated = 60, .reserved = 15, .available = 25 } },
@@ -122,7 +123,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                 .continuations = 3,
                                 .continuation_limit = 50,
                                 .epoch = reply->epoch,
-                                .requests = shop->requests ? shop->requests += 500 : UINT64_C(1) << 60,
+                                .requests = shop->requests ? (uint64_t)shop->requests : UINT64_C(1) << 60,
                                 .draining = shop->draining,
                                 .uptime_ns = 3700000000000,
                                 .version = "9.9" };
@@ -150,7 +151,8 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.sessions.items = &session;
         reply->u.sessions.next_cursor = KVD_UNCHANGED;
     } else if (request->type == FRAME_LIST_SEQUENCES) {
-        sequence.pool[0].committed = 70 + (shop->committed += 1000);
+        shop->committed += 1000;
+        sequence.pool[0].committed = 70 + shop->committed;
         reply->u.sequences.n = 1;
         reply->u.sequences.items = &sequence;
         reply->u.sequences.next_cursor = KVD_UNCHANGED;
