@@ -15,11 +15,13 @@
 
 #include "client.h"
 #include "device.h"
+#include "fds.h"
 #include "geometry.h"
 
 struct kvd_store {
     pid_t pid;
     uint32_t rank;
+    struct fds fds; /* while it is being attached */
     struct kvd_store_info info;
     struct geom_pool_spec spec[KVD_MAX_POOLS];
     struct device_import *planes[KVD_MAX_POOLS], *table[KVD_MAX_POOLS];
@@ -96,10 +98,11 @@ static enum kvd_status status_of(int rc) {
     }
 }
 
-static enum kvd_status map_region(const struct kvd_region_info *region, const uint8_t *device_uuid, bool read_only,
-                                  const char *what, uint64_t least_bytes, struct device_import **ret_import,
-                                  struct kvd_error *error) {
-    struct device_export exported = { .kind = region->kind == 1 ? DEVICE_EXPORT_CUDA_IPC : DEVICE_EXPORT_SHM,
+static enum kvd_status map_region(struct kvd_store *store, const struct kvd_region_info *region,
+                                  const uint8_t *device_uuid, bool read_only, const char *what, uint64_t least_bytes,
+                                  struct device_import **ret_import, struct kvd_error *error) {
+    struct device_export exported = { .kind = region->kind,
+                                      .fd = -1,
                                       .bytes = region->bytes,
                                       .owner_pid = region->owner_pid,
                                       .local_address = region->local_address };
@@ -108,7 +111,7 @@ static enum kvd_status map_region(const struct kvd_region_info *region, const ui
     exported.shm_name[sizeof exported.shm_name - 1] = 0;
     memcpy(exported.ipc_handle, region->ipc_handle, sizeof exported.ipc_handle);
     memcpy(exported.uuid, region->uuid, sizeof exported.uuid);
-    if (region->kind > 1) {
+    if (region->kind > DEVICE_EXPORT_FD) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
                            "the %s are exported in a way (%u) that this library does not know", what, region->kind);
     }
@@ -119,7 +122,12 @@ static enum kvd_status map_region(const struct kvd_region_info *region, const ui
                            "the %s have %llu bytes, their geometry needs %llu", what,
                            (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
+    if (region->kind == DEVICE_EXPORT_FD) {
+        enum kvd_status status = fds_fetch(&store->fds, &store->info, region->fd_index, &exported.fd, error);
+        if (status != KVD_OK) return status;
+    }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
+    if (exported.fd >= 0) close(exported.fd);
     if (rc == 0) return KVD_OK;
     if (rc == -ENOENT) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
@@ -158,11 +166,11 @@ static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8
     store->spec[i] = pool_spec(pool);
     enum kvd_status status = check_device(planes, device_uuid, error);
     if (status == KVD_OK) {
-        status = map_region(planes, device_uuid, false, planes_name, geom_region_bytes(&store->spec[i], pool->pages),
+        status = map_region(store, planes, device_uuid, false, planes_name, geom_region_bytes(&store->spec[i], pool->pages),
                             &store->planes[i], error);
     }
     if (status == KVD_OK)
-        status = map_region(table, device_uuid, true, tables_name, table_bytes, &store->table[i], error);
+        status = map_region(store, table, device_uuid, true, tables_name, table_bytes, &store->table[i], error);
     return status;
 }
 
@@ -182,7 +190,7 @@ static enum kvd_status map_state(struct kvd_store *store, const uint8_t *device_
     }
     enum kvd_status status = check_device(&info->state[store->rank], device_uuid, error);
     if (status != KVD_OK) return status;
-    return map_region(&info->state[store->rank], device_uuid, false, "state slots", bytes, &store->state, error);
+    return map_region(store, &info->state[store->rank], device_uuid, false, "state slots", bytes, &store->state, error);
 }
 
 enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,
@@ -192,6 +200,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     if (!store) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a store");
     store->pid = getpid();
     store->rank = rank;
+    store->fds = (struct fds)FDS_NONE;
     enum kvd_status status = kvd_describe(c, &store->info, error);
     if (status == KVD_OK) status = check_pools(&store->info, error);
     if (status == KVD_OK) status = check_digest(&store->info, error);
@@ -202,6 +211,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++)
         status = map_pool(store, i, device_uuid, error);
     if (status == KVD_OK) status = map_state(store, device_uuid, error);
+    fds_close(&store->fds);
     if (status == KVD_OK) *ret_store = store;
     else kvd_detach(store);
     return status;

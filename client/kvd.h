@@ -206,7 +206,10 @@ KVD_API enum kvd_status kvd_yield(kvd_client *client, uint32_t *ret_yielded, str
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-/* Maps the store's pools of one rank. device_uuid: 16 bytes of the GPU that this process runs on, NULL for a host
+/* Where kvd was replaced under this process (another epoch) and its device memory outlives it, attaching says that no unit of this
+ * process runs that was launched on an earlier attachment: synchronize the device and detach first.
+ *
+ * Maps the store's pools of one rank. device_uuid: 16 bytes of the GPU that this process runs on, NULL for a host
  * store; a mismatch in protocol, geometry, device or namespace is refused with the reason (SRV-4). CUDA stores: the
  * context that is current in the calling thread. */
 KVD_API enum kvd_status kvd_attach(kvd_client *client, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,

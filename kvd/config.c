@@ -51,6 +51,7 @@ static const struct token levels[] = { { "error", LOG_ERROR }, { "warning", LOG_
 static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8", KVD_STORAGE_INT8 },
                                          { "fp8", KVD_STORAGE_FP8 },   { "nvfp4", KVD_STORAGE_NVFP4 },
                                          { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
+static const struct token exports[] = { { "ipc", EXPORT_IPC }, { "vmm", EXPORT_VMM }, { 0 } };
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
 static const struct token tenants[] = { { "shared", TENANTS_SHARED }, { "uid", TENANTS_UID }, { 0 } };
@@ -72,6 +73,10 @@ static const struct key keys[] = {
       "Several devices hold one tensor-parallel model: every rank has kv_heads / devices heads of every layer." },
     { "devices", "memory", KEY_BYTES, FIELD(memory), 1 << 20, MAX_BYTES, "1GiB", NULL,
       "Bytes that each host device claims to have. CUDA devices know theirs." },
+    { "devices", "export", KEY_TOKEN, FIELD(export), 0, 0, "ipc", exports,
+      "How engines get at device memory. ipc: CUDA IPC (shared memory by name for host devices); it goes with the daemon,\n"
+      "what fits is demoted to the arena at an orderly stop. vmm: file descriptors, which systemd keeps over a restart or\n"
+      "a crash of the daemon (FileDescriptorStoreMax= of the unit), so that the next one has every page." },
 
     { "model", "layers", KEY_U32, FIELD(layers), 1, 4096, "4", NULL, "Layers with full attention." },
     { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL, "KV heads of a layer, over all devices." },

@@ -32,6 +32,10 @@ struct config_access {
 
 enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 
+/* How device memory is shared. IPC: by names and handles of this process; it dies with it. VMM: by file descriptors, which
+ * systemd keeps for the next one. */
+enum config_export { EXPORT_IPC = 0, EXPORT_VMM = 1 };
+
 struct config {
     /* [kvd] */
     char socket[96]; /* leaves room for a private name beside it in sun_path */
@@ -45,6 +49,7 @@ struct config {
         uint32_t kind /* enum device_kind */, index;
     } device[KVD_MAX_RANKS];
     uint64_t memory; /* bytes that a host device claims to have */
+    uint32_t export; /* enum config_export */
     /* [model] */
     uint32_t layers, kv_heads, head_dim, profile /* enum kvd_storage */, arrangement /* enum geom_arrangement */;
     uint32_t max_context, max_concurrency;

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "codec.h"
+#include "drivers.h"
 #include "host.h"
 #include "link.h"
 #include "metrics.h"
@@ -70,6 +71,8 @@ struct session {
     char name[KVD_NAME_BYTES];
     struct link *link; /* NULL: connection lost */
     uint64_t last_sequence, requests;
+    uint64_t driver_start; /* it got at memory that outlives this kvd: its start time; 0: it did not */
+    uint64_t fd_token;     /* for the socket of descriptors; 0: none, or used */
     uint32_t n_owned; /* bundles */
     uint32_t lookup_pages; /* metrics_lookup's memory */
     size_t answer_bytes;
@@ -137,6 +140,7 @@ struct service {
     void *store_memory;
     size_t store_bytes;
     struct transfer *transfer;
+    struct drivers *drivers; /* of the instance before; NULL: nobody is waited for */
     struct host *host; /* the host tier; NULL: there is none. constant */
     struct stop *stop; /* stop.c: an orderly stop is under way */
     uint64_t epoch, started_ns; /* constant */

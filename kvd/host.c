@@ -89,7 +89,9 @@ static void say_found(const struct service *s, enum segment_found found) {
 
 static void recover(struct service *s, enum segment_found found) {
     struct directory *directory = segment_directory(s->host->segment);
-    if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, false, &s->host->recovered);
+    bool lives = s->pools.adopted && segment_pools_id(s->host->segment) == s->pools.id;
+    if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, lives, &s->host->recovered);
+    segment_set_pools_id(s->host->segment, s->pools.id); /* after recovery: device parts in the directory are of these now */
     store_set_directory(s->store, directory);
     note_tenants(s);
     say_found(s, found);
@@ -99,7 +101,7 @@ static void recover(struct service *s, enum segment_found found) {
 
 int host_open(struct service *s, const char *prefix, char *err, size_t err_bytes) {
     enum segment_found found;
-    if (!s->config.arena_bytes) return 0;
+    if (!s->config.arena_bytes && !s->pools.id) return 0;
     s->host = calloc(1, sizeof *s->host);
     if (!s->host) {
         snprintf(err, err_bytes, "no memory for the host tier");
@@ -107,6 +109,7 @@ int host_open(struct service *s, const char *prefix, char *err, size_t err_bytes
     }
     if (open_segment(s, prefix, &found, err, err_bytes)) return 1;
     recover(s, found);
+    if (!s->config.arena_bytes) return 0;
     struct mover_config config = { .pools = &s->pools,
                                    .store = s->store,
                                    .transfer = s->transfer,
@@ -133,10 +136,14 @@ void host_close(struct service *s) {
     s->host = NULL;
 }
 
+struct segment *host_segment(const struct service *s) { return s->host ? s->host->segment : NULL; }
+
+static struct mover *mover_of(const struct service *s) { return s->host ? s->host->mover : NULL; }
+
 /* ---- the mover -------------------------------------------------------------------------------------- */
 
 bool host_work(const struct service *s, struct store_transition of, struct store_work *ret_work) {
-    return s->host && !store_get_work(s->store, of, ret_work) && ret_work->copies_out + ret_work->copies_in;
+    return mover_of(s) && !store_get_work(s->store, of, ret_work) && ret_work->copies_out + ret_work->copies_in;
 }
 
 bool host_start(struct service *s, struct store_transition of, const struct store_work *work, uint32_t tag) {
@@ -144,28 +151,28 @@ bool host_start(struct service *s, struct store_transition of, const struct stor
 }
 
 void host_cancel(struct service *s, uint32_t tag) {
-    if (s->host) mover_cancel(s->host->mover, tag);
+    if (mover_of(s)) mover_cancel(mover_of(s), tag);
 }
 
 void host_run(struct service *s) {
-    if (s->host) mover_run(s->host->mover);
+    if (mover_of(s)) mover_run(mover_of(s));
 }
 
 bool host_collect(struct service *s, uint32_t *ret_tag, enum mover_result *ret_result, struct mover_moved *ret_moved) {
-    return s->host && mover_collect(s->host->mover, ret_tag, ret_result, ret_moved);
+    return mover_of(s) && mover_collect(mover_of(s), ret_tag, ret_result, ret_moved);
 }
 
-int host_event_fd(const struct service *s) { return s->host ? mover_event_fd(s->host->mover) : -1; }
+int host_event_fd(const struct service *s) { return mover_of(s) ? mover_event_fd(mover_of(s)) : -1; }
 
 void host_kick(struct service *s) {
-    if (s->host) mover_kick(s->host->mover);
+    if (mover_of(s)) mover_kick(mover_of(s));
 }
 
 void host_get_stats(const struct service *s, struct host_stats *ret_stats) {
     *ret_stats = (struct host_stats){ 0 };
     if (!s->host) return;
     const struct store_recovered *r = &s->host->recovered;
-    mover_get_stats(s->host->mover, &ret_stats->mover);
+    if (mover_of(s)) mover_get_stats(mover_of(s), &ret_stats->mover);
     scrub_get(s->host->scrub, &ret_stats->scrubbed_pages, &ret_stats->scrubbed_bytes);
     ret_stats->recovered[HOST_KEPT] = r->continuations;
     ret_stats->recovered[HOST_SHORTENED] = r->shortened;

@@ -14,10 +14,13 @@ struct host;
 struct service;
 
 /* After the store was made, before any request: opens or adopts the arena, and brings back what the directory has. The
- * arena is named after the prefix of shared memory, but outside of it: it is not swept. 0, or 1 with a sentence. */
+ * arena is named after the prefix of shared memory, but outside of it: it is not swept. With export = vmm there is a segment
+ * for the directory also where the arena has no bytes. 0, or 1 with a sentence. */
 int host_open(struct service *service, const char *prefix, char *err, size_t err_bytes);
 /* Before the devices are closed: waits for their moves. The arena stays where it is. */
 void host_close(struct service *service);
+struct segment;
+struct segment *host_segment(const struct service *service); /* NULL: there is none */
 
 /* What a transition's stage has to copy between device and arena; false: nothing. */
 bool host_work(const struct service *service, struct store_transition of, struct store_work *ret_work);

@@ -23,6 +23,7 @@
 #include <xxhash.h>
 
 #include "clock.h"
+#include "fdpass.h"
 #include "http.h"
 #include "listener.h"
 #include "notify.h"
@@ -35,6 +36,7 @@ struct daemon {
     struct service *service;
     struct listener *listener;
     struct http *http;
+    struct fdpass *fdpass; /* NULL: no region is a descriptor */
     int lock_fd, signal_fd, timer_fd, epoll_fd;
     struct watchdog watchdog;
 };
@@ -104,6 +106,7 @@ static int start(struct daemon *d, char *err, size_t err_bytes) {
     raise_file_limit(&d->config);
     if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
     if (service_new(&d->config, prefix, &d->service, err, err_bytes)) return 1;
+    if (d->config.export == EXPORT_VMM && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes)) return 1;
     return listener_open(d->service, &d->config, &d->listener, err, err_bytes);
 }
 
@@ -129,7 +132,7 @@ static int make_loop(struct daemon *d) {
     if (d->epoll_fd < 0 || d->timer_fd < 0) return 1;
     set_timer(d);
     return watch(d, d->signal_fd) || watch(d, d->timer_fd) || watch(d, service_fd(d->service)) ||
-           watch(d, listener_fd(d->listener));
+           watch(d, listener_fd(d->listener)) || (d->fdpass && watch(d, fdpass_fd(d->fdpass)));
 }
 
 static void tell_ready(struct daemon *d, const char *note) {
@@ -177,6 +180,7 @@ static int tick(struct daemon *d) {
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
     listener_tick(d->listener, clock_ns());
     http_tick(d->http, clock_ns());
+    fdpass_tick(d->fdpass, clock_ns());
     service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
     if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
     if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
@@ -194,6 +198,7 @@ static int loop(struct daemon *d) {
             if (fd == d->timer_fd && (r = tick(d)) != EXIT_FINE) return r;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
         }
     }
 }
@@ -228,6 +233,7 @@ static void stop(struct daemon *d) {
             if (fd == d->timer_fd && tick(d) != EXIT_FINE) return;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
         }
     }
     tell_stop(&stop);
@@ -260,6 +266,7 @@ static int run(struct daemon *d) {
     }
     d->listener = listener_close(d->listener);
     d->http = http_close(d->http);
+    d->fdpass = fdpass_close(d->fdpass);
     d->service = service_free(d->service);
     return status;
 }
@@ -272,7 +279,7 @@ static int plan(const struct config *config) {
         fprintf(stderr, "kvd: %s\n", err);
         return EXIT_START;
     }
-    int r = plan_make(config, devices, &plan, err, sizeof err);
+    int r = plan_make(config, devices, NULL, &plan, err, sizeof err);
     if (r) fprintf(stderr, "kvd: %s\n", err);
     else plan_print(stdout, config, &plan);
     for (uint32_t i = 0; i < config->n_devices; i++) device_close(devices[i]);

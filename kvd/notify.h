@@ -9,5 +9,6 @@
 #include <stdbool.h>
 
 bool notify_send(const char *state); /* "READY=1\nSTATUS=..."; whether it was sent */
+bool notify_send_fd(const char *state, int fd); /* with a descriptor; -1: none */
 
 #endif

@@ -56,7 +56,8 @@ int plan_open_devices(const struct config *c, const char *name_prefix, struct de
                                    .index = c->device[i].index,
                                    .name_prefix = name_prefix,
                                    .memory_bytes = c->memory,
-                                   .shm_mode = c->shm_mode };
+                                   .shm_mode = c->shm_mode,
+                                   .export_fd = c->export == EXPORT_VMM };
         char why[384];
         if (!device_open(&d, &ret_devices[i], why, sizeof why)) continue;
         snprintf(err, err_bytes, "device.%u = %s:%u cannot be opened: %s", i, d.kind == DEVICE_CUDA ? "cuda" : "host",
@@ -84,8 +85,19 @@ static void plan_host(const struct config *c, struct plan *plan) {
         plan->host_state_stride = geom_packed_bytes(&state) * c->n_devices;
 }
 
-int plan_make(const struct config *c, struct device *const *devices, struct plan *ret_plan, char *err,
-              size_t err_bytes) {
+/* An automatic capacity stays what it was with the regions that are kept, whatever else came to the device since. */
+static int resolve(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan, char *err, size_t err_bytes) {
+    uint64_t tokens = c->capacity_tokens;
+    if (tokens == CONFIG_AUTO64 && kept && kept->id &&
+        !geom_capacity_explicit(&plan->spec, (uint64_t)kept->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity, NULL, 0) &&
+        kept_matches(kept, &plan->capacity.layout, c->n_devices))
+        return 0;
+    return tokens == CONFIG_AUTO64 ? geom_capacity_auto(&plan->spec, free_bytes, c->headroom, &plan->capacity, err, err_bytes)
+                                   : geom_capacity_explicit(&plan->spec, tokens, free_bytes, &plan->capacity, err, err_bytes);
+}
+
+int plan_make(const struct config *c, struct device *const *devices, const struct kept *kept, struct plan *ret_plan,
+              char *err, size_t err_bytes) {
     struct plan plan = { .n_devices = c->n_devices };
     uint64_t least = UINT64_MAX;
     uint32_t tightest = 0;
@@ -95,14 +107,12 @@ int plan_make(const struct config *c, struct device *const *devices, struct plan
         device_identify(devices[i], &plan.identity[i]);
         if (device_free_bytes(devices[i], &plan.free_bytes[i], err, err_bytes)) return 1;
         if (c->device[i].kind == DEVICE_HOST) plan.free_bytes[i] = share_of_host(c, plan.free_bytes[i]);
+        else if (kept) plan.free_bytes[i] += kept->bytes[i];
         if (plan.free_bytes[i] >= least) continue;
         least = plan.free_bytes[i];
         tightest = i;
     }
-    int r = c->capacity_tokens == CONFIG_AUTO64
-                ? geom_capacity_auto(&plan.spec, least, c->headroom, &plan.capacity, why, sizeof why)
-                : geom_capacity_explicit(&plan.spec, c->capacity_tokens, least, &plan.capacity, why, sizeof why);
-    if (r) {
+    if (resolve(c, kept, least, &plan, why, sizeof why)) {
         snprintf(err, err_bytes, "capacity on device.%u (%" PRIu64 " bytes free): %s", tightest, least, why);
         return 1;
     }
@@ -127,7 +137,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .state_slots = plan->spec.state_slots,
         .host_bytes = plan->arena_bytes,
         .host_state_stride = plan->host_state_stride,
-        .mirrored = plan->arena_bytes > 0,
+        .mirrored = plan->arena_bytes > 0 || c->export == EXPORT_VMM,
     };
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
         ret_store->pool_pages[p] = plan->capacity.layout.pages[p];

@@ -138,6 +138,7 @@ static bool check_activation(struct call *call) {
                     "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
     else if (transfer_lost(s->transfer))
         call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
+    else if (!drivers_clear(call)) return false;
     else if (!a->worker.bits == !a->group.bits)
         call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s",
                     a->worker.bits ? "both" : "neither");

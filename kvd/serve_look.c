@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "fdpass.h"
 
 #define LIST_AT_ONCE 64u /* objects looked at under the lock, those that the caller may not see among them */
 
@@ -48,7 +49,8 @@ bool call_make_room(struct call *call) {
         break;
     case FRAME_ROUND: ok = round_room(call); break;
     case FRAME_DESCRIBE_STORE:
-        ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
+        ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random &&
+             (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
         break;
     case FRAME_DESCRIBE_PLANES:
         ok = (call->room = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
@@ -103,7 +105,12 @@ bool call_make_room(struct call *call) {
 void serve_describe_store(struct call *call) {
     const struct pools *p = &call->service->pools;
     call->reply.u.store = call->room;
-    *call->reply.u.store = call->session->role == KVD_ROLE_OBSERVER ? p->public_info : p->info;
+    bool maps = call->session->role != KVD_ROLE_OBSERVER;
+    *call->reply.u.store = maps ? p->info : p->public_info;
+    if (!maps || !p->id) return;
+    call->session->fd_token = call->random;
+    call->reply.u.store->fd_token = call->random;
+    snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX, call->service->config.socket);
 }
 
 void serve_describe_planes(struct call *call) {
@@ -326,6 +333,7 @@ static void stats_host(const struct service *s, const struct store_stats *from, 
     r->recovered_shortened = host.recovered[HOST_SHORTENED];
     r->recovered_dropped = host.recovered[HOST_DROPPED];
     r->recovered_damaged = host.recovered[HOST_DAMAGED];
+    r->former_drivers = drivers_former(s);
 }
 
 void serve_stats(struct call *call) {

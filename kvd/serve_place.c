@@ -19,7 +19,7 @@ static bool check_move(struct call *call) {
         call_refuse(call, KVD_RESOURCE_EXHAUSTED,
                     "%u moves of continuations are under way, which is the limit; try again when one has ended",
                     MOVES_AT_ONCE);
-    else return true;
+    else return drivers_clear(call);
     return false;
 }
 

@@ -234,6 +234,7 @@ void serve_yield(struct call *call) {
         n++;
         bundle_settle(s, b);
     }
+    drivers_yield(s, call->session);
     call->reply.u.yielded = n;
 }
 

@@ -73,16 +73,20 @@ static int make_watch(struct service *s, char *err, size_t err_bytes) {
 
 static int make(struct service *s, const char *prefix, char *err, size_t err_bytes) {
     struct device *devices[KVD_MAX_RANKS];
+    struct fdstore_item items[FDSTORE_MAX];
+    struct kept kept;
+    kept_load(&kept, items, fdstore_take(items, FDSTORE_MAX));
     if (plan_open_devices(&s->config, prefix, devices, err, err_bytes)) return 1;
-    if (plan_make(&s->config, devices, &s->plan, err, err_bytes)) {
+    if (plan_make(&s->config, devices, &kept, &s->plan, err, err_bytes)) {
         for (uint32_t i = 0; i < s->config.n_devices; i++) device_close(devices[i]);
         return 1;
     }
-    if (pools_open(&s->config, &s->plan, devices, &s->pools, err, err_bytes) || make_store(s, err, err_bytes) ||
+    if (pools_open(&s->config, &s->plan, devices, &kept, &s->pools, err, err_bytes) || make_store(s, err, err_bytes) ||
         make_tables(s, err, err_bytes))
         return 1;
     if (transfer_new(&s->pools, s->store, &s->transfer)) return refuse(err, err_bytes, "no memory for device work");
     if (host_open(s, prefix, err, err_bytes) || make_watch(s, err, err_bytes)) return 1;
+    drivers_open(s);
     while (!s->epoch)
         if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch)
             return refuse(err, err_bytes, "getrandom gives no instance epoch");
@@ -129,6 +133,7 @@ struct service *service_free(struct service *s) {
         link_unref(link);
     }
     stop_free(s);
+    drivers_close(s);
     host_close(s);
     pools_close(&s->pools); /* waits for what the devices still do, and frees */
     transfer_free(s->transfer);
@@ -239,6 +244,7 @@ void service_run(struct service *s) {
     for (int i = 0; i < n; i++) {
         uint64_t tag = events[i].data.u64;
         if (tag >> 32) peer_exited(s, tag);
+        else if (tag >= DRIVERS_TAG) drivers_exited(s, tag);
         else drain_fd(s, tag);
     }
     ops_run(s); /* flushes events too */

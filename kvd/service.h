@@ -62,6 +62,17 @@ bool service_lost(struct service *service, char *why, size_t bytes);
 enum service_state { SERVICE_READY = 0, SERVICE_DRAINING, SERVICE_LOST };
 enum service_state service_state(struct service *service);
 
+/* For the socket of descriptors: what a peer asks for with a token, or on a connection whose token was good. */
+struct service_grant {
+    uint64_t token;         /* 0: not with this request */
+    kvd_session_id session; /* of the connection; set once a token was good */
+    uint64_t pid, uid;      /* of the peer */
+    uint32_t fd_index;
+    int fd;                 /* set: the service's own */
+};
+/* enum kvd_status; why unless OK. */
+uint32_t service_grant_fd(struct service *service, struct service_grant *grant, char *why, size_t bytes);
+
 const struct plan *service_plan(const struct service *service);
 const struct kvd_store_info *service_info(const struct service *service);
 uint64_t service_epoch(const struct service *service);

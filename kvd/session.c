@@ -126,6 +126,7 @@ struct session *session_new(struct service *s, const struct call *call) {
     memcpy(session->name, hello->name, sizeof session->name);
     session->last_sequence = session->requests = 0;
     session->n_owned = session->lookup_pages = 0;
+    session->driver_start = session->fd_token = 0;
     s->n_sessions++;
     s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]++;
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = session_id(s, session).bits };
@@ -206,6 +207,7 @@ void session_end(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
     if (!session->fenced) tell_lost(s, session);
     detach(session);
+    drivers_drop(s, session);
     answers_free(s, session);
     if (session->peer.pidfd >= 0) {
         epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd,

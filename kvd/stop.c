@@ -73,9 +73,9 @@ static int by_value(const void *a, const void *b) {
 /* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
 static void make_list(struct service *s, struct stop *stop) {
     struct store_cont_info info;
-    uint32_t cursor = 0, room = s->config.continuations;
+    uint32_t cursor = 0, room = s->config.arena_bytes ? s->config.continuations : 0;
     bool more = true;
-    stop->list = calloc(room, sizeof *stop->list);
+    stop->list = room ? calloc(room, sizeof *stop->list) : NULL;
     while (stop->list && more) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
@@ -113,7 +113,9 @@ static bool demote_next(struct service *s, struct stop *stop) {
     struct op *op = place(s);
     store_move move;
     if (!op || stop->at == stop->n) return false;
-    int code = store_move_begin(s->store, stop->list[stop->at].cont, STORE_PLACE_HOST, &move, &refusal);
+    /* Memory that outlives this process keeps its pages: the arena has copies of them for the case that it does not. */
+    enum store_place to = s->pools.id ? STORE_PLACE_BOTH : STORE_PLACE_HOST;
+    int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
     if (code == STORE_E_SHORT && refusal.what == STORE_W_MOVE && stop->moving) return false;
     stop->at++;
     if (!code) begin_move(s, op, move);

@@ -237,8 +237,10 @@ static void drop_unused(struct recovery *r, uint32_t p) {
         pool->tier[d].link = NONE;
         pool->tier[d].gone = 0;
         page->mark = 0;
-        if (page->references) {
+        if (page->references) { /* parts of it that did not hold go from the record, too */
             r->out.pages[p]++;
+            directory_page_device(r->directory, p, d, page->device == NONE ? DIRECTORY_NONE : page->device);
+            if (!page->host.bits) directory_page_host(r->directory, p, d, NULL);
             continue;
         }
         r->out.dropped_pages[p]++;

@@ -65,7 +65,8 @@ static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *no
     dup2(output, 2);
     int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
-    for (int fd = 3; fd < 256; fd++) close(fd);
+    if (d->holder) e2e_holder_give(d->holder);
+    else for (int fd = 3; fd < 256; fd++) close(fd);
     execl(d->binary ? d->binary : KVD_BINARY, "kvd", "--config", d->config, (char *)NULL);
     _exit(127);
 }
@@ -77,6 +78,20 @@ static void show_log(const struct e2e_daemon *d) {
     if (f) fclose(f);
 }
 
+/* A datagram of sd_notify; what comes along is the holder's. */
+static void receive(struct e2e_daemon *d, int notify, char *text, size_t bytes) {
+    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    struct iovec part = { .iov_base = text, .iov_len = bytes - 1 };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
+    int fd = -1;
+    ssize_t n = recvmsg(notify, &message, MSG_CMSG_CLOEXEC);
+    text[n > 0 ? n : 0] = 0;
+    for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&message) : NULL; h; h = CMSG_NXTHDR(&message, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(h), sizeof fd);
+    if (d->holder) e2e_holder_take(d->holder, text, fd);
+    else if (fd >= 0) close(fd);
+}
+
 /* Waits for READY=1, or for the daemon to exit. */
 static bool wait_ready(struct e2e_daemon *d, int notify) {
     double end = e2e_now() + 20 * E2E_SLOW;
@@ -84,8 +99,7 @@ static bool wait_ready(struct e2e_daemon *d, int notify) {
     while (e2e_now() < end) {
         struct pollfd p = { .fd = notify, .events = POLLIN };
         if (poll(&p, 1, 50) == 1) {
-            ssize_t n = recv(notify, text, sizeof text - 1, 0);
-            text[n > 0 ? n : 0] = 0;
+            receive(d, notify, text, sizeof text);
             if (strstr(text, "READY=1")) return true;
         }
         if (waitpid(d->pid, NULL, WNOHANG) == d->pid) {
@@ -123,6 +137,7 @@ bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
     snprintf(d->socket, sizeof d->socket, "%s/kvd.sock", d->dir);
     snprintf(d->config, sizeof d->config, "%s/kvd.conf", d->dir);
     snprintf(d->log, sizeof d->log, "%s/log", d->dir);
+    if (setup) d->holder = setup->holder;
     return KVT_TRUE(write_config(d, setup ? setup : &none)) && e2e_daemon_restart(d);
 }
 

@@ -14,6 +14,18 @@
 #include "kvd.h"
 #include "kvt.h"
 
+/* ---- a stand-in for systemd's store of descriptors: FDSTORE, FDSTOREREMOVE, BARRIER of sd_notify(3) ---- */
+
+struct e2e_holder {
+    uint32_t n;
+    struct { char name[96]; int fd; } item[64];
+};
+/* One datagram with at most one descriptor. */
+void e2e_holder_take(struct e2e_holder *holder, const char *text, int fd);
+/* In the child, before exec: descriptors from 3 on, and the variables that say so. */
+void e2e_holder_give(const struct e2e_holder *holder);
+void e2e_holder_free(struct e2e_holder *holder);
+
 /* ---- daemon ------------------------------------------------------------------------------- */
 
 struct e2e_daemon {
@@ -23,6 +35,7 @@ struct e2e_daemon {
     char config[128];
     char log[128];
     const char *binary;  /* of another build; NULL: the kvd under test */
+    struct e2e_holder *holder; /* keeps its descriptors from one start to the next, as systemd does; NULL: nobody does */
 };
 
 /* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
@@ -37,6 +50,7 @@ struct e2e_setup {
     bool lease_growth;
     uint32_t lease_window;
     const char *more;            /* lines appended to the configuration */
+    struct e2e_holder *holder;   /* NULL: nobody keeps descriptors */
 };
 
 /* Writes the configuration and starts kvd; true when it said READY. On failure prints its log. */
@@ -78,6 +92,7 @@ double e2e_now(void); /* seconds, CLOCK_MONOTONIC */
 enum puppet_op {
     PUPPET_CONNECT = 1, /* role, rank, name, timeout_ms -> session */
     PUPPET_ATTACH,      /* rank */
+    PUPPET_DETACH,      /* and disconnects */
     PUPPET_ACTIVATE, PUPPET_PLAN, PUPPET_ROUND, PUPPET_CHECKPOINT, PUPPET_FINISH, PUPPET_RELEASE, PUPPET_YIELD,
     PUPPET_NAME,        /* tokens [0, n) of stream `seed` as the chain; names full pages [first, n/64) */
     PUPPET_FIND,        /* chain of stream `seed`, n tokens */

@@ -127,6 +127,12 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_SUBSCRIBE: return kvd_subscribe(client, call->mask, error);
     case PUPPET_EVENT: return kvd_next_event(client, call->timeout_ms, &a->event, error);
     case PUPPET_RECONNECT: return kvd_client_reconnect(client, error);
+    case PUPPET_DETACH:
+        kvd_detach(store);
+        kvd_disconnect(client);
+        store = NULL;
+        client = NULL;
+        return KVD_OK;
     case PUPPET_DISCONNECT: kvd_disconnect(client); client = NULL; return KVD_OK;
     case PUPPET_BECOME: return do_become(call);
     case PUPPET_DEMOTE: return kvd_demote(client, call->continuation, call->n != 0, &a->moved, error);

@@ -28,6 +28,8 @@ if(TARGET e2e)
   kvd_gpu_test(test_ipc test_ipc.c ipc_worker.c LIBS e2e)
   target_compile_definitions(test_ipc PRIVATE IPC_PY="${CMAKE_CURRENT_SOURCE_DIR}/test_ipc.py")
   add_dependencies(test_ipc kvd e2e_puppet)
+  kvd_gpu_test(test_tiers test_tiers.c ipc_worker.c LIBS e2e)
+  add_dependencies(test_tiers kvd e2e_puppet)
 endif()
 
 add_executable(bench_publish bench_publish.c)

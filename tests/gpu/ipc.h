@@ -22,7 +22,8 @@ enum ipc_op {
     IPC_CHECK,    /* compares them: KVD_OK or KVD_DATA_LOSS */
     IPC_SCRIBBLE, /* pool, row, from: starts a kernel that stores to the first 8 bytes of that token's page for ever */
     IPC_PEEK,     /* pool, row, from: 8 bytes there -> word */
-    IPC_ROUND     /* item */
+    IPC_ROUND,    /* item */
+    IPC_DETACH    /* and disconnects: kvd is another one */
 };
 
 struct ipc_call {
@@ -59,6 +60,8 @@ void ipc_kill(struct ipc_worker *worker); /* SIGKILL and reap */
 /* Started, connected, with a context, attached: true. Failures are recorded. */
 bool ipc_open(struct ipc_worker *worker, const struct e2e_daemon *daemon);
 bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, uint32_t rank); /* on device `rank` */
+/* A worker that lives connects and attaches anew. */
+bool ipc_reopen(struct ipc_worker *worker, const struct e2e_daemon *daemon);
 enum kvd_status ipc_columns(struct ipc_worker *worker, enum ipc_op op, uint32_t pool, uint32_t row, uint64_t seed,
                             uint32_t from, uint32_t to);
 

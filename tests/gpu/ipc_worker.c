@@ -137,6 +137,12 @@ static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, 
     case IPC_SCRIBBLE: do_scribble(call); return KVD_OK;
     case IPC_PEEK: DRIVER_OK(driver.cuMemcpyDtoH(&a->word, page_address(call), 8)); return KVD_OK;
     case IPC_ROUND: return kvd_round(client, &call->item, 1, &a->result, error);
+    case IPC_DETACH:
+        kvd_detach(store);
+        kvd_disconnect(client);
+        store = NULL;
+        client = NULL;
+        return KVD_OK;
     default: return KVD_UNIMPLEMENTED;
     }
 }
@@ -202,6 +208,20 @@ bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, u
     call.op = IPC_CONTEXT;
     if (!step(worker, &call, &answer)) return false;
     worker->context_ms = answer.ms;
+    call.op = IPC_ATTACH;
+    if (!step(worker, &call, &answer)) return false;
+    worker->attach_ms = answer.ms;
+    return true;
+}
+
+bool ipc_reopen(struct ipc_worker *worker, const struct e2e_daemon *daemon) {
+    struct ipc_call call = { .op = IPC_DETACH };
+    struct ipc_answer answer = { 0 };
+    snprintf(call.socket, sizeof call.socket, "%s", daemon->socket);
+    if (!step(worker, &call, &answer)) return false;
+    call.op = IPC_CONNECT;
+    if (!step(worker, &call, &answer)) return false;
+    worker->session = answer.session;
     call.op = IPC_ATTACH;
     if (!step(worker, &call, &answer)) return false;
     worker->attach_ms = answer.ms;

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "drivers.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "host.h"
+#include "segment.h"
+
+struct former {
+    struct segment_driver driver;
+    int pidfd; /* -1: no more waited for */
+};
+
+struct drivers {
+    uint32_t n, waited;
+    struct former former[];
+};
+
+uint64_t drivers_start_time(uint64_t pid) {
+    char path[64], text[1024] = "";
+    uint64_t start = 0;
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *at = strrchr(text, ')'); /* the name may hold anything */
+    for (uint32_t field = 2; at && field < 22; field++) at = (at = strchr(at, ' ')) ? at + 1 : NULL;
+    if (at) start = strtoull(at, NULL, 10);
+    return start;
+}
+
+/* ---- of the instance before -------------------------------------------------------------------- */
+
+/* The descriptor first, then the start time: so it is of that very process. */
+static int watch_process(struct service *s, const struct segment_driver *driver, uint64_t tag) {
+    int fd = (int)syscall(SYS_pidfd_open, (pid_t)driver->pid, 0);
+    struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
+    if (fd < 0 || drivers_start_time(driver->pid) != driver->start_time) {
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e)) LOG(LOG_ERROR, "process %" PRIu64 " cannot be watched: %m", driver->pid);
+    return fd;
+}
+
+void drivers_open(struct service *s) {
+    struct segment *segment = host_segment(s);
+    if (!segment) return;
+    struct segment_driver *found = calloc(SEGMENT_DRIVERS, sizeof *found);
+    uint32_t n = found ? segment_drivers(segment, found, SEGMENT_DRIVERS) : 0;
+    s->drivers = n ? calloc(1, sizeof *s->drivers + n * sizeof s->drivers->former[0]) : NULL;
+    for (uint32_t i = 0; s->drivers && i < n; i++) {
+        struct former *f = &s->drivers->former[s->drivers->n];
+        *f = (struct former){ .driver = found[i], .pidfd = watch_process(s, &found[i], DRIVERS_TAG + s->drivers->n) };
+        if (!s->pools.adopted || f->pidfd < 0) { /* gone, or of memory that nobody uses any more */
+            if (f->pidfd >= 0) close(f->pidfd);
+            segment_driver_remove(segment, &found[i]);
+            continue;
+        }
+        s->drivers->n++;
+        s->drivers->waited++;
+        LOG(LOG_NOTICE, "process %" PRIu64 " used the device memory under the kvd before this one: activations wait until it has "
+            "attached anew or is gone", found[i].pid);
+    }
+    free(found);
+}
+
+void drivers_close(struct service *s) {
+    for (uint32_t i = 0; s->drivers && i < s->drivers->n; i++)
+        if (s->drivers->former[i].pidfd >= 0) close(s->drivers->former[i].pidfd);
+    free(s->drivers);
+    s->drivers = NULL;
+}
+
+static void let_go(struct service *s, struct former *f, const char *why, bool record) {
+    if (f->pidfd < 0) return;
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, f->pidfd, NULL);
+    close(f->pidfd);
+    f->pidfd = -1;
+    s->drivers->waited--;
+    if (record) segment_driver_remove(host_segment(s), &f->driver);
+    LOG(LOG_NOTICE, "process %" PRIu64 " %s; %u more are waited for", f->driver.pid, why, s->drivers->waited);
+}
+
+void drivers_exited(struct service *s, uint64_t tag) {
+    pthread_mutex_lock(&s->lock);
+    uint64_t i = tag - DRIVERS_TAG;
+    if (s->drivers && i < s->drivers->n) let_go(s, &s->drivers->former[i], "has exited", true);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* It stays recorded where it has descriptors of this instance already. */
+void drivers_yield(struct service *s, const struct session *session) {
+    for (uint32_t i = 0; s->drivers && i < s->drivers->n; i++)
+        if (s->drivers->former[i].driver.pid == session->peer.pid)
+            let_go(s, &s->drivers->former[i], "has let go of the instance before", true);
+}
+
+uint32_t drivers_former(const struct service *s) { return s->drivers ? s->drivers->waited : 0; }
+
+bool drivers_clear(struct call *call) {
+    const struct drivers *d = call->service->drivers;
+    uint64_t pid = 0;
+    if (!drivers_former(call->service)) return true;
+    for (uint32_t i = 0; i < d->n && !pid; i++)
+        if (d->former[i].pidfd >= 0) pid = d->former[i].driver.pid;
+    call_refuse(call, KVD_UNAVAILABLE,
+                "kvd was replaced, and %u processes of before may still run on its pages (process %" PRIu64
+                " is one): until each has attached anew, yielded or exited no page is given out; try again",
+                d->waited, pid);
+    return false;
+}
+
+/* ---- of this instance ------------------------------------------------------------------------------ */
+
+bool drivers_add(struct service *s, struct session *session, uint64_t start_time) {
+    struct segment *segment = host_segment(s);
+    if (!segment || session->driver_start) return true;
+    if (segment_driver_add(segment, &(struct segment_driver){ session->peer.pid, start_time })) return false;
+    session->driver_start = start_time;
+    return true;
+}
+
+void drivers_drop(struct service *s, struct session *session) {
+    struct segment *segment = host_segment(s);
+    uint64_t start = session->driver_start;
+    session->driver_start = 0;
+    if (!segment || !start) return;
+    for (uint32_t i = 0; i < s->config.sessions; i++) /* another session of the same process */
+        if (s->sessions[i].used && s->sessions[i].driver_start == start && s->sessions[i].peer.pid == session->peer.pid) return;
+    segment_driver_remove(segment, &(struct segment_driver){ session->peer.pid, start });
+}
+
+/* ---- descriptors ------------------------------------------------------------------------------------- */
+
+static enum kvd_status deny(char *why, size_t bytes, enum kvd_status status, const char *sentence) {
+    snprintf(why, bytes, "%s", sentence);
+    return status;
+}
+
+static struct session *token_holder(struct service *s, uint64_t token) {
+    for (uint32_t i = 0; token && i < s->config.sessions; i++)
+        if (s->sessions[i].used && s->sessions[i].fd_token == token) return &s->sessions[i];
+    return NULL;
+}
+
+static enum kvd_status grant(struct service *s, struct service_grant *g, uint64_t start_time, char *why, size_t bytes) {
+    struct session *session = g->token ? token_holder(s, g->token) : session_find(s, g->session);
+    if (!session || session->fenced)
+        return deny(why, bytes, KVD_PERMISSION_DENIED, "the token is not good, or has been used: ask for the store's description anew");
+    if (session->peer.pid != g->pid || session->peer.uid != g->uid || !start_time)
+        return deny(why, bytes, KVD_PERMISSION_DENIED, "the token was given to another process: it must ask itself");
+    session->fd_token = 0;
+    g->session = session_id(s, session);
+    g->fd = pools_fd(&s->pools, g->fd_index);
+    if (g->fd < 0) return deny(why, bytes, KVD_OUT_OF_RANGE, "the store has no region of this number: see fd_index in its description");
+    drivers_yield(s, session); /* whoever attaches anew runs nothing on what an earlier instance gave it */
+    if (drivers_add(s, session, start_time)) return KVD_OK;
+    return deny(why, bytes, KVD_RESOURCE_EXHAUSTED, "too many processes have the store mapped: end some");
+}
+
+uint32_t service_grant_fd(struct service *s, struct service_grant *g, char *why, size_t bytes) {
+    uint64_t start_time = drivers_start_time(g->pid);
+    pthread_mutex_lock(&s->lock);
+    enum kvd_status status = grant(s, g, start_time, why, bytes);
+    pthread_mutex_unlock(&s->lock);
+    return (uint32_t)status;
+}

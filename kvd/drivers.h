@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Drivers: processes that got at device memory which outlives this kvd (export = vmm), and so may still run a unit on it when
+ * another kvd has taken over. They are recorded in the segment before they get anything, and taken out when their exit is
+ * proven or they say goodbye.
+ *
+ * Those of the instance before (former drivers) are waited for: until each is proven gone, or has said on a new session,
+ * by attaching or by Yield, that no unit of it runs, no page is given to anybody and none is moved (ROW-5 over a restart).
+ *
+ * Under the core mutex unless said otherwise.
+ */
+#ifndef KVD_DRIVERS_H
+#define KVD_DRIVERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct service;
+struct session;
+struct call;
+
+/* Field 22 of /proc/PID/stat; 0: no such process. Any thread, no lock. */
+uint64_t drivers_start_time(uint64_t pid);
+/* At the start, before any request: those of the instance before that live are watched. */
+void drivers_open(struct service *service);
+void drivers_close(struct service *service);
+/* The session's process gets a descriptor. False: there is no room for it in the segment. */
+bool drivers_add(struct service *service, struct session *session, uint64_t start_time);
+/* The session ends. */
+void drivers_drop(struct service *service, struct session *session);
+
+/* A watched process has exited (tag: its epoll tag, DRIVERS_TAG + place). Takes the lock. */
+#define DRIVERS_TAG 1024u
+void drivers_exited(struct service *service, uint64_t tag);
+/* The session's process says that no unit of it runs. */
+void drivers_yield(struct service *service, const struct session *session);
+uint32_t drivers_former(const struct service *service); /* still waited for */
+/* False and a refusal in words when some are waited for. */
+bool drivers_clear(struct call *call);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fdpass.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define CONNECTIONS 64
+#define IDLE_NS UINT64_C(5000000000)
+#define LISTENER CONNECTIONS /* its tag in epoll; the others are places */
+
+struct request {
+    uint64_t token;
+    uint32_t fd_index, zero;
+};
+
+struct answer {
+    uint32_t status, fd_index;
+    char message[KVD_MESSAGE_BYTES];
+};
+
+struct connection {
+    int fd; /* -1: free */
+    struct ucred peer;
+    kvd_session_id session; /* none until a token was good */
+    uint64_t used_ns;
+};
+
+struct fdpass {
+    struct service *service;
+    char path[112];
+    int listener, epoll;
+    struct connection connection[CONNECTIONS];
+};
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+/* Bound under a private name, made what it shall be, then moved into place. */
+static int bind_at(const struct config *c, const char *path, int fd, char *err, size_t err_bytes) {
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    const struct group *g = *c->group ? getgrnam(c->group) : NULL;
+    snprintf(to.sun_path, sizeof to.sun_path, "%.100s.new", path);
+    unlink(to.sun_path);
+    if (bind(fd, (const struct sockaddr *)&to, sizeof to) || listen(fd, CONNECTIONS) ||
+        (*c->group && (!g || chown(to.sun_path, (uid_t)-1, g->gr_gid))) || chmod(to.sun_path, c->socket_mode) ||
+        rename(to.sun_path, path)) {
+        snprintf(err, err_bytes, "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
+                 strerror(errno));
+        unlink(to.sun_path);
+        return 1;
+    }
+    return 0;
+}
+
+int fdpass_open(struct service *service, const struct config *config, struct fdpass **ret_fdpass, char *err, size_t err_bytes) {
+    struct fdpass *f = calloc(1, sizeof *f);
+    if (!f) {
+        snprintf(err, err_bytes, "no memory for the socket of descriptors");
+        return 1;
+    }
+    f->service = service;
+    for (uint32_t i = 0; i < CONNECTIONS; i++) f->connection[i].fd = -1;
+    snprintf(f->path, sizeof f->path, "%s" FDPASS_SUFFIX, config->socket);
+    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    f->epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event e = { .events = EPOLLIN, .data.u32 = LISTENER };
+    if (f->listener < 0 || f->epoll < 0 || epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->listener, &e)) {
+        snprintf(err, err_bytes, "the socket of descriptors: %s", strerror(errno));
+        fdpass_close(f);
+        return 1;
+    }
+    if (bind_at(config, f->path, f->listener, err, err_bytes)) {
+        *f->path = 0;
+        fdpass_close(f);
+        return 1;
+    }
+    *ret_fdpass = f;
+    return 0;
+}
+
+struct fdpass *fdpass_close(struct fdpass *f) {
+    if (!f) return NULL;
+    if (*f->path) unlink(f->path);
+    for (uint32_t i = 0; i < CONNECTIONS; i++)
+        if (f->connection[i].fd >= 0) close(f->connection[i].fd);
+    if (f->listener >= 0) close(f->listener);
+    if (f->epoll >= 0) close(f->epoll);
+    free(f);
+    return NULL;
+}
+
+int fdpass_fd(const struct fdpass *f) { return f->epoll; }
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void drop(struct connection *c) {
+    close(c->fd); /* leaves epoll with it */
+    c->fd = -1;
+}
+
+static struct connection *free_place(struct fdpass *f) {
+    struct connection *oldest = &f->connection[0];
+    for (uint32_t i = 0; i < CONNECTIONS; i++) {
+        if (f->connection[i].fd < 0) return &f->connection[i];
+        if (f->connection[i].used_ns < oldest->used_ns) oldest = &f->connection[i];
+    }
+    drop(oldest);
+    return oldest;
+}
+
+static void take_connection(struct fdpass *f) {
+    int fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    struct connection *c = free_place(f);
+    *c = (struct connection){ .fd = fd, .used_ns = clock_ns() };
+    socklen_t length = sizeof c->peer;
+    struct epoll_event e = { .events = EPOLLIN, .data.u32 = (uint32_t)(c - f->connection) };
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &length) || epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &e)) drop(c);
+}
+
+/* The peer reads it or loses the connection: its buffer holds an answer. */
+static void send_answer(struct connection *c, const struct answer *answer, int fd) {
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = { 0 };
+    size_t head = offsetof(struct answer, message);
+    struct iovec part = { .iov_base = (void *)(uintptr_t)answer,
+                          .iov_len = fd >= 0 ? head : head + strlen(answer->message) };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    if (fd >= 0) {
+        message.msg_control = control.room;
+        message.msg_controllen = sizeof control.room;
+        struct cmsghdr *h = CMSG_FIRSTHDR(&message);
+        h->cmsg_level = SOL_SOCKET;
+        h->cmsg_type = SCM_RIGHTS;
+        h->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    }
+    if (sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(c);
+}
+
+static void serve(struct fdpass *f, struct connection *c) {
+    struct request request;
+    struct answer answer = { 0 };
+    ssize_t n = recv(c->fd, &request, sizeof request, MSG_TRUNC | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n != (ssize_t)sizeof request || request.zero) { /* closed, or no request */
+        drop(c);
+        return;
+    }
+    c->used_ns = clock_ns();
+    answer.fd_index = request.fd_index;
+    struct service_grant grant = { .token = request.token,
+                                   .session = c->session,
+                                   .pid = (uint64_t)c->peer.pid,
+                                   .uid = c->peer.uid,
+                                   .fd_index = request.fd_index };
+    answer.status = service_grant_fd(f->service, &grant, answer.message, sizeof answer.message);
+    c->session = grant.session;
+    send_answer(c, &answer, answer.status == KVD_OK ? grant.fd : -1);
+}
+
+void fdpass_run(struct fdpass *f) {
+    struct epoll_event events[16];
+    int n = epoll_wait(f->epoll, events, 16, 0);
+    for (int i = 0; i < n; i++) {
+        uint32_t at = events[i].data.u32;
+        if (at == LISTENER) take_connection(f);
+        else if (at < CONNECTIONS && f->connection[at].fd >= 0) serve(f, &f->connection[at]);
+    }
+}
+
+void fdpass_tick(struct fdpass *f, uint64_t now_ns) {
+    for (uint32_t i = 0; f && i < CONNECTIONS; i++)
+        if (f->connection[i].fd >= 0 && now_ns > f->connection[i].used_ns + IDLE_NS) drop(&f->connection[i]);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Descriptors that outlive the daemon: what a holder hands over, what is sent to it, and which sets of regions are taken over. CONT-3. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fdstore.h"
+#include "kept.h"
+#include "kvt.h"
+
+static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+static int memory(void) { return memfd_create("kept", MFD_CLOEXEC); }
+
+/* As systemd does before exec: in a child, so that descriptors 3.. can be what they must be. Exit status: bits of what was right. */
+static int in_child(const char *pid, const char *count, const char *names, uint32_t expect) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        struct fdstore_item items[4];
+        char own[24];
+        snprintf(own, sizeof own, "%d", (int)getpid());
+        for (int fd = 3; fd < 64; fd++) close(fd);
+        for (int i = 0; i < 6; i++) dup2(0, 3 + i);
+        setenv("LISTEN_PID", pid ? pid : own, 1);
+        setenv("LISTEN_FDS", count, 1);
+        if (names) setenv("LISTEN_FDNAMES", names, 1);
+        else unsetenv("LISTEN_FDNAMES");
+        uint32_t n = fdstore_take(items, 4);
+        bool ok = n == expect && !getenv("LISTEN_FDS") && !getenv("LISTEN_PID") && !getenv("LISTEN_FDNAMES");
+        for (uint32_t i = 0; i < n; i++) ok = ok && is_open(items[i].fd) && (fcntl(items[i].fd, F_GETFD) & FD_CLOEXEC);
+        ok = ok && (n < 1 || strcmp(items[0].name, "a") == 0);
+        _exit(ok ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void cont_3_what_is_handed_over(void) {
+    char many[256] = "a", longer[200] = "";
+    for (int i = 0; i < 20; i++) strcat(many, ":b");
+    memset(longer, 'x', 150);
+    KVT_EQ_I(in_child(NULL, "2", "a:b", 2), 0);
+    KVT_EQ_I(in_child("1", "2", "a:b", 0), 0);   /* another process's */
+    KVT_EQ_I(in_child(NULL, "2", "a", 1), 0);    /* no name: let go */
+    KVT_EQ_I(in_child(NULL, "2", NULL, 0), 0);
+    KVT_EQ_I(in_child(NULL, "6", many, 4), 0);   /* more than there is room for */
+    KVT_EQ_I(in_child(NULL, "1", longer, 0), 0); /* a name that does not fit */
+    KVT_EQ_I(in_child(NULL, "-1", "a", 0), 0);
+    KVT_EQ_I(in_child(NULL, "4294967295", "a", 0), 0);
+    KVT_EQ_I(in_child(NULL, "x", "a", 0), 0);
+    KVT_EQ_I(in_child("", "1", "a", 0), 0);
+}
+
+static void cont_3_what_is_sent(void) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    char text[256];
+    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    struct iovec part = { .iov_base = text, .iov_len = sizeof text - 1 };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/kvd-fdstore-%d", (int)getpid());
+    int fd = memory(), socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    unsetenv("NOTIFY_SOCKET");
+    KVT_FALSE(fdstore_put("one", fd)); /* nobody is there */
+    KVT_FALSE(fdstore_settle(10));
+    KVT_NEED(bind(socket_fd, (struct sockaddr *)&at, sizeof at) == 0);
+    setenv("NOTIFY_SOCKET", at.sun_path, 1);
+    KVT_TRUE(fdstore_put("one", fd));
+    ssize_t n = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+    KVT_NEED(n > 0);
+    text[n] = 0;
+    KVT_EQ_STR(text, "FDSTORE=1\nFDPOLL=0\nFDNAME=one");
+    struct cmsghdr *h = CMSG_FIRSTHDR(&message);
+    KVT_NEED(h && h->cmsg_type == SCM_RIGHTS);
+    int got;
+    memcpy(&got, CMSG_DATA(h), sizeof got);
+    KVT_TRUE(is_open(got));
+    close(got);
+    fdstore_remove("one");
+    n = recv(socket_fd, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    KVT_EQ_STR(text, "FDSTOREREMOVE=1\nFDNAME=one");
+    KVT_FALSE(fdstore_settle(10)); /* it was sent, and nobody comes to it */
+    unsetenv("NOTIFY_SOCKET");
+    unlink(at.sun_path);
+    close(socket_fd);
+    close(fd);
+}
+
+static struct fdstore_item item(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes) {
+    struct fdstore_item made = { .fd = memory() };
+    kept_name(id, rank, what, pages, bytes, made.name, sizeof made.name);
+    return made;
+}
+
+static void cont_3_a_set_is_taken_as_a_whole(void) {
+    struct geom_layout layout = { .n_pools = 2, .pages = { 100, 7 }, .pool_bytes = { 4096, 512 }, .state_bytes = 64 };
+    struct fdstore_item items[8] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_DRAFT, 100, 512), item(5, 0, KEPT_STATE, 100, 64),
+                                     item(5, 1, KEPT_MAIN, 100, 4096), item(5, 1, KEPT_DRAFT, 100, 512), item(5, 1, KEPT_STATE, 100, 64) };
+    struct kept kept;
+    kept_load(&kept, items, 6);
+    KVT_EQ(kept.id, 5);
+    KVT_EQ(kept.bytes[1], 4672);
+    KVT_TRUE(kept_matches(&kept, &layout, 2));
+    KVT_FALSE(kept_matches(&kept, &layout, 1)); /* a rank too many */
+    KVT_FALSE(kept_matches(&kept, &layout, 3));
+    layout.pages[0] = 101;
+    KVT_FALSE(kept_matches(&kept, &layout, 2));
+    layout.pages[0] = 100;
+    layout.state_bytes = 0;
+    KVT_FALSE(kept_matches(&kept, &layout, 2));
+    layout.state_bytes = 64;
+    layout.n_pools = 1;
+    KVT_FALSE(kept_matches(&kept, &layout, 2));
+    kept_drop(&kept);
+    for (int i = 0; i < 6; i++) KVT_FALSE(is_open(items[i].fd));
+    KVT_EQ(kept.id, 0);
+}
+
+static void cont_3_foreign_names_are_let_go(void) {
+    const char *const names[] = { "kvd", "kvd.0000000000000005.r0.main.100", "kvd.5.r0.main.100.4096", "kvd.0000000000000005.r9.main.100.4096",
+                                  "kvd.0000000000000005.r0.other.100.4096", "kvd.0000000000000000.r0.main.100.4096",
+                                  "kvd.0000000000000005.r0.main.100.4096x", "kvd.0000000000000005.r0.main.-1.4096" };
+    struct kept kept;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct fdstore_item one = { .fd = memory() };
+        snprintf(one.name, sizeof one.name, "%s", names[i]);
+        kept_load(&kept, &one, 1);
+        if (!KVT_EQ(kept.id, 0) || !KVT_FALSE(is_open(one.fd))) printf("    %s\n", names[i]);
+    }
+    struct fdstore_item two[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096) };
+    kept_load(&kept, two, 3); /* of two sets the first; nothing twice */
+    KVT_EQ(kept.id, 5);
+    KVT_TRUE(is_open(two[0].fd));
+    KVT_FALSE(is_open(two[1].fd));
+    KVT_FALSE(is_open(two[2].fd));
+    kept_drop(&kept);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(cont_3_what_is_handed_over), KVT_CASE(cont_3_what_is_sent),
+                                             KVT_CASE(cont_3_a_set_is_taken_as_a_whole), KVT_CASE(cont_3_foreign_names_are_let_go), { 0 } };
+    return kvt_main("service fdstore", cases, argc, argv);
+}
