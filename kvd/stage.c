@@ -208,6 +208,6 @@ bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status,
     }
     refusal.code = (enum store_code)code;
     store_refusal_text(&refusal, why, why_bytes);
-    *ret_status = code == STORE_E_DAMAGED ? KVD_DATA_LOSS : KVD_INTERNAL;
+    *ret_status = status_of_store(refusal.code); /* somebody dropped, or took the place of, what was there at the beginning */
     return true;
 }

@@ -75,8 +75,8 @@ static const char *sentence(enum store_code code) {
         return "there is no host arena (asked %" PRIu64 ", had %" PRIu64 ", limit %" PRIu64
                "): give it a size with arena = in section [host]";
     case STORE_E_DAMAGED:
-        return "bytes in the host arena do not match their checksum (object 0x%" PRIx64 ", %" PRIu64 ", %" PRIu64
-               "), what they belonged to is lost: compute it again, and look at the machine's memory";
+        return "bytes in the host arena do not match their checksum, and there is no other copy: what held them is lost; "
+               "compute it again, and look at the machine's memory";
     case STORE_MORE:
     case STORE_WAIT: return "nothing was refused: copies are still to be made";
     case STORE_E_ARGUMENT:
@@ -90,7 +90,12 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
         (size_t)refusal->what < sizeof what_names / sizeof *what_names ? what_names[refusal->what] : "request";
     int n = refusal->pool == NONE ? snprintf(buf, bytes, "%s: ", what)
                                   : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", what, refusal->pool);
-    if (n >= 0 && (size_t)n < bytes) {
+    if (n < 0 || (size_t)n >= bytes) return buf;
+    if (refusal->code == STORE_E_STATE && refusal->what == STORE_W_REPLICA) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "%" PRIu64 " have none: copy them first (Demote, Prefetch), and let nobody drop them meanwhile",
+                 refusal->had);
+    } else {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 #pragma GCC diagnostic ignored "-Wformat-extra-args"

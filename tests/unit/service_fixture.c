@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +59,9 @@ bool fx_start(struct fx *fx, const struct fx_setup *setup) {
 void fx_stop(struct fx *fx) {
     if (fx->service) KVT_EQ(fx_audit(fx), 0);
     fx->service = service_free(fx->service);
+    char arena[48];
+    snprintf(arena, sizeof arena, "/kvd-arena-test-%d", (int)getpid());
+    shm_unlink(arena); /* there may be none */
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -206,7 +210,8 @@ bool fx_call_as_is(struct fx_peer *p, struct msg_request *request, struct msg_re
 static bool mutates(uint16_t type) {
     return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_NAME_PAGES || type == FRAME_CHECKPOINT ||
            type == FRAME_FINISH || type == FRAME_YIELD || type == FRAME_RELEASE || type == FRAME_SET_RETENTION ||
-           type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_FENCE || type == FRAME_DRAIN;
+           type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_FENCE || type == FRAME_DRAIN ||
+           type == FRAME_DEMOTE || type == FRAME_PREFETCH || type == FRAME_DROP;
 }
 
 bool fx_call(struct fx_peer *p, struct msg_request *request, struct msg_reply *ret_reply) {
