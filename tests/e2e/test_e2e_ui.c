@@ -59,13 +59,17 @@ static struct kvd_activated begin(uint64_t seed, uint32_t tokens, uint32_t outpu
     return a;
 }
 
-/* Continuations of which two share pages, sequences that run, one that forked, refusals of two kinds. */
+/* Continuations of which two share pages and one is in the host alone, sequences that run, one that forked, refusals of
+ * two kinds. */
 static bool fill(void) {
     static const uint32_t kept[] = { 1000, 2000, 640 };
+    kvd_continuation last = { 0 };
+    struct kvd_moved moved;
     for (uint32_t i = 0; i < 3; i++) {
         uint64_t seed = e2e_stream(10 + i, 5000, 0);
-        scene_retain(client, begin(seed, kept[i], 64).sequence, seed, kept[i]);
+        last = scene_retain(client, begin(seed, kept[i], 64).sequence, seed, kept[i]);
     }
+    KVT_EQ(kvd_demote(client, last, false, &moved, NULL), KVD_OK);
     uint64_t branch = e2e_stream(10, 700, 1);
     scene_retain(client, begin(branch, 1200, 64).sequence, branch, 1200);
     begin(e2e_stream(11, 5000, 0), 2100, 500);
@@ -81,13 +85,14 @@ static bool fill(void) {
 }
 
 static bool open_stage(void) {
-    char more[64];
+    char more[96];
     unsigned port;
     int fd = listen_somewhere(&port);
     close(fd);
     snprintf(at, sizeof at, "127.0.0.1:%u", port);
-    snprintf(more, sizeof more, "[http]\nlisten = %s\n", at);
-    if (!e2e_daemon_start(&daemon_, &(struct e2e_setup){ .more = more, .max_context = 8192, .capacity_tokens = 32768 }))
+    snprintf(more, sizeof more, "[http]\nlisten = %s\n[host]\narena = 64MiB\n", at);
+    if (!e2e_daemon_start(&daemon_, &(struct e2e_setup){ .more = more, .max_context = 8192, .max_concurrency = 16,
+                                                        .capacity_tokens = 32768 }))
         return false;
     client = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "engine-1");
     return KVT_TRUE(client != NULL) && fill();
@@ -181,6 +186,19 @@ static bool shows(const char *key, uint64_t number) {
     return false;
 }
 
+static bool shows_bytes(const char *key, uint64_t bytes) {
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB" };
+    char want[32];
+    double value = (double)bytes;
+    unsigned unit = 0;
+    for (; value >= 1024 && unit < 3; unit++) value /= 1024;
+    snprintf(want, sizeof want, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    const char *is = shown(key);
+    if (KVT_EQ_STR(is ? is : "nothing", want)) return true;
+    printf("    %s\n", key);
+    return false;
+}
+
 /* ---- scenes ------------------------------------------------------------------------------------------------ */
 
 static void check_lists(void) {
@@ -230,6 +248,11 @@ static void figures_are_those_of_stats(void) {
     shows("activations.root", stats.sequences + 4 - 2);
     shows("tokens.device", 640 + 2000); /* 700 tokens are equal, 640 of them in full pages; and all of the other */
     shows("tokens.host", 0);
+    KVT_TRUE(stats.host_occupied > 0 && stats.resting == 1);
+    shows_bytes("arena.capacity", stats.host_capacity);
+    shows_bytes("arena.occupied", stats.host_occupied);
+    shows_bytes("arena.largest_free", stats.host_largest_free);
+    KVT_HAS(page, "<td class=\"text\">host</td>"); /* the place of one */
     snprintf(epoch, sizeof epoch, "%016" PRIx64, stats.epoch);
     KVT_EQ_STR(shown("epoch") ? shown("epoch") : "nothing", epoch);
     KVT_EQ_STR(shown("version") ? shown("version") : "nothing", stats.version);

@@ -159,7 +159,8 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
     } else if (request->type == FRAME_RELEASE) {
         shop->released = request->u.continuation.continuation.bits;
     } else if (request->type == FRAME_DEMOTE || request->type == FRAME_PREFETCH || request->type == FRAME_DROP) {
-        if (shop->n_moved < 4) shop->moved[shop->n_moved++] = *request;
+        uint32_t n = shop->n_moved;
+        if (n < 4) shop->moved[n] = *request, shop->n_moved = n + 1; /* in this order: who reads the number may read it */
         reply->u.moved = (struct kvd_moved){ 9, { 3, 1 }, 3u << 20 };
     } else if (request->type == FRAME_DRAIN) {
         shop->draining = request->u.drain;
@@ -300,9 +301,11 @@ static void moves(void) {
     KVT_TRUE(shop.moved[2].u.demote.keep_device);
     shop.n_moved = 0;
     KVT_HAS(CTL("-s", script_path(s), "prefetch", "7")->out, "prefetched 1 of 1 continuation: 4 pages");
+    KVT_EQ(shop.n_moved, 1);
     KVT_EQ(shop.moved[0].u.prefetch.bits, 7);
     KVT_EQ(CTL("-s", script_path(s), "drop", "host", "7")->status, 0);
     KVT_EQ(CTL("-s", script_path(s), "drop", "device", "8")->status, 0);
+    KVT_EQ(shop.n_moved, 3);
     KVT_EQ(shop.moved[1].u.drop.tier, KVD_TIER_HOST);
     KVT_EQ(shop.moved[2].u.drop.tier, KVD_TIER_DEVICE);
     KVT_EQ(shop.moved[2].u.drop.continuation.bits, 8);
