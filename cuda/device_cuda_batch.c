@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batches of a CUDA device. The device's thread takes them in order, a group at a time: one batch, and the following ones
- * as long as they copy no pages, which lets a publication share the completion of those before it and never wait for the
- * copies of a later one. One group is in flight at a time, so that mirrors and bounce buffer are never changed under a
- * copy engine.
+ * Batches of a CUDA device. The device's thread takes them in order, a group at a time: one batch, and the following
+ * ones as long as they copy no pages, which lets a publication share the completion of those before it and never wait
+ * for the copies of a later one. One group is in flight at a time, so that mirrors and bounce buffer are never changed
+ * under a copy engine.
  *
  * Completion: the thread asks the event for a little while without sleeping, since a publication takes about 10 us.
  */

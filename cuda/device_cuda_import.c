@@ -2,11 +2,11 @@
  *
  * Consumer side of the CUDA backend: regions of another process, mapped into the caller's current context.
  *
- * The driver opens a handle once a process and context; imports of one region share that mapping and count. A handle of
- * this process itself is not opened at all: the region's own address is used, for as long as the region lives. Memory
- * behind a descriptor has a mapping an import, since nothing tells whether two descriptors are of one memory; the region's
- * own descriptor in the process that owns it is known by its number. CUDA cannot map memory read-only, so read_only is a
- * promise of the consumer here.
+ * The driver opens a handle once a process and context; imports of one region share that mapping and count. A handle
+ * of this process itself is not opened at all: the region's own address is used, for as long as the region lives.
+ * Memory behind a descriptor has a mapping an import, since nothing tells whether two descriptors are of one memory;
+ * the region's own descriptor in the process that owns it is known by its number. CUDA cannot map memory read-only, so
+ * read_only is a promise of the consumer here.
  */
 #include <errno.h>
 #include <inttypes.h>

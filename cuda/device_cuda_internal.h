@@ -18,9 +18,9 @@
  * host-to-device 2-D copies of two or more rows, 1-D ones of 28 KiB and more, and device-to-host copies do not: copy
  * engines run them. So the thread uses those three forms and no other.
  *
- * Threads: the thread of the batches alone touches stream, event, bounce buffer and mirrors once the device is open, the
- * thread of a direction its streams and flights. Submitters touch the queues. Bulk copies have streams of their own, so
- * that publication does not stand behind them.
+ * Threads: the thread of the batches alone touches stream, event, bounce buffer and mirrors once the device is open,
+ * the thread of a direction its streams and flights. Submitters touch the queues. Bulk copies have streams of their
+ * own, so that publication does not stand behind them.
  */
 #ifndef KVD_CUDA_DEVICE_CUDA_INTERNAL_H
 #define KVD_CUDA_DEVICE_CUDA_INTERNAL_H
@@ -113,11 +113,11 @@ enum cuda_form {
     CUDA_FORM_BATCH_ROWS /* one call for many rows, likewise */
 };
 struct cuda_move_tuning {
-    uint32_t streams;       /* of a direction, 1..CUDA_MOVE_STREAMS */
-    enum cuda_form near;    /* layers within the pitch that the driver documents */
-    enum cuda_form far;     /* beyond it: regions of about n_layers * 2 GiB and more */
-    uint64_t flight_bytes;  /* a copy is not larger; a flight is one copy or several smaller ones */
-    uint64_t depth_bytes;   /* enqueued at most: what a copy of somebody else may find before it in the engine */
+    uint32_t streams;      /* of a direction, 1..CUDA_MOVE_STREAMS */
+    enum cuda_form near;   /* layers within the pitch that the driver documents */
+    enum cuda_form far;    /* beyond it: regions of about n_layers * 2 GiB and more */
+    uint64_t flight_bytes; /* a copy is not larger; a flight is one copy or several smaller ones */
+    uint64_t depth_bytes;  /* enqueued at most: what a copy of somebody else may find before it in the engine */
 };
 /* Used by devices that are opened from now on. Measured: tests/gpu/bench_moves. */
 extern struct cuda_move_tuning cuda_move_tuning;
@@ -191,16 +191,16 @@ void cuda_tell(struct cuda_device *d);
 /* The device is lost from now on; the first reason stays. Tells. */
 void cuda_lose(struct cuda_device *d, const char *why);
 int cuda_check_lost(struct cuda_device *d, char *err, size_t err_bytes); /* 0 or -EIO */
-/* Between two questions to the driver about work that began at `since`: spins a while, then sleeps. -ETIMEDOUT: the device
- * is being closed and the GPU does not answer. */
+/* Between two questions to the driver about work that began at `since`: spins a while, then sleeps. -ETIMEDOUT: the
+ * device is being closed and the GPU does not answer. */
 int cuda_pause(struct cuda_device *d, uint64_t since, uint64_t spin_ns, char *err, size_t err_bytes);
 int cuda_await(struct cuda_device *d, CUevent event, uint64_t spin_ns, char *err, size_t err_bytes);
 
 /* 0 or errno. run is the thread; it has the context current, and ends when cuda_queue_take gives NULL. */
 int cuda_queue_start(struct cuda_queue *q, struct cuda_device *d, void (*run)(struct cuda_queue *q));
 void cuda_queue_put(struct cuda_queue *q, struct cuda_item *item); /* takes it over, and gives it its ticket */
-/* For the thread, with nothing in work: the next item, with those behind it that go along (NULL: none do); waits for it.
- * NULL: stop. */
+/* For the thread, with nothing in work: the next item, with those behind it that go along (NULL: none do); waits for
+ * it. NULL: stop. */
 struct cuda_item *cuda_queue_take(struct cuda_queue *q, bool (*goes_along)(const struct cuda_item *item));
 /* For the thread, with something in work: the next item or NULL. */
 struct cuda_item *cuda_queue_look(struct cuda_queue *q);
@@ -237,7 +237,8 @@ int cuda_to_device(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_
                    uint64_t width, uint64_t rows, char *err, size_t err_bytes);
 struct move_strip;
 /* Puts a strip on the mover's stream, or gathers it; flush sends what is gathered. */
-int cuda_form_add(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *strip, char *err, size_t err_bytes);
+int cuda_form_add(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *strip, char *err,
+                  size_t err_bytes);
 int cuda_form_flush(struct cuda_mover *m, char *err, size_t err_bytes);
 int cuda_ops_new(struct cuda_mover *m);
 void cuda_ops_free(struct cuda_mover *m);
@@ -281,8 +282,8 @@ int cuda_region_adopt(struct device *device, const char *label, uint64_t bytes, 
 void cuda_region_free(struct device_region *region);
 void *cuda_region_address(const struct device_region *region);
 void cuda_region_export(const struct device_region *region, struct device_export *ret_export);
-/* Whether memory may be given back: freeing it waits for the work that uses it, and that never ends on a GPU that does not
- * answer. */
+/* Whether memory may be given back: freeing it waits for the work that uses it, and that never ends on a GPU that does
+ * not answer. */
 bool cuda_may_free(struct cuda_device *d);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a GPU behind a file descriptor (cuMemCreate), and memory of the host that copies run on (cuMemHostRegister).
+ * Memory of a GPU behind a file descriptor (cuMemCreate), and memory of the host that copies run on
+ * (cuMemHostRegister).
  *
- * A descriptor keeps its memory alive without any process that has a CUDA context. It says nothing of its size: whoever
- * keeps the descriptor keeps the size with it, and mapping verifies it. Only the process that made the memory can export
- * it; everybody after it passes the descriptor on.
+ * A descriptor keeps its memory alive without any process that has a CUDA context. It says nothing of its size:
+ * whoever keeps the descriptor keeps the size with it, and mapping verifies it. Only the process that made the memory
+ * can export it; everybody after it passes the descriptor on.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Queues of a CUDA device: submitters put items, one thread takes them. Submitting makes no driver call, so that a GPU or
- * driver that does not answer cannot hold up the submitter. A thread never waits inside the driver, so that it can be
- * ended while the GPU does not answer: it asks events, in growing intervals.
+ * Queues of a CUDA device: submitters put items, one thread takes them. Submitting makes no driver call, so that a GPU
+ * or driver that does not answer cannot hold up the submitter. A thread never waits inside the driver, so that it can
+ * be ended while the GPU does not answer: it asks events, in growing intervals.
  */
 #include <errno.h>
 #include <signal.h>

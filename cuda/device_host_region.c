@@ -125,8 +125,7 @@ static int check_fd(const struct host_device *d, const char *label, uint64_t byt
     struct stat object;
     if (!device_host_is_memory(fd) || fstat(fd, &object))
         return device_refuse(-EINVAL, err, err_bytes,
-                             "descriptor %d for region %s is no sealed memory of a host device: it belongs to something "
-                             "else",
+                             "descriptor %d for region %s is no sealed memory of a host device: it is something else",
                              fd, label);
     if ((uint64_t)object.st_size != bytes)
         return device_refuse(-EINVAL, err, err_bytes,

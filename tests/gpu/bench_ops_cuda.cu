@@ -7,8 +7,11 @@
  * bytes of append those read and written. Prints "BENCH name value unit" lines.
  *
  * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, prefill, append) is named
+ *        bench_ops_cuda --steady    decodes without end: what bench_moves runs beside moves
  * With KVD_BENCH_ONCE set every kernel is launched twice and no figure is meant: for profilers.
  */
+#include <time.h>
+
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -349,7 +352,46 @@ static void append() {
     }
 }
 
+/* A worker that decodes without end, for benches of what runs beside it: prints the time (CLOCK_MONOTONIC, seconds) and
+ * the microseconds of a step, a line for every 16 steps. */
+static int steady() {
+    const shape s = decode_shapes[1];
+    bench_pool pool(s, KVD_STORAGE_BF16, GEOM_RECORD, true);
+    ops_attention op = pool.queries(1);
+    char err[300];
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaEventCreate(&begin));
+    CUDA_OK(cudaEventCreate(&end));
+    for (uint32_t i = 0; i < 17; i++) { /* the first one outside the graph */
+        if (i == 1)
+            CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        op.view = pool.view(i % pool.copies);
+        if (ops_attention_cuda(&op, s.context, pool.workspace.at, pool.workspace.n, stream, err, sizeof err) != 0)
+            return fprintf(stderr, "attention: %s\n", err), 2;
+    }
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (;;) {
+        struct timespec now;
+        float ms = 0;
+        CUDA_OK(cudaEventRecord(begin, stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaEventRecord(end, stream));
+        CUDA_OK(cudaEventSynchronize(end));
+        CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        printf("\n%.6f %.3f", (double)now.tv_sec + (double)now.tv_nsec * 1e-9, 1e3 * ms / 16);
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--steady") == 0)
+        return steady();
     for (int i = 1; i < argc; i++)
         wanted.push_back(argv[i]);
     int devices = 0;

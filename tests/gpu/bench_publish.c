@@ -6,12 +6,9 @@
  * [REPEATS]
  */
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "busy.h"
 #include "device.h"
-#include "driver.h"
 
 #define MAX_REPEATS 20000
 #define ROWS 256u
@@ -27,43 +24,6 @@ static double took[MAX_REPEATS];
 static void fail(const char *what) {
     fprintf(stderr, "bench_publish: %s\n", what);
     exit(2);
-}
-
-/* Another process: kernels of about a millisecond on every SM, without end. */
-static int busy(void) {
-    CUcontext context;
-    CUdeviceptr at;
-    CUstream stream;
-    if (!driver_load(&driver)) return 2;
-    DRIVER_OK(driver.cuDevicePrimaryCtxRetain(&context, 0));
-    DRIVER_OK(driver.cuCtxSetCurrent(context));
-    DRIVER_OK(driver.cuMemAlloc(&at, 1 << 20));
-    DRIVER_OK(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CUfunction spin = driver_spin(&driver);
-    for (bool told = false;;) {
-        for (int i = 0; i < 8; i++) driver_launch_spin(&driver, spin, 132 * 8, at, 2000, stream);
-        if (!told && write(1, "r", 1) != 1) return 2;
-        told = true;
-        DRIVER_OK(driver.cuStreamSynchronize(stream));
-    }
-}
-
-static pid_t start_busy(void) {
-    int ready[2];
-    char c;
-    if (pipe(ready)) fail("pipe");
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(ready[1], 1);
-        for (int fd = 3; fd < 256; fd++) close(fd);
-        execl("/proc/self/exe", "bench_publish", "--busy", (char *)NULL);
-        _exit(127);
-    }
-    close(ready[1]);
-    if (read(ready[0], &c, 1) != 1) fail("the busy process did not start");
-    close(ready[0]);
-    return pid;
 }
 
 enum pace { NEAR, RARE, EVENT };
@@ -171,7 +131,7 @@ static void tails(const char *load) {
 int main(int argc, char **argv) {
     struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-bench-" };
     char err[400];
-    if (argc > 1 && strcmp(argv[1], "--busy") == 0) return busy();
+    if (argc > 1 && strcmp(argv[1], "--busy") == 0) return busy_main(&driver);
     if (argc > 1) repeats = atoi(argv[1]);
     if (repeats < 100 || repeats > MAX_REPEATS) fail("REPEATS is 100..20000");
     if (!driver_load(&driver)) {
@@ -184,11 +144,12 @@ int main(int argc, char **argv) {
     publications("idle");
     tails("idle");
     if (!driver.fake) {
-        pid_t pid = start_busy();
+        int out;
+        pid_t pid = busy_start(&out);
+        if (pid < 0) fail("the busy process did not start");
         publications("busy");
         tails("busy");
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
+        busy_stop(pid, out);
     }
     device_close(device);
     return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the tests of the CUDA device: a device, its regions, its memory from outside, waiting. Each program has its own
- * driver and error text.
+ * Shared by the tests of the CUDA device: a device, its regions, its memory from outside, waiting. Each program has
+ * its own driver and error text.
  */
 #ifndef KVD_TESTS_GPU_DEVICE_FIXTURE_H
 #define KVD_TESTS_GPU_DEVICE_FIXTURE_H

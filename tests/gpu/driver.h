@@ -21,6 +21,7 @@
     X(cuInit)                                                                                                          \
     X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain)             \
         X(cuCtxSetCurrent) X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyDtoH) X(cuMemcpyHtoD)                  \
+        X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync)                                                                      \
             X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamWaitValue32) X(cuMemHostAlloc)                          \
                 X(cuMemHostGetDevicePointer) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel)
 

@@ -535,6 +535,7 @@ PUBLIC CUresult CUDAAPI cuEventQuery(CUevent event) {
     return finish(*event);
 }
 PUBLIC CUresult CUDAAPI cuStreamQuery(CUstream stream) {
+    if (!stream) return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     struct CUevent_st all = { stream, stream->enqueued };
     pthread_mutex_unlock(&lock);
@@ -542,8 +543,7 @@ PUBLIC CUresult CUDAAPI cuStreamQuery(CUstream stream) {
 }
 PUBLIC CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
     CUresult r;
-    while ((r = finish((struct CUevent_st) { stream, stream ? stream->enqueued : 0 })) == CUDA_ERROR_NOT_READY)
-        usleep(100);
+    while ((r = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
     return r;
 }
 PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) {

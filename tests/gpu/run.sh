@@ -6,7 +6,7 @@
 #   --build-only  compile and stop                 --tests-only  no benches
 #   --sanitize    op tests at reduced sizes under compute-sanitizer (memcheck, racecheck) as well
 # The build folder is $KVD_GPU_BUILD, by default build-gpu; programs that are there already are used as they are.
-# The device tests and benches (test_device_cuda, test_ipc, test_demo_cuda, bench_publish) and the demo on cuda:0 need all
+# The device tests and benches (test_device_cuda*, test_ipc, test_demo_cuda, bench_publish) and the demo on cuda:0 need all
 # that kvd needs: they are built by CMake and run from $KVD_BUILD, by default build, where they are there.
 # Prints PASS and FAIL lines, then a table of BENCH lines. Exit: 0 all passed, 1 a test failed, 2 cannot be built or run.
 set -u
@@ -62,7 +62,7 @@ if [ "$tests" = yes ]; then
     "$build/test_ops_cuda" || status=1
 fi
 device=${KVD_BUILD:-build}/tests/gpu
-for p in test_device_cuda test_ipc test_demo_cuda; do
+for p in test_device_cuda test_device_cuda_moves test_device_cuda_fd test_ipc test_demo_cuda; do
     [ "$tests" = yes ] || continue
     [ -x "$device/$p" ] || { echo "SKIPPED $p: not built in $device"; continue; }
     "$device/$p"

@@ -236,7 +236,8 @@ static void cont_3_adopted_after_sigkill(void) {
     close(socket);
     struct device *device = open_device_as(true);
     KVT_NEED(device);
-    if (!KVT_OK(device_region_adopt(device, "pool", REGION_BYTES, fds[0], &pool, err, sizeof err))) printf("  %s\n", err);
+    if (!KVT_OK(device_region_adopt(device, "pool", REGION_BYTES, fds[0], &pool, err, sizeof err)))
+        printf("  %s\n", err);
     if (!KVT_OK(device_region_adopt(device, "table", TABLE_BYTES, fds[1], &table, err, sizeof err)))
         printf("  %s\n", err);
     KVT_NEED(pool && table);
@@ -312,8 +313,12 @@ static void fail(const char *call, int after) {
 
 /* Whichever call fails, nothing is left of the attempt, and the next one works. */
 static void every_call_may_fail(void) {
-    static const char *const making[] = { "cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle",
-                                          "cuMemAddressReserve",           "cuMemMap",    "cuMemSetAccess",
+    static const char *const making[] = { "cuMemGetAllocationGranularity",
+                                          "cuMemCreate",
+                                          "cuMemExportToShareableHandle",
+                                          "cuMemAddressReserve",
+                                          "cuMemMap",
+                                          "cuMemSetAccess",
                                           "cuMemHostAlloc" };
     static const char *const adopting[] = { "cuMemGetAllocationGranularity",
                                             "cuMemImportFromShareableHandle",

@@ -177,8 +177,8 @@ static void host_2_packed_bytes_of_every_layout(void) {
     check_forms();
 }
 
-/* Every form of copy, strips that do not fit a flight, one and several streams; layers within the pitch of 2-D copies and
- * beyond it. */
+/* Every form of copy, strips that do not fit a flight, one and several streams; layers within the pitch of 2-D copies
+ * and beyond it. */
 static void host_2_every_form(void) {
     static const struct {
         enum cuda_form form;
@@ -315,8 +315,8 @@ static void both_directions_at_once(void) {
     for (int32_t round = 0; round < 200; round++) {
         for (int way = 0; way < 2; way++) {
             struct device_move moves[8];
-            uint32_t n = 1 + kvt_below(&seed, 8), page = kvt_below(&seed, N / 2 - n), place = kvt_below(&seed, N / 2 - n),
-                     base = way ? N / 2 : 0;
+            uint32_t n = 1 + kvt_below(&seed, 8), base = way ? N / 2 : 0;
+            uint32_t page = kvt_below(&seed, N / 2 - n), place = kvt_below(&seed, N / 2 - n);
             for (uint32_t i = 0; i < n; i++) {
                 moves[i] = (struct device_move) { base + page + i, rig.host + (base + place + i) * rig.packed };
                 if (way)
@@ -350,8 +350,8 @@ static void hold(const struct cuda_mover *m, uint32_t first, uint32_t n) {
     for (uint32_t i = 0; i < 4; i++) atomic_store(&driver.fake->held[i], i < n ? m->streams[first + i] : NULL);
 }
 
-/* A flight that is done waits for the one before it; nothing waits for a direction that stands still; not more is in the
- * air than the depth allows. */
+/* A flight that is done waits for the one before it; nothing waits for a direction that stands still; not more is in
+ * the air than the depth allows. */
 static void standing_direction(void) {
     if (!driver.fake) {
         printf("  SKIPPED: needs the stand-in driver\n");
@@ -411,8 +411,8 @@ static void fail(const char *call, int after, CUresult code) {
     atomic_store(&driver.fake->fail_call, call);
 }
 
-/* A call of the driver that fails in the middle of a move loses the device, at any call: tickets before it are done, none
- * after it is, everybody is told, and all memory can be given back. */
+/* A call of the driver that fails in the middle of a move loses the device, at any call: tickets before it are done,
+ * none after it is, everybody is told, and all memory can be given back. */
 static void lost_in_the_middle(void) {
     static const char *const calls[] = { "cuMemcpy2DAsync", "cuEventRecord", "cuEventQuery" };
     uint64_t seed = kvt_seed(), ticket, done, before;

@@ -333,13 +333,18 @@ static void small_moves_are_inline(void) {
     for (uint32_t i = 0; i < 64; i++) many[i] = (struct device_move){ i, rig.host + i * rig.packed };
     KVT_TRUE(start(&rig, DEVICE_TO_HOST, &one, 1, &ticket, &inline_done) && inline_done && ticket == 1);
     KVT_TRUE(start(&rig, HOST_TO_DEVICE, NULL, 0, &ticket, &inline_done) && inline_done && ticket == 1);
+    uint8_t *page = malloc(rig.packed), *place = rig.host + 63 * rig.packed;
+    pack(&rig, 63, page);
     for (int i = 0; i < 50; i++) {
+        memset(place, 0, rig.packed);
         KVT_TRUE(start(&rig, DEVICE_TO_HOST, many, 64, &ticket, &inline_done));
         queued = queued || !inline_done;
         KVT_TRUE(start(&rig, DEVICE_TO_HOST, &one, 1, &last, &inline_done) && last == ticket + 1);
+        KVT_TRUE(inline_done || await(rig.device, DEVICE_TO_HOST, last));
+        KVT_EQ_MEM(place, page, rig.packed);
     }
     KVT_TRUE(queued);
-    KVT_TRUE(await(rig.device, DEVICE_TO_HOST, last));
+    free(page);
     rig_down(&rig);
 }
 
