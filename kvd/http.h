@@ -11,8 +11,8 @@
  * and for whom, never what, and takes nothing: no request body is read.
  *
  * A flood costs the service nothing: metrics, lists and readiness are looked up HTTP_FRESH_NS apart or less often, and
- * are sent to all who ask meanwhile; connections are few, each one serves one request and is closed after HTTP_LIFE_NS at the
- * latest.
+ * are sent to all who ask meanwhile; connections are few, each one serves one request and is closed after
+ * HTTP_LIFE_NS at the latest.
  *
  * Threads: all functions from one thread.
  */

@@ -84,8 +84,8 @@ static void name_of(struct service *s, kvd_session_id id, char name[KVD_NAME_BYT
     memcpy(name, session ? session->name : "", session ? KVD_NAME_BYTES : 1);
 }
 
-/* Under the lock: some more, `left` at most: the slots behind the last one are not searched. False: these were the last.
- * There is room for AT_ONCE. */
+/* Under the lock: some more, `left` at most: the slots behind the last one are not searched. False: these were the
+ * last. There is room for AT_ONCE. */
 static bool take_sequences(struct service *s, struct lists *l, uint32_t *cursor) {
     for (uint32_t n = 0; n < AT_ONCE; n++, l->left--) {
         struct sequence *to = &l->sequences[l->n_sequences];

@@ -9,8 +9,8 @@
  *
  * "series" are those of the metrics page of the same look, buckets and refusals that never happened left out: what is
  * counted there needs no line here. Of sequences and continuations the UI_ITEMS with most pages are listed; handles,
- * sizes, and the names that sessions gave themselves. Nothing of tokens, digests, or how memory is shared. With tenants =
- * uid in section [access] none are listed: nobody knows who reads the page.
+ * sizes, and the names that sessions gave themselves. Nothing of tokens, digests, or how memory is shared. With
+ * tenants = uid in section [access] none are listed: nobody knows who reads the page.
  */
 #ifndef KVD_UI_H
 #define KVD_UI_H
@@ -19,8 +19,8 @@
 
 #define UI_ITEMS 200u
 
-/* The page, and the Content-Security-Policy under which it runs: nothing from elsewhere, no script or style but its own.
- */
+/* The page, and the Content-Security-Policy under which it runs: nothing from elsewhere, no script or style but its
+ * own. */
 extern const unsigned char ui_page[];
 extern const size_t ui_page_bytes;
 extern const char ui_policy[];

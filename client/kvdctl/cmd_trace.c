@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trace record: events and figures of a while into a file, one JSON object a line: first a header, then "figures" (daemon
- * and pools as in status) and events as `events` shows them, each with its time. trace show: such a file as a table.
+ * trace record: events and figures of a while into a file, one JSON object a line: first a header, then figures
+ * ("daemon" and "pools" as in status) and events as `events` shows them, each with its time. trace show: such a file as
+ * a table.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -184,7 +184,8 @@ static void show_sets(struct search *s) {
     };
     cJSON *rows = cJSON_CreateArray();
     qsort(s->sets, s->found, sizeof *s->sets, by_loss);
-    for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++) cJSON_AddItemToArray(rows, row_of(s, &s->sets[i]));
+    for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++)
+        cJSON_AddItemToArray(rows, row_of(s, &s->sets[i]));
     out_table(s->ctl->out, "sets", columns, N(columns), rows);
     if (s->found)
         out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");

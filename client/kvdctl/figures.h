@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvd's figures as JSON. What /metrics also has is called as it is there, without "kvd_" (in a pool without
- * "kvd_pool_", in the arena without "kvd_arena_"): kvd_pool_available_pages{pool="main"} is "available_pages" in the object of "pools" whose "pool" is
- * "main". Keys that end in "_text" are for people.
+ * "kvd_pool_", in the arena without "kvd_arena_"): kvd_pool_available_pages{pool="main"} is "available_pages" in the
+ * object of "pools" whose "pool" is "main". Keys that end in "_text" are for people.
  */
 #ifndef KVDCTL_FIGURES_H
 #define KVDCTL_FIGURES_H
@@ -16,7 +16,8 @@ cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info
 cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info *info);
 /* The host arena; all zero where there is none. */
 cJSON *figures_arena(const struct kvd_stats *stats);
-/* Differences of the counters of two objects of figures_daemon, a second: "requests_per_second" is of "requests_total". */
+/* Differences of the counters of two objects of figures_daemon, a second: "requests_per_second" is of "requests_total".
+ */
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds);
 
 uint32_t figures_event_mask(void); /* the kinds that have words here */

@@ -130,7 +130,9 @@ static kvd_continuation keep(uint64_t seed, uint32_t n) {
 /* ACT-8: pages enough, but no state slot: why says which is short and what to release, release does it, and then it
  * fits. Each list names the slots. */
 static void act_8_why_state_slots(void) {
-    struct e2e_setup setup = { .max_concurrency = 2, .capacity_tokens = 8192, .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 3" };
+    struct e2e_setup setup = { .max_concurrency = 2,
+                               .capacity_tokens = 8192,
+                               .more = "[capacity]\nstate_bytes = 1000\nstate_slots = 3" };
     kvd_continuation kept[3];
     KVT_NEED(open_stage(&setup));
     for (uint32_t i = 0; i < 3; i++) kept[i] = keep(e2e_stream(20 + i, 5000, 0), i == 1 ? 100 : 300);
@@ -153,7 +155,8 @@ static void act_8_why_state_slots(void) {
     root = json(CTL("continuations", "--json")->out);
     const cJSON *item;
     unsigned used = 0;
-    cJSON_ArrayForEach(item, at(root, "continuations")) used |= 1u << (unsigned)cJSON_GetNumberValue(at(item, "state_slot"));
+    cJSON_ArrayForEach(item, at(root, "continuations"))
+        used |= 1u << (unsigned)cJSON_GetNumberValue(at(item, "state_slot"));
     KVT_EQ(used, 7);
     cJSON_Delete(root);
     CTL("release", "0x99", handle); /* the one that is refused keeps nothing */

@@ -308,8 +308,8 @@ struct double_ {
 static void answer(int fd, const char *type, const char *head, const char *body, size_t bytes) {
     char text[1024];
     const char *policy = strstr(head, "Content-Security-Policy: ");
-    int n = snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
-                                        "%.*s\r\n\r\n", type, bytes, policy ? (int)strcspn(policy, "\r") : 6,
+    int n = snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+                                        "Connection: close\r\n%.*s\r\n\r\n", type, bytes, policy ? (int)strcspn(policy, "\r") : 6,
                      policy ? policy : "X-A: b");
     KVT_TRUE(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n);
     for (size_t sent = 0; sent < bytes;) {
@@ -343,7 +343,10 @@ static void *play(void *argument) {
         request[n > 0 ? n : 0] = 0;
         char *state = strncmp(request, "GET /ui/state.json ", 19) == 0 ? state_now(d) : NULL;
         if (state) answer(fd, "application/json", "", state, strlen(state));
-        else if (strncmp(request, "GET /ui ", 8) == 0) d->asked = 0, answer(fd, "text/html", d->page.head, d->page.body, d->page.bytes);
+        if (strncmp(request, "GET /ui ", 8) == 0) {
+            d->asked = 0;
+            answer(fd, "text/html", d->page.head, d->page.body, d->page.bytes);
+        }
         free(state);
         close(fd);
     }

@@ -160,7 +160,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         shop->released = request->u.continuation.continuation.bits;
     } else if (request->type == FRAME_DEMOTE || request->type == FRAME_PREFETCH || request->type == FRAME_DROP) {
         uint32_t n = shop->n_moved;
-        if (n < 4) shop->moved[n] = *request, shop->n_moved = n + 1; /* in this order: who reads the number may read it */
+        if (n < 4) shop->moved[n] = *request, shop->n_moved = n + 1; /* in this order: the number tells of it */
         reply->u.moved = (struct kvd_moved){ 9, { 3, 1 }, 3u << 20 };
     } else if (request->type == FRAME_DRAIN) {
         shop->draining = request->u.drain;
