@@ -23,6 +23,7 @@
 #include <xxhash.h>
 
 #include "clock.h"
+#include "crash.h"
 #include "fdpass.h"
 #include "http.h"
 #include "listener.h"
@@ -268,6 +269,9 @@ static int run(struct daemon *d) {
     d->http = http_close(d->http);
     d->fdpass = fdpass_close(d->fdpass);
     d->service = service_free(d->service);
+#ifdef KVD_CRASH_POINTS
+    LOG(LOG_NOTICE, "crash points passed: %" PRIu64, crash_reached());
+#endif
     return status;
 }
 

@@ -110,7 +110,7 @@ static bool wait_ready(struct e2e_daemon *d, int notify) {
     return false;
 }
 
-bool e2e_daemon_restart(struct e2e_daemon *d) {
+bool e2e_daemon_launch(struct e2e_daemon *d) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     const char *path = address.sun_path;
     snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", d->dir);
@@ -122,14 +122,19 @@ bool e2e_daemon_restart(struct e2e_daemon *d) {
         d->pid = spawn_daemon(d, notify, path, log);
         ok = d->pid > 0 && wait_ready(d, notify);
     }
-    if (!ok) show_log(d);
     if (log >= 0) close(log);
     if (notify >= 0) close(notify);
     unlink(path);
+    return ok;
+}
+
+bool e2e_daemon_restart(struct e2e_daemon *d) {
+    bool ok = e2e_daemon_launch(d);
+    if (!ok) show_log(d);
     return KVT_TRUE(ok);
 }
 
-bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
+bool e2e_daemon_prepare(struct e2e_daemon *d, const struct e2e_setup *setup) {
     static const struct e2e_setup none;
     memset(d, 0, sizeof *d);
     snprintf(d->dir, sizeof d->dir, "/tmp/kvd-e2e-XXXXXX");
@@ -138,7 +143,11 @@ bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
     snprintf(d->config, sizeof d->config, "%s/kvd.conf", d->dir);
     snprintf(d->log, sizeof d->log, "%s/log", d->dir);
     if (setup) d->holder = setup->holder;
-    return KVT_TRUE(write_config(d, setup ? setup : &none)) && e2e_daemon_restart(d);
+    return KVT_TRUE(write_config(d, setup ? setup : &none));
+}
+
+bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
+    return e2e_daemon_prepare(d, setup) && e2e_daemon_restart(d);
 }
 
 int e2e_daemon_try(struct e2e_daemon *d, char *text, size_t bytes) {

@@ -55,8 +55,11 @@ struct e2e_setup {
 
 /* Writes the configuration and starts kvd; true when it said READY. On failure prints its log. */
 bool e2e_daemon_start(struct e2e_daemon *daemon, const struct e2e_setup *setup);
-/* Starts it again on the same directory and configuration. */
+/* Writes the configuration and starts nothing. */
+bool e2e_daemon_prepare(struct e2e_daemon *daemon, const struct e2e_setup *setup);
+/* Starts it again on the same directory and configuration. launch: it may fail, which is recorded nowhere. */
 bool e2e_daemon_restart(struct e2e_daemon *daemon);
+bool e2e_daemon_launch(struct e2e_daemon *daemon);
 /* Runs the kvd binary with the configuration to its end (no readiness): exit status, output into text. */
 int e2e_daemon_try(struct e2e_daemon *daemon, char *text, size_t bytes);
 /* SIGTERM and wait: exit status; SIGKILL: -SIGKILL. */

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon is killed at every point at which it writes into the arena's directory or header, in the course of a script that
+ * demotes, restores, keeps, releases, drops, checkpoints, moves, forks and truncates. Then an ordinary daemon starts on what is
+ * left: its books must be right, every continuation that it lists must have the bytes of some text of the script, and what was
+ * demoted before the kill must be there. CONT-3, PAGE-8, HOST-2, SRV-8.
+ *
+ * Sampled evenly; all points with KVD_CRASH_ALL in the environment. Two processes share the work. */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "scene.h"
+
+#define SAMPLES 600u
+#define PROCESSES 2u
+
+static const struct e2e_setup setup = { .max_context = 1024, .max_concurrency = 4, .capacity_tokens = 4096,
+                                        .layers = 1, .kv_heads = 1, .head_dim = 16,
+                                        .more = "[host]\narena = 2MiB\nscrub = 0\n[limits]\ncontinuations = 64\nsessions = 8\n" };
+
+static struct e2e_daemon daemon_;
+static kvd_client *client;
+static kvd_store *store;
+
+/* ---- texts ------------------------------------------------------------------------------------------ */
+
+enum { A, B, C, D, TEXTS };
+static uint64_t seed_of(int text) {
+    switch (text) {
+    case A: return e2e_stream(1, 200, 1);
+    case C: return e2e_stream(1, 200, 2); /* A up to 200 */
+    case B: return e2e_stream(2, 320, 1);
+    default: return e2e_stream(2, 320, 2); /* B up to 320 */
+    }
+}
+
+/* What the script has been told: a continuation that rests in the arena, and of how much of which text. 0: none. */
+static struct durable {
+    kvd_continuation cont;
+    int text;
+    uint32_t tokens;
+} durable[TEXTS];
+
+/* ---- the script: it ends with the first call that the daemon does not answer ---------------------------- */
+
+#define STEP(call)                   \
+    do {                             \
+        if ((call) != KVD_OK) return; \
+    } while (0)
+
+static bool connect_all(void) {
+    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = daemon_.socket, .role = KVD_ROLE_ADMIN,
+                                           .name = "script", .timeout_ms = 10000 * E2E_SLOW };
+    if (kvd_connect(&options, &client, NULL) != KVD_OK) return false;
+    return kvd_attach(client, 0, NULL, &store, NULL) == KVD_OK;
+}
+
+static void disconnect_all(void) {
+    kvd_detach(store);
+    kvd_disconnect(client);
+    store = NULL;
+    client = NULL;
+}
+
+static struct kvd_activation want_of(kvd_continuation from, bool keep, uint32_t frontier, uint32_t prompt) {
+    struct kvd_activation want = scene_want(kvd_client_session(client), prompt, 64);
+    want.from = from;
+    want.keep = keep;
+    want.frontier = frontier;
+    return want;
+}
+
+static enum kvd_status round_of(kvd_sequence sequence, uint32_t commit, uint32_t truncate, uint32_t ensure) {
+    struct kvd_round_item item = scene_item(sequence);
+    struct kvd_round_result result;
+    item.pool[0].commit = commit;
+    item.pool[0].truncate = truncate;
+    item.pool[0].ensure = ensure;
+    enum kvd_status status = kvd_round(client, &item, 1, &result, NULL);
+    return status == KVD_OK ? (enum kvd_status)result.status : status;
+}
+
+static enum kvd_status name(kvd_sequence sequence, int text, uint32_t n) {
+    kvd_chain *chain = e2e_chain(seed_of(text), n);
+    enum kvd_status status = kvd_name_pages(client, sequence, chain, 0, (uint32_t)kvd_chain_pages(chain), NULL);
+    kvd_chain_free(chain);
+    return status;
+}
+
+/* Columns [from, to) of the text, committed and named. */
+static enum kvd_status write_on(const struct kvd_activated *a, int text, uint32_t from, uint32_t to) {
+    e2e_write_columns(store, 0, a->pool[0].row, seed_of(text), from, to);
+    enum kvd_status status = round_of(a->sequence, to, KVD_UNCHANGED, KVD_UNCHANGED);
+    return status == KVD_OK ? name(a->sequence, text, to) : status;
+}
+
+static enum kvd_status retain(kvd_sequence sequence, int text, uint32_t n, kvd_continuation *ret_cont) {
+    struct kvd_finish how = { .sequence = sequence, .retain = true };
+    struct kvd_finished finished = { .revision = 0 };
+    e2e_tail(seed_of(text), n, &how.tail);
+    enum kvd_status status = kvd_finish(client, &how, &finished, NULL);
+    *ret_cont = finished.continuation;
+    return status;
+}
+
+static enum kvd_status demote(kvd_continuation c, bool keep_device, int text, uint32_t tokens) {
+    struct kvd_moved moved;
+    enum kvd_status status = kvd_demote(client, c, keep_device, &moved, NULL);
+    if (status == KVD_OK) durable[text] = (struct durable){ c, text, tokens };
+    return status;
+}
+
+static void script(void) {
+    struct kvd_activated a;
+    struct kvd_moved moved;
+    struct kvd_checkpoint how = { .retention = 1 };
+    struct kvd_checkpointed kept;
+    kvd_continuation ca, cb, cc, cd;
+    struct kvd_activation want = want_of((kvd_continuation){ 0 }, false, 0, 330);
+    STEP(kvd_activate(client, &want, &a, NULL));
+    STEP(write_on(&a, A, 0, 330));
+    STEP(retain(a.sequence, A, 330, &ca));
+    STEP(demote(ca, false, A, 330));
+    want = want_of((kvd_continuation){ 0 }, false, 0, 448);
+    STEP(kvd_activate(client, &want, &a, NULL));
+    STEP(write_on(&a, B, 0, 300));
+    how.sequence = a.sequence;
+    e2e_tail(seed_of(B), 300, &how.tail);
+    STEP(kvd_checkpoint(client, &how, &kept, NULL));
+    STEP(write_on(&a, B, 300, 448));
+    STEP(retain(a.sequence, B, 448, &cb));
+    STEP(demote(cb, true, B, 448));
+    want = want_of(ca, true, 200, 330); /* brought back as far as that */
+    STEP(kvd_activate(client, &want, &a, NULL));
+    STEP(write_on(&a, C, 200, 330));
+    STEP(retain(a.sequence, C, 330, &cc));
+    durable[B].tokens = 0; /* from here on it is on its way to become something else */
+    want = want_of(cb, false, 448, 460);
+    STEP(kvd_activate(client, &want, &a, NULL));
+    STEP(round_of(a.sequence, KVD_UNCHANGED, 320, KVD_UNCHANGED));
+    STEP(write_on(&a, D, 320, 400));
+    STEP(retain(a.sequence, D, 400, &cd));
+    STEP(demote(cc, false, C, 330));
+    want = want_of((kvd_continuation){ 0 }, false, 0, 64);
+    want.n_victims = 1; /* a recipe that demotes */
+    want.victims[0] = cd;
+    want.demote = 1;
+    STEP(kvd_activate(client, &want, &a, NULL));
+    durable[D] = (struct durable){ cd, D, 400 };
+    STEP(write_on(&a, B, 0, 64)); /* this one runs until the end */
+    STEP(kvd_prefetch(client, ca, &moved, NULL));
+    durable[A].tokens = 0;
+    STEP(kvd_drop_replica(client, ca, KVD_TIER_HOST, &moved, NULL));
+    STEP(kvd_release(client, kept.continuation, NULL));
+    STEP(demote(ca, true, A, 330));
+    STEP(kvd_drop_replica(client, ca, KVD_TIER_DEVICE, &moved, NULL));
+    STEP(kvd_set_retention(client, ca, 7, NULL));
+    durable[C].tokens = 0;
+    STEP(kvd_release(client, cc, NULL));
+}
+
+/* ---- what is left ------------------------------------------------------------------------------------------ */
+
+#define CHECK(condition, ...)                     \
+    do {                                          \
+        if (!(condition)) {                       \
+            printf("    point %u: ", point);      \
+            printf(__VA_ARGS__);                  \
+            puts(" [" #condition "]");            \
+            bad++;                                \
+        }                                         \
+    } while (0)
+
+static unsigned bad, point;
+static uint64_t compared;
+
+/* Its bytes are those of one of the texts. */
+static void reproduce(const struct kvd_continuation_info *info) {
+    struct kvd_activation want = want_of(info->continuation, true, info->frontier, info->frontier + 1);
+    struct kvd_activated a;
+    struct kvd_error error = { 0 };
+    bool same = false;
+    enum kvd_status status = kvd_activate(client, &want, &a, &error);
+    CHECK(status == KVD_OK, "frontier %u: %s", info->frontier, error.message);
+    if (status != KVD_OK) return;
+    for (int t = 0; t < TEXTS && !same; t++)
+        same = e2e_check_columns(store, 0, a.pool[0].row, seed_of(t), 0, info->frontier) == 0;
+    CHECK(same, "frontier %u: its bytes are of no text", info->frontier);
+    compared++;
+    struct kvd_finish how = { .sequence = a.sequence };
+    struct kvd_finished finished;
+    CHECK(kvd_finish(client, &how, &finished, NULL) == KVD_OK, "finish");
+}
+
+static void is_found(const struct durable *d) {
+    uint32_t tokens[1024], n = 0;
+    struct kvd_hit hits[8] = { 0 };
+    kvd_chain *chain = e2e_chain(seed_of(d->text), d->tokens + 1);
+    e2e_tokens(seed_of(d->text), d->tokens + 1, tokens);
+    enum kvd_status status = kvd_find(client, chain, tokens, d->tokens + 1, hits, 8, &n, NULL);
+    CHECK(status == KVD_OK && n && hits[0].usable == d->tokens, "text %d of %u tokens was demoted, and %u of it are found", d->text,
+          d->tokens, n ? hits[0].usable : 0);
+    kvd_chain_free(chain);
+}
+
+static void look_at_the_rest(void) {
+    static struct kvd_audit audit;
+    struct kvd_continuation_info infos[KVD_MAX_LIST];
+    uint32_t cursor = 0, n = 0;
+    bool up = e2e_daemon_launch(&daemon_) && connect_all();
+    CHECK(up, "no daemon starts on what is left");
+    if (!up) return;
+    CHECK(kvd_audit(client, &audit, NULL) == KVD_OK && audit.violations == 0, "%s", audit.text);
+    CHECK(kvd_list_continuations(client, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK, "list");
+    struct kvd_stats stats = { 0 };
+    CHECK(kvd_stats(client, &stats, NULL) == KVD_OK && stats.recovered_damaged == 0, "%u damaged records",
+          stats.recovered_damaged);
+    for (uint32_t i = 0; i < n; i++) reproduce(&infos[i]);
+    for (int t = 0; t < TEXTS; t++)
+        if (durable[t].tokens) is_found(&durable[t]);
+    CHECK(kvd_audit(client, &audit, NULL) == KVD_OK && audit.violations == 0, "%s", audit.text);
+    disconnect_all();
+}
+
+/* ---- the rounds ---------------------------------------------------------------------------------------------- */
+
+static uint64_t points_passed(void) {
+    char line[512];
+    uint64_t n = 0;
+    FILE *f = fopen(daemon_.log, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "crash points passed: ");
+        if (at) n = strtoull(at + 21, NULL, 10);
+    }
+    if (f) fclose(f);
+    return n;
+}
+
+/* A daemon that dies at `at` (0: does not), its script and its orderly stop. */
+static void run_to(unsigned at) {
+    char text[16];
+    snprintf(text, sizeof text, "%u", at);
+    setenv("KVD_CRASH_AT", text, 1);
+    memset(durable, 0, sizeof durable);
+    daemon_.binary = KVD_CRASH_BINARY;
+    if (e2e_daemon_launch(&daemon_) && connect_all()) script();
+    disconnect_all();
+    if (daemon_.pid) (void)e2e_daemon_stop(&daemon_, SIGTERM);
+    daemon_.binary = NULL;
+    unsetenv("KVD_CRASH_AT");
+}
+
+static void forget(void) {
+    char path[128];
+    if (daemon_.pid) (void)e2e_daemon_stop(&daemon_, SIGKILL);
+    e2e_arena_path(&daemon_, path, sizeof path);
+    unlink(path);
+    unlink(daemon_.log);
+}
+
+static void kill_at(unsigned at) {
+    unsigned before = bad;
+    point = at;
+    run_to(at);
+    look_at_the_rest();
+    forget();
+    if (bad != before) printf("    again: KVD_CRASH_ONLY=%u\n", at);
+}
+
+static void every_point(void) {
+    uint32_t failures = 0;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, &setup));
+    run_to(0);
+    unsigned all = (unsigned)points_passed();
+    point = 0;
+    look_at_the_rest(); /* the whole script, to its end */
+    forget();
+    e2e_daemon_free(&daemon_);
+    KVT_TRUE(all > 100);
+    KVT_EQ(bad, 0);
+    const char *only = getenv("KVD_CRASH_ONLY");
+    unsigned samples = getenv("KVD_CRASH_ALL") || all < SAMPLES ? all : SAMPLES / E2E_SLOW;
+    printf("    %u points, %u of them tried\n", all, only ? 1 : samples);
+    fflush(stdout);
+    pid_t children[PROCESSES];
+    for (unsigned p = 0; p < PROCESSES; p++) {
+        char part[64];
+        snprintf(part, sizeof part, "%u %u %u", p, all, samples);
+        if ((children[p] = fork())) continue;
+        setenv("KVD_CRASH_PART", part, 1);
+        execl("/proc/self/exe", "test_e2e_crash", "one_part", (char *)NULL); /* anew: libkvd does not fork */
+        _exit(127);
+    }
+    for (unsigned p = 0; p < PROCESSES; p++) {
+        int status = 0;
+        waitpid(children[p], &status, 0);
+        failures += status != 0;
+    }
+    KVT_EQ(failures, 0);
+}
+
+/* One process's share of the points. */
+static void one_part(void) {
+    const char *only = getenv("KVD_CRASH_ONLY"), *share = getenv("KVD_CRASH_PART");
+    unsigned part, all, samples;
+    if (!share || sscanf(share, "%u %u %u", &part, &all, &samples) != 3) return; /* every_point starts it */
+    KVT_NEED(e2e_daemon_prepare(&daemon_, &setup));
+    if (only && part == 0) kill_at((unsigned)strtoul(only, NULL, 10));
+    for (unsigned i = part; i < samples && !only; i += PROCESSES) kill_at((unsigned)((uint64_t)i * all / samples) + 1);
+    e2e_daemon_free(&daemon_);
+    printf("    process %u compared %" PRIu64 " continuations\n", part, compared);
+    KVT_EQ(bad, 0);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(every_point), KVT_CASE(one_part), { 0 } };
+    return kvt_main("e2e crash", cases, argc, argv);
+}
