@@ -63,12 +63,14 @@ void activation_undo(struct service *s, struct bundle *b, const struct kvd_activ
     transition_ended(s);
 }
 
-/* Places as they are now; the state slots stay as the first answer named them. */
+/* Places and state slots as they are now. */
 static void look(struct service *s, const struct bundle *b, struct kvd_activated *activated,
                  struct store_activated *ret_now) {
     struct store_refusal refusal = { 0 };
     if (store_activate_look(s->store, b->seq, ret_now, &refusal)) return;
     for (uint32_t p = 0; p < s->pools.n_pools; p++) activated->pool[p] = place_of(&ret_now->pool[p]);
+    activated->state_slot = ret_now->state_slot;
+    activated->source_state_slot = ret_now->source_state_slot;
     memcpy(activated->restored, ret_now->restored, sizeof activated->restored);
 }
 

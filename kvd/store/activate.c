@@ -300,6 +300,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
     out.staged = seq->staged;
     out.state_slot = seq->state_slot;
     out.source_state_slot = seq->source_slot;
+    out.n_copies = tail_copies(store, seq, out.copies);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         out.restored[p] = seq->restored[p];
         seq_view(store, seq, p, (struct store_slice){0, seq->space[p].count}, &out.pool[p]);

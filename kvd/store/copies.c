@@ -61,6 +61,13 @@ static struct store_copy tail_copy(const struct store *store, const struct seq *
     return copy;
 }
 
+uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[STORE_MAX_POOLS]) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (seq->tail[p] != NONE && !seq->tail_in[p]) ret_copies[n++] = tail_copy(store, seq, p);
+    return n;
+}
+
 static struct store_copy image_copy(const struct store *store, const struct cont *cont, bool out, uint32_t slot) {
     return (struct store_copy){.kind = out ? STORE_COPY_STATE_OUT : STORE_COPY_STATE_IN,
                                .src = slot,

@@ -461,6 +461,8 @@ void image_finish(struct store *store, struct cont *cont, bool ok);
 /* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */
 bool cont_bury(struct store *store, struct cont *cont);
 
+/* Tails that an activation in flight copies on the device. Returns how many. */
+uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[STORE_MAX_POOLS]);
 uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
 
 /* ---- mirror.c: into the directory, where there is one ---- */

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Activations of several stages over separate processes: victims are demoted first, then come tails, restores, rows and
+ * state slots. ACT-1, ACT-4, ACT-8, CONT-1, PAGE-7. */
+#include <stdlib.h>
+
+#include "scene.h"
+
+static struct e2e_daemon daemon_;
+static kvd_client *scheduler;
+static struct puppet worker;
+static kvd_session_id worker_session;
+
+/* A pool of 32 pages that four continuations of 490 tokens fill. */
+static bool open_stage(const char *more) {
+    struct e2e_setup setup = { .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048, .more = more };
+    if (!e2e_daemon_start(&daemon_, &setup)) return false;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    if (!scheduler || !puppet_start(&worker)) return false;
+    worker_session = puppet_connect(&worker, &daemon_, KVD_ROLE_WORKER, 0);
+    return puppet_attach(&worker, 0);
+}
+
+static void close_stage(void) {
+    puppet_kill(&worker);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+    e2e_daemon_free(&daemon_);
+}
+
+#define TOKENS 490u
+
+static enum kvd_status state_do(enum puppet_op op, uint32_t slot, uint32_t to, uint64_t seed) {
+    struct puppet_call call = { .op = op, .row = slot, .from = slot, .to = to, .seed = seed, .n = TOKENS };
+    struct puppet_answer answer;
+    return KVT_TRUE(puppet_do(&worker, &call, &answer)) ? answer.status : KVD_UNKNOWN;
+}
+
+static uint32_t state_commit(kvd_sequence sequence) {
+    struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
+    struct puppet_answer answer;
+    call.items[0] = scene_item(sequence);
+    call.items[0].state_frontier = TOKENS;
+    return KVT_TRUE(puppet_do(&worker, &call, &answer)) ? answer.results[0].status : (uint32_t)KVD_UNKNOWN;
+}
+
+static kvd_continuation retained(uint64_t seed, bool state) {
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, seed, TOKENS, 16);
+    if (state) {
+        KVT_EQ(state_do(PUPPET_STATE_WRITE, a.state_slot, 0, seed), KVD_OK);
+        KVT_EQ(state_commit(a.sequence), KVD_OK);
+    }
+    return scene_retain(scheduler, a.sequence, seed, TOKENS);
+}
+
+/* Four fill the pool; the first is forked in the place of the second, or in that of the others. */
+static struct kvd_activation fork_in_place(bool state, uint64_t text[4], kvd_continuation c[4]) {
+    for (uint32_t i = 0; i < 4; i++) c[i] = retained(text[i] = e2e_stream(10 + i, 5000, 0), state);
+    KVT_EQ(scene_stats(scheduler).pool[0].available, 0);
+    struct kvd_activation want = scene_want(worker_session, TOKENS + 1, 16);
+    want.from = c[0];
+    want.frontier = TOKENS;
+    want.keep = true;
+    want.n_victims = 1;
+    want.victims[0] = c[1];
+    want.demote = 1;
+    return want;
+}
+
+/* The tail is copied from page to page on the device, to where the victim was: not before that has been copied out. */
+static void act_4_tail_behind_a_demotion(void) {
+    if (!open_stage("[host]\narena = 16MiB\nscrub = 0\n")) return;
+    uint64_t text[4];
+    kvd_continuation c[4];
+    struct kvd_activation want = fork_in_place(false, text, c);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    KVT_EQ(a.restored[0], 0);
+    scene_check(&worker, a.pool[0].row, text[0], 0, TOKENS);
+    scene_audit(scheduler);
+    KVT_EQ(kvd_release(scheduler, c[2], NULL), KVD_OK); /* room to bring the victim back: it has its own bytes */
+    want = scene_want(worker_session, TOKENS + 1, 16);
+    want.from = c[1];
+    want.frontier = TOKENS;
+    struct kvd_activated b = scene_activate(scheduler, &want);
+    scene_check(&worker, b.pool[0].row, text[1], 0, TOKENS);
+    scene_check(&worker, a.pool[0].row, text[0], 0, TOKENS);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+/* The state slots are known when the victims have given way. */
+static void cont_1_state_behind_a_demotion(void) {
+    if (!open_stage("[host]\narena = 16MiB\nscrub = 0\n[capacity]\nstate_bytes = 70000\n")) return;
+    uint64_t text[4];
+    kvd_continuation c[4];
+    struct kvd_activation want = fork_in_place(true, text, c);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    KVT_TRUE(a.state_slot != KVD_UNCHANGED && a.source_state_slot != KVD_UNCHANGED && a.state_slot != a.source_state_slot);
+    KVT_EQ(state_do(PUPPET_STATE_CHECK, a.source_state_slot, 0, text[0]), KVD_OK);
+    KVT_EQ(state_do(PUPPET_STATE_COPY, a.source_state_slot, a.state_slot, 0), KVD_OK);
+    KVT_EQ(state_do(PUPPET_STATE_CHECK, a.state_slot, 0, text[0]), KVD_OK);
+    scene_check(&worker, a.pool[0].row, text[0], 0, TOKENS);
+    scene_audit(scheduler);
+    close_stage();
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(act_4_tail_behind_a_demotion),
+                                             KVT_CASE(cont_1_state_behind_a_demotion),
+                                             { 0 } };
+    return kvt_main("e2e flight", cases, argc, argv);
+}
