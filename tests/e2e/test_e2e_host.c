@@ -3,6 +3,7 @@
  * and SIGKILL of the daemon, and damage is said, never served. CONT-3, HOST-2, HOST-7, PAGE-3, PAGE-7, ACT-7, ACT-8, SRV-1. */
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "scene.h"
@@ -377,13 +378,7 @@ static void cont_3_orderly_stop(void) {
 static void cont_3_killed(void) {
     if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
     uint64_t a = e2e_stream(60, 5000, 0), b = e2e_stream(61, 512, 2), d = e2e_stream(62, 5000, 0);
-    kvd_continuation ca = retained(a, 700);
-    demote(ca, false);
-    struct kvd_activation want = fork_of(ca, 640, 800);
-    struct kvd_activated fork = scene_activate(scheduler, &want);
-    uint64_t branch = e2e_stream(60, 640, 3); /* equals a to 640? only if the base is the same */
-    (void)branch;
-    release_sequence(fork.sequence);
+    demote(retained(a, 700), false);
     retained(b, 300); /* only on the device */
     demote(retained(d, 130), true);
     KVT_NEED(restart(SIGKILL));
@@ -418,6 +413,62 @@ static void orderly_stop_keeps_the_valuable(void) {
     close_stage();
 }
 
+static bool draining(void) {
+    struct kvd_event event = { 0 };
+    while (kvd_next_event(scheduler, 10000 * E2E_SLOW, &event, NULL) == KVD_OK)
+        if (event.kind == KVD_EVENT_DRAINING) return true;
+    return KVT_TRUE(false);
+}
+
+/* A worker that does not let go is waited for in the first quarter of stop_time; what it runs stays where it is, the rest is
+ * demoted, and requests are answered meanwhile. A second SIGTERM ends it at once. */
+static void orderly_stop_does_not_wait_for_ever(void) {
+    struct kvd_error error;
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 0\nstop_time = 1s\n" })) return;
+    uint64_t text = e2e_stream(75, 5000, 0), runs = e2e_stream(76, 5000, 0);
+    retained(text, 640);
+    scene_run(scheduler, &worker, worker_session, runs, 128, 64);
+    double begin = e2e_now();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    KVT_TRUE(e2e_now() - begin > 0.2 && e2e_now() - begin < 3 * E2E_SLOW);
+    disconnect_all();
+    KVT_NEED(e2e_daemon_restart(&daemon_) && connect_all());
+    KVT_EQ(scene_stats(scheduler).recovered_continuations, 1);
+    KVT_EQ(reproduce(text, 640), 10);
+    close_stage();
+
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 0\nstop_time = 3600s\n" })) return;
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_DRAINING), NULL), KVD_OK);
+    retained(text, 640);
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, runs, 128, 64), other;
+    kill(daemon_.pid, SIGTERM);
+    KVT_TRUE(draining());
+    struct kvd_activation want = scene_want(worker_session, 10, 10);
+    KVT_EQ(kvd_activate(scheduler, &want, &other, &error), KVD_UNAVAILABLE); /* still served, in words */
+    KVT_HAS(error.message, "draining");
+    KVT_EQ(scene_round(&worker, a.sequence, KVD_UNCHANGED, KVD_UNCHANGED).status, KVD_FAILED_PRECONDITION);
+    struct puppet_call yield = { .op = PUPPET_YIELD };
+    struct puppet_answer answer;
+    KVT_TRUE(puppet_do(&worker, &yield, &answer)); /* now it lets go: what it ran is kept, and all is demoted */
+    KVT_EQ(answer.n, 1);
+    int status = -1;
+    KVT_EQ_I(waitpid(daemon_.pid, &status, 0), daemon_.pid);
+    KVT_EQ_I(status, 0);
+    daemon_.pid = 0;
+    disconnect_all();
+    KVT_NEED(e2e_daemon_restart(&daemon_) && connect_all());
+    KVT_EQ(reproduce(text, 640), 10);
+    KVT_EQ(reproduce(runs, 128), 2);
+
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_DRAINING), NULL), KVD_OK);
+    scene_run(scheduler, &worker, worker_session, e2e_stream(77, 5000, 0), 128, 64);
+    kill(daemon_.pid, SIGTERM);
+    KVT_TRUE(draining());
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0); /* the second one */
+    disconnect_all();
+    e2e_daemon_free(&daemon_);
+}
+
 static bool replace_in_config(const char *from, const char *to) {
     char text[4096];
     FILE *f = fopen(daemon_.config, "r");
@@ -447,14 +498,147 @@ static void foreign_geometry_is_emptied(void) {
     close_stage();
 }
 
-/* State images go and come with the pages (CONT-1), on every rank. */
+/* ---- every kind of bytes ------------------------------------------------------------------------------------ */
+
+#define TOKENS 300u
+
+/* What is stored is packed by each rank and pool by itself; all of it goes, comes back, and comes back to another daemon. */
+static struct ranks {
+    uint32_t n, pools;
+    bool state;
+    struct puppet puppet[2];
+    kvd_session_id session[2];
+    kvd_group_id group;
+} ranks;
+
+static bool connect_ranks(void) {
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    struct kvd_group members = { .n = ranks.n };
+    for (uint32_t i = 0; i < ranks.n; i++) {
+        if (!puppet_start(&ranks.puppet[i])) return false;
+        members.members[i] = ranks.session[i] = puppet_connect(&ranks.puppet[i], &daemon_, KVD_ROLE_WORKER, i);
+        if (!puppet_attach(&ranks.puppet[i], i)) return false;
+    }
+    return KVT_EQ(kvd_open_group(scheduler, &members, &ranks.group, NULL), KVD_OK);
+}
+
+static void disconnect_ranks(void) {
+    for (uint32_t i = 0; i < ranks.n; i++) puppet_kill(&ranks.puppet[i]);
+    kvd_disconnect(scheduler);
+}
+
+/* On every rank: the bytes of both pools, and of the state image. */
+static void on_ranks(const struct kvd_activated *a, uint64_t seed, bool write) {
+    for (uint32_t i = 0; i < ranks.n; i++) {
+        struct puppet_answer answer;
+        for (uint32_t p = 0; p < ranks.pools; p++) {
+            struct puppet_call call = { .op = write ? PUPPET_WRITE : PUPPET_CHECK, .pool = p, .row = a->pool[p].row,
+                                        .seed = seed + ((uint64_t)i << 40), .from = 0, .to = TOKENS };
+            if (!KVT_TRUE(puppet_do(&ranks.puppet[i], &call, &answer)) || !KVT_EQ(answer.status, KVD_OK))
+                printf("    rank %u pool %u: %s\n", i, p, answer.message);
+        }
+        struct puppet_call call = { .op = write ? PUPPET_STATE_WRITE : PUPPET_STATE_CHECK, .rank = i, .row = a->state_slot,
+                                    .seed = seed, .n = TOKENS };
+        if (!ranks.state) continue;
+        if (!KVT_TRUE(puppet_do(&ranks.puppet[i], &call, &answer)) || !KVT_EQ(answer.status, KVD_OK))
+            printf("    rank %u: %s\n", i, answer.message);
+    }
+}
+
+static struct kvd_activation group_want(uint32_t prompt) {
+    struct kvd_activation want = { .group = ranks.group, .prompt_tokens = prompt, .max_output_tokens = 16 };
+    for (uint32_t p = 0; p < ranks.pools; p++) want.ensure[p] = prompt;
+    return want;
+}
+
+static void bring_back(uint64_t seed) {
+    struct kvd_hit hit = scene_find(scheduler, seed, TOKENS + 1);
+    KVT_EQ(hit.usable, TOKENS);
+    struct kvd_activation want = group_want(TOKENS + 1);
+    want.from = hit.continuation;
+    want.frontier = TOKENS;
+    want.keep = true;
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    for (uint32_t p = 0; p < ranks.pools; p++) KVT_EQ(a.restored[p], 5);
+    KVT_EQ(a.source_state_slot, KVD_UNCHANGED); /* the image is in the sequence's slot already */
+    on_ranks(&a, seed, false);
+    release_sequence(a.sequence);
+}
+
+static void round_trip(const struct e2e_setup *setup, uint32_t pools, bool state) {
+    ranks = (struct ranks){ .n = setup->ranks, .pools = pools, .state = state };
+    KVT_NEED(e2e_daemon_start(&daemon_, setup) && connect_ranks());
+    uint64_t seed = e2e_stream(90, 5000, 0);
+    struct kvd_activation want = group_want(TOKENS);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    on_ranks(&a, seed, true);
+    struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
+    struct puppet_answer answer;
+    call.items[0] = scene_item(a.sequence);
+    for (uint32_t p = 0; p < pools; p++) call.items[0].pool[p].commit = TOKENS;
+    if (state) call.items[0].state_frontier = TOKENS;
+    KVT_TRUE(puppet_do(&ranks.puppet[0], &call, &answer));
+    KVT_EQ(answer.results[0].status, KVD_OK);
+    scene_name(scheduler, a.sequence, seed, TOKENS);
+    kvd_continuation c = scene_retain(scheduler, a.sequence, seed, TOKENS);
+    struct kvd_moved moved = demote(c, false);
+    for (uint32_t p = 0; p < pools; p++) KVT_EQ(moved.pages[p], 5);
+    struct kvd_stats stats = scene_stats(scheduler);
+    for (uint32_t p = 0; p < pools; p++) KVT_EQ(stats.pool[p].allocated, 0);
+    KVT_EQ(stats.host_images, state);
+    KVT_EQ(stats.state_slots_used, 0);
+    KVT_EQ(stats.host_occupied, moved.bytes);
+    bring_back(seed);
+    KVT_EQ(kvd_prefetch(scheduler, c, &moved, NULL), KVD_OK);
+    KVT_EQ(scene_stats(scheduler).state_slots_used, state);
+    demote(c, false);
+    KVT_EQ(scene_stats(scheduler).state_slots_used, 0);
+    disconnect_ranks();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
+    KVT_NEED(e2e_daemon_restart(&daemon_) && connect_ranks());
+    bring_back(seed);
+    scene_audit(scheduler);
+    disconnect_ranks();
+    e2e_daemon_free(&daemon_);
+}
+
+static void host_2_every_profile(void) {
+    static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
+    for (int i = 0; i < 5; i++)
+        for (uint32_t n = 1; n <= 2; n++)
+            round_trip(&(struct e2e_setup){ .profile = profiles[i], .head_dim = 256, .ranks = n, .more = ARENA }, 1, false);
+}
+
+static void host_3_two_pools(void) {
+    round_trip(&(struct e2e_setup){ .backend = "mtp", .draft_window = 4, .ranks = 2, .more = ARENA }, 2, false);
+}
+
 static void cont_1_state_images(void) {
+    for (uint32_t n = 1; n <= 2; n++)
+        round_trip(&(struct e2e_setup){ .ranks = n, .more = ARENA "[capacity]\nstate_bytes = 20000\n" }, 1, true);
+}
+
+/* A damaged image is no image. */
+static void damaged_state_image(void) {
     struct e2e_setup setup = { .more = ARENA "[capacity]\nstate_bytes = 20000\n" };
-    (void)setup;
-    if (!open_stage(&(struct e2e_setup){ .capacity_tokens = E2E_AUTO, .more = ARENA })) return;
-    uint64_t text = e2e_stream(90, 5000, 0);
-    demote(retained(text, 300), false);
-    KVT_EQ(reproduce(text, 300), 5);
+    if (!open_stage(&setup)) return;
+    uint64_t text = e2e_stream(91, 5000, 0);
+    struct kvd_activated a = scene_run(scheduler, &worker, worker_session, text, TOKENS, 16);
+    struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
+    struct puppet_answer answer;
+    call.items[0] = scene_item(a.sequence);
+    call.items[0].state_frontier = TOKENS;
+    KVT_TRUE(puppet_do(&worker, &call, &answer));
+    kvd_continuation c = scene_retain(scheduler, a.sequence, text, TOKENS);
+    demote(c, false);
+    KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 5 * PAGE + 7));
+    struct kvd_activation want = fork_of(c, TOKENS, TOKENS + 1);
+    KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_DATA_LOSS);
+    KVT_EQ(scene_find(scheduler, text, TOKENS + 1).usable, 0);
+    KVT_EQ(scene_stats(scheduler).lost_continuations, 1);
+    KVT_EQ(scene_stats(scheduler).host_occupied, 0);
+    KVT_EQ(scene_stats(scheduler).state_slots_used, 0);
+    scene_audit(scheduler);
     close_stage();
 }
 
@@ -500,7 +684,9 @@ int main(int argc, char **argv) {
         KVT_CASE(host_4_arena_full), KVT_CASE(evicted_between_lookup_and_activation),
         KVT_CASE(damage_is_told_never_served), KVT_CASE(damage_beside_a_device_copy), KVT_CASE(scrub_finds_damage),
         KVT_CASE(cont_3_orderly_stop), KVT_CASE(cont_3_killed), KVT_CASE(orderly_stop_keeps_the_valuable),
-        KVT_CASE(foreign_geometry_is_emptied), KVT_CASE(cont_1_state_images), KVT_CASE(srv_5_death_in_the_middle), { 0 }
+        KVT_CASE(orderly_stop_does_not_wait_for_ever),
+        KVT_CASE(foreign_geometry_is_emptied), KVT_CASE(host_2_every_profile), KVT_CASE(host_3_two_pools), KVT_CASE(cont_1_state_images),
+        KVT_CASE(damaged_state_image), KVT_CASE(srv_5_death_in_the_middle), { 0 }
     };
     return kvt_main("e2e host", cases, argc, argv);
 }

@@ -516,6 +516,47 @@ static void refusals_in_words(void) {
     stop();
 }
 
+/* ---- orderly stop --------------------------------------------------------------------------------------------------- */
+
+/* What is on the device alone goes, told step by step; what comes too late is left, and the sum is right. */
+static void orderly_stop(void) {
+    for (int late = 0; late < 2; late++) {
+        KVT_NEED(start(&(struct fx_setup){ .capacity_tokens = PAGES * 64,
+                                           .more = late ? "[host]\narena = 8MiB\nscrub = 0\nstop_time = 0ms\n"
+                                                        : "[host]\narena = 8MiB\nscrub = 0\nstop_time = 1000s\n" }));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        struct service_stop told = { 0 };
+        struct kvd_activated a;
+        for (uint32_t i = 0; i < 12; i++) retained(s, 4, (uint8_t)(1 + 4 * i));
+        KVT_EQ(fx_activate(s, s->session, 64, 64, &a), KVD_OK);
+        set_gate(DEVICE_TO_HOST, true);
+        service_stop_begin(fx.service);
+        service_stop_step(fx.service, &told);
+        if (!late) {
+            KVT_EQ(told.sequences, 1); /* it is waited for */
+            KVT_EQ(told.left, 0);
+            KVT_EQ(ask(s, REQUEST(FRAME_YIELD)), KVD_OK);
+            service_stop_step(fx.service, &told);
+            KVT_EQ(told.sequences, 0);
+            KVT_FALSE(told.over);
+            KVT_EQ(told.left, 12);
+            KVT_EQ(told.pages_left, 8 * 4); /* so many at once */
+        }
+        set_gate(DEVICE_TO_HOST, false);
+        while (!told.over) {
+            fx_settle(&fx, NULL);
+            service_stop_step(fx.service, &told);
+        }
+        KVT_EQ(told.demoted, late ? 0 : 12);
+        KVT_EQ(told.demoted + told.left, 12);
+        KVT_EQ(told.not_fitting, 0);
+        if (late) KVT_EQ(ask(s, REQUEST(FRAME_YIELD)), KVD_OK);
+        fx_settle(&fx, NULL);
+        fx_peer_free(s);
+        stop();
+    }
+}
+
 /* ---- figures ------------------------------------------------------------------------------------------------------ */
 
 static double figure(const char *series) {
@@ -589,6 +630,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(death_in_a_recipe),
                                              KVT_CASE(a_lost_device),
                                              KVT_CASE(refusals_in_words),
+                                             KVT_CASE(orderly_stop),
                                              KVT_CASE(figures_add_up),
                                              { 0 } };
     return kvt_main("service_host", cases, argc, argv);
