@@ -103,8 +103,8 @@ int device_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, siz
 int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
                       struct device_region **ret_region, char *err, size_t err_bytes);
 /* A region that an earlier process made with export_fd: the same bytes, nothing filled. bytes as asked for then. Takes
- * the descriptor over on success. -EINVAL: it is no such memory, of another size, or of another device; on a host device
- * also of another label. */
+ * the descriptor over on success. -EINVAL: it is no such memory, of another size, or of another device; on a host
+ * device also of another label. */
 int device_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
                         struct device_region **ret_region, char *err, size_t err_bytes);
 void device_region_free(struct device_region *region);

@@ -257,8 +257,8 @@ static void cell(double value, double aim) { printf(" %5.2f%c", value, value < a
 static void print_table(void) {
     if (rates[0][0][0][0] <= 0) return; /* not measured */
     printf("\nRates over plain pinned copies of this run (out %.1f, in %.1f, both %.1f GB/s); busy over idle; both\n"
-           "over the mean of out and in. ! marks a figure under its aim: contiguous 0.95, shuffled 0.90 (pages of 1 MiB\n"
-           "and more) or 0.80, busy 0.93, both 1.7\n",
+           "over the mean of out and in. ! marks a figure under its aim: contiguous 0.95, shuffled 0.90 (pages of 1\n"
+           "MiB and more) or 0.80, busy 0.93, both 1.7\n",
            peak[0], peak[1], peak[2]);
     printf("%-12s %9s | contiguous: out    in  both | busy: out    in  both | shuffled: out    in  both "
            "| busy: out    in  both\n",
@@ -385,8 +385,8 @@ static void measure_far(bool busy) {
                 printf("FAR %s %-10s %u stream%s of %-10s %s: out %5.1f in %5.1f both %5.1f GB/s, over plain %.2f %.2f "
                        "%.2f\n",
                        busy ? "busy" : "idle", pool.name, streams, streams > 1 ? "s" : " ", form_names[forms[f]],
-                       busy ? "" : exact ? "(exact)" : "(WRONG BYTES)", r[0], r[1], r[2], r[0] / peak[0], r[1] / peak[1],
-                       r[2] / peak[2]);
+                       busy ? "" : exact ? "(exact)" : "(WRONG BYTES)", r[0], r[1], r[2], r[0] / peak[0],
+                       r[1] / peak[1], r[2] / peak[2]);
                 fflush(stdout);
             }
             cuda_of(device)->pitch_limit = limit;
