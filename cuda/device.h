@@ -49,6 +49,7 @@ struct device_identity {
     uint32_t index;   /* as configured */
     uint8_t uuid[16]; /* CUDA UUID (MIG instance UUID under MIG); host devices: derived from machine and index */
     char name[64];
+    char pci[16]; /* of a GPU, "0000:41:00.0"; "": not known, or none */
     uint64_t total_bytes;
 };
 

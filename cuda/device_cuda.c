@@ -38,6 +38,16 @@ static int find_device(struct cuda_device *d, char *err, size_t err_bytes) {
     return CUDA_CALL(err, err_bytes, cuDeviceGet, &d->ordinal, (int)d->identity.index);
 }
 
+/* For the NUMA node; whoever does not tell has none. */
+static void fill_pci(struct cuda_device *d) {
+    int domain = 0, bus = 0, slot = 0;
+    if (cuda_driver.cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, d->ordinal) == CUDA_SUCCESS &&
+        cuda_driver.cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, d->ordinal) == CUDA_SUCCESS &&
+        cuda_driver.cuDeviceGetAttribute(&slot, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, d->ordinal) == CUDA_SUCCESS)
+        snprintf(d->identity.pci, sizeof d->identity.pci, "%04x:%02x:%02x.0", (unsigned)domain & 0xffff,
+                 (unsigned)bus & 0xff, (unsigned)slot & 0xff);
+}
+
 static int fill_identity(struct cuda_device *d, char *err, size_t err_bytes) {
     CUuuid uuid;
     size_t total = 0;
@@ -50,6 +60,7 @@ static int fill_identity(struct cuda_device *d, char *err, size_t err_bytes) {
     memcpy(d->identity.uuid, &uuid, sizeof d->identity.uuid);
     d->identity.total_bytes = total;
     d->pitch_limit = (uint64_t)pitch;
+    fill_pci(d);
     return 0;
 }
 

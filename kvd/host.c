@@ -47,6 +47,12 @@ static void arena_name(const char *prefix, char *name, size_t bytes) {
     snprintf(name, bytes, "/kvd-arena-%.*s", n, instance);
 }
 
+static int node_of(const struct service *s) {
+    if (s->config.arena_node != CONFIG_AUTO32) return (int)s->config.arena_node;
+    const char *pci = s->plan.identity[0].pci;
+    return *pci ? segment_node_of_pci(pci) : SEGMENT_ANY_NODE;
+}
+
 static int open_segment(struct service *s, const char *prefix, enum segment_found *ret_found, char *err,
                         size_t err_bytes) {
     const struct config *c = &s->config;
@@ -54,7 +60,7 @@ static int open_segment(struct service *s, const char *prefix, enum segment_foun
     arena_name(prefix, name, sizeof name);
     struct segment_config config = { .name = name,
                                      .arena_bytes = store_get_config(s->store)->host_bytes,
-                                     .numa_node = c->arena_node == CONFIG_AUTO32 ? SEGMENT_ANY_NODE : (int)c->arena_node,
+                                     .numa_node = node_of(s),
                                      .lock = c->arena_lock != 0,
                                      .pin = pin,
                                      .unpin = unpin,
