@@ -177,10 +177,11 @@ void cuda_ops_free(struct cuda_mover *m) { (void)m; }
 static enum cuda_form form_of(const struct cuda_mover *m, const struct move_strip *s) {
     uint64_t limit = m->queue.device->pitch_limit;
     bool far = s->rows > 1 && (s->region_pitch > limit || s->host_pitch > limit);
-    enum cuda_form form = far ? m->tuning.far : m->tuning.near;
+    bool wide = m->tuning.wide_bytes && s->width * s->rows >= m->tuning.wide_bytes;
+    enum cuda_form form = far ? m->tuning.far : wide ? m->tuning.wide : m->tuning.near;
     bool short_rows = m->direction == HOST_TO_DEVICE && s->width < FLAT_BATCH_BYTES;
-    if (form == CUDA_FORM_BATCH && !can_batch(form)) return far ? CUDA_FORM_ROWS : CUDA_FORM_2D;
-    if (form == CUDA_FORM_BATCH_ROWS && (!can_batch(form) || short_rows)) return CUDA_FORM_ROWS;
+    if (form == CUDA_FORM_BATCH_ROWS && short_rows) form = far ? CUDA_FORM_ROWS : CUDA_FORM_BATCH;
+    if ((form == CUDA_FORM_BATCH || form == CUDA_FORM_BATCH_ROWS) && !can_batch(form)) return far ? CUDA_FORM_ROWS : CUDA_FORM_2D;
     return form;
 }
 

@@ -115,6 +115,8 @@ enum cuda_form {
 struct cuda_move_tuning {
     uint32_t streams;      /* of a direction, 1..CUDA_MOVE_STREAMS */
     enum cuda_form near;   /* layers within the pitch that the driver documents */
+    enum cuda_form wide;   /* the same, for strips of wide_bytes and more: what a copy costs beside its bytes is little there */
+    uint64_t wide_bytes;   /* 0: none */
     enum cuda_form far;    /* beyond it: regions of about n_layers * 2 GiB and more */
     uint64_t flight_bytes; /* a copy is not larger; a flight is one copy or several smaller ones */
     uint64_t depth_bytes;  /* enqueued at most: what a copy of somebody else may find before it in the engine */

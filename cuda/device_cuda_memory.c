@@ -116,7 +116,7 @@ int cuda_vmm_map(CUdevice ordinal, int fd, uint64_t bytes, CUdeviceptr *ret_addr
     if (!r) {
         r = map_new(ordinal, handle, bytes, ret_address, why, sizeof why);
         if (r)
-            device_refuse(r = r == -EIO ? -EMSGSIZE : r, err, err_bytes,
+            device_refuse(r = r == -EIO || r == -ENOTSUP ? -EMSGSIZE : r, err, err_bytes,
                           "the memory behind the descriptor cannot be mapped with %" PRIu64 " bytes: %s", bytes, why);
     }
     (void)cuda_driver.cuMemRelease(handle);

@@ -16,10 +16,12 @@
 #define SMALL_BYTES (1u << 20)
 
 struct cuda_move_tuning cuda_move_tuning = {
-    .streams = 2,
-    .near = CUDA_FORM_2D,
-    .far = CUDA_FORM_ROWS,
-    .flight_bytes = 4u << 20,
+    .streams = 1,
+    .near = CUDA_FORM_BATCH_ROWS,
+    .wide = CUDA_FORM_BATCH,
+    .wide_bytes = 4u << 20,
+    .far = CUDA_FORM_BATCH_ROWS,
+    .flight_bytes = 8u << 20,
     .depth_bytes = 32u << 20,
 };
 

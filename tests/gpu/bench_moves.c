@@ -291,7 +291,9 @@ static void tune(uint32_t streams, enum cuda_form near, enum cuda_form far, uint
     /* Both directions are idle: their threads see this with the next job. */
     for (int way = 0; way < 2; way++) {
         struct cuda_mover *m = &cuda_of(device)->movers[way];
-        m->tuning = (struct cuda_move_tuning) { streams, near, far, flight, depth };
+        m->tuning = (struct cuda_move_tuning) {
+            .streams = streams, .near = near, .far = far, .flight_bytes = flight, .depth_bytes = depth
+        };
         m->stream = 0;
     }
 }
@@ -299,8 +301,12 @@ static void tune(uint32_t streams, enum cuda_form near, enum cuda_form far, uint
 static uint32_t default_streams; /* the device is opened with as many as there can be */
 
 static void tune_default(void) {
-    const struct cuda_move_tuning *t = &cuda_move_tuning;
-    tune(default_streams, t->near, t->far, t->flight_bytes, t->depth_bytes);
+    for (int way = 0; way < 2; way++) {
+        struct cuda_mover *m = &cuda_of(device)->movers[way];
+        m->tuning = cuda_move_tuning;
+        m->tuning.streams = default_streams;
+        m->stream = 0;
+    }
 }
 
 static void measure_ways(bool busy) {

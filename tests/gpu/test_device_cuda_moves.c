@@ -11,6 +11,8 @@
 
 #define PAGES 9u
 
+/* Plain forms, one call a copy: what the counts of these tests are of. As shipped: host_2_every_form. */
+static struct cuda_move_tuning shipped;
 static const struct cuda_move_tuning defaults = {
     .streams = 2, .near = CUDA_FORM_2D, .far = CUDA_FORM_ROWS, .flight_bytes = 4 * MIB, .depth_bytes = 32 * MIB
 };
@@ -187,7 +189,7 @@ static void host_2_every_form(void) {
     } ways[] = { { CUDA_FORM_2D, 1, 20000 },       { CUDA_FORM_2D, 4, 512 },
                  { CUDA_FORM_ROWS, 2, 100000 },    { CUDA_FORM_BATCH, 1, 4 * MIB },
                  { CUDA_FORM_BATCH, 2, 65536 },    { CUDA_FORM_BATCH_ROWS, 1, 4 * MIB },
-                 { CUDA_FORM_BATCH_ROWS, 3, 40000 } };
+                 { CUDA_FORM_BATCH_ROWS, 3, 40000 }, { CUDA_FORM_BATCH_ROWS, 0, 0 } /* as shipped */ };
     uint64_t seed = kvt_seed();
     for (size_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++) {
         size_t w = i / 2;
@@ -197,6 +199,8 @@ static void host_2_every_form(void) {
                                                        .far = far ? ways[w].form : CUDA_FORM_2D,
                                                        .flight_bytes = ways[w].flight_bytes,
                                                        .depth_bytes = 4 * ways[w].flight_bytes };
+        if (!ways[w].streams) cuda_move_tuning = shipped;
+        if (!ways[w].streams && !far) cuda_move_tuning.wide_bytes = 64 << 10; /* small pages here */
         if (far && ways[w].form == CUDA_FORM_2D) continue;
         struct device *device = open_device();
         KVT_NEED(device);
@@ -550,6 +554,8 @@ static void srv_7_closing_with_a_wedged_direction(void) {
 }
 
 int main(int argc, char **argv) {
+    shipped = cuda_move_tuning;
+    cuda_move_tuning = defaults;
     static const struct kvt_case cases[] = { KVT_CASE(host_2_packed_bytes_of_every_layout),
                                              KVT_CASE(host_2_every_form),
                                              KVT_CASE(host_2_large_pages),
