@@ -24,7 +24,7 @@ struct checksum_batch {
     } page[CHECKSUM_PAGES];
 };
 
-/* threads 0: one for four CPUs, 1 to 8. 0, or 1: no memory or no threads. */
+/* threads 0: one for two CPUs, 1 to 8. 0, or 1: no memory or no threads. */
 int checksum_new(uint32_t threads, struct checksum **ret_checksum);
 /* What was submitted and not collected is forgotten. NULL is fine; returns NULL. */
 struct checksum *checksum_free(struct checksum *checksum);

@@ -40,24 +40,25 @@ static void flush(struct service *s) {
     scratch_give(s, scratch);
 }
 
-/* One page; its bytes, 0 at the end of a round. */
-static uint64_t read_one(struct scrub *scrub) {
+/* One page, or none among those looked at. False: the end of a round. */
+static bool read_one(struct scrub *scrub, uint64_t *ret_bytes) {
     struct service *s = scrub->service;
     struct store_copy copy;
     pthread_mutex_lock(&s->lock);
     bool some = store_scrub_begin(s->store, &copy);
     pthread_mutex_unlock(&s->lock);
-    if (!some) return 0;
+    *ret_bytes = some ? copy.bytes : 0;
+    if (!*ret_bytes) return some;
     bool right = checksum_of(scrub->arena + copy.host, copy.bytes) == copy.checksum;
     pthread_mutex_lock(&s->lock);
-    if (!right) damage_found(store_damaged(s->store, copy.what));
-    store_scrub_end(s->store);
+    uint32_t lost = 0;
+    if (store_scrub_end(s->store, right, &lost)) damage_found(lost);
     events_lost(s);
     scrub->pages++;
     scrub->bytes += copy.bytes;
     pthread_mutex_unlock(&s->lock);
     if (!right) flush(s);
-    return copy.bytes;
+    return true;
 }
 
 /* At ordinary priority: it holds the core mutex at times, and must not be kept from giving it back. */
@@ -65,8 +66,9 @@ static void *run(void *argument) {
     struct scrub *scrub = argument;
     uint64_t owed = 0;
     for (;;) {
-        uint64_t bytes = read_one(scrub);
-        owed += bytes ? (uint64_t)((double)bytes / (double)scrub->rate * (double)SECOND) : IDLE_SLEEP;
+        uint64_t bytes;
+        if (!read_one(scrub, &bytes)) owed += IDLE_SLEEP;
+        owed += (uint64_t)((double)bytes / (double)scrub->rate * (double)SECOND);
         if (owed < LEAST_SLEEP) continue;
         if (!pause_for(scrub, owed)) return NULL;
         owed = 0;

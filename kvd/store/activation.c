@@ -158,7 +158,8 @@ static uint32_t collect_drops(const struct store *store, const struct activation
     uint32_t n_ids = 0, n;
     for (uint32_t v = 0; v < act->n_victims; v++) {
         if (act->demote[v]) continue;
-        if (act->victims[v]->image.bits) store->ids[n_ids++] = act->victims[v]->image;
+        extent_id image = act->victims[v]->image;
+        if (image.bits && image.bits != store->scrub_extent.bits) store->ids[n_ids++] = image;
         for (uint32_t p = 0; p < store->n_pools; p++) {
             const struct space *space = &act->victims[v]->space[p];
             for (uint32_t i = 0; i < space->count; i += n) {

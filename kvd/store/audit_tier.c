@@ -34,7 +34,7 @@ void audit_tier_pins(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     if (!store->pool[p].tier) return;
     mark_jobs(a, p, stamp);
-    if (store->scrub_page != NONE && store->scrub_pool == p) ++*audit_mark(a, p, store->scrub_page, stamp);
+    if (store->scrub_page != NONE && store->scrub_what >> 32 == p) ++*audit_mark(a, p, store->scrub_page, stamp);
 }
 
 /* A page that is being brought or backed is so by one job, or waits for one. */
@@ -145,7 +145,7 @@ static void audit_images(struct audit *a) {
 void audit_host(struct audit *a) {
     const struct store *store = a->store;
     struct extent_stats arena = {0};
-    uint32_t extents = store->host_images, moves = 0;
+    uint32_t extents = store->host_images + store->scrub_gone, moves = 0;
     audit_images(a);
     for (uint32_t i = 0; i < MOVE_LIMIT; i++) moves += store->moves[i].occupied;
     EXPECT(moves == store->moves_used, "%u moves, counts %u", moves, store->moves_used);

@@ -235,28 +235,69 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
 
 /* ---- scrub ---- */
 
-static bool scrub_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
+#define SCRUB_LOOK 4096u /* descriptors in one call */
+
+static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
     const struct page *page = &store->pool[p].pages[d];
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING)) return false;
     *ret_copy = page_copy(store, p, d);
     page_pin(&store->pool[p], d, 0);
     store->scrub_page = d;
+    store->scrub_extent = page->host;
+    return true;
+}
+
+/* Not pinned, which would keep its continuation from being released: its extent alone is kept. */
+static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *ret_copy) {
+    const struct cont *cont = &store->conts[i];
+    if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost) return false;
+    *ret_copy = image_copy(store, cont, false, cont->slot);
+    store->scrub_extent = cont->image;
+    return true;
+}
+
+static bool scrub_at(struct store *store, uint32_t p, uint32_t i, struct store_copy *ret_copy) {
+    if (!(p < store->n_pools ? scrub_page_at(store, p, i, ret_copy) : scrub_image_at(store, i, ret_copy))) return false;
+    store->scrub_what = ret_copy->what;
+    store->scrub_gone = false;
     return true;
 }
 
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
-    if (!store->arena || store->scrub_page != NONE) return false;
-    for (; store->scrub_pool < store->n_pools; store->scrub_pool++, store->scrub_next = 0)
-        while (store->pool[store->scrub_pool].host_pages && store->scrub_next < store->pool[store->scrub_pool].descriptors)
-            if (scrub_at(store, store->scrub_pool, store->scrub_next++, ret_copy)) return true;
+    uint32_t looked = 0;
+    if (!store->arena || store->scrub_extent.bits) return false;
+    *ret_copy = (struct store_copy){.bytes = 0};
+    for (; store->scrub_pool <= store->n_pools; store->scrub_pool++, store->scrub_next = 0) {
+        uint32_t p = store->scrub_pool, end = p < store->n_pools ? store->pool[p].descriptors : store->config.max_continuations;
+        if (p < store->n_pools ? !store->pool[p].host_pages : !store->host_images) continue;
+        for (; store->scrub_next < end; looked++) {
+            if (looked == SCRUB_LOOK || scrub_at(store, p, store->scrub_next++, ret_copy)) return true;
+        }
+    }
     store->scrub_pool = store->scrub_next = 0;
     return false;
 }
 
-void store_scrub_end(struct store *store) {
-    if (store->scrub_page == NONE) return;
-    struct pool_batch batch = {&store->pool[store->scrub_pool], 0, 0};
-    page_unpin(store, &batch, store->scrub_page);
-    pool_flush(&batch);
+/* The same bytes are still a replica: nobody has dropped it and made another one meanwhile. */
+static bool scrub_is_there(const struct store *store) {
+    if (store->scrub_page == NONE) return !store->scrub_gone;
+    return store->pool[store->scrub_what >> 32].pages[store->scrub_page].host.bits == store->scrub_extent.bits;
+}
+
+bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
+    if (!store->scrub_extent.bits) return false;
+    uint32_t p = (uint32_t)(store->scrub_what >> 32);
+    bool damage = !right && scrub_is_there(store);
+    if (damage) *ret_released = store_damaged(store, store->scrub_what);
+    if (store->scrub_page != NONE) {
+        struct pool_batch batch = {&store->pool[p], 0, 0};
+        page_unpin(store, &batch, store->scrub_page);
+        pool_flush(&batch);
+    } else if (store->scrub_gone) {
+        extent_release(store->arena, store->scrub_extent);
+    }
     store->scrub_page = NONE;
+    store->scrub_extent = (extent_id){0};
+    store->scrub_gone = false;
+    return damage;
 }

@@ -186,10 +186,11 @@ enum store_tier { STORE_TIER_DEVICE = 0, STORE_TIER_HOST = 1 };
 int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier, uint32_t ret_dropped[STORE_MAX_POOLS],
                        struct store_refusal *refusal);
 
-/* Scrub: the next host replica in the order of the arena's descriptors, pinned until store_scrub_end; one at a time. False: the round is over (the next call begins anew), or
- * there is none. Damage is told by store_damaged before store_scrub_end. */
+/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are until store_scrub_end; one at a time. A copy of 0 bytes:
+ * there was none among those that one call looks at, call again (no end is needed). False: the round is over (the next call begins anew), or there is no arena. */
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy);
-void store_scrub_end(struct store *store);
+/* right: the bytes had their checksum. True: they had not, and the replica is still there: store_damaged was done, *ret_released is its number. */
+bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
 
 /* ---- directory and recovery (CONT-3) ---- */
 

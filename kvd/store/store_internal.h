@@ -221,7 +221,10 @@ struct store {
     uint64_t damaged, lost;
     store_cont lost_ring[LOST_KEPT];     /* number i is at i % LOST_KEPT */
     uint64_t lost_taken;
-    uint32_t scrub_pool, scrub_next, scrub_page; /* scrub_page: pinned, NONE = none */
+    uint32_t scrub_pool, scrub_next, scrub_page; /* scrub_pool n_pools: state images. scrub_page: pinned, NONE = none */
+    extent_id scrub_extent;              /* being read; that of an image is given back only afterwards */
+    uint64_t scrub_what;
+    bool scrub_gone;                     /* the image has let go of it */
     struct directory *directory;
 };
 

@@ -205,6 +205,7 @@ void cont_drop_image(struct store *store, struct cont *cont) {
     cont->image = (extent_id){0};
     cont->image_backing = false;
     if (cont->published) mirror_cont(store, cont);
-    extent_release(store->arena, id);
+    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
+    else extent_release(store->arena, id);
     store->host_images--;
 }

@@ -618,10 +618,12 @@ static void cont_1_state_images(void) {
         round_trip(&(struct e2e_setup){ .ranks = n, .more = ARENA "[capacity]\nstate_bytes = 20000\n" }, 1, true);
 }
 
-/* A damaged image is no image. */
-static void damaged_state_image(void) {
+/* A damaged image is no image, whoever finds it. */
+static void damaged_image(bool scrubbed) {
     struct e2e_setup setup = { .more = ARENA "[capacity]\nstate_bytes = 20000\n" };
+    if (scrubbed) setup.more = "[host]\narena = 16MiB\nscrub = 1GiB\n[capacity]\nstate_bytes = 20000\n";
     if (!open_stage(&setup)) return;
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
     uint64_t text = e2e_stream(91, 5000, 0);
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, text, TOKENS, 16);
     struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
@@ -633,13 +635,19 @@ static void damaged_state_image(void) {
     demote(c, false);
     KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 5 * PAGE + 7));
     struct kvd_activation want = fork_of(c, TOKENS, TOKENS + 1);
-    KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_DATA_LOSS);
+    if (!scrubbed) KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_DATA_LOSS);
+    KVT_TRUE(lost_event(c));
     KVT_EQ(scene_find(scheduler, text, TOKENS + 1).usable, 0);
     KVT_EQ(scene_stats(scheduler).lost_continuations, 1);
     KVT_EQ(scene_stats(scheduler).host_occupied, 0);
     KVT_EQ(scene_stats(scheduler).state_slots_used, 0);
     scene_audit(scheduler);
     close_stage();
+}
+
+static void damaged_state_image(void) {
+    damaged_image(false);
+    damaged_image(true);
 }
 
 /* ---- death ------------------------------------------------------------------------------------------------ */

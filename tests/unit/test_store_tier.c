@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two tiers, small: what a prefetch and its end do to rest, what counts as restored, what scrub may and may not disturb, and which
+ * continuations damage has taken. PAGE-3, PAGE-7, CONT-1, HOST-2.
+ */
+#include "store_fixture.h"
+
+static struct fix f;
+static struct store_refusal refusal;
+
+static struct store_config tiers(bool state) {
+    struct store_config c = fix_config(GEOM_OFF);
+    c.host_bytes = 64 * 4096;
+    c.host_stride[0] = 4096;
+    c.has_state = state;
+    c.state_slots = state ? 4 : 0;
+    c.host_state_stride = state ? 8192 : 0;
+    return c;
+}
+
+/* All copies of the current stage are made; checksums are the offsets. */
+static void copies(struct store_transition of) {
+    struct store_copy copy;
+    uint64_t cursor = 0;
+    while (store_next_copies(f.store, of, &cursor, &copy, 1))
+        if (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)
+            store_copied_out(f.store, copy.what, copy.host + 1);
+}
+
+static int move(store_cont cont, enum store_place place) {
+    store_move m;
+    int code = store_move_begin(f.store, cont, place, &m, &refusal);
+    if (code) return code;
+    do copies((struct store_transition){true, m.bits});
+    while ((code = store_move_commit(f.store, m, &refusal)) == STORE_MORE);
+    return code;
+}
+
+static struct store_stats stats(void) {
+    struct store_stats s;
+    store_get_stats(f.store, &s);
+    return s;
+}
+
+/* What a prefetch brings stays; it rests again where the prefetch is given up. */
+static void prefetch_of_what_rests(void) {
+    struct store_config c = tiers(false);
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 300, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    KVT_TRUE(fix_info(&f, cont).resting);
+    KVT_EQ(fix_pool(&f, 0).allocated, 0);
+    store_move m;
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
+    fix_audit(&f);
+    KVT_EQ(store_move_abort(f.store, m, &refusal), STORE_OK);
+    KVT_TRUE(fix_info(&f, cont).resting);
+    KVT_EQ(fix_pool(&f, 0).allocated, 0);
+    fix_audit(&f);
+    KVT_EQ(move(cont, STORE_PLACE_DEVICE), STORE_OK);
+    KVT_FALSE(fix_info(&f, cont).resting);
+    KVT_EQ(fix_info(&f, cont).device_pages[0], 5);
+    KVT_EQ(fix_info(&f, cont).host_pages[0], 5);
+    fix_close(&f);
+}
+
+/* A tail that is read from the host counts as every other page, in plan, lookup and answer. */
+static void restored_counts_the_tail(void) {
+    struct store_config c = tiers(false);
+    struct store_activation want;
+    struct store_activated made;
+    struct store_plan plan;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 300, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    want = fix_from(cont, true, 300, 320, 1);
+    KVT_EQ(store_plan_activation(f.store, &want, &plan, &refusal), STORE_OK);
+    KVT_EQ(plan.restore_pages[0], 5);
+    KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK);
+    KVT_EQ(made.restored[0], 5);
+    struct store_work work;
+    KVT_EQ(store_get_work(f.store, (struct store_transition){.bits = made.seq.bits}, &work), STORE_OK);
+    KVT_EQ(work.copies_in, 5);
+    KVT_EQ(store_activate_commit(f.store, made.seq, &refusal), STORE_OK);
+    fix_close(&f);
+}
+
+/* Every replica comes once in a round, pages and images; rounds follow each other. */
+static void scrub_sees_all(void) {
+    struct store_config c = tiers(true);
+    struct store_copy copy;
+    uint32_t released = 0, pages = 0, images = 0;
+    fix_open(&f, &c);
+    store_seq seq = fix_activate(&f, fix_root(256, 10, 0), NULL);
+    KVT_TRUE(fix_fill(&f, seq, 256, 3));
+    struct store_round_item item = fix_item(seq);
+    struct store_round_result result;
+    item.state_frontier = 256;
+    store_round(f.store, &item, 1, &result);
+    store_cont cont = fix_retain(&f, seq, 256);
+    KVT_FALSE(store_scrub_begin(f.store, &copy));
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    for (int round = 0; round < 2; round++)
+        while (store_scrub_begin(f.store, &copy)) {
+            if (!copy.bytes) continue;
+            KVT_EQ(copy.checksum, copy.host + 1);
+            pages += copy.bytes == 4096;
+            images += copy.bytes == 8192;
+            fix_audit(&f);
+            KVT_FALSE(store_scrub_end(f.store, true, &released));
+        }
+    KVT_EQ(pages, 2 * 4);
+    KVT_EQ(images, 2);
+    /* What is released under the reader is no damage, and its place is given back afterwards. */
+    for (int what = 0; what < 5; what++) KVT_TRUE(store_scrub_begin(f.store, &copy) && !store_scrub_end(f.store, true, &released));
+    KVT_FALSE(store_scrub_begin(f.store, &copy));
+    while (store_scrub_begin(f.store, &copy) && copy.bytes != 8192) store_scrub_end(f.store, true, &released);
+    KVT_EQ(copy.bytes, 8192);
+    KVT_EQ(store_release(f.store, cont, &refusal), STORE_OK);
+    fix_audit(&f);
+    KVT_EQ(stats().host_images, 0);
+    KVT_EQ(stats().host_occupied, 8192);
+    KVT_FALSE(store_scrub_end(f.store, false, &released));
+    KVT_EQ(stats().host_occupied, 0);
+    KVT_EQ(stats().damaged_replicas, 0);
+    fix_close(&f);
+}
+
+/* A page under the reader holds its place, and a continuation goes all the same. */
+static void scrub_keeps_nobody(void) {
+    struct store_config c = tiers(false);
+    struct store_copy copy;
+    uint32_t released = 0, dropped[STORE_MAX_POOLS];
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 320, 1), other = fix_cont(&f, 128, 2);
+    KVT_EQ(move(cont, STORE_PLACE_BOTH), STORE_OK);
+    KVT_TRUE(store_scrub_begin(f.store, &copy));
+    KVT_EQ(store_drop_replica(f.store, cont, STORE_TIER_HOST, dropped, &refusal), STORE_OK);
+    KVT_EQ(dropped[0], 4);
+    fix_audit(&f);
+    KVT_TRUE(store_scrub_end(f.store, false, &released)); /* still there, so this is damage; the device has it too */
+    KVT_EQ(released, 0);
+    KVT_EQ(stats().host_occupied, 0);
+    KVT_EQ(move(other, STORE_PLACE_HOST), STORE_OK);
+    KVT_TRUE(store_scrub_begin(f.store, &copy));
+    KVT_EQ(store_release(f.store, other, &refusal), STORE_OK);
+    fix_audit(&f);
+    KVT_TRUE(stats().host_occupied >= 4096);
+    (void)store_scrub_end(f.store, true, &released);
+    KVT_EQ(stats().host_occupied, 0);
+    fix_close(&f);
+}
+
+/* Each continuation that damage took is named once, oldest first; of too many the oldest are forgotten. */
+static void lost_ones_are_named(void) {
+    struct store_config c = tiers(false);
+    struct store_copy copy;
+    store_cont conts[70], lost;
+    uint32_t released = 0;
+    c.max_continuations = 80;
+    fix_open(&f, &c);
+    KVT_FALSE(store_take_lost(f.store, &lost));
+    for (uint32_t i = 0; i < 70; i++) {
+        conts[i] = fix_cont(&f, 64, 100 + i);
+        KVT_EQ(move(conts[i], STORE_PLACE_HOST), STORE_OK);
+        while (!store_scrub_begin(f.store, &copy) || !copy.bytes) continue;
+        KVT_TRUE(store_scrub_end(f.store, false, &released));
+        KVT_EQ(released, 1);
+        if (i) continue;
+        KVT_TRUE(store_take_lost(f.store, &lost));
+        KVT_EQ(lost.bits, conts[0].bits);
+        KVT_FALSE(store_take_lost(f.store, &lost));
+    }
+    KVT_EQ(stats().lost_continuations, 70);
+    for (uint32_t i = 6; i < 70; i++) {
+        KVT_TRUE(store_take_lost(f.store, &lost));
+        KVT_EQ(lost.bits, conts[i].bits);
+    }
+    KVT_FALSE(store_take_lost(f.store, &lost));
+    fix_close(&f);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {KVT_CASE(prefetch_of_what_rests), KVT_CASE(restored_counts_the_tail),
+                                            KVT_CASE(scrub_sees_all), KVT_CASE(scrub_keeps_nobody),
+                                            KVT_CASE(lost_ones_are_named), {0}};
+    return kvt_main("store_tier", cases, argc, argv);
+}
