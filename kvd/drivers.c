@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ uint64_t drivers_start_time(uint64_t pid) {
     uint64_t start = 0;
     snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
     FILE *f = fopen(path, "re");
-    if (!f) return 0;
+    if (!f) return pid && (!kill((pid_t)pid, 0) || errno == EPERM) ? DRIVERS_HIDDEN : 0;
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = 0;
@@ -41,11 +42,16 @@ uint64_t drivers_start_time(uint64_t pid) {
 
 /* ---- of the instance before -------------------------------------------------------------------- */
 
+/* Whether a process that lives can be the recorded one. What /proc hides is taken for it: waiting in vain is the lesser evil. */
+static bool may_be(uint64_t start_time, uint64_t recorded) {
+    return start_time && (start_time == recorded || start_time == DRIVERS_HIDDEN || recorded == DRIVERS_HIDDEN);
+}
+
 /* The descriptor first, then the start time: so it is of that very process. */
 static int watch_process(struct service *s, const struct segment_driver *driver, uint64_t tag) {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)driver->pid, 0);
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
-    if (fd < 0 || drivers_start_time(driver->pid) != driver->start_time) {
+    if (fd < 0 || !may_be(drivers_start_time(driver->pid), driver->start_time)) {
         if (fd >= 0) close(fd);
         return -1;
     }

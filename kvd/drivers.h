@@ -20,7 +20,9 @@ struct service;
 struct session;
 struct call;
 
-/* Field 22 of /proc/PID/stat; 0: no such process. Any thread, no lock. */
+/* Field 22 of /proc/PID/stat; 0: no such process. DRIVERS_HIDDEN: it lives, and /proc does not show more of it, as with
+ * ProtectProc=invisible (the unit has it) where it is another user's; then its number alone names it. Any thread, no lock. */
+#define DRIVERS_HIDDEN UINT64_MAX
 uint64_t drivers_start_time(uint64_t pid);
 /* At the start, before any request: those of the instance before that live are watched. */
 void drivers_open(struct service *service);

@@ -34,23 +34,17 @@ packages_install() {
     echo "# the administrator's line" >>/etc/kvd/kvd.conf
 }
 
-counted() { [ "$(systemctl show --value -p StatusText kvd@keeper)" = "count $1" ]; }
 follows() { grep -q -- "$1" /out/follower; }
 
-# Four instances run: test, which a client watches; other; broken, whose configuration has become wrong since it was
-# started; and keeper, which is no kvd but shows what systemd keeps for the unit.
+# Three instances run: test, which a client watches; other; and broken, whose configuration has become wrong since it was
+# started.
 packages_upgrade() {
-    step "upgraded: running instances are restarted, in a new epoch, with what systemd keeps over a restart"
-    mkdir -p /etc/systemd/system/kvd@keeper.service.d
-    printf '[Service]\nExecStart=\nExecStart=/kvd-check/kvd_keeper\nWatchdogSec=0\n' \
-        >/etc/systemd/system/kvd@keeper.service.d/keeper.conf
-    systemctl daemon-reload
-    for name in other broken keeper; do
+    step "upgraded: running instances are restarted, in a new epoch, with every page in its place"
+    for name in other broken; do
         sed "s,/run/kvd/test/,/run/kvd/$name/," "$config" >/etc/kvd/$name.conf
         systemctl start kvd@$name || fail "kvd@$name does not start"
     done
     echo nonsense >>/etc/kvd/broken.conf
-    counted 1 || fail "the keeper's first start"
     old=$(epoch)
     kvdctl -s "$socket" --json events --follow >/out/follower 2>&1 &
     follower=$!
@@ -71,28 +65,23 @@ packages_upgrade() {
     await "the client sees the new epoch (SRV-8)" follows "$new"
     kill -0 "$follower" && kill "$follower" || fail "the client is gone: $(cat /out/follower)"
     [ -e /run/kvd/test/witness ] || fail "stopped and started, not restarted: systemd has let go of what it kept"
-    [ "$(shm)" = $((2 * objects)) ] || fail "$(shm) shared-memory objects of two instances, one had $objects"
+    is_on device
     systemctl is-active --quiet kvd@other || fail "kvd@other was not restarted"
     [ "$(systemctl show --value -p ActiveState kvd@broken)" = failed ] || fail "kvd@broken runs with a wrong configuration"
     unit=kvd@broken.service
     said "broken.conf:[0-9]*: " || fail "no word of what is wrong"
     unit=kvd@test.service
     tail -n 1 /etc/kvd/kvd.conf | grep -q "the administrator's line" || fail "the administrator's line is gone"
-    counted 2 || fail "a file descriptor was lost in the upgrade"
-    systemctl kill --kill-whom=main -s KILL kvd@keeper
-    await "a file descriptor outlives SIGKILL" counted 3
-    systemctl stop kvd@keeper && systemctl start kvd@keeper || fail "stop and start of the keeper"
-    counted 1 || fail "a file descriptor outlived a stop, which architecture and manual say it does not"
-    systemctl stop kvd@other kvd@keeper || fail "stop of kvd@other and kvd@keeper"
+    systemctl stop kvd@other || fail "stop of kvd@other"
+    find /dev/shm -name 'kvd-arena-*' ! -path "$arena" -delete
     systemctl reset-failed
-    rm -r /etc/kvd/other.conf /etc/kvd/broken.conf /etc/kvd/keeper.conf /etc/systemd/system/kvd@keeper.service.d
+    rm /etc/kvd/other.conf /etc/kvd/broken.conf
 }
 
 packages_remove() {
     step "removed: instances stop in order; configuration, user and what is cached stay"
     systemctl start "$unit" kvd@sibling || fail "start before the removal"
     pid=$(property MainPID)
-    object kvd-arena-of-test kvd:kvd-clients
     dpkg_run -r kvd
     is_version kvd "rc $(cat "$packages/next/version")"
     [ ! -e "/proc/$pid" ] || fail "process $pid still runs"
@@ -102,7 +91,14 @@ packages_remove() {
     [ -e "$config" ] || fail "the configuration is gone"
     id kvd >/dev/null || fail "the user is gone"
     [ ! -e /run/kvd ] || fail "/run/kvd is still there"
-    [ "$(find /dev/shm -name 'kvd-*')" = /dev/shm/kvd-arena-of-test ] || fail "shared memory: $(find /dev/shm -name 'kvd-*')"
+    [ -e "$arena" ] && [ "$(shm)" = "$(arenas | wc -l)" ] || fail "shared memory: $(find /dev/shm -name 'kvd-*')"
+
+    step "installed again: what is cached is there"
+    dpkg_run -i "$packages"/next/kvd_*.deb
+    systemctl start "$unit" || fail "start after the removal"
+    is_on arena
+    dpkg_run -r kvd
+    [ -e "$arena" ] || fail "the arena went with the package"
 }
 
 packages_purge_busy() {
@@ -110,7 +106,7 @@ packages_purge_busy() {
     systemd-run --quiet --unit=by-hand -p User=kvd sleep infinity || fail "a process of user kvd"
     dpkg_run -P kvd
     grep "processes of user kvd still run" /out/dpkg || fail "no word of the process"
-    [ -e /dev/shm/kvd-arena-of-test ] || fail "the arena of a running process was deleted"
+    [ -e "$arena" ] || fail "the arena of a running process was deleted"
     id kvd >/dev/null || fail "the user of a running process was deleted"
     [ ! -e /etc/kvd ] || fail "/etc/kvd is still there"
     systemctl stop by-hand || fail "stop of the process"
@@ -120,17 +116,18 @@ packages_purge_busy() {
     grep "group kvd-clients stays, its members are: games" /out/dpkg || fail "no word of the member"
     getent group kvd-clients || fail "the group of a member was deleted"
     ! id kvd >/dev/null 2>&1 || fail "the user stays without a process"
-    [ ! -e /dev/shm/kvd-arena-of-test ] || fail "the arena of no process stays after a purge"
+    [ -z "$(arenas)" ] || fail "the arena of no process stays after a purge"
     gpasswd -d games kvd-clients >/dev/null || fail "gpasswd"
 }
 
 packages_purge() {
     step "purged: nothing is left, and nothing that is others' is gone"
     dpkg_run -i "$packages"/next/kvd_*.deb
-    sed 's,/run/kvd/example/,/run/kvd/test/,' /usr/share/doc/kvd/examples/example.conf >"$config"
+    configure
     systemctl enable --now --quiet "$unit" || fail "start before the purge"
-    object kvd-arena-of-test kvd:kvd-clients
-    object kvd-of-somebody-else games:games
+    engine "$socket" fill 1 3
+    [ -e "$arena" ] || fail "no arena before the purge"
+    touch /dev/shm/kvd-of-somebody-else && chown games:games /dev/shm/kvd-of-somebody-else || fail "shared memory"
     dpkg_run -P kvd kvdctl libkvd-dev libkvd0
     [ -e /dev/shm/kvd-of-somebody-else ] || fail "somebody else's shared memory was deleted"
     rm /dev/shm/kvd-of-somebody-else

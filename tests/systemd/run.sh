@@ -131,7 +131,7 @@ furnish() {
         "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
     for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
     mkdir "$root/kvd-check"
-    cp "$here/check.sh" "$here/packages.sh" "$build/tests/systemd/kvd_keeper" "$root/kvd-check"
+    cp "$here/check.sh" "$here/packages.sh" "$here/keeping.sh" "$build/tests/systemd/kvd_boot_engine" "$root/kvd-check"
     cp -R "$build/packages" "$root/kvd-check/packages"
     rm -f "$root"/kvd-check/packages/*/*-dbgsym_*
     cat >"$root/etc/systemd/system/kvd-check.service" <<UNIT
@@ -154,7 +154,7 @@ boot_inside() {
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
     timeout -k 5 110 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
         --directory="$work/root" --bind="$work/out:/out" --tmpfs=/tmp:mode=1777 --tmpfs=/var/tmp:mode=1777 \
-        --link-journal=no --resolv-conf=off --timezone=off --console=pipe \
+        --link-journal=no --resolv-conf=off --timezone=off --console=pipe --system-call-filter=@memlock \
         --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null >"$work/out/console" 2>&1 || code=$?
     if [ ! -e "$work/out/log" ]; then
         tail -n 20 "$work/out/console"
