@@ -156,7 +156,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
             break;
         } else {
             refusal.code = (enum store_code)code;
-            status = code == STORE_E_DAMAGED ? KVD_DATA_LOSS : KVD_INTERNAL;
+            status = status_of_store(refusal.code);
             store_refusal_text(&refusal, why, why_bytes);
             break;
         }

@@ -150,11 +150,11 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     seq->n_victims = act->n_victims;
 }
 
-/* What the victims let go although a resting continuation holds it too: nobody else may count on it from now on. */
-static void mark_owed(struct store *store, uint32_t p, const struct space *space, bool on) {
+/* What the victims (and a moved source) let go although a resting continuation holds it too: nobody else may count on it from now on. */
+static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, bool on) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = first; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &pool->pages[run[k]];
@@ -164,10 +164,11 @@ static void mark_owed(struct store *store, uint32_t p, const struct space *space
     }
 }
 
-static void owe_victims(struct store *store, const struct activation *act) {
-    for (uint32_t i = 0; i < act->n_victims; i++)
-        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++)
-            mark_owed(store, p, &act->victims[i]->space[p], true);
+static void owe(struct store *store, const struct activation *act) {
+    for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
+        for (uint32_t i = 0; i < act->n_victims; i++) mark_owed(store, p, &act->victims[i]->space[p], 0, true);
+        if (act->move) mark_owed(store, p, &act->source->space[p], act->pool[p].kept, true);
+    }
 }
 
 /* Extents for the demoted victims, and their copies into the list. */
@@ -267,7 +268,7 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     seq->frontier = act->want->frontier;
     seq->victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
-    if (act->n_victims) owe_victims(store, act);
+    if (act->n_victims || act->move) owe(store, act);
     if (demotes && activation_lacks_room(store, act)) hold(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
@@ -389,8 +390,8 @@ static void let_go(struct store *store, struct seq *seq, struct cont *victim) {
         return;
     }
     victim->demoting = false;
-    if (tier_all_current(store, victim)) cont_rest(store, victim);
-    else mirror_cont(store, victim); /* its slot may have gone */
+    mirror_cont(store, victim); /* its slot may have gone */
+    cont_rest(store, victim);
 }
 
 static void release_victims(struct store *store, struct seq *seq) {
@@ -431,13 +432,75 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
 }
 
+/* ---- what was promised at begin (damage may have taken it: a resting continuation needs the device again, a victim cannot rest) ---- */
+
+static uint32_t mark_leaving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t stamp) {
+    uint32_t freed = 0;
+    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
+        const struct cont *victim = &store->conts[v];
+        freed += joint_mark(store, &victim->space[p], &(struct joint){p, 0, stamp, !victim->demoting, victim->resting});
+    }
+    if (seq->from == NONE || seq->keep) return freed;
+    const struct cont *source = &store->conts[seq->from];
+    return freed + joint_mark(store, &source->space[p], &(struct joint){p, seq->kept[p], stamp, true, source->resting});
+}
+
+/* Promised entries are the last ones. Their pages, and as many as are owed beside them, leave the device now. */
+static bool promise_holds(const struct store *store, const struct seq *seq, uint32_t p) {
+    const struct pool *pool = &store->pool[p];
+    const struct space *space = &seq->space[p];
+    uint32_t n, stamp = store_next_stamp(store), freed = 0, promised = 0;
+    if (!space->owed && (!space->count || !(space_entry(store, space, space->count - 1) & PROMISED))) return true;
+    freed = mark_leaving(store, seq, p, stamp);
+    for (uint32_t i = space->count; i-- > 0; promised++) {
+        uint32_t entry = *space_run(store, space, i, &n);
+        if (!(entry & PROMISED)) break;
+        uint32_t d = pool->leases[entry & ~PROMISED].owner;
+        if (d == NONE || pool->pages[d].stamp != stamp || !joint_frees(store, p, d)) return false;
+    }
+    return freed >= promised + space->owed;
+}
+
+static bool victims_can_rest(const struct store *store, const struct seq *seq) {
+    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+        if (store->conts[v].demoting && !tier_all_current(store, &store->conts[v])) return false;
+    return true;
+}
+
+static int check_promises(const struct store *store, const struct seq *seq, struct store_refusal *refusal) {
+    if (!victims_can_rest(store, seq)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (!promise_holds(store, seq, p)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
+    return STORE_OK;
+}
+
+/* The same for what is held until the victims have given way: what is there now and what they leave must do, counted anew. */
+static int check_held(const struct store *store, const struct seq *seq, struct activation *act, struct store_refusal *refusal) {
+    if (!victims_can_rest(store, seq)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
+        act->demote[act->n_victims] = store->conts[v].demoting;
+        act->victims[act->n_victims++] = &store->conts[v];
+    }
+    int rc = activation_measure(store, act, refusal);
+    for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) {
+        const struct activation_pool *ap = &act->pool[p];
+        uint64_t now = (uint64_t)pool_available(&store->pool[p]) + seq->space[p].reserved;
+        if (now + ap->freed < ap->fresh || now + ap->freed_victims < activation_now(ap))
+            rc = refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
+    }
+    act->n_victims = 0;
+    return rc;
+}
+
 /* The victims have been copied: they give way, and the rest of begin is done. */
-static int commit_stage(struct store *store, struct seq *seq) {
+static int commit_stage(struct store *store, struct seq *seq, struct store_refusal *refusal) {
     struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
     struct activation act = {.want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling};
     struct store_activated out;
     memset(&out, 0, sizeof out);
     finish_copies(store, seq, true);
+    int rc = check_held(store, seq, &act, refusal);
+    if (rc) return rc;
     release_victims(store, seq);
     unhold(store, seq);
     activation_measure(store, &act, NULL);
@@ -475,10 +538,11 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
     if (!seq->staged) {
         if (store->arena || seq->image_in) finish_copies(store, seq, true);
         rc = check_arrived(store, seq, refusal);
+        if (rc == STORE_OK) rc = check_promises(store, seq, refusal);
         if (rc == STORE_OK) publish(store, seq);
     } else {
         rc = check_arrived(store, seq, refusal);
-        if (rc == STORE_OK || rc == STORE_WAIT) rc = commit_stage(store, seq);
+        if (rc == STORE_OK || rc == STORE_WAIT) rc = commit_stage(store, seq, refusal);
     }
     if (rc != STORE_WAIT) store_changed(store, true);
     return rc;
@@ -493,7 +557,7 @@ static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ou
         victim->next_victim = NONE;
         victim->claimed = victim->demoting = false;
         if (seq->state_slot != NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
-        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &victim->space[p], false);
+        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &victim->space[p], 0, false);
         cont_bury(store, victim);
     }
 }
@@ -520,8 +584,12 @@ void seq_abort(struct store *store, struct seq *seq) {
     if (seq->staged) unhold(store, seq);
     else abort_mapping(store, seq, source);
     if (slot_is_ours) slot_release(store, seq->state_slot);
-    if (source && seq->keep) source->pins--;
-    else if (source) source->claimed = false;
+    if (source && seq->keep) {
+        source->pins--;
+    } else if (source) {
+        source->claimed = false;
+        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &source->space[p], 0, false);
+    }
     if (source && seq->rests && tier_all_current(store, source)) cont_rest(store, source);
     if (source) cont_bury(store, source);
     seq_free(store, seq);

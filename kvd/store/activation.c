@@ -168,6 +168,7 @@ static uint32_t collect_drops(const struct store *store, const struct activation
                     const struct page *page = &store->pool[p].pages[run[k]];
                     struct page_tier *tier = &store->pool[p].tier[run[k]];
                     if (tier->gone != page->references || page->pins || !page->host.bits) continue;
+                    if (page->host.bits == store->scrub_extent.bits) continue; /* comes later */
                     tier->gone = 0; /* once */
                     store->ids[n_ids++] = page->host;
                 }
@@ -222,13 +223,14 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
-/* A page that is lost cannot be taken; one that is promised to another activation is about to leave the device. */
+/* A page that is lost cannot be taken; one that is promised to another activation is about to leave the device: then a source that rests must go
+ * on resting, as a whole. */
 static int check_places(const struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct space *space = &act->source->space[p];
     uint32_t n = min_u32(space->count, pages_of(act->want->frontier));
     if (tier_any(store, p, space, n, PAGE_LOST))
         return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, act->want->from.bits, 0, 0);
-    if (tier_any(store, p, space, n, PAGE_OWED))
+    if (tier_any(store, p, space, space->count, PAGE_OWED))
         return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, act->want->revision, store->revision, 0);
     return STORE_OK;
 }
@@ -289,9 +291,6 @@ static int check_never(const struct store *store, const struct activation *act, 
                       (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
-
-/* Pages that must be there before the copies. */
-static uint32_t activation_now(const struct activation_pool *ap) { return ap->restore + (ap->tail_columns > 0); }
 
 /* Reservation, restored pages, tail page and mapped pages are four acquisitions; copies cannot wait for a moved source to drop
  * pages. */

@@ -22,7 +22,7 @@ void audit_report(struct audit *a, const char *format, ...) __attribute__((forma
 uint32_t *audit_mark(const struct audit *a, uint32_t pool, uint32_t page, uint32_t stamp);
 uint32_t audit_marked(const struct store *store, const struct page *page);
 
-/* audit_tier.c. pins: adds those of jobs and of the scrub to the marks. */
+/* audit_tier.c. pins: adds those of jobs to the marks. */
 void audit_tier_pins(struct audit *a, uint32_t pool, uint32_t stamp);
 void audit_tier(struct audit *a, uint32_t pool);
 void audit_host(struct audit *a);

@@ -34,7 +34,6 @@ void audit_tier_pins(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     if (!store->pool[p].tier) return;
     mark_jobs(a, p, stamp);
-    if (store->scrub_page != NONE && store->scrub_what >> 32 == p) ++*audit_mark(a, p, store->scrub_page, stamp);
 }
 
 /* A page that is being brought or backed is so by one job, or waits for one. */

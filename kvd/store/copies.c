@@ -237,17 +237,16 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
 
 #define SCRUB_LOOK 4096u /* descriptors in one call */
 
+/* Nothing is pinned: a pin would keep a continuation from being released, and a page on the device whose place is promised. The extent alone is
+ * kept. */
 static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
     const struct page *page = &store->pool[p].pages[d];
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING)) return false;
     *ret_copy = page_copy(store, p, d);
-    page_pin(&store->pool[p], d, 0);
-    store->scrub_page = d;
     store->scrub_extent = page->host;
     return true;
 }
 
-/* Not pinned, which would keep its continuation from being released: its extent alone is kept. */
 static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *ret_copy) {
     const struct cont *cont = &store->conts[i];
     if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost) return false;
@@ -278,25 +277,11 @@ bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
     return false;
 }
 
-/* The same bytes are still a replica: nobody has dropped it and made another one meanwhile. */
-static bool scrub_is_there(const struct store *store) {
-    if (store->scrub_page == NONE) return !store->scrub_gone;
-    return store->pool[store->scrub_what >> 32].pages[store->scrub_page].host.bits == store->scrub_extent.bits;
-}
-
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
     if (!store->scrub_extent.bits) return false;
-    uint32_t p = (uint32_t)(store->scrub_what >> 32);
-    bool damage = !right && scrub_is_there(store);
+    bool damage = !right && !store->scrub_gone;
     if (damage) *ret_released = store_damaged(store, store->scrub_what);
-    if (store->scrub_page != NONE) {
-        struct pool_batch batch = {&store->pool[p], 0, 0};
-        page_unpin(store, &batch, store->scrub_page);
-        pool_flush(&batch);
-    } else if (store->scrub_gone) {
-        extent_release(store->arena, store->scrub_extent);
-    }
-    store->scrub_page = NONE;
+    if (store->scrub_gone) extent_release(store->arena, store->scrub_extent);
     store->scrub_extent = (extent_id){0};
     store->scrub_gone = false;
     return damage;

@@ -263,6 +263,9 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
     for (uint32_t p = 0; p < store->n_pools; p++) absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
     if (store->config.has_state && cont->slot == NONE) absent++;
     if (absent) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, absent, 0);
+    for (uint32_t p = 0; p < store->n_pools && cont->resting; p++)
+        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_OWED)) /* about to leave the device */
+            return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, 0, store->revision, 0);
     cont_unrest(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = drop_host(store, p, &cont->space[p]);
     cont_drop_image(store, cont);

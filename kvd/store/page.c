@@ -150,6 +150,6 @@ void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
     page->host_columns = 0;
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
     mirror_page_host(store, pool_index, d);
-    extent_release(store->arena, id);
+    tier_give_back(store, id);
     store->pool[pool_index].host_pages--;
 }

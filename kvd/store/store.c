@@ -190,7 +190,6 @@ static void init_objects(struct store *s) {
     index_init(&s->index);
     for (uint32_t i = 0; i < MOVE_LIMIT; i++)
         s->moves[i] = (struct move){.generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : NONE};
-    s->scrub_page = NONE;
     if (c->host_bytes)
         (void)extent_init(s->arena_memory, extent_bytes(s->max_extents), c->host_bytes, s->max_extents, &s->arena);
 }

@@ -186,7 +186,7 @@ enum store_tier { STORE_TIER_DEVICE = 0, STORE_TIER_HOST = 1 };
 int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier, uint32_t ret_dropped[STORE_MAX_POOLS],
                        struct store_refusal *refusal);
 
-/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are until store_scrub_end; one at a time. A copy of 0 bytes:
+/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are until store_scrub_end, but the replica may go; one at a time. A copy of 0 bytes:
  * there was none among those that one call looks at, call again (no end is needed). False: the round is over (the next call begins anew), or there is no arena. */
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy);
 /* right: the bytes had their checksum. True: they had not, and the replica is still there: store_damaged was done, *ret_released is its number. */
@@ -279,7 +279,7 @@ int store_plan_activation(struct store *store, const struct store_activation *wa
 
 /* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but intact. The row
  * mirror is filled (unless staged). commit ends a stage: STORE_MORE when staged victims have given way and the rest is listed now (victims are past recall from then on;
- * the row mirror is filled), STORE_WAIT, STORE_E_DAMAGED (abort it), or STORE_OK: published (victims go or rest, a moved source becomes the sequence); it cannot be short of
+ * the row mirror is filled), STORE_WAIT, STORE_E_DAMAGED or STORE_E_REVISION (abort it: damage took what it was to be made of, or what its victims were to give), or STORE_OK: published (victims go or rest, a moved source becomes the sequence); it cannot be short of
  * anything. abort restores the full inactive state; restored pages leave the device again unless others use them. What only the victims (or the dropped pages of a
  * moved source) will free is owed until commit: not in `reserved` yet; and entries mapped past the free pages name pages that victims hold until
  * then (nobody may write them before commit). Exception: where there is not enough room now for the copies (tails, restores; membership chunks; extents for demoted victims), the

@@ -221,10 +221,10 @@ struct store {
     uint64_t damaged, lost;
     store_cont lost_ring[LOST_KEPT];     /* number i is at i % LOST_KEPT */
     uint64_t lost_taken;
-    uint32_t scrub_pool, scrub_next, scrub_page; /* scrub_pool n_pools: state images. scrub_page: pinned, NONE = none */
-    extent_id scrub_extent;              /* being read; that of an image is given back only afterwards */
+    uint32_t scrub_pool, scrub_next;     /* scrub_pool n_pools: state images */
+    extent_id scrub_extent;              /* being read: given back only afterwards, 0 = none */
     uint64_t scrub_what;
-    bool scrub_gone;                     /* the image has let go of it */
+    bool scrub_gone;                     /* whose it was has let go of it */
     struct directory *directory;
 };
 
@@ -400,6 +400,9 @@ struct activation {
     uint32_t stamp;        /* of the marks that the last count left */
 };
 
+/* Pages that must be there before the copies. */
+static inline uint32_t activation_now(const struct activation_pool *ap) { return ap->restore + (ap->tail_columns > 0); }
+
 /* Arguments, handles, states. STORE_OK, or why the request cannot be planned at all. */
 int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
                        struct store_refusal *refusal);
@@ -459,6 +462,7 @@ bool tier_all_current(const struct store *store, const struct cont *cont); /* pa
 void cont_rest(struct store *store, struct cont *cont);   /* all is current in the host: device replicas and slot go where nothing else needs them */
 void cont_unrest(struct store *store, struct cont *cont);
 void cont_drop_image(struct store *store, struct cont *cont);
+void tier_give_back(struct store *store, extent_id id); /* bytes of a replica that has gone */
 void image_back(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
 void image_finish(struct store *store, struct cont *cont, bool ok);
 /* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */

@@ -199,13 +199,17 @@ void cont_unrest(struct store *store, struct cont *cont) {
         }
 }
 
+void tier_give_back(struct store *store, extent_id id) {
+    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
+    else extent_release(store->arena, id);
+}
+
 void cont_drop_image(struct store *store, struct cont *cont) {
     extent_id id = cont->image;
     if (!id.bits) return;
     cont->image = (extent_id){0};
     cont->image_backing = false;
     if (cont->published) mirror_cont(store, cont);
-    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
-    else extent_release(store->arena, id);
+    tier_give_back(store, id);
     store->host_images--;
 }

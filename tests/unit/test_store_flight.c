@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What happens beside an activation in flight, while pages are promised to it that others hold until its commit: scrub,
+ * drops, prefetches, damage (ACT-1, ACT-5, INV-1, PAGE-7).
+ */
+#include "store_fixture.h"
+
+static void open_host(struct fix *fix) {
+    struct store_config config = fix_config(GEOM_OFF);
+    config.host_bytes = 64 * 4096;
+    config.host_stride[0] = 4096;
+    fix_open(fix, &config);
+}
+
+/* All copies of a stage are made: what goes out has checksum 5. */
+static void copy_all(struct fix *fix, struct store_transition of) {
+    struct store_copy copy;
+    uint64_t cursor = 0;
+    while (store_next_copies(fix->store, of, &cursor, &copy, 1))
+        if (copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copy.what, 5);
+}
+
+static void move(struct fix *fix, store_cont cont, enum store_place place) {
+    store_move begun;
+    if (!KVT_OK(store_move_begin(fix->store, cont, place, &begun, &fix->refusal))) return;
+    copy_all(fix, (struct store_transition){true, begun.bits});
+    KVT_OK(store_move_commit(fix->store, begun, &fix->refusal));
+}
+
+/* Eight pages are wanted, and the victims hold some. */
+static store_seq begin_over(struct fix *fix, const store_cont *victims, uint32_t n) {
+    struct store_activation want = fix_root(512, 1, 512);
+    struct store_activated got = {.staged = false};
+    want.victims = victims;
+    want.n_victims = n;
+    KVT_OK(store_activate_begin(fix->store, &want, &got, &fix->refusal));
+    fix_audit(fix);
+    return got.seq;
+}
+
+/* A page that is read for its checksum is given back when its victim goes. */
+static void scrub_beside_a_promise(void) {
+    for (uint32_t skip = 0; skip < 4; skip++) {
+        struct fix fix;
+        struct store_copy copy;
+        uint32_t released = 0;
+        open_host(&fix);
+        store_cont victim = fix_cont(&fix, 256, 1);
+        move(&fix, victim, STORE_PLACE_BOTH);
+        store_seq seq = begin_over(&fix, &victim, 1);
+        for (uint32_t i = 0; i <= skip; i++) {
+            if (i) KVT_FALSE(store_scrub_end(fix.store, true, &released));
+            KVT_TRUE(store_scrub_begin(fix.store, &copy));
+        }
+        fix_audit(&fix);
+        KVT_OK(store_activate_commit(fix.store, seq, &fix.refusal));
+        fix_audit(&fix);
+        KVT_FALSE(store_scrub_end(fix.store, false, &released)); /* gone meanwhile: no damage */
+        fix_audit(&fix);
+        KVT_EQ(fix_pool(&fix, 0).allocated, 8);
+        fix_close(&fix);
+    }
+}
+
+/* Of a continuation that rests, pages are on the device for the sake of one that does not, which has the same ones and more.
+ * rester: the first four of the victim's six pages. */
+static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_victim) {
+    open_host(fix);
+    store_seq seq = fix_activate(fix, fix_root(384, 1, 0), NULL);
+    fix_fill(fix, seq, 256, 1);
+    *ret_rester = fix_checkpoint(fix, seq, 256);
+    fix_fill(fix, seq, 384, 1);
+    *ret_victim = fix_retain(fix, seq, 384);
+    move(fix, *ret_rester, STORE_PLACE_HOST);
+    KVT_TRUE(fix_info(fix, *ret_rester).resting);
+    KVT_EQ(fix_info(fix, *ret_rester).device_pages[0], 4);
+}
+
+static void drop_beside_a_promise(void) {
+    struct fix fix;
+    store_cont rester, victim;
+    uint32_t dropped[STORE_MAX_POOLS];
+    beside(&fix, &rester, &victim);
+    store_seq seq = begin_over(&fix, &victim, 1);
+    int rc = store_drop_replica(fix.store, rester, STORE_TIER_HOST, dropped, &fix.refusal);
+    KVT_EQ(rc, STORE_E_REVISION);
+    fix_audit(&fix);
+    KVT_OK(store_activate_commit(fix.store, seq, &fix.refusal));
+    fix_close(&fix);
+}
+
+static void damage_beside_a_promise(void) {
+    struct fix fix;
+    store_cont rester, victim;
+    struct store_copy copy;
+    uint32_t released = 0;
+    for (uint32_t abort = 0; abort < 2; abort++) {
+        beside(&fix, &rester, &victim);
+        store_seq seq = begin_over(&fix, &victim, 1);
+        KVT_TRUE(store_scrub_begin(fix.store, &copy));
+        KVT_TRUE(store_scrub_end(fix.store, false, &released));
+        fix_audit(&fix);
+        int rc = abort ? STORE_E_DAMAGED : store_activate_commit(fix.store, seq, &fix.refusal);
+        KVT_TRUE(rc == STORE_OK || rc == STORE_E_DAMAGED || rc == STORE_E_REVISION);
+        fix_audit(&fix);
+        if (rc) KVT_OK(store_activate_abort(fix.store, seq, NULL, &fix.refusal));
+        fix_close(&fix);
+    }
+}
+
+/* The damaged page stays on the device for a third one's sake, which shares two pages with them: the other two are promised. */
+static void damage_beside_a_promise_elsewhere(void) {
+    struct fix fix;
+    struct store_copy copy;
+    uint32_t released = 0;
+    open_host(&fix);
+    store_seq seq = fix_activate(&fix, fix_root(256, 1, 0), NULL);
+    fix_fill(&fix, seq, 128, 1);
+    store_cont third = fix_checkpoint(&fix, seq, 128);
+    fix_fill(&fix, seq, 256, 1);
+    store_cont rester = fix_checkpoint(&fix, seq, 256);
+    store_cont victim = fix_retain(&fix, seq, 256);
+    move(&fix, rester, STORE_PLACE_HOST);
+    struct store_activation want = fix_root(384, 1, 384);
+    struct store_activated got = {.staged = false};
+    want.victims = &victim;
+    want.n_victims = 1;
+    KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
+    fix_audit(&fix);
+    KVT_TRUE(store_scrub_begin(fix.store, &copy));
+    KVT_TRUE(store_scrub_end(fix.store, false, &released)); /* of the first page, which the third has, too */
+    fix_audit(&fix);
+    KVT_EQ(fix_info(&fix, third).pages[0], 2);
+    int rc = store_activate_commit(fix.store, got.seq, &fix.refusal);
+    KVT_TRUE(rc == STORE_OK || rc == STORE_E_DAMAGED || rc == STORE_E_REVISION);
+    fix_audit(&fix);
+    if (rc) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
+    fix_close(&fix);
+}
+
+/* A fork, or a move, of the first pages of a continuation whose other pages are promised. */
+static void source_beside_a_promise(bool keep) {
+    struct fix fix;
+    store_cont rester, victim;
+    struct store_config config = fix_config(GEOM_OFF);
+    config.host_bytes = 64 * 4096;
+    config.host_stride[0] = 4096;
+    config.pool_pages[0] = 10;
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(384, 1, 0), NULL);
+    fix_fill(&fix, seq, 64, 1);
+    store_cont third = fix_checkpoint(&fix, seq, 64); /* the first page is promised to nobody */
+    fix_fill(&fix, seq, 256, 1);
+    rester = fix_checkpoint(&fix, seq, 256);
+    fix_fill(&fix, seq, 384, 1);
+    victim = fix_retain(&fix, seq, 384);
+    KVT_EQ(fix_info(&fix, third).pages[0], 1);
+    move(&fix, rester, STORE_PLACE_HOST);
+    store_cont other = fix_cont(&fix, 64, 2);
+    struct store_activation want = fix_root(512, 1, 512);
+    struct store_activated got = {.staged = false}, mine = got;
+    want.victims = &victim;
+    want.n_victims = 1;
+    KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
+    fix_audit(&fix);
+    struct store_activation from = fix_from(rester, keep, 40, 60, 1);
+    from.victims = &other;
+    from.n_victims = 1;
+    from.demote = 1;
+    int rc = store_activate_begin(fix.store, &from, &mine, &fix.refusal);
+    fix_audit(&fix);
+    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+    fix_audit(&fix);
+    for (; rc == STORE_OK && mine.seq.bits; fix_audit(&fix)) {
+        copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+        if (KVT_TRUE(store_activate_commit(fix.store, mine.seq, &fix.refusal) != STORE_MORE)) break;
+    }
+    fix_close(&fix);
+}
+static void fork_beside_a_promise(void) { source_beside_a_promise(true); }
+static void move_beside_a_promise(void) { source_beside_a_promise(false); }
+
+/* A moved source drops pages that a resting continuation has, too: nobody may count on those. */
+static void prefetch_beside_a_dropped_tail(void) {
+    struct fix fix;
+    store_cont rester, source;
+    store_move begun;
+    beside(&fix, &rester, &source);
+    struct store_activation want = fix_from(source, false, 128, 512, 1);
+    struct store_activated got = {.staged = false};
+    want.ensure[0] = 512;
+    KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
+    fix_audit(&fix);
+    int rc = store_move_begin(fix.store, rester, STORE_PLACE_DEVICE, &begun, &fix.refusal);
+    fix_audit(&fix);
+    if (rc == STORE_OK) KVT_OK(store_move_commit(fix.store, begun, &fix.refusal));
+    int code = store_activate_commit(fix.store, got.seq, &fix.refusal);
+    fix_audit(&fix);
+    KVT_TRUE(code == STORE_OK || code == STORE_E_REVISION);
+    if (code) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
+    fix_close(&fix);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(scrub_beside_a_promise), KVT_CASE(drop_beside_a_promise), KVT_CASE(damage_beside_a_promise),
+        KVT_CASE(damage_beside_a_promise_elsewhere), KVT_CASE(fork_beside_a_promise), KVT_CASE(move_beside_a_promise),
+        KVT_CASE(prefetch_beside_a_dropped_tail), { 0 }
+    };
+    return kvt_main("store flight", cases, argc, argv);
+}
