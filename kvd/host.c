@@ -10,6 +10,7 @@
 #include "segment.h"
 
 struct host {
+    struct host *next; /* abandoned before */
     struct segment *segment;
     struct mover *mover;
     struct scrub *scrub;
@@ -135,11 +136,16 @@ void host_close(struct service *s) {
     struct host *h = s->host;
     if (!h) return;
     scrub_free(h->scrub);
-    /* A device that does not answer may still write: then the memory stays until the process is gone. */
-    if (!transfer_lost(s->transfer)) segment_close(h->segment);
     mover_free(h->mover);
-    free(h);
     s->host = NULL;
+    if (transfer_lost(s->transfer)) {
+        static struct host *abandoned;
+        h->next = abandoned;
+        abandoned = h;
+        return; /* a device that does not answer may still write: the memory stays until the process is gone */
+    }
+    segment_close(h->segment);
+    free(h);
 }
 
 struct segment *host_segment(const struct service *s) { return s->host ? s->host->segment : NULL; }

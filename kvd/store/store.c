@@ -46,7 +46,7 @@ static int check_host(const struct store_config *c, char *err, size_t n) {
                      (unsigned long long)c->host_state_stride, EXTENT_ALIGN);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->host_bytes / c->host_stride[p] > (uint64_t)INT32_MAX - c->pool_pages[p] - c->spare_pages)
-            return wrong(err, n, "host_bytes of %llu hold more pages of pool %u than can be numbered",
+            return wrong(err, n, "a host arena of %llu bytes holds more pages of pool %u than can be numbered; lower arena = in section [host]",
                          (unsigned long long)c->host_bytes, p);
     return STORE_OK;
 }

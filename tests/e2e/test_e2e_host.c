@@ -233,6 +233,26 @@ static void host_7_no_arena(void) {
     close_stage();
 }
 
+/* HOST-1: what cannot be had is refused at the start, within a second, with what is needed and what to change. */
+static void host_1_start_refuses(void) {
+    char text[4096];
+    const struct e2e_setup setups[] = { /* more pages than there are numbers; more bytes than there is memory */
+        { .more = "[host]\narena = 512TiB\n" },
+        { .layers = 64, .head_dim = 256, .max_context = 256, .max_concurrency = 1, .capacity_tokens = 256,
+          .more = "[host]\narena = 4TiB\n" }
+    };
+    for (int i = 0; i < 2; i++) {
+        KVT_NEED(e2e_daemon_prepare(&daemon_, &setups[i]));
+        double begin = e2e_now();
+        KVT_EQ_I(e2e_daemon_try(&daemon_, text, sizeof text), 2);
+        KVT_TRUE(e2e_now() - begin < 1.0 * E2E_SLOW);
+        printf("    %s", text);
+        KVT_HAS(text, "[host]");
+        KVT_HAS(text, i ? "bytes of /dev/shm" : "562949953421312 bytes");
+        e2e_daemon_free(&daemon_);
+    }
+}
+
 static void host_4_arena_full(void) {
     if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 640KiB\nscrub = 0\n" })) return;
     struct kvd_error error;
@@ -689,6 +709,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(page_7_demoted_and_brought_back), KVT_CASE(page_7_both_tiers_and_back),
         KVT_CASE(page_7_shared_prefix_in_both_tiers), KVT_CASE(act_8_victims_are_demoted), KVT_CASE(host_7_no_arena),
+        KVT_CASE(host_1_start_refuses),
         KVT_CASE(host_4_arena_full), KVT_CASE(evicted_between_lookup_and_activation),
         KVT_CASE(damage_is_told_never_served), KVT_CASE(damage_beside_a_device_copy), KVT_CASE(scrub_finds_damage),
         KVT_CASE(cont_3_orderly_stop), KVT_CASE(cont_3_killed), KVT_CASE(orderly_stop_keeps_the_valuable),

@@ -619,6 +619,24 @@ static void figures_add_up(void) {
     stop();
 }
 
+/* What kvd --plan says of the arena. */
+static void plan_of_the_arena(void) {
+    char *text = NULL;
+    size_t bytes;
+    KVT_NEED(start(&(struct fx_setup){ .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp",
+                                       .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
+    struct config config = service_config(fx.service);
+    FILE *out = open_memstream(&text, &bytes);
+    plan_print(out, &config, service_plan(fx.service));
+    fclose(out);
+    KVT_HAS(text, "host arena             8388608 bytes, 8.0 MiB");
+    KVT_HAS(text, "main  pages alone    128 of 65536 bytes, 1024.0 bytes a token");
+    KVT_HAS(text, "draft pages alone    256 of 32768 bytes, 512.0 bytes a token");
+    KVT_HAS(text, "tokens               5440, 1536.0 bytes a token");
+    free(text);
+    stop();
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(what_needs_no_copy_does_not_wait),
                                              KVT_CASE(places_of_a_session),
@@ -632,6 +650,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(refusals_in_words),
                                              KVT_CASE(orderly_stop),
                                              KVT_CASE(figures_add_up),
+                                             KVT_CASE(plan_of_the_arena),
                                              { 0 } };
     return kvt_main("service_host", cases, argc, argv);
 }
