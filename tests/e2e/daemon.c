@@ -2,10 +2,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -55,6 +57,23 @@ static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) 
     return fclose(f) == 0;
 }
 
+#define APART 65534 /* user and group */
+
+static bool go_apart(void) {
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2") == 0 && setgroups(0, NULL) == 0 &&
+           setgid(APART) == 0 && setuid(APART) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0; /* it went with the user */
+}
+
+bool e2e_can_be_apart(void) {
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0) _exit(go_apart() ? 0 : 1);
+    if (pid > 0 && waitpid(pid, &status, 0) == pid && status == 0) return true;
+    printf("    skipped: only root can be other users, and mount a /proc\n");
+    return false;
+}
+
 static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *notify_path, int output) {
     pid_t pid = fork();
     if (pid != 0) return pid;
@@ -67,7 +86,10 @@ static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *no
     dup2(null, 0);
     if (d->holder) e2e_holder_give(d->holder);
     else for (int fd = 3; fd < 256; fd++) close(fd);
-    execl(d->binary ? d->binary : KVD_BINARY, "kvd", "--config", d->config, (char *)NULL);
+    int program = open(d->binary ? d->binary : KVD_BINARY, O_PATH | O_CLOEXEC); /* its folder may be closed to others */
+    if (d->apart && !go_apart()) _exit(126);
+    char *arguments[] = { (char[]){ "kvd" }, (char[]){ "--config" }, (char *)(uintptr_t)d->config, NULL };
+    fexecve(program, arguments, environ);
     _exit(127);
 }
 
@@ -117,7 +139,8 @@ bool e2e_daemon_launch(struct e2e_daemon *d) {
     unlink(path);
     int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     int log = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    bool ok = notify >= 0 && log >= 0 && bind(notify, (struct sockaddr *)&address, sizeof address) == 0;
+    bool ok = notify >= 0 && log >= 0 && bind(notify, (struct sockaddr *)&address, sizeof address) == 0 &&
+              (!d->apart || chmod(path, 0777) == 0);
     if (ok) {
         d->pid = spawn_daemon(d, notify, path, log);
         ok = d->pid > 0 && wait_ready(d, notify);
@@ -143,6 +166,8 @@ bool e2e_daemon_prepare(struct e2e_daemon *d, const struct e2e_setup *setup) {
     snprintf(d->config, sizeof d->config, "%s/kvd.conf", d->dir);
     snprintf(d->log, sizeof d->log, "%s/log", d->dir);
     if (setup) d->holder = setup->holder;
+    d->apart = setup && setup->apart;
+    if (d->apart && (chown(d->dir, APART, APART) || chmod(d->dir, 0777))) return KVT_TRUE(false);
     return KVT_TRUE(write_config(d, setup ? setup : &none));
 }
 

@@ -36,6 +36,7 @@ struct e2e_daemon {
     char log[128];
     const char *binary;  /* of another build; NULL: the kvd under test */
     struct e2e_holder *holder; /* keeps its descriptors from one start to the next, as systemd does; NULL: nobody does */
+    bool apart;                /* a user of its own, in whose /proc others' processes are hidden, as the unit has it */
 };
 
 /* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
@@ -51,8 +52,11 @@ struct e2e_setup {
     uint32_t lease_window;
     const char *more;            /* lines appended to the configuration */
     struct e2e_holder *holder;   /* NULL: nobody keeps descriptors */
+    bool apart;                  /* takes e2e_can_be_apart */
 };
 
+/* Root can, where mounting is allowed; else it says why not. */
+bool e2e_can_be_apart(void);
 /* Writes the configuration and starts kvd; true when it said READY. On failure prints its log. */
 bool e2e_daemon_start(struct e2e_daemon *daemon, const struct e2e_setup *setup);
 /* Writes the configuration and starts nothing. */

@@ -149,6 +149,32 @@ static void row_5_a_dead_driver_is_not_waited_for(void) {
     close_stage();
 }
 
+/* Where /proc hides the worker from kvd, as ProtectProc=invisible does, its number alone names it. SRV-5 holds all the same. */
+static void row_5_a_hidden_driver_is_waited_for(void) {
+    if (!e2e_can_be_apart() || !open_stage(&(struct e2e_setup){ .more = VMM, .apart = true })) return;
+    uint64_t one = e2e_stream(1, 5000, 0);
+    retained(one, 300);
+    if (!replace(SIGKILL)) return;
+    KVT_EQ(scene_stats(scheduler).former_drivers, 1);
+    struct kvd_activation want = scene_want(kvd_client_session(scheduler), 9, 1);
+    struct kvd_activated a;
+    KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_UNAVAILABLE);
+    puppet_kill(&worker);
+    KVT_TRUE(e2e_until(nobody_waited_for, NULL, 5, NULL));
+    if (!connect_worker()) return;
+    reproduce(one, 300);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
+    puppet_kill(&worker); /* with nobody to see it */
+    if (!e2e_daemon_restart(&daemon_)) return;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    KVT_EQ(scene_stats(scheduler).former_drivers, 0);
+    if (!connect_worker()) return;
+    reproduce(one, 300);
+    close_stage();
+}
+
 /* Without its descriptors a new kvd has no device page, and says so; with an arena what was demoted is there. */
 static void cont_3_without_a_holder_device_pages_are_lost(void) {
     if (!open_stage(&(struct e2e_setup){ .more = VMM ARENA })) return;
@@ -268,6 +294,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(cont_3_pages_outlive_sigkill), KVT_CASE(cont_3_pages_outlive_a_restart),
         KVT_CASE(cont_3_pages_outlive_without_an_arena), KVT_CASE(row_5_a_dead_driver_is_not_waited_for),
+        KVT_CASE(row_5_a_hidden_driver_is_waited_for),
         KVT_CASE(cont_3_without_a_holder_device_pages_are_lost), KVT_CASE(srv_8_other_geometry_is_let_go),
         KVT_CASE(srv_3_tokens_are_good_once_and_for_one_process), KVT_CASE(srv_2_junk_on_the_socket_of_descriptors), { 0 }
     };
