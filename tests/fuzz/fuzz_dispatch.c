@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -171,6 +172,7 @@ static void fill_activation(struct kvd_activation *a) {
     if (u8() % 8 == 0) a->group.bits = handle();
     a->n_victims = u8() % 4 == 0 ? u8() % 3 : 0;
     for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i].bits = handle();
+    if (a->n_victims) a->demote = u8() % 8;
 }
 
 static void fill_digests(uint32_t n) {
@@ -266,6 +268,14 @@ static void step(void) {
     learn(&r);
 }
 
+/* Its shared memory goes with it, the arena too. */
+static void end(void) {
+    char name[40];
+    service = service_free(service);
+    snprintf(name, sizeof name, "/kvd-arena-fuzz-%d", (int)getpid());
+    shm_unlink(name);
+}
+
 /* ---- the end of a program -------------------------------------------------------------------------- */
 
 /* Everything goes; what is left over is a leak. */
@@ -302,16 +312,16 @@ static void settle(void) {
     for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
         must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
              "everything is available again");
-    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0), "nothing is left over");
+    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->host_occupied == 0 &&
+                    s->moves == 0 && s->resting == 0),
+         "nothing is left over");
+    must(s->damaged_replicas == 0, "what comes back from the host is what went there");
     struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = admin->session };
     call(admin, &bye, &r);
     link_drop(admin);
     if (!fenced) return;
-    service = service_free(service); /* a new process would have to exit: begin anew */
+    end(); /* a new process would have to exit: begin anew */
 }
-
-/* Its shared memory goes with it. */
-static void end(void) { service = service_free(service); }
 
 static void begin(void) {
     static const char text[] =
@@ -319,7 +329,8 @@ static void begin(void) {
         "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 1024\n"
         "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n"
         "[lease]\ngrowth = yes\nwindow = 128\n"
-        "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n";
+        "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n"
+        "[host]\narena = 96KiB\nscrub = 0\nthreads = 1\n";
     struct config config;
     char err[1024], prefix[40];
     if (!arena) {

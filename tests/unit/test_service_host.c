@@ -29,17 +29,18 @@ static struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool closed[2]; /* by direction */
+    uint64_t last;  /* ticket that is let through; 0: any */
     bool lose;
     unsigned waiting;
 } gate = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static int step(void *context, enum device_direction direction, uint64_t ticket, enum device_host_step at) {
     struct gate *g = context;
-    (void)ticket, (void)at;
+    (void)at;
     pthread_mutex_lock(&g->lock);
     g->waiting++;
     pthread_cond_broadcast(&g->changed);
-    while (g->closed[direction]) pthread_cond_wait(&g->changed, &g->lock);
+    while (g->closed[direction] || (g->last && ticket > g->last)) pthread_cond_wait(&g->changed, &g->lock);
     g->waiting--;
     int lose = g->lose ? -1 : 0;
     pthread_mutex_unlock(&g->lock);
@@ -63,6 +64,7 @@ static void await_gate(void) {
 static bool start(const struct fx_setup *setup) {
     static const struct device_host_hook hook = { step, &gate };
     gate.lose = false;
+    gate.last = 0;
     set_gate(DEVICE_TO_HOST, false);
     set_gate(HOST_TO_DEVICE, false);
     device_host_set_hook(&hook);
@@ -211,6 +213,37 @@ static void what_needs_no_copy_does_not_wait(void) {
     KVT_EQ(stats.resting, 1);
     fx_peer_free(s);
     fx_peer_free(other);
+    stop();
+}
+
+/* Turns are taken chunk by chunk: the small one of two is done while the large one has most of its way before it. */
+static void the_small_one_does_not_wait_for_the_large_one(void) {
+    static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_tokens = PAGES * 64, /* 2 MiB a page */
+                                           .more = "[host]\narena = 200MiB\nscrub = 0\n" };
+    KVT_NEED(start(&large));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *other = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation a = retained(s, 60, 1), b = retained(s, 4, 101);
+    gate.last = 12; /* the large one has 15 chunks of 8 MiB, and as many at the device as that takes at once */
+    set_gate(DEVICE_TO_HOST, true);
+    struct msg_request first = demote_of(s, a), second = demote_of(other, b);
+    fx_send(s, &first);
+    fx_send(other, &second);
+    await_gate();
+    KVT_EQ(fx_stats(s).move_pages_left, 64);
+    set_gate(DEVICE_TO_HOST, false);
+    KVT_EQ(await(other, FRAME_DEMOTE), KVD_OK);
+    KVT_EQ(s->n, 0);
+    pthread_mutex_lock(&gate.lock);
+    gate.last = 0;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+    KVT_EQ(await(s, FRAME_DEMOTE), KVD_OK);
+    struct msg_request fork = fork_of(s, s->session, a, 60);
+    KVT_EQ(fx_call_as_is(s, &fork, &r) ? r.status : UINT32_MAX, KVD_OK);
+    struct kvd_activated made = r.u.activated;
+    row_holds(&made, 60, 1);
+    fx_peer_free(other);
+    fx_peer_free(s);
     stop();
 }
 
@@ -639,6 +672,7 @@ static void plan_of_the_arena(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(what_needs_no_copy_does_not_wait),
+                                             KVT_CASE(the_small_one_does_not_wait_for_the_large_one),
                                              KVT_CASE(places_of_a_session),
                                              KVT_CASE(the_answer_survives_its_connection),
                                              KVT_CASE(pages_are_brought_once),
