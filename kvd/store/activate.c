@@ -221,10 +221,11 @@ static void unhold(struct store *store, struct seq *seq) {
 }
 
 /* Membership, rows, reservations: all that begin publishes in the store. */
-static void begin_map(struct store *store, struct seq *seq, const struct activation *act, struct store_activated *out) {
+static void begin_map(struct store *store, struct seq *seq, struct activation *act, struct store_activated *out) {
     if (act->move && act->source->resting) { /* a reference that somebody counts on is coming */
         seq->rests = true;
         cont_unrest(store, act->source);
+        activation_measure(store, act, NULL); /* the same numbers, marked anew */
     }
     for (uint32_t p = 0; p < store->n_pools; p++) begin_pool(store, p, seq, act, out);
     begin_chunks(store, seq, act);

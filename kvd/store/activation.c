@@ -98,12 +98,28 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
     return freed;
 }
 
+/* A source that rests will be counted on: none of its references is one that lets a page go. */
+static void mark_source(const struct store *store, struct activation *act, uint32_t p) {
+    const struct space *space = &act->source->space[p];
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            struct page *page = &store->pool[p].pages[run[k]];
+            page->stamp = act->stamp;
+            page->mark = UINT32_MAX; /* -1, against its place among the resting ones */
+            store->pool[p].tier[run[k]].gone = 0;
+        }
+    }
+}
+
 static void count_freed(const struct store *store, struct activation *act) {
     act->stamp = store_next_stamp(store);
     act->chunks_freed_victims = act->chunks_freed = act->slots_freed = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct activation_pool *ap = &act->pool[p];
         ap->freed_victims = 0;
+        if (act->source && act->source->resting) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
             const struct cont *victim = act->victims[i];
             const struct joint how = {p, 0, act->stamp, !act->demote[i], victim->resting};
@@ -113,7 +129,7 @@ static void count_freed(const struct store *store, struct activation *act) {
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
         ap->freed += joint_mark(store, &act->source->space[p],
-                                &(struct joint){p, ap->kept, act->stamp, true, act->source->resting});
+                                &(struct joint){p, ap->kept, act->stamp, true, false});
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;

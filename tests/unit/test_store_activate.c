@@ -608,6 +608,84 @@ static void act_8_revision(void) {
     fix_close(&fix);
 }
 
+/* ---- with a host tier ---- */
+
+static void copies_are_done(struct fix *fix, struct store_transition of) {
+    struct store_copy copies[16];
+    uint64_t cursor = 0;
+    uint32_t n;
+    while ((n = store_next_copies(fix->store, of, &cursor, copies, 16)) > 0)
+        for (uint32_t i = 0; i < n; i++)
+            if (copies[i].kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copies[i].what, 1);
+}
+
+static void move_to(struct fix *fix, store_cont cont, enum store_place place) {
+    store_move move;
+    KVT_OK(store_move_begin(fix->store, cont, place, &move, &fix->refusal));
+    copies_are_done(fix, (struct store_transition){true, move.bits});
+    KVT_OK(store_move_commit(fix->store, move, &fix->refusal));
+}
+
+/* Main pool of 8: a continuation of 3 pages, another that rests and shares 2 of them, and a sequence of one page. */
+static void open_shared(struct fix *fix, store_cont *ret_device, store_cont *ret_resting) {
+    struct store_config config = fix_config(GEOM_OFF);
+    config.host_bytes = 64 * 256;
+    config.host_stride[0] = 256;
+    fix_open(fix, &config);
+    *ret_device = fix_cont(fix, 192, 1);
+    store_seq seq = fix_activate(fix, fix_from(*ret_device, true, 128, 192, 1), NULL);
+    KVT_TRUE(fix_fill(fix, seq, 192, 2));
+    *ret_resting = fix_retain(fix, seq, 192);
+    move_to(fix, *ret_resting, STORE_PLACE_HOST);
+    KVT_TRUE(fix_activate(fix, fix_root(64, 1, 64), NULL).bits != 0);
+    KVT_EQ(fix_pool(fix, 0).available, 4);
+}
+
+static int activate_staged(struct fix *fix, struct store_activation want, struct store_activated *got) {
+    int rc = store_activate_begin(fix->store, &want, got, &fix->refusal);
+    if (rc) return rc;
+    do {
+        copies_are_done(fix, (struct store_transition){false, got->seq.bits});
+        rc = store_activate_commit(fix->store, got->seq, &fix->refusal);
+    } while (rc == STORE_MORE);
+    return rc;
+}
+
+/* ACT-7, ACT-8: what a resting source shares with a victim stays on the device for the sequence: the victim frees its
+ * one page, not the shared two. The same whether the victim must be copied first or is in the host already, is demoted or
+ * released, the source forked or moved. */
+static void act_8_a_resting_source_keeps_what_victims_share(void) {
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        bool copied = kind & 1, demoted = kind & 2, keep = kind & 4;
+        struct fix fix;
+        store_cont device, resting;
+        struct store_activated got;
+        struct store_plan plan;
+        open_shared(&fix, &device, &resting);
+        if (copied) move_to(&fix, device, STORE_PLACE_BOTH);
+        struct store_activation want = fix_from(resting, keep, 192, 512, 1); /* 8 pages: 5 more, and 1 restored */
+        want.victims = &device;
+        want.n_victims = 1;
+        want.demote = demoted;
+        KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
+        KVT_EQ(plan.feasibility, STORE_BLOCKED);
+        KVT_EQ(plan.freed_pages[0], 1);
+        KVT_EQ(plan.restore_pages[0], 1);
+        KVT_EQ(plan.pages[0].short_by, 1);
+        refused(&fix, want, STORE_E_SHORT, STORE_W_PAGES);
+        want.prompt_tokens = 448; /* 7 pages */
+        want.ensure[0] = 448;
+        KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
+        KVT_EQ(plan.feasibility, STORE_READY);
+        KVT_OK(activate_staged(&fix, want, &got));
+        fix_audit(&fix);
+        KVT_EQ(fix_seq(&fix, got.seq).pool[0].membership, 7);
+        KVT_EQ(fix_pool(&fix, 0).allocated, 8);
+        KVT_EQ(fix_pool(&fix, 0).available, 0);
+        fix_close(&fix);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {KVT_CASE(act_4_fork_1000),
                                             KVT_CASE(act_4_aligned_fork),
@@ -629,6 +707,7 @@ int main(int argc, char **argv) {
                                             KVT_CASE(cont_4_state_slots),
                                             KVT_CASE(act_8_state_slot_of_a_victim),
                                             KVT_CASE(act_8_revision),
+                                            KVT_CASE(act_8_a_resting_source_keeps_what_victims_share),
                                             {0}};
     return kvt_main("store activate", cases, argc, argv);
 }
