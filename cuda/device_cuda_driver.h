@@ -63,7 +63,6 @@
     X(cuEventDestroy)                                                                                                  \
     X(cuEventRecord)                                                                                                   \
     X(cuEventQuery)                                                                                                    \
-    X(cuStreamWaitEvent)                                                                                               \
     X(cuIpcGetMemHandle)                                                                                               \
     X(cuIpcOpenMemHandle)                                                                                              \
     X(cuIpcCloseMemHandle)

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Builds kvd and shows it: a scheduler and two workers generate text over KV pages that a kvd daemon owns; one worker,
-# then the scheduler, then all of them are killed and started again, while kvd goes on; every token is compared with an
-# undisturbed run.
+# then the scheduler, then all of them are killed and started again, while kvd goes on. Then, with too few pages for all
+# conversations and an arena in host memory, kvd itself is stopped and killed, and they go on. Every token is compared
+# with an undisturbed run.
 set -eu
 
 usage() {
@@ -96,8 +97,9 @@ if [ "$as_built" = no ] && ! compile >"$dir/build.log" 2>&1; then
     exit 2
 fi
 
-# One kvd a row: a store of the demo's model on one device, with room for six conversations.
-configure() {
+# Two kvds a row: a store of the demo's model on one device, with room for six conversations; and one with room for two
+# and an arena.
+configure() { # row, tokens, arena
     profile=$1
     backend=off
     if [ "$1" = speculate ]; then
@@ -116,20 +118,23 @@ layers = 4
 kv_heads = 2
 head_dim = 256
 profile = $profile
-max_context = 1536
+max_context = 1152
 max_concurrency = 8
 [backend]
 kind = $backend
 draft_window = 5
 [capacity]
-tokens = 7680
+tokens = $2
+[host]
+arena = $3
 EOF
 }
 
 worst=0
 for row in $profiles; do
     mkdir "$dir/$row"
-    configure "$row" >"$dir/$row/kvd.conf"
+    configure "$row" 6912 0 >"$dir/$row/kvd.conf"
+    configure "$row" 1920 96MiB >"$dir/$row/arena.conf"
     label=$row
     option=
     if [ "$row" = speculate ]; then
@@ -139,7 +144,7 @@ for row in $profiles; do
     code=0
     # shellcheck disable=SC2086 # an option or none
     step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" \
-        --socket "$dir/$row/kvd.sock" --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" \
+        --arena-config "$dir/$row/arena.conf" --socket "$dir/$row/kvd.sock" --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" \
         --results "$dir/results" $option || code=$?
     if [ "$code" -ne 0 ] && [ "$code" -ne 4 ]; then
         for log in "$dir/$row"/*.log; do
@@ -152,16 +157,26 @@ for row in $profiles; do
 done
 
 echo
+echo "Processes of the engine are killed; kvd goes on:"
 awk -F'|' '
     BEGIN { form = "%-13s %8s %14s %14s %18s %20s %19s %12s\n"
             printf form, "profile", "prompts", "prompt tokens", "tokens reused", "tokens recomputed",
                    "shared prefix again", "answers said again", "token-exact" }
     { printf form, $1, $2, $3, $4, $5, $6, $7, $8 }' "$dir/results"
+echo
+echo "Too few pages, and kvd is stopped, then killed; the engine goes on:"
+awk -F'|' '
+    BEGIN { form = "%-13s %8s %14s %14s %18s %14s %14s %20s %12s\n"
+            printf form, "profile", "prompts", "prompt tokens", "tokens reused", "of the host arena", "pages demoted",
+                   "pages restored", "back after restarts", "token-exact" }
+    { printf form, $1, $9, $10, $11, $12, $14, $15, $16 " + " $17, $18 }' "$dir/results"
 cat <<EOF
 
-Each row: the prompts of all schedulers together, over one kvd that was never restarted. Recomputed are prompt tokens
-that had been computed before and were lost with a process, or stand after the last named page. Said again are answer
-tokens that a new scheduler, which knows no transcript, had generated again. Token-exact compares every token with a
-run that reuses nothing and is not disturbed.
+Each row: the prompts of all schedulers together. Recomputed are prompt tokens that had been computed before and were
+lost with a process, or stand after the last named page. Said again are answer tokens that a new scheduler, which knows
+no transcript, had generated again. Of the host arena are reused tokens whose pages were only there: conversations were
+demoted to it for others, or kvd had been restarted. Demoted and restored are pages copied to the arena and back. Back
+after restarts are the continuations that kvd had right after the starts that followed SIGTERM and SIGKILL.
+Token-exact compares every token with a run that reuses nothing and is not disturbed.
 EOF
 exit "$worst"

@@ -80,7 +80,7 @@ static void computed(struct report *report, uint32_t c, uint32_t turn, uint32_t 
     report->to[c] = to;
 }
 
-static void take_activate(struct report *report, const struct report_line *line, uint32_t restored)
+static void take_activate(struct report *report, const struct report_line *line)
 {
     uint32_t c = line->conversation, system = report->prompts->n_system;
     settle(report, c);
@@ -88,7 +88,7 @@ static void take_activate(struct report *report, const struct report_line *line,
     report->prompts_sent++;
     report->prompt_tokens += line->prompt;
     report->reused += line->frontier;
-    report->restored += restored;
+    report->restored += line->restored;
     if (report->checkpoint && line->frontier < system)
         report->prefix_again += system - line->frontier;
 }
@@ -107,8 +107,11 @@ static int take_tokens(struct report *report, struct report_line *line, const ch
         uint32_t at = line->index + i;
         if (report->reference)
             turn->reference[at] = (uint8_t)byte;
-        else
-            report->wrong += at >= turn->n_reference || turn->reference[at] != byte;
+        else if ((at >= turn->n_reference || turn->reference[at] != byte) && report->wrong++ == 0) {
+            report->wrong_conversation = line->conversation;
+            report->wrong_turn = line->turn;
+            report->wrong_token = at;
+        }
     }
     uint32_t end = line->index + line->n;
     report->produced += line->n;
@@ -156,10 +159,10 @@ int report_line(struct report *report, const char *text, struct report_line *ret
     uint32_t a = 0, b = 0, c = 0;
     int r = 0;
     if (sscanf(text, "activate %31s %u %u %u %7s %u %u", name, &line.turn, &line.prompt, &line.frontier, how, &line.pid,
-               &a) == 7) {
+               &line.restored) == 7) {
         line.kind = REPORT_ACTIVATE;
         if ((r = find_names(report, name, &line)) == 0)
-            take_activate(report, &line, a);
+            take_activate(report, &line);
     } else if (sscanf(text, "tokens %31s %u %u %u %8192s", name, &line.turn, &line.pid, &line.index, hex) == 5) {
         line.kind = REPORT_TOKENS;
         if ((r = find_names(report, name, &line)) == 0)

@@ -35,6 +35,7 @@ struct report {
     uint64_t said_again;    /* answer columns, the same */
     uint64_t prefix_again;  /* columns of the shared prefix computed after its checkpoint */
     uint64_t produced, wrong;
+    uint32_t wrong_conversation, wrong_turn, wrong_token; /* the first */
     uint64_t drafted, accepted;
     bool checkpoint;
 };
@@ -47,6 +48,7 @@ struct report_line {
     uint32_t pid;              /* TOKENS, ACTIVATE: of the worker */
     uint32_t index, n;         /* TOKENS: place in the answer */
     uint32_t prompt, frontier; /* ACTIVATE; ADOPT: frontier */
+    uint32_t restored;         /* ACTIVATE */
 };
 
 int report_init(struct report *report, const struct prompts *prompts); /* 0 or -ENOMEM */

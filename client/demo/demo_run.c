@@ -55,6 +55,7 @@ struct run {
     enum act act;
     uint32_t ends, recovered[ENDS];            /* of kvd, in the last act */
     uint64_t demoted_pages, restored_pages; /* by all its instances */
+    char arena[96];                         /* file of the arena, which outlives them; "" = none */
     char buffer[32768];
     size_t n_buffer;
     uint64_t began_ms;
@@ -91,6 +92,21 @@ static int start(struct run *run, const char *name, const char *const *argv, con
     return process_start(&spec, ret_process) == 0 ? 0 : 2;
 }
 
+/* The arena's file, so that it can be removed in the end: kvd leaves it for the next. */
+static void note_arena(struct run *run)
+{
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)run->daemon.pid);
+    FILE *maps = fopen(path, "re");
+    while (maps && fgets(line, sizeof line, maps)) {
+        const char *name = strstr(line, "/dev/shm/kvd-arena-");
+        if (name)
+            snprintf(run->arena, sizeof run->arena, "%.*s", (int)strcspn(name, " \n"), name);
+    }
+    if (maps)
+        fclose(maps);
+}
+
 /* kvd says READY=1 to its notify socket. */
 static int start_daemon(struct run *run)
 {
@@ -120,6 +136,8 @@ static int start_daemon(struct run *run)
         }
     }
     close(fd);
+    if (r == 0)
+        note_arena(run);
     return r;
 }
 
@@ -297,6 +315,9 @@ static int act_on(struct run *run, const struct report_line *line)
 {
     if (line->kind == REPORT_PAUSE)
         return end_daemon(run);
+    if (line->kind == REPORT_ACTIVATE && line->restored > 0)
+        tell(run, "'%s' goes on from token %u; %u of its tokens come out of the arena",
+             run->prompts.conversation[line->conversation].name, line->frontier, line->restored);
     if (line->kind == REPORT_INSTANCE)
         tell(run, "the scheduler has found the new kvd");
     if (line->kind == REPORT_ADOPT)
@@ -468,11 +489,21 @@ static int run_acts(struct run *run)
     return r == 0 ? check_daemon(run) : r;
 }
 
+static void tell_wrong(const struct run *run)
+{
+    const struct report *r = &run->report;
+    if (r->wrong > 0)
+        tell(run, "%llu tokens are wrong; the first is token %u of the answer to '%s' in turn %u",
+             (unsigned long long)r->wrong, r->wrong_token, run->prompts.conversation[r->wrong_conversation].name,
+             r->wrong_turn + 1);
+}
+
 /* Says how it went. True: as it should be. */
 static bool judge_acts(const struct run *run)
 {
     const struct report *report = &run->report;
     bool exact = report_exact(report);
+    tell_wrong(run);
     if (report->drafted > 0)
         tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted,
              (unsigned long long)report->drafted);
@@ -508,6 +539,7 @@ static bool judge_arena(const struct run *run)
 {
     const struct report *report = &run->report;
     bool exact = report_exact(report);
+    tell_wrong(run);
     tell(run, "%llu pages went to the arena, %llu came back; %llu of %llu reused tokens are out of it; %s",
          (unsigned long long)run->demoted_pages, (unsigned long long)run->restored_pages,
          (unsigned long long)report->restored, (unsigned long long)report->reused,
@@ -562,6 +594,8 @@ static int run_all(struct run *run)
         r = 2;
     }
     kill_all(run);
+    if (run->arena[0])
+        (void)unlink(run->arena);
     report_fini(&run->report);
     prompts_free(&run->prompts);
     return r;

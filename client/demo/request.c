@@ -176,6 +176,13 @@ static int not_now(struct scheduler *s, struct request *request, const struct kv
     return refused(s, request, "activate", error);
 }
 
+/* Tokens of a frontier that stand in its last `pages` pages: what came back, for what others share is first. */
+static uint32_t tokens_of_last(uint32_t frontier, uint32_t pages)
+{
+    uint32_t all = (frontier + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    return pages == 0 ? 0 : pages >= all ? frontier : frontier - (all - pages) * KVD_PAGE_TOKENS;
+}
+
 static const char *how_of(const struct kvd_activation *want)
 {
     if (want->from.bits == 0)
@@ -215,7 +222,7 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
         s->holder = request;
     worker->load++;
     printf("activate %s %u %u %u %s %u %u\n", name_of(s, request), request->turn, request->known, want.frontier,
-           how_of(&want), worker->pid, least(activated.restored[0] * KVD_PAGE_TOKENS, want.frontier));
+           how_of(&want), worker->pid, tokens_of_last(want.frontier, activated.restored[0]));
     (void)start_worker(s, request, &want, &activated); /* a worker that is gone is heard on its socket */
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The demo as a scene: real processes, real SIGKILL, every token compared (CONT-2, CONT-3, SRV-5, SPEC-1..3). A smaller
- * prompt list than that of deploy/demo.sh.
+ * The demo as a scene: real processes, real SIGKILL, every token compared (CONT-2, CONT-3, SRV-5, SRV-8, SPEC-1..3). A
+ * smaller prompt list than that of deploy/demo.sh.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "kvd.h"
 #include "kvt.h"
@@ -29,6 +30,11 @@ struct row {
     unsigned prompts;
     unsigned long long prompt_tokens, reused, recomputed, prefix_again, said_again;
     char exact[8];
+    struct { /* the act with an arena */
+        unsigned prompts, after_stop, after_kill;
+        unsigned long long prompt_tokens, reused, restored, recomputed, pages_out, pages_in;
+        char exact[8];
+    } arena;
 };
 
 static bool write_file(const char *dir, const char *name, const char *text)
@@ -39,11 +45,12 @@ static bool write_file(const char *dir, const char *name, const char *text)
     return file && fputs(text, file) >= 0 && fclose(file) == 0;
 }
 
-/* A folder with a prompt list and the configuration of a store; tokens: its capacity. */
+/* A folder with a prompt list and the configuration of a store; tokens: its capacity. arena.conf: the same model, pages for
+ * one conversation and a little, and an arena. */
 static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile,
                        const char *backend)
 {
-    char config[1024];
+    char config[1024], with_arena[1100];
     strcpy(scene->dir, "/tmp/kvd-demo-test-XXXXXX");
     if (!mkdtemp(scene->dir))
         return false;
@@ -51,13 +58,16 @@ static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, 
     snprintf(config, sizeof config,
              "[kvd]\nsocket = %s\nstore = demo-test\n[devices]\ndevice.0 = host:0\nmemory = 128MiB\n"
              "[model]\nlayers = 4\nkv_heads = 2\nhead_dim = %u\nprofile = %s\nmax_context = 768\nmax_concurrency = 4\n"
-             "[backend]\nkind = %s\ndraft_window = 4\n[capacity]\ntokens = %u\n",
-             scene->socket, head_dim, profile, backend, tokens);
-    return write_file(scene->dir, "kvd.conf", config) &&
+             "[backend]\nkind = %s\ndraft_window = 4\n[capacity]\n",
+             scene->socket, head_dim, profile, backend);
+    snprintf(with_arena, sizeof with_arena, "%stokens = 832\n[host]\narena = 32MiB\n", config);
+    snprintf(config + strlen(config), sizeof config - strlen(config), "tokens = %u\n", tokens);
+    return write_file(scene->dir, "kvd.conf", config) && write_file(scene->dir, "arena.conf", with_arena) &&
            write_file(scene->dir, "prompts",
                       "system " LICENSES "Apache-2.0 0 250\n"
                       "ask a " LICENSES "GPL-2 600 90 64\nask b " LICENSES "Artistic 500 70 64\n"
-                      "ask a " LICENSES "GPL-2 4000 60 32\nask b " LICENSES "Artistic 2500 50 32\n");
+                      "ask a " LICENSES "GPL-2 4000 60 32\nask b " LICENSES "Artistic 2500 50 32\n"
+                      "ask a " LICENSES "GPL-2 9000 40 16\nask b " LICENSES "Artistic 4000 30 16\n");
 }
 
 static FILE *scene_start(const struct scene *scene, const char *option)
@@ -94,10 +104,16 @@ static bool scene_row(const struct scene *scene, struct row *ret_row)
     char path[128];
     snprintf(path, sizeof path, "%s/results", scene->dir);
     FILE *file = fopen(path, "re");
-    int n = file ? fscanf(file, "test|%u|%llu|%llu|%llu|%llu|%llu|%7s", &ret_row->prompts, &ret_row->prompt_tokens,
-                          &ret_row->reused, &ret_row->recomputed, &ret_row->prefix_again, &ret_row->said_again,
-                          ret_row->exact)
+    *ret_row = (struct row){ .prompts = 0 };
+    int n = file ? fscanf(file, "test|%u|%llu|%llu|%llu|%llu|%llu|%7[A-Za-z]", &ret_row->prompts,
+                          &ret_row->prompt_tokens, &ret_row->reused, &ret_row->recomputed, &ret_row->prefix_again,
+                          &ret_row->said_again, ret_row->exact)
                  : 0;
+    if (n == 7) /* there where the scene has that act */
+        (void)!fscanf(file, "|%u|%llu|%llu|%llu|%llu|%llu|%llu|%u|%u|%7[A-Za-z]", &ret_row->arena.prompts,
+                      &ret_row->arena.prompt_tokens, &ret_row->arena.reused, &ret_row->arena.restored,
+                      &ret_row->arena.recomputed, &ret_row->arena.pages_out, &ret_row->arena.pages_in,
+                      &ret_row->arena.after_stop, &ret_row->arena.after_kill, ret_row->arena.exact);
     if (file)
         fclose(file);
     return n == 7;
@@ -144,7 +160,49 @@ static void kills_do_not_change_a_token(void)
 /* ACT-8: the same while there is room for little more than one conversation, so that victims go and requests wait. */
 static void shortage_does_not_change_a_token(void)
 {
-    run_and_expect_exact(832, "k8v4", "off", "");
+    run_and_expect_exact(960, "k8v4", "off", "");
+}
+
+/* The file of the arena, which is named after the socket. */
+static bool has_arena(const struct scene *scene)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/kvd-arena-%016llx",
+             (unsigned long long)XXH3_64bits(scene->socket, strlen(scene->socket)));
+    return access(path, F_OK) == 0;
+}
+
+/* CONT-3, SRV-8, PAGE-7: an arena for those that have no pages; kvd stops in order and is killed between turns; workers
+ * and scheduler go on by themselves. Both pools move, tokens stay. */
+static void restarts_of_kvd_do_not_change_a_token(void)
+{
+    struct scene scene;
+    struct row row;
+    char option[128];
+    char line[1024];
+    bool had_arena = false;
+    KVT_NEED(scene_open(&scene, 2048, 256, "int8", "mtp"));
+    snprintf(option, sizeof option, "--speculate --arena-config %s/arena.conf", scene.dir);
+    FILE *demo = scene_start(&scene, option);
+    KVT_NEED(demo != NULL);
+    while (!had_arena && fgets(line, sizeof line, demo)) {
+        printf("    %s", line);
+        had_arena = strstr(line, "are back with the next one") != NULL && has_arena(&scene);
+    }
+    KVT_TRUE(had_arena);
+    scene_end(&scene, demo, 0);
+    if (KVT_TRUE(scene_row(&scene, &row))) {
+        KVT_EQ_STR(row.exact, "yes");
+        KVT_EQ_STR(row.arena.exact, "yes");
+        KVT_EQ(row.arena.prompts, 6); /* nobody dies but kvd: two conversations of three turns */
+        KVT_EQ(row.arena.recomputed, 0); /* not one token of a prompt was lost */
+        KVT_TRUE(row.arena.reused < row.arena.prompt_tokens && row.arena.restored <= row.arena.reused);
+        KVT_TRUE(row.arena.restored > 0 && row.arena.pages_out > 0 && row.arena.pages_in > 0);
+        KVT_EQ(row.arena.after_stop, 3); /* two conversations and the shared prefix */
+        KVT_TRUE(row.arena.after_kill >= 3);
+    }
+    KVT_FALSE(has_arena(&scene)); /* the demo takes its own away */
+    scene_close(&scene);
 }
 
 static void overwrite_pool(const struct scene *scene)
@@ -209,6 +267,7 @@ int main(int argc, char **argv)
 #if !SLOW
                                              KVT_CASE(kills_do_not_change_a_token),
                                              KVT_CASE(shortage_does_not_change_a_token),
+                                             KVT_CASE(restarts_of_kvd_do_not_change_a_token),
                                              KVT_CASE(damaged_pages_change_tokens),
 #endif
                                              KVT_CASE(a_store_of_another_model_is_refused),
