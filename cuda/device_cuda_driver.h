@@ -63,6 +63,7 @@
     X(cuEventDestroy)                                                                                                  \
     X(cuEventRecord)                                                                                                   \
     X(cuEventQuery)                                                                                                    \
+    X(cuStreamWaitEvent)                                                                                               \
     X(cuIpcGetMemHandle)                                                                                               \
     X(cuIpcOpenMemHandle)                                                                                              \
     X(cuIpcCloseMemHandle)

@@ -118,6 +118,7 @@ struct cuda_move_tuning {
     enum cuda_form wide;   /* the same, for strips of wide_bytes and more: what a copy costs beside its bytes is little there */
     uint64_t wide_bytes;   /* 0: none */
     enum cuda_form far;    /* beyond it: regions of about n_layers * 2 GiB and more */
+    bool chain;            /* a flight begins when the one before it, on another stream, has ended: between the two the engine looks at other queues */
     uint64_t flight_bytes; /* a copy is not larger; a flight is one copy or several smaller ones */
     uint64_t depth_bytes;  /* enqueued at most: what a copy of somebody else may find before it in the engine */
 };

@@ -4,6 +4,11 @@
  * jobs into copies and puts them on its streams in flights of bounded size, by turns; only so many bytes are in the air
  * at once, so that a copy of somebody else finds little before it in the copy engine, and a device that is closed has
  * little to wait for. Flights are told done in the order in which they began: tickets complete in order.
+ *
+ * A copy engine turns to another queue only when the one that it works on has nothing ready. A stream that is never empty
+ * starves every other copy of its direction, publications and those of engines too, for as long as it lasts (measured: a
+ * quarter of a second and more). So flights go on two streams in turn, each waiting for the one before: between two of
+ * them the engine looks around, and nobody waits for more than a flight. That costs 1 % of the rate.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +21,8 @@
 #define SMALL_BYTES (1u << 20)
 
 struct cuda_move_tuning cuda_move_tuning = {
-    .streams = 1,
+    .streams = 2,
+    .chain = true,
     .near = CUDA_FORM_BATCH_ROWS,
     .wide = CUDA_FORM_BATCH,
     .wide_bytes = 4u << 20,
@@ -101,7 +107,8 @@ static int take_off(struct cuda_mover *m, uint64_t ticket, char *err, size_t err
     m->n++;
     m->loaded = m->loaded_ops = 0;
     m->stream = (m->stream + 1) % m->tuning.streams;
-    return 0;
+    if (!m->tuning.chain || m->tuning.streams < 2) return 0;
+    return CUDA_CALL(err, err_bytes, cuStreamWaitEvent, m->streams[m->stream], flight->event, 0);
 }
 
 /* ---- jobs --------------------------------------------------------------------------------- */

@@ -62,7 +62,8 @@ static void *run(void *argument) {
         if (c->stop) break;
         struct checksum_batch *batch = list_take(c->urgent.first ? &c->urgent : &c->normal);
         pthread_mutex_unlock(&c->lock);
-        for (uint32_t i = 0; i < batch->n; i++) batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);
+        for (uint32_t i = 0; i < batch->n; i++)
+            batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);
         pthread_mutex_lock(&c->lock);
         list_add(&c->done, batch);
         checksum_kick(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XXH3-64 of packed pages in a few threads of their own: a page is read whole, which takes longer than the core mutex may
- * be held. A batch of pages goes in, the same batch comes out with its sums.
+ * XXH3-64 of packed pages in a few threads of their own: a page is read whole, which takes longer than the core mutex
+ * may be held. A batch of pages goes in, the same batch comes out with its sums.
  *
  * Threads: submit and collect from any thread (a mutex of its own, a leaf). Nothing is allocated after checksum_new.
  */

@@ -52,8 +52,8 @@ void events_pressure(struct service *s) {
 }
 
 void damage_found(uint32_t lost) {
-    LOG(LOG_ERROR, "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost",
-        lost);
+    LOG(LOG_ERROR,
+        "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost", lost);
 }
 
 /* The table of tenants knows it still; if another one has its slot by now, operators alone are told. */

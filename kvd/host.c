@@ -98,7 +98,8 @@ static void recover(struct service *s, enum segment_found found) {
     struct directory *directory = segment_directory(s->host->segment);
     bool lives = s->pools.adopted && segment_pools_id(s->host->segment) == s->pools.id;
     if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, lives, &s->host->recovered);
-    segment_set_pools_id(s->host->segment, s->pools.id); /* after recovery: device parts in the directory are of these now */
+    /* After recovery: device parts in the directory are of these now. */
+    segment_set_pools_id(s->host->segment, s->pools.id);
     store_set_directory(s->store, directory);
     note_tenants(s);
     say_found(s, found);

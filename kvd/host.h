@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host tier of the service: the arena's segment, what was found in it, the mover between it and the devices, and the
- * scrub. Section [host] of the configuration; arena = 0 means that there is none, and every function here is then a no-op.
+ * The host tier of the service: the arena's segment, what was found in it, the mover between it and the devices, and
+ * the scrub. Section [host] of the configuration; arena = 0 means that there is none, and every function here is then
+ * a no-op.
  *
  * Under the core mutex, except open and close.
  */
@@ -14,8 +15,8 @@ struct host;
 struct service;
 
 /* After the store was made, before any request: opens or adopts the arena, and brings back what the directory has. The
- * arena is named after the prefix of shared memory, but outside of it: it is not swept. With export = vmm there is a segment
- * for the directory also where the arena has no bytes. 0, or 1 with a sentence. */
+ * arena is named after the prefix of shared memory, but outside of it: it is not swept. With export = vmm there is a
+ * segment for the directory also where the arena has no bytes. 0, or 1 with a sentence. */
 int host_open(struct service *service, const char *prefix, char *err, size_t err_bytes);
 /* Before the devices are closed: waits for their moves. The arena stays where it is. */
 void host_close(struct service *service);

@@ -207,8 +207,8 @@ static int loop(struct daemon *d) {
 static void tell_stop(const struct service_stop *stop) {
     char text[256];
     snprintf(text, sizeof text,
-             "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=stopping: %u sequences to end, %u continuations demoted, %u left, %u do "
-             "not fit into the arena; %u pages under way",
+             "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=stopping: %u sequences to end, %u continuations demoted, %u left, "
+             "%u do not fit into the arena; %u pages under way",
              stop->sequences, stop->demoted, stop->left, stop->not_fitting, stop->pages_left);
     notify_send(text);
 }
@@ -239,8 +239,10 @@ static void stop(struct daemon *d) {
     }
     tell_stop(&stop);
     if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
-        LOG(LOG_NOTICE, "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences "
-            "did not end", stop.demoted, stop.left, stop.not_fitting, stop.sequences);
+        LOG(LOG_NOTICE,
+            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences did not "
+            "end",
+            stop.demoted, stop.left, stop.not_fitting, stop.sequences);
 }
 
 /* ---- actions -------------------------------------------------------------------------------------- */

@@ -10,7 +10,8 @@
 #define OUT DEVICE_TO_HOST
 #define IN HOST_TO_DEVICE
 
-/* A chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to here and back. */
+/* A chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to here and
+ * back. */
 #define CHUNK_BYTES (UINT64_C(8) << 20)
 #define DEVICE_BYTES (UINT64_C(64) << 20)
 #define CHUNKS 32u   /* a direction, those whose sums are being computed too */
@@ -303,7 +304,8 @@ static int direction_of(const struct store_copy *c) {
     return -1;
 }
 
-/* Damage that another job found in the same page has taken its bytes away: the store knows, there is nothing to copy. */
+/* Damage that another job found in the same page has taken its bytes away: the store knows, there is nothing to
+ * copy. */
 static bool is_gone(const struct mover *m, const struct store_copy *c) {
     return c->host > m->config.arena_bytes || c->bytes > m->config.arena_bytes - c->host;
 }

@@ -2,12 +2,13 @@
  *
  * Copies between devices and the arena for the store's transitions (PAGE-7, HOST-2).
  *
- * A job is one stage of one transition. Its copies are pulled from the store in chunks, each of pages of one pool and one
- * direction, and handed to every rank's device: rank r's packed part stands at host + r * (packed bytes of a rank). Both
- * directions run at once, each with a bounded number of bytes under way; jobs take turns chunk by chunk, and where both
- * directions wait, what goes to the device is fed first. Every packed page is read for its checksum in the pool of checksum
- * threads: after the copy out, and beside the copy in. A page whose bytes do not match is told to the store (store_damaged)
- * before its job is collected. Copies from device to device that stand in the same list are transfer's business.
+ * A job is one stage of one transition. Its copies are pulled from the store in chunks, each of pages of one pool and
+ * one direction, and handed to every rank's device: rank r's packed part stands at host + r * (packed bytes of a
+ * rank). Both directions run at once, each with a bounded number of bytes under way; jobs take turns chunk by chunk,
+ * and where both directions wait, what goes to the device is fed first. Every packed page is read for its checksum in
+ * the pool of checksum threads: after the copy out, and beside the copy in. A page whose bytes do not match is told
+ * to the store (store_damaged) before its job is collected. Copies from device to device that stand in the same list
+ * are transfer's business.
  *
  * All functions are called under the core mutex and do bounded work: no allocation, no wait for a device or a thread.
  * What is done is found by mover_run, to be called when a device's event fd or mover_event_fd is readable.
@@ -63,7 +64,8 @@ void mover_cancel(struct mover *mover, uint32_t tag);
 /* Takes what has ended and starts what comes next. */
 void mover_run(struct mover *mover);
 /* A job that has ended. False: none has. */
-bool mover_collect(struct mover *mover, uint32_t *ret_tag, enum mover_result *ret_result, struct mover_moved *ret_moved);
+bool mover_collect(struct mover *mover, uint32_t *ret_tag, enum mover_result *ret_result,
+                   struct mover_moved *ret_moved);
 
 int mover_event_fd(const struct mover *mover);
 /* Makes the event fd readable: somebody is to come round. */

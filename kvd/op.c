@@ -28,7 +28,8 @@ struct op *op_new(struct call *call) {
         return op;
     }
     call_refuse(call, KVD_UNAVAILABLE,
-                "%u requests of this session wait for the device, which is the limit; take their answers, then try again",
+                "%u requests of this session wait for the device, which is the limit; take their answers, then try "
+                "again",
                 OPS_PER_SESSION);
     return NULL;
 }

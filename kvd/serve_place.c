@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where continuations are: Demote, Prefetch, Drop. The first two copy between device and host, and are answered when the
- * copies are done; whoever asks again meanwhile waits for the same answer, and the copies go on without who asked.
+ * Where continuations are: Demote, Prefetch, Drop. The first two copy between device and host, and are answered when
+ * the copies are done; whoever asks again meanwhile waits for the same answer, and the copies go on without who
+ * asked.
  */
 #include <string.h>
 
@@ -82,8 +83,8 @@ void serve_drop(struct call *call) {
     struct kvd_moved *r = &call->reply.u.moved;
     if (!s->host) {
         call_refuse(call, KVD_FAILED_PRECONDITION,
-                    "DropReplica gives up one of two places of pages, and there is no host arena; set arena = in section "
-                    "[host]");
+                    "DropReplica gives up one of two places of pages, and there is no host arena; set arena = in "
+                    "section [host]");
         return;
     }
     if (d->tier != KVD_TIER_DEVICE && d->tier != KVD_TIER_HOST) {

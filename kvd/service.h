@@ -45,9 +45,10 @@ void service_run(struct service *service);
 
 /* Refuses activations from now on (orderly stop). */
 void service_drain(struct service *service, bool on);
-/* Orderly stop: activations are refused and sequences end; where there is a host tier, what only the devices hold is then
- * demoted, most valuable first (retention, then last use), until all is, the arena is full or [host] stop_time is over.
- * begin, then step after every service_run and a few times a second, until it is over. */
+/* Orderly stop: activations are refused and, unless device memory outlives this process, sequences end; where there is a
+ * host tier, what only the devices hold is then demoted, most valuable first (retention, then last use), until all is, the
+ * arena is full or [host] stop_time is over. begin, then step after every service_run and a few times a second, until it is
+ * over. */
 struct service_stop {
     bool over;
     uint32_t sequences;                /* that have not ended; waited for in the first quarter of the time */

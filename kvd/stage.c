@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Transitions of the store, stage by stage. A stage's copies go to the devices (transfer) and between device and arena
- * (mover); when all of its parts are done the transition is committed, which ends it, or lists the next stage (STORE_MORE),
- * or says that another transition is bringing pages that this one needs (STORE_WAIT): then it is tried again whenever one
- * has ended.
+ * Transitions of the store, stage by stage. A stage's copies go to the devices (transfer) and between device and
+ * arena (mover); when all of its parts are done the transition is committed, which ends it, or lists the next stage
+ * (STORE_MORE), or says that another transition is bringing pages that this one needs (STORE_WAIT): then it is tried
+ * again whenever one has ended.
  */
 #include <string.h>
 
@@ -125,7 +125,8 @@ static enum kvd_status why_not(struct service *s, const struct op *op, const str
         snprintf(why, why_bytes, "the device is lost, nothing was activated: %.300s", transfer_error(s->transfer));
         return KVD_UNAVAILABLE;
     }
-    /* A recipe is executed wholly or not at all: after its first half the activation goes on, and ends when published. */
+    /* A recipe is executed wholly or not at all: after its first half the activation goes on, and ends when
+     * published. */
     if (b->doomed && !op->given_way) {
         snprintf(why, why_bytes, "the scheduler or the worker was lost meanwhile, nothing was activated");
         return KVD_ABORTED;
@@ -150,8 +151,8 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
             if (park(s, op)) return false;
             status = KVD_RESOURCE_EXHAUSTED;
             snprintf(why, why_bytes,
-                     "its pages are on their way from the host, and %u requests of this session wait for copies, which is "
-                     "the limit; take their answers, then try again",
+                     "its pages are on their way from the host, and %u requests of this session wait for copies, which "
+                     "is the limit; take their answers, then try again",
                      SLOW_PER_SESSION);
             break;
         } else {
@@ -210,6 +211,7 @@ bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status,
     }
     refusal.code = (enum store_code)code;
     store_refusal_text(&refusal, why, why_bytes);
-    *ret_status = status_of_store(refusal.code); /* somebody dropped, or took the place of, what was there at the beginning */
+    /* Somebody has dropped what was there at the beginning, or has taken the place of it. */
+    *ret_status = status_of_store(refusal.code);
     return true;
 }

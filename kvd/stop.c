@@ -19,7 +19,7 @@ struct candidate {
 };
 
 struct stop {
-    enum { ENDING, DEMOTING, OVER } phase;
+    enum { ENDING, LISTING, DEMOTING, OVER } phase;
     uint64_t begun_ns;
     struct candidate *list;
     uint32_t n, at;
@@ -44,13 +44,15 @@ void service_stop_begin(struct service *s) {
     service_drain(s, true);
     pthread_mutex_lock(&s->lock);
     s->stop = stop;
+    /* In memory that outlives this process sequences go on until the next one takes over: nobody is waited for. */
+    bool end = s->config.arena_bytes && !s->pools.id;
     if (stop) {
-        stop->phase = s->host ? ENDING : OVER;
+        stop->phase = end ? ENDING : s->config.arena_bytes ? LISTING : OVER;
         stop->begun_ns = clock_ns();
     }
-    for (uint32_t i = 0; s->host && i < s->config.max_concurrency; i++)
+    for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
         if (s->bundles[i].used) s->bundles[i].ending = true;
-    if (s->host) bundles_settle_all(s);
+    if (end) bundles_settle_all(s);
     pthread_mutex_unlock(&s->lock);
     service_run(s);
 }
@@ -73,9 +75,9 @@ static int by_value(const void *a, const void *b) {
 /* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
 static void make_list(struct service *s, struct stop *stop) {
     struct store_cont_info info;
-    uint32_t cursor = 0, room = s->config.arena_bytes ? s->config.continuations : 0;
+    uint32_t cursor = 0, room = s->config.continuations;
     bool more = true;
-    stop->list = room ? calloc(room, sizeof *stop->list) : NULL;
+    stop->list = calloc(room, sizeof *stop->list);
     while (stop->list && more) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
@@ -149,10 +151,11 @@ void service_stop_step(struct service *s, struct service_stop *ret_stop) {
         pthread_mutex_lock(&s->lock);
         bool ended = !s->n_bundles || time_is_over(s, stop, 4);
         pthread_mutex_unlock(&s->lock);
-        if (ended) {
-            make_list(s, stop);
-            stop->phase = DEMOTING;
-        }
+        if (ended) stop->phase = LISTING;
+    }
+    if (stop->phase == LISTING) {
+        make_list(s, stop);
+        stop->phase = DEMOTING;
     }
     pthread_mutex_lock(&s->lock);
     if (stop->phase == DEMOTING) {

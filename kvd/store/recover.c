@@ -26,7 +26,8 @@ static void take_host(struct recovery *r, uint32_t p, uint32_t d, const struct d
     struct page *page = &store->pool[p].pages[d];
     struct extent_info extent;
     if (!from->has_host || !store->arena) return;
-    if (extent_allocate_at(store->arena, from->host.offset, store->config.host_stride[p], 1, p, &extent)) {
+    if (!from->host.checksum || /* never written: 0 says that none was told */
+        extent_allocate_at(store->arena, from->host.offset, store->config.host_stride[p], 1, p, &extent)) {
         r->out.damaged++;
         return;
     }
@@ -140,7 +141,7 @@ static bool take_image(struct recovery *r, struct cont *cont, const struct direc
     struct extent_info extent;
     if (!store->config.has_state) return true;
     if (from->frontier[0] != frontier || from->state_frontier != frontier) return false;
-    if (from->has_image && store->arena &&
+    if (from->has_image && from->image.checksum && store->arena &&
         extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, 1, STORE_MAX_POOLS, &extent) == 0) {
         cont->image = extent.id;
         cont->image_checksum = from->image.checksum;
@@ -162,13 +163,24 @@ static uint32_t named_pages(const struct store *store, const struct chain *chain
     return named;
 }
 
-static void adopt_space(struct store *store, uint32_t p, struct cont *cont, const struct chain *chain, uint32_t frontier) {
+/* Columns past the frontier are none of the page's any more: the directory shall not say so. */
+static void cut_replica(struct recovery *r, uint32_t p, uint32_t d) {
+    struct page *page = &r->store->pool[p].pages[d];
+    if (page->host_columns <= page->committed) return;
+    page->host_columns = page->committed;
+    struct directory_host host = {extent_offset(r->store->arena, page->host), r->store->pool[p].tier[d].checksum, page->host_columns};
+    directory_page_host(r->directory, p, d, &host);
+}
+
+static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const struct chain *chain, uint32_t frontier) {
+    struct store *store = r->store;
     struct pool *pool = &store->pool[p];
     uint32_t n = pages_of(frontier);
     for (uint32_t i = 0; i < n; i++) {
         struct page *page = &pool->pages[chain->pages[i]];
         page->committed = (uint8_t)columns_of(frontier, i);
         if (page->committed < KVD_PAGE_TOKENS) page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
+        cut_replica(r, p, chain->pages[i]);
         page_ref(pool, chain->pages[i], false);
     }
     space_append(store, &cont->space[p], chain->pages, n);
@@ -203,7 +215,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
     }
     cont->occupied = true;
     store->conts_used++;
-    for (uint32_t p = 0; p < store->n_pools; p++) adopt_space(store, p, cont, &chains[p], frontier);
+    for (uint32_t p = 0; p < store->n_pools; p++) adopt_space(r, p, cont, &chains[p], frontier);
     cont->frontier = frontier;
     cont->named = named_pages(store, &chains[0], frontier);
     cont->retention = from->retention;
@@ -241,6 +253,7 @@ static void drop_unused(struct recovery *r, uint32_t p) {
             r->out.pages[p]++;
             directory_page_device(r->directory, p, d, page->device == NONE ? DIRECTORY_NONE : page->device);
             if (!page->host.bits) directory_page_host(r->directory, p, d, NULL);
+            if (!(page->flags & PAGE_NAMED)) directory_page_name(r->directory, p, d, NULL);
             continue;
         }
         r->out.dropped_pages[p]++;

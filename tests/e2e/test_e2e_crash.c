@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon is killed at every point at which it writes into the arena's directory or header, in the course of a script that
- * demotes, restores, keeps, releases, drops, checkpoints, moves, forks and truncates. Then an ordinary daemon starts on what is
- * left: its books must be right, every continuation that it lists must have the bytes of some text of the script, and what was
- * demoted before the kill must be there. CONT-3, PAGE-8, HOST-2, SRV-8.
+ * The daemon is killed at every point at which it writes into the arena's directory or header, in the course of a
+ * script that demotes, restores, keeps, releases, drops, checkpoints, moves, forks and truncates. Then an ordinary
+ * daemon starts on what is left: its books must be right, every continuation that it lists must have the bytes of
+ * some text of the script, and what was demoted before the kill must be there. CONT-3, PAGE-8, HOST-2, SRV-8.
  *
  * Sampled evenly; all points with KVD_CRASH_ALL in the environment. Two processes share the work. */
 #include <signal.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host tier over separate processes: continuations go to the arena and come back with the same bytes, over restarts
- * and SIGKILL of the daemon, and damage is said, never served. CONT-3, HOST-2, HOST-7, PAGE-3, PAGE-7, ACT-7, ACT-8, SRV-1. */
+ * The host tier over separate processes: continuations go to the arena and come back with the same bytes, over
+ * restarts and SIGKILL of the daemon, and damage is said, never served. CONT-3, HOST-2, HOST-7, PAGE-3, PAGE-7,
+ * ACT-7, ACT-8, SRV-1. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -80,7 +81,8 @@ static void release_sequence(kvd_sequence sequence) {
     KVT_EQ(kvd_finish(scheduler, &how, &finished, NULL), KVD_OK);
 }
 
-/* It is found by its tokens, activated, and every byte is as it was written. Returns the pages that came from the host. */
+/* It is found by its tokens, activated, and every byte is as it was written. Returns the pages that came from the
+ * host. */
 static uint32_t reproduce(uint64_t seed, uint32_t n) {
     struct kvd_hit hit = scene_find(scheduler, seed, n + 1);
     if (!KVT_EQ(hit.usable, n)) return 0;
@@ -522,7 +524,8 @@ static void foreign_geometry_is_emptied(void) {
 
 #define TOKENS 300u
 
-/* What is stored is packed by each rank and pool by itself; all of it goes, comes back, and comes back to another daemon. */
+/* What is stored is packed by each rank and pool by itself; all of it goes, comes back, and comes back to another
+ * daemon. */
 static struct ranks {
     uint32_t n, pools;
     bool state;
@@ -678,7 +681,8 @@ static bool settled(void *unused) {
     return s.moves == 0 && s.sequences == 0;
 }
 
-/* SRV-5: who asked dies in the middle, again and again at other moments; the copies end in order, nothing is left behind. */
+/* SRV-5: who asked dies in the middle, again and again at other moments; the copies end in order, nothing is left
+ * behind. */
 static void srv_5_death_in_the_middle(void) {
     struct e2e_setup setup = { .capacity_tokens = 32768, .max_context = 8192, .more = "[host]\narena = 64MiB\nscrub = 0\n" };
     if (!open_stage(&setup)) return;

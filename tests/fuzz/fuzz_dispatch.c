@@ -6,18 +6,31 @@
  *
  * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all
  * sessions have said goodbye and all continuations are released, everything is available again.
+ *
+ * With FUZZ_HOST (fuzz_dispatch_host): a host arena that is much smaller than the pools, tenants = uid with two users,
+ * victims that are demoted, and steps that hold the copies between device and arena, so that requests come while
+ * transitions are in flight and processes leave in the middle of them.
  */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "codec.h"
+#include "device_host_hook.h"
 #include "fuzz.h"
 #include "service.h"
 
+#ifndef FUZZ_HOST
+#define FUZZ_HOST 0
+#endif
+#define ARENA (96 << 10)
 #define LINKS 4
 #define HANDLES 16
 
@@ -27,6 +40,7 @@ struct fuzz_link {
     size_t n;
     kvd_session_id session;
     uint64_t sequence;
+    uint64_t asked, answered; /* numbers of frames */
     bool closed;
 };
 
@@ -70,11 +84,38 @@ static void remember(uint64_t bits) {
     if (bits) handles[n_handles++ % HANDLES] = bits;
 }
 
+/* ---- copies between device and arena ------------------------------------------------------------- */
+
+static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_changed = PTHREAD_COND_INITIALIZER;
+static bool held;
+
+/* In the devices' threads. */
+static int at_gate(void *context, enum device_direction direction, uint64_t ticket, enum device_host_step at) {
+    (void)context, (void)direction, (void)ticket, (void)at;
+    pthread_mutex_lock(&gate_lock);
+    while (held) pthread_cond_wait(&gate_changed, &gate_lock);
+    pthread_mutex_unlock(&gate_lock);
+    return 0;
+}
+static const struct device_host_hook gate = { .step = at_gate };
+
+static void hold(bool on) {
+    pthread_mutex_lock(&gate_lock);
+    held = on;
+    pthread_cond_broadcast(&gate_changed);
+    pthread_mutex_unlock(&gate_lock);
+}
+
 /* ---- links ------------------------------------------------------------------------------------- */
 
 static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
     struct fuzz_link *l = (struct fuzz_link *)link;
     if (event) return true;
+    struct frame_head head;
+    must(!frame_head_read(frame, bytes, &head), "an answer is a frame");
+    l->answered++;
+    if (head.id != l->asked) return true; /* of an earlier request, which waited */
     must(l->n + bytes <= sizeof l->bytes, "answers stay bounded");
     memcpy(l->bytes + l->n, frame, bytes);
     l->n += bytes;
@@ -87,10 +128,11 @@ static void release(struct link *link) {
 }
 static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
 
-static struct fuzz_link *link_new(void) {
+/* other: another user's, where users are told apart. */
+static struct fuzz_link *link_new(bool other) {
     struct fuzz_link *l = calloc(1, sizeof *l);
     struct peer peer = {
-        .uid = getuid(), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0)
+        .uid = getuid() + (FUZZ_HOST && other), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0)
     };
     must(l && peer.pidfd >= 0, "a link can be made");
     service_link_init(&l->link, &ops, &peer);
@@ -102,7 +144,12 @@ static void link_drop(struct fuzz_link *l) {
     link_unref(&l->link);
 }
 
-/* One frame in, its answer out; parked ones are waited for. */
+static void wait_a_while(void) {
+    service_run(service);
+    sched_yield();
+}
+
+/* One frame in, its answer out; parked ones are waited for, unless the copies are held. */
 static void exchange(struct fuzz_link *l, const uint8_t *frame, size_t bytes, struct msg_reply *ret_reply) {
     struct frame_head head;
     char err[KVD_MESSAGE_BYTES];
@@ -112,7 +159,8 @@ static void exchange(struct fuzz_link *l, const uint8_t *frame, size_t bytes, st
         l->closed = true;
         return;
     }
-    while (!l->n && !l->closed) service_run(service);
+    for (int i = 0; !l->n && !l->closed && (!held || i < 4); i++) wait_a_while();
+    if (!l->n && held) return;
     must(!frame_head_read(l->bytes, l->n, &head) && (size_t)head.length + 4 == l->n && head.flags == FRAME_F_REPLY,
          "one frame has one answer");
     codec_arena_reset(arena);
@@ -130,7 +178,7 @@ static void call(struct fuzz_link *l, struct msg_request *q, struct msg_reply *r
     ret_reply->status = UINT32_MAX;
     if (codec_encode_request(q, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err, sizeof err))
         return;
-    frame_head_write(frame, q->type, 0, 7, bytes);
+    frame_head_write(frame, q->type, 0, ++l->asked, bytes);
     exchange(l, frame, FRAME_HEADER + bytes, ret_reply);
 }
 
@@ -242,20 +290,129 @@ static bool mutates(uint16_t type) {
            (type >= FRAME_DEMOTE && type <= FRAME_DROP);
 }
 
+/* ---- continuations that come and go between the tiers: what bytes alone seldom get to ---------------- */
+
+static uint64_t conts[8], running[4];
+static uint32_t n_conts, n_running;
+
+static bool scheduler_calls(struct msg_request *q, struct msg_reply *r) {
+    *r = (struct msg_reply){ .status = UINT32_MAX };
+    if (links[0]->closed || !links[0]->session.bits) return false;
+    q->header = (struct msg_header){ .session = links[0]->session, .sequence = ++links[0]->sequence };
+    call(links[0], q, r);
+    return r->status == KVD_OK;
+}
+
+static kvd_continuation some_cont(void) { return (kvd_continuation){ conts[u8() % 8] }; }
+
+static bool commit(kvd_sequence sequence, uint32_t tokens) {
+    struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, items } };
+    struct msg_reply r;
+    items[0] = (struct kvd_round_item){ .sequence = sequence, .state_frontier = KVD_UNCHANGED };
+    for (int p = 0; p < KVD_MAX_POOLS; p++)
+        items[0].pool[p] = (struct kvd_round_pool){ tokens, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    if (!scheduler_calls(&q, &r)) return false;
+    fill_digests(tokens / KVD_PAGE_TOKENS > 8 ? 8 : tokens / KVD_PAGE_TOKENS);
+    q = (struct msg_request){ .type = FRAME_NAME_PAGES, .u.names = { sequence, 0, tokens / KVD_PAGE_TOKENS, digests } };
+    return tokens / KVD_PAGE_TOKENS == 0 || scheduler_calls(&q, &r);
+}
+
+static void retain(kvd_sequence sequence, uint32_t tokens) {
+    struct msg_request q = { .type = FRAME_FINISH,
+                             .u.finish = { .sequence = sequence, .retain = true, .tail.n = tokens % KVD_PAGE_TOKENS } };
+    struct msg_reply r;
+    if (scheduler_calls(&q, &r)) conts[n_conts++ % 8] = r.u.finished.continuation.bits;
+}
+
+static void make_cont(void) {
+    uint32_t tokens = 1 + u8() * 2u % 511u;
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .u.activation = { .worker = links[0]->session, .prompt_tokens = tokens, .max_output_tokens = 1,
+                                               .ensure = { tokens, tokens } } };
+    struct msg_reply r;
+    if (!scheduler_calls(&q, &r)) return;
+    kvd_sequence sequence = r.u.activated.sequence;
+    running[n_running++ % 4] = sequence.bits;
+    if (commit(sequence, tokens)) retain(sequence, tokens);
+}
+
+static void go_on(void) {
+    struct msg_request q = { .type = FRAME_ACTIVATE };
+    struct kvd_activation *a = &q.u.activation;
+    struct msg_reply r;
+    a->worker = links[u8() % 2]->session;
+    if (u8() % 4) a->from = some_cont();
+    a->keep = u8() % 2;
+    a->frontier = a->from.bits ? 1 + u8() * 2u : 0;
+    a->prompt_tokens = a->frontier + 1 + u8();
+    a->max_output_tokens = 1 + u8();
+    a->ensure[0] = a->ensure[1] = a->prompt_tokens;
+    a->n_victims = u8() % 4;
+    for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i] = some_cont();
+    a->demote = u8() % (1u << a->n_victims);
+    if (scheduler_calls(&q, &r)) running[n_running++ % 4] = r.u.activated.sequence.bits;
+}
+
+/* A bit of the arena changes. */
+static void rot(uint64_t at) {
+    char path[64];
+    struct stat s;
+    uint8_t byte;
+    snprintf(path, sizeof path, "/dev/shm/kvd-arena-fuzz-%d", (int)getpid());
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    must(fd >= 0 && !fstat(fd, &s), "the arena is there");
+    off_t place = s.st_size - ARENA + (off_t)(at % ARENA);
+    must(pread(fd, &byte, 1, place) == 1, "the arena can be read");
+    byte ^= 1;
+    must(pwrite(fd, &byte, 1, place) == 1, "the arena can be written");
+    close(fd);
+}
+
+static void tier_step(void) {
+    struct msg_request q = { .type = 0 };
+    struct msg_reply r;
+    uint8_t what = u8();
+    switch (what % 12) {
+    case 0:
+    case 1: make_cont(); return;
+    case 2:
+    case 3: go_on(); return;
+    case 4: hold(u8() % 2); return;
+    case 5: rot(u8() * 400u); return;
+    case 6: q = (struct msg_request){ .type = FRAME_RELEASE, .u.continuation.continuation = some_cont() }; break;
+    case 7: q = (struct msg_request){ .type = FRAME_FINISH, .u.finish.sequence.bits = running[u8() % 4] }; break;
+    case 8: q = (struct msg_request){ .type = FRAME_PREFETCH, .u.prefetch = some_cont() }; break;
+    case 9: q = (struct msg_request){ .type = FRAME_DROP, .u.drop = { some_cont(), u8() % 2 } }; break;
+    case 10: {
+        uint32_t tokens = 1 + u8() * 2u;
+        kvd_sequence sequence = { running[u8() % 4] };
+        if (commit(sequence, tokens)) retain(sequence, tokens);
+        return;
+    }
+    default: q = (struct msg_request){ .type = FRAME_DEMOTE, .u.demote = { some_cont(), u8() % 4 == 0 } }; break;
+    }
+    (void)scheduler_calls(&q, &r);
+}
+
 static void step(void) {
     struct msg_reply r = { 0 };
     uint8_t which = u8(), type = u8();
     struct fuzz_link *l = links[which % LINKS];
+    if (FUZZ_HOST && type < 160) {
+        tier_step();
+        return;
+    }
     if (type >= 250 || l->closed) { /* another connection */
         link_drop(l);
-        links[which % LINKS] = l = link_new();
+        links[which % LINKS] = l = link_new(which % LINKS == LINKS - 1);
     }
+    if (FUZZ_HOST && type >= 240) hold(type >= 245);
     if (!l->session.bits) hello(l, KVD_ROLE_OBSERVER + type % 4);
     if (type >= 230) { /* raw */
         uint8_t frame[FRAME_HEADER + 64];
         size_t n = u8() % 65;
         for (size_t i = 0; i < n; i++) frame[FRAME_HEADER + i] = u8();
-        frame_head_write(frame, u8(), 0, 7, n);
+        frame_head_write(frame, u8(), 0, ++l->asked, n);
         exchange(l, frame, FRAME_HEADER + n, &r);
         return;
     }
@@ -264,7 +421,10 @@ static void step(void) {
     fill(&q);
     if (mutates(q.type)) q.header.sequence = which >= 240 ? u8() : ++l->sequence;
     call(l, &q, &r);
-    if (q.type == FRAME_GOODBYE && r.status == KVD_OK) l->session.bits = 0;
+    if (q.type == FRAME_GOODBYE && r.status == KVD_OK) {
+        l->session.bits = 0;
+        l->answered = l->asked; /* what still waited is answered no more */
+    }
     learn(&r);
 }
 
@@ -278,16 +438,36 @@ static void end(void) {
 
 /* ---- the end of a program -------------------------------------------------------------------------- */
 
+/* What waited for copies has its answer, or nobody who could take it. */
+static void let_all_end(void) {
+    hold(false);
+    for (int i = 0; i < LINKS; i++)
+        while (links[i]->answered < links[i]->asked && !links[i]->closed) wait_a_while();
+}
+
+/* Transitions that were left by whoever asked for them. */
+static void wait_for_transitions(struct fuzz_link *admin) {
+    struct msg_reply r = { 0 };
+    struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
+    do {
+        wait_a_while();
+        call(admin, &stats, &r);
+        must(r.status == KVD_OK, "figures are told");
+    } while (r.u.stats.moves || r.u.stats.move_pages_left);
+}
+
 /* Everything goes; what is left over is a leak. */
 static void settle(void) {
     struct msg_reply r;
+    let_all_end();
     for (int i = 0; i < LINKS; i++) {
         struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = links[i]->session };
         if (links[i]->session.bits && !links[i]->closed) call(links[i], &bye, &r);
     }
-    struct fuzz_link *admin = link_new();
+    struct fuzz_link *admin = link_new(false);
     hello(admin, KVD_ROLE_ADMIN);
     must(admin->session.bits != 0, "an admin is always let in");
+    wait_for_transitions(admin);
     struct msg_request audit = { .type = FRAME_AUDIT, .header.session = admin->session };
     call(admin, &audit, &r);
     must(r.status == KVD_OK, "the audit runs");
@@ -303,7 +483,7 @@ static void settle(void) {
                                     .header = { .session = admin->session, .sequence = ++admin->sequence },
                                     .u.continuation.continuation = c };
         call(admin, &drop, &r);
-        must(r.status == KVD_OK, "an idle continuation can be released");
+        must(r.status == KVD_OK || (FUZZ_HOST && r.status == KVD_NOT_FOUND), "an idle continuation can be released"); /* or is lost by now */
     }
     struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
     call(admin, &stats, &r);
@@ -312,10 +492,14 @@ static void settle(void) {
     for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
         must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
              "everything is available again");
-    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->host_occupied == 0 &&
-                    s->moves == 0 && s->resting == 0),
+    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 && s->resting == 0),
          "nothing is left over");
-    must(s->damaged_replicas == 0, "what comes back from the host is what went there");
+    for (int i = 0; i < 10000 && !fenced && s->host_occupied; i++) { /* the scrub gives back what it reads a little later */
+        wait_a_while();
+        call(admin, &stats, &r);
+    }
+    must(fenced || s->host_occupied == 0, "the arena is empty again");
+    must(FUZZ_HOST || s->damaged_replicas == 0, "what comes back from the host is what went there");
     struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = admin->session };
     call(admin, &bye, &r);
     link_drop(admin);
@@ -330,7 +514,9 @@ static void begin(void) {
         "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n"
         "[lease]\ngrowth = yes\nwindow = 128\n"
         "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n"
-        "[host]\narena = 96KiB\nscrub = 0\nthreads = 1\n";
+        "[host]\narena = 96KiB\nthreads = 1\n";
+    const char *more = FUZZ_HOST ? "scrub = 1GiB\n[access]\ntenants = uid\n" : "scrub = 0\n";
+    char all[sizeof text + 64];
     struct config config;
     char err[1024], prefix[40];
     if (!arena) {
@@ -340,7 +526,9 @@ static void begin(void) {
     if (service) return;
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());
-    bool ok = !config_parse("fuzz", text, &config, err, sizeof err) &&
+    snprintf(all, sizeof all, "%s%s", text, more);
+    if (FUZZ_HOST) device_host_set_hook(&gate);
+    bool ok = !config_parse("fuzz", all, &config, err, sizeof err) &&
               !service_new(&config, prefix, &service, err, sizeof err);
     must(ok, err);
 }
@@ -351,7 +539,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     left = size;
     n_handles = 0;
     memset(handles, 0, sizeof handles);
-    for (int i = 0; i < LINKS; i++) links[i] = link_new();
+    memset(conts, 0, sizeof conts);
+    memset(running, 0, sizeof running);
+    n_conts = n_running = 0;
+    for (int i = 0; i < LINKS; i++) links[i] = link_new(i == LINKS - 1);
     hello(links[0], KVD_ROLE_SCHEDULER);
     hello(links[1], KVD_ROLE_WORKER);
     hello(links[2], KVD_ROLE_ADMIN);

@@ -487,6 +487,82 @@ static void measure_beside(bool busy) {
     pool_down(&pool);
 }
 
+/* What bulk costs those who move a few bytes the same way, by form, flight and depth: rate of the bulk, and the time of small copies that come one after another
+ * meanwhile: publications to the device, 8 bytes from it. The engine of a direction turns to another channel only when the one it works on has run dry: a
+ * queue that is never empty lets nobody through. */
+static double small_copy_us(struct device_region *table, enum device_direction way, CUstream stream, struct bulk *bulk, double end) {
+    static const int32_t value = 5;
+    static uint64_t *word;
+    struct device_table_write write = { .region = table, .offset = 400, .count = 1, .values = &value };
+    struct device_batch batch = { .writes = &write, .n_writes = 1 };
+    uint64_t ticket = 0, done = 0;
+    bool inline_done;
+    if (!word) DRIVER_OK(driver.cuMemHostAlloc((void **)&word, 4096, 0));
+    double at = driver_now();
+    if (way == HOST_TO_DEVICE) {
+        stop_if(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err), "publish");
+        while (done < ticket) {
+            stop_if(device_poll(device, &done, err, sizeof err), "publish");
+            if (driver_now() < end) feed(bulk);
+        }
+    } else {
+        DRIVER_OK(driver.cuMemcpyDtoHAsync(word, (CUdeviceptr)(uintptr_t)device_region_address(table), 8, stream));
+        DRIVER_OK(driver.cuStreamSynchronize(stream)); /* bulk for some milliseconds is queued */
+    }
+    return (driver_now() - at) * 1e6;
+}
+
+static void mix(const struct pool *pool, struct device_region *table, const char *load, enum device_direction way, enum cuda_form form, uint64_t flight,
+                uint64_t depth, uint32_t streams, bool chain) {
+    enum { N = 20000 };
+    static double us[N];
+    static CUstream stream;
+    struct bulk bulk = { .pool = pool, .ways = (int)way };
+    struct device_move_stats before, after;
+    int n = 0;
+    if (!stream) DRIVER_OK(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    tune(streams, form, form, flight, depth);
+    cuda_of(device)->movers[way].tuning.chain = chain;
+    feed(&bulk);
+    device_get_move_stats(device, way, &before);
+    double begin = driver_now(), end = begin + (small ? 0.02 : 0.2);
+    while (driver_now() < end && n < N) {
+        us[n++] = small_copy_us(table, way, stream, &bulk, end);
+        for (double pause = driver_now() + 50e-6; driver_now() < pause;) feed(&bulk);
+    }
+    device_get_move_stats(device, way, &after);
+    double rate = (double)(after.bytes - before.bytes) / (driver_now() - begin) / 1e9;
+    starve(&bulk);
+    double p50 = middle(us, n), p99 = us[n * 99 / 100], most = us[n - 1];
+    printf("MIX %-8s %-4s %u x %-10s %s flight %4.1f depth %4.1f MiB: %5.1f GB/s, small copies p50 %7.1f p99 %7.1f max %9.1f us of %d\n", load, way ? "in" : "out",
+           streams, form_names[form], chain ? "chained" : "free   ", (double)flight / MIB, (double)depth / MIB, rate, p50, p99, most, n);
+    fflush(stdout);
+}
+
+static void measure_mix(bool busy) {
+    static const uint32_t pools[] = { 0, SMALLEST };
+    static const struct { double flight, depth; uint32_t streams; bool chain; } sizes[] = {
+        { 8, 32, 1, false }, { 8, 32, 2, false }, { 2, 32, 2, true }, { 4, 32, 2, true }, { 8, 32, 2, true }, { 4, 16, 3, true }, { 8, 32, 4, true }, { 16, 64, 2, true }
+    };
+    static const enum cuda_form forms[] = { CUDA_FORM_BATCH, CUDA_FORM_BATCH_ROWS };
+    struct device_region *table;
+    if (busy) return;
+    stop_if(device_region_new(device, "table", MIB, 0xff, &table, err, sizeof err), "table");
+    for (size_t p = 0; p < 2; p++) {
+        struct pool pool;
+        pool_up(&pool, pools[p], 2 * pages_for(pools[p]), pages_for(pools[p]));
+        pick_pages(&pool, true);
+        for (int way = 0; way < 2; way++)
+            for (size_t f = 0; f < 2; f++)
+                for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                    mix(&pool, table, p ? "smallest" : "largest", (enum device_direction)way, forms[f], (uint64_t)(sizes[i].flight * MIB),
+                        (uint64_t)(sizes[i].depth * MIB), sizes[i].streams, sizes[i].chain);
+        pool_down(&pool);
+    }
+    device_region_free(table);
+    tune_default();
+}
+
 /* ---- decode of a worker ----------------------------------------------------------------------------------- */
 
 /* Reads what the worker has printed; the middle step of those that ended in [begin, end). */
@@ -560,11 +636,12 @@ static void run_section(const char *name, bool busy) {
     if (strcmp(name, "beside") == 0) measure_beside(busy);
     if (strcmp(name, "ways") == 0) measure_ways(busy);
     if (strcmp(name, "far") == 0) measure_far(busy);
+    if (strcmp(name, "mix") == 0) measure_mix(busy);
 }
 
 /* The sections from `first` on, all of them idle and then beside the busy process. */
 static void measure(int argc, char **argv, int first, int n) {
-    static const char *const sections[] = { "rates", "beside", "ways", "far" };
+    static const char *const sections[] = { "rates", "beside", "ways", "far", "mix" };
     bool any = false;
     int out;
     for (int i = first; i < first + n; i++)
@@ -599,7 +676,7 @@ int main(int argc, char **argv) {
     measure(argc, argv, 0, 2);
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "decode=", 7) == 0 && !driver.fake) measure_decode(argv[i] + 7);
-    measure(argc, argv, 2, 2); /* what the library does not do: after what it does */
+    measure(argc, argv, 2, 3); /* what the library does not do: after what it does */
     print_table();
     device_close(device);
     return 0;

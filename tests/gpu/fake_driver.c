@@ -34,6 +34,7 @@ struct work {
     char *to;
     const char *from;
     size_t to_pitch, from_pitch, width, rows;
+    struct CUevent_st after; /* of a wait: it copies nothing */
 };
 struct CUstream_st {
     struct work *first, **last;
@@ -504,10 +505,20 @@ static bool wedged(void) {
     return atomic_load(&fake_cuda.wedged) || (file && access(file, F_OK) == 0);
 }
 
+static void append(CUstream stream, struct work work) {
+    struct work *w = malloc(sizeof *w);
+    *w = work;
+    w->next = NULL;
+    *stream->last = w;
+    stream->last = &w->next;
+    stream->enqueued++;
+}
+
 /* Does the work of a stream up to a position. */
 static void run_until(CUstream s, uint64_t position) {
     while (s->done < position) {
         struct work *w = s->first;
+        if (w->after.stream) run_until(w->after.stream, w->after.position);
         for (size_t i = 0; i < w->rows; i++) memcpy(w->to + i * w->to_pitch, w->from + i * w->from_pitch, w->width);
         s->first = w->next;
         if (!s->first) s->last = &s->first;
@@ -530,6 +541,14 @@ static CUresult finish(struct CUevent_st event) {
     return CUDA_SUCCESS;
 }
 
+PUBLIC CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    MAY_FAIL("cuStreamWaitEvent");
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    append(stream, (struct work) { .after = *event });
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
 PUBLIC CUresult CUDAAPI cuEventQuery(CUevent event) {
     MAY_FAIL("cuEventQuery");
     return finish(*event);
@@ -548,15 +567,6 @@ PUBLIC CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
 }
 PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
     return cuStreamSynchronize(stream), free(stream), CUDA_SUCCESS;
-}
-
-static void append(CUstream stream, struct work work) {
-    struct work *w = malloc(sizeof *w);
-    *w = work;
-    w->next = NULL;
-    *stream->last = w;
-    stream->last = &w->next;
-    stream->enqueued++;
 }
 
 static bool failing(void) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The host tier in the service: what waits for copies between device and host, and what must not. A gate in the host
- * device's moves holds them until the test lets them go. PAGE-7, ACT-5, ACT-7, ACT-8, SRV-1, SRV-2, SRV-5, SRV-7, HOST-7.
+ * device's moves holds them until the test lets them go. PAGE-7, ACT-5, ACT-7, ACT-8, SRV-1, SRV-2, SRV-5, SRV-7,
+ * HOST-7.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -171,7 +172,8 @@ static void live(struct fx_peer *s) {
 
 /* ---- nobody waits behind copies ----------------------------------------------------------------------- */
 
-/* Of the same session and of others; for more requests than the window has answers. The repeated one gets the one answer. */
+/* Of the same session and of others; for more requests than the window has answers. The repeated one gets the one
+ * answer. */
 static void what_needs_no_copy_does_not_wait(void) {
     KVT_NEED(start(&host));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *other = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -549,7 +551,8 @@ static void refusals_in_words(void) {
     stop();
 }
 
-/* ---- orderly stop --------------------------------------------------------------------------------------------------- */
+/* ---- orderly stop
+ * --------------------------------------------------------------------------------------------------- */
 
 /* What is on the device alone goes, told step by step; what comes too late is left, and the sum is right. */
 static void orderly_stop(void) {
@@ -590,7 +593,8 @@ static void orderly_stop(void) {
     }
 }
 
-/* ---- figures ------------------------------------------------------------------------------------------------------ */
+/* ---- figures
+ * ------------------------------------------------------------------------------------------------------ */
 
 static double figure(const char *series) {
     size_t bytes, n = strlen(series);

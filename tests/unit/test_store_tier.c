@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two tiers, small: what a prefetch and its end do to rest, what counts as restored, what scrub may and may not disturb, and which
- * continuations damage has taken. PAGE-3, PAGE-7, CONT-1, HOST-2.
+ * Two tiers, small: what a prefetch and its end do to rest, what counts as restored, what scrub may and may not
+ * disturb, and which continuations damage has taken. PAGE-3, PAGE-7, CONT-1, HOST-2.
  */
 #include "store_fixture.h"
 
