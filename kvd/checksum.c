@@ -13,6 +13,7 @@
 #endif
 
 #define MAX_THREADS 64u
+#define NORMAL_TURN 4u /* one in so many is a normal batch, where both wait */
 
 struct list {
     struct checksum_batch *first, **last;
@@ -22,6 +23,7 @@ struct checksum {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct list urgent, normal, done;
+    uint32_t turn;
     bool stop;
     int event_fd;
     uint32_t n_threads;
@@ -47,6 +49,12 @@ static struct checksum_batch *list_take(struct list *list) {
     return batch;
 }
 
+/* What is urgent, mostly: its stream may never end. */
+static struct checksum_batch *take_next(struct checksum *c) {
+    bool normal = c->normal.first && (!c->urgent.first || ++c->turn % NORMAL_TURN == 0);
+    return list_take(normal ? &c->normal : &c->urgent);
+}
+
 uint64_t checksum_of(const uint8_t *at, uint64_t bytes) { return XXH3_64bits(at, bytes); }
 
 void checksum_kick(struct checksum *c) {
@@ -60,7 +68,7 @@ static void *run(void *argument) {
     for (;;) {
         while (!c->urgent.first && !c->normal.first && !c->stop) pthread_cond_wait(&c->changed, &c->lock);
         if (c->stop) break;
-        struct checksum_batch *batch = list_take(c->urgent.first ? &c->urgent : &c->normal);
+        struct checksum_batch *batch = take_next(c);
         pthread_mutex_unlock(&c->lock);
         for (uint32_t i = 0; i < batch->n; i++)
             batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);

@@ -28,7 +28,7 @@ struct checksum_batch {
 int checksum_new(uint32_t threads, struct checksum **ret_checksum);
 /* What was submitted and not collected is forgotten. NULL is fine; returns NULL. */
 struct checksum *checksum_free(struct checksum *checksum);
-/* The batch is the pool's until collected. urgent: before all that is not. */
+/* The batch is the pool's until collected. urgent: before what is not, which has a turn beside it now and then. */
 void checksum_submit(struct checksum *checksum, struct checksum_batch *batch, bool urgent);
 struct checksum_batch *checksum_collect(struct checksum *checksum); /* NULL: none is done */
 /* An eventfd, readable when a batch is done, or after a kick. Read its 8 bytes, then collect. */

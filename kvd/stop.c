@@ -118,7 +118,8 @@ static bool demote_next(struct service *s, struct stop *stop) {
     /* Memory that outlives this process keeps its pages: the arena has copies of them for the case that it does not. */
     enum store_place to = s->pools.id ? STORE_PLACE_BOTH : STORE_PLACE_HOST;
     int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
-    if (code == STORE_E_SHORT && refusal.what == STORE_W_MOVE && stop->moving) return false;
+    /* There are as many moves as there may be, or it is under way for a client: until one of those has ended. */
+    if ((code == STORE_E_SHORT || code == STORE_E_STATE) && refusal.what == STORE_W_MOVE && s->n_moves) return false;
     stop->at++;
     if (!code) begin_move(s, op, move);
     else if (code == STORE_E_SHORT) stop->not_fitting++; /* a smaller one may still find a place */
@@ -160,7 +161,7 @@ void service_stop_step(struct service *s, struct service_stop *ret_stop) {
     pthread_mutex_lock(&s->lock);
     if (stop->phase == DEMOTING) {
         for (uint32_t i = 0; i < TRIES && demote_next(s, stop); i++) continue;
-        if ((stop->at == stop->n && !stop->moving) || time_is_over(s, stop, 1) || transfer_lost(s->transfer))
+        if ((stop->at == stop->n && !s->n_moves) || time_is_over(s, stop, 1) || transfer_lost(s->transfer))
             stop->phase = OVER;
     }
     tell(s, stop, ret_stop);

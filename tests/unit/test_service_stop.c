@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An orderly stop beside moves that clients have asked for (CONT-3), and the order in which sums are computed.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "checksum.h"
+#include "device_host_hook.h"
+#include "service_fixture.h"
+
+#define REQUEST(t, ...) \
+    &(struct msg_request) { .type = (t), __VA_ARGS__ }
+#define CLIENTS 4u
+#define EACH 16u
+
+static struct fx fx;
+static struct msg_reply r;
+
+/* ---- the gate ------------------------------------------------------------------------------------ */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool closed;
+
+static int wait_at_gate(void *context, enum device_direction direction, uint64_t ticket, enum device_host_step at) {
+    (void)context, (void)direction, (void)ticket, (void)at;
+    pthread_mutex_lock(&lock);
+    while (closed) pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static void close_gate(bool on) {
+    pthread_mutex_lock(&lock);
+    closed = on;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void start(void) {
+    static const struct device_host_hook hook = { wait_at_gate, NULL };
+    device_host_set_hook(&hook);
+    KVT_TRUE(fx_start(&fx, &(struct fx_setup){ .more = "[host]\narena = 8MiB\nscrub = 0\nstop_time = 1000s\n" }));
+}
+
+static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
+
+static kvd_continuation retained(struct fx_peer *s, uint8_t name) {
+    struct kvd_activated a = { 0 };
+    kvd_digest digest = { { name, 1 } };
+    KVT_EQ(fx_activate(s, s->session, 64, 1, &a), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, 64, KVD_UNCHANGED, NULL), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true })), KVD_OK);
+    return r.u.finished.continuation;
+}
+
+static void send_demote(struct fx_peer *p, kvd_continuation c) {
+    fx_send(p, REQUEST(FRAME_DEMOTE, .header = { .session = p->session, .sequence = ++p->sequence }, .u.demote = { c, false }));
+}
+
+static struct service_stop stopped(void) {
+    struct service_stop stop = { .over = false };
+    while (!stop.over) {
+        fx_settle(&fx, NULL);
+        service_stop_step(fx.service, &stop);
+    }
+    return stop;
+}
+
+/* As many moves as there may be are under way for clients; one continuation more is to be demoted. */
+static void the_stop_waits_for_moves_of_clients(void) {
+    struct fx_peer *client[CLIENTS];
+    kvd_continuation c[CLIENTS * EACH + 1];
+    struct service_stop stop;
+    start();
+    for (uint32_t i = 0; i < CLIENTS; i++) client[i] = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    for (uint32_t i = 0; i <= CLIENTS * EACH; i++) c[i] = retained(client[0], (uint8_t)i);
+    close_gate(true);
+    for (uint32_t i = 0; i < CLIENTS * EACH; i++) send_demote(client[i / EACH], c[i]);
+    service_stop_begin(fx.service);
+    for (int i = 0; i < 10; i++) {
+        service_stop_step(fx.service, &stop);
+        KVT_FALSE(stop.over);
+    }
+    KVT_EQ(stop.not_fitting, 0);
+    close_gate(false);
+    stop = stopped();
+    KVT_EQ(stop.left, 0);
+    KVT_EQ(stop.not_fitting, 0);
+    for (uint32_t i = 0; i < CLIENTS; i++) fx_peer_free(client[i]);
+    struct fx_peer *look = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    struct kvd_stats stats = fx_stats(look);
+    KVT_EQ(stats.resting, CLIENTS * EACH + 1);
+    KVT_EQ(stats.moves, 0);
+    fx_peer_free(look);
+    fx_stop(&fx);
+    device_host_set_hook(NULL);
+}
+
+/* A move that a client began last is waited for, too, where the stop itself has nothing to do. */
+static void the_stop_waits_for_the_last_move(void) {
+    struct service_stop stop;
+    start();
+    struct fx_peer *client = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation c = retained(client, 1);
+    close_gate(true);
+    send_demote(client, c);
+    service_stop_begin(fx.service);
+    for (int i = 0; i < 10; i++) {
+        service_stop_step(fx.service, &stop);
+        KVT_FALSE(stop.over);
+    }
+    close_gate(false);
+    stop = stopped();
+    KVT_EQ(stop.left, 0);
+    KVT_TRUE(fx_reply(client, FRAME_DEMOTE, &r));
+    KVT_EQ(r.status, KVD_OK);
+    fx_peer_free(client);
+    fx_stop(&fx);
+    device_host_set_hook(NULL);
+}
+
+/* ---- sums ----------------------------------------------------------------------------------------- */
+
+/* Pages on their way to the device come first, but those on their way out have a turn beside them: a stream of restores
+ * never stops a demotion. */
+static void sums_of_both_directions(void) {
+    static uint8_t bytes[1 << 20];
+    static struct checksum_batch urgent[64], normal;
+    struct checksum_batch *batch = NULL;
+    struct checksum *c;
+    uint32_t before = 0;
+    if (!KVT_OK(checksum_new(1, &c))) return;
+    normal.n = 1;
+    normal.page[0].at = bytes;
+    normal.page[0].bytes = sizeof bytes;
+    for (uint32_t i = 0; i < 64; i++) {
+        urgent[i] = normal;
+        checksum_submit(c, &urgent[i], true);
+    }
+    checksum_submit(c, &normal, false);
+    for (; batch != &normal; before += batch && batch != &normal) batch = checksum_collect(c);
+    KVT_TRUE(before < 64);
+    checksum_free(c);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(the_stop_waits_for_moves_of_clients),
+                                             KVT_CASE(the_stop_waits_for_the_last_move),
+                                             KVT_CASE(sums_of_both_directions),
+                                             { 0 } };
+    return kvt_main("service stop", cases, argc, argv);
+}
