@@ -274,7 +274,21 @@ bool e2e_arena_flip(const struct e2e_daemon *d, uint64_t capacity, uint64_t at) 
     return KVT_TRUE(ok);
 }
 
+/* What a killed daemon left of its devices; the next one on the socket would. */
+static void sweep(const struct e2e_daemon *d) {
+    char prefix[64], path[400];
+    snprintf(prefix, sizeof prefix, "kvd-%016" PRIx64 "-", (uint64_t)XXH3_64bits(d->socket, strlen(d->socket)));
+    DIR *listing = opendir("/dev/shm");
+    for (struct dirent *e; listing && (e = readdir(listing));) {
+        if (strncmp(e->d_name, prefix, strlen(prefix)) != 0) continue;
+        snprintf(path, sizeof path, "/dev/shm/%s", e->d_name);
+        unlink(path);
+    }
+    if (listing) closedir(listing);
+}
+
 void e2e_daemon_free(struct e2e_daemon *d) {
+    if (!d->pid) sweep(d);
     if (d->pid) {
         KVT_EQ_I(e2e_daemon_stop(d, SIGTERM), 0);
         KVT_FALSE(access(d->socket, F_OK) == 0);
