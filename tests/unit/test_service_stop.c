@@ -122,6 +122,29 @@ static void the_stop_waits_for_the_last_move(void) {
     device_host_set_hook(NULL);
 }
 
+/* A stop in the middle of the sums: who computes them has ended before the arena goes. */
+static void a_stop_in_the_middle_of_sums(void) {
+    for (uint32_t i = 0; i < 20; i++) {
+        KVT_TRUE(fx_start(&fx, &(struct fx_setup){ .layers = 8,
+                                                   .head_dim = 256,
+                                                   .capacity_tokens = 4096,
+                                                   .concurrency = 1,
+                                                   .more = "[host]\narena = 64MiB\nscrub = 0\nthreads = 1\n" }));
+        struct fx_peer *client = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        struct kvd_activated a = { 0 };
+        kvd_digest digests[60] = { { { 1 } } };
+        KVT_EQ(fx_activate(client, client->session, 60 * 64, 1, &a), KVD_OK);
+        KVT_EQ(fx_round(client, a.sequence, 60 * 64, KVD_UNCHANGED, NULL), KVD_OK);
+        for (uint32_t k = 0; k < 60; k++) digests[k] = (kvd_digest){ { (uint8_t)k, 2 } };
+        KVT_EQ(ask(client, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 60, digests })), KVD_OK);
+        KVT_EQ(ask(client, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true })), KVD_OK);
+        send_demote(client, r.u.finished.continuation);
+        for (uint32_t k = 0; k < i; k++) service_run(fx.service);
+        fx_peer_free(client);
+        fx.service = service_free(fx.service);
+    }
+}
+
 /* ---- sums ----------------------------------------------------------------------------------------- */
 
 /* Pages on their way to the device come first, but those on their way out have a turn beside them: a stream of restores
@@ -149,6 +172,7 @@ static void sums_of_both_directions(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_stop_waits_for_moves_of_clients),
                                              KVT_CASE(the_stop_waits_for_the_last_move),
+                                             KVT_CASE(a_stop_in_the_middle_of_sums),
                                              KVT_CASE(sums_of_both_directions),
                                              { 0 } };
     return kvt_main("service stop", cases, argc, argv);
