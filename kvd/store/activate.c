@@ -40,8 +40,7 @@ static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const st
     space_map(store, p, &seq->space[p], 1, row);
     uint32_t to = space_entry(store, &seq->space[p], seq->kept[p]);
     page_commit(store, p, to, columns);
-    page_pin(pool, from, 0); /* its continuation protects it */
-    page_pin(pool, to, 0);
+    page_pin(pool, to, 0); /* the other end when all is mapped: it may be promised, and is read before it is written */
     seq->tail_source[p] = from;
     seq->tail[p] = to;
     seq->tail_in[p] = ap->tail_in;
@@ -101,6 +100,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
         space->owed -= promised;
         store->chunks.reserved -= chunks_for(space->count) - before;
     }
+    if (ap->tail_columns) page_pin(pool, seq->tail_source[p], 0); /* its continuation protects it */
     space->committed = act->want->frontier;
     space->shared = act->move ? 0 : ap->kept;
     seq_view(store, seq, p, (struct store_slice){0, space->count}, &out->pool[p]);
@@ -134,6 +134,16 @@ static void begin_state(struct store *store, struct seq *seq, const struct activ
     }
 }
 
+/* Nobody drops the host replicas that a victim is going to rest on. */
+static void count_demoting(struct store *store, const struct cont *victim, bool on) {
+    uint32_t n;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        for (uint32_t i = 0; i < victim->space[p].count; i += n) {
+            const uint32_t *run = space_run(store, &victim->space[p], i, &n);
+            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].demoting += on ? 1 : UINT32_MAX;
+        }
+}
+
 static void begin_claims(struct store *store, struct seq *seq, const struct activation *act) {
     if (act->source) {
         seq->from = (uint32_t)(act->source - store->conts);
@@ -144,6 +154,7 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     for (uint32_t i = 0; i < act->n_victims; i++) {
         act->victims[i]->claimed = true;
         act->victims[i]->demoting = act->demote[i];
+        if (act->demote[i]) count_demoting(store, act->victims[i], true);
         act->victims[i]->next_victim = seq->victims;
         seq->victims = (uint32_t)(act->victims[i] - store->conts);
     }
@@ -161,6 +172,13 @@ static void mark_owed(struct store *store, uint32_t p, const struct space *space
             if (!on) page->flags = (uint8_t)(page->flags & ~PAGE_OWED);
             else if (pool->tier[run[k]].resting && joint_frees(store, p, run[k])) page->flags |= PAGE_OWED;
         }
+    }
+}
+
+static void owe_nothing(struct store *store, const struct seq *seq) {
+    for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
+        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) mark_owed(store, p, &store->conts[v].space[p], 0, false);
+        if (seq->from != NONE && !seq->keep) mark_owed(store, p, &store->conts[seq->from].space[p], 0, false);
     }
 }
 
@@ -202,10 +220,6 @@ static void hold(struct store *store, struct seq *seq, const struct activation *
     seq->chunks_held = min_u32(act->chunks_needed, chunks_available(&store->chunks));
     store->chunks.reserved += seq->chunks_held;
     if (act->slots_needed && slots_free(store)) seq->state_slot = slot_take(store);
-    if (act->source && act->source->resting) { /* what it has on the device must stay there */
-        seq->rests = true;
-        cont_unrest(store, act->source);
-    }
 }
 
 static void unhold(struct store *store, struct seq *seq) {
@@ -221,12 +235,7 @@ static void unhold(struct store *store, struct seq *seq) {
 }
 
 /* Membership, rows, reservations: all that begin publishes in the store. */
-static void begin_map(struct store *store, struct seq *seq, struct activation *act, struct store_activated *out) {
-    if (act->move && act->source->resting) { /* a reference that somebody counts on is coming */
-        seq->rests = true;
-        cont_unrest(store, act->source);
-        activation_measure(store, act, NULL); /* the same numbers, marked anew */
-    }
+static void begin_map(struct store *store, struct seq *seq, const struct activation *act, struct store_activated *out) {
     for (uint32_t p = 0; p < store->n_pools; p++) begin_pool(store, p, seq, act, out);
     begin_chunks(store, seq, act);
     begin_state(store, seq, act);
@@ -251,12 +260,29 @@ static uint32_t release_now(struct store *store, struct activation *act) {
     return lost;
 }
 
+/* What a fork takes over from a resting source, and victims let go of, stays on the device until it is referenced. */
+static void guard(struct store *store, const struct cont *source, uint32_t frontier, bool on) {
+    for (uint32_t p = 0; p < store->n_pools; p++) tier_guard(store, p, &source->space[p], frontier / KVD_PAGE_TOKENS, on);
+}
+
+static void unguard(struct store *store, struct seq *seq) {
+    if (seq->guards) guard(store, &store->conts[seq->from], seq->frontier, false);
+    seq->guards = false;
+}
+
 static void begin_run(struct store *store, struct activation *act, struct store_activated *ret_activated) {
     struct store_activated out;
     memset(&out, 0, sizeof out);
     out.state_slot = out.source_state_slot = NONE;
     bool demotes = false;
     for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->demote[i];
+    bool rests = act->move && act->source->resting;
+    if (rests) { /* references that somebody counts on are coming: counted as such from here on */
+        cont_unrest(store, act->source);
+        activation_measure(store, act, NULL);
+    }
+    bool guards = act->source && act->source->resting;
+    if (guards) guard(store, act->source, act->want->frontier, true);
     uint32_t lost = 0;
     if ((act->arena_needed && !act->arena_now) || (!demotes && activation_lacks_room(store, act)))
         lost = release_now(store, act);
@@ -269,11 +295,14 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     seq->frontier = act->want->frontier;
     seq->victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
+    seq->rests = rests;
     if (act->n_victims || act->move) owe(store, act);
     if (demotes && activation_lacks_room(store, act)) hold(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
     if (demotes) begin_backing(store, seq, act);
+    seq->guards = guards && seq->staged;
+    if (guards && !seq->guards) guard(store, act->source, act->want->frontier, false);
     out.staged = seq->staged;
     for (uint32_t p = 0; p < store->n_pools && seq->staged; p++)
         seq_view(store, seq, p, (struct store_slice){0, 0}, &out.pool[p]);
@@ -342,6 +371,7 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
     mirror_cont_drop(store, source); /* the sequence's record is there */
     index_remove(store, source);
+    source->published = false; /* nothing writes its record again */
     cont_drop_image(store, source); /* of a frontier that the sequence leaves */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool *pool = &store->pool[p];
@@ -391,6 +421,7 @@ static void let_go(struct store *store, struct seq *seq, struct cont *victim) {
         return;
     }
     victim->demoting = false;
+    count_demoting(store, victim, false);
     mirror_cont(store, victim); /* its slot may have gone */
     cont_rest(store, victim);
 }
@@ -424,8 +455,7 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     if (source->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
-        uint32_t n = seq->tail_source[p] != NONE ? seq->kept[p] + 1 : seq->kept[p];
-        if (tier_any(store, p, space, n, PAGE_LOST))
+        if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))
             return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, 0, 0, 0);
         more |= job_adopt(store, &seq->job, p, space, seq->kept[p]);
         waits |= store->pool[p].absent && tier_any(store, p, space, seq->kept[p], PAGE_RESTORING);
@@ -500,21 +530,19 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     struct store_activated out;
     memset(&out, 0, sizeof out);
     finish_copies(store, seq, true);
+    owe_nothing(store, seq);
     int rc = check_held(store, seq, &act, refusal);
     if (rc) return rc;
     release_victims(store, seq);
     unhold(store, seq);
     activation_measure(store, &act, NULL);
+    if (act.move) owe(store, &act);
     begin_map(store, seq, &act, &out);
-    if (seq->rests && seq->keep) { /* its pages are referenced now */
-        seq->rests = false;
-        cont_rest(store, source);
-    }
+    unguard(store, seq);
     return STORE_MORE;
 }
 
 static void publish(struct store *store, struct seq *seq) {
-    unpin_tails(store, seq);
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
     if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){seq->frontier, seq->frontier});
     if (seq->from != NONE) {
@@ -523,6 +551,7 @@ static void publish(struct store *store, struct seq *seq) {
             source->pins--;
             source->used = store->operations;
             mirror_cont(store, source);
+            cont_bury(store, source); /* what it lost lies past the frontier */
         } else {
             take_over(store, seq, source);
         }
@@ -539,6 +568,7 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
     if (!seq->staged) {
         if (store->arena || seq->image_in) finish_copies(store, seq, true);
         rc = check_arrived(store, seq, refusal);
+        if (rc == STORE_OK) unpin_tails(store, seq); /* a tail's source may be promised */
         if (rc == STORE_OK) rc = check_promises(store, seq, refusal);
         if (rc == STORE_OK) publish(store, seq);
     } else {
@@ -556,9 +586,9 @@ static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ou
         struct cont *victim = &store->conts[seq->victims];
         seq->victims = victim->next_victim;
         victim->next_victim = NONE;
+        if (victim->demoting) count_demoting(store, victim, false);
         victim->claimed = victim->demoting = false;
         if (seq->state_slot != NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
-        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &victim->space[p], 0, false);
         cont_bury(store, victim);
     }
 }
@@ -581,7 +611,9 @@ void seq_abort(struct store *store, struct seq *seq) {
     finish_copies(store, seq, false);
     unpin_tails(store, seq);
     seq_unpin_source(store, seq);
+    owe_nothing(store, seq);
     abort_victims(store, seq, &slot_is_ours);
+    unguard(store, seq);
     if (seq->staged) unhold(store, seq);
     else abort_mapping(store, seq, source);
     if (slot_is_ours) slot_release(store, seq->state_slot);
@@ -589,7 +621,6 @@ void seq_abort(struct store *store, struct seq *seq) {
         source->pins--;
     } else if (source) {
         source->claimed = false;
-        for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) mark_owed(store, p, &source->space[p], 0, false);
     }
     if (source && seq->rests && tier_all_current(store, source)) cont_rest(store, source);
     if (source) cont_bury(store, source);

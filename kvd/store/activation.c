@@ -98,16 +98,17 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
     return freed;
 }
 
-/* A source that rests will be counted on: none of its references is one that lets a page go. */
-static void mark_source(const struct store *store, struct activation *act, uint32_t p) {
+/* What is taken over from a resting source stays on the device, whoever else lets go of it. What a moved one drops counts like that of one that does
+ * not rest: it goes at its own turn. */
+static void mark_source(const struct store *store, const struct activation *act, uint32_t p) {
     const struct space *space = &act->source->space[p];
-    uint32_t n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    uint32_t n, count = act->move ? space->count : act->pool[p].kept;
+    for (uint32_t i = 0; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
+        n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {
-            struct page *page = &store->pool[p].pages[run[k]];
-            page->stamp = act->stamp;
-            page->mark = UINT32_MAX; /* -1, against its place among the resting ones */
+            store->pool[p].pages[run[k]].stamp = act->stamp;
+            store->pool[p].pages[run[k]].mark = i + k < act->pool[p].kept ? KEPT : UINT32_MAX;
             store->pool[p].tier[run[k]].gone = 0;
         }
     }
@@ -129,7 +130,7 @@ static void count_freed(const struct store *store, struct activation *act) {
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
         ap->freed += joint_mark(store, &act->source->space[p],
-                                &(struct joint){p, ap->kept, act->stamp, true, false});
+                                &(struct joint){p, ap->kept, act->stamp, false, false}); /* its extents go at commit */
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
@@ -288,7 +289,7 @@ int activation_measure(const struct store *store, struct activation *act, struct
         int rc = measure_pool(store, act, p, refusal);
         if (rc) return rc;
     }
-    act->image_in = store->config.has_state && act->source && act->source->slot == NONE;
+    act->image_in = store->config.has_state && act->source && (act->source->slot == NONE || act->source->image_coming);
     act->slots_needed = store->config.has_state && (!act->move || act->image_in);
     int rc = count_demotions(store, act, refusal);
     if (rc) return rc;

@@ -30,10 +30,20 @@ static void mark_jobs(struct audit *a, uint32_t p, uint32_t stamp) {
         if (store->moves[i].occupied) mark_job(a, &store->moves[i].job, p, stamp);
 }
 
+static void mark_guarded(struct audit *a, uint32_t p, uint32_t stamp) {
+    const struct store *store = a->store;
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
+        const struct seq *seq = &store->seqs[i];
+        const struct space *space = seq->occupied && seq->guards ? &store->conts[seq->from].space[p] : NULL;
+        for (uint32_t b = 0; space && b < seq->frontier / KVD_PAGE_TOKENS; b++) ++*audit_mark(a, p, space_entry(store, space, b), stamp);
+    }
+}
+
 void audit_tier_pins(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     if (!store->pool[p].tier) return;
     mark_jobs(a, p, stamp);
+    mark_guarded(a, p, stamp);
 }
 
 /* A page that is being brought or backed is so by one job, or waits for one. */
@@ -98,6 +108,8 @@ void audit_tier(struct audit *a, uint32_t p) {
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
+        EXPECT(pool->tier[d].demoting <= page->references, "pool %u: page %u is demoted by %u victims, and has %u references", p, d,
+               pool->tier[d].demoting, page->references);
         audit_replica(a, p, d);
         absent += !page_on_device(page);
         host += page->host.bits != 0;

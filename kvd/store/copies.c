@@ -206,9 +206,14 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
 }
 
 static uint32_t damaged_image(struct store *store, struct cont *cont) {
-    if (!cont->image.bits) return 0;
-    if (cont->slot == NONE) {
+    if (!cont->image.bits || cont->image_backing) return 0;
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) { /* what is in its slot is made of it */
+        struct seq *seq = &store->seqs[i];
+        seq->damaged |= seq->occupied && seq->image_in && seq->from == (uint32_t)(cont - store->conts);
+    }
+    if (cont->slot == NONE || cont->image_coming) {
         cont->image_lost = true; /* the extent stays until the copies that use it have ended */
+        mirror_cont(store, cont);
         return cont_bury(store, cont);
     }
     if (cont->image_pins == 0) cont_drop_image(store, cont);

@@ -60,7 +60,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->claimed = cont->claimed;
     ret_info->resting = cont->resting;
     ret_info->moving = cont->image_pins > 0;
-    ret_info->image_on_device = cont->slot != NONE;
+    ret_info->image_on_device = cont->slot != NONE && !cont->image_coming;
     ret_info->image_in_host = cont->image.bits && !cont->image_backing;
     ret_info->tag = cont->tag;
     ret_info->created = cont->created;

@@ -105,6 +105,7 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
     for (uint32_t p = 0; p < store->n_pools; p++) job_bring(store, &move->job, p, &cont->space[p], cont->space[p].count);
     if (!image) return STORE_OK;
     cont->slot = slot_take(store);
+    cont->image_coming = true;
     cont->image_pins++;
     move->image = true;
     return STORE_OK;
@@ -164,6 +165,7 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
         return;
     }
     cont->image_pins--;
+    cont->image_coming = false;
     if (ok && !cont->image_lost) {
         mirror_cont(store, cont);
         return;
@@ -175,6 +177,8 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
 /* What others bring or copy is not there yet; what an aborted neighbour left is taken over. */
 static int settle_in(struct store *store, struct move *move, struct cont *cont, struct store_refusal *refusal) {
     bool more = false, waits = false;
+    if (cont->resting) /* an activation has demoted it since: what was brought has left again */
+        return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, 0, 0);
     if (cont->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &cont->space[p];
@@ -188,10 +192,7 @@ static int settle_in(struct store *store, struct move *move, struct cont *cont, 
         more |= missing > 0;
         waits |= tier_any(store, p, space, space->count, PAGE_RESTORING);
     }
-    if (more) return STORE_MORE;
-    if (waits) return STORE_WAIT;
-    cont_unrest(store, cont);
-    return STORE_OK;
+    return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
 }
 
 static int settle_out(struct store *store, const struct move *move, struct cont *cont, struct store_refusal *refusal) {
@@ -218,7 +219,10 @@ int store_move_commit(struct store *store, store_move handle, struct store_refus
         rc = move->place == STORE_PLACE_DEVICE ? settle_in(store, move, cont, refusal) : settle_out(store, move, cont, refusal);
     if (rc == STORE_WAIT) return rc;
     if (rc == STORE_MORE) store_changed(store, true);
-    else move_end(store, move, cont, rc == STORE_OK);
+    else {
+        job_finish(store, &move->job, false); /* what was brought of one pool, before another's could not be */
+        move_end(store, move, cont, rc == STORE_OK);
+    }
     return rc;
 }
 
@@ -241,7 +245,8 @@ static uint32_t drop_host(struct store *store, uint32_t p, const struct space *s
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &store->pool[p].pages[run[k]];
-            if (!page->host.bits || page->pins || !page_on_device(page) || store->pool[p].tier[run[k]].resting) continue;
+            if (!page->host.bits || page->pins || !page_on_device(page)) continue;
+            if (store->pool[p].tier[run[k]].resting || store->pool[p].tier[run[k]].demoting) continue;
             page_leave_host(store, p, run[k]);
             dropped++;
         }
@@ -276,9 +281,9 @@ static int drop_from_device(struct store *store, struct cont *cont, uint32_t dro
     uint32_t lacks = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) lacks += not_current(store, p, &cont->space[p], false);
     if (lacks || !tier_all_current(store, cont)) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
-    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = count_on_device(store, p, &cont->space[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = store->pool[p].allocated;
     cont_rest(store, cont);
-    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] -= count_on_device(store, p, &cont->space[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] -= store->pool[p].allocated;
     return STORE_OK;
 }
 

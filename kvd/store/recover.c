@@ -80,7 +80,6 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
 struct chain {
     uint32_t *pages; /* [L], by block */
     uint32_t n;      /* leading pages that can be used */
-    bool host_only, device_only; /* one of them at least is so */
 };
 
 static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32_t columns) {
@@ -121,19 +120,16 @@ static uint32_t reach(const struct recovery *r, const struct directory_bundle *f
     return frontier;
 }
 
-/* Pages without a device replica are all right only in a bundle that is wholly in the host: it rests. */
-static uint32_t cut_to_one_tier(const struct recovery *r, uint32_t frontier, const struct chain *chains, bool *ret_rests) {
-    bool absent = false, uncovered = false;
-    uint32_t first_absent = UINT32_MAX;
+/* All of it is in the host, and not all on the device. */
+static bool lies_in_host(const struct recovery *r, uint32_t frontier, const struct chain *chains) {
+    bool absent = false;
     for (uint32_t p = 0; p < r->store->n_pools; p++)
         for (uint32_t i = 0; i < pages_of(frontier); i++) {
             const struct page *page = &r->store->pool[p].pages[chains[p].pages[i]];
-            uncovered |= !page_in_host(page, columns_of(frontier, i));
+            if (!page_in_host(page, columns_of(frontier, i))) return false;
             absent |= page->device == NONE;
-            if (page->device == NONE) first_absent = min_u32(first_absent, i);
         }
-    *ret_rests = absent && !uncovered;
-    return absent && uncovered ? first_absent * KVD_PAGE_TOKENS : frontier;
+    return absent;
 }
 
 static bool take_image(struct recovery *r, struct cont *cont, const struct directory_bundle *from, uint32_t frontier, bool *rests) {
@@ -196,7 +192,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
     struct store *store = r->store;
     bool rests = false;
     uint32_t frontier = reach(r, from, chains);
-    if (frontier) frontier = cut_to_one_tier(r, frontier, chains, &rests);
+    if (frontier) rests = lies_in_host(r, frontier, chains);
     if (frontier && place == NONE) { /* a sequence's: the first free one */
         for (place = 0; place < store->config.max_continuations && store->conts[place].occupied;) place++;
     }

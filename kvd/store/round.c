@@ -16,6 +16,14 @@ struct paper {
     bool bounded;
 };
 
+/* Pages that a move in flight still copies stay mapped: they could not come back to the reservation now. */
+static uint32_t trim(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
+    uint32_t n = space->count;
+    if (!store->pool[p].tier || store->moves_used == 0) return count;
+    while (n > count && store->pool[p].pages[space_entry(store, space, n - 1)].pins == 0) n--;
+    return n;
+}
+
 static int check_frontiers(const struct store *store, const struct seq *seq, const struct store_round_pool *want,
                            uint32_t p, struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
@@ -36,7 +44,7 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         paper->committed = want->truncate;
     }
     paper->count = space->count;
-    if (want->keep != NONE) paper->count = min_u32(space->count, pages_of(max_u32(paper->committed, want->keep)));
+    if (want->keep != NONE) paper->count = trim(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
     return STORE_OK;
 }
 

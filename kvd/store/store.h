@@ -304,7 +304,8 @@ struct store_round_pool {
     uint32_t commit;   /* new committed frontier, >= the old one, <= membership * 64 (SPACE-6) */
     uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or into a shared page.
                         * Pages stay mapped: `keep` gives them back */
-    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation (SPACE-7) */
+    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation (SPACE-7),
+                        * but none before one that a move in flight copies */
     uint32_t ensure;   /* tokens that must be mapped: lower bound (SPACE-5) */
 };
 struct store_round_item {

@@ -21,6 +21,7 @@
 #define BLOCK_PAGES 512         /* pages under one leaf of the free-run tree: a cache line of the bitmap */
 #define BLOCK_WORDS (BLOCK_PAGES / 64)
 
+#define KEPT 0x80000000u        /* in a page's mark: it stays, however many let go of it */
 #define AHEAD 32                /* page records that a walk asks for ahead of its need */
 
 /* ---- pages (PAGE-1) ---- */
@@ -56,6 +57,7 @@ struct page_tier {
     uint64_t checksum; /* of the packed bytes of the host replica */
     uint32_t link;     /* next page of the same job */
     uint32_t resting;  /* references of resting continuations */
+    uint32_t demoting; /* references of victims that will rest when their activation commits */
     uint32_t gone;     /* scratch of counting walks, beside `mark`: references that are released */
 };
 
@@ -144,7 +146,7 @@ struct seq {
     struct job job;
     uint32_t restored[STORE_MAX_POOLS];
     /* Waiting for victims to give way (staged): nothing is mapped yet. */
-    bool staged, rests /* the source did */, image_in /* the image comes from the host */;
+    bool staged, rests /* a moved source did */, guards /* what a fork takes over is pinned */, image_in /* the image comes from the host */;
     uint32_t chunks_held;
     struct store_activation want;
 };
@@ -170,6 +172,7 @@ struct cont {
     uint64_t image_checksum;
     uint32_t image_pins;                 /* copies from or to it */
     bool image_backing, image_lost;
+    bool image_coming;                   /* a move brings it into `slot` */
 };
 
 struct slot { uint32_t pins; bool used; };
@@ -437,11 +440,11 @@ void cont_release(struct store *store, struct cont *cont);
 /* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device replica goes now that they are marked. */
 struct joint { uint32_t pool, first, stamp; bool released; bool resting; /* the holder already was */ };
 uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how);
-/* With these marks: will its device replica go? */
+/* With these marks: will its place on the device be given back? One that an aborted job left half brought has a place too. */
 static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_t d) {
     const struct page *page = &store->pool[pool].pages[d];
     uint32_t resting = store->pool[pool].tier ? store->pool[pool].tier[d].resting : 0;
-    return page->mark && page->mark + resting == page->references && page->pins == 0 && page_on_device(page);
+    return page->mark && page->mark + resting == page->references && page->pins == 0 && page->device != NONE;
 }
 
 /* ---- tier.c: jobs, resting ---- */
@@ -459,6 +462,8 @@ void job_finish(struct store *store, struct job *job, bool ok);
 bool job_adopt(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
 bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n, uint8_t flags); /* of the first n pages */
 bool tier_all_current(const struct store *store, const struct cont *cont); /* pages and image */
+/* Pins the first n blocks, or unpins them. */
+void tier_guard(struct store *store, uint32_t pool, const struct space *space, uint32_t n, bool on);
 void cont_rest(struct store *store, struct cont *cont);   /* all is current in the host: device replicas and slot go where nothing else needs them */
 void cont_unrest(struct store *store, struct cont *cont);
 void cont_drop_image(struct store *store, struct cont *cont);

@@ -152,6 +152,20 @@ void job_finish(struct store *store, struct job *job, bool ok) {
     }
 }
 
+void tier_guard(struct store *store, uint32_t p, const struct space *space, uint32_t count, bool on) {
+    struct pool_batch batch = {&store->pool[p], 0, 0};
+    uint32_t n;
+    for (uint32_t i = 0; i < count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        n = min_u32(n, count - i);
+        for (uint32_t k = 0; k < n; k++) {
+            if (on) page_pin(batch.pool, run[k], 0);
+            else page_unpin(store, &batch, run[k]);
+        }
+    }
+    pool_flush(&batch);
+}
+
 /* ---- resting ---- */
 
 bool tier_all_current(const struct store *store, const struct cont *cont) {
@@ -162,7 +176,7 @@ bool tier_all_current(const struct store *store, const struct cont *cont) {
             for (uint32_t k = 0; k < n; k++)
                 if (!page_is_current(&store->pool[p].pages[run[k]])) return false;
         }
-    return !store->config.has_state || (cont->image.bits && !cont->image_backing);
+    return !store->config.has_state || (cont->image.bits && !cont->image_backing && !cont->image_lost);
 }
 
 void cont_rest(struct store *store, struct cont *cont) {
