@@ -9,7 +9,8 @@
  *
  * With FUZZ_HOST (fuzz_dispatch_host): a host arena that is much smaller than the pools, tenants = uid with two users,
  * victims that are demoted, and steps that hold the copies between device and arena, so that requests come while
- * transitions are in flight and processes leave in the middle of them.
+ * transitions are in flight and processes leave in the middle of them. FUZZ_HOST 2 (fuzz_dispatch_state): with state images
+ * and two devices.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -293,6 +294,7 @@ static bool mutates(uint16_t type) {
 /* ---- continuations that come and go between the tiers: what bytes alone seldom get to ---------------- */
 
 static uint64_t conts[8], running[4];
+static uint32_t frontiers[8];
 static uint32_t n_conts, n_running;
 
 static bool scheduler_calls(struct msg_request *q, struct msg_reply *r) {
@@ -308,7 +310,7 @@ static kvd_continuation some_cont(void) { return (kvd_continuation){ conts[u8() 
 static bool commit(kvd_sequence sequence, uint32_t tokens) {
     struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, items } };
     struct msg_reply r;
-    items[0] = (struct kvd_round_item){ .sequence = sequence, .state_frontier = KVD_UNCHANGED };
+    items[0] = (struct kvd_round_item){ .sequence = sequence, .state_frontier = FUZZ_HOST == 2 ? tokens : KVD_UNCHANGED };
     for (int p = 0; p < KVD_MAX_POOLS; p++)
         items[0].pool[p] = (struct kvd_round_pool){ tokens, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
     if (!scheduler_calls(&q, &r)) return false;
@@ -321,7 +323,9 @@ static void retain(kvd_sequence sequence, uint32_t tokens) {
     struct msg_request q = { .type = FRAME_FINISH,
                              .u.finish = { .sequence = sequence, .retain = true, .tail.n = tokens % KVD_PAGE_TOKENS } };
     struct msg_reply r;
-    if (scheduler_calls(&q, &r)) conts[n_conts++ % 8] = r.u.finished.continuation.bits;
+    if (!scheduler_calls(&q, &r)) return;
+    frontiers[n_conts % 8] = tokens;
+    conts[n_conts++ % 8] = r.u.finished.continuation.bits;
 }
 
 static void make_cont(void) {
@@ -344,6 +348,8 @@ static void go_on(void) {
     if (u8() % 4) a->from = some_cont();
     a->keep = u8() % 2;
     a->frontier = a->from.bits ? 1 + u8() * 2u : 0;
+    for (int i = 0; FUZZ_HOST == 2 && a->from.bits && i < 8; i++) /* with state it has one frontier alone */
+        if (conts[i] == a->from.bits) a->frontier = frontiers[i];
     a->prompt_tokens = a->frontier + 1 + u8();
     a->max_output_tokens = 1 + u8();
     a->ensure[0] = a->ensure[1] = a->prompt_tokens;
@@ -510,13 +516,17 @@ static void settle(void) {
 static void begin(void) {
     static const char text[] =
         "[kvd]\nlog_level = error\n[devices]\nmemory = 64MiB\n"
-        "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 1024\n"
+        "[model]\nlayers = 1\nhead_dim = 16\nmax_context = 1024\n"
         "max_concurrency = 4\n[backend]\nkind = mtp\ndraft_window = 4\n[capacity]\ntokens = 2048\n"
         "[lease]\ngrowth = yes\nwindow = 128\n"
         "prefill_chunk = 64\nmap_ahead = 1\n[limits]\nsessions = 12\ncontinuations = 8\n"
         "[host]\narena = 96KiB\nthreads = 1\n";
-    const char *more = FUZZ_HOST ? "scrub = 1GiB\n[access]\ntenants = uid\n" : "scrub = 0\n";
-    char all[sizeof text + 64];
+    static const char plain[] = "scrub = 0\n[model]\nkv_heads = 1\n";
+    static const char host[] = "scrub = 1GiB\n[access]\ntenants = uid\n[model]\nkv_heads = 1\n";
+    static const char state[] = "scrub = 1GiB\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n"
+                                "[model]\nkv_heads = 2\n[capacity]\nstate_bytes = 3000\nstate_slots = 7\n";
+    const char *const mores[] = { plain, host, state };
+    char all[sizeof text + 256];
     struct config config;
     char err[1024], prefix[40];
     if (!arena) {
@@ -526,7 +536,7 @@ static void begin(void) {
     if (service) return;
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());
-    snprintf(all, sizeof all, "%s%s", text, more);
+    snprintf(all, sizeof all, "%s%s", text, mores[FUZZ_HOST]);
     if (FUZZ_HOST) device_host_set_hook(&gate);
     bool ok = !config_parse("fuzz", all, &config, err, sizeof err) &&
               !service_new(&config, prefix, &service, err, sizeof err);
