@@ -47,38 +47,54 @@ static bool may_be(uint64_t start_time, uint64_t recorded) {
     return start_time && (start_time == recorded || start_time == DRIVERS_HIDDEN || recorded == DRIVERS_HIDDEN);
 }
 
-/* The descriptor first, then the start time: so it is of that very process. */
+/* The descriptor first, then the start time: so it is of that very process. -1: it is gone; -2: nobody can tell (errno). */
 static int watch_process(struct service *s, const struct segment_driver *driver, uint64_t tag) {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)driver->pid, 0);
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
-    if (fd < 0 || !may_be(drivers_start_time(driver->pid), driver->start_time)) {
-        if (fd >= 0) close(fd);
+    if (fd < 0) return errno == ESRCH || errno == EINVAL ? -1 : -2; /* EINVAL: no number of a process */
+    if (!may_be(drivers_start_time(driver->pid), driver->start_time)) {
+        close(fd);
         return -1;
     }
-    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e)) LOG(LOG_ERROR, "process %" PRIu64 " cannot be watched: %m", driver->pid);
-    return fd;
+    if (!epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e)) return fd;
+    close(fd);
+    return -2;
 }
 
-void drivers_open(struct service *s) {
-    struct segment *segment = host_segment(s);
-    if (!segment) return;
-    struct segment_driver *found = calloc(SEGMENT_DRIVERS, sizeof *found);
-    uint32_t n = found ? segment_drivers(segment, found, SEGMENT_DRIVERS) : 0;
-    s->drivers = n ? calloc(1, sizeof *s->drivers + n * sizeof s->drivers->former[0]) : NULL;
-    for (uint32_t i = 0; s->drivers && i < n; i++) {
+static int find_former(struct service *s, struct segment *segment, const struct segment_driver *found, uint32_t n, char *err,
+                       size_t err_bytes) {
+    for (uint32_t i = 0; i < n; i++) {
         struct former *f = &s->drivers->former[s->drivers->n];
-        *f = (struct former){ .driver = found[i], .pidfd = watch_process(s, &found[i], DRIVERS_TAG + s->drivers->n) };
-        if (!s->pools.adopted || f->pidfd < 0) { /* gone, or of memory that nobody uses any more */
-            if (f->pidfd >= 0) close(f->pidfd);
+        int fd = s->pools.adopted ? watch_process(s, &found[i], DRIVERS_TAG + s->drivers->n) : -1;
+        if (fd == -2) {
+            snprintf(err, err_bytes, "process %" PRIu64 " may still use the device memory, and cannot be watched: %s; raise LimitNOFILE, or "
+                     "end it", found[i].pid, strerror(errno));
+            return 1;
+        }
+        if (fd < 0) { /* gone, or of memory that nobody uses any more */
             segment_driver_remove(segment, &found[i]);
             continue;
         }
+        *f = (struct former){ .driver = found[i], .pidfd = fd };
         s->drivers->n++;
         s->drivers->waited++;
         LOG(LOG_NOTICE, "process %" PRIu64 " used the device memory under the kvd before this one: activations wait until it has "
             "attached anew or is gone", found[i].pid);
     }
+    return 0;
+}
+
+int drivers_open(struct service *s, char *err, size_t err_bytes) {
+    struct segment *segment = host_segment(s);
+    if (!segment) return 0;
+    struct segment_driver *found = calloc(SEGMENT_DRIVERS, sizeof *found);
+    uint32_t n = found ? segment_drivers(segment, found, SEGMENT_DRIVERS) : 0;
+    s->drivers = n ? calloc(1, sizeof *s->drivers + n * sizeof s->drivers->former[0]) : NULL;
+    int bad = !found || (n && !s->drivers);
+    if (bad) snprintf(err, err_bytes, "no memory to look for processes of an earlier instance");
+    else bad = n && find_former(s, segment, found, n, err, err_bytes);
     free(found);
+    return bad;
 }
 
 void drivers_close(struct service *s) {

@@ -25,7 +25,8 @@ struct call;
 #define DRIVERS_HIDDEN UINT64_MAX
 uint64_t drivers_start_time(uint64_t pid);
 /* At the start, before any request: those of the instance before that live are watched. */
-void drivers_open(struct service *service);
+/* 0, or 1 with a sentence: whether one lives could not be told, and its pages must not be given away on a guess. */
+int drivers_open(struct service *service, char *err, size_t err_bytes);
 void drivers_close(struct service *service);
 /* The session's process gets a descriptor. False: there is no room for it in the segment. */
 bool drivers_add(struct service *service, struct session *session, uint64_t start_time);

@@ -62,7 +62,7 @@ struct view {
         entitled[POOLS], rows[POOLS], rows_used[POOLS];
     uint64_t sequences, sequence_limit, groups, continuations, continuation_limit, membership_used, membership_limit,
         state_used, state_limit;
-    uint64_t frames_bad, events_dropped, connections, connection_limit, session_limit, draining, lost;
+    uint64_t frames_bad, events_dropped, connections, connection_limit, session_limit, draining, former_drivers, lost;
     uint64_t uptime_ns, resident_bytes, metadata_bytes, one;
     uint64_t arena_bytes, arena_occupied, arena_largest_free, arena_pages[POOLS], arena_images, resting, moves,
         moving[2], move_pages_left, moved_pages[2], moved_bytes[2], moved_ns[2], damaged, lost_continuations,
@@ -143,6 +143,7 @@ static void view_service(struct service *s, struct view *v) {
     v->connection_limit = s->config.connections;
     v->session_limit = s->config.sessions;
     v->draining = s->draining || s->stopping;
+    v->former_drivers = drivers_former(s);
     v->lost = transfer_lost(s->transfer);
     v->uptime_ns = clock_ns() - s->started_ns;
     v->metadata_bytes = s->store_bytes;
@@ -194,6 +195,8 @@ static const struct family {
     { "kvd_instance_info", GAUGE, INSTANCE, PLAIN, AT(one),
       "Store and instance epoch: another epoch is another start of the daemon; always 1." },
     { "kvd_uptime_seconds", GAUGE, NONE, NANOSECONDS, AT(uptime_ns), "Time since the start." },
+    { "kvd_former_drivers", GAUGE, NONE, PLAIN, AT(former_drivers),
+      "Processes of an earlier instance that may still run on its pages: activations wait for them." },
     { "kvd_draining", GAUGE, NONE, PLAIN, AT(draining), "1 while new activations are refused (drain, orderly stop)." },
     { "kvd_device_lost", GAUGE, NONE, PLAIN, AT(lost), "1 when a device is lost: the daemon stops." },
     { "kvd_resident_memory_bytes", GAUGE, NONE, PLAIN, AT(resident_bytes),

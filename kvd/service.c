@@ -86,7 +86,7 @@ static int make(struct service *s, const char *prefix, char *err, size_t err_byt
         return 1;
     if (transfer_new(&s->pools, s->store, &s->transfer)) return refuse(err, err_bytes, "no memory for device work");
     if (host_open(s, prefix, err, err_bytes) || make_watch(s, err, err_bytes)) return 1;
-    drivers_open(s);
+    if (drivers_open(s, err, err_bytes)) return 1;
     while (!s->epoch)
         if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch)
             return refuse(err, err_bytes, "getrandom gives no instance epoch");

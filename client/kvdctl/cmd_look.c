@@ -22,6 +22,7 @@ static void show_daemon(struct ctl *ctl, const struct kvd_stats *stats, const st
         { "version", "version", false },
         { "uptime_text", "up for", false },
         { "draining", "draining", false },
+        { "former_drivers", "waits for processes of before", false },
         { "sessions", "sessions", false },
         { "sequences_text", "sequences", false },
         { "continuations_text", "continuations", false },

@@ -57,6 +57,7 @@ cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info
     cJSON_AddNumberToObject(o, "uptime_seconds", (double)stats->uptime_ns / 1e9);
     figures_duration(o, "uptime_text", (double)stats->uptime_ns / 1e9);
     cJSON_AddBoolToObject(o, "draining", stats->draining);
+    out_put_u64(o, "former_drivers", stats->former_drivers);
     out_put_u64(o, "sessions", stats->sessions);
     out_put_u64(o, "groups", stats->groups);
     out_put_u64(o, "connections", stats->connections);

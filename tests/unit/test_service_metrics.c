@@ -149,7 +149,7 @@ static char *all_series(unsigned *ret_families, unsigned *ret_samples) {
 /* ---- cases --------------------------------------------------------------------------------------- */
 
 static const char *const scalar[] = {
-    "kvd_uptime_seconds",    "kvd_draining",         "kvd_device_lost",
+    "kvd_uptime_seconds",    "kvd_former_drivers",   "kvd_draining",         "kvd_device_lost",
     "kvd_metadata_bytes",    "kvd_sequences",        "kvd_continuations",
     "kvd_groups",            "kvd_connections",      "kvd_prefix_lookups_total",
     "kvd_frames_bad_total",  "kvd_audits_total",     "kvd_audit_violations",
@@ -690,6 +690,7 @@ static void drain_audit_instance(void) {
     char series[128];
     look();
     IS("kvd_draining", 0);
+    IS("kvd_former_drivers", 0);
     IS("kvd_audits_total", 0);
     snprintf(series, sizeof series, "kvd_instance_info{store=\"main\",epoch=\"%016" PRIx64 "\"}", fx.epoch);
     IS(series, 1);
