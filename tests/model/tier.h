@@ -109,6 +109,8 @@ struct world {
     uint32_t least[CONTS];    /* frontier that came back at the worst moment */
     uint32_t expected[CONTS]; /* before the step */
     uint64_t watched[CONTS];  /* whose */
+    uint32_t least_seq[SEQS], expected_seq[SEQS];
+    uint64_t watched_seq[SEQS];
     uint64_t kills, recoveries, restarts, refused, applied, injected, waits, staged, lost, damages, shortened, atomic_checks;
     char history[HISTORY][200];
     bool failed;

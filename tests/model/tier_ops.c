@@ -670,7 +670,7 @@ static void op_retention(struct world *w) {
 static const struct { const char *name; uint32_t weight; void (*run)(struct world *w); } operations[] = {
     {"begin", 16, op_begin},       {"fly", 34, op_fly},         {"round", 20, op_round},       {"truncate", 3, op_truncate}, {"name", 3, op_name},
     {"checkpoint", 6, op_checkpoint}, {"finish", 8, op_finish}, {"end", 3, op_end},            {"release", 3, op_release},   {"retention", 1, op_retention},
-    {"move", 10, op_move},         {"drop", 5, op_drop},        {"damage", 1, op_damage},      {"scrub", 2, op_scrub},       {"recover", 2, op_recover},
+    {"move", 10, op_move},         {"drop", 5, op_drop},        {"damage", 1, op_damage},      {"scrub", 2, op_scrub},       {"recover", 2, op_recover}, {"drain", 1, drain},
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 

@@ -110,9 +110,25 @@ static void check_cont(struct world *w, const struct store *store, uint32_t plac
     if (!same_names(store, cont, c)) fail(w, "place %u: a continuation came back with other names", place);
     if (m) check_tail(w, cont, m);
     check_image(w, store, cont, c);
+    if (m && s && w->dying) back->seq[s - w->seq] = max_u32(back->seq[s - w->seq], cont->frontier); /* which of the two cannot be told */
     uint32_t *slot = m ? &back->cont[m - w->cont] : &back->seq[s - w->seq];
     if (*slot && !w->dying) fail(w, "place %u: one bundle came back twice", place);
     *slot = max_u32(*slot, cont->frontier); /* a kill may find it in its old record and in its new one */
+}
+
+/* Deletions go first: nothing is in a record that the store has given back already. */
+static void check_held(struct world *w) {
+    const struct store *now = w->kvd.store, *next = w->next.store;
+    uint8_t held[UNITS] = {0};
+    struct extent_info extent;
+    uint32_t cursor = 0;
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        for (uint32_t i = 0; i < w->config.pool_pages[p]; i++)
+            if (!pool_is_free(&next->pool[p], i) && pool_is_free(&now->pool[p], i)) fail(w, "pool %u: the directory names page %u, which is free", p, i);
+    if (!now->arena) return;
+    while (extent_next(now->arena, &cursor, &extent)) memset(held + extent.offset / UNIT, 1, extent.stride / UNIT);
+    for (cursor = 0; extent_next(next->arena, &cursor, &extent);)
+        if (!held[extent.offset / UNIT]) fail(w, "the directory names arena bytes at %llu, which are free", (unsigned long long)extent.offset);
 }
 
 /* Recovers a copy of the directory as it is at this moment into w->next. */
@@ -132,6 +148,7 @@ static bool recover_copy(struct world *w, bool device_lives, struct back *back) 
     for (uint32_t i = 0; i < w->config.max_continuations && !w->failed; i++)
         if (w->next.store->conts[i].occupied) check_cont(w, w->next.store, i, device_lives, back);
     if (w->next.store->seqs_used) fail(w, "recovered: a sequence runs");
+    check_held(w);
     return !w->failed;
 }
 
@@ -211,6 +228,12 @@ void op_recover(struct world *w) {
 
 /* ---- at every write ---- */
 
+static void note_least(struct world *w, const struct back *back) {
+    bool full = w->next.store->conts_used == w->config.max_continuations; /* no place for a sequence's record */
+    for (int i = 0; i < CONTS; i++) w->least[i] = min_u32(w->least[i], back->cont[i]);
+    for (int i = 0; i < SEQS && !full; i++) w->least_seq[i] = min_u32(w->least_seq[i], back->seq[i]);
+}
+
 static void at_a_write(void *context, const char *where) {
     struct world *w = context;
     struct back back;
@@ -222,7 +245,7 @@ static void at_a_write(void *context, const char *where) {
     note(w, " (%s)", where);
     w->kills++;
     if (recover_copy(w, w->killing_device, &back))
-        for (int i = 0; i < CONTS; i++) w->least[i] = min_u32(w->least[i], back.cont[i]);
+        note_least(w, &back);
     if (!w->failed) line[length] = 0;
     w->killing = true;
     w->dying = false;
@@ -234,6 +257,11 @@ void kill_begin(struct world *w) {
         w->least[i] = UINT32_MAX;
         w->expected[i] = cont ? expected_frontier(w, w->kvd.store, cont, w->killing_device) : 0;
         w->watched[i] = cont ? w->cont[i].handle.bits : 0;
+    }
+    for (int i = 0; i < SEQS; i++) {
+        w->least_seq[i] = UINT32_MAX;
+        w->watched_seq[i] = w->seq[i].used && w->seq[i].active ? w->seq[i].handle.bits : 0;
+        w->expected_seq[i] = w->watched_seq[i] ? expected_of_seq(w, w->kvd.store, &w->seq[i], w->killing_device) : 0;
     }
     w->killing = true;
     crash_hook(at_a_write, w);
@@ -248,6 +276,12 @@ void kill_end(struct world *w) {
         uint32_t after = expected_frontier(w, w->kvd.store, cont_find(w->kvd.store, w->cont[i].handle), w->killing_device);
         if (w->least[i] < min_u32(w->expected[i], after))
             fail(w, "killed in this step, cont %d would come back at %u; before it was %u, after it %u", i, w->least[i], w->expected[i], after);
+    }
+    for (int i = 0; i < SEQS && !w->failed && !w->config.has_state; i++) { /* with state an image is none while it is written */
+        if (!w->seq[i].used || !w->watched_seq[i] || w->seq[i].handle.bits != w->watched_seq[i]) continue;
+        uint32_t after = expected_of_seq(w, w->kvd.store, &w->seq[i], w->killing_device);
+        if (w->least_seq[i] < min_u32(w->expected_seq[i], after))
+            fail(w, "killed in this step, seq %d would come back at %u; before it was %u, after it %u", i, w->least_seq[i], w->expected_seq[i], after);
     }
     w->killing_device = chance(w, 50);
 }
