@@ -66,6 +66,7 @@ static void put_space(struct store *store, uint32_t p, const struct space *space
 }
 
 void mirror_cont(struct store *store, const struct cont *cont) {
+    if (!store->directory || !cont->published) return; /* before the record is made: a store without one pays nothing */
     struct directory_bundle bundle = {.named = cont->named,
                                       .retention = cont->retention,
                                       .created = cont->created,
@@ -74,7 +75,6 @@ void mirror_cont(struct store *store, const struct cont *cont) {
                                       .state_slot = cont->slot == NONE || cont->image_coming ? DIRECTORY_NONE : cont->slot,
                                       .state_frontier = cont->frontier,
                                       .tail_named = cont->tail_named};
-    if (!store->directory || !cont->published) return;
     bundle.has_image = cont->image.bits && !cont->image_backing && !cont->image_lost;
     if (bundle.has_image) bundle.image = (struct directory_host){extent_offset(store->arena, cont->image), cont->image_checksum, 1};
     bundle.n_tail = cont->tail.n;
@@ -89,6 +89,7 @@ void mirror_cont_drop(struct store *store, const struct cont *cont) {
 }
 
 void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
+    if (!store->directory) return;
     bool image = store->config.has_state && seq->state_frontier != NONE && seq->state_frontier == frontier[0];
     struct directory_bundle bundle = {.named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
                                       .created = store->operations,
@@ -96,7 +97,6 @@ void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
                                       .tag = seq->tag,
                                       .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
                                       .state_frontier = image ? seq->state_frontier : 0};
-    if (!store->directory) return;
     if (frontier[0] == 0) {
         mirror_seq_drop(store, seq);
         return;

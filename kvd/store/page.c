@@ -49,14 +49,20 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, bo
     return d;
 }
 
+/* What only a store with a tier or a directory has to do: out of the way of those that have none. */
+__attribute__((noinline)) static void leave_places(struct store *store, struct pool *pool, uint32_t d) {
+    uint32_t p = (uint32_t)(pool - store->pool);
+    mirror_page_close(store, p, d);
+    page_leave_host(store, p, d);
+    if (!page_on_device(&pool->pages[d])) pool->absent--;
+}
+
 /* Recycled only with no reference, replica or pin left (PAGE-6). */
 static void page_close(struct store *store, struct pool_batch *batch, uint32_t d) {
     struct pool *pool = batch->pool;
     struct page *page = &pool->pages[d];
-    uint32_t p = (uint32_t)(pool - store->pool), device = page->device;
-    mirror_page_close(store, p, d);
-    page_leave_host(store, p, d);
-    if (!page_on_device(page)) pool->absent--;
+    uint32_t device = page->device;
+    if (pool->tier) leave_places(store, pool, d);
     page->flags = 0;
     page->device = NONE;
     page->committed = page->protected = page->pinned = 0;
@@ -68,7 +74,7 @@ static void page_close(struct store *store, struct pool_batch *batch, uint32_t d
 
 /* ---- references and pins ---- */
 
-static void page_loosen(struct store *store, struct pool_batch *batch, uint32_t d) {
+static inline void page_loosen(struct store *store, struct pool_batch *batch, uint32_t d) {
     struct page *page = &batch->pool->pages[d];
     if (page->references == 0 && page->pins == 0) {
         page_close(store, batch, d);
@@ -101,13 +107,18 @@ void page_unpin(struct store *store, struct pool_batch *batch, uint32_t d) {
     page_loosen(store, batch, d);
 }
 
+__attribute__((noinline)) static void outdate(struct store *store, uint32_t p, uint32_t d) {
+    const struct page *page = &store->pool[p].pages[d];
+    if (p == 0) mirror_page_name(store, d);
+    if (page->host.bits && !(page->flags & PAGE_BACKING)) page_leave_host(store, p, d); /* matches no more */
+}
+
 void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t columns) {
     struct page *page = &store->pool[pool_index].pages[d];
     if (columns < page->committed) {
         page->epoch = ++store->epoch;
         page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
-        if (pool_index == 0) mirror_page_name(store, d);
-        if (page->host.bits && !(page->flags & PAGE_BACKING)) page_leave_host(store, pool_index, d); /* matches no more */
+        if (store->pool[pool_index].tier) outdate(store, pool_index, d);
     }
     page->committed = (uint8_t)columns;
     page_settle(page);

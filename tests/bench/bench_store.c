@@ -3,6 +3,8 @@
  * What the store's operations cost at 10^4 to 10^7 pages. Objects are taken in turn from as many as fit into the pool,
  * so that at the larger sizes their records come from memory, not from a cache. Prints lines "BENCH name value unit".
  *
+ * Then two tiers: moves of 2,048 pages, the record of a page in the directory, recovery of 10,000 continuations of 100 pages.
+ *
  * Usage: bench_store [largest power of ten]
  */
 #include "store_internal.h"
@@ -23,6 +25,8 @@ struct bench {
     uint8_t (*chain)[32];
     uint64_t random;
     char size[8];
+    struct directory *directory; /* of two tiers */
+    void *tables, *handle;
 };
 
 static uint64_t now_ns(void) {
@@ -259,6 +263,141 @@ static void scatter(struct bench *b) {
     pool_flush(&batch);
 }
 
+/* ---- two tiers ---- */
+
+#define RESTING 10000u /* continuations in the arena, of REST_PAGES each */
+#define REST_PAGES 100u
+#define DIRECTORY_ID 7
+
+static void *must(void *p) {
+    if (!p) die("memory", NULL);
+    return p;
+}
+
+/* A pool for the long continuations, an arena for all that rest; the bytes of the arena are nobody's business here. */
+static void open_tiers(struct bench *b, bool mirrored) {
+    struct store_config config = {.backend = GEOM_OFF,
+                                  .pool_pages = {8 * CHAIN},
+                                  .max_context = 64 * 2 * CHAIN,
+                                  .max_concurrency = 64,
+                                  .max_continuations = RESTING + 8,
+                                  .host_bytes = 256ull * (RESTING * REST_PAGES + 4 * CHAIN),
+                                  .host_stride = {256},
+                                  .mirrored = true};
+    size_t bytes = store_bytes(&config);
+    struct directory_limits limits;
+    *b = (struct bench){.pages = 8 * CHAIN, .random = 5};
+    snprintf(b->size, sizeof b->size, "tiers");
+    b->memory = must(aligned_alloc(64, bytes));
+    if (store_init(b->memory, bytes, &config, &b->store, NULL, 0)) die("init", NULL);
+    b->chain = must(calloc(CHAIN, 32));
+    if (!mirrored) return;
+    store_directory_limits(b->store, &limits);
+    b->tables = must(aligned_alloc(4096, directory_bytes(&limits)));
+    b->handle = must(malloc(directory_handle_bytes()));
+    directory_format(b->tables, &limits, DIRECTORY_ID);
+    if (directory_open(b->handle, b->tables, &limits, DIRECTORY_ID, &b->directory)) die("directory", NULL);
+    store_set_directory(b->store, b->directory);
+}
+
+static void close_tiers(struct bench *b) {
+    free(b->memory);
+    free(b->chain);
+    free(b->tables);
+    free(b->handle);
+}
+
+/* Lists the copies of a stage and tells their ends, as the transfer engine does. */
+static uint32_t fly(struct bench *b, struct store_transition of) {
+    struct store_copy copies[64];
+    uint64_t cursor = 0;
+    uint32_t n, total = 0;
+    while ((n = store_next_copies(b->store, of, &cursor, copies, 64)) > 0) {
+        for (uint32_t i = 0; i < n; i++)
+            if (copies[i].kind == STORE_COPY_PAGE_OUT) store_copied_out(b->store, copies[i].what, copies[i].host + 1);
+        total += n;
+    }
+    return total;
+}
+
+static void move_to(struct bench *b, store_cont cont, enum store_place place, uint32_t pages) {
+    struct store_refusal refusal;
+    store_move move;
+    if (store_move_begin(b->store, cont, place, &move, &refusal)) die("move", &refusal);
+    if (fly(b, (struct store_transition){true, move.bits}) != pages) die("another number of copies", NULL);
+    if (store_move_commit(b->store, move, &refusal)) die("move commit", &refusal);
+}
+
+static void bench_moves(struct bench *b) {
+    store_cont cont = build(b, CHAIN, 0);
+    uint64_t out = 0, in = 0, back = 0, turns = 50;
+    struct store_refusal refusal;
+    uint32_t dropped[STORE_MAX_POOLS];
+    for (uint64_t i = 0; i < turns; i++) {
+        uint64_t start = now_ns();
+        move_to(b, cont, STORE_PLACE_HOST, CHAIN);
+        uint64_t mid = now_ns();
+        move_to(b, cont, STORE_PLACE_DEVICE, CHAIN);
+        in += now_ns() - mid;
+        out += mid - start;
+        if (store_drop_replica(b->store, cont, STORE_TIER_HOST, dropped, &refusal)) die("drop", &refusal);
+    }
+    result(b, "demote_2048", (double)out / (double)turns / 1e3, "us");
+    result(b, "prefetch_2048", (double)in / (double)turns / 1e3, "us");
+    move_to(b, cont, STORE_PLACE_HOST, CHAIN);
+    for (uint64_t i = 0; i < turns; i++) { /* a fork that restores all, and is released again: the pages leave with it */
+        struct store_activation want = {.from = cont, .keep = true, .frontier = CHAIN * 64, .lease = LEASE, .prompt_tokens = CHAIN * 64, .max_output_tokens = 1};
+        struct store_activated got;
+        uint64_t start = now_ns();
+        if (store_activate_begin(b->store, &want, &got, &refusal)) die("restore", &refusal);
+        if (fly(b, (struct store_transition){false, got.seq.bits}) != CHAIN) die("another number of restores", NULL);
+        if (store_activate_commit(b->store, got.seq, &refusal)) die("restore commit", &refusal);
+        back += now_ns() - start;
+        finish(b, got.seq, NULL);
+    }
+    result(b, "activate_restore_2048", (double)back / (double)turns / 1e3, "us");
+    if (store_release(b->store, cont, &refusal)) die("release", &refusal);
+}
+
+/* A page's record at its first commit: base and device. */
+static double commit_cost(struct bench *b) {
+    uint64_t spent = 0;
+    for (int i = 0; i < 50; i++) {
+        store_seq seq = root(b, CHAIN, CHAIN);
+        uint64_t start = now_ns();
+        round_one(b, seq, CHAIN * 64, NONE, NONE, NONE);
+        spent += now_ns() - start;
+        finish(b, seq, NULL);
+    }
+    return (double)spent / 50 / CHAIN;
+}
+
+static void bench_recover(struct bench *b) {
+    struct store_recovered out;
+    struct bench next;
+    for (uint32_t i = 0; i < RESTING; i++) move_to(b, build(b, REST_PAGES, 0), STORE_PLACE_HOST, REST_PAGES);
+    open_tiers(&next, false);
+    uint64_t start = now_ns();
+    store_recover(next.store, b->directory, false, &out);
+    result(b, "recover_10000", (double)(now_ns() - start) / 1e6, "ms");
+    if (out.continuations != RESTING || out.pages[0] != RESTING * REST_PAGES || out.damaged || out.dropped) die("recovery lost something", NULL);
+    close_tiers(&next);
+}
+
+static void bench_tiers(void) {
+    struct bench plain, b;
+    open_tiers(&plain, false);
+    double without = commit_cost(&plain);
+    bench_moves(&plain);
+    close_tiers(&plain);
+    open_tiers(&b, true);
+    snprintf(b.size, sizeof b.size, "mirror");
+    result(&b, "record", commit_cost(&b) - without, "ns/page");
+    bench_moves(&b);
+    bench_recover(&b);
+    close_tiers(&b);
+}
+
 int main(int argc, char **argv) {
     int largest = argc > 1 ? atoi(argv[1]) : 7;
     uint32_t pages = 10000;
@@ -278,5 +417,6 @@ int main(int argc, char **argv) {
         free(b.chain);
         free(b.memory);
     }
+    bench_tiers();
     return 0;
 }
