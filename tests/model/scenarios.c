@@ -50,7 +50,7 @@ const struct scenario scenarios[] = {
     FLAT("long_few_entries", 30000, .backend = GEOM_MTP, .pool_pages = {300, 310}, .max_context = 9000,
          .max_concurrency = 3, .draft_window = 4, .max_continuations = 12, .membership_entries = 1600,
          .lease_growth = true),
-    {.name = "drawn", .operations = 3000000, .drawn = true},
+    {.name = "drawn", .operations = 2400000, .drawn = true},
     REAL("real_bf16", KVD_STORAGE_BF16, GEOM_DENSE, .backend = GEOM_MTP, .pool_pages = {8, 10}, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6),
     REAL("real_int8", KVD_STORAGE_INT8, GEOM_RECORD, .backend = GEOM_OFF, .pool_pages = {8}, .max_context = 320,

@@ -15,10 +15,10 @@
 #endif
 
 static const struct tier_scenario scenarios[] = {
-    {.name = "tier", .runs = 120, .operations = 1200, .host = true},
-    {.name = "tier_starved", .runs = 120, .operations = 1200, .host = true, .starved = true},
-    {.name = "tier_state", .runs = 120, .operations = 1200, .host = true, .state = true},
-    {.name = "tier_state_starved", .runs = 120, .operations = 1200, .host = true, .state = true, .starved = true},
+    {.name = "tier", .runs = 200, .operations = 1200, .host = true},
+    {.name = "tier_starved", .runs = 200, .operations = 1200, .host = true, .starved = true},
+    {.name = "tier_state", .runs = 200, .operations = 1200, .host = true, .state = true},
+    {.name = "tier_state_starved", .runs = 200, .operations = 1200, .host = true, .state = true, .starved = true},
     {.name = "tier_off", .runs = 40, .operations = 1000},
     {.name = "tier_off_state", .runs = 40, .operations = 1000, .state = true},
 };

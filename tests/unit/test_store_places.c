@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rules of places, one a case, and the worked example of last-reference credits: PAGE-3, PAGE-6, PAGE-7, PAGE-8, INV-9, ACT-7, ACT-8, CAP-7, HOST-1,
+ * HOST-4.
+ */
+#include "store_fixture.h"
+
+#define STRIDE 4096u
+
+static struct fix f;
+
+/* An arena of so many packed pages beside 32 device pages. */
+static void open_arena(uint32_t pages) {
+    struct store_config c = fix_config(GEOM_OFF);
+    c.pool_pages[0] = 32;
+    c.host_bytes = (uint64_t)pages * STRIDE;
+    c.host_stride[0] = STRIDE;
+    fix_open(&f, &c);
+}
+
+static uint32_t make_copies(struct store_transition of, bool tell) {
+    struct store_copy copy;
+    uint64_t cursor = 0;
+    uint32_t n = 0;
+    for (; store_next_copies(f.store, of, &cursor, &copy, 1); n++)
+        if (tell && copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(f.store, copy.what, copy.host + 1);
+    return n;
+}
+
+static int move(store_cont cont, enum store_place place, bool tell) {
+    store_move m;
+    int code = store_move_begin(f.store, cont, place, &m, &f.refusal);
+    if (code) return code;
+    make_copies((struct store_transition){true, m.bits}, tell);
+    return store_move_commit(f.store, m, &f.refusal);
+}
+
+static struct store_stats stats(void) {
+    struct store_stats s;
+    store_get_stats(f.store, &s);
+    return s;
+}
+
+static store_cont fork_of(store_cont from, uint32_t frontier) {
+    struct store_activated got;
+    store_seq seq = fix_activate(&f, fix_from(from, true, frontier, frontier, 1), &got);
+    return fix_retain(&f, seq, frontier);
+}
+
+/* HOST-4: an arena of 8 pages holds 2; the last reference to one of them goes: a demotion of 7 pages fits, of 8 it does not. */
+static void host_4_last_reference_credits(void) {
+    struct store_plan plan;
+    open_arena(8);
+    store_cont both = fix_cont(&f, 128, 1), first = fork_of(both, 64), seven = fix_cont(&f, 7 * 64, 2), eight = fix_cont(&f, 8 * 64, 3);
+    KVT_EQ(move(both, STORE_PLACE_BOTH, true), STORE_OK);
+    KVT_EQ(stats().host_pages[0], 2);
+    store_cont recipe[2] = {both, seven};
+    struct store_activation want = fix_root(64, 1, 0);
+    want.victims = recipe;
+    want.n_victims = 2;
+    want.demote = 2;
+    KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
+    KVT_EQ(plan.arena.needed, 7 * STRIDE);
+    KVT_EQ(plan.arena.short_by, 0);
+    KVT_EQ(plan.feasibility, STORE_READY);
+    recipe[1] = eight;
+    KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
+    KVT_EQ(plan.arena.needed, 8 * STRIDE);
+    KVT_EQ(plan.arena.available, 7 * STRIDE);
+    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    struct store_activated got;
+    KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_SHORT);
+    KVT_EQ(f.refusal.what, STORE_W_ARENA);
+    KVT_EQ(fix_info(&f, first).host_pages[0], 1); /* the shared page keeps its replica */
+    fix_close(&f);
+}
+
+/* CAP-7, HOST-1: the host is charged by packed pages, each page once however many hold it, and it gives no entitlement on the device. */
+static void cap_7_charged_by_packed_pages(void) {
+    struct store_plan plan;
+    open_arena(16);
+    store_cont a = fix_cont(&f, 100, 1), b = fork_of(a, 64);
+    KVT_EQ(move(a, STORE_PLACE_HOST, true), STORE_OK);
+    KVT_EQ(stats().host_occupied, 2 * STRIDE);
+    KVT_EQ(move(b, STORE_PLACE_HOST, true), STORE_OK); /* its page is there already */
+    KVT_EQ(stats().host_occupied, 2 * STRIDE);
+    KVT_EQ(fix_pool(&f, 0).capacity, 32);
+    struct store_activation want = fix_root(513, 1, 0);
+    KVT_EQ(store_plan_activation(f.store, &want, &plan, &f.refusal), STORE_E_RANGE); /* S is what it was */
+    fix_close(&f);
+}
+
+/* PAGE-7, INV-9: a copy whose end nobody told is no replica; the source stays. */
+static void page_7_nothing_untold_is_published(void) {
+    open_arena(8);
+    store_cont cont = fix_cont(&f, 192, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST, false), STORE_E_STATE);
+    KVT_EQ(fix_info(&f, cont).host_pages[0], 0);
+    KVT_EQ(fix_info(&f, cont).device_pages[0], 3);
+    KVT_FALSE(fix_info(&f, cont).resting);
+    KVT_EQ(stats().host_occupied, 0);
+    fix_close(&f);
+}
+
+/* PAGE-6, PAGE-3: a page lives on in the host alone; its descriptor goes with the last of all, and comes back as another generation. */
+static void page_6_host_only_then_recycled(void) {
+    open_arena(8);
+    store_cont cont = fix_cont(&f, 64, 1);
+    uint32_t d = space_entry(f.store, &cont_find(f.store, cont)->space[0], 0);
+    const struct page *page = &f.store->pool[0].pages[d];
+    uint32_t generation = page->generation;
+    uint64_t epoch = page->epoch;
+    KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
+    KVT_EQ(page->device, NONE);
+    KVT_EQ(page->generation, generation);
+    KVT_EQ(page->host_epoch, epoch);
+    KVT_EQ(fix_pool(&f, 0).available, 32);
+    KVT_OK(store_release(f.store, cont, &f.refusal));
+    KVT_EQ(page->generation, generation + 1);
+    KVT_EQ(stats().host_occupied, 0);
+    fix_close(&f);
+}
+
+/* PAGE-8: what is cut away takes the host replica of its page along; the pages before keep theirs. */
+static void page_8_truncation_outdates_the_replica(void) {
+    struct store_activated got;
+    struct store_round_result r;
+    open_arena(8);
+    store_cont cont = fix_cont(&f, 192, 1);
+    KVT_EQ(move(cont, STORE_PLACE_BOTH, true), STORE_OK);
+    store_seq seq = fix_activate(&f, fix_from(cont, false, 192, 192, 10), &got);
+    KVT_EQ(stats().host_pages[0], 3);
+    KVT_EQ(fix_round(&f, seq, NONE, 150, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(stats().host_pages[0], 2);
+    KVT_EQ(fix_round(&f, seq, 192, NONE, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(stats().host_pages[0], 2); /* as long as before, and other columns */
+    fix_close(&f);
+}
+
+/* ACT-7: restored pages come out of the activation's own reservation: what the plan says is what goes from available, and an abort gives it back. */
+static void act_7_restores_are_the_activations_own(void) {
+    struct store_plan plan;
+    struct store_activated got;
+    uint32_t lost;
+    open_arena(8);
+    store_cont cont = fix_cont(&f, 256, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
+    struct store_activation want = fix_from(cont, true, 256, 256, 65);
+    KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
+    KVT_EQ(plan.restore_pages[0], 4);
+    KVT_EQ(plan.pages[0].needed, 5);
+    KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
+    KVT_EQ(fix_pool(&f, 0).available, 27);
+    KVT_EQ(make_copies((struct store_transition){false, got.seq.bits}, true), 4);
+    KVT_OK(store_activate_abort(f.store, got.seq, &lost, &f.refusal));
+    fix_audit(&f);
+    KVT_EQ(fix_pool(&f, 0).available, 32);
+    KVT_TRUE(fix_info(&f, cont).resting);
+    fix_close(&f);
+}
+
+/* ACT-8: victims that share pages give them only together, released or demoted alike. */
+static void act_8_shared_pages_go_with_the_last(void) {
+    struct store_plan plan;
+    open_arena(8);
+    store_cont a = fix_cont(&f, 192, 1), b = fork_of(a, 128), recipe[2] = {a, b};
+    struct store_activation want = fix_root(64, 1, 0);
+    want.victims = recipe;
+    want.n_victims = 1;
+    KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
+    KVT_EQ(plan.freed_pages[0], 1);
+    want.n_victims = 2;
+    for (want.demote = 0; want.demote < 4; want.demote++) {
+        KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
+        KVT_EQ(plan.freed_pages[0], 3);
+        KVT_EQ(plan.demote_pages[0], want.demote & 1 ? 3 : want.demote & 2 ? 2 : 0);
+    }
+    fix_close(&f);
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {KVT_CASE(host_4_last_reference_credits), KVT_CASE(cap_7_charged_by_packed_pages),
+                                            KVT_CASE(page_7_nothing_untold_is_published), KVT_CASE(page_6_host_only_then_recycled),
+                                            KVT_CASE(page_8_truncation_outdates_the_replica), KVT_CASE(act_7_restores_are_the_activations_own),
+                                            KVT_CASE(act_8_shared_pages_go_with_the_last), {0}};
+    return kvt_main("places", cases, argc, argv);
+}
