@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Child processes of demo_run: they die with it, and each has a pidfd.
+ * Child processes of demo_run and of benches: they die with it, and each has a pidfd.
  */
 #ifndef KVD_DEMO_PROCESS_H
 #define KVD_DEMO_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 struct process {
@@ -25,6 +26,12 @@ struct process_spec {
 
 /* 0 or -errno (printed). */
 int process_start(const struct process_spec *spec, struct process *ret_process);
+/* Starts a kvd and waits until it says READY=1; its log and its notify socket are in dir. 0 or -errno (printed); in the
+ * latter case the process may be there. */
+int process_start_kvd(const char *program, const char *config, const char *dir, struct process *ret_process);
+/* The file of this kvd's arena, so that it can be removed in the end: kvd leaves it for the next. Without one nothing is
+ * written. */
+void process_arena(const struct process *kvd, char *ret_path, size_t bytes);
 /* Sends a signal. */
 void process_signal(const struct process *process, int signal);
 /* Waits for the end; the exit code, or 128 + signal; -ETIMEDOUT: still there after timeout_ms. */

@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +27,6 @@
 #include "wire.h"
 
 #define WORKERS 2
-#define START_MS 20000
 #define SILENCE_MS 60000 /* no line for so long: something hangs */
 #define STOP_MS 10000
 
@@ -92,52 +89,11 @@ static int start(struct run *run, const char *name, const char *const *argv, con
     return process_start(&spec, ret_process) == 0 ? 0 : 2;
 }
 
-/* The arena's file, so that it can be removed in the end: kvd leaves it for the next. */
-static void note_arena(struct run *run)
-{
-    char path[64], line[512];
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)run->daemon.pid);
-    FILE *maps = fopen(path, "re");
-    while (maps && fgets(line, sizeof line, maps)) {
-        const char *name = strstr(line, "/dev/shm/kvd-arena-");
-        if (name)
-            snprintf(run->arena, sizeof run->arena, "%.*s", (int)strcspn(name, " \n"), name);
-    }
-    if (maps)
-        fclose(maps);
-}
-
-/* kvd says READY=1 to its notify socket. */
 static int start_daemon(struct run *run)
 {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", run->dir);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    (void)unlink(address.sun_path);
-    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
-        perror("demo_run: notify socket");
-        return 2;
-    }
-    const char *const argv[] = { run->kvd, "--config", run->config, NULL };
-    int r = start(run, "kvd", argv, address.sun_path, -1, NULL, &run->daemon);
-    struct pollfd fds[2] = { { .fd = fd, .events = POLLIN }, { .fd = run->daemon.pidfd, .events = POLLIN } };
-    char text[256] = "";
-    uint64_t end = now_ms() + START_MS;
-    while (r == 0 && !strstr(text, "READY=1")) {
-        int left = (int)(end - now_ms()), n = left > 0 ? poll(fds, 2, left) : 0;
-        if (n < 0 && errno == EINTR)
-            continue;
-        ssize_t got = n > 0 && fds[0].revents != 0 ? recv(fd, text, sizeof text - 1, 0) : -1;
-        if (got < 0) {
-            fprintf(stderr, "demo_run: kvd does not start; its words are in %s\n", run->daemon.log);
-            r = 2;
-        } else {
-            text[got] = '\0';
-        }
-    }
-    close(fd);
+    int r = process_start_kvd(run->kvd, run->config, run->dir, &run->daemon) == 0 ? 0 : 2;
     if (r == 0)
-        note_arena(run);
+        process_arena(&run->daemon, run->arena, sizeof run->arena);
     return r;
 }
 

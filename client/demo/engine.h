@@ -19,7 +19,7 @@
 #define ENGINE_LANES 8
 #define ENGINE_CHUNK 128 /* prefill columns of a step, over all lanes */
 #define ENGINE_WINDOW 16 /* widest draft window */
-#define ENGINE_CONTEXT 8192
+#define ENGINE_CONTEXT 16384
 
 enum { ENGINE_MAIN = 0, ENGINE_MTP = 1, ENGINE_POOLS = 2 };
 

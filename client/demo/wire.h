@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAX_TOKENS 8192
+#define WIRE_MAX_TOKENS 16384
 
 enum wire_type {
     WIRE_HELLO = 1,     /* session, epoch: of the worker in kvd; pid */

@@ -97,6 +97,9 @@ if [ "$benches" = yes ]; then
         "$device/bench_publish" >>"$build/bench.txt" || status=1
         "$device/test_ipc" --bench >>"$build/bench.txt" || status=1
     fi
+    if [ -x "$device/../bench/bench_first_token" ]; then
+        "$device/../bench/bench_first_token" --device cuda:0 >>"$build/bench.txt" || status=1
+    fi
     if python3 -c 'import torch' 2>/dev/null; then
         python3 -W ignore tests/gpu/sdpa_baseline.py >>"$build/bench.txt" || echo "== no baseline"
     fi
