@@ -37,6 +37,8 @@ enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 enum config_export { EXPORT_IPC = 0, EXPORT_VMM = 1 };
 
 struct config {
+    /* Of no file: the first generation of every handle, so that one of an earlier instance names nothing. 0 = 1. */
+    uint32_t first_generation;
     /* [kvd] */
     char socket[96]; /* leaves room for a private name beside it in sun_path */
     char store[KVD_NAME_BYTES];

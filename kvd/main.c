@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
@@ -153,6 +154,7 @@ static void reload(struct daemon *d) {
         LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", err);
         note = "; the configuration was not reloaded, the log says why";
     } else {
+        config.first_generation = d->config.first_generation;
         service_reload(d->service, &config);
         d->config = service_config(d->service);
         listener_configure(d->listener, &d->config);
@@ -320,6 +322,9 @@ int main(int argc, char **argv) {
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 32768);
     mallopt(M_TRIM_THRESHOLD, 131072);
+    if (getrandom(&d.config.first_generation, sizeof d.config.first_generation, 0) != sizeof d.config.first_generation)
+        return refuse_start("getrandom gives no first generation");
+    d.config.first_generation >>= 2; /* far from its end, where slots retire */
     d.config_path = options.config;
     d.signal_fd = block_signals();
     log_init((enum log_level)d.config.log_level);

@@ -135,6 +135,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .max_continuations = c->continuations,
         .has_state = c->state_bytes > 0,
         .state_slots = plan->spec.state_slots,
+        .generation = c->first_generation,
         .host_bytes = plan->arena_bytes,
         .host_state_stride = plan->host_state_stride,
         .mirrored = plan->arena_bytes > 0 || c->export == EXPORT_VMM,

@@ -171,10 +171,11 @@ size_t store_bytes(const struct store_config *config) {
 
 static void init_objects(struct store *s) {
     const struct store_config *c = &s->config;
+    uint32_t first = c->generation ? c->generation : 1;
     for (uint32_t i = 0; i < c->max_concurrency; i++)
-        s->seqs[i] = (struct seq){.generation = 1, .next_free = i + 1 < c->max_concurrency ? i + 1 : NONE};
+        s->seqs[i] = (struct seq){.generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : NONE};
     for (uint32_t i = 0; i < c->max_continuations; i++)
-        s->conts[i] = (struct cont){.generation = 1, .next_free = i + 1 < c->max_continuations ? i + 1 : NONE};
+        s->conts[i] = (struct cont){.generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : NONE};
     for (uint32_t p = 0; p < s->n_pools; p++) {
         struct pool *pool = &s->pool[p];
         memset(pool->bitmap, 0, (size_t)pool->n_leaves * BLOCK_PAGES / 8);

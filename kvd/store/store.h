@@ -55,6 +55,8 @@ struct store_config {
     uint64_t host_bytes;                 /* of the arena; 0 = the host tier is off (HOST-7) */
     uint64_t host_stride[STORE_MAX_POOLS]; /* bytes of a packed page over all ranks; a multiple of 256 */
     uint64_t host_state_stride;          /* the same of a state image, where has_state */
+    uint32_t generation;                 /* of the first handle of every slot; 0 = 1. Another one for each instance keeps handles of an earlier
+                                          * one from naming anything */
     bool mirrored;                       /* a directory will be set, also where host_bytes is 0 */
 };
 

@@ -400,10 +400,12 @@ static void cont_3_orderly_stop(void) {
 static void cont_3_killed(void) {
     if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
     uint64_t a = e2e_stream(60, 5000, 0), b = e2e_stream(61, 512, 2), d = e2e_stream(62, 5000, 0);
-    demote(retained(a, 700), false);
+    kvd_continuation first = retained(a, 700);
+    demote(first, false);
     retained(b, 300); /* only on the device */
     demote(retained(d, 130), true);
     KVT_NEED(restart(SIGKILL));
+    KVT_EQ(kvd_release(scheduler, first, NULL), KVD_NOT_FOUND); /* a handle of the instance before names nothing, least of all another prefix */
     struct kvd_stats stats = scene_stats(scheduler);
     KVT_EQ(stats.recovered_continuations, 2);
     KVT_EQ(stats.recovered_dropped, 1);
