@@ -162,30 +162,37 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
 }
 
 /* What the victims (and a moved source) let go although a resting continuation holds it too: nobody else may count on it from now on. */
-static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, bool on) {
+static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, uint32_t by, bool on) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
     for (uint32_t i = first; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &pool->pages[run[k]];
-            if (!on) page->flags = (uint8_t)(page->flags & ~PAGE_OWED);
-            else if (pool->tier[run[k]].resting && joint_frees(store, p, run[k])) page->flags |= PAGE_OWED;
+            struct page_tier *tier = &pool->tier[run[k]];
+            if (!on) { /* another activation may have promised it */
+                if (tier->owed_by == by) page->flags = (uint8_t)(page->flags & ~PAGE_OWED);
+            } else if (tier->resting && joint_frees(store, p, run[k])) {
+                page->flags |= PAGE_OWED;
+                tier->owed_by = by;
+            }
         }
     }
 }
 
 static void owe_nothing(struct store *store, const struct seq *seq) {
+    uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) mark_owed(store, p, &store->conts[v].space[p], 0, false);
-        if (seq->from != NONE && !seq->keep) mark_owed(store, p, &store->conts[seq->from].space[p], 0, false);
+        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) mark_owed(store, p, &store->conts[v].space[p], 0, by, false);
+        if (seq->from != NONE && !seq->keep) mark_owed(store, p, &store->conts[seq->from].space[p], 0, by, false);
     }
 }
 
-static void owe(struct store *store, const struct activation *act) {
+static void owe(struct store *store, const struct seq *seq, const struct activation *act) {
+    uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t i = 0; i < act->n_victims; i++) mark_owed(store, p, &act->victims[i]->space[p], 0, true);
-        if (act->move) mark_owed(store, p, &act->source->space[p], act->pool[p].kept, true);
+        for (uint32_t i = 0; i < act->n_victims; i++) mark_owed(store, p, &act->victims[i]->space[p], 0, by, true);
+        if (act->move) mark_owed(store, p, &act->source->space[p], act->pool[p].kept, by, true);
     }
 }
 
@@ -296,7 +303,7 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     seq->victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
     seq->rests = rests;
-    if (act->n_victims || act->move) owe(store, act);
+    if (act->n_victims || act->move) owe(store, seq, act);
     if (demotes && activation_lacks_room(store, act)) hold(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
@@ -536,7 +543,7 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     release_victims(store, seq);
     unhold(store, seq);
     activation_measure(store, &act, NULL);
-    if (act.move) owe(store, &act);
+    if (act.move) owe(store, seq, &act);
     begin_map(store, seq, &act, &out);
     unguard(store, seq);
     return STORE_MORE;

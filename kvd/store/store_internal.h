@@ -58,6 +58,7 @@ struct page_tier {
     uint32_t link;     /* next page of the same job */
     uint32_t resting;  /* references of resting continuations */
     uint32_t demoting; /* references of victims that will rest when their activation commits */
+    uint32_t owed_by;  /* PAGE_OWED: the activation that counts on it */
     uint32_t gone;     /* scratch of counting walks, beside `mark`: references that are released */
 };
 

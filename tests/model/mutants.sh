@@ -57,7 +57,7 @@ mutant directory_keeps_handed_slot activate.c 's|    mirror_cont(store, victim);
 mutant directory_late_truncation round.c 's/    if (shortens) /    if (false) /'
 mutant directory_knows_arriving_image mirror.c 's/ || cont->image_coming ? DIRECTORY_NONE/ ? DIRECTORY_NONE/'
 mutant bytes_before_record page.c 's/^    tier_give_back(store, id);//; s/^    mirror_page_host(store, pool_index, d);/    tier_give_back(store, id); mirror_page_host(store, pool_index, d);/'
-mutant owed_page_reused activate.c 's/if (act->n_victims || act->move) owe(store, act);//'
+mutant owed_page_reused activate.c 's/if (act->n_victims || act->move) owe(store, seq, act);//'
 mutant owed_page_is_prefetched move.c 's/PAGE_OWED))/0))/'
 mutant source_counts_as_freed activation.c 's/if (act->source \&\& act->source->resting) mark_source(store, act, p);//'
 mutant jointly_held_counts_once activation.c 's/            page->mark++;/            page->mark = page->references;/'
