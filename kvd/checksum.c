@@ -23,6 +23,7 @@ struct checksum {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct list urgent, normal, done;
+    struct checksum_batch *open; /* of which pages are handed out: all threads work on one, so that it is done soon */
     uint32_t turn;
     bool stop;
     int event_fd;
@@ -66,13 +67,15 @@ static void *run(void *argument) {
     struct checksum *c = argument;
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!c->urgent.first && !c->normal.first && !c->stop) pthread_cond_wait(&c->changed, &c->lock);
+        while (!c->open && !c->urgent.first && !c->normal.first && !c->stop) pthread_cond_wait(&c->changed, &c->lock);
         if (c->stop) break;
-        struct checksum_batch *batch = take_next(c);
+        struct checksum_batch *batch = c->open ? c->open : take_next(c);
+        uint32_t i = batch->taken++;
+        c->open = batch->taken < batch->n ? batch : NULL;
         pthread_mutex_unlock(&c->lock);
-        for (uint32_t i = 0; i < batch->n; i++)
-            batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);
+        batch->page[i].sum = checksum_of(batch->page[i].at, batch->page[i].bytes);
         pthread_mutex_lock(&c->lock);
+        if (++batch->summed < batch->n) continue;
         list_add(&c->done, batch);
         checksum_kick(c);
     }
@@ -121,9 +124,11 @@ struct checksum *checksum_free(struct checksum *c) {
 }
 
 void checksum_submit(struct checksum *c, struct checksum_batch *batch, bool urgent) {
+    batch->taken = batch->summed = 0;
     pthread_mutex_lock(&c->lock);
     list_add(urgent ? &c->urgent : &c->normal, batch);
-    pthread_cond_signal(&c->changed);
+    if (batch->n > 1) pthread_cond_broadcast(&c->changed);
+    else pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->lock);
 }
 
