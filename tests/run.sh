@@ -68,7 +68,7 @@ suite release "release build, all tests"
 if [ "$quick" = no ]; then
     suite asan "address and undefined-behaviour sanitizers"
     # Not the long programs of one thread: there is nothing for this sanitizer to see.
-    suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model)'
+    suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model|first_token)'
     if build fuzz; then
         for target in build-fuzz/tests/fuzz/fuzz_*; do
             case $target in *_replay) continue ;; esac # ordinary tests of the kept corpus

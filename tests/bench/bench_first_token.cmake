@@ -6,4 +6,5 @@ if(TARGET demo_worker)
   # Not for its times: each answer after a hit, of either kind, is the undisturbed one.
   add_test(NAME test_first_token COMMAND bench_first_token --tokens 400 --hits 2)
   set_tests_properties(test_first_token PROPERTIES LABELS e2e TIMEOUT 300)
+  kvd_test_sanitizer(test_first_token)
 endif()
