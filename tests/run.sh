@@ -49,7 +49,7 @@ suite() { # preset, what it is, ctest options...
 
 fuzz() { # target, seconds
     bin=build-fuzz/tests/fuzz/$1
-    corpus=tests/fuzz/corpus/${1#fuzz_}
+    corpus=$(cat "$bin.corpus")
     work=build-fuzz/corpus-$1
     mkdir -p "$work"
     echo "== fuzzing $1 for $2 s"
@@ -70,9 +70,8 @@ if [ "$quick" = no ]; then
     # Not the long programs of one thread: there is nothing for this sanitizer to see.
     suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model|first_token)'
     if build fuzz; then
-        for target in build-fuzz/tests/fuzz/fuzz_*; do
-            case $target in *_replay) continue ;; esac # ordinary tests of the kept corpus
-            [ -x "$target" ] && [ -f "$target" ] && fuzz "$(basename "$target")" "$fuzz_seconds"
+        for corpus in build-fuzz/tests/fuzz/fuzz_*.corpus; do
+            fuzz "$(basename "$corpus" .corpus)" "$fuzz_seconds"
         done
     else
         note "fuzzers: do not build"; count 1
