@@ -48,6 +48,7 @@ struct ipc_answer {
 struct ipc_worker {
     pid_t pid;
     int fd;
+    uint32_t rank; /* and device */
     kvd_session_id session;
     double context_ms, attach_ms;
 };

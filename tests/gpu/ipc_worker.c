@@ -203,7 +203,9 @@ bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, u
     struct ipc_call call = { .op = IPC_CONNECT, .rank = rank, .device = rank };
     struct ipc_answer answer = { 0 };
     snprintf(call.socket, sizeof call.socket, "%s", daemon->socket);
-    if (!ipc_start(worker) || !step(worker, &call, &answer)) return false;
+    if (!ipc_start(worker)) return false;
+    worker->rank = rank;
+    if (!step(worker, &call, &answer)) return false;
     worker->session = answer.session;
     call.op = IPC_CONTEXT;
     if (!step(worker, &call, &answer)) return false;
@@ -215,7 +217,7 @@ bool ipc_open_rank(struct ipc_worker *worker, const struct e2e_daemon *daemon, u
 }
 
 bool ipc_reopen(struct ipc_worker *worker, const struct e2e_daemon *daemon) {
-    struct ipc_call call = { .op = IPC_DETACH };
+    struct ipc_call call = { .op = IPC_DETACH, .rank = worker->rank, .device = worker->rank };
     struct ipc_answer answer = { 0 };
     snprintf(call.socket, sizeof call.socket, "%s", daemon->socket);
     if (!step(worker, &call, &answer)) return false;
