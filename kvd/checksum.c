@@ -83,14 +83,13 @@ static void *run(void *argument) {
     return NULL;
 }
 
-static uint32_t automatic(void) {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* a link of 55 GB/s wants about six */
-    return cpus < 1 ? 1 : cpus > 8 ? 8 : (uint32_t)cpus;
+uint32_t checksum_threads(uint32_t devices) {
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN) / 2, most = 8L * devices; /* a link of 55 GB/s wants about seven */
+    return cpus < 1 ? 1 : (uint32_t)(cpus > most ? most : cpus);
 }
 
 int checksum_new(uint32_t threads, struct checksum **ret_checksum) {
     struct checksum *c = calloc(1, sizeof *c);
-    uint32_t n = threads ? threads : automatic();
     if (!c) return 1;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
@@ -98,7 +97,7 @@ int checksum_new(uint32_t threads, struct checksum **ret_checksum) {
     list_clear(&c->normal);
     list_clear(&c->done);
     c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    while (c->event_fd >= 0 && c->n_threads < n && c->n_threads < MAX_THREADS &&
+    while (c->event_fd >= 0 && c->n_threads < threads && c->n_threads < MAX_THREADS &&
            !pthread_create(&c->thread[c->n_threads], NULL, run, c))
         c->n_threads++;
     if (!c->n_threads) {

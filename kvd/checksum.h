@@ -25,7 +25,9 @@ struct checksum_batch {
     } page[CHECKSUM_PAGES];
 };
 
-/* threads 0: one for two CPUs, 1 to 8. 0, or 1: no memory or no threads. */
+/* What suits the machine and the links of so many devices: one for two CPUs, at most 8 a device. */
+uint32_t checksum_threads(uint32_t devices);
+/* Threads that cannot be started are done without. 0, or 1: no memory or not one thread. */
 int checksum_new(uint32_t threads, struct checksum **ret_checksum);
 /* What was submitted and not collected is forgotten. NULL is fine; returns NULL. */
 struct checksum *checksum_free(struct checksum *checksum);

@@ -172,7 +172,7 @@ static const struct key keys[] = {
     { "host", "numa", KEY_U32_AUTO, FIELD(arena_node), 0, 1023, "auto", NULL,
       "NUMA node that the arena's memory comes from. auto: the node of device.0, where the kernel tells it." },
     { "host", "threads", KEY_U32_AUTO, FIELD(arena_threads), 1, 64, "auto", NULL,
-      "Threads that compute checksums of pages on their way. auto: one for two CPUs, at most 8." },
+      "Threads that compute checksums of pages on their way. auto: one for two CPUs, at most 8 a device." },
     { "host", "scrub", KEY_BYTES, FIELD(scrub_rate), 0, MAX_BYTES, "64MiB", NULL,
       "Bytes a second of the arena that are read again and compared with their checksums. 0: never." },
     { "host", "stop_time", KEY_TIME, FIELD(stop_time), 0, 3600 * SECOND, "30s", NULL,

@@ -10,8 +10,8 @@
 #define OUT DEVICE_TO_HOST
 #define IN HOST_TO_DEVICE
 
-/* A chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to here and
- * back. */
+/* Of one device: a chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to
+ * here and back. Every device has its own link, so all of them together have as many times that. */
 #define CHUNK_BYTES (UINT64_C(8) << 20)
 #define DEVICE_BYTES (UINT64_C(64) << 20)
 #define CHUNKS 32u   /* a direction, those whose sums are being computed too */
@@ -56,6 +56,7 @@ struct lane { /* a direction */
 
 struct mover {
     struct mover_config config;
+    uint64_t chunk_bytes, device_bytes;
     struct checksum *checksum;
     struct lane lane[2];
     struct job *jobs, **active, *free, *ended, **last_ended;
@@ -68,10 +69,13 @@ struct mover {
 int mover_new(const struct mover_config *config, struct mover **ret_mover) {
     struct mover *m = calloc(1, sizeof *m);
     if (!m) return 1;
+    uint32_t threads = config->threads ? config->threads : checksum_threads(config->pools->n_ranks);
     m->config = *config;
+    m->chunk_bytes = CHUNK_BYTES * config->pools->n_ranks;
+    m->device_bytes = DEVICE_BYTES * config->pools->n_ranks;
     m->jobs = calloc(config->jobs, sizeof *m->jobs);
     m->active = calloc(config->jobs, sizeof(struct job *));
-    if (!m->jobs || !m->active || checksum_new(config->threads, &m->checksum)) {
+    if (!m->jobs || !m->active || checksum_new(threads, &m->checksum)) {
         mover_free(m);
         return 1;
     }
@@ -328,9 +332,9 @@ static bool peek(struct mover *m, struct job *job, enum device_direction d, uint
     return s->has;
 }
 
-static bool fits(const struct chunk *chunk, const struct store_copy *c) {
+static bool fits(const struct mover *m, const struct chunk *chunk, const struct store_copy *c) {
     if (!chunk->n) return true;
-    return chunk->n < CHECKSUM_PAGES && chunk->bytes + c->bytes <= CHUNK_BYTES && chunk->copies[0].kind == c->kind &&
+    return chunk->n < CHECKSUM_PAGES && chunk->bytes + c->bytes <= m->chunk_bytes && chunk->copies[0].kind == c->kind &&
            chunk->copies[0].pool == c->pool;
 }
 
@@ -351,7 +355,7 @@ static bool feed_job(struct mover *m, struct job *job, enum device_direction d, 
     struct stream *s = &job->stream[d];
     chunk->n = 0;
     chunk->bytes = 0;
-    while (peek(m, job, d, pulls) && fits(chunk, &s->next)) {
+    while (peek(m, job, d, pulls) && fits(m, chunk, &s->next)) {
         chunk->copies[chunk->n++] = s->next;
         chunk->bytes += s->next.bytes;
         s->has = false;
@@ -372,7 +376,7 @@ static bool feed_job(struct mover *m, struct job *job, enum device_direction d, 
 static void feed(struct mover *m, enum device_direction d, uint32_t *pulls) {
     struct lane *lane = &m->lane[d];
     uint32_t idle = 0;
-    while (idle < m->n_active && lane->free && *pulls && lane->bytes_on_device < DEVICE_BYTES) {
+    while (idle < m->n_active && lane->free && *pulls && lane->bytes_on_device < m->device_bytes) {
         struct job *job = m->active[lane->turn++ % m->n_active];
         bool fed = !job->cancelled && !job->lost && feed_job(m, job, d, pulls);
         idle = fed ? 0 : idle + 1;

@@ -281,6 +281,36 @@ static void bench_hit(const char *profile, uint32_t n_ranks) {
     close_stage();
 }
 
+/* What the links of one device and of two at once do with plain copies of pinned memory: what the rates above can be. */
+static void bench_links(void) {
+    enum { BYTES = 256 << 20, TIMES = 8 };
+    CUdeviceptr at[2];
+    CUstream stream[2];
+    CUcontext context[2];
+    void *host[2];
+    for (uint32_t n = 1; n <= 2 && (n == 1 || two_devices()); n++) {
+        DRIVER_OK(driver.cuDevicePrimaryCtxRetain(&context[n - 1], (CUdevice)(n - 1)));
+        DRIVER_OK(driver.cuCtxSetCurrent(context[n - 1]));
+        DRIVER_OK(driver.cuMemAlloc(&at[n - 1], BYTES));
+        DRIVER_OK(driver.cuMemHostAlloc(&host[n - 1], BYTES, CU_MEMHOSTALLOC_PORTABLE));
+        DRIVER_OK(driver.cuStreamCreate(&stream[n - 1], CU_STREAM_NON_BLOCKING));
+        for (int in = 0; in < 2; in++) {
+            double begin = e2e_now();
+            for (int i = 0; i < TIMES; i++)
+                for (uint32_t d = 0; d < n; d++) {
+                    DRIVER_OK(driver.cuCtxSetCurrent(context[d]));
+                    if (in) DRIVER_OK(driver.cuMemcpyHtoDAsync(at[d], host[d], BYTES, stream[d]));
+                    else DRIVER_OK(driver.cuMemcpyDtoHAsync(host[d], at[d], BYTES, stream[d]));
+                }
+            for (uint32_t d = 0; d < n; d++) {
+                DRIVER_OK(driver.cuCtxSetCurrent(context[d]));
+                DRIVER_OK(driver.cuStreamSynchronize(stream[d]));
+            }
+            printf("BENCH link.%u.%s %.1f GB/s\n", n, in ? "in" : "out", (double)n * TIMES * BYTES / (e2e_now() - begin) / 1e9);
+        }
+    }
+}
+
 static void bench_hits(void) {
     static const char *const profiles[] = { "bf16", "int8", "k8v4", "nvfp4" };
     for (uint32_t n_ranks = 1; n_ranks <= 2; n_ranks++)
@@ -327,7 +357,7 @@ int main(int argc, char **argv) {
         KVT_CASE(cont_3_vmm_without_an_arena), KVT_CASE(pool_2_there_and_back), KVT_CASE(pool_2_ipc_stopped_and_killed),
         KVT_CASE(pool_2_vmm_replaced), { 0 }
     };
-    static const struct kvt_case benches[] = { KVT_CASE(bench_hits), KVT_CASE(bench_replaced), KVT_CASE(bench_arena), { 0 } };
+    static const struct kvt_case benches[] = { KVT_CASE(bench_links), KVT_CASE(bench_hits), KVT_CASE(bench_replaced), KVT_CASE(bench_arena), { 0 } };
     if (argc > 1 && strcmp(argv[1], "--worker") == 0) return ipc_worker_main();
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver, or no device\n");
