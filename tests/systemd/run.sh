@@ -95,12 +95,13 @@ packages() {
     has kvd usr/sbin/kvd 'lib/systemd/system/kvd@\.service' lib/systemd/system/kvd.target lib/systemd/system/kvd.slice \
         etc/kvd/kvd.conf usr/lib/sysusers.d/kvd.conf usr/lib/tmpfiles.d/kvd.conf usr/lib/modules-load.d/kvd.conf \
         usr/share/man/man8/kvd.8.gz usr/share/man/man5/kvd.conf.5.gz usr/share/kvd/prometheus/kvd.rules.yml \
-        usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf
+        usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf 'usr/share/doc/kvd/OPERATING\.md'
     has kvdctl usr/bin/kvdctl usr/share/man/man1/kvdctl.1.gz usr/share/bash-completion/completions/kvdctl \
         usr/share/zsh/vendor-completions/_kvdctl
     has libkvd0 'usr/lib/[^/]*/libkvd\.so\.0'
     has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
-        'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md(\.gz)?'
+        'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md' \
+        'usr/share/doc/libkvd-dev/ENGINE-GUIDE\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
     dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd0 (>= ' || fail "kvdctl does without libkvd0"
     [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||

@@ -40,6 +40,13 @@ for page in kvd.8 kvd.conf.5 kvdctl.1 libkvd.3; do
     fi
 done
 
+# A page's date is that of the changelog, whenever it is built: all architectures of a package have the same page.
+mkdir -p "$work/deploy/debian"
+cp -R "$root/deploy/man" "$work/deploy/man"
+sed 's/^\( -- .*>\)  .*/\1  Sat, 03 Feb 2001 12:00:00 +0000/' "$root/deploy/debian/changelog" >"$work/deploy/debian/changelog"
+sh "$work/deploy/man/page.sh" "$scdoc" 1.2.3 "$root/deploy/man/kvd.8.scd" "$work/dated"
+grep -q '^\.TH .*"2001-02-03"' "$work/dated" || fail "a page has another date than the changelog: $(grep '^\.TH' "$work/dated")"
+
 # ---- the same on both sides -----------------------------------------------------------------------------
 
 # Terms of one section of a page: the lines above an indented description.
