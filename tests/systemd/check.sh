@@ -145,6 +145,7 @@ last=$(epoch)
 is_on device
 
 packages_upgrade
+packages_rollback
 keeping_stop
 
 step "a sibling tells groups apart, and is monitored, from inside its sandbox"
@@ -156,6 +157,20 @@ grep -q "may not be observer; add it to observer = in section \[access\]" /out/r
 # shellcheck disable=SC2016 # for bash, whose redirections can connect
 scrape='exec 3<>/dev/tcp/127.0.0.1/9471 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && grep -m 1 "^kvd_" <&3'
 bash -c "$scrape" || fail "no metrics over TCP"
+
+step "an instance with a group of its own: members of kvd-clients stay out of its socket and its shared memory"
+mkdir -p /run/systemd/system/kvd@apart.service.d
+printf '[Service]\nGroup=games\n' >/run/systemd/system/kvd@apart.service.d/group.conf
+sed 's,/run/kvd/test/,/run/kvd/apart/,; s,^export = .*,export = ipc,; /^\[host\]/,$d' "$config" >/etc/kvd/apart.conf
+systemctl daemon-reload
+systemctl start kvd@apart.service || fail "an instance with a group of its own does not start"
+look_apart() { setpriv --reuid=nobody --regid=nogroup --groups="$1" kvdctl -s /run/kvd/apart/kvd.sock status; }
+look_apart games >/dev/null || fail "a member of its group"
+look_apart kvd-clients >/dev/null 2>&1 && fail "a member of kvd-clients"
+[ -n "$(find /dev/shm -name 'kvd-*' -group games -perm 660)" ] || fail "its shared memory: $(ls -l /dev/shm)"
+systemctl stop kvd@apart.service || fail "stop"
+rm -r /run/systemd/system/kvd@apart.service.d /etc/kvd/apart.conf
+systemctl daemon-reload
 
 unit=kvd@sibling.service
 keeping_demotes /run/kvd/sibling/kvd.sock

@@ -78,6 +78,19 @@ packages_upgrade() {
     rm /etc/kvd/other.conf /etc/kvd/broken.conf
 }
 
+packages_rollback() {
+    step "gone back to the version of before, then forward again: restarted, in a new epoch, with every page in its place"
+    for from in first next; do
+        old=$(epoch)
+        dpkg_run -i "$packages/$from"/*.deb
+        for package in kvd kvdctl libkvd0 libkvd-dev; do is_version $package "ii $(cat "$packages/$from/version")"; done
+        is ActiveState active
+        new=$(epoch)
+        [ -n "$new" ] && [ "$new" != "$old" ] || fail "epoch $new after $old"
+        is_on device
+    done
+}
+
 packages_remove() {
     step "removed: instances stop in order; configuration, user and what is cached stay"
     systemctl start "$unit" kvd@sibling || fail "start before the removal"
