@@ -3,8 +3,8 @@
 # Builds the Debian packages kvd, kvdctl, libkvd0 and libkvd-dev (and kvd-dbgsym, ... with debug symbols).
 # Usage: sh deploy/package.sh [--out DIR] [--build DIR] [--version VERSION]
 #   --out      where the packages go; out/ unless given
-#   --build    an existing build that is to be packaged as it is; without it the release preset is built first, with CUDA
-#              where there is a CUDA compiler
+#   --build    an existing build that is to be packaged as it is; without it what is missing is installed (setup.sh) and
+#              the release preset is built first, with CUDA where there is a CUDA compiler
 #   --version  of the packages; that of deploy/debian/changelog unless given
 # Exit: 0 built, 1 not, 2 a program or package is missing here
 set -eu
@@ -23,9 +23,10 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 
+[ -n "$build" ] || sh "$top/deploy/setup.sh" --packages || exit 2
 for program in dh dpkg-architecture dpkg-parsechangelog; do
     command -v "$program" >/dev/null && continue
-    echo "package.sh: there is no $program; sh deploy/setup.sh --tests installs it (Debian: debhelper, dpkg-dev)" >&2
+    echo "package.sh: there is no $program; sh deploy/setup.sh --packages installs it (Debian: debhelper, dpkg-dev)" >&2
     exit 2
 done
 

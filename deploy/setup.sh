@@ -1,19 +1,24 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what kvd needs to build (and, with --tests, to be tested) on Debian 12, if anything is missing.
-# Usage: sh deploy/setup.sh [--tests] [--check]     exit: 0 everything is there, 2 something is missing and cannot be installed
+# Installs what kvd needs to build on Debian 12, if anything is missing.
+# Usage: sh deploy/setup.sh [--packages] [--tests] [--check]
+#   --packages  also what deploy/package.sh needs          --tests  also what all tests need
+#   --check     installs nothing
+# Exit: 0 everything is there, 2 something is missing and cannot be installed
 set -eu
 
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler libinih-dev
 libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libmicrohttpd-dev libcunit1-dev scdoc"
-tests="clang libclang-rt-14-dev systemd systemd-container prometheus debhelper lintian zsh
+packages="debhelper"
+tests="clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh
 chromium-headless-shell" # the least of Debian's Chromium: 98 MB to fetch, 306 MB installed, a quarter less than chromium
 check=no
 for option in "$@"; do
     case $option in
-        --tests) need="$need $tests" ;;
+        --packages) need="$need $packages" ;;
+        --tests) need="$need $packages $tests" ;;
         --check) check=yes ;;
-        *) echo "setup.sh: unknown option $option; there are --tests and --check" >&2; exit 2 ;;
+        *) echo "setup.sh: unknown option $option; there are --packages, --tests and --check" >&2; exit 2 ;;
     esac
 done
 
