@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reference: what contract.md says about a store, as plainly as it can be computed. Spaces are arrays of page ids
+ * The reference: what CONTRACT.md says about a store, as plainly as it can be computed. Spaces are arrays of page ids
  * with the token content that a reader must find behind them; references, accounting and sharing are recounted from the
  * memberships whenever they are asked for. No index, no counters, no incremental state beyond the objects themselves.
  *

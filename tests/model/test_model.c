@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Model-based test of the store: all scenarios with a seed, all rules of contract.md sections 3, 6, 8..12 and 14 after
+ * Model-based test of the store: all scenarios with a seed, all rules of CONTRACT.md sections 3, 6, 8..12 and 14 after
  * every step. Usage: test_model [-n OPERATIONS a scenario] [-s SEED] [-c SCENARIO]... [-l]
  */
 #include <getopt.h>
