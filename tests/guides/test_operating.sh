@@ -154,35 +154,69 @@ for name in $(grep -oE 'kvd_[a-z_]+(_total|_bytes)\b' "$guide" | sort -u); do
     grep -q "\"$name\"" "$source/kvd/metrics.c" || fail "there is no series $name"
 done
 
+# ---- the README, and what any guide names -----------------------------------------------------------------
+
+awk '/^```ini$/ { on = 1; next } /^```/ { on = 0 } on' "$source/README.md" >"$root/readme.conf"
+grep -q '^\[model\]' "$root/readme.conf" || fail "README: there is no configuration in it"
+kvd --check-config --config "$root/readme.conf" || fail "README: kvd refuses its configuration"
+guides="$source/README.md $guide $source/client/ENGINE-GUIDE.md"
+kvdctl --help >"$root/help"
+# shellcheck disable=SC2086 # names of files
+for word in $(grep -hoE '(^|[`(])kvdctl [a-z]+' $guides | cut -d ' ' -f 2 | sort -u); do
+    grep -q "^ *$word\b" "$root/help" || fail "kvdctl has no command $word"
+done
+for option in $(grep -hoE 'kvdctl [^`|;]*' $guides | grep -oE -e '--[a-z-]+' | sort -u); do
+    grep -q -e "$option\b" "$root/help" || fail "kvdctl has no option $option"
+done
+for path in $(grep -hoE '\b(deploy|tests|client|proto)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' $guides | sort -u); do
+    [ -e "$source/$path" ] || fail "there is no $path"
+done
+for name in $(grep -hoE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$source/README.md" "$source/client/ENGINE-GUIDE.md" | sort -u); do
+    cat "$source/client/kvd.h" "$source/proto/kvd_types.h" "$source/cuda/paged_view.h" | grep -qwE "$name|X\(${name#KVD_}" || [ "$name" = KVD_SOCKET ] ||
+        fail "no header has $name"
+done
+
 # ---- namespaces -----------------------------------------------------------------------------------------
+
+serve() { # command
+    rm -f "$root/said" "$root/serves" "$root/log"
+    echo "exec $* --config $root/etc/kvd/main.conf" >"$root/here.sh"
+    start_daemon "$root/here.sh"
+}
+served() {
+    wait "$daemon" || fail "kvd ended with $?"
+    daemon=''
+    wait
+}
+attach_without_shm() {
+    unshare --mount --propagation private sh -c "mount -t tmpfs none /dev/shm && exec '$engine' '$socket' attach" 2>"$root/output"
+}
 
 if unshare --mount --pid --fork --propagation private true 2>/dev/null; then
     scratch "$root/blocks/001.text" >"$root/again.sh"
     sh -e "$root/again.sh"
     socket=$root/run/kvd/main/kvd.sock
-    rm -f "$root/said" "$root/serves" "$root/log"
-    echo "exec kvd --config $root/etc/kvd/main.conf" >"$root/here.sh"
-    start_daemon "$root/here.sh"
+    serve kvd
     unshare --pid --fork --kill-child "$engine" "$socket" attach ||
         fail "a client in a PID namespace inside kvd's is refused"
-    if unshare --mount --propagation private sh -c "mount -t tmpfs none /dev/shm && exec '$engine' '$socket' attach" 2>"$root/output"; then
-        fail "a client with a /dev/shm of its own attaches"
-    fi
+    ! attach_without_shm || fail "a client with a /dev/shm of its own attaches"
     grep -q 'cannot be seen from here' "$root/output" || fail "a /dev/shm of its own: $(cat "$root/output")"
     kill "$daemon"
-    wait "$daemon" || fail "kvd ended with $?"
-    wait
-    rm -f "$root/said" "$root/serves" "$root/log"
-    echo "exec unshare --pid --fork --kill-child kvd --config $root/etc/kvd/main.conf" >"$root/here.sh"
-    start_daemon "$root/here.sh"
+    served
+    serve unshare --pid --fork --kill-child kvd
     code=0
     kvdctl --socket "$socket" status >"$root/output" 2>&1 || code=$?
     [ $code -eq 2 ] || fail "a client outside of kvd's PID namespace: status $code"
     grep -q 'another PID namespace' "$root/output" || fail "outside of kvd's PID namespace: $(cat "$root/output")"
     kill "$(ps -o pid= --ppid "$daemon" | tr -d ' ')" # kvd itself, the first process of its namespace
-    wait "$daemon" || fail "kvd in a PID namespace of its own ended with $?"
-    daemon=''
-    wait
+    served
+    sed -i 's/^device.0 = .*/&\nexport = vmm/' "$root/etc/kvd/main.conf"
+    serve kvd
+    directory=$(sed -n 's,.* \(/dev/shm/kvd-arena-.*\),\1,p' "/proc/$daemon/maps" | head -n 1)
+    attach_without_shm || fail "export = vmm, a client with a /dev/shm of its own: $(cat "$root/output")"
+    kill "$daemon"
+    served
+    [ -z "$directory" ] || rm "$directory" # it outlives kvd
 else
     echo "skipped: no namespaces can be made here"
 fi
