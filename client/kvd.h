@@ -36,7 +36,7 @@
  * - Calls read the connection themselves while they wait. A client that used its descriptor, events or tickets is read
  *   in the background from then on, too; any other learns of a lost connection by its next call, which resumes.
  * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION
- *   there, kvd_disconnect only frees memory.
+ *   there, kvd_disconnect only frees memory. Nor can it connect, unless it executes a program: fork before the first call.
  * - Nothing returned by the library needs to be freed unless said. No nng, protobuf or CUDA type appears here.
  * - Engines should block their signals before the first call: the transport starts threads.
  */

@@ -457,7 +457,13 @@ static void another_instance_and_a_fork(void) {
     uint64_t epoch = kvd_client_epoch(scheduler);
     KVT_EQ_I(tell(&w, (struct order){ .op = AGAIN }).result, 0);
     pid_t child = fork();
-    if (child == 0) _exit(kvd_stats(scheduler, &stats, NULL) == KVD_FAILED_PRECONDITION ? 7 : 1);
+    if (child == 0) {
+        struct kvd_connect_options options = { .struct_size = sizeof options, .socket = daemon_.socket, .role = KVD_ROLE_OBSERVER };
+        kvd_client *own = NULL;
+        bool refused_both = kvd_stats(scheduler, &stats, NULL) == KVD_FAILED_PRECONDITION &&
+                            kvd_connect(&options, &own, NULL) == KVD_FAILED_PRECONDITION && !own;
+        _exit(refused_both ? 7 : 1);
+    }
     waitpid(child, &status, 0);
     KVT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
     KVT_EQ_I(kvd_stats(scheduler, &stats, NULL), KVD_OK);
