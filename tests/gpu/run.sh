@@ -7,7 +7,7 @@
 #   --sanitize    op tests at reduced sizes under compute-sanitizer (memcheck, racecheck) as well
 # The build folder is $KVD_GPU_BUILD, by default build-gpu; programs that are there already are used as they are.
 # The device tests and benches (test_device_cuda*, test_ipc, test_demo_cuda, bench_publish) and the demo on cuda:0 need all
-# that kvd needs: they are built by CMake and run from $KVD_BUILD, by default build, where they are there.
+# that kvd needs: they are built by CMake and run from $KVD_BUILD, by default build-release, where they are there.
 # Prints PASS and FAIL lines, then a table of BENCH lines. Exit: 0 all passed, 1 a test failed, 2 cannot be built or run.
 set -u
 
@@ -61,7 +61,7 @@ status=0
 if [ "$tests" = yes ]; then
     "$build/test_ops_cuda" || status=1
 fi
-device=${KVD_BUILD:-build}/tests/gpu
+device=${KVD_BUILD:-build-release}/tests/gpu
 for p in test_device_cuda test_device_cuda_moves test_device_cuda_fd test_ipc test_demo_cuda; do
     [ "$tests" = yes ] || continue
     [ -x "$device/$p" ] || { echo "SKIPPED $p: not built in $device"; continue; }
@@ -74,10 +74,10 @@ for p in test_device_cuda test_device_cuda_moves test_device_cuda_fd test_ipc te
 done
 # The demo: generation that goes on after SIGKILL, token by token the same, in every profile and with drafts.
 if [ "$tests" = yes ]; then
-    if [ -x "${KVD_BUILD:-build}/client/demo/demo_run" ]; then
-        sh deploy/demo.sh --as-built --build "${KVD_BUILD:-build}" --device cuda:0 && echo "PASS demo" || { echo "FAIL demo"; status=1; }
+    if [ -x "${KVD_BUILD:-build-release}/client/demo/demo_run" ]; then
+        sh deploy/demo.sh --as-built --build "${KVD_BUILD:-build-release}" --device cuda:0 && echo "PASS demo" || { echo "FAIL demo"; status=1; }
     else
-        echo "SKIPPED demo: not built in ${KVD_BUILD:-build}"
+        echo "SKIPPED demo: not built in ${KVD_BUILD:-build-release}"
     fi
 fi
 if [ "$sanitize" = yes ]; then
