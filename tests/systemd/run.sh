@@ -141,7 +141,7 @@ SuccessAction=exit-force
 FailureAction=exit-force
 [Service]
 Type=oneshot
-TimeoutStartSec=100
+TimeoutStartSec=150
 ExecStart=/bin/sh /kvd-check/check.sh
 StandardOutput=file:/out/log
 StandardError=file:/out/log
@@ -153,7 +153,7 @@ boot_inside() {
     furnish
     code=0
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
-    timeout -k 5 110 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
+    timeout -k 5 160 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
         --directory="$work/root" --bind="$work/out:/out" --tmpfs=/tmp:mode=1777 --tmpfs=/var/tmp:mode=1777 \
         --link-journal=no --resolv-conf=off --timezone=off --console=pipe --system-call-filter=@memlock \
         --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null >"$work/out/console" 2>&1 || code=$?
