@@ -95,16 +95,22 @@ static uint64_t last_ticket(const struct cuda_item *group) {
     return group->ticket;
 }
 
+/* 0: done. -ETIMEDOUT: given up, the device is being closed. */
+static int run_group(struct cuda_device *d, const struct cuda_item *group) {
+    char why[sizeof d->why] = "";
+    int r = cuda_check_lost(d, NULL, 0);
+    if (r) return r;
+    r = enqueue(d, group, why, sizeof why);
+    if (!r) r = cuda_await(d, d->event, SPIN_NS, why, sizeof why);
+    if (!r) return 0;
+    cuda_lose(d, why);
+    return r == -ETIMEDOUT || cuda_drain(d, d->stream) ? -ETIMEDOUT : -EIO;
+}
+
 void cuda_batch_thread(struct cuda_queue *q) {
     struct cuda_device *d = q->device;
-    char why[sizeof d->why] = "";
     for (struct cuda_item *group; (group = cuda_queue_take(q, goes_along));) {
-        int r = cuda_check_lost(d, NULL, 0);
-        if (!r) {
-            r = enqueue(d, group, why, sizeof why);
-            if (!r) r = cuda_await(d, d->event, SPIN_NS, why, sizeof why);
-            if (r) cuda_lose(d, why);
-        }
+        int r = run_group(d, group);
         if (!r) {
             atomic_store_explicit(&q->done, last_ticket(group), memory_order_release);
             cuda_tell(d);

@@ -198,6 +198,9 @@ int cuda_check_lost(struct cuda_device *d, char *err, size_t err_bytes); /* 0 or
  * device is being closed and the GPU does not answer. */
 int cuda_pause(struct cuda_device *d, uint64_t since, uint64_t spin_ns, char *err, size_t err_bytes);
 int cuda_await(struct cuda_device *d, CUevent event, uint64_t spin_ns, char *err, size_t err_bytes);
+/* After a failure: until what the stream was given before it has ended, so that the memory of both sides is free to go.
+ * 0 or -ETIMEDOUT. */
+int cuda_drain(struct cuda_device *d, CUstream stream);
 
 /* 0 or errno. run is the thread; it has the context current, and ends when cuda_queue_take gives NULL. */
 int cuda_queue_start(struct cuda_queue *q, struct cuda_device *d, void (*run)(struct cuda_queue *q));

@@ -182,13 +182,9 @@ static int turn(struct cuda_mover *m, char *err, size_t err_bytes) {
     return r;
 }
 
-/* After a failure: what had begun may still be copying, and the memory on both sides is free to go once it is not. */
 static int drain(struct cuda_mover *m) {
-    uint64_t begin = cuda_now_ns();
     int r = 0;
-    for (uint32_t i = 0; i < m->tuning.streams; i++)
-        while (!r && cuda_driver.cuStreamQuery(m->streams[i]) == CUDA_ERROR_NOT_READY)
-            r = cuda_pause(m->queue.device, begin, 0, NULL, 0);
+    for (uint32_t i = 0; !r && i < m->tuning.streams; i++) r = cuda_drain(m->queue.device, m->streams[i]);
     m->n = 0;
     m->in_air = m->loaded = m->loaded_ops = 0;
     return r;

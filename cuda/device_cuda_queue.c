@@ -90,6 +90,13 @@ int cuda_await(struct cuda_device *d, CUevent event, uint64_t spin_ns, char *err
     }
 }
 
+int cuda_drain(struct cuda_device *d, CUstream stream) {
+    uint64_t begin = cuda_now_ns();
+    int r = 0;
+    while (!r && cuda_driver.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) r = cuda_pause(d, begin, 0, NULL, 0);
+    return r;
+}
+
 /* ---- items -------------------------------------------------------------------------------- */
 
 void cuda_queue_put(struct cuda_queue *q, struct cuda_item *item) {

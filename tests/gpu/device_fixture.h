@@ -100,6 +100,7 @@ static inline void check_forms(void) {
     if (!driver.fake) return;
     KVT_EQ(atomic_load(&driver.fake->slow_form), 0);
     KVT_EQ(atomic_load(&driver.fake->outside), 0);
+    KVT_EQ(atomic_load(&driver.fake->early), 0);
 }
 
 #endif

@@ -37,6 +37,7 @@ struct work {
     struct CUevent_st after; /* of a wait: it copies nothing */
 };
 struct CUstream_st {
+    CUstream next;
     struct work *first, **last;
     uint64_t enqueued, done;
 };
@@ -76,6 +77,7 @@ static struct CUctx_st contexts[DEVICES] = { { 0 }, { 1 } };
 static _Thread_local CUcontext stack[8];
 static _Thread_local int depth;
 static struct block *blocks;
+static CUstream streams;
 static size_t used[DEVICES];
 static unsigned serial;
 
@@ -186,8 +188,26 @@ static struct block *find_block(const void *at, size_t bytes) {
     return NULL;
 }
 
+static bool touches(const struct block *b, const char *at, size_t pitch, const struct work *w) {
+    return at < b->at + b->bytes && b->at < at + pitch * (w->rows - 1) + w->width;
+}
+
+static void run_until(CUstream s, uint64_t position);
+
+/* Memory goes: what still copies there is counted, and ends first. */
+static void settle_block(const struct block *block) {
+    for (CUstream s = streams; s; s = s->next) {
+        unsigned users = 0;
+        for (const struct work *w = s->first; w; w = w->next)
+            users += w->rows && (touches(block, w->to, w->to_pitch, w) || touches(block, w->from, w->from_pitch, w));
+        atomic_fetch_add(&fake_cuda.early, users);
+        if (users) run_until(s, s->enqueued);
+    }
+}
+
 static void drop_block(struct block *block) {
     struct block **link = &blocks;
+    if (block->kind != RESERVED) settle_block(block);
     while (*link != block) link = &(*link)->next;
     *link = block->next;
     atomic_fetch_sub(&fake_cuda.objects, 1);
@@ -423,6 +443,7 @@ PUBLIC CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, size_t bytes) {
     pthread_mutex_lock(&lock);
     struct block *b = find_exact(at, bytes, MAPPED);
     if (b) {
+        settle_block(b);
         (void)!mmap(b->at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
         b->kind = RESERVED;
         drop_physical(b->memory);
@@ -484,6 +505,10 @@ PUBLIC CUresult CUDAAPI cuStreamCreate(CUstream *ret_stream, unsigned flags) {
     CUstream s = calloc(1, sizeof *s);
     (void)flags;
     s->last = &s->first;
+    pthread_mutex_lock(&lock);
+    s->next = streams;
+    streams = s;
+    pthread_mutex_unlock(&lock);
     return *ret_stream = s, CUDA_SUCCESS;
 }
 PUBLIC CUresult CUDAAPI cuEventCreate(CUevent *ret_event, unsigned flags) {
@@ -566,7 +591,13 @@ PUBLIC CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
     return r;
 }
 PUBLIC CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
-    return cuStreamSynchronize(stream), free(stream), CUDA_SUCCESS;
+    cuStreamSynchronize(stream);
+    pthread_mutex_lock(&lock);
+    CUstream *link = &streams;
+    while (*link != stream) link = &(*link)->next;
+    *link = stream->next;
+    pthread_mutex_unlock(&lock);
+    return free(stream), CUDA_SUCCESS;
 }
 
 static bool failing(void) {

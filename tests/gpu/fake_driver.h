@@ -25,6 +25,7 @@ struct fake_cuda {
     _Atomic(const char *) fail_call;
     atomic_int fail_code, fail_after;
     _Atomic uint64_t outside;   /* copies outside an allocation, or of host memory that is not pinned */
+    _Atomic uint64_t early;     /* memory given back under copies that had not ended */
 };
 
 #endif

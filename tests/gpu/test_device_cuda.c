@@ -546,6 +546,55 @@ static void failed_call_loses_the_device(void) {
     device_close(device);
 }
 
+static void fail(const char *call, int after, CUresult code) {
+    atomic_store(&driver.fake->fail_after, after);
+    atomic_store(&driver.fake->fail_code, (int)code);
+    atomic_store(&driver.fake->fail_call, call);
+}
+
+/* What was enqueued before the call that failed still copies: the region, its mirror and the bounce buffer stay until
+ * it has ended, in memory of either kind. */
+static void failed_call_in_the_middle_of_a_batch(void) {
+    struct geom_pool_spec spec = {
+        .storage = KVD_STORAGE_INT8, .n_layers = 2, .n_kv_heads = 2, .head_dim = 256, .n_ranks = 1
+    };
+    if (!driver.fake) {
+        printf("  SKIPPED: needs the stand-in driver\n");
+        return;
+    }
+    static const int good_copies[] = { 0, 1, 5, 9, 10 }; /* of 4 to the host, 4 from it, 3 of the table */
+    for (int i = 0; i < 2 * 6; i++) {
+        struct device *device = open_device_as(i % 2);
+        KVT_NEED(device);
+        struct device_region *table = new_region(device, "table", MIB, 0xff),
+                             *pool = new_region(device, "main-r0", geom_region_bytes(&spec, 4), 0);
+        int32_t value = 1;
+        uint64_t ticket, done;
+        bool inline_done;
+        KVT_NEED(table && pool);
+        struct device_table_write writes[3]; /* too far apart to be merged */
+        for (uint32_t k = 0; k < 3; k++)
+            writes[k] = (struct device_table_write) {
+                .region = table, .offset = k * 200000, .count = 1, .values = &value
+            };
+        struct device_page_copy copy = { .spec = &spec, .n_pages = 4, .region = pool, .dst = 2, .columns = 64 };
+        struct device_batch batch = { .copies = &copy, .n_copies = 1, .writes = writes, .n_writes = 3 };
+        if (i / 2 < 5)
+            fail("cuMemcpy2DAsync", good_copies[i / 2], CUDA_ERROR_INVALID_VALUE);
+        else
+            fail("cuEventRecord", 0, CUDA_ERROR_INVALID_VALUE);
+        KVT_OK(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err));
+        struct pollfd p = { .fd = device_event_fd(device), .events = POLLIN };
+        KVT_EQ(poll(&p, 1, 5000), 1);
+        KVT_EQ_I(device_poll(device, &done, err, sizeof err), -EIO);
+        fail(NULL, 0, CUDA_SUCCESS);
+        device_region_free(table);
+        device_region_free(pool);
+        device_close(device);
+    }
+    check_forms();
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(identity_and_free_bytes),
                                              KVT_CASE(regions_are_filled_and_refused),
@@ -559,6 +608,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(srv_7_wedged_device_blocks_nobody),
                                              KVT_CASE(srv_7_closing_a_wedged_device),
                                              KVT_CASE(failed_call_loses_the_device),
+                                             KVT_CASE(failed_call_in_the_middle_of_a_batch),
                                              { 0 } };
     if (argc > 1 && strcmp(argv[1], "--consumer") == 0) return consumer(argv[2]);
     if (argc > 1 && strcmp(argv[1], "--owner") == 0) return owner();
