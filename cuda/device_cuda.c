@@ -160,8 +160,8 @@ static void cuda_close(struct device *device) {
     bool ended = cuda_queues_stop(d);
     while (device->n_pins) device_unpin(device, device->pins[0].address);
     while (d->regions) cuda_region_free(&d->regions->base);
+    if (!ended) return; /* what a thread may still use goes with the process: the driver's objects, the event fd, d */
     close(d->event_fd);
-    if (!ended) return; /* see cuda_region_free: the driver's objects and d itself go with the process */
     close_driver_side(d);
     free_device(d);
 }

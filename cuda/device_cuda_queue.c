@@ -16,7 +16,7 @@
 #include "device_cuda_internal.h"
 
 #define LINGER_NS 100000u     /* looking at an empty queue before sleeping: the next round is often near */
-#define GIVE_UP_NS 2000000000 /* after stop, for a GPU that does not answer */
+#define GIVE_UP_NS 2000000000u /* after stop, for a GPU that does not answer */
 #define JOIN_SECONDS 5
 
 uint64_t cuda_now_ns(void) {
@@ -72,7 +72,7 @@ int cuda_pause(struct cuda_device *d, uint64_t since, uint64_t spin_ns, char *er
         relax();
         return 0;
     }
-    if (atomic_load(&d->stop) && now - atomic_load(&d->stop_ns) > GIVE_UP_NS)
+    if (atomic_load(&d->stop) && now > atomic_load(&d->stop_ns) + GIVE_UP_NS) /* stop may be later than now */
         return device_refuse(-ETIMEDOUT, err, err_bytes,
                              "the GPU did not finish its work before the device was closed");
     struct timespec pause = { .tv_nsec = (long)pause_ns(now - since) };

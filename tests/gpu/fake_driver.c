@@ -609,6 +609,9 @@ static CUresult enqueue(CUstream stream, struct work work, bool to_device) {
     const char *device = to_device ? work.to : work.from, *host = to_device ? work.from : work.to;
     size_t device_span = (to_device ? work.to_pitch : work.from_pitch) * (work.rows - 1) + work.width;
     size_t host_span = (to_device ? work.from_pitch : work.to_pitch) * (work.rows - 1) + work.width;
+    atomic_fetch_add(&fake_cuda.callers, 1);
+    while (atomic_load(&fake_cuda.stuck)) usleep(100);
+    atomic_fetch_sub(&fake_cuda.callers, 1);
     if (failing()) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (!work.width || !work.rows || work.width > work.to_pitch || work.width > work.from_pitch)
         return CUDA_ERROR_INVALID_VALUE;

@@ -26,6 +26,8 @@ struct fake_cuda {
     atomic_int fail_code, fail_after;
     _Atomic uint64_t outside;   /* copies outside an allocation, or of host memory that is not pinned */
     _Atomic uint64_t early;     /* memory given back under copies that had not ended */
+    atomic_int stuck;           /* copies do not return to their caller */
+    atomic_int callers;         /* that are in such a call now */
 };
 
 #endif

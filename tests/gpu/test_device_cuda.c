@@ -5,6 +5,7 @@
  * (77) where there is neither.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -509,13 +510,63 @@ static int close_wedged(void) {
     return now_ms() - begin < 8000 ? 0 : 4;
 }
 
-static void srv_7_closing_a_wedged_device(void) {
+static void closes_in_time(const char *mode) {
     struct child child;
     struct pollfd p;
-    KVT_NEED(child_start(&child, "--close-wedged", NULL));
+    KVT_NEED(child_start(&child, mode, NULL));
     p = (struct pollfd) { .fd = child.out, .events = POLLIN };
     KVT_EQ(poll(&p, 1, 30000), 1); /* end of file: it is gone */
     KVT_EQ_I(child_end(&child, p.revents ? 0 : SIGKILL), 0);
+}
+
+static void srv_7_closing_a_wedged_device(void) { closes_in_time("--close-wedged"); }
+
+/* In a process of its own: the thread is inside the driver when the device is closed, and comes out of it later. The
+ * event fd that it writes to then must not have become somebody else's. */
+static int close_stuck(void) {
+    struct device *device = NULL;
+    struct device_region *table = NULL;
+    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
+    int32_t value = 5;
+    uint64_t ticket;
+    bool inline_done;
+    if (!driver_load(&driver) || device_open(&config, &device, err, sizeof err) ||
+        device_region_new(device, "t", MIB, 0xff, &table, err, sizeof err))
+        return 2;
+    struct pollfd p = { .fd = device_event_fd(device), .events = POLLIN };
+    struct device_table_write write = { .region = table, .count = 1, .values = &value };
+    atomic_store(&driver.fake->stuck, 1);
+    if (device_submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
+                      sizeof err))
+        return 3;
+    while (!atomic_load(&driver.fake->callers)) usleep(100);
+    double begin = now_ms();
+    device_close(device);
+    if (now_ms() - begin > 8000) return 4;
+    if (fcntl(p.fd, F_GETFD) < 0) return 5;
+    atomic_store(&driver.fake->stuck, 0);
+    return poll(&p, 1, 10000) == 1 && p.revents == POLLIN ? 0 : 6; /* it did write */
+}
+
+static void srv_7_closing_a_device_whose_driver_hangs(void) {
+    if (!driver.fake) {
+        printf("  SKIPPED: needs the stand-in driver\n");
+        return;
+    }
+    closes_in_time("--close-stuck");
+}
+
+/* The clock is read before the word that the device is being closed, which may come between the two: that alone is no
+ * reason to give a GPU up. */
+static void srv_7_closing_gives_the_gpu_its_time(void) {
+    struct cuda_device *d = calloc(1, sizeof *d);
+    KVT_NEED(d);
+    atomic_store(&d->stop_ns, cuda_now_ns() + UINT64_C(1000000000));
+    atomic_store(&d->stop, true);
+    KVT_EQ_I(cuda_pause(d, cuda_now_ns(), 0, err, sizeof err), 0);
+    atomic_store(&d->stop_ns, cuda_now_ns() - UINT64_C(3000000000));
+    KVT_EQ_I(cuda_pause(d, cuda_now_ns(), 0, err, sizeof err), -ETIMEDOUT);
+    free(d);
 }
 
 static void failed_call_loses_the_device(void) {
@@ -607,12 +658,15 @@ int main(int argc, char **argv) {
                                              KVT_CASE(srv_4_dead_owner),
                                              KVT_CASE(srv_7_wedged_device_blocks_nobody),
                                              KVT_CASE(srv_7_closing_a_wedged_device),
+                                             KVT_CASE(srv_7_closing_a_device_whose_driver_hangs),
+                                             KVT_CASE(srv_7_closing_gives_the_gpu_its_time),
                                              KVT_CASE(failed_call_loses_the_device),
                                              KVT_CASE(failed_call_in_the_middle_of_a_batch),
                                              { 0 } };
     if (argc > 1 && strcmp(argv[1], "--consumer") == 0) return consumer(argv[2]);
     if (argc > 1 && strcmp(argv[1], "--owner") == 0) return owner();
     if (argc > 1 && strcmp(argv[1], "--close-wedged") == 0) return close_wedged();
+    if (argc > 1 && strcmp(argv[1], "--close-stuck") == 0) return close_stuck();
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver or no GPU here\n");
         return 77;
