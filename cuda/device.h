@@ -128,7 +128,8 @@ int device_event_fd(struct device *device);
 /* Host memory that pages are moved to and from: known to the device from pin to unpin (registered with CUDA, portable
  * over devices; a host device only remembers it). Whole mappings, once each a device; -EEXIST for a second time. unpin
  * waits for moves in work, as freeing a region does; after it the memory may be unmapped. On a GPU that does not answer
- * they give up waiting after 2 s: keep the memory mapped until the process ends where device_poll_moves says -EIO. */
+ * they give up waiting after 2 s, and the device is lost: keep the memory mapped until the process ends where
+ * device_poll_moves says -EIO. */
 int device_pin(struct device *device, void *address, uint64_t bytes, char *err, size_t err_bytes);
 void device_unpin(struct device *device, void *address);
 

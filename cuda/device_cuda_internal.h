@@ -288,8 +288,8 @@ int cuda_region_adopt(struct device *device, const char *label, uint64_t bytes, 
 void cuda_region_free(struct device_region *region);
 void *cuda_region_address(const struct device_region *region);
 void cuda_region_export(const struct device_region *region, struct device_export *ret_export);
-/* Whether memory may be given back: freeing it waits for the work that uses it, and that never ends on a GPU that does
- * not answer. */
+/* Waits for the work that may use memory: whether that can be given back. If not, the GPU does not answer, and the
+ * device is lost. */
 bool cuda_may_free(struct cuda_device *d);
 
 #endif

@@ -122,7 +122,10 @@ int cuda_region_adopt(struct device *device, const char *label, uint64_t bytes, 
 }
 
 bool cuda_may_free(struct cuda_device *d) {
-    return !atomic_load(&d->abandoned) && cuda_queues_settle(d, SETTLE_SECONDS);
+    if (atomic_load(&d->abandoned)) return false;
+    if (cuda_queues_settle(d, SETTLE_SECONDS)) return true;
+    cuda_lose(d, "the GPU did not finish its work before memory that it may use was given back");
+    return false;
 }
 
 void cuda_region_free(struct device_region *base) {

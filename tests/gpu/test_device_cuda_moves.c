@@ -536,6 +536,7 @@ static int close_wedged(void) {
     double begin = now_ms();
     device_unpin(device, host); /* gives up after 2 s, the memory stays registered */
     if (now_ms() - begin > 4000) return 4;
+    if (device_poll_moves(device, DEVICE_TO_HOST, &done, err, sizeof err) != -EIO) return 6; /* keep it mapped */
     device_close(device);
     return now_ms() - begin < 12000 ? 0 : 5;
 }
