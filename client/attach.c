@@ -21,7 +21,8 @@
 struct kvd_store {
     pid_t pid;
     uint32_t rank;
-    struct fds fds; /* while it is being attached */
+    const struct kvd_client *client; /* while it is being attached, and */
+    struct fds fds;
     struct kvd_store_info info;
     struct geom_pool_spec spec[KVD_MAX_POOLS];
     struct device_import *planes[KVD_MAX_POOLS], *table[KVD_MAX_POOLS];
@@ -123,7 +124,8 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
                            (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     if (region->kind == DEVICE_EXPORT_FD) {
-        enum kvd_status status = fds_fetch(&store->fds, &store->info, region->fd_index, &exported.fd, error);
+        enum kvd_status status = fds_fetch(&store->fds, &store->info, region->fd_index, client_deadline(store->client),
+                                           &exported.fd, error);
         if (status != KVD_OK) return status;
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
@@ -200,6 +202,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     if (!store) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a store");
     store->pid = getpid();
     store->rank = rank;
+    store->client = c;
     store->fds = (struct fds)FDS_NONE;
     enum kvd_status status = kvd_describe(c, &store->info, error);
     if (status == KVD_OK) status = check_pools(&store->info, error);
@@ -212,6 +215,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
         status = map_pool(store, i, device_uuid, error);
     if (status == KVD_OK) status = map_state(store, device_uuid, error);
     fds_close(&store->fds);
+    store->client = NULL;
     if (status == KVD_OK) *ret_store = store;
     else kvd_detach(store);
     return status;

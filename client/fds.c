@@ -8,8 +8,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define TIMEOUT_S 5
-
 struct request {
     uint64_t token;
     uint32_t fd_index, zero;
@@ -20,25 +18,63 @@ struct answer {
 };
 
 static enum kvd_status fail(const struct kvd_store_info *info, struct kvd_error *error) {
+    if (errno == EAGAIN)
+        return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd did not answer at the socket of descriptors %s in time",
+                           info->fd_socket);
     return client_fail(error, errno == EACCES || errno == EPERM ? KVD_PERMISSION_DENIED : KVD_UNAVAILABLE,
                        "the socket of descriptors %s cannot be used: %s", info->fd_socket, strerror(errno));
 }
 
-static enum kvd_status open_socket(struct fds *fds, const struct kvd_store_info *info, struct kvd_error *error) {
+/* ---- until the deadline, whatever signals come: false, with errno EAGAIN once it has passed ------------------- */
+
+static bool limit(int socket, uint64_t deadline_ns) {
+    uint64_t now = transport_now(), us = deadline_ns > now ? (deadline_ns - now + 999) / 1000 : 0;
+    struct timeval left = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) };
+    errno = EAGAIN;
+    return us && !setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &left, sizeof left) &&
+           !setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof left); /* of connecting, too */
+}
+
+static bool connect_to(int socket, const struct sockaddr_un *to, uint64_t deadline_ns) {
+    while (limit(socket, deadline_ns)) {
+        if (!connect(socket, (const struct sockaddr *)to, sizeof *to)) return true;
+        if (errno != EINTR) break;
+    }
+    return false;
+}
+
+static bool send_request(int socket, const struct request *request, uint64_t deadline_ns) {
+    while (limit(socket, deadline_ns)) {
+        if (send(socket, request, sizeof *request, MSG_NOSIGNAL) >= 0) return true;
+        if (errno != EINTR) break;
+    }
+    return false;
+}
+
+static bool receive(int socket, struct msghdr *message, size_t *ret_bytes, uint64_t deadline_ns) {
+    while (limit(socket, deadline_ns)) {
+        ssize_t n = recvmsg(socket, message, MSG_CMSG_CLOEXEC);
+        *ret_bytes = n > 0 ? (size_t)n : 0;
+        if (n >= 0) return true;
+        if (errno != EINTR) break;
+    }
+    return false;
+}
+
+/* ---- the exchange --------------------------------------------------------------------------------------------- */
+
+static enum kvd_status open_socket(struct fds *fds, const struct kvd_store_info *info, uint64_t deadline_ns,
+                                   struct kvd_error *error) {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
-    const struct timeval limit = { .tv_sec = TIMEOUT_S };
     if (!info->fd_socket[0] || strlen(info->fd_socket) >= sizeof to.sun_path)
         return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no descriptors: attach as a worker");
     memcpy(to.sun_path, info->fd_socket, strlen(info->fd_socket));
     fds->token = info->fd_token;
     fds->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fds->socket < 0 || setsockopt(fds->socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) ||
-        connect(fds->socket, (const struct sockaddr *)&to, sizeof to)) {
-        enum kvd_status status = fail(info, error);
-        fds_close(fds);
-        return status;
-    }
-    return KVD_OK;
+    if (fds->socket >= 0 && connect_to(fds->socket, &to, deadline_ns)) return KVD_OK;
+    enum kvd_status status = fail(info, error);
+    fds_close(fds);
+    return status;
 }
 
 static int received_fd(struct msghdr *message) {
@@ -49,25 +85,36 @@ static int received_fd(struct msghdr *message) {
     return fd;
 }
 
-enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, int *ret_fd, struct kvd_error *error) {
+enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,
+                          int *ret_fd, struct kvd_error *error) {
     union {
         char room[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
     } control = { 0 };
     struct answer answer = { 0 };
     struct iovec part = { .iov_base = &answer, .iov_len = sizeof answer - 1 };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
-    enum kvd_status status = fds->socket < 0 ? open_socket(fds, info, error) : KVD_OK;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+    size_t n;
+    enum kvd_status status = fds->socket < 0 ? open_socket(fds, info, deadline_ns, error) : KVD_OK;
     if (status != KVD_OK) return status;
     struct request request = { .token = fds->token, .fd_index = fd_index };
-    if (send(fds->socket, &request, sizeof request, MSG_NOSIGNAL) < 0) return fail(info, error);
+    if (!send_request(fds->socket, &request, deadline_ns)) return fail(info, error);
     fds->token = 0; /* it has been used */
-    ssize_t n = recvmsg(fds->socket, &message, MSG_CMSG_CLOEXEC);
-    if (n < 0) return fail(info, error);
+    if (!receive(fds->socket, &message, &n, deadline_ns)) return fail(info, error);
+    if (!n)
+        return client_fail(error, KVD_UNAVAILABLE,
+                           "kvd closed its socket of descriptors %s before the answer: attach again", info->fd_socket);
     int fd = received_fd(&message);
-    if (n < 8 || answer.fd_index != fd_index || (answer.status == KVD_OK) != (fd >= 0)) {
+    if (fd < 0 && (message.msg_flags & MSG_CTRUNC))
+        return client_fail(error, KVD_RESOURCE_EXHAUSTED,
+                           "kvd's memory comes as descriptors, and this process can open no more (RLIMIT_NOFILE)");
+    if (n < offsetof(struct answer, message) || answer.fd_index != fd_index ||
+        (answer.status == KVD_OK) != (fd >= 0)) {
         if (fd >= 0) close(fd);
-        return client_fail(error, KVD_UNAVAILABLE, "the socket of descriptors %s answers out of turn: is it kvd's?", info->fd_socket);
+        return client_fail(error, KVD_UNAVAILABLE, "the socket of descriptors %s answers out of turn: is it kvd's?",
+                           info->fd_socket);
     }
     if (answer.status != KVD_OK) return client_fail(error, (enum kvd_status)answer.status, "%s", answer.message);
     *ret_fd = fd;

@@ -15,7 +15,8 @@ struct fds {
 #define FDS_NONE { -1, 0 }
 
 /* One descriptor, the caller's. Connects on the first call. */
-enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, int *ret_fd, struct kvd_error *error);
+enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,
+                          int *ret_fd, struct kvd_error *error);
 void fds_close(struct fds *fds);
 
 #endif

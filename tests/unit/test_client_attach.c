@@ -5,9 +5,16 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "device.h"
@@ -392,6 +399,163 @@ static void srv_4_state_refusals(void) {
     clear_bed(&bed);
 }
 
+/* ---- descriptors ----------------------------------------------------------------------------------------------- */
+
+/* kvd's side of the socket of descriptors: it hands out the table. */
+struct counter {
+    char path[64];
+    int listener, table;
+    enum { COUNTER_ANSWERS, COUNTER_WAITS_FOR_SIGNALS, COUNTER_SAYS_NOTHING, COUNTER_HANGS_UP, COUNTER_IS_SHUT } way;
+    pthread_t thread;
+    sem_t end;
+};
+
+static sem_t signals;
+static void count_signal(int number) {
+    (void)number;
+    sem_post(&signals);
+}
+
+static void hand_out(int to, uint32_t fd_index, int fd) {
+    uint32_t answer[2] = { KVD_OK, fd_index };
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = { 0 };
+    struct iovec part = { answer, sizeof answer };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+    struct cmsghdr *h = CMSG_FIRSTHDR(&message);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    sendmsg(to, &message, MSG_NOSIGNAL);
+}
+
+static void *serve_counter(void *argument) {
+    struct counter *c = argument;
+    struct {
+        uint64_t token;
+        uint32_t fd_index, zero;
+    } request;
+    if (c->way == COUNTER_IS_SHUT) return NULL;
+    int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 || recv(fd, &request, sizeof request, 0) != (ssize_t)sizeof request) return NULL;
+    if (c->way == COUNTER_WAITS_FOR_SIGNALS)
+        for (int i = 0; i < 3; i++) sem_wait(&signals);
+    if (c->way == COUNTER_ANSWERS || c->way == COUNTER_WAITS_FOR_SIGNALS) hand_out(fd, request.fd_index, c->table);
+    if (c->way != COUNTER_HANGS_UP) sem_wait(&c->end);
+    close(fd);
+    return NULL;
+}
+
+/* The bed's table comes as a descriptor from now on. */
+static bool open_counter(struct counter *c, struct bed *bed, int way) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    memset(c, 0, sizeof *c);
+    snprintf(c->path, sizeof c->path, "/tmp/kvd-attach-%d.fd", (int)getpid());
+    memcpy(at.sun_path, c->path, sizeof c->path);
+    unlink(c->path);
+    c->way = way;
+    c->table = memfd_create("table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    c->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sem_init(&c->end, 0, 0);
+    struct kvd_region_info *table = &bed->info.pool[0].table[0];
+    table->kind = DEVICE_EXPORT_FD;
+    table->fd_index = 4;
+    memcpy(bed->info.fd_socket, c->path, sizeof c->path);
+    return c->table >= 0 && c->listener >= 0 && !ftruncate(c->table, (off_t)table->bytes) &&
+           !fcntl(c->table, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) &&
+           !bind(c->listener, (const struct sockaddr *)&at, sizeof at) && !listen(c->listener, 0) &&
+           !pthread_create(&c->thread, NULL, serve_counter, c);
+}
+
+static void close_counter(struct counter *c) {
+    sem_post(&c->end);
+    shutdown(c->listener, SHUT_RDWR);
+    pthread_join(c->thread, NULL);
+    close(c->listener);
+    close(c->table);
+    unlink(c->path);
+    sem_destroy(&c->end);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static enum kvd_status attach_at(int way, struct kvd_error *error) {
+    struct bed bed;
+    struct counter counter;
+    if (!KVT_TRUE(make_bed(&bed) && open_counter(&counter, &bed, way))) return KVD_UNKNOWN;
+    kvd_client_set_timeout(bed.client, way == COUNTER_SAYS_NOTHING ? 200 : 10000);
+    enum kvd_status status = attach_to(&bed, 0, NULL, error);
+    close_counter(&counter);
+    clear_bed(&bed);
+    return status;
+}
+
+/* An engine with a timer of its own (a profiler, a watchdog) attaches all the same. */
+static void descriptors_among_signals(void) {
+    struct kvd_error error = { .message = "" };
+    struct sigaction act = { .sa_handler = count_signal }, before;
+    struct itimerval often = { { 0, 1000 }, { 0, 1000 } }, never = { { 0, 0 }, { 0, 0 } };
+    sigset_t alarm_;
+    sigemptyset(&alarm_);
+    sigaddset(&alarm_, SIGALRM);
+    struct bed bed;
+    struct counter counter;
+    KVT_OK(sem_init(&signals, 0, 0));
+    KVT_OK(pthread_sigmask(SIG_BLOCK, &alarm_, NULL)); /* threads that are made now take none: this one does */
+    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_WAITS_FOR_SIGNALS));
+    KVT_OK(sigaction(SIGALRM, &act, &before));
+    KVT_OK(setitimer(ITIMER_REAL, &often, NULL));
+    KVT_OK(pthread_sigmask(SIG_UNBLOCK, &alarm_, NULL));
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_OK);
+    KVT_EQ_STR(error.message, "");
+    KVT_OK(setitimer(ITIMER_REAL, &never, NULL));
+    KVT_OK(sigaction(SIGALRM, &before, NULL));
+    for (int i = 0; i < 3; i++) sem_post(&signals); /* where the attachment failed the other side still waits */
+    close_counter(&counter);
+    clear_bed(&bed);
+    sem_destroy(&signals);
+}
+
+/* SRV-7 from the other side: no call waits longer than its deadline, whatever kvd does not do. */
+static void descriptors_until_the_deadline(void) {
+    struct kvd_error error = { .message = "" };
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    struct bed bed;
+    struct counter counter;
+    int filler[16], n = 0;
+    KVT_EQ(attach_at(COUNTER_ANSWERS, &error), KVD_OK);
+    KVT_EQ(attach_at(COUNTER_HANGS_UP, &error), KVD_UNAVAILABLE);
+    KVT_HAS(error.message, "closed");
+    double begin = seconds();
+    KVT_EQ(attach_at(COUNTER_SAYS_NOTHING, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_HAS(error.message, "in time");
+    KVT_TRUE(seconds() - begin < 3);
+    /* Nobody accepts, and the backlog is full: connecting waits, too. */
+    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_IS_SHUT));
+    memcpy(at.sun_path, counter.path, sizeof counter.path);
+    for (bool full = false; !full && n < 16; n++) {
+        filler[n] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        full = connect(filler[n], (const struct sockaddr *)&at, sizeof at) != 0;
+    }
+    KVT_TRUE(n < 16);
+    kvd_client_set_timeout(bed.client, 200);
+    begin = seconds();
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_TRUE(seconds() - begin < 3);
+    while (n-- > 0) close(filler[n]);
+    close_counter(&counter);
+    clear_bed(&bed);
+}
+
 /* SRV-6: a fork's child gets no view. */
 static void srv_6_store_of_a_parent(void) {
     struct bed bed;
@@ -422,7 +586,8 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only),    KVT_CASE(mappings_are_shared_and_counted),
         KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent),
-        KVT_CASE(state_slots),      KVT_CASE(srv_4_state_refusals), { 0 }
+        KVT_CASE(state_slots),      KVT_CASE(srv_4_state_refusals),
+        KVT_CASE(descriptors_among_signals), KVT_CASE(descriptors_until_the_deadline), { 0 }
     };
     if (!fork_owners()) return 2;
     int status = kvt_main("client attach", cases, argc, argv);
