@@ -106,7 +106,8 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
                                       .fd = -1,
                                       .bytes = region->bytes,
                                       .owner_pid = region->owner_pid,
-                                      .local_address = region->local_address };
+                                      .local_address = region->local_address,
+                                      .owner_instance = kvd_client_epoch(store->client) };
     char why[KVD_MESSAGE_BYTES] = "";
     memcpy(exported.shm_name, region->shm_name, sizeof exported.shm_name);
     exported.shm_name[sizeof exported.shm_name - 1] = 0;

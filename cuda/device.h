@@ -42,6 +42,8 @@ struct device_export {
     uint8_t uuid[16]; /* of the device that owns the memory */
     uint64_t owner_pid;
     uint64_t local_address; /* address in the owner: used when importer and owner are one process */
+    uint64_t owner_instance; /* for device_import: a number of the owner's life, so that what an earlier owner left
+                              * mapped here is never taken for this one's memory; 0: not known */
 };
 
 struct device_identity {

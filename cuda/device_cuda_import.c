@@ -20,6 +20,7 @@
 struct cuda_map {
     struct cuda_map *next;
     CUipcMemHandle handle;
+    uint64_t instance; /* of the owner */
     CUcontext context;
     CUdeviceptr address;
     uint32_t users;
@@ -142,7 +143,7 @@ static int new_map(const struct device_export *exported, CUcontext context, stru
     char why[256] = "";
     struct cuda_map *map = malloc(sizeof *map);
     if (!map) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe a mapping");
-    *map = (struct cuda_map) { .next = maps, .context = context };
+    *map = (struct cuda_map) { .next = maps, .instance = exported->owner_instance, .context = context };
     memcpy(&map->handle, exported->ipc_handle, sizeof map->handle);
     int r =
         CUDA_CALL(why, sizeof why, cuIpcOpenMemHandle, &map->address, map->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -161,12 +162,17 @@ static int new_map(const struct device_export *exported, CUcontext context, stru
     return 0;
 }
 
-/* With the lock held: the mapping, one user more. */
+/* With the lock held: the mapping, one user more. A handle is made of numbers that a later owner may have again, such as
+ * its process's; the driver, too, then gives what it has opened already: the memory of the one before. */
 static int use_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err,
                    size_t err_bytes) {
     struct cuda_map *map = find_map(exported);
     int r = map ? 0 : new_map(exported, context, &map, err, err_bytes);
     if (r) return r;
+    if (map->instance != exported->owner_instance)
+        return device_refuse(-EBUSY, err, err_bytes,
+                             "this process still has memory of an earlier owner mapped under the same handle: detach "
+                             "that first");
     if (map->context != context)
         return device_refuse(
             -EBUSY, err, err_bytes,

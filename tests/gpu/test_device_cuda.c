@@ -316,7 +316,7 @@ struct order {
 struct report {
     int rc;
     uint8_t first, last;
-    bool shared;
+    bool shared, kept_apart;
     char text[400];
 };
 
@@ -337,6 +337,7 @@ static int consumer(const char *what) {
     if (strcmp(what, "wrong-device") == 0) order.exported.uuid[0] ^= 1;
     if (strcmp(what, "no-handle") == 0) memset(order.exported.ipc_handle, 0, 64);
     if (strcmp(what, "too-long") == 0) order.exported.bytes += order.bytes_more;
+    order.exported.owner_instance = 7;
     report.rc = device_import(&order.exported, uuid, false, &a, report.text, sizeof report.text);
     if (!report.rc) {
         report.shared = !device_import(&order.exported, NULL, true, &b, NULL, 0) &&
@@ -347,6 +348,9 @@ static int consumer(const char *what) {
         DRIVER_OK(driver.cuMemcpyDtoH(&report.last, base + order.exported.bytes - 1, 1));
         uint8_t mine = 0x99;
         DRIVER_OK(driver.cuMemcpyHtoD(base + 1, &mine, 1));
+        /* Another owner whose region has the same handle: not what this one left here. */
+        order.exported.owner_instance = 8;
+        report.kept_apart = device_import(&order.exported, NULL, false, &a, report.text, sizeof report.text) == -EBUSY;
         device_unimport(b);
         report.rc = device_import(&order.exported, uuid, false, &a, report.text, sizeof report.text); /* once more */
         if (!report.rc) device_unimport(a);
@@ -425,7 +429,7 @@ static void srv_4_imports_and_refusals(void) {
     KVT_NEED(region);
     device_region_export(region, &order.exported);
     struct report ok = consume(&order, "ok");
-    KVT_TRUE(ok.rc == 0 && ok.shared);
+    KVT_TRUE(ok.rc == 0 && ok.shared && ok.kept_apart);
     KVT_TRUE(ok.first == 0x42 && ok.last == 0x42);
     read_device(there, region, 0, 2);
     KVT_EQ(there[1], 0x99); /* the consumer's store */
