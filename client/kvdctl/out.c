@@ -158,7 +158,38 @@ void out_stream(struct out *out, FILE *stream) { out->stream = stream ? stream :
 
 /* ---- documents ---------------------------------------------------------------------------------------- */
 
-bool out_line(FILE *to, const cJSON *object) {
+/* Bytes of the character of UTF-8 that text begins with; 0: none (RFC 3629). */
+static size_t character(const unsigned char *text) {
+    unsigned char first = text[0], low = 0x80, high = 0xbf;
+    size_t n = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+    if (first == 0xe0) low = 0xa0;
+    if (first == 0xed) high = 0x9f;
+    if (first == 0xf0) low = 0x90;
+    if (first == 0xf4) high = 0x8f;
+    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xbf)
+        if (text[i] < low || text[i] > high) return 0;
+    return n;
+}
+
+static void clean_text(char *text) {
+    while (text && *text) {
+        size_t n = character((const unsigned char *)text);
+        if (!n) *text = '?';
+        text += n ? n : 1;
+    }
+}
+
+/* JSON is UTF-8, but paths and files may hold any bytes. */
+static void clean(cJSON *item) {
+    for (; item; item = item->next) {
+        clean_text(item->valuestring);
+        if (!(item->type & cJSON_StringIsConst)) clean_text(item->string);
+        clean(item->child);
+    }
+}
+
+bool out_line(FILE *to, cJSON *object) {
+    clean(object);
     char *text = cJSON_PrintUnformatted(object);
     bool ok = text && fprintf(to, "%s\n", text) >= 0 && fflush(to) == 0;
     cJSON_free(text);
@@ -180,6 +211,7 @@ void out_end(struct out *out) {
         out_line(stdout, out->root);
         return;
     }
+    clean(out->root);
     char *text = cJSON_Print(out->root);
     if (text) puts(text);
     cJSON_free(text);

@@ -43,8 +43,8 @@ void out_stream(struct out *out, FILE *stream);
 void out_end(struct out *out);
 /* For those who go on: ends a document, which is one line of JSON, and begins the next. False: it cannot be written. */
 bool out_next(struct out *out);
-/* An object as one line, at once. */
-bool out_line(FILE *to, const cJSON *object);
+/* An object as one line, at once. Its text becomes UTF-8 where it is not. */
+bool out_line(FILE *to, cJSON *object);
 
 /* For building rows. */
 void out_put_u64(cJSON *object, const char *key, uint64_t value); /* a number; a string from 2^53 on */

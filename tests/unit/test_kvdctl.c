@@ -258,6 +258,31 @@ static void audit_violations_are_4(void) {
     script_stop(s);
 }
 
+/* JSON is UTF-8 (RFC 8259), whatever bytes a path or a file holds; what is UTF-8 stays. */
+static void json_of_any_bytes(void) {
+    static const char path_of_any[] = "/none/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\xff\xc3(\xed\xa0\x80\xe2\x82\"\x01\n",
+                      in_json[] = "/none/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\?\?(\?\?\?\?\?\\\"\\u0001\\n";
+    struct run *run = CTL("--json", "--socket", path_of_any, "status");
+    KVT_EQ(run->status, 3);
+    KVT_HAS(run->out, in_json);
+    cJSON_Delete(json(run->out));
+    char path[] = "/tmp/kvdctl-bytes-XXXXXX";
+    int fd = mkstemp(path);
+    KVT_NEED(fd >= 0);
+    KVT_TRUE(dprintf(fd, "{\"kvd_trace\":1,\"store\":\"\xc3\",\"\xfe\":1}\n"
+                         "{\"event\":\"lost\",\"message\":\"\xf5\\u0000\"}\n") > 0);
+    close(fd);
+    run = CTL("--json", "trace", "show", path);
+    KVT_EQ(run->status, 0);
+    for (const char *p = run->out; *p; p++)
+        if ((unsigned char)*p >= 0x80) {
+            KVT_EQ((unsigned char)*p, '?');
+            break;
+        }
+    cJSON_Delete(json(run->out));
+    unlink(path);
+}
+
 static void doing(void) {
     struct shop shop = { 0 };
     struct script *s = script_start(shop_fn, &shop);
@@ -619,6 +644,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(unreachable_is_3),
                                              KVT_CASE(looking),
                                              KVT_CASE(audit_violations_are_4),
+                                             KVT_CASE(json_of_any_bytes),
                                              KVT_CASE(doing),
                                              KVT_CASE(moves),
         KVT_CASE(plan_with_demotion),
