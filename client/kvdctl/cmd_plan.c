@@ -11,20 +11,24 @@
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
-/* The frontier of a continuation, by walking the list. */
-static bool find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_t *ret_frontier) {
+/* The frontier of a continuation, by walking the list. The exit status. */
+static int find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_t *ret_frontier) {
     struct kvd_continuation_info infos[64];
     struct kvd_error error;
+    char buf[24];
     uint32_t cursor = 0, n;
     while (cursor != KVD_UNCHANGED) {
-        if (kvd_list_continuations(ctl->client, &cursor, infos, N(infos), &n, &error) != KVD_OK) return false;
+        enum kvd_status status = kvd_list_continuations(ctl->client, &cursor, infos, N(infos), &n, &error);
+        if (status != KVD_OK) return ctl_refused(ctl, status, &error);
         for (uint32_t i = 0; i < n; i++) {
             if (infos[i].continuation.bits != continuation.bits) continue;
             *ret_frontier = infos[i].frontier;
-            return true;
+            return CTL_OK;
         }
     }
-    return false;
+    snprintf(error.message, sizeof error.message, "there is no continuation %s (kvdctl continuations lists them)",
+             ctl_handle_text(continuation.bits, buf));
+    return ctl_refused(ctl, KVD_NOT_FOUND, &error);
 }
 
 static bool parse_victims(const char *text, const char *option, bool demote, struct kvd_activation *want) {
@@ -46,30 +50,28 @@ static bool parse_victims(const char *text, const char *option, bool demote, str
     return true;
 }
 
-bool plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
+int plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
     const struct ctl_options *o = &ctl->options;
+    int code;
     struct kvd_activation want = { .keep = !o->move, .prompt_tokens = o->prompt, .max_output_tokens = o->output };
     if (!o->prompt || !o->output) {
         fputs("kvdctl: say --prompt TOKENS and --output TOKENS, both at least 1\n", stderr);
-        return false;
+        return CTL_USAGE;
     }
     want.worker = kvd_client_session(ctl->client);
     if (o->from) {
-        if (!ctl_handle(o->from, "continuation", &want.from.bits)) return false;
+        if (!ctl_handle(o->from, "continuation", &want.from.bits)) return CTL_USAGE;
         want.frontier = o->frontier;
-        if (o->frontier == KVD_UNCHANGED && !find_frontier(ctl, want.from, &want.frontier)) {
-            fprintf(stderr, "kvdctl: there is no continuation %s (kvdctl continuations lists them)\n", o->from);
-            return false;
-        }
+        if (o->frontier == KVD_UNCHANGED && (code = find_frontier(ctl, want.from, &want.frontier))) return code;
         if (o->frontier == KVD_UNCHANGED && want.frontier >= o->prompt) want.frontier = o->prompt - 1;
     } else if (o->frontier != KVD_UNCHANGED) {
         fputs("kvdctl: --frontier needs --from\n", stderr);
-        return false;
+        return CTL_USAGE;
     }
     if (!parse_victims(o->victims, "--victims", false, &want) || !parse_victims(o->demote, "--demote", true, &want))
-        return false;
+        return CTL_USAGE;
     *ret_want = want;
-    return true;
+    return CTL_OK;
 }
 
 const char *plan_feasibility(const struct kvd_plan *plan) {
@@ -119,7 +121,8 @@ int cmd_plan(struct ctl *ctl) {
     struct kvd_activation want;
     struct kvd_plan plan;
     struct kvd_error error;
-    if (!plan_target(ctl, &want)) return CTL_USAGE;
+    int code = plan_target(ctl, &want);
+    if (code != CTL_OK) return code;
     enum kvd_status status = kvd_plan_activation(ctl->client, &want, &plan, &error);
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     plan_show(ctl, &plan);

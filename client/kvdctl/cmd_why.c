@@ -199,7 +199,12 @@ static void show_sets(struct search *s) {
 
 int cmd_why(struct ctl *ctl) {
     struct search s = { .ctl = ctl, .status = KVD_OK, .error = { .message = "" } };
-    if (!plan_target(ctl, &s.want)) return CTL_USAGE;
+    if (ctl->options.victims || ctl->options.demote) {
+        fputs("kvdctl: why looks for victims itself: --victims and --demote are for plan\n", stderr);
+        return CTL_USAGE;
+    }
+    int code = plan_target(ctl, &s.want);
+    if (code != CTL_OK) return code;
     s.status = kvd_plan_activation(ctl->client, &s.want, &s.plan, &s.error);
     if (s.status != KVD_OK) return ctl_refused(ctl, s.status, &s.error);
     plan_show(ctl, &s.plan);

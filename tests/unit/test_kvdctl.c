@@ -40,6 +40,7 @@ struct shop {
     _Atomic uint32_t committed; /* grows by 1000 a list of sequences */
     _Atomic uint32_t requests;
     _Atomic uint32_t rows_short;
+    _Atomic uint32_t no_lists;  /* lists are not answered */
 };
 #define PAGE_OF_LIST 64u
 
@@ -99,6 +100,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         snprintf(reply->message, sizeof reply->message, "scripted: no");
         return SCRIPT_ANSWER;
     }
+    if (request->type == FRAME_LIST_CONTINUATIONS && shop->no_lists) return SCRIPT_LOSE;
     if (request->type == FRAME_DESCRIBE_STORE) {
         info = (struct kvd_store_info){ .name = "shop",
                                         .n_pools = 1,
@@ -390,6 +392,14 @@ static void act_8_plan_and_why(void) {
     KVT_HAS(run->out, "7"); /* short by */
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-v", "0x2")->status, 0);
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640")->status, 1);
+    KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-f", "0x2", "-v", "0x4")->status, 0);
+    run = CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-f", "0x22"); /* a refusal like kvd's own */
+    KVT_EQ(run->status, 2);
+    KVT_HAS(run->err, "there is no continuation 0x22");
+    shop.no_lists = 1; /* it does not answer: that is no word about the continuation */
+    KVT_EQ(CTL("-s", script_path(s), "-t", "300", "plan", "-p", "640", "-o", "64", "-f", "0x2")->status, 3);
+    shop.no_lists = 0;
+    KVT_EQ(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64", "-v", "0x2")->status, 1);
 
     cJSON *root = sets_of(s, &n); /* either of two alone */
     KVT_EQ_I(n, 2);
