@@ -18,9 +18,9 @@
  * host-to-device 2-D copies of two or more rows, 1-D ones of 28 KiB and more, and device-to-host copies do not: copy
  * engines run them. So the thread uses those three forms and no other.
  *
- * Threads: the thread of the batches alone touches stream, event, bounce buffer and mirrors once the device is open,
- * the thread of a direction its streams and flights. Submitters touch the queues. Bulk copies have streams of their
- * own, so that publication does not stand behind them.
+ * Threads: the thread of the batches alone touches event, bounce buffer and mirrors once the device is open, the thread
+ * of a direction its streams and flights. Submitters touch the queues. Who makes a region fills it on the stream of the
+ * batches and waits for that. Bulk copies have streams of their own, so that publication does not stand behind them.
  */
 #ifndef KVD_CUDA_DEVICE_CUDA_INTERNAL_H
 #define KVD_CUDA_DEVICE_CUDA_INTERNAL_H
@@ -120,7 +120,8 @@ struct cuda_move_tuning {
     enum cuda_form far;    /* beyond it: regions of about n_layers * 2 GiB and more */
     bool chain;            /* a flight begins when the one before it, on another stream, has ended: between the two the engine looks at other queues */
     uint64_t flight_bytes; /* a copy is not larger; a flight is one copy or several smaller ones */
-    uint64_t depth_bytes;  /* enqueued at most: what a copy of somebody else may find before it in the engine */
+    uint64_t depth_bytes;  /* enqueued at most, beside the flight that is being made: what a copy of somebody else may find
+                            * before it in the engine, where flights are not chained */
 };
 /* Used by devices that are opened from now on. Measured: tests/gpu/bench_moves. */
 extern struct cuda_move_tuning cuda_move_tuning;
