@@ -104,7 +104,7 @@ struct bundle {
 /* A request that waits: for devices, for copies between device and host, or for those of another transition. */
 struct op {
     bool used, slow;
-    enum { OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH, OP_MOVE } kind;
+    enum { OP_NEW = 0 /* nothing is under way yet */, OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH, OP_MOVE } kind;
     kvd_session_id session; /* none: the daemon's own */
     uint64_t sequence;
     uint16_t type;

@@ -84,6 +84,7 @@ static bool advance(struct service *s, struct op *op, struct msg_reply *reply, c
     enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
     bool ended = true;
     switch (op->kind) {
+    case OP_NEW: break;
     case OP_ACTIVATE:
         ended = activation_advance(s, op, &status, why, why_bytes);
         reply->u.activated = op->u.activated;
@@ -122,7 +123,7 @@ static struct op *next_op(struct service *s, bool *ret_some) {
         op->lost |= result == TRANSFER_LOST;
     } else if (host_collect(s, &tag, &moved, &figures)) {
         op = &s->ops[tag - 1];
-        op->lost |= moved == MOVER_LOST;
+        op->lost |= moved != MOVER_DONE; /* what was not copied whole is never published */
         for (int d = 0; d < 2; d++) {
             op->moved.bytes[d] += figures.bytes[d];
             for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) op->moved.pages[d][p] += figures.pages[d][p];

@@ -121,15 +121,15 @@ static bool park(struct service *s, struct op *op) {
 
 static enum kvd_status why_not(struct service *s, const struct op *op, const struct bundle *b, char *why,
                                size_t why_bytes) {
-    if (op->lost) {
-        snprintf(why, why_bytes, "the device is lost, nothing was activated: %.300s", transfer_error(s->transfer));
-        return KVD_UNAVAILABLE;
-    }
     /* A recipe is executed wholly or not at all: after its first half the activation goes on, and ends when
      * published. */
     if (b->doomed && !op->given_way) {
         snprintf(why, why_bytes, "the scheduler or the worker was lost meanwhile, nothing was activated");
         return KVD_ABORTED;
+    }
+    if (op->lost) {
+        snprintf(why, why_bytes, "the device is lost, nothing was activated: %.300s", transfer_error(s->transfer));
+        return KVD_UNAVAILABLE;
     }
     return KVD_OK;
 }

@@ -441,6 +441,45 @@ static void death_during_a_restore(void) {
     stop();
 }
 
+/* PAGE-7, INV-9: the end of one request's copies is not that of another's: the worker of an activation dies while a prefetch
+ * is under way, which goes on, and what it answers for is there. */
+static void death_of_one_cuts_nothing_of_another(void) {
+    static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_tokens = PAGES * 64, /* 2 MiB a page */
+                                           .more = "[host]\narena = 200MiB\nscrub = 0\n" };
+    KVT_NEED(start(&large));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    kvd_continuation c = retained(s, 4, 1), d = retained(s, 48, 101); /* more than a direction takes at once */
+    demoted(s, c);
+    demoted(s, d);
+    for (uint32_t id = 0; id < PAGES; id++) page(id, 0xee, true);
+    set_gate(HOST_TO_DEVICE, true);
+    struct msg_request fork = fork_of(s, w->session, c, 4), prefetch = numbered(s, FRAME_PREFETCH);
+    prefetch.u.prefetch = d;
+    fx_send(s, &fork);
+    fx_send(s, &prefetch);
+    await_gate();
+    fx_kill(w);
+    set_gate(HOST_TO_DEVICE, false);
+    uint32_t ended = 0;
+    for (int i = 0; i < 2; i++) {
+        struct frame_head head;
+        if (!s->n) fx_settle(&fx, s);
+        KVT_NEED(!frame_head_read(s->bytes, s->n, &head));
+        KVT_NEED(fx_reply(s, head.type, &r));
+        KVT_EQ(r.status, head.type == FRAME_ACTIVATE ? KVD_ABORTED : KVD_OK);
+        if (head.type == FRAME_PREFETCH) KVT_EQ(r.u.moved.pages[0], 48);
+        ended += head.type;
+    }
+    KVT_EQ(ended, FRAME_ACTIVATE + FRAME_PREFETCH);
+    struct msg_request again = fork_of(s, s->session, d, 48);
+    KVT_EQ(fx_call_as_is(s, &again, &r) ? r.status : UINT32_MAX, KVD_OK);
+    struct kvd_activated a = r.u.activated;
+    row_holds(&a, 48, 101);
+    fx_peer_free(w);
+    fx_peer_free(s);
+    stop();
+}
+
 /* ACT-8: a recipe is executed wholly or not at all: the owner dies after its victims gave way, and before. */
 static void death_in_a_recipe(void) {
     for (int late = 0; late < 2; late++) {
@@ -683,6 +722,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(two_that_need_each_other),
                                              KVT_CASE(a_move_goes_on_without_who_asked),
                                              KVT_CASE(death_during_a_restore),
+                                             KVT_CASE(death_of_one_cuts_nothing_of_another),
                                              KVT_CASE(death_in_a_recipe),
                                              KVT_CASE(a_lost_device),
                                              KVT_CASE(refusals_in_words),
