@@ -247,7 +247,7 @@ struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
     else if (b->ending)
         call_refuse(call, KVD_FAILED_PRECONDITION,
                     "sequence %016" PRIx64
-                    " is ending, its scheduler or a worker was lost; workers: finish your unit and yield",
+                    " is ending: its scheduler or a worker was lost, or kvd stops; workers: finish your unit and yield",
                     sequence.bits);
     else return b;
     return NULL;

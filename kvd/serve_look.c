@@ -361,7 +361,7 @@ void serve_stats(struct call *call) {
                              .uptime_ns = call->now_ns - s->started_ns,
                              .rss_bytes = call->rss_bytes,
                              .metadata_bytes = s->store_bytes,
-                             .draining = s->draining };
+                             .draining = s->draining || s->stopping };
     for (uint32_t p = 0; p < r->n_pools; p++)
         r->pool[p] = (struct kvd_pool_stats){ .capacity = from.pool[p].capacity,
                                               .allocated = from.pool[p].allocated,

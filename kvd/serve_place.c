@@ -8,12 +8,25 @@
 
 #include "core.h"
 
+/* An orderly stop has chosen by value what goes to the arena: a client's choice beside it would take places and time from
+ * that, and what it drops in the host is lost with the device. (Draining alone forbids nothing here: what an operator
+ * demotes then is kept.) */
+static bool check_stop(struct call *call) {
+    if (!call->service->stopping) return true;
+    call_refuse(call, KVD_UNAVAILABLE,
+                "kvd stops, and demotes by itself what the arena has room for, the most valuable first: no %s now; ask the "
+                "next instance",
+                frame_type_name(call->request.type));
+    return false;
+}
+
 static bool check_move(struct call *call) {
     struct service *s = call->service;
     if (!s->host)
         call_refuse(call, KVD_FAILED_PRECONDITION,
                     "%s moves pages between device and host, and there is no host arena; set arena = in section [host]",
                     frame_type_name(call->request.type));
+    else if (!check_stop(call)) return false;
     else if (transfer_lost(s->transfer))
         call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
     else if (s->n_moves >= MOVES_AT_ONCE)
@@ -87,6 +100,7 @@ void serve_drop(struct call *call) {
                     "section [host]");
         return;
     }
+    if (!check_stop(call)) return;
     if (d->tier != KVD_TIER_DEVICE && d->tier != KVD_TIER_HOST) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "tier %u does not exist; there are 0 device and 1 host", d->tier);
         return;

@@ -48,7 +48,7 @@ static struct bundle *item_bundle(struct call *call, const struct kvd_round_item
         result->status = KVD_FAILED_PRECONDITION;
         snprintf(result->message, sizeof result->message,
                  "sequence %016" PRIx64
-                 " is ending, its scheduler or a worker was lost; workers: finish your unit and yield",
+                 " is ending: its scheduler or a worker was lost, or kvd stops; workers: finish your unit and yield",
                  item->sequence.bits);
     } else {
         return b;

@@ -107,6 +107,19 @@ void answers_free(struct service *s, struct session *session) {
     for (size_t i = 0; i < N_SLOW; i++) answer_clear(s, session, &session->slow[i]);
 }
 
+/* Nobody reads on this link any more: it is not kept for what comes. Who asks again on another one waits there. */
+static void answers_leave(struct session *session, const struct link *link) {
+    for (size_t i = 0; i < ANSWER_WINDOW + N_SLOW; i++) {
+        struct answer *a = i < ANSWER_WINDOW ? &session->answer[i] : &session->slow[i - ANSWER_WINDOW];
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < a->n_waiters; k++) {
+            if (a->waiter[k].link == link) link_unref(a->waiter[k].link);
+            else a->waiter[n++] = a->waiter[k];
+        }
+        a->n_waiters = n;
+    }
+}
+
 /* ---- life ---------------------------------------------------------------------------------- */
 
 struct session *session_new(struct service *s, const struct call *call) {
@@ -141,6 +154,7 @@ static void detach(struct session *session) {
     if (!link) return;
     session->link = NULL;
     link->session.bits = 0;
+    answers_leave(session, link);
     link_unref(link);
 }
 

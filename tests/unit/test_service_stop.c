@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An orderly stop beside moves that clients have asked for (CONT-3), and the order in which sums are computed.
+ * An orderly stop beside moves that clients have asked for (CONT-3), and the order in which sums are computed. SRV-1,
+ * SRV-2, SRV-7.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -146,6 +147,70 @@ static void a_stop_in_the_middle_of_sums(void) {
     }
 }
 
+/* SRV-7: a connection that has closed is let go of at once, whatever stands still behind its requests: a stop closes all of
+ * them, and would wait for a device that does not answer. SRV-1: who asks again is answered. */
+static void no_connection_is_kept_for_a_copy(void) {
+    start();
+    struct fx_peer *client = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *peer[2];
+    kvd_continuation c = retained(client, 1);
+    struct msg_request q = { .type = FRAME_DEMOTE, .header = { .session = client->session, .sequence = client->sequence + 1 },
+                             .u.demote.continuation = c };
+    close_gate(true);
+    fx_send(client, &q);
+    fx_cut(client);
+    KVT_EQ(atomic_load(&client->link.refs), 1); /* the transport's own */
+    for (int i = 0; i < 2; i++) { /* the second one takes the session over from the first */
+        peer[i] = fx_peer_again(client);
+        KVT_EQ(ask(peer[i], REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                                              .role = KVD_ROLE_SCHEDULER,
+                                                              .name = "fx",
+                                                              .resume = client->session,
+                                                              .resume_secret = client->secret })), KVD_OK);
+        fx_send(peer[i], &q);
+        KVT_EQ(peer[i]->n, 0); /* it waits */
+    }
+    KVT_TRUE(peer[0]->closed);
+    KVT_EQ(atomic_load(&peer[0]->link.refs), 1);
+    close_gate(false);
+    fx_settle(&fx, peer[1]);
+    KVT_TRUE(fx_reply(peer[1], FRAME_DEMOTE, &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_EQ(r.u.moved.pages[0], 1);
+    for (int i = 0; i < 2; i++) fx_peer_free(peer[i]);
+    fx_peer_free(client);
+    fx_stop(&fx);
+    device_host_set_hook(NULL);
+}
+
+/* SRV-2, CONT-3: what drains still moves what it is told to; what stops has its own order, and a client neither takes room
+ * and time from it nor drops what it has brought to safety. */
+static void places_while_it_drains_and_while_it_stops(void) {
+    start();
+    struct fx_peer *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    kvd_continuation c[2] = { retained(admin, 1), retained(admin, 2) };
+    KVT_EQ(ask(admin, REQUEST(FRAME_DRAIN, .u.drain = true)), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DEMOTE, .u.demote = { c[0], false })), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_PREFETCH, .u.prefetch = c[0])), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DROP, .u.drop = { c[0], KVD_TIER_HOST })), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DEMOTE, .u.demote = { c[0], true })), KVD_OK);
+    KVT_EQ(ask(admin, REQUEST(FRAME_DRAIN, .u.drain = false)), KVD_OK);
+    KVT_FALSE(fx_stats(admin).draining);
+    service_stop_begin(fx.service);
+    KVT_TRUE(fx_stats(admin).draining);
+    struct msg_request tries[] = { { .type = FRAME_DEMOTE, .u.demote = { c[1], false } },
+                                   { .type = FRAME_PREFETCH, .u.prefetch = c[0] },
+                                   { .type = FRAME_DROP, .u.drop = { c[0], KVD_TIER_HOST } } };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        KVT_EQ(ask(admin, &tries[i]), KVD_UNAVAILABLE);
+        KVT_HAS(r.message, "kvd stops, and demotes by itself");
+    }
+    KVT_EQ(stopped().left, 0);
+    KVT_EQ(fx_stats(admin).host_pages[0], 2);
+    fx_peer_free(admin);
+    fx_stop(&fx);
+    device_host_set_hook(NULL);
+}
+
 /* ---- sums ----------------------------------------------------------------------------------------- */
 
 /* Pages on their way to the device come first, but those on their way out have a turn beside them: a stream of restores
@@ -174,6 +239,8 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_stop_waits_for_moves_of_clients),
                                              KVT_CASE(the_stop_waits_for_the_last_move),
                                              KVT_CASE(a_stop_in_the_middle_of_sums),
+                                             KVT_CASE(no_connection_is_kept_for_a_copy),
+                                             KVT_CASE(places_while_it_drains_and_while_it_stops),
                                              KVT_CASE(sums_of_both_directions),
                                              { 0 } };
     return kvt_main("service stop", cases, argc, argv);
