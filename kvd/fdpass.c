@@ -39,6 +39,7 @@ struct fdpass {
     struct service *service;
     char path[112];
     int listener, epoll;
+    bool paused; /* there was no file for a newcomer: until the next tick */
     struct connection connection[CONNECTIONS];
 };
 
@@ -48,10 +49,14 @@ struct fdpass {
 static int bind_at(const struct config *c, const char *path, int fd, char *err, size_t err_bytes) {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
     const struct group *g = *c->group ? getgrnam(c->group) : NULL;
+    if (*c->group && !g) {
+        snprintf(err, err_bytes, "%s: there is no group %s; create it or change group = in section [kvd]", path, c->group);
+        return 1;
+    }
     snprintf(to.sun_path, sizeof to.sun_path, "%.100s.new", path);
     unlink(to.sun_path);
     if (bind(fd, (const struct sockaddr *)&to, sizeof to) || listen(fd, CONNECTIONS) ||
-        (*c->group && (!g || chown(to.sun_path, (uid_t)-1, g->gr_gid))) || chmod(to.sun_path, c->socket_mode) ||
+        (g && chown(to.sun_path, (uid_t)-1, g->gr_gid)) || chmod(to.sun_path, c->socket_mode) ||
         rename(to.sun_path, path)) {
         snprintf(err, err_bytes, "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
                  strerror(errno));
@@ -117,8 +122,17 @@ static struct connection *free_place(struct fdpass *f) {
     return oldest;
 }
 
+static void pause_accepts(struct fdpass *f, bool on) {
+    struct epoll_event e = { .events = on ? 0 : EPOLLIN, .data.u32 = LISTENER };
+    if (!epoll_ctl(f->epoll, EPOLL_CTL_MOD, f->listener, &e)) f->paused = on;
+}
+
 static void take_connection(struct fdpass *f) {
     int fd = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        LOG(LOG_WARNING, "a connection for descriptors cannot be accepted: %m; it waits");
+        pause_accepts(f, true); /* it stays readable: the main loop would turn for nothing */
+    }
     if (fd < 0) return;
     struct connection *c = free_place(f);
     *c = (struct connection){ .fd = fd, .used_ns = clock_ns() };
@@ -149,13 +163,22 @@ static void send_answer(struct connection *c, const struct answer *answer, int f
     if (sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(c);
 }
 
+/* n: bytes of it; 0 or less: closed. */
+static void refuse_junk(struct connection *c, ssize_t n) {
+    struct answer answer = { .status = KVD_INVALID_ARGUMENT };
+    snprintf(answer.message, sizeof answer.message,
+             "a request of %zd bytes: one has 16, a token, a number of a region, and four zeros", n);
+    if (n > 0) send_answer(c, &answer, -1);
+    if (c->fd >= 0) drop(c);
+}
+
 static void serve(struct fdpass *f, struct connection *c) {
     struct request request;
     struct answer answer = { 0 };
     ssize_t n = recv(c->fd, &request, sizeof request, MSG_TRUNC | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n != (ssize_t)sizeof request || request.zero) { /* closed, or no request */
-        drop(c);
+    if (n != (ssize_t)sizeof request || request.zero) {
+        refuse_junk(c, n);
         return;
     }
     c->used_ns = clock_ns();
@@ -183,4 +206,5 @@ void fdpass_run(struct fdpass *f) {
 void fdpass_tick(struct fdpass *f, uint64_t now_ns) {
     for (uint32_t i = 0; f && i < CONNECTIONS; i++)
         if (f->connection[i].fd >= 0 && now_ns > f->connection[i].used_ns + IDLE_NS) drop(&f->connection[i]);
+    if (f && f->paused) pause_accepts(f, false);
 }

@@ -31,22 +31,23 @@ static bool number(const char *text, unsigned long *ret_number) {
     return !errno && !*end;
 }
 
-uint32_t fdstore_take(struct fdstore_item *ret_items, uint32_t max) {
+void fdstore_take(struct fdstore_set *ret_set) {
     const char *names = getenv("LISTEN_FDNAMES");
     unsigned long pid, count;
+    struct fdstore_item *items = ret_set->items;
     uint32_t n = 0;
     bool ours = number(getenv("LISTEN_PID"), &pid) && pid == (unsigned long)getpid() &&
                 number(getenv("LISTEN_FDS"), &count) && count < 4096;
     for (unsigned long i = 0; ours && i < count; i++) {
         int fd = FIRST_FD + (int)i;
         if (fcntl(fd, F_SETFD, FD_CLOEXEC)) continue;
-        if (n < max && name_at(names, (uint32_t)i, ret_items[n].name)) ret_items[n++].fd = fd;
+        if (n < FDSTORE_MAX && name_at(names, (uint32_t)i, items[n].name)) items[n++].fd = fd;
         else close(fd);
     }
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");
-    return n;
+    ret_set->n = n;
 }
 
 bool fdstore_put(const char *name, int fd) {

@@ -20,9 +20,15 @@ struct fdstore_item {
     int fd;
 };
 
-/* What a holder hands over to this process. Once, before any thread exists: it unsets the variables. Descriptors are the
- * caller's. Those with a name that does not fit are closed. */
-uint32_t fdstore_take(struct fdstore_item *ret_items, uint32_t max);
+struct fdstore_set {
+    uint32_t n;
+    struct fdstore_item items[FDSTORE_MAX];
+};
+
+/* What a holder hands over to this process. Once, before any thread exists, since it unsets the variables, and before
+ * any other file is opened, whose number might be counted among them. Descriptors are the caller's. Those with a name
+ * that does not fit are closed. */
+void fdstore_take(struct fdstore_set *ret_set);
 /* Gives a copy to the holder. False: there is none, or it does not take it. */
 bool fdstore_put(const char *name, int fd);
 /* The holder closes those of this name. */

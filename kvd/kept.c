@@ -19,7 +19,7 @@ static bool parse(const char *name, uint64_t *ret_id, uint32_t *ret_rank, uint32
     char what[8], again[FDSTORE_NAME];
     if (sscanf(name, "kvd.%16" SCNx64 ".r%u.%7[a-z].%u.%" SCNu64, ret_id, ret_rank, what, ret_pages, ret_bytes) != 5) return false;
     for (*ret_what = 0; *ret_what < KEPT_KINDS && strcmp(what, whats[*ret_what]);) ++*ret_what;
-    if (*ret_what == KEPT_KINDS || *ret_rank >= KVD_MAX_RANKS || !*ret_id) return false;
+    if (*ret_what == KEPT_KINDS || *ret_rank >= KVD_MAX_RANKS || !*ret_id || !*ret_bytes) return false;
     kept_name(*ret_id, *ret_rank, (enum kept_what)*ret_what, *ret_pages, *ret_bytes, again, sizeof again);
     return strcmp(name, again) == 0;
 }
@@ -32,9 +32,10 @@ void kept_load(struct kept *kept, const struct fdstore_item *items, uint32_t n) 
         uint64_t id, bytes;
         uint32_t rank, what, pages;
         bool ours = parse(items[i].name, &id, &rank, &what, &pages, &bytes);
-        if (!ours || (kept->id && (id != kept->id || pages != kept->pages)) || kept->region[rank][what].fd >= 0) {
+        if (!ours || (kept->id && (id != kept->id || pages != kept->pages)) || kept->region[rank][what].bytes) {
             LOG(LOG_WARNING, "descriptor %.90s of the store is of no use here: let go", items[i].name);
-            fdstore_remove(items[i].name);
+            bool twice = ours && id == kept->id && pages == kept->pages && bytes == kept->region[rank][what].bytes;
+            if (!twice) fdstore_remove(items[i].name); /* by name: the first of two would go with the second */
             close(items[i].fd);
             continue;
         }
@@ -67,11 +68,11 @@ void kept_drop(struct kept *kept) {
     for (uint32_t r = 0; r < KVD_MAX_RANKS; r++)
         for (uint32_t k = 0; k < KEPT_KINDS; k++) {
             struct kept_region *region = &kept->region[r][k];
-            if (region->fd < 0) continue;
+            if (!region->bytes) continue;
             kept_name(kept->id, r, (enum kept_what)k, kept->pages, region->bytes, name, sizeof name);
             fdstore_remove(name);
-            close(region->fd);
-            region->fd = -1;
+            if (region->fd >= 0) close(region->fd);
+            *region = (struct kept_region){ .fd = -1 };
         }
     kept->id = 0;
     memset(kept->bytes, 0, sizeof kept->bytes);

@@ -22,8 +22,8 @@ struct kept {
     uint32_t pages;     /* of the Main pool then */
     uint64_t bytes[KVD_MAX_RANKS]; /* that stand in device memory already, by rank */
     struct kept_region {
-        int fd;         /* -1: not there */
-        uint64_t bytes;
+        int fd;         /* -1: not there, or taken over */
+        uint64_t bytes; /* 0: the holder has none */
     } region[KVD_MAX_RANKS][KEPT_KINDS];
 };
 
@@ -31,7 +31,7 @@ struct kept {
 void kept_load(struct kept *kept, const struct fdstore_item *items, uint32_t n);
 /* Exactly the regions of this layout? */
 bool kept_matches(const struct kept *kept, const struct geom_layout *layout, uint32_t n_ranks);
-/* Closes what is there and has the holder forget it; kept is empty then. */
+/* Has the holder forget all of it, also what was taken over, and closes what was not; kept is empty then. */
 void kept_drop(struct kept *kept);
 void kept_name(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes, char *name, size_t size);
 

@@ -41,6 +41,8 @@ struct daemon {
     struct fdpass *fdpass; /* NULL: no region is a descriptor */
     int lock_fd, signal_fd, timer_fd, epoll_fd;
     struct watchdog watchdog;
+    struct fdstore_set handed; /* by the instance before */
+    bool stopping;
 };
 
 static int refuse_start(const char *why) {
@@ -107,7 +109,7 @@ static int start(struct daemon *d, char *err, size_t err_bytes) {
     if (swept > 0) LOG(LOG_NOTICE, "removed %d shared-memory objects that an earlier instance left", swept);
     raise_file_limit(&d->config);
     if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
-    if (service_new(&d->config, prefix, &d->service, err, err_bytes)) return 1;
+    if (service_new(&d->config, prefix, &d->handed, &d->service, err, err_bytes)) return 1;
     if (d->config.export == EXPORT_VMM && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes)) return 1;
     return listener_open(d->service, &d->config, &d->listener, err, err_bytes);
 }
@@ -318,6 +320,7 @@ int main(int argc, char **argv) {
     int status = check(&options, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
     if (options.action == OPTIONS_PLAN) return plan(&d.config);
+    fdstore_take(&d.handed);
     /* nng has many threads that allocate little; a connection's buffer goes back to the system when it closes. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 32768);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -39,6 +40,8 @@ bool notify_send_fd(const char *state, int fd_to_send) {
         message.msg_controllen = sizeof control.room;
         attach(&message, fd_to_send);
     }
+    /* A manager that does not read must not hold up the thread that comes round for everybody. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){ .tv_sec = 1 }, sizeof(struct timeval));
     bool sent = sendmsg(fd, &message, MSG_NOSIGNAL) >= 0;
     close(fd);
     return sent;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sd_notify(3) without libsystemd: a datagram to the socket that NOTIFY_SOCKET names. Nothing happens where there is
- * none.
+ * none. Waits a second at most for a manager whose queue is full.
  */
 #ifndef KVD_NOTIFY_H
 #define KVD_NOTIFY_H

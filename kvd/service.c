@@ -72,11 +72,10 @@ static int make_watch(struct service *s, char *err, size_t err_bytes) {
     return bad;
 }
 
-static int make(struct service *s, const char *prefix, char *err, size_t err_bytes) {
+static int make(struct service *s, const char *prefix, const struct fdstore_set *handed, char *err, size_t err_bytes) {
     struct device *devices[KVD_MAX_RANKS];
-    struct fdstore_item items[FDSTORE_MAX];
     struct kept kept;
-    kept_load(&kept, items, fdstore_take(items, FDSTORE_MAX));
+    kept_load(&kept, handed ? handed->items : NULL, handed ? handed->n : 0);
     if (plan_open_devices(&s->config, prefix, devices, err, err_bytes)) return 1;
     if (plan_make(&s->config, devices, &kept, &s->plan, err, err_bytes)) {
         for (uint32_t i = 0; i < s->config.n_devices; i++) device_close(devices[i]);
@@ -94,8 +93,8 @@ static int make(struct service *s, const char *prefix, char *err, size_t err_byt
     return 0;
 }
 
-int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err,
-                size_t err_bytes) {
+int service_new(const struct config *config, const char *prefix, const struct fdstore_set *handed,
+                struct service **ret_service, char *err, size_t err_bytes) {
     struct service *s = calloc(1, sizeof *s);
     pthread_mutexattr_t kind;
     if (!s) return refuse(err, err_bytes, "no memory");
@@ -107,7 +106,7 @@ int service_new(const struct config *config, const char *prefix, struct service 
     pthread_mutex_init(&s->lock, &kind);
     pthread_mutexattr_destroy(&kind);
     pthread_mutex_init(&s->scratch_lock, NULL);
-    if (make(s, prefix, err, err_bytes)) {
+    if (make(s, prefix, handed, err, err_bytes)) {
         service_free(s);
         return 1;
     }

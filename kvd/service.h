@@ -16,14 +16,16 @@
 #define KVD_SERVICE_H
 
 #include "config.h"
+#include "fdstore.h"
 #include "link.h"
 #include "plan.h"
 
 struct service;
 
-/* Opens devices and pools and an empty store. prefix: of shared-memory objects. 0, or 1 with a sentence. */
-int service_new(const struct config *config, const char *prefix, struct service **ret_service, char *err,
-                size_t err_bytes);
+/* Opens devices and pools and an empty store. prefix: of shared-memory objects. handed: descriptors of an earlier instance
+ * (fdstore_take), taken over; NULL: none. 0, or 1 with a sentence. */
+int service_new(const struct config *config, const char *prefix, const struct fdstore_set *handed,
+                struct service **ret_service, char *err, size_t err_bytes);
 /* No call may be running; links must be closed. NULL is fine; returns NULL. */
 struct service *service_free(struct service *service);
 

@@ -539,7 +539,7 @@ static void begin(void) {
     snprintf(all, sizeof all, "%s%s", text, mores[FUZZ_HOST]);
     if (FUZZ_HOST) device_host_set_hook(&gate);
     bool ok = !config_parse("fuzz", all, &config, err, sizeof err) &&
-              !service_new(&config, prefix, &service, err, sizeof err);
+              !service_new(&config, prefix, NULL, &service, err, sizeof err);
     must(ok, err);
 }
 

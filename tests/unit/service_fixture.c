@@ -18,7 +18,7 @@ static bool start(struct fx *fx, const char *text) {
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
     if (config_parse("test", text, &config, err, sizeof err) ||
-        service_new(&config, prefix, &fx->service, err, sizeof err)) {
+        service_new(&config, prefix, NULL, &fx->service, err, sizeof err)) {
         printf("    %s\n", err);
         return KVT_TRUE(false);
     }

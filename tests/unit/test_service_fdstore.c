@@ -8,9 +8,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <errno.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "clock.h"
+#include "fdpass.h"
 #include "fdstore.h"
 #include "kept.h"
-#include "kvt.h"
+#include "notify.h"
+#include "service_fixture.h"
 
 static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
@@ -21,16 +28,18 @@ static int in_child(const char *pid, const char *count, const char *names, uint3
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
-        struct fdstore_item items[4];
+        static struct fdstore_set set;
         char own[24];
         snprintf(own, sizeof own, "%d", (int)getpid());
-        for (int fd = 3; fd < 64; fd++) close(fd);
-        for (int i = 0; i < 6; i++) dup2(0, 3 + i);
+        for (int fd = 3; fd < 300; fd++) close(fd);
+        for (int i = 0; i < 6 || (i < 200 && atoi(count) > 6); i++) dup2(0, 3 + i);
         setenv("LISTEN_PID", pid ? pid : own, 1);
         setenv("LISTEN_FDS", count, 1);
         if (names) setenv("LISTEN_FDNAMES", names, 1);
         else unsetenv("LISTEN_FDNAMES");
-        uint32_t n = fdstore_take(items, 4);
+        fdstore_take(&set);
+        uint32_t n = set.n;
+        const struct fdstore_item *items = set.items;
         bool ok = n == expect && !getenv("LISTEN_FDS") && !getenv("LISTEN_PID") && !getenv("LISTEN_FDNAMES");
         for (uint32_t i = 0; i < n; i++) ok = ok && is_open(items[i].fd) && (fcntl(items[i].fd, F_GETFD) & FD_CLOEXEC);
         ok = ok && (n < 1 || strcmp(items[0].name, "a") == 0);
@@ -41,19 +50,59 @@ static int in_child(const char *pid, const char *count, const char *names, uint3
 }
 
 static void cont_3_what_is_handed_over(void) {
-    char many[256] = "a", longer[200] = "";
-    for (int i = 0; i < 20; i++) strcat(many, ":b");
+    char many[512] = "a", longer[200] = "";
+    for (int i = 0; i < 200; i++) strcat(many, ":b");
     memset(longer, 'x', 150);
     KVT_EQ_I(in_child(NULL, "2", "a:b", 2), 0);
     KVT_EQ_I(in_child("1", "2", "a:b", 0), 0);   /* another process's */
     KVT_EQ_I(in_child(NULL, "2", "a", 1), 0);    /* no name: let go */
     KVT_EQ_I(in_child(NULL, "2", NULL, 0), 0);
-    KVT_EQ_I(in_child(NULL, "6", many, 4), 0);   /* more than there is room for */
+    KVT_EQ_I(in_child(NULL, "200", many, FDSTORE_MAX), 0); /* more than there is room for */
     KVT_EQ_I(in_child(NULL, "1", longer, 0), 0); /* a name that does not fit */
     KVT_EQ_I(in_child(NULL, "-1", "a", 0), 0);
     KVT_EQ_I(in_child(NULL, "4294967295", "a", 0), 0);
     KVT_EQ_I(in_child(NULL, "x", "a", 0), 0);
     KVT_EQ_I(in_child("", "1", "a", 0), 0);
+}
+
+/* A manager's socket, and NOTIFY_SOCKET. */
+static int manager(void) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    snprintf(at.sun_path, sizeof at.sun_path, "/tmp/kvd-fdstore-%d", (int)getpid());
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at)) return -1;
+    setenv("NOTIFY_SOCKET", at.sun_path, 1);
+    return fd;
+}
+
+static void manager_free(int fd) {
+    unlink(getenv("NOTIFY_SOCKET"));
+    unsetenv("NOTIFY_SOCKET");
+    close(fd);
+}
+
+/* The next datagram; "" when there is none. */
+static const char *told(int fd) {
+    static char text[256];
+    ssize_t n = recv(fd, text, sizeof text - 1, MSG_DONTWAIT);
+    text[n > 0 ? n : 0] = 0;
+    return text;
+}
+
+/* SRV-7: one that does not read: nobody waits for it longer than a moment. */
+static void srv_7_a_manager_that_does_not_read(void) {
+    int fd = manager(), fill = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    KVT_NEED(fd >= 0 && fill >= 0);
+    memcpy(at.sun_path, getenv("NOTIFY_SOCKET"), strlen(getenv("NOTIFY_SOCKET")));
+    while (sendto(fill, "x", 1, 0, (struct sockaddr *)&at, sizeof at) == 1) continue;
+    KVT_EQ_I(errno, EAGAIN);
+    KVT_FALSE(notify_send("WATCHDOG=1"));
+    while (*told(fd)) continue;
+    KVT_TRUE(notify_send("WATCHDOG=1"));
+    KVT_EQ_STR(told(fd), "WATCHDOG=1");
+    close(fill);
+    manager_free(fd);
 }
 
 static void cont_3_what_is_sent(void) {
@@ -121,10 +170,92 @@ static void cont_3_a_set_is_taken_as_a_whole(void) {
     KVT_EQ(kept.id, 0);
 }
 
+/* A set that was taken over in part is forgotten as a whole: what stayed with the holder would be memory that nobody ever
+ * frees, and, standing first at the next start, would cost the set that is good. */
+static void cont_3_what_was_taken_over_is_forgotten_too(void) {
+    struct fdstore_item items[2] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 1, KEPT_MAIN, 100, 4096) };
+    struct kept kept;
+    int fd = manager();
+    KVT_NEED(fd >= 0);
+    kept_load(&kept, items, 2);
+    kept.region[0][KEPT_MAIN].fd = -1; /* the device's from here on */
+    kept_drop(&kept);
+    KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r0.main.100.4096");
+    KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r1.main.100.4096");
+    KVT_EQ_STR(told(fd), "");
+    KVT_TRUE(is_open(items[0].fd));
+    KVT_FALSE(is_open(items[1].fd));
+    close(items[0].fd);
+    manager_free(fd);
+}
+
+/* The holder forgets by name: of one that it handed over twice it must keep the first. */
+static void cont_3_one_that_is_there_twice(void) {
+    struct fdstore_item items[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096) };
+    struct kept kept;
+    int fd = manager();
+    KVT_NEED(fd >= 0);
+    kept_load(&kept, items, 3);
+    KVT_TRUE(is_open(items[0].fd));
+    KVT_FALSE(is_open(items[1].fd));
+    KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000006.r0.main.100.4096");
+    KVT_EQ_STR(told(fd), "");
+    kept_drop(&kept);
+    manager_free(fd);
+}
+
+/* ---- the socket of descriptors ------------------------------------------------------------------ */
+
+static bool readable(const struct fdpass *f) {
+    struct pollfd p = { .fd = fdpass_fd(f), .events = POLLIN };
+    return poll(&p, 1, 0) == 1;
+}
+
+static uint32_t ask(int fd, const void *request, size_t bytes, struct fdpass *f, char *ret_text) {
+    struct { uint32_t status, index; char text[400]; } answer = { 99, 0, "" };
+    KVT_EQ_I(send(fd, request, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+    while (readable(f)) fdpass_run(f);
+    KVT_TRUE(recv(fd, &answer, sizeof answer, MSG_DONTWAIT) >= 8);
+    memcpy(ret_text, answer.text, sizeof answer.text);
+    return answer.status;
+}
+
+/* SRV-2: without files for a newcomer the main loop is not kept turning; what is no request is told so. */
+static void srv_2_a_newcomer_without_a_file(void) {
+    static struct fx fx;
+    struct fdpass *f = NULL;
+    struct rlimit limit, none;
+    char err[512], text[400];
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[devices]\nexport = vmm\n" }));
+    struct config config = service_config(fx.service);
+    snprintf(config.socket, sizeof config.socket, "/tmp/kvd-fdpass-%d", (int)getpid());
+    KVT_NEED(fdpass_open(fx.service, &config, &f, err, sizeof err) == 0);
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    snprintf(to.sun_path, sizeof to.sun_path, "%s" FDPASS_SUFFIX, config.socket);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    KVT_NEED(connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    KVT_OK(getrlimit(RLIMIT_NOFILE, &limit));
+    none = limit;
+    none.rlim_cur = (rlim_t)fd; /* all below are open */
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &none));
+    fdpass_run(f);
+    KVT_FALSE(readable(f));
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &limit));
+    fdpass_tick(f, clock_ns());
+    KVT_TRUE(readable(f));
+    KVT_EQ(ask(fd, (uint64_t[2]){ 1, 0 }, 16, f, text), KVD_PERMISSION_DENIED);
+    KVT_EQ(ask(fd, "junk", 4, f, text), KVD_INVALID_ARGUMENT);
+    KVT_HAS(text, "a request of 4 bytes: one has 16");
+    KVT_EQ_I(recv(fd, text, sizeof text, 0), 0); /* and closed */
+    close(fd);
+    fdpass_close(f);
+    fx_stop(&fx);
+}
+
 static void cont_3_foreign_names_are_let_go(void) {
     const char *const names[] = { "kvd", "kvd.0000000000000005.r0.main.100", "kvd.5.r0.main.100.4096", "kvd.0000000000000005.r9.main.100.4096",
                                   "kvd.0000000000000005.r0.other.100.4096", "kvd.0000000000000000.r0.main.100.4096",
-                                  "kvd.0000000000000005.r0.main.100.4096x", "kvd.0000000000000005.r0.main.-1.4096" };
+                                  "kvd.0000000000000005.r0.main.100.4096x", "kvd.0000000000000005.r0.main.100.0", "kvd.0000000000000005.r0.main.-1.4096" };
     struct kept kept;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fdstore_item one = { .fd = memory() };
@@ -143,6 +274,8 @@ static void cont_3_foreign_names_are_let_go(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(cont_3_what_is_handed_over), KVT_CASE(cont_3_what_is_sent),
-                                             KVT_CASE(cont_3_a_set_is_taken_as_a_whole), KVT_CASE(cont_3_foreign_names_are_let_go), { 0 } };
+                                             KVT_CASE(cont_3_a_set_is_taken_as_a_whole), KVT_CASE(cont_3_foreign_names_are_let_go),
+                                             KVT_CASE(cont_3_what_was_taken_over_is_forgotten_too), KVT_CASE(cont_3_one_that_is_there_twice),
+                                             KVT_CASE(srv_7_a_manager_that_does_not_read), KVT_CASE(srv_2_a_newcomer_without_a_file), { 0 } };
     return kvt_main("service fdstore", cases, argc, argv);
 }
