@@ -170,7 +170,7 @@ static bool take_signals(struct daemon *d) {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGHUP) {
-            reload(d);
+            if (!d->stopping) reload(d); /* its end is READY=1 */
             continue;
         }
         LOG(LOG_NOTICE, "%s: stopping", strsignal((int)info.ssi_signo));
@@ -221,6 +221,7 @@ static void tell_stop(const struct service_stop *stop) {
 static void stop(struct daemon *d) {
     struct service_stop stop;
     uint64_t told = 0;
+    d->stopping = true;
     notify_send("STOPPING=1");
     service_stop_begin(d->service);
     for (;;) {

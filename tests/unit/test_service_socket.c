@@ -491,6 +491,70 @@ static void reload_changes_what_it_can(void) {
     clean();
 }
 
+/* SIGHUP while it stops: the manager is not told that it is ready again. */
+static void no_reload_while_it_stops(void) {
+    char path[96], arena_file[160], text[2048] = "", one[256];
+    kvd_session_id id;
+    struct msg_reply r;
+    KVT_NEED(start("[host]\narena = 1MiB\nstop_time = 1000s\n"));
+    learn_prefix();
+    KVT_EQ_I(stop(SIGTERM), 0);
+    int notify = notify_socket(path, sizeof path);
+    struct pollfd p = { .fd = notify, .events = POLLIN };
+    kvd.pid = spawn(path, -1);
+    KVT_NEED(poll(&p, 1, 20000 * SLOW) == 1 && recv(notify, one, sizeof one, 0) > 0); /* READY=1 */
+    int fd = session(KVD_ROLE_SCHEDULER, &id);
+    struct msg_request q = { .type = FRAME_ACTIVATE, .header = { .session = id, .sequence = 1 },
+                             .u.activation = { .worker = id, .prompt_tokens = 64, .max_output_tokens = 64 } };
+    KVT_NEED(ask(fd, &q, &r));
+    KVT_EQ(r.status, KVD_OK); /* the stop waits for its worker */
+    kill(kvd.pid, SIGTERM);
+    KVT_NEED(poll(&p, 1, 20000 * SLOW) == 1 && recv(notify, one, sizeof one, 0) > 0);
+    KVT_HAS(one, "STOPPING=1");
+    kill(kvd.pid, SIGHUP); /* the lower number is read first */
+    KVT_EQ_I(stop(SIGTERM), 0);
+    for (ssize_t n; (n = recv(notify, one, sizeof one - 1, MSG_DONTWAIT)) > 0;) {
+        one[n] = 0;
+        strncat(text, one, sizeof text - strlen(text) - 1);
+    }
+    KVT_HAS(text, "STATUS=stopping");
+    KVT_TRUE(!strstr(text, "READY=1"));
+    KVT_TRUE(!strstr(text, "RELOADING=1"));
+    snprintf(arena_file, sizeof arena_file, "/dev/shm/kvd-arena-%.16s", shm_prefix + 4);
+    KVT_OK(unlink(arena_file));
+    close(notify);
+    close(fd);
+    clean();
+}
+
+/* Variables that promise descriptors which are not there: no file of its own is taken for one. */
+static void promised_descriptors_that_are_not_there(void) {
+    KVT_NEED(start(""));
+    KVT_EQ_I(stop(SIGTERM), 0);
+    char path[96], one[256] = "", number[24];
+    int notify = notify_socket(path, sizeof path);
+    struct pollfd p = { .fd = notify, .events = POLLIN };
+    kvd.pid = fork();
+    if (kvd.pid == 0) {
+        for (int fd = 3; fd < 64; fd++) close(fd);
+        snprintf(number, sizeof number, "%d", (int)getpid());
+        setenv("LISTEN_PID", number, 1);
+        setenv("LISTEN_FDS", "40", 1);
+        unsetenv("LISTEN_FDNAMES");
+        setenv("NOTIFY_SOCKET", path, 1);
+        execl(KVD_BINARY, "kvd", "--config", kvd.config, (char *)NULL);
+        _exit(127);
+    }
+    KVT_TRUE(poll(&p, 1, 20000 * SLOW) == 1 && recv(notify, one, sizeof one - 1, 0) > 0);
+    KVT_HAS(one, "READY=1");
+    kvd_session_id id;
+    int fd = session(KVD_ROLE_OBSERVER, &id);
+    close(fd);
+    close(notify);
+    KVT_EQ_I(stop(SIGTERM), 0);
+    clean();
+}
+
 static void start_refusals(void) {
     KVT_NEED(start(""));
     KVT_EQ_I(stop(SIGTERM), 0);
@@ -535,6 +599,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(killed_daemon_is_replaced),
                                              KVT_CASE(exit_is_seen_at_once),
                                              KVT_CASE(reload_changes_what_it_can),
+                                             KVT_CASE(no_reload_while_it_stops),
+                                             KVT_CASE(promised_descriptors_that_are_not_there),
                                              KVT_CASE(start_refusals),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);
