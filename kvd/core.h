@@ -274,7 +274,8 @@ bool tenant_salt(struct call *call, const kvd_digest **digests, uint32_t n);
 
 kvd_session_id session_id(const struct service *s, const struct session *session);
 struct session *session_find(struct service *s, kvd_session_id id); /* NULL: no such, or an older generation */
-struct session *session_new(struct service *s, const struct call *call);
+/* NULL: there are as many as there may be, or, with *ret_errno, its process cannot be watched. */
+struct session *session_new(struct service *s, const struct call *call, int *ret_errno);
 /* The process said goodbye or is proven gone: its rights return now. */
 void session_end(struct service *s, struct session *session);
 void session_fence(struct service *s, struct session *session);

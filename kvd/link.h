@@ -60,6 +60,7 @@ struct link {
     struct event_ring *events; /* NULL before Subscribe */
     struct link *next_subscriber, *next_dirty;
     bool subscribed;
+    bool spent;   /* its pidfd went over to a session, and with that */
     bool dirty;   /* on the list of links to post to, or being posted to */
     bool drained; /* while dirty: room came up */
 };

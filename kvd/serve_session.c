@@ -102,13 +102,27 @@ void serve_hello(struct call *call) {
                     "run it in the daemon's (--pid=host)");
         return;
     }
+    if (call->link->spent) {
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "the session of this connection has ended; open another connection for another one");
+        return;
+    }
     if (call->link->peer.pidfd < 0) {
-        call_refuse(call, KVD_UNAVAILABLE, "process %" PRIu64 " cannot be watched (pidfd_open); it gets no session",
+        call_refuse(call, KVD_UNAVAILABLE,
+                    "process %" PRIu64 " cannot be watched (pidfd_open), so it gets no session; raise LimitNOFILE of kvd",
                     call->link->peer.pid);
         return;
     }
     if (!check_share(call)) return;
-    struct session *session = session_new(s, call);
+    int error;
+    struct session *session = session_new(s, call, &error);
+    if (!session && error) {
+        call_refuse(call, KVD_UNAVAILABLE,
+                    "process %" PRIu64 " cannot be watched (epoll: %s), so it gets no session; raise the limit "
+                    "fs.epoll.max_user_watches",
+                    call->link->peer.pid, strerror(error));
+        return;
+    }
     if (!session) {
         call_refuse(call, KVD_RESOURCE_EXHAUSTED,
                     "there are %u sessions, which is the limit; end some, or raise sessions = in section [limits]",

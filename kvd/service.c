@@ -48,7 +48,8 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
     s->ops = calloc((size_t)s->config.sessions * OP_PLACES + STOP_MOVES, sizeof *s->ops);
-    for (uint32_t i = 0; s->sessions && i < s->config.sessions; i++) s->sessions[i].generation = s->config.first_generation;
+    for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
+        s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
         return refuse(err, err_bytes, "no memory for the tables of sessions");
     return 0;

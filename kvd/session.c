@@ -7,6 +7,7 @@
  * its pid had been given away, the pidfd names a stranger: its exit still comes after the peer's, so that it never
  * proves a death that did not happen.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -122,19 +123,26 @@ static void answers_leave(struct session *session, const struct link *link) {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-struct session *session_new(struct service *s, const struct call *call) {
+struct session *session_new(struct service *s, const struct call *call, int *ret_errno) {
     const struct kvd_hello *hello = &call->request.u.hello;
     struct session *session = NULL;
+    *ret_errno = 0;
     for (uint32_t i = 0; i < s->config.sessions && !session; i++)
         if (!s->sessions[i].used && s->sessions[i].generation < UINT32_MAX) session = &s->sessions[i];
     if (!session) return NULL;
+    session->generation++;
+    struct epoll_event e = { .events = EPOLLIN, .data.u64 = session_id(s, session).bits };
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, call->link->peer.pidfd, &e)) {
+        *ret_errno = errno;
+        return NULL;
+    }
     session->used = true;
     session->fenced = false;
-    session->generation++;
     session->role = hello->role;
     session->rank = hello->rank;
     session->peer = call->link->peer;
     call->link->peer.pidfd = -1;
+    call->link->spent = true;
     session->secret = call->random;
     memcpy(session->name, hello->name, sizeof session->name);
     session->last_sequence = session->requests = 0;
@@ -142,9 +150,6 @@ struct session *session_new(struct service *s, const struct call *call) {
     session->driver_start = session->fd_token = 0;
     s->n_sessions++;
     s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]++;
-    struct epoll_event e = { .events = EPOLLIN, .data.u64 = session_id(s, session).bits };
-    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, session->peer.pidfd, &e))
-        LOG(LOG_ERROR, "a session's process cannot be watched: %m");
     session_connected(s, session, call->link);
     return session;
 }

@@ -2,7 +2,9 @@
  *
  * Dispatch through bytes: sessions, roles, numbers, deadlines, epochs, handles, limits. SRV-1, SRV-2, SRV-3, SRV-6.
  */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -540,6 +542,58 @@ static void lists_and_planes(void) {
     fx_stop(&fx);
 }
 
+/* SRV-5: whose exit could not be seen gets no session, and says why; the place is free for others. */
+static void who_cannot_be_watched_gets_no_session(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nsessions = 2\n" }));
+    for (int i = 0; i < 3; i++) {
+        struct fx_peer *p = fx_peer_new(&fx);
+        int file = memfd_create("no process", MFD_CLOEXEC);
+        dup3(file, p->link.peer.pidfd, O_CLOEXEC); /* epoll takes no such thing */
+        close(file);
+        KVT_NEED(fx_call(p, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }), &r));
+        KVT_EQ(r.status, KVD_UNAVAILABLE);
+        KVT_HAS(r.message, "cannot be watched (epoll: Operation not permitted)");
+        fx_peer_free(p);
+    }
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    KVT_EQ(fx_stats(p).sessions, 1);
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* SRV-2: what is wrong with another Hello on a connection whose session has ended is said. */
+static void one_session_a_connection(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *p = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    KVT_EQ(fx_hello(p, KVD_ROLE_OBSERVER, 0), KVD_FAILED_PRECONDITION);
+    KVT_NEED(fx_call(p, REQUEST(FRAME_GOODBYE), &r));
+    KVT_NEED(fx_call(p, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }), &r));
+    KVT_EQ(r.status, KVD_FAILED_PRECONDITION);
+    KVT_HAS(r.message, "has ended; open another connection");
+    fx_peer_free(p);
+    fx_stop(&fx);
+}
+
+/* SRV-6, SRV-8: a group of an earlier instance is none of this one. */
+static void handles_of_every_kind_begin_elsewhere(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct config config = service_config(fx.service);
+    config.first_generation = 77000;
+    fx_stop(&fx);
+    char err[512];
+    KVT_NEED(service_new(&config, "/kvd-test-other-", NULL, &fx.service, err, sizeof err) == 0);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_OPEN_GROUP, .u.group = { .n = 1, .members = { w->session } }), &r));
+    KVT_EQ(r.status, KVD_OK);
+    KVT_EQ(r.u.group.bits >> 32, 77001);
+    KVT_EQ(s->session.bits >> 32, 77001);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_CLOSE_GROUP, .u.group_id = { UINT64_C(1) << 32 }), &r));
+    KVT_EQ(r.status, KVD_NOT_FOUND);
+    fx_peer_free(w);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 /* CONT-2: a lookup in parts: what belongs together, and an anchor that is not there. */
 static void find_in_parts_is_checked(void) {
     static const kvd_digest digests[4];
@@ -587,6 +641,9 @@ int main(int argc, char **argv) {
                                              KVT_CASE(a_million_small_things),
                                              KVT_CASE(lists_and_planes),
                                              KVT_CASE(find_in_parts_is_checked),
+                                             KVT_CASE(who_cannot_be_watched_gets_no_session),
+                                             KVT_CASE(one_session_a_connection),
+                                             KVT_CASE(handles_of_every_kind_begin_elsewhere),
                                              { 0 } };
     return kvt_main("service_session", cases, argc, argv);
 }
