@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "log.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -35,6 +37,19 @@ static bool site_may(struct log_site *site, unsigned *ret_hidden) {
     return false;
 }
 
+/* One write a line, and one after the other: lines of threads do not mix. Some are said under the core mutex: nobody
+ * waits for a reader that has stopped. False: the line has no room. */
+static bool put_line(const char *line, size_t bytes) {
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+    pthread_mutex_lock(&one);
+    bool room = poll(&p, 1, 0) != 0;
+    ssize_t written = room ? write(STDERR_FILENO, line, bytes) : 0;
+    pthread_mutex_unlock(&one);
+    (void)written;
+    return room;
+}
+
 void log_say(struct log_site *site, enum log_level level, const char *format, ...) {
     static const char *const words[] = { [LOG_ERROR] = "error: ",
                                          [LOG_WARNING] = "warning: ",
@@ -56,6 +71,5 @@ void log_say(struct log_site *site, enum log_level level, const char *format, ..
         if (n > 0) at += (size_t)n;
     }
     line[at++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, at); /* one write a line: lines of threads do not mix */
-    (void)written;
+    if (!put_line(line, at)) atomic_fetch_add(&site->hidden, hidden + 1);
 }

@@ -3,7 +3,7 @@
  * Log: plain sentences on stderr, one a line. Under systemd (JOURNAL_STREAM) each line begins with its <N> priority.
  *
  * A call site that says the same again and again is held to LOG_BURST lines in LOG_WINDOW seconds; what was left out is
- * counted and said with the next line. Never log secrets, IPC handles or addresses.
+ * counted and said with the next line; so is what nobody reads, as nothing waits for that. Never log secrets, IPC handles or addresses.
  *
  * Threads: any. log_init is called once, before the others.
  */
