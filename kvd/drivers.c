@@ -51,7 +51,8 @@ static bool may_be(uint64_t start_time, uint64_t recorded) {
 static int watch_process(struct service *s, const struct segment_driver *driver, uint64_t tag) {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)driver->pid, 0);
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
-    if (fd < 0) return errno == ESRCH || errno == EINVAL ? -1 : -2; /* EINVAL: no number of a process */
+    /* EINVAL and (since Linux 6.16) ENOENT: no number of a process, or of one of its threads by now. */
+    if (fd < 0) return errno == ESRCH || errno == EINVAL || errno == ENOENT ? -1 : -2;
     if (!may_be(drivers_start_time(driver->pid), driver->start_time)) {
         close(fd);
         return -1;
@@ -104,28 +105,28 @@ void drivers_close(struct service *s) {
     s->drivers = NULL;
 }
 
-static void let_go(struct service *s, struct former *f, const char *why, bool record) {
+static void let_go(struct service *s, struct former *f, const char *why) {
     if (f->pidfd < 0) return;
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, f->pidfd, NULL);
     close(f->pidfd);
     f->pidfd = -1;
     s->drivers->waited--;
-    if (record) segment_driver_remove(host_segment(s), &f->driver);
+    segment_driver_remove(host_segment(s), &f->driver);
     LOG(LOG_NOTICE, "process %" PRIu64 " %s; %u more are waited for", f->driver.pid, why, s->drivers->waited);
 }
 
 void drivers_exited(struct service *s, uint64_t tag) {
     pthread_mutex_lock(&s->lock);
     uint64_t i = tag - DRIVERS_TAG;
-    if (s->drivers && i < s->drivers->n) let_go(s, &s->drivers->former[i], "has exited", true);
+    if (s->drivers && i < s->drivers->n) let_go(s, &s->drivers->former[i], "has exited");
     pthread_mutex_unlock(&s->lock);
 }
 
-/* It stays recorded where it has descriptors of this instance already. */
+/* Before it gets a descriptor of this instance, which records it anew. */
 void drivers_yield(struct service *s, const struct session *session) {
     for (uint32_t i = 0; s->drivers && i < s->drivers->n; i++)
         if (s->drivers->former[i].driver.pid == session->peer.pid)
-            let_go(s, &s->drivers->former[i], "has let go of the instance before", true);
+            let_go(s, &s->drivers->former[i], "has let go of the instance before");
 }
 
 uint32_t drivers_former(const struct service *s) { return s->drivers ? s->drivers->waited : 0; }

@@ -24,8 +24,8 @@ struct call;
  * ProtectProc=invisible (the unit has it) where it is another user's; then its number alone names it. Any thread, no lock. */
 #define DRIVERS_HIDDEN UINT64_MAX
 uint64_t drivers_start_time(uint64_t pid);
-/* At the start, before any request: those of the instance before that live are watched. */
-/* 0, or 1 with a sentence: whether one lives could not be told, and its pages must not be given away on a guess. */
+/* At the start, before any request: those of the instance before that live are watched. 0, or 1 with a sentence: whether
+ * one lives could not be told, and its pages must not be given away on a guess. */
 int drivers_open(struct service *service, char *err, size_t err_bytes);
 void drivers_close(struct service *service);
 /* The session's process gets a descriptor. False: there is no room for it in the segment. */

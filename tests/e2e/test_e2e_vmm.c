@@ -2,9 +2,11 @@
  * Device pools that outlive the daemon (export = vmm): descriptors in a holder, as systemd's store; the next kvd has every device page, and waits for the
  * processes that may still run on them. CONT-3, SRV-8, ROW-5, SRV-5. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -177,6 +179,57 @@ static void row_5_a_hidden_driver_is_waited_for(void) {
     close_stage();
 }
 
+/* A thread of this process that has the number of a process that is gone. */
+static pthread_barrier_t thread_met;
+static pid_t thread_number;
+
+static void *have_a_number(void *unused) {
+    thread_number = (pid_t)syscall(SYS_gettid);
+    pthread_barrier_wait(&thread_met);
+    pthread_barrier_wait(&thread_met);
+    return unused;
+}
+
+static bool thread_numbered(pid_t wanted, pthread_t *ret_thread) {
+    pthread_barrier_init(&thread_met, NULL, 2);
+    for (int i = 0; i < 1000; i++) {
+        FILE *f = fopen("/proc/sys/kernel/ns_last_pid", "w");
+        if (!f || fprintf(f, "%d", (int)wanted - 1) < 0 || fclose(f)) return false;
+        if (pthread_create(ret_thread, NULL, have_a_number, NULL)) return false;
+        pthread_barrier_wait(&thread_met);
+        if (thread_number == wanted) return true;
+        pthread_barrier_wait(&thread_met);
+        pthread_join(*ret_thread, NULL);
+    }
+    return false;
+}
+
+/* The number of a driver that died unseen is a thread's by now, of which there is no pidfd: kvd starts, and waits for nobody. */
+static void row_5_a_number_that_is_a_threads_by_now(void) {
+    pthread_t thread;
+    if (!open_stage(&(struct e2e_setup){ .more = VMM })) return;
+    uint64_t one = e2e_stream(1, 5000, 0);
+    pid_t pid = worker.pid;
+    retained(one, 300);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
+    puppet_kill(&worker); /* with nobody to see it */
+    bool made = thread_numbered(pid, &thread);
+    if (!made) printf("    no thread can be given the number %d here\n", (int)pid);
+    bool started = KVT_TRUE(e2e_daemon_restart(&daemon_));
+    if (made) {
+        pthread_barrier_wait(&thread_met);
+        pthread_join(thread, NULL);
+    }
+    if (!started) return;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    KVT_EQ(scene_stats(scheduler).former_drivers, 0);
+    if (!connect_worker()) return;
+    reproduce(one, 300);
+    close_stage();
+}
+
 /* Without its descriptors a new kvd has no device page, and says so; with an arena what was demoted is there. */
 static void cont_3_without_a_holder_device_pages_are_lost(void) {
     if (!open_stage(&(struct e2e_setup){ .more = VMM ARENA })) return;
@@ -296,7 +349,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(cont_3_pages_outlive_sigkill), KVT_CASE(cont_3_pages_outlive_a_restart),
         KVT_CASE(cont_3_pages_outlive_without_an_arena), KVT_CASE(row_5_a_dead_driver_is_not_waited_for),
-        KVT_CASE(row_5_a_hidden_driver_is_waited_for),
+        KVT_CASE(row_5_a_hidden_driver_is_waited_for), KVT_CASE(row_5_a_number_that_is_a_threads_by_now),
         KVT_CASE(cont_3_without_a_holder_device_pages_are_lost), KVT_CASE(srv_8_other_geometry_is_let_go),
         KVT_CASE(srv_3_tokens_are_good_once_and_for_one_process), KVT_CASE(srv_2_junk_on_the_socket_of_descriptors), { 0 }
     };
