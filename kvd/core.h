@@ -113,6 +113,7 @@ struct op {
     bool lost;        /* a device, in one of them */
     bool given_way;   /* ACTIVATE: its victims are past recall */
     bool waits;       /* for another transition's end */
+    enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
     struct op *next;  /* of those that wait */
     uint32_t bundle;  /* ACTIVATE */
     store_move move;  /* MOVE */
@@ -197,8 +198,8 @@ void call_refuse(struct call *call, enum kvd_status status, const char *format, 
 void call_refuse_store(struct call *call, const struct store_refusal *refusal);
 enum kvd_status status_of_store(enum store_code code);
 enum metrics_short short_of_store(const struct store_refusal *refusal);
-/* Under the lock: a request's outcome stands; counts it. */
-void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns);
+/* Under the lock: a request's outcome stands; counts it, and where it is RESOURCE_EXHAUSTED what was short. */
+void count_outcome(struct service *s, uint16_t type, uint32_t status, enum metrics_short short_of, uint64_t arrived_ns);
 
 /* Reserves what a request needs beyond its struct. Without the lock. False: refused. */
 bool call_make_room(struct call *call);

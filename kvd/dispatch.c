@@ -325,8 +325,9 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 
 /* ---- one frame ------------------------------------------------------------------------------- */
 
-void count_outcome(struct service *s, uint16_t type, uint32_t status, uint64_t arrived_ns) {
+void count_outcome(struct service *s, uint16_t type, uint32_t status, enum metrics_short short_of, uint64_t arrived_ns) {
     s->refusals += status != KVD_OK;
+    if (status == KVD_RESOURCE_EXHAUSTED) metrics_shortage(&s->metrics, short_of);
     metrics_answer(&s->metrics, type, status, clock_ns() - arrived_ns);
 }
 
@@ -360,8 +361,7 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
         admitted = apply(call, room);
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
         if (!call->parked && !call->held && admitted != WAIT)
-            count_outcome(s, type, call->reply.status, call->now_ns);
-        if (call->reply.status == KVD_RESOURCE_EXHAUSTED) metrics_shortage(&s->metrics, call->short_of);
+            count_outcome(s, type, call->reply.status, call->short_of, call->now_ns);
         if (admitted == REPLAY) metrics_replay(&s->metrics, type);
         pthread_mutex_unlock(&s->lock);
         free(call->ring);

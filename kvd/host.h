@@ -18,7 +18,7 @@ struct service;
  * arena is named after the prefix of shared memory, but outside of it: it is not swept. With export = vmm there is a
  * segment for the directory also where the arena has no bytes. 0, or 1 with a sentence. */
 int host_open(struct service *service, const char *prefix, char *err, size_t err_bytes);
-/* Before the devices are closed: waits for their moves. The arena stays where it is. */
+/* Before the devices are closed: unpins the arena, which waits for their moves. It stays where it is. */
 void host_close(struct service *service);
 struct segment;
 struct segment *host_segment(const struct service *service); /* NULL: there is none */

@@ -187,6 +187,7 @@ static int tick(struct daemon *d) {
     http_tick(d->http, clock_ns());
     fdpass_tick(d->fdpass, clock_ns());
     service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
+    service_run(d->service); /* what it had no memory for when it was woken */
     if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
     if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
     LOG(LOG_ERROR, "%s: kvd stops, since what its clients map can no longer be kept right", why);

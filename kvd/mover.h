@@ -54,7 +54,8 @@ enum mover_result {
 
 /* 0, or 1: no memory or no threads. */
 int mover_new(const struct mover_config *config, struct mover **ret_mover);
-/* Devices must be idle or closed. NULL is fine; returns NULL. */
+/* What the devices have begun goes on without it: unpin the arena, which waits for that, before it goes. NULL is fine;
+ * returns NULL. */
 struct mover *mover_free(struct mover *mover);
 
 /* Begins the stage that the store lists now; work: as it says. False: there are as many jobs as there may be. */

@@ -175,8 +175,8 @@ static bool run_one(struct service *s, struct scratch *scratch) {
     if (op && finish(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
         done = *op;
         op_free(s, op);
-        if (done.session.bits) count_outcome(s, done.type, reply.status, done.arrived_ns);
-        else stop_moved(s, reply.status == KVD_OK);
+        if (!done.session.bits) stop_moved(s, reply.status == KVD_OK);
+        else count_outcome(s, done.type, reply.status, done.short_of, done.arrived_ns);
         events_pressure(s);
     }
     events_lost(s);
@@ -193,7 +193,7 @@ static bool run_one(struct service *s, struct scratch *scratch) {
 
 void ops_run(struct service *s) {
     struct scratch *scratch = scratch_take(s);
-    if (!scratch) return; /* the device's event is still there next time */
+    if (!scratch) return; /* no memory: until the next wake-up, or the next tick */
     while (run_one(s, scratch)) continue;
     events_flush(s, scratch);
     scratch_give(s, scratch);

@@ -200,7 +200,9 @@ static void submit_activation(struct call *call, const struct store_activated *m
     }
     call->reply.u.activated = op->u.activated;
     op_free(s, op);
-    if (status != KVD_OK) call_refuse(call, status, "%s", why);
+    if (status == KVD_OK) return;
+    call_refuse(call, status, "%s", why);
+    call->short_of = op->short_of;
 }
 
 void serve_activate(struct call *call) {

@@ -72,7 +72,9 @@ static void move(struct call *call, kvd_continuation continuation, enum store_pl
     }
     call->reply.u.moved = op->u.moved;
     op_free(s, op);
-    if (status != KVD_OK) call_refuse(call, status, "%s", why);
+    if (status == KVD_OK) return;
+    call_refuse(call, status, "%s", why);
+    call->short_of = op->short_of;
 }
 
 void serve_demote(struct call *call) {

@@ -158,6 +158,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
         } else {
             refusal.code = (enum store_code)code;
             status = status_of_store(refusal.code);
+            op->short_of = short_of_store(&refusal);
             store_refusal_text(&refusal, why, why_bytes);
             break;
         }
@@ -210,6 +211,7 @@ bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status,
         return true;
     }
     refusal.code = (enum store_code)code;
+    op->short_of = short_of_store(&refusal);
     store_refusal_text(&refusal, why, why_bytes);
     /* Somebody has dropped what was there at the beginning, or has taken the place of it. */
     *ret_status = status_of_store(refusal.code);
