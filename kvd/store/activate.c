@@ -200,14 +200,14 @@ static void owe(struct store *store, const struct seq *seq, const struct activat
 static void begin_backing(struct store *store, struct seq *seq, const struct activation *act) {
     struct extent_page_want wants[STORE_MAX_POOLS + 1];
     uint32_t n = activation_extents(store, act, wants);
+    const extent_id *ids = tier_take(store, wants, n);
     for (uint32_t w = 0; w < n; w++) {
-        uint32_t used = 0, p = wants[w].tag;
-        if (extent_take_pages(store->arena, wants[w].stride, wants[w].pages, p, store->ids)) return; /* was played before */
+        uint32_t p = wants[w].tag;
         for (uint32_t i = 0; i < act->n_victims; i++) {
             struct cont *victim = act->victims[i];
             if (!act->demote[i]) continue;
-            if (p < STORE_MAX_POOLS) used += job_back(store, &seq->job, p, &victim->space[p], store->ids + used);
-            else if (!victim->image.bits) image_back(store, victim, store->ids[used++]);
+            if (p < STORE_MAX_POOLS) ids += job_back(store, &seq->job, p, &victim->space[p], ids);
+            else if (!victim->image.bits) image_back(store, victim, *ids++);
         }
     }
 }

@@ -75,11 +75,11 @@ static int begin_out(struct store *store, struct cont *cont, struct move *move, 
     for (uint32_t i = 0; i < n && !ok && pages <= store->max_extents; i++) fits += placed[i] * wants[i].stride;
     if (!ok || (n && !store_try(store)))
         return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, needed, fits, store->config.host_bytes);
-    for (uint32_t i = 0; i < n; i++) {
+    const extent_id *ids = tier_take(store, wants, n);
+    for (uint32_t i = 0; i < n; ids += wants[i++].pages) {
         uint32_t p = wants[i].tag;
-        (void)extent_take_pages(store->arena, wants[i].stride, wants[i].pages, p, store->ids); /* was played */
-        if (p < STORE_MAX_POOLS) job_back(store, &move->job, p, &cont->space[p], store->ids);
-        else image_back(store, cont, store->ids[0]);
+        if (p < STORE_MAX_POOLS) job_back(store, &move->job, p, &cont->space[p], ids);
+        else image_back(store, cont, *ids);
         move->image |= p == STORE_MAX_POOLS;
     }
     return STORE_OK;

@@ -455,6 +455,9 @@ bool job_is_empty(const struct store *store, const struct job *job);
 /* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough). */
 void job_bring(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
 uint32_t tier_missing(const struct store *store, uint32_t pool, const struct space *space, uint32_t n); /* how many those are */
+/* The extents of wants that were found to fit (extent_pages_fit), one after the other. All of them, before job_back gives an older replica's bytes back: on
+ * other free runs than were played the last want may find no place. */
+const extent_id *tier_take(struct store *store, const struct extent_page_want *wants, uint32_t n);
 /* Pages of the space without a current host replica, and not getting one: ids[0..) are theirs, in order. Returns how many. */
 uint32_t job_back(struct store *store, struct job *job, uint32_t pool, const struct space *space, const extent_id *ids);
 /* Its copies are done (ok) or will not be: publishes or takes back, unpins, empties the list. */

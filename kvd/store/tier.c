@@ -72,6 +72,13 @@ void job_bring(struct store *store, struct job *job, uint32_t p, const struct sp
     }
 }
 
+const extent_id *tier_take(struct store *store, const struct extent_page_want *wants, uint32_t n) {
+    uint32_t taken = 0;
+    for (uint32_t i = 0; i < n; taken += wants[i++].pages)
+        (void)extent_take_pages(store->arena, wants[i].stride, wants[i].pages, wants[i].tag, store->ids + taken);
+    return store->ids;
+}
+
 uint32_t job_back(struct store *store, struct job *job, uint32_t p, const struct space *space, const extent_id *ids) {
     struct pool *pool = &store->pool[p];
     uint32_t used = 0, n;

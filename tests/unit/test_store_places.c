@@ -23,7 +23,7 @@ static uint32_t make_copies(struct store_transition of, bool tell) {
     uint64_t cursor = 0;
     uint32_t n = 0;
     for (; store_next_copies(f.store, of, &cursor, &copy, 1); n++)
-        if (tell && copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(f.store, copy.what, copy.host + 1);
+        if (tell && (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)) store_copied_out(f.store, copy.what, copy.host + 1);
     return n;
 }
 
@@ -73,6 +73,70 @@ static void host_4_last_reference_credits(void) {
     KVT_EQ(f.refusal.what, STORE_W_ARENA);
     KVT_EQ(fix_info(&f, first).host_pages[0], 1); /* the shared page keeps its replica */
     fix_close(&f);
+}
+
+/* ---- an arena in pieces ---- */
+
+#define UNIT 256u
+
+static extent_id blockers[16];
+
+/* Takes units [first, end) for nobody. */
+static extent_id block(uint32_t first, uint32_t end) {
+    struct extent_info extent = {.id = {0}};
+    KVT_EQ(extent_allocate_at(f.store->arena, (uint64_t)first * UNIT, (uint64_t)(end - first) * UNIT, 1, 9, &extent), 0);
+    return extent.id;
+}
+
+static void unblock(extent_id *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) KVT_EQ(extent_release(f.store->arena, ids[i]), 0);
+}
+
+/* Packed pages of four units in both pools, an image of six. A continuation of two pages whose first pages have older replicas of 40 columns, in units [19, 23) and
+ * [30, 34). Free beside them: eight units, four, four, and six that the older replica of Main touches. */
+static store_cont in_pieces(void) {
+    struct store_config c = fix_config(GEOM_MTP);
+    c.has_state = true;
+    c.state_slots = 4;
+    c.host_bytes = 200 * UNIT;
+    c.host_stride[0] = c.host_stride[1] = 4 * UNIT;
+    c.host_state_stride = 6 * UNIT;
+    fix_open(&f, &c);
+    store_cont older = fix_cont(&f, 40, 1);
+    extent_id first[4] = {block(0, 19), block(23, 30), block(34, 35), block(41, 200)};
+    KVT_EQ(move(older, STORE_PLACE_BOTH, true), STORE_OK);
+    store_seq seq = fix_activate(&f, fix_from(older, false, 40, 100, 1), NULL); /* the image goes */
+    fix_fill(&f, seq, 100, 1);
+    store_cont cont = fix_retain(&f, seq, 100);
+    KVT_EQ(stats().host_pages[0] + stats().host_pages[1], 2);
+    KVT_EQ(extent_offset(f.store->arena, f.store->pool[0].pages[space_entry(f.store, &cont_find(f.store, cont)->space[0], 0)].host), 19 * UNIT);
+    unblock(first, 4);
+    static const uint32_t taken[][2] = {{8, 9}, {13, 14}, {18, 19}, {29, 30}, {34, 200}};
+    for (uint32_t i = 0; i < 5; i++) blockers[i] = block(taken[i][0], taken[i][1]);
+    return cont;
+}
+
+/* HOST-4: what was found to fit is what is taken, though older replicas go meanwhile and other free runs come of it. */
+static void host_4_older_replicas_go_afterwards(void) {
+    for (uint32_t recipe = 0; recipe < 2; recipe++) {
+        struct store_activated got;
+        store_cont cont = in_pieces();
+        if (recipe) {
+            struct store_activation want = fix_root(64, 1, 0);
+            want.victims = &cont;
+            want.n_victims = 1;
+            want.demote = 1;
+            KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
+            make_copies((struct store_transition){false, got.seq.bits}, true);
+            KVT_OK(store_activate_commit(f.store, got.seq, &f.refusal));
+        } else {
+            KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
+        }
+        KVT_TRUE(fix_info(&f, cont).resting);
+        KVT_EQ(stats().host_occupied - (1 + 1 + 1 + 1 + 166) * UNIT, (4 * 4 + 6) * UNIT);
+        unblock(blockers, 5);
+        fix_close(&f);
+    }
 }
 
 /* CAP-7, HOST-1: the host is charged by packed pages, each page once however many hold it, and it gives no entitlement on the device. */
@@ -179,7 +243,7 @@ static void act_8_shared_pages_go_with_the_last(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(host_4_last_reference_credits), KVT_CASE(cap_7_charged_by_packed_pages),
+    static const struct kvt_case cases[] = {KVT_CASE(host_4_last_reference_credits), KVT_CASE(host_4_older_replicas_go_afterwards), KVT_CASE(cap_7_charged_by_packed_pages),
                                             KVT_CASE(page_7_nothing_untold_is_published), KVT_CASE(page_6_host_only_then_recycled),
                                             KVT_CASE(page_8_truncation_outdates_the_replica), KVT_CASE(act_7_restores_are_the_activations_own),
                                             KVT_CASE(act_8_shared_pages_go_with_the_last), {0}};
