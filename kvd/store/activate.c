@@ -409,7 +409,7 @@ static void settle_owed(struct store *store, struct seq *seq) {
             if (!(*entry & PROMISED)) break;
             uint32_t device = *entry & ~PROMISED;
             pool_take(pool, device, 1);
-            *entry = page_open(store, p, device, true);
+            *entry = page_open(store, p, device, i, true);
         }
         pool->reserved += space->owed;
         space->reserved += space->owed;
@@ -449,7 +449,7 @@ static void finish_copies(struct store *store, struct seq *seq, bool ok) {
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
         if (store->conts[v].image_backing) image_finish(store, &store->conts[v], ok);
     if (!seq->image_in) return;
-    store->conts[seq->from].image_pins--;
+    image_unpin(store, &store->conts[seq->from]);
     seq->image_in = false;
 }
 
@@ -459,7 +459,7 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     bool more = false, waits = false;
     if (!source) return STORE_OK;
     if (seq->damaged) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, 0, 0, 0);
-    if (source->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
+    if (source->image_lost && !image_in_slot(source)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
         if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))

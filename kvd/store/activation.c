@@ -19,7 +19,7 @@ static int check_source(const struct store *store, struct activation *act, struc
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, source->pins, 0);
-    if (source->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+    if (source->image_lost && !image_in_slot(source)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
     if (act->move && source->image_pins)
         return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != NONE && store->slots[source->slot].pins)
@@ -289,7 +289,7 @@ int activation_measure(const struct store *store, struct activation *act, struct
         int rc = measure_pool(store, act, p, refusal);
         if (rc) return rc;
     }
-    act->image_in = store->config.has_state && act->source && (act->source->slot == NONE || act->source->image_coming);
+    act->image_in = store->config.has_state && act->source && !image_in_slot(act->source);
     act->slots_needed = store->config.has_state && (!act->move || act->image_in);
     int rc = count_demotions(store, act, refusal);
     if (rc) return rc;

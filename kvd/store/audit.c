@@ -89,6 +89,9 @@ static void visit_block(struct audit *a, const struct holder *h, uint32_t block,
     EXPECT(*mark == 0 || *mark == block + 1, "pool %u: page %u is block %u here and block %u there", h->pool, entry,
            block, *mark - 1);
     *mark = block + 1;
+    if (a->store->pool[h->pool].tier)
+        EXPECT(a->store->pool[h->pool].tier[entry].block == block, "pool %u: page %u is block %u, and says %u", h->pool,
+               entry, block, a->store->pool[h->pool].tier[entry].block);
 }
 
 static void visit_coverage(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {

@@ -75,7 +75,8 @@ static void audit_replica(struct audit *a, uint32_t p, uint32_t d) {
     EXPECT(there && extent.pages == 1 && extent.stride == store->config.host_stride[p] && extent.tag == p,
            "pool %u: page %u has no extent of its own", p, d);
     EXPECT(page->host_columns <= KVD_PAGE_TOKENS, "pool %u: the replica of page %u has %u columns", p, d, page->host_columns);
-    if (page->flags & PAGE_BACKING) return;
+    EXPECT(!(page->flags & PAGE_LOST) || !page_in_host(page, 1), "pool %u: the damaged replica of page %u can be read", p, d);
+    if (page->flags & (PAGE_BACKING | PAGE_LOST)) return;
     EXPECT(page->host_epoch == page->epoch && page->host_columns <= page->committed && store->pool[p].tier[d].checksum,
            "pool %u: INV-9: page %u publishes a replica of epoch %llu with %u columns; its own is %llu with %u", p, d,
            (unsigned long long)page->host_epoch, page->host_columns, (unsigned long long)page->epoch, page->committed);
@@ -118,6 +119,7 @@ void audit_tier(struct audit *a, uint32_t p) {
                pool->tier[d].resting);
         EXPECT(page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
                "pool %u: PAGE-7: page %u has no valid replica", p, d);
+        EXPECT(page->device != NONE || page->host.bits, "pool %u: page %u has no place", p, d);
         EXPECT(page->device == NONE || page->pins || page->active_references || resting < page->references || !page->references,
                "pool %u: page %u stays on the device for nobody", p, d);
     }
@@ -144,6 +146,7 @@ static void audit_images(struct audit *a) {
             pins += store->moves[k].image && !cont->image_backing;
         }
         pins += cont->image_backing;
+        EXPECT(!cont->image_lost || !image_in_slot(cont) || pins, "continuation %u keeps a damaged image that no copy uses", i);
         EXPECT(pins == cont->image_pins && moves == cont->moves, "continuation %u: %u image copies and %u moves, counts %u and %u", i,
                pins, moves, cont->image_pins, cont->moves);
         EXPECT(!store->config.has_state || !cont->published || cont->slot != NONE || (cont->image.bits && !cont->image_backing),

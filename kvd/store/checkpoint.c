@@ -59,7 +59,7 @@ static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, st
     struct pool_choice choice = {1, pool->pages[from].device, false};
     pool_choose(pool, &choice, &start);
     pool_take(pool, start, 1);
-    uint32_t to = page_open(store, p, start, false);
+    uint32_t to = page_open(store, p, start, cont->space[p].count, false);
     page_commit(store, p, to, columns);
     page_pin(pool, from, columns);
     page_pin(pool, to, 0);

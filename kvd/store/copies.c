@@ -186,19 +186,18 @@ void store_copied_out(struct store *store, uint64_t what, uint64_t checksum) {
     else store->pool[what >> 32].tier[(uint32_t)what].checksum = checksum;
 }
 
-/* Whoever holds the page and is in no transition is released, or rests no more. */
+/* Whoever holds the page and is in no transition is released, or rests no more. A page has one place in all spaces, so that one look at each continuation
+ * does, until all inactive references are found; and the search begins where the last one ended, for bad memory is mostly of one continuation. */
 static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool lost) {
-    uint32_t released = 0;
-    for (uint32_t i = 0; i < store->config.max_continuations; i++) {
-        struct cont *cont = &store->conts[i];
-        uint32_t n;
-        bool holds = false;
-        if (!cont->occupied || !cont->published) continue;
-        for (uint32_t k = 0; k < cont->space[p].count && !holds; k += n) {
-            const uint32_t *run = space_run(store, &cont->space[p], k, &n);
-            for (uint32_t j = 0; j < n; j++) holds |= run[j] == d;
-        }
-        if (!holds) continue;
+    uint32_t released = 0, block = store->pool[p].tier[d].block, first = store->last_holder, limit = store->config.max_continuations;
+    uint32_t left = store->pool[p].pages[d].references - store->pool[p].pages[d].active_references;
+    for (uint32_t i = 0; i < limit && left; i++) {
+        uint32_t at = (first + i) % limit;
+        struct cont *cont = &store->conts[at];
+        if (!cont->occupied || cont->space[p].count <= block || space_entry(store, &cont->space[p], block) != d) continue;
+        left--;
+        store->last_holder = at;
+        if (!cont->published) continue;
         cont_unrest(store, cont);
         if (lost) released += cont_bury(store, cont);
     }
@@ -206,18 +205,15 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
 }
 
 static uint32_t damaged_image(struct store *store, struct cont *cont) {
-    if (!cont->image.bits || cont->image_backing) return 0;
+    if (!cont->image.bits || cont->image_backing || cont->image_lost) return 0;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) { /* what is in its slot is made of it */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->image_in && seq->from == (uint32_t)(cont - store->conts);
     }
-    if (cont->slot == NONE || cont->image_coming) {
-        cont->image_lost = true; /* the extent stays until the copies that use it have ended */
-        mirror_cont(store, cont);
-        return cont_bury(store, cont);
-    }
-    if (cont->image_pins == 0) cont_drop_image(store, cont);
-    return 0;
+    cont->image_lost = true; /* the extent stays until the copies that use it have ended */
+    if (image_in_slot(cont) && cont->image_pins == 0) cont_drop_image(store, cont);
+    else mirror_cont(store, cont);
+    return cont_bury(store, cont);
 }
 
 uint32_t store_damaged(struct store *store, uint64_t what) {
@@ -227,15 +223,15 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
     if (what & WHAT_IMAGE) return damaged_image(store, &store->conts[(uint32_t)what]);
     uint32_t p = (uint32_t)(what >> 32), d = (uint32_t)what;
     struct page *page = &store->pool[p].pages[d];
-    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || (page->flags & PAGE_BACKING)) return 0;
+    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || (page->flags & (PAGE_BACKING | PAGE_LOST))) return 0;
     bool lost = !page_on_device(page);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) { /* a tail is made of it: of bytes that do not match */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d;
     }
-    page_leave_host(store, p, d);
-    if (lost) page->flags |= PAGE_LOST;
-    return page->references ? tell_holders(store, p, d, lost) : 0;
+    if (lost) page_lose(store, p, d);
+    else page_leave_host(store, p, d);
+    return tell_holders(store, p, d, lost);
 }
 
 /* ---- scrub ---- */
@@ -246,7 +242,7 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
  * kept. */
 static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
     const struct page *page = &store->pool[p].pages[d];
-    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING)) return false;
+    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST)) return false;
     *ret_copy = page_copy(store, p, d);
     store->scrub_extent = page->host;
     return true;

@@ -60,8 +60,8 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->claimed = cont->claimed;
     ret_info->resting = cont->resting;
     ret_info->moving = cont->image_pins > 0;
-    ret_info->image_on_device = cont->slot != NONE && !cont->image_coming;
-    ret_info->image_in_host = cont->image.bits && !cont->image_backing;
+    ret_info->image_on_device = image_in_slot(cont);
+    ret_info->image_in_host = image_in_host(cont);
     ret_info->tag = cont->tag;
     ret_info->created = cont->created;
     ret_info->used = cont->used;

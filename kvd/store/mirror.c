@@ -72,10 +72,10 @@ void mirror_cont(struct store *store, const struct cont *cont) {
                                       .created = cont->created,
                                       .used = cont->used,
                                       .tag = cont->tag,
-                                      .state_slot = cont->slot == NONE || cont->image_coming ? DIRECTORY_NONE : cont->slot,
+                                      .state_slot = image_in_slot(cont) ? cont->slot : DIRECTORY_NONE,
                                       .state_frontier = cont->frontier,
                                       .tail_named = cont->tail_named};
-    bundle.has_image = cont->image.bits && !cont->image_backing && !cont->image_lost;
+    bundle.has_image = image_in_host(cont);
     if (bundle.has_image) bundle.image = (struct directory_host){extent_offset(store->arena, cont->image), cont->image_checksum, 1};
     bundle.n_tail = cont->tail.n;
     memcpy(bundle.tail, cont->tail.tokens, cont->tail.n * sizeof bundle.tail[0]);

@@ -15,6 +15,10 @@ void image_back(struct store *store, struct cont *cont, extent_id id) {
     store->host_images++;
 }
 
+void image_unpin(struct store *store, struct cont *cont) {
+    if (--cont->image_pins == 0 && cont->image_lost && image_in_slot(cont)) cont_drop_image(store, cont);
+}
+
 void image_finish(struct store *store, struct cont *cont, bool ok) {
     cont->image_pins--;
     slot_unpin(store, cont->slot);
@@ -179,7 +183,7 @@ static int settle_in(struct store *store, struct move *move, struct cont *cont, 
     bool more = false, waits = false;
     if (cont->resting) /* an activation has demoted it since: what was brought has left again */
         return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, 0, 0);
-    if (cont->image_lost) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
+    if (cont->image_lost && !image_in_slot(cont)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &cont->space[p];
         if (tier_any(store, p, space, space->count, PAGE_LOST))

@@ -33,7 +33,7 @@ static void list_descriptor(struct pool *pool, uint32_t d) {
     pool->spare = d;
 }
 
-uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, bool active) {
+uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, uint32_t block, bool active) {
     struct pool *pool = &store->pool[pool_index];
     uint32_t d = take_descriptor(pool, device), generation = pool->pages[d].generation;
     pool->leases[device].owner = d;
@@ -44,7 +44,7 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, bo
                                    .device = device,
                                    .lease = pool->leases[device].generation,
                                    .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED)};
-    if (pool->tier) pool->tier[d] = (struct page_tier){.link = NONE};
+    if (pool->tier) pool->tier[d] = (struct page_tier){.link = NONE, .block = block};
     pool->occupied++;
     return d;
 }
@@ -151,6 +151,13 @@ void page_bring(struct store *store, uint32_t pool_index, uint32_t d, uint32_t d
     page->flags |= PAGE_RESTORING;
     pool->leases[device].owner = d;
     if (!(home->flags & (PAGE_OCCUPIED | PAGE_LISTED))) list_descriptor(pool, device); /* its page is taken now */
+}
+
+void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
+    struct page *page = &store->pool[pool_index].pages[d];
+    page->flags |= PAGE_LOST;
+    page->host_epoch = 0; /* of no content */
+    mirror_page_host(store, pool_index, d);
 }
 
 void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {

@@ -4,8 +4,7 @@
  * does not fit the geometry and everything else: a page counts when its record checks and it has a place that nobody else
  * has; a bundle reaches as far as its chain of pages does; what is left over is dropped and counted.
  *
- * Scratch: until a page is adopted, its tier record holds its block (gone) and predecessor (link), mark that predecessor's
- * generation; membership is collected from the last page on in a row of the table, which is empty now.
+ * Scratch: until a page is adopted, its tier record's link is its predecessor, and mark that one's generation; membership is collected from the last page on in a row of the table, which is empty now.
  */
 #include "store_internal.h"
 
@@ -64,7 +63,7 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
     r->out.damaged += from.damaged_parts;
     *page = (struct page){.epoch = ++store->epoch, .generation = from.base.generation, .device = NONE, .flags = PAGE_OCCUPIED,
                           .mark = from.base.parent_generation};
-    pool->tier[d] = (struct page_tier){.link = from.base.parent, .gone = from.base.block};
+    pool->tier[d] = (struct page_tier){.link = from.base.parent, .block = from.base.block};
     take_host(r, p, d, &from);
     take_device(r, p, d, from.device);
     if (p == 0 && from.named) {
@@ -94,7 +93,7 @@ static bool load_chain(const struct recovery *r, uint32_t p, const struct direct
     uint32_t count = pages_of(from->frontier[p]), d = from->last[p], generation = from->last_generation[p];
     for (uint32_t block = count; block-- > 0;) {
         if (d >= pool->descriptors || !(pool->pages[d].flags & PAGE_OCCUPIED)) return false;
-        if (pool->pages[d].generation != generation || pool->tier[d].gone != block) return false;
+        if (pool->pages[d].generation != generation || pool->tier[d].block != block) return false;
         chain->pages[block] = d;
         generation = pool->pages[d].mark;
         d = pool->tier[d].link;
@@ -232,7 +231,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
 
 /* ---- the rest ---- */
 
-/* Pages that no bundle reached, and replicas that cover less than is committed and lie beside a better one. */
+/* Pages that no bundle reached. */
 static void drop_unused(struct recovery *r, uint32_t p) {
     struct pool *pool = &r->store->pool[p];
     struct pool_batch batch = {pool, 0, 0};
@@ -243,7 +242,6 @@ static void drop_unused(struct recovery *r, uint32_t p) {
             continue;
         }
         pool->tier[d].link = NONE;
-        pool->tier[d].gone = 0;
         page->mark = 0;
         if (page->references) { /* parts of it that did not hold go from the record, too */
             r->out.pages[p]++;

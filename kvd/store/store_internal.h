@@ -60,7 +60,9 @@ struct page_tier {
     uint32_t demoting; /* references of victims that will rest when their activation commits */
     uint32_t owed_by;  /* PAGE_OWED: the activation that counts on it */
     uint32_t gone;     /* scratch of counting walks, beside `mark`: references that are released */
+    uint32_t block;    /* its ordinal, the same in every space that holds it */
 };
+_Static_assert(sizeof(struct page_tier) == 32, "two in a cache line");
 
 struct page_lease { uint32_t generation, owner; }; /* owner: page descriptor, NONE = free */
 struct free_run { uint32_t prefix, suffix, best; }; /* of the free pages under a node of the tree */
@@ -172,7 +174,8 @@ struct cont {
     extent_id image;                     /* 0 = none */
     uint64_t image_checksum;
     uint32_t image_pins;                 /* copies from or to it */
-    bool image_backing, image_lost;
+    bool image_backing;
+    bool image_lost;                     /* damaged, and gone when no copy uses it; where the slot has none, with its continuation */
     bool image_coming;                   /* a move brings it into `slot` */
 };
 
@@ -225,6 +228,7 @@ struct store {
     uint64_t damaged, lost;
     store_cont lost_ring[LOST_KEPT];     /* number i is at i % LOST_KEPT */
     uint64_t lost_taken;
+    uint32_t last_holder;                /* continuation in which damage was found last */
     uint32_t scrub_pool, scrub_next;     /* scrub_pool n_pools: state images */
     extent_id scrub_extent;              /* being read: given back only afterwards, 0 = none */
     uint64_t scrub_what;
@@ -264,6 +268,9 @@ static inline bool page_in_host(const struct page *page, uint32_t n) {
 }
 static inline bool page_is_current(const struct page *page) { return page_in_host(page, page->committed); }
 
+static inline bool image_in_slot(const struct cont *cont) { return cont->slot != NONE && !cont->image_coming; }
+static inline bool image_in_host(const struct cont *cont) { return cont->image.bits && !cont->image_backing && !cont->image_lost; }
+
 /* ---- pool.c ---- */
 
 static inline uint32_t pool_available(const struct pool *pool) {
@@ -287,8 +294,8 @@ void pool_flush(struct pool_batch *batch);
 
 /* ---- page.c ---- */
 
-/* A growth page on a physical page just taken: one reference (active or not), nothing committed, a new epoch. */
-uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, bool active);
+/* A growth page on a physical page just taken, at this block of its space: one reference (active or not), nothing committed, a new epoch. */
+uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, uint32_t block, bool active);
 /* Writer and protection follow from references (PAGE-5, SPACE-8). */
 static inline void page_settle(struct page *page) {
     bool writer = page->references == 1 && page->active_references == 1;
@@ -317,6 +324,8 @@ void page_bring(struct store *store, uint32_t pool, uint32_t descriptor, uint32_
 void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t descriptor);
 /* The host replica goes, if there is one; the directory first. */
 void page_leave_host(struct store *store, uint32_t pool, uint32_t descriptor);
+/* Its only replica is damaged. The extent stays the page's until that is recycled: with a place for every page there is a descriptor for every page. */
+void page_lose(struct store *store, uint32_t pool, uint32_t descriptor);
 /* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
 void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t columns);
 
@@ -474,6 +483,7 @@ void cont_drop_image(struct store *store, struct cont *cont);
 void tier_give_back(struct store *store, extent_id id); /* bytes of a replica that has gone */
 void image_back(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
 void image_finish(struct store *store, struct cont *cont, bool ok);
+void image_unpin(struct store *store, struct cont *cont);
 /* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */
 bool cont_bury(struct store *store, struct cont *cont);
 

@@ -183,7 +183,7 @@ bool tier_all_current(const struct store *store, const struct cont *cont) {
             for (uint32_t k = 0; k < n; k++)
                 if (!page_is_current(&store->pool[p].pages[run[k]])) return false;
         }
-    return !store->config.has_state || (cont->image.bits && !cont->image_backing && !cont->image_lost);
+    return !store->config.has_state || image_in_host(cont);
 }
 
 void cont_rest(struct store *store, struct cont *cont) {
@@ -229,7 +229,7 @@ void cont_drop_image(struct store *store, struct cont *cont) {
     extent_id id = cont->image;
     if (!id.bits) return;
     cont->image = (extent_id){0};
-    cont->image_backing = false;
+    cont->image_backing = cont->image_lost = false;
     if (cont->published) mirror_cont(store, cont);
     tier_give_back(store, id);
     store->host_images--;

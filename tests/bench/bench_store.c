@@ -257,7 +257,7 @@ static void scatter(struct bench *b) {
     struct pool *pool = &b->store->pool[0];
     struct pool_batch batch = {pool, 0, 0};
     pool_take(pool, 0, pool->capacity);
-    for (uint32_t i = 0; i < pool->capacity; i++) page_open(b->store, 0, i, false);
+    for (uint32_t i = 0; i < pool->capacity; i++) page_open(b->store, 0, i, i, false);
     for (uint32_t i = 0; i < pool->capacity; i++)
         if (next_random(&b->random) & 1) page_unref(b->store, &batch, pool->leases[i].owner, false);
     pool_flush(&batch);
@@ -372,15 +372,58 @@ static double commit_cost(struct bench *b) {
     return (double)spent / 50 / CHAIN;
 }
 
+/* Pages are found damaged beside 10,000 continuations: all of one that a fork in flight holds, then one each of others, which go. */
+static void bench_damage(struct bench *b) {
+    struct store_activation want = {.keep = true, .frontier = 64, .lease = LEASE, .prompt_tokens = 64, .max_output_tokens = 1};
+    struct store_cont_info info;
+    struct store_activated got;
+    struct store_refusal refusal;
+    uint32_t cursor = RESTING / 2;
+    if (!store_next_cont(b->store, &cursor, &info)) die("list", NULL);
+    want.from = info.cont;
+    const struct space *space = &cont_find(b->store, info.cont)->space[0];
+    if (store_activate_begin(b->store, &want, &got, &refusal)) die("restore", &refusal);
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < REST_PAGES; i++)
+        if (store_damaged(b->store, space_entry(b->store, space, i))) die("a source in flight went", NULL);
+    result(b, "damage_held", (double)(now_ns() - start) / REST_PAGES / 1e3, "us");
+    if (store_activate_abort(b->store, got.seq, NULL, &refusal)) die("abort", &refusal);
+    uint64_t spent = 0, most = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+        cursor = (uint32_t)(next_random(&b->random) % RESTING);
+        if (!store_next_cont(b->store, &cursor, &info)) continue;
+        uint32_t d = space_entry(b->store, &cont_find(b->store, info.cont)->space[0], (uint32_t)(next_random(&b->random) % REST_PAGES));
+        start = now_ns();
+        if (store_damaged(b->store, d) != 1) die("nobody was lost", NULL);
+        uint64_t took = now_ns() - start;
+        spent += took;
+        if (took > most) most = took;
+    }
+    result(b, "damage_release_100", (double)spent / 1000 / 1e3, "us");
+    result(b, "damage_release_100_most", (double)most / 1e3, "us");
+}
+
+/* All 10,000 begin with the same page: a prompt that shares that one with them. */
+static void bench_fan(struct bench *b) {
+    struct store_candidate found[16];
+    uint32_t turns = 1000, n = 0;
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < turns; i++) n = store_find(b->store, (const uint8_t(*)[32])b->chain, 1, found, 16);
+    if (n != 16 || found[0].matched_pages != 1) die("find", NULL);
+    result(b, "find_among_10000", (double)(now_ns() - start) / turns / 1e3, "us");
+}
+
 static void bench_recover(struct bench *b) {
     struct store_recovered out;
     struct bench next;
-    for (uint32_t i = 0; i < RESTING; i++) move_to(b, build(b, REST_PAGES, 0), STORE_PLACE_HOST, REST_PAGES);
+    for (uint32_t i = 0; i < RESTING; i++) move_to(b, build(b, REST_PAGES, 1), STORE_PLACE_HOST, REST_PAGES);
     open_tiers(&next, false);
     uint64_t start = now_ns();
     store_recover(next.store, b->directory, false, &out);
     result(b, "recover_10000", (double)(now_ns() - start) / 1e6, "ms");
     if (out.continuations != RESTING || out.pages[0] != RESTING * REST_PAGES || out.damaged || out.dropped) die("recovery lost something", NULL);
+    bench_fan(&next);
+    bench_damage(&next);
     close_tiers(&next);
 }
 

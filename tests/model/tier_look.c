@@ -44,7 +44,7 @@ bool reads(struct world *w, const struct store *store, const struct space *space
 }
 
 uint32_t lost_pages(const struct world *w, const struct store *store, const struct cont *cont) {
-    uint32_t n = cont->image_lost;
+    uint32_t n = cont->image_lost && !image_in_slot(cont);
     for (uint32_t p = 0; p < w->n_pools; p++)
         for (uint32_t b = 0; b < cont->space[p].count; b++) n += (store->pool[p].pages[space_entry(store, &cont->space[p], b)].flags & PAGE_LOST) != 0;
     return n;
@@ -53,10 +53,9 @@ uint32_t lost_pages(const struct world *w, const struct store *store, const stru
 /* ---- continuations ---- */
 
 static void look_at_image(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
-    bool coming = cont->image_coming; /* into its slot */
-    if (!store->config.has_state || cont->image_lost) return;
-    if (cont->slot != NONE && !coming && w->slots[cont->slot] != c->image) fail(w, "a state image changed on the device (slot %u)", cont->slot);
-    if (!cont->image.bits || cont->image_backing) {
+    if (!store->config.has_state || (cont->image_lost && !image_in_slot(cont))) return;
+    if (image_in_slot(cont) && w->slots[cont->slot] != c->image) fail(w, "a state image changed on the device (slot %u)", cont->slot);
+    if (!image_in_host(cont)) {
         if (cont->slot == NONE) fail(w, "a continuation without a state image (CONT-1)");
         return;
     }

@@ -142,6 +142,13 @@ static uint32_t conts_there(const struct world *w) {
     return n;
 }
 
+static bool counts(const struct store *store, uint64_t what) {
+    uint32_t i = (uint32_t)what;
+    if (what & WHAT_IMAGE) return store->conts[i].occupied && image_in_host(&store->conts[i]);
+    const struct page *page = &store->pool[what >> 32].pages[i];
+    return (page->flags & PAGE_OCCUPIED) && page_in_host(page, 1);
+}
+
 void damaged(struct world *w, uint64_t what) {
     uint32_t before = conts_there(w), told;
     if (!w->rots) fail(w, "a checksum does not match, and nothing was rotten");
@@ -150,6 +157,7 @@ void damaged(struct world *w, uint64_t what) {
     told = store_damaged(w->kvd.store, what);
     note(w, " damaged %llx: %u go", (unsigned long long)what, told);
     if (before - conts_there(w) != told) fail(w, "%u continuations went, %u are told", before - conts_there(w), told);
+    if (counts(w->kvd.store, what)) fail(w, "a replica that is known to be damaged counts as one");
 }
 
 /* A name for the replica whose bytes these are; 0: it is being written. */

@@ -201,11 +201,109 @@ static void prefetch_beside_a_dropped_tail(void) {
     fix_close(&fix);
 }
 
+/* ---- damage beside a transition ---- */
+
+static uint64_t what_of(struct fix *fix, store_cont cont, uint32_t block) { return space_entry(fix->store, &cont_find(fix->store, cont)->space[0], block); }
+
+/* PAGE-6: lost pages whose continuation a fork in flight still reads have no place, but a record; whatever else the two tiers can hold beside them has one, too. */
+static void lost_pages_beside_a_full_store(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activated got;
+    config.host_bytes = 4 * 4096;
+    config.host_stride[0] = 4096;
+    config.spare_pages = 0;
+    fix_open(&fix, &config);
+    store_cont source = fix_cont(&fix, 192, 1), other[3];
+    move(&fix, source, STORE_PLACE_HOST);
+    for (uint32_t i = 0; i < 3; i++) other[i] = fix_cont(&fix, 64, 2 + i);
+    KVT_OK(store_activate_begin(fix.store, &(struct store_activation){.from = source, .keep = true, .frontier = 64, .lease = FIX_LEASE, .prompt_tokens = 64, .max_output_tokens = 1},
+                                &got, &fix.refusal));
+    for (uint32_t block = 1; block < 3; block++) KVT_EQ(store_damaged(fix.store, what_of(&fix, source, block)), 0);
+    fix_audit(&fix);
+    for (uint32_t i = 0; i < 3; i++) {
+        store_move begun;
+        int rc = store_move_begin(fix.store, other[i], STORE_PLACE_HOST, &begun, &fix.refusal);
+        KVT_TRUE(rc == STORE_OK || rc == STORE_E_SHORT);
+        if (rc) continue;
+        copy_all(&fix, (struct store_transition){true, begun.bits});
+        KVT_OK(store_move_commit(fix.store, begun, &fix.refusal));
+    }
+    uint32_t available = fix_pool(&fix, 0).available * KVD_PAGE_TOKENS;
+    KVT_TRUE(available > 0);
+    store_seq seq = fix_activate(&fix, fix_root(available, 1, available), NULL);
+    KVT_TRUE(seq.bits != 0);
+    KVT_EQ(fix_pool(&fix, 0).available, 0);
+    fix_audit(&fix);
+    copy_all(&fix, (struct store_transition){.bits = got.seq.bits});
+    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal)); /* of the page that is whole */
+    KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_STALE);
+    fix_close(&fix);
+}
+
+static bool page_is_lost(struct fix *fix, store_cont cont, uint32_t block) {
+    return fix->store->pool[0].pages[what_of(fix, cont, block)].flags & PAGE_LOST;
+}
+
+/* PAGE-3, PAGE-7: bytes that were found wrong once are found so again by whoever was reading them: it is one damage, and no replica comes of it. */
+static void damage_is_found_twice(void) {
+    struct fix fix;
+    struct store_copy copy;
+    struct store_activated got;
+    uint32_t released = 0;
+    open_host(&fix);
+    store_cont source = fix_cont(&fix, 192, 1);
+    move(&fix, source, STORE_PLACE_HOST);
+    KVT_OK(store_activate_begin(fix.store, &(struct store_activation){.from = source, .keep = true, .frontier = 64, .lease = FIX_LEASE, .prompt_tokens = 64, .max_output_tokens = 1},
+                                &got, &fix.refusal));
+    uint64_t what = what_of(&fix, source, 1);
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        KVT_EQ(store_damaged(fix.store, what), 0);
+        KVT_TRUE(page_is_lost(&fix, source, 1));
+        KVT_EQ(fix_info(&fix, source).host_pages[0], 2);
+        fix_audit(&fix);
+    }
+    while (store_scrub_begin(fix.store, &copy)) {
+        if (!copy.bytes) continue;
+        KVT_TRUE(copy.what != what);
+        KVT_FALSE(store_scrub_end(fix.store, true, &released));
+    }
+    KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
+    KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_STALE);
+    fix_close(&fix);
+}
+
+/* Every holder of a damaged page is told, and nobody else: those that only share the pages before it stay whole, those that are resting and have it on the device rest no more. */
+static void damage_finds_all_holders(void) {
+    for (uint32_t block = 0; block < 4; block++)
+        for (uint32_t lost = 0; lost < 2; lost++) {
+            struct fix fix;
+            struct store_pool_view rows[STORE_MAX_POOLS];
+            store_cont conts[4], none;
+            open_host(&fix);
+            store_seq seq = fix_activate(&fix, fix_root(256, 1, 0), NULL);
+            for (uint32_t i = 0; i < 4; i++) { /* of 1, 2, 3, 4 pages */
+                fix_fill(&fix, seq, 64 * (i + 1), 1);
+                conts[i] = fix_checkpoint(&fix, seq, 64 * (i + 1));
+            }
+            for (uint32_t i = 0; i < 4; i++) move(&fix, conts[i], STORE_PLACE_HOST);
+            if (lost) KVT_OK(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
+            KVT_EQ(store_damaged(fix.store, what_of(&fix, conts[3], block)), lost ? 4 - block : 0);
+            for (uint32_t i = 0; i < 4; i++) {
+                bool holds = i >= block, there = cont_find(fix.store, conts[i]) != NULL;
+                KVT_EQ(there, !(holds && lost));
+                if (there) KVT_EQ(fix_info(&fix, conts[i]).resting, !holds);
+            }
+            fix_close(&fix);
+        }
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(scrub_beside_a_promise), KVT_CASE(drop_beside_a_promise), KVT_CASE(damage_beside_a_promise),
         KVT_CASE(damage_beside_a_promise_elsewhere), KVT_CASE(fork_beside_a_promise), KVT_CASE(move_beside_a_promise),
-        KVT_CASE(prefetch_beside_a_dropped_tail), { 0 }
+        KVT_CASE(prefetch_beside_a_dropped_tail), KVT_CASE(lost_pages_beside_a_full_store), KVT_CASE(damage_is_found_twice),
+        KVT_CASE(damage_finds_all_holders), { 0 }
     };
     return kvt_main("store flight", cases, argc, argv);
 }

@@ -18,7 +18,7 @@ static const char *take(struct fix *fix, uint32_t k, uint32_t predecessor) {
         uint32_t start, n = pool_choose(pool_of(fix), &choice, &start);
         pool_take(pool_of(fix), start, n);
         for (uint32_t i = 0; i < n; i++) {
-            page_open(fix->store, 0, start + i, false);
+            page_open(fix->store, 0, start + i, i, false);
             used += (size_t)snprintf(text + used, sizeof text - used, used ? " %u" : "%u", start + i);
         }
     }
@@ -82,7 +82,7 @@ static void page_choice_against_scan(void) {
             KVT_EQ(choice.need, k - n);
             KVT_TRUE(n == k || want == NONE);
             pool_take(pool, start, n);
-            for (uint32_t i = 0; i < n; i++) page_open(fix.store, 0, start + i, false);
+            for (uint32_t i = 0; i < n; i++) page_open(fix.store, 0, start + i, i, false);
         } else {
             uint32_t from = kvt_below(&random, pool->capacity), n = kvt_below(&random, 300);
             struct pool_batch batch = {pool, 0, 0};

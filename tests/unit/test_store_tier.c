@@ -151,6 +151,45 @@ static void scrub_keeps_nobody(void) {
     fix_close(&f);
 }
 
+/* PAGE-7: a state image whose host copy was found wrong while somebody was reading it has none: the slot is not given up for it. */
+static void wrong_image_is_no_replica(void) {
+    for (uint32_t abort = 0; abort < 2; abort++) {
+        struct store_config c = tiers(true);
+        struct store_activated made;
+        struct store_work work;
+        store_move m;
+        fix_open(&f, &c);
+        store_cont cont = fix_cont(&f, 128, 1);
+        KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+        KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
+        struct store_activation want = fix_from(cont, true, 128, 128, 1);
+        KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK); /* the image is still on its way: read from the host */
+        copies((struct store_transition){true, m.bits});
+        KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
+        KVT_TRUE(fix_info(&f, cont).image_on_device && fix_info(&f, cont).image_in_host);
+        struct store_copy copy;
+        uint64_t cursor = 0, what = 0;
+        while (store_next_copies(f.store, (struct store_transition){.bits = made.seq.bits}, &cursor, &copy, 1))
+            if (copy.kind == STORE_COPY_STATE_IN) what = copy.what;
+        KVT_EQ(store_damaged(f.store, what), 0);
+        KVT_EQ(store_damaged(f.store, what), 0);
+        fix_audit(&f);
+        KVT_FALSE(fix_info(&f, cont).image_in_host);
+        int rc = abort ? STORE_E_DAMAGED : store_activate_commit(f.store, made.seq, &refusal);
+        KVT_EQ(rc, STORE_E_DAMAGED);
+        KVT_EQ(store_activate_abort(f.store, made.seq, NULL, &refusal), STORE_OK);
+        fix_audit(&f);
+        KVT_EQ(stats().host_images, 0);
+        KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
+        KVT_EQ(store_get_work(f.store, (struct store_transition){true, m.bits}, &work), STORE_OK);
+        KVT_EQ(work.bytes_out, 8192);
+        copies((struct store_transition){true, m.bits});
+        KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
+        KVT_TRUE(fix_info(&f, cont).resting);
+        fix_close(&f);
+    }
+}
+
 /* Each continuation that damage took is named once, oldest first; of too many the oldest are forgotten. */
 static void lost_ones_are_named(void) {
     struct store_config c = tiers(false);
@@ -183,6 +222,7 @@ static void lost_ones_are_named(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {KVT_CASE(prefetch_of_what_rests), KVT_CASE(restored_counts_the_tail),
                                             KVT_CASE(scrub_sees_all), KVT_CASE(scrub_keeps_nobody),
+                                            KVT_CASE(wrong_image_is_no_replica),
                                             KVT_CASE(lost_ones_are_named), {0}};
     return kvt_main("store_tier", cases, argc, argv);
 }
