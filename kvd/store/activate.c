@@ -549,7 +549,21 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     return STORE_MORE;
 }
 
+/* The place that a staged fork would read its tail from may have been promised since: who counts on it goes first. (What it shares is guarded; and what a move takes
+ * over rests no more, so nobody can count on it.) */
+static bool tail_is_owed(const struct store *store, const struct seq *seq) {
+    uint32_t block = seq->frontier / KVD_PAGE_TOKENS;
+    if (seq->from == NONE || !seq->keep || seq->frontier % KVD_PAGE_TOKENS == 0) return false;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        uint32_t d = space_entry(store, &store->conts[seq->from].space[p], block);
+        bool owed = store->pool[p].pages[d].flags & PAGE_OWED;
+        if (owed && store->pool[p].tier[d].owed_by != (uint32_t)(seq - store->seqs)) return true;
+    }
+    return false;
+}
+
 static void publish(struct store *store, struct seq *seq) {
+    owe_nothing(store, seq); /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
     if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){seq->frontier, seq->frontier});
     if (seq->from != NONE) {
@@ -580,7 +594,7 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
         if (rc == STORE_OK) publish(store, seq);
     } else {
         rc = check_arrived(store, seq, refusal);
-        if (rc == STORE_OK || rc == STORE_WAIT) rc = commit_stage(store, seq, refusal);
+        if (rc == STORE_OK || rc == STORE_WAIT) rc = tail_is_owed(store, seq) ? STORE_WAIT : commit_stage(store, seq, refusal);
     }
     if (rc != STORE_WAIT) store_changed(store, true);
     return rc;

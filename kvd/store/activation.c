@@ -240,14 +240,14 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
-/* A page that is lost cannot be taken; one that is promised to another activation is about to leave the device: then a source that rests must go
- * on resting, as a whole. */
+/* A page that is lost cannot be taken; nor one that is promised to another activation and about to leave the device: of a source that a move takes over, that is any
+ * page, for it must go on resting as a whole. */
 static int check_places(const struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct space *space = &act->source->space[p];
     uint32_t n = min_u32(space->count, pages_of(act->want->frontier));
     if (tier_any(store, p, space, n, PAGE_LOST))
         return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, act->want->from.bits, 0, 0);
-    if (tier_any(store, p, space, space->count, PAGE_OWED))
+    if (tier_any(store, p, space, act->move ? space->count : n, PAGE_OWED))
         return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, act->want->revision, store->revision, 0);
     return STORE_OK;
 }

@@ -80,7 +80,7 @@ enum store_code {
     STORE_E_DAMAGED = 14,   /* bytes in the arena do not match their checksum               -> DATA_LOSS */
     /* Of commits only; nothing is refused: */
     STORE_MORE = 15,        /* this stage is done, there are more copies to make: list them */
-    STORE_WAIT = 16         /* all own copies are done, another transition is bringing pages that this one needs: try when one has ended */
+    STORE_WAIT = 16         /* all own copies are done, another transition is bringing pages that this one needs, or has been promised one: try when one has ended */
 };
 
 /* What was short, or what the argument was about. */

@@ -171,9 +171,11 @@ static void source_beside_a_promise(bool keep) {
     fix_audit(&fix);
     KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
     fix_audit(&fix);
-    for (; rc == STORE_OK && mine.seq.bits; fix_audit(&fix)) {
+    KVT_EQ(rc, keep ? STORE_OK : STORE_E_REVISION); /* a fork leaves what it does not share where it is going */
+    for (int code = STORE_MORE; rc == STORE_OK && code == STORE_MORE; fix_audit(&fix)) {
         copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
-        if (KVT_TRUE(store_activate_commit(fix.store, mine.seq, &fix.refusal) != STORE_MORE)) break;
+        code = store_activate_commit(fix.store, mine.seq, &fix.refusal);
+        KVT_TRUE(code == STORE_OK || code == STORE_MORE);
     }
     fix_close(&fix);
 }
@@ -198,6 +200,70 @@ static void prefetch_beside_a_dropped_tail(void) {
     fix_audit(&fix);
     KVT_TRUE(code == STORE_OK || code == STORE_E_REVISION);
     if (code) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
+    fix_close(&fix);
+}
+
+/* A promise that damage has broken, and that nobody came to need, is none any more when its activation has committed: the page is its holders' again. */
+static void promise_ends_with_its_activation(void) {
+    for (uint32_t abort = 0; abort < 2; abort++) {
+        struct fix fix;
+        store_cont rester, victim;
+        struct store_activated got;
+        struct store_activation want = fix_root(64, 1, 64);
+        beside(&fix, &rester, &victim);
+        want.victims = &victim;
+        want.n_victims = 1;
+        KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
+        KVT_EQ(store_damaged(fix.store, space_entry(fix.store, &cont_find(fix.store, rester)->space[0], 0)), 0);
+        if (abort) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
+        else KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+        fix_audit(&fix);
+        KVT_TRUE(fix_activate(&fix, fix_from(rester, true, 64, 64, 1), NULL).bits != 0);
+        fix_close(&fix);
+    }
+}
+
+/* ACT-1: a fork waits for its victims to give way; meanwhile another activation is promised the page of its tail, which its source only rests on. The fork is not
+ * refused for that: it comes after the other, and reads the tail from the host. */
+static void tail_promised_to_another(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct store_activated mine, other;
+    store_cont none;
+    config.host_bytes = 64 * 4096;
+    config.host_stride[0] = 4096;
+    config.pool_pages[0] = 8;
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(128, 1, 0), NULL); /* two pages; the rester has the first, the victim both */
+    fix_fill(&fix, seq, 64, 1);
+    store_cont rester = fix_checkpoint(&fix, seq, 64);
+    fix_fill(&fix, seq, 128, 1);
+    store_cont victim = fix_retain(&fix, seq, 128);
+    move(&fix, rester, STORE_PLACE_HOST);
+    KVT_EQ(fix_info(&fix, rester).device_pages[0], 1);
+    store_cont demoted = fix_cont(&fix, 384, 2);
+    KVT_EQ(fix_pool(&fix, 0).available, 0);
+    struct store_activation want = fix_from(rester, true, 40, 64, 1);
+    want.victims = &demoted;
+    want.n_victims = 1;
+    want.demote = 1;
+    KVT_OK(store_activate_begin(fix.store, &want, &mine, &fix.refusal));
+    KVT_TRUE(mine.staged);
+    want = fix_root(128, 1, 128);
+    want.victims = &victim;
+    want.n_victims = 1;
+    KVT_OK(store_activate_begin(fix.store, &want, &other, &fix.refusal));
+    copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+    fix_audit(&fix);
+    KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_WAIT);
+    fix_audit(&fix);
+    KVT_OK(store_activate_commit(fix.store, other.seq, &fix.refusal));
+    KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_MORE);
+    fix_audit(&fix);
+    copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+    KVT_OK(store_activate_commit(fix.store, mine.seq, &fix.refusal));
+    KVT_OK(store_finish(fix.store, mine.seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
     fix_close(&fix);
 }
 
@@ -302,7 +368,8 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(scrub_beside_a_promise), KVT_CASE(drop_beside_a_promise), KVT_CASE(damage_beside_a_promise),
         KVT_CASE(damage_beside_a_promise_elsewhere), KVT_CASE(fork_beside_a_promise), KVT_CASE(move_beside_a_promise),
-        KVT_CASE(prefetch_beside_a_dropped_tail), KVT_CASE(lost_pages_beside_a_full_store), KVT_CASE(damage_is_found_twice),
+        KVT_CASE(prefetch_beside_a_dropped_tail), KVT_CASE(promise_ends_with_its_activation),
+        KVT_CASE(tail_promised_to_another), KVT_CASE(lost_pages_beside_a_full_store), KVT_CASE(damage_is_found_twice),
         KVT_CASE(damage_finds_all_holders), { 0 }
     };
     return kvt_main("store flight", cases, argc, argv);
