@@ -206,22 +206,21 @@ static uint32_t extended(const struct store *store, const struct space *space, u
     return named;
 }
 
-/* Rare: only pages of a continuation left by a death are shared without a name. */
-void index_extend(struct store *store, uint32_t page) {
+/* Rare: only pages of a continuation left by a death are shared without a name. Then one pass for all that were named together. */
+void index_extend(struct store *store) {
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         struct cont *cont = &store->conts[i];
         uint32_t full = cont->frontier / KVD_PAGE_TOKENS;
         if (!cont->occupied || !cont->published || cont->named >= full) continue;
-        if (space_entry(store, &cont->space[0], cont->named) != page) continue;
+        uint32_t named = extended(store, &cont->space[0], cont->named, full);
+        if (named == cont->named) continue;
         index_remove(store, cont);
-        cont->named = extended(store, &cont->space[0], cont->named, full);
+        cont->named = named;
         index_insert(store, cont);
         mirror_cont(store, cont);
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         struct seq *seq = &store->seqs[i];
-        uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
-        if (!seq->occupied || seq->named >= full || space_entry(store, &seq->space[0], seq->named) != page) continue;
-        seq->named = extended(store, &seq->space[0], seq->named, full);
+        if (seq->occupied) seq->named = extended(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
     }
 }

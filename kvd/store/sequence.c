@@ -72,6 +72,7 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc == STORE_OK) rc = check_names(store, seq, first, n, digests, refusal);
     if (rc) return rc;
+    bool shared = false;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = space_entry(store, &seq->space[0], first + i);
         struct page *page = &store->pool[0].pages[d];
@@ -79,8 +80,9 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
         page->flags |= PAGE_NAMED;
         memcpy(store->digests[d], digests[i], 32);
         mirror_page_name(store, d);
-        if (page->references > 1) index_extend(store, d);
+        shared |= page->references > 1;
     }
+    if (shared) index_extend(store);
     if (n) seq->named = named_from(store, seq, max_u32(seq->named, first + n));
     if (n) mirror_seq(store, seq);
     store_changed(store, false);

@@ -507,11 +507,10 @@ void mirror_seq_drop(struct store *store, struct seq *seq);
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);
 void index_remove(struct store *store, struct cont *cont);
-void index_better(struct store *store, struct cont *cont); /* makes it the best of its path where it is */
 const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page);
 uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest);
 bool cont_is_better(const struct cont *a, const struct cont *b);
-/* A page that continuations share got its name: they may reach further now. */
-void index_extend(struct store *store, uint32_t page);
+/* Pages that continuations share got their names: they may reach further now. */
+void index_extend(struct store *store);
 
 #endif

@@ -67,6 +67,41 @@ static void cont_2_same_name_twice(void) {
     fix_close(&fix);
 }
 
+/* CONT-2: pages that a death left without names get them from a sequence that shares them, many at a time: whoever holds them is found by them, as far as he holds them. */
+static void cont_2_late_names(void) {
+    struct fix fix;
+    struct store_config config = roomy();
+    struct store_candidate got[8];
+    struct store_pool_view rows[STORE_MAX_POOLS];
+    uint8_t chain[6][32];
+    store_cont died, shorter;
+    fix_chain(1, 99, 0, 6, chain);
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(384, 1, 384), NULL);
+    KVT_OK(fix_round(&fix, seq, 384, NONE, NONE, NONE, NULL));
+    KVT_OK(store_end(fix.store, seq, &died, rows, NULL));
+    seq = fix_activate(&fix, fix_from(died, true, 256, 256, 1), NULL);
+    KVT_OK(store_end(fix.store, seq, &shorter, rows, NULL));
+    store_seq first = fix_activate(&fix, fix_from(died, true, 384, 384, 1), NULL), second = fix_activate(&fix, fix_from(shorter, true, 192, 192, 1), NULL);
+    KVT_OK(store_name_pages(fix.store, first, FIX_LEASE, 0, 2, (const uint8_t(*)[32])chain, NULL));
+    KVT_TRUE(fix_audit(&fix));
+    KVT_EQ(fix_info(&fix, died).named_pages, 2);
+    KVT_EQ(fix_info(&fix, shorter).named_pages, 2);
+    KVT_EQ(fix_seq(&fix, second).named_pages, 2);
+    KVT_OK(store_name_pages(fix.store, first, FIX_LEASE, 2, 4, (const uint8_t(*)[32])chain + 2, NULL));
+    KVT_TRUE(fix_audit(&fix));
+    KVT_EQ(fix_info(&fix, died).named_pages, 6);
+    KVT_EQ(fix_info(&fix, shorter).named_pages, 4);
+    KVT_EQ(fix_seq(&fix, first).named_pages, 6);
+    KVT_EQ(fix_seq(&fix, second).named_pages, 3);
+    KVT_EQ(find(&fix, 1, 99, 0, 6, got, 8), 2);
+    KVT_EQ(got[0].cont.bits, died.bits);
+    KVT_EQ(got[0].matched_pages, 6);
+    KVT_EQ(got[1].cont.bits, shorter.bits);
+    KVT_EQ(got[1].matched_pages, 4);
+    fix_close(&fix);
+}
+
 /* With state only whole matches with a known tail are candidates (CONT-4). */
 static void cont_4_find_with_state(void) {
     struct fix fix;
@@ -259,7 +294,7 @@ static void cont_2_against_scan(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {KVT_CASE(cont_2_deepest_longest_newest), KVT_CASE(cont_2_same_name_twice),
-                                            KVT_CASE(cont_4_find_with_state), KVT_CASE(cont_2_long_chains_in_parts),
+                                            KVT_CASE(cont_2_late_names), KVT_CASE(cont_4_find_with_state), KVT_CASE(cont_2_long_chains_in_parts),
                                             KVT_CASE(cont_2_anchor_is_checked), KVT_CASE(cont_4_parts_with_state),
                                             KVT_CASE(cont_2_against_scan), {0}};
     return kvt_main("store find", cases, argc, argv);
