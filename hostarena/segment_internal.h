@@ -104,8 +104,9 @@ struct segment_touch {
     int node;
     uint32_t threads; /* 0: one a CPU, at most 16 */
     bool by_hand;     /* as on kernels before 5.14, which cannot populate a range */
+    int (*populate)(uint8_t *address, uint64_t bytes); /* in tests; NULL: the kernel does. 0, -EHWPOISON: a page there is out of use, or another negative errno */
 };
-/* Every page there and mapped. Its bytes stay. */
+/* Every page there and mapped. Its bytes stay, but those of pages whose memory is out of use: they are 0. */
 int segment_touch_all(const struct segment_touch *touch, char *err, size_t err_bytes);
 
 #endif

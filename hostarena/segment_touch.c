@@ -2,6 +2,9 @@
  *
  * Makes every page of the segment there, in parallel, on the node that was asked for. A range is populated by the kernel (MADV_POPULATE_WRITE), which says
  * so where memory ends; older kernels are asked to allocate the range in the file first, and only then is it touched. So no access can end in SIGBUS.
+ *
+ * An object of before may have pages in memory that the machine has taken out of use since (a failed DIMM). The kernel says that, too; each of them is cut out of
+ * the object, and an empty one takes its place: a record that stood there is none, packed bytes do not match their checksum.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,6 +46,23 @@ static int populate(uint8_t *address, uint64_t bytes) {
     return 0;
 }
 
+static int populate_range(const struct segment_touch *t, uint64_t at, uint64_t bytes) {
+    return t->populate ? t->populate(t->address + at, bytes) : populate(t->address + at, bytes);
+}
+
+/* Page by page. The header is not replaced: who still maps device pools stands in it, and that must not be forgotten. */
+static int replace_bad(const struct segment_touch *t, uint64_t at, uint64_t bytes) {
+    for (uint64_t end = at + bytes; at < end; at += SEGMENT_PAGE) {
+        int r = populate_range(t, at, SEGMENT_PAGE);
+        if (r == -EHWPOISON && at >= SEGMENT_TABLES) {
+            if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)SEGMENT_PAGE)) return -errno;
+            r = populate_range(t, at, SEGMENT_PAGE);
+        }
+        if (r) return r;
+    }
+    return 0;
+}
+
 static int touch_by_hand(int fd, uint8_t *address, uint64_t offset, uint64_t bytes) {
     int e;
     do e = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
@@ -59,7 +79,8 @@ static void *touch_chunks(void *argument) {
         uint64_t at = atomic_fetch_add(&w->next, CHUNK);
         if (at >= t->bytes) break;
         uint64_t bytes = t->bytes - at < CHUNK ? t->bytes - at : CHUNK;
-        int r = t->by_hand ? -EINVAL : populate(t->address + at, bytes);
+        int r = t->by_hand ? -EINVAL : populate_range(t, at, bytes);
+        if (r == -EHWPOISON) r = replace_bad(t, at, bytes);
         if (r == -EINVAL) r = touch_by_hand(t->fd, t->address + at, at, bytes);
         if (r) atomic_store(&w->error, r);
     }
@@ -149,6 +170,9 @@ int segment_touch_all(const struct segment_touch *t, char *err, size_t err_bytes
     run_threads(&w, count_threads(t, &cpus), &cpus);
     r = atomic_load(&w.error);
     if (!r) return 0;
+    if (r == -EHWPOISON)
+        return segment_refuse(r, err, err_bytes, "the segment's first %zu bytes lie in memory that this machine has taken out of use: remove the object from /dev/shm, and let the engines of before end",
+                              SEGMENT_TABLES);
     return segment_refuse(r, err, err_bytes, "memory for the %" PRIu64 " bytes of the arena's segment ended after %" PRIu64 ": %s: others took it meanwhile; free some, or lower [host] arena",
                           t->bytes, atomic_load(&w.next) < t->bytes ? atomic_load(&w.next) : t->bytes, strerror(-r));
 }

@@ -638,6 +638,39 @@ static void touch_keeps_bytes(void) {
     }
 }
 
+/* Pages that begin with 0xbd are in bad memory. */
+static int populate_with_bad(uint8_t *address, uint64_t bytes) {
+    for (uint64_t at = 0; at < bytes; at += 4096)
+        if (address[at] == 0xbd) return -EHWPOISON;
+    return madvise(address, bytes, 23 /* MADV_POPULATE_WRITE */) ? -errno : 0;
+}
+
+/* HOST-1: memory that a failed DIMM took from an object of before costs the pages that lay there, and nothing else; not the header, without which kvd does not start. */
+static void bad_memory_is_replaced(void) {
+    static const uint64_t bad[] = { SEGMENT_TABLES, 31 * MIB, 32 * MIB - 4096, 32 * MIB, 69 * MIB, 70 * MIB - 4096, SEGMENT_TABLES - 4096 };
+    for (uint32_t header = 0; header < 2; header++) {
+        uint64_t bytes = 70 * MIB;
+        uint32_t n = 6 + header, wrong = 0;
+        int fd = memfd_create("touch", 0);
+        KVT_NEED(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+        uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        KVT_NEED(base != MAP_FAILED);
+        memset(base, 0x31, bytes);
+        for (uint32_t i = 0; i < n; i++) memset(base + bad[i], 0xbd, 4096);
+        struct segment_touch touch = { .fd = fd, .address = base, .bytes = bytes, .node = SEGMENT_ANY_NODE, .threads = 2, .populate = populate_with_bad };
+        KVT_EQ(segment_touch_all(&touch, err, sizeof err), header ? -EHWPOISON : 0);
+        if (header) KVT_HAS(err, "out of use");
+        for (uint64_t at = 0; at < bytes && !header; at += 4096) {
+            bool was_bad = false;
+            for (uint32_t i = 0; i < n; i++) was_bad |= bad[i] == at;
+            for (uint64_t k = 0; k < 4096; k++) wrong += base[at + k] != (was_bad ? 0 : 0x31);
+        }
+        KVT_EQ(wrong, 0);
+        munmap(base, bytes);
+        close(fd);
+    }
+}
+
 /* ---- kills ------------------------------------------------------------------------------------------------------- */
 
 /* What the child does when it is started with --child WHAT: */
@@ -753,7 +786,7 @@ int main(int argc, char **argv) {
         KVT_CASE(host_1_adopted_as_it_was), KVT_CASE(host_7_no_arena), KVT_CASE(srv_8_foreign_is_replaced), KVT_CASE(damaged_headers),
         KVT_CASE(cut_short_and_noise), KVT_CASE(names_and_strangers), KVT_CASE(drivers_are_kept), KVT_CASE(host_1_pinned_or_refused),
         KVT_CASE(shm_too_small), KVT_CASE(limits_of_the_process), KVT_CASE(too_large_by_far), KVT_CASE(memory_and_groups),
-        KVT_CASE(touch_keeps_bytes), KVT_CASE(killed_while_it_is_made), KVT_CASE(killed_while_it_is_replaced), KVT_CASE(killed_while_it_is_used), { 0 }
+        KVT_CASE(touch_keeps_bytes), KVT_CASE(bad_memory_is_replaced), KVT_CASE(killed_while_it_is_made), KVT_CASE(killed_while_it_is_replaced), KVT_CASE(killed_while_it_is_used), { 0 }
     };
     if (argc == 4 && !strcmp(argv[1], "--child")) return child(argv[2], argv[3]);
     snprintf(test_name, sizeof test_name, "/kvd-test-segment-%d", (int)getpid());
