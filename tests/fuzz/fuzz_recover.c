@@ -5,7 +5,8 @@
  * recovery gets past them and meets contradictions.
  *
  * Must hold: the audit finds nothing in what was recovered; a second recovery, of the directory that the first one left, finds
- * the same and no damage; and when all continuations are released, pools, slots and arena are empty.
+ * the same and no damage; whatever came back can be prefetched, demoted, forked and be damaged as what was made by ordinary
+ * means; and when all continuations are released, pools, slots and arena are empty.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,6 +239,66 @@ static struct store_recovered recover(struct world *w, const struct store_config
     return recovered;
 }
 
+/* A transition that was begun ends; alone there is nothing to wait for. */
+static void end_move(struct world *w, store_move move) {
+    struct store_refusal refusal;
+    int rc;
+    do {
+        copy_all(w, (struct store_transition){ true, move.bits });
+        audit(w);
+        rc = store_move_commit(w->store, move, &refusal);
+    } while (rc == STORE_MORE);
+    must(rc == STORE_OK, "a move of what was recovered ends");
+}
+
+static void place(struct world *w, store_cont cont, enum store_place to) {
+    struct store_refusal refusal;
+    store_move move;
+    int rc = store_move_begin(w->store, cont, to, &move, &refusal);
+    must(rc == STORE_OK || rc == STORE_E_SHORT || rc == STORE_E_TIER, "what was recovered can be moved");
+    if (rc == STORE_OK) end_move(w, move);
+    audit(w);
+}
+
+/* A fork of it is filled up and goes; where a copy of the fork finds damage, it ends, and the continuation with it. */
+static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool damage) {
+    struct store_activation want = { .from = cont, .keep = true, .frontier = frontier, .lease = LEASE, .prompt_tokens = frontier, .max_output_tokens = 1 };
+    struct store_activated got;
+    struct store_copy copy;
+    struct store_refusal refusal;
+    struct store_pool_view rows[STORE_MAX_POOLS];
+    store_cont none;
+    uint64_t cursor = 0;
+    bool wrong = false;
+    int rc = store_activate_begin(w->store, &want, &got, &refusal);
+    must(rc == STORE_OK || rc == STORE_E_SHORT, "what was recovered can be forked");
+    if (rc) return;
+    while (store_next_copies(w->store, (struct store_transition){ .bits = got.seq.bits }, &cursor, &copy, 1)) {
+        if (!damage || wrong || (copy.kind != STORE_COPY_PAGE_IN && copy.kind != STORE_COPY_STATE_IN)) continue;
+        (void)store_damaged(w->store, copy.what);
+        wrong = true;
+        audit(w);
+    }
+    rc = store_activate_commit(w->store, got.seq, &refusal);
+    must(rc == (wrong ? STORE_E_DAMAGED : STORE_OK), "a fork of what was recovered is published, unless it is damaged");
+    audit(w);
+    if (wrong) must(!store_activate_abort(w->store, got.seq, NULL, &refusal), "an activation that met damage is undone");
+    else must(!store_finish(w->store, got.seq, LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &refusal), "a fork can be released");
+    audit(w);
+}
+
+static void use_all(struct world *w, uint32_t damages) {
+    struct store_cont_info info;
+    for (uint32_t cursor = 0, i = 0; store_next_cont(w->store, &cursor, &info); i++) {
+        fork_of(w, info.cont, info.frontier, damages >> i & 1);
+        struct store_refusal refusal;
+        if (store_cont_look(w->store, info.cont, &info, &refusal)) continue;
+        place(w, info.cont, STORE_PLACE_DEVICE);
+        fork_of(w, info.cont, info.frontier, false);
+        place(w, info.cont, STORE_PLACE_HOST);
+    }
+}
+
 static void release_all(struct world *w) {
     struct store_cont_info info;
     struct store_refusal refusal;
@@ -274,6 +335,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
          "what a recovery left is found again");
     must(!second.damaged && !second.dropped && !second.shortened && !second.dropped_pages[0] && !second.dropped_pages[1],
          "and nothing else");
+    use_all(&w, kind >> 4);
     release_all(&w);
     close_world(&w);
     struct store_recovered third = recover(&w, &config, tables, lives);

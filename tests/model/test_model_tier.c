@@ -19,6 +19,8 @@ static const struct tier_scenario scenarios[] = {
     {.name = "tier_starved", .runs = 200, .operations = 1200, .host = true, .starved = true},
     {.name = "tier_state", .runs = 200, .operations = 1200, .host = true, .state = true},
     {.name = "tier_state_starved", .runs = 200, .operations = 1200, .host = true, .state = true, .starved = true},
+    {.name = "tier_long", .runs = 30, .operations = 600, .host = true, .long_context = true},
+    {.name = "tier_long_state", .runs = 30, .operations = 600, .host = true, .state = true, .long_context = true},
     {.name = "tier_off", .runs = 40, .operations = 1000},
     {.name = "tier_off_state", .runs = 40, .operations = 1000, .state = true},
 };
@@ -30,9 +32,9 @@ static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config) {
     uint64_t random = seed;
     struct store_config c = {.widest_verify = 4, .lease_window = 128, .prefill_chunk = 64};
-    uint32_t most = scenario->starved ? 10 : 26, pages;
+    uint32_t most = scenario->long_context ? 110 : scenario->starved ? 10 : 26, pages;
     c.backend = (enum geom_backend)pick(&random, GEOM_OFF, GEOM_DFLASH);
-    c.max_context = pick(&random, 2, BLOCKS) * 64 - (pick(&random, 0, 2) ? 0 : pick(&random, 0, 63));
+    c.max_context = (scenario->long_context ? pick(&random, 64, BLOCKS) : pick(&random, 2, SHORT)) * 64 - (pick(&random, 0, 2) ? 0 : pick(&random, 0, 63));
     c.max_concurrency = pick(&random, 1, scenario->starved ? 3 : SEQS);
     pages = pages_of(c.max_context);
     c.pool_pages[0] = pick(&random, pages, max_u32(pages, most));
@@ -49,7 +51,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
         c.host_stride[0] = UNIT * pick(&random, 1, 2);
         c.host_stride[1] = UNIT * pick(&random, 1, 3);
         c.host_state_stride = UNIT * pick(&random, 1, 2);
-        c.host_bytes = UNIT * (uint64_t)pick(&random, 1, scenario->starved ? 24 : 120) + (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
+        c.host_bytes = UNIT * (uint64_t)pick(&random, 1, scenario->long_context ? 500 : scenario->starved ? 24 : 120) + (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
     }
     *ret_config = c;
 }
@@ -119,7 +121,9 @@ RUN(2)
 RUN(3)
 RUN(4)
 RUN(5)
-static void (*const runs[])(void) = {run_0, run_1, run_2, run_3, run_4, run_5};
+RUN(6)
+RUN(7)
+static void (*const runs[])(void) = {run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7};
 _Static_assert(sizeof runs / sizeof *runs == N_SCENARIOS, "a runner for each scenario");
 
 int main(int argc, char **argv) {

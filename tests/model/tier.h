@@ -14,12 +14,13 @@
 #include "store_internal.h"
 
 #define POOLS STORE_MAX_POOLS
-#define BLOCKS 9
+#define BLOCKS 70  /* a membership of two chunks, in the long scenarios; SHORT in all others */
+#define SHORT 9
 #define TOKENS (BLOCKS * KVD_PAGE_TOKENS)
 #define SEQS 6
 #define CONTS 20
 #define FLIGHTS 12
-#define COPIES 192 /* of one stage */
+#define COPIES 512 /* of one stage */
 #define UNIT 256   /* bytes of the arena that are handed out together */
 #define UNITS 512
 #define HISTORY 32
@@ -119,7 +120,7 @@ struct world {
 struct tier_scenario {
     const char *name;
     uint32_t runs, operations; /* of a run; each run draws its configuration */
-    bool state, host, starved;
+    bool state, host, starved, long_context;
 };
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config);
 bool tier_run(const struct tier_scenario *scenario, uint64_t seed, uint64_t operations);

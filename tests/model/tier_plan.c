@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define PAGES 512
+#define PAGES 1024
 
 struct count {
     const struct store *store;

@@ -94,7 +94,7 @@ int free_cont(const struct world *w) {
 
 /* Every page of every continuation of a chain is named by what nobody else has: a name that comes back with other bytes is seen. */
 void chain_fill(struct world *w, struct content *c, uint32_t from) {
-    for (uint32_t b = from; b < BLOCKS; b++)
+    for (uint32_t b = from; b < w->blocks; b++)
         for (size_t i = 0; i < 32; i += 8) {
             uint64_t word = kvt_random(&w->random);
             memcpy(c->chain[b] + i, &word, 8);
@@ -116,6 +116,17 @@ static void *must(void *p) {
     return p;
 }
 
+/* One that has run for long: stamps and generations are about to wrap. */
+static void age(const struct world *w, const struct store *store) {
+    if (w->seed % 2) return;
+    *store->stamp = UINT32_MAX - 50;
+    for (uint32_t p = 0; p < store_n_pools(store); p++) {
+        const struct pool *pool = &store->pool[p];
+        for (uint32_t d = 0; d < pool->descriptors; d++) pool->pages[d].generation = UINT32_MAX - d % 4;
+        for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i].generation = UINT32_MAX - i % 4;
+    }
+}
+
 bool kvd_start(struct world *w, struct kvd *kvd) {
     char err[256] = "";
     if (!kvd->block) {
@@ -127,6 +138,7 @@ bool kvd_start(struct world *w, struct kvd *kvd) {
         fail(w, "init: %s", err);
         return false;
     }
+    age(w, kvd->store);
     if (w->tables_size == 0) {
         store_directory_limits(kvd->store, &w->limits);
         w->tables_size = directory_bytes(&w->limits);
