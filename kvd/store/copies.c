@@ -282,7 +282,10 @@ bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
     if (!store->scrub_extent.bits) return false;
     bool damage = !right && !store->scrub_gone;
     if (damage) *ret_released = store_damaged(store, store->scrub_what);
-    if (store->scrub_gone) extent_release(store->arena, store->scrub_extent);
+    if (store->scrub_gone) {
+        extent_release(store->arena, store->scrub_extent);
+        store_changed(store, true);
+    }
     store->scrub_extent = (extent_id){0};
     store->scrub_gone = false;
     return damage;

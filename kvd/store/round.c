@@ -142,6 +142,12 @@ static void report_bounds(const struct store *store, const struct seq *seq, cons
     }
 }
 
+static uint32_t packed_pages(const struct store *store) {
+    uint32_t pages = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) pages += store->pool[p].host_pages;
+    return pages;
+}
+
 static int round_item(struct store *store, const struct store_round_item *item, struct store_round_result *result) {
     struct seq *seq = NULL;
     struct paper paper[STORE_MAX_POOLS] = {0};
@@ -155,6 +161,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
     bool shortens = false, commits = false;
+    uint32_t packed = packed_pages(store);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != NONE;
         commits |= item->pool[p].commit != NONE;
@@ -173,7 +180,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         seq->state_frontier = NONE; /* the image is of columns that are gone */
     if (commits || shortens || item->state_frontier != NONE) mirror_seq(store, seq);
     report_bounds(store, seq, paper, result);
-    store_changed(store, grew);
+    store_changed(store, grew || packed_pages(store) != packed);
     return STORE_OK;
 }
 

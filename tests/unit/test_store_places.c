@@ -242,10 +242,44 @@ static void act_8_shared_pages_go_with_the_last(void) {
     fix_close(&f);
 }
 
+/* HOST-5: whatever changes the arena makes another revision, so that a recipe from before is refused: a truncation that outdates replicas, and
+ * bytes that were only being read when their replica went. */
+static void host_5_a_changed_arena_is_another_revision(void) {
+    struct store_activated got;
+    struct store_round_result r;
+    struct store_copy copy;
+    uint32_t released = 0;
+    open_arena(8);
+    store_cont cont = fix_cont(&f, 192, 1), other = fix_cont(&f, 64, 2);
+    KVT_EQ(move(cont, STORE_PLACE_BOTH, true), STORE_OK);
+    store_seq seq = fix_activate(&f, fix_from(cont, false, 192, 192, 10), &got);
+    struct store_activation want = fix_root(64, 1, 0);
+    want.victims = &other;
+    want.n_victims = 1;
+    want.demote = 1;
+    want.revision = store_revision(f.store);
+    KVT_EQ(fix_round(&f, seq, NONE, 150, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_REVISION);
+    want.revision = store_revision(f.store);
+    KVT_EQ(fix_round(&f, seq, 160, NONE, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(store_revision(f.store), want.revision);
+    KVT_EQ(move(other, STORE_PLACE_BOTH, true), STORE_OK);
+    while (store_scrub_begin(f.store, &copy) && (uint32_t)copy.what != space_entry(f.store, &cont_find(f.store, other)->space[0], 0))
+        (void)store_scrub_end(f.store, true, &released);
+    KVT_OK(store_release(f.store, other, &f.refusal));
+    want.revision = store_revision(f.store);
+    uint64_t occupied = stats().host_occupied;
+    KVT_FALSE(store_scrub_end(f.store, true, &released));
+    KVT_EQ(stats().host_occupied, occupied - STRIDE);
+    KVT_TRUE(store_revision(f.store) != want.revision);
+    fix_close(&f);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {KVT_CASE(host_4_last_reference_credits), KVT_CASE(host_4_older_replicas_go_afterwards), KVT_CASE(cap_7_charged_by_packed_pages),
                                             KVT_CASE(page_7_nothing_untold_is_published), KVT_CASE(page_6_host_only_then_recycled),
                                             KVT_CASE(page_8_truncation_outdates_the_replica), KVT_CASE(act_7_restores_are_the_activations_own),
-                                            KVT_CASE(act_8_shared_pages_go_with_the_last), {0}};
+                                            KVT_CASE(act_8_shared_pages_go_with_the_last),
+                                            KVT_CASE(host_5_a_changed_arena_is_another_revision), {0}};
     return kvt_main("places", cases, argc, argv);
 }
