@@ -44,7 +44,8 @@ suite() { # preset, what it is, ctest options...
     bad=$(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*(Failed|Timeout|Not Run|Exception|\*\*\*)' "$out" | grep -vc '\*\*\*Skipped')
     grep -q '^100% tests passed' "$out" || [ "$bad" -gt 0 ] || bad=1
     passed=$((passed + good)) failed=$((failed + bad))
-    note "$what: $good passed, $bad failed, $(($(date +%s) - start)) s"
+    skipped=$(grep -c '\*\*\*Skipped' "$out") # each says why
+    note "$what: $good passed, $bad failed, $skipped skipped, $(($(date +%s) - start)) s"
 }
 
 fuzz() { # target, seconds
@@ -64,7 +65,7 @@ fuzz() { # target, seconds
     fi
 }
 
-suite release "release build, all tests" 
+suite release "release build, all tests"
 if [ "$quick" = no ]; then
     suite asan "address and undefined-behaviour sanitizers"
     # Not the long programs of one thread: there is nothing for this sanitizer to see.
