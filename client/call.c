@@ -75,7 +75,7 @@ struct call *call_new(struct kvd_client *c) {
     call->id = c->next_id++;
     call->state = CALL_SENT;
     call->keeper = CALL_WAITED;
-    call->resumed = call->waiting = call->pinned = call->stale = false;
+    call->resumed = call->waiting = call->pinned = call->stale = call->adopted = false;
     call->n_touched = 0;
     call->moved.bits = 0;
     call->frame_bytes = call->body_bytes = 0;
@@ -340,6 +340,8 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
     if (left) {
         call_free(c, call);
         left->keeper = keeper;
+        left->adopted = true;
+        left->until_ns = deadline_ns;
         c->n_left--;
         left->resumed = false;
         if (keeper == CALL_TICKET && left->state == CALL_ANSWERED) c->n_tickets_answered++;
@@ -348,6 +350,7 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
         return KVD_OK;
     }
     call->keeper = keeper;
+    call->until_ns = deadline_ns;
     c->sending = true;
     status = send_new(c, call, request, deadline_ns, error);
     c->sending = false;
@@ -477,8 +480,14 @@ enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, stru
     if (status != KVD_OK) return status;
     uint64_t deadline_ns = client_deadline(c);
     struct call *call;
-    status = call_start(c, request, CALL_WAITED, deadline_ns, &call, error);
-    if (status == KVD_OK) status = call_finish(c, call, deadline_ns, ret_reply, error);
+    bool adopted;
+    do {
+        status = call_start(c, request, CALL_WAITED, deadline_ns, &call, error);
+        if (status != KVD_OK) return status;
+        adopted = call->adopted;
+        status = call_finish(c, call, deadline_ns, ret_reply, error);
+        /* kvd got to the first one after its deadline and refused it: it never ran, so this one does. */
+    } while (adopted && status == KVD_DEADLINE_EXCEEDED && transport_now() < deadline_ns);
     if (status == KVD_OK) *ret_call = call;
     return status;
 }

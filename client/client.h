@@ -67,6 +67,8 @@ struct call {
     bool waiting;             /* a thread waits for it and does not read */
     bool pinned;              /* its frame is being sent by another thread */
     bool stale;               /* LEFT, and a later call changed what it was about: not to be adopted */
+    bool adopted;             /* by a repeat: the deadline in its frame is that of the first */
+    uint64_t until_ns;        /* deadline of a ticket, from its last start */
     uint32_t n_touched;       /* sequences that it is about; of a round: one an item */
     kvd_sequence touched[KVD_MAX_ROUND];
     kvd_continuation moved;   /* by Demote, Prefetch, DropReplica */

@@ -101,7 +101,7 @@ static enum kvd_status finish(struct kvd_client *c, struct call *call, uint64_t 
 
 /* KVD_OK: fetch the answer, or end the ticket by its deadline. */
 static enum kvd_status look(struct kvd_client *c, const struct call *call, struct kvd_error *error) {
-    if (call->state == CALL_ANSWERED || c->dead || transport_now() >= call->header.deadline_ns) return KVD_OK;
+    if (call->state == CALL_ANSWERED || c->dead || transport_now() >= call->until_ns) return KVD_OK;
     if (call->state == CALL_SENT) return client_fail(error, KVD_UNAVAILABLE, "no answer yet");
     return client_fail(error, KVD_UNAVAILABLE,
                        "no answer yet: the connection to kvd at %s is lost (%s); kvd_client_reconnect or "

@@ -12,10 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kvd.h"
+#include "client.h"
 #include "kvt.h"
 #include "scripted.h"
-#include "transport.h"
 
 static kvd_client *connect_to(struct script *s, uint32_t timeout_ms) {
     struct kvd_connect_options o = { .struct_size = sizeof o,
@@ -259,6 +258,42 @@ static void repeat_after_kvd_refused_by_deadline_runs(void) {
     KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
     KVT_EQ(script_executed(s), 2);
     KVT_EQ(script_repeats(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+struct adoption { kvd_client *c; struct script *s; };
+
+/* Lets the held answer go when the main thread has taken the call up again. */
+static void *let_go_when_adopted(void *arg) {
+    struct adoption *a = arg;
+    for (bool left = true; left; sched_yield()) {
+        pthread_mutex_lock(&a->c->lock);
+        left = a->c->n_left > 0;
+        pthread_mutex_unlock(&a->c->lock);
+    }
+    script_let_go(a->s);
+    return NULL;
+}
+
+/* SRV-1: the same where the repeat waits already when kvd says so: "if it never ran, it runs now". */
+static void srv_1_repeat_that_waits_for_a_refusal_by_deadline_runs(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED };
+    struct script *s = script_start(once_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_activation want = some_activation();
+    struct kvd_activated got = { .n_pools = 0 };
+    struct adoption adoption = { c, s };
+    pthread_t thread;
+    KVT_NEED(c);
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 20000);
+    KVT_OK(pthread_create(&thread, NULL, let_go_when_adopted, &adoption));
+    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_OK(pthread_join(thread, NULL));
+    KVT_EQ(got.sequence.bits, 0x500000002u);
+    KVT_EQ(script_executed(s), 2);
+    KVT_EQ(script_bad_numbers(s), 0);
     kvd_disconnect(c);
     script_stop(s);
 }
@@ -558,6 +593,33 @@ static void round_tickets(void) {
     KVT_EQ(n, 2);
     KVT_EQ(kvd_round(c, items, 0, results, &error), KVD_INVALID_ARGUMENT);
     KVT_EQ(script_bad_numbers(s), 0);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
+/* A ticket's deadline counts from its start, also where the start took an older round up again. */
+static void repeated_ticket_has_a_time_of_its_own(void) {
+    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
+    struct script *s = script_start(round_fn, &once);
+    kvd_client *c = connect_to(s, 100);
+    struct kvd_round_item items[2];
+    struct kvd_round_result results[2];
+    struct kvd_error error;
+    kvd_ticket ticket;
+    uint32_t n;
+    KVT_NEED(c);
+    fill_items(items, 2, 10);
+    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
+    enum kvd_status status;
+    while ((status = kvd_round_poll(c, ticket, results, 2, &n, &error)) == KVD_UNAVAILABLE) sched_yield();
+    KVT_EQ(status, KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 20000);
+    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
+    KVT_EQ(kvd_round_poll(c, ticket, results, 2, &n, &error), KVD_UNAVAILABLE);
+    script_let_go(s);
+    KVT_EQ(kvd_round_wait(c, ticket, results, 2, &n, &error), KVD_OK);
+    KVT_EQ(results[1].pool[0].committed, 11);
+    KVT_EQ(script_executed(s), 1);
     kvd_disconnect(c);
     script_stop(s);
 }
@@ -1005,6 +1067,7 @@ int main(int argc, char **argv) {
         KVT_CASE(srv_1_repeat_after_deadline_gets_first_answer),
         KVT_CASE(srv_1_repeat_after_reconnect_gets_first_answer),
         KVT_CASE(repeat_after_kvd_refused_by_deadline_runs),
+        KVT_CASE(srv_1_repeat_that_waits_for_a_refusal_by_deadline_runs),
         KVT_CASE(repeat_of_a_setting_is_executed),
         KVT_CASE(left_round_goes_stale),
         KVT_CASE(moves_are_asked_and_answered),
@@ -1015,6 +1078,7 @@ int main(int argc, char **argv) {
         KVT_CASE(junk_answers_are_refused),
         KVT_CASE(slow_server_holds_nobody_longer),
         KVT_CASE(round_tickets),
+        KVT_CASE(repeated_ticket_has_a_time_of_its_own),
         KVT_CASE(ticket_survives_a_lost_connection),
         KVT_CASE(srv_1_threads_share_a_connection),
         KVT_CASE(srv_1_threads_on_a_breaking_connection),
