@@ -19,7 +19,8 @@
  * - Calls return enum kvd_status and, unless KVD_OK, fill *error (may be NULL) with a sentence: what was asked, what
  *   there was, what to change. After a refusal nothing has changed. Outputs are written only on KVD_OK.
  * - A client may be used by several threads; calls are pipelined on one connection. Each call blocks the caller until
- *   its answer or its deadline (kvd_client_set_timeout; default 5 s), never longer.
+ *   its answer or its deadline (kvd_client_set_timeout; default 5 s), never longer. That is the time of one message:
+ *   kvd_find, kvd_name_pages, kvd_choose_victims and kvd_attach may send several, one after the other.
  * - No changing call runs twice. Where the connection breaks while a call waits, the library resumes the session and
  *   sends the call again under its number, once, within the deadline: kvd answers a number that it has executed with
  *   its first answer. If kvd is another instance by then (epoch), or no longer knows the session, the call and all
@@ -135,6 +136,7 @@ KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd
                                             struct kvd_plan *ret_plan, struct kvd_error *error);
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
+/* Pages past KVD_MAX_DIGESTS go in further messages: where one of those is refused, the pages before it are named. */
 KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence, const kvd_chain *chain,
                                        uint32_t first_page, uint32_t n_pages, struct kvd_error *error);
 KVD_API enum kvd_status kvd_checkpoint(kvd_client *client, const struct kvd_checkpoint *what,
