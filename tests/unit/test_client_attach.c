@@ -401,11 +401,19 @@ static void srv_4_state_refusals(void) {
 
 /* ---- descriptors ----------------------------------------------------------------------------------------------- */
 
+enum counter_way {
+    COUNTER_ANSWERS,
+    COUNTER_WAITS_FOR_SIGNALS,
+    COUNTER_SAYS_NOTHING,
+    COUNTER_HANGS_UP,
+    COUNTER_IS_SHUT
+};
+
 /* kvd's side of the socket of descriptors: it hands out the table. */
 struct counter {
     char path[64];
     int listener, table;
-    enum { COUNTER_ANSWERS, COUNTER_WAITS_FOR_SIGNALS, COUNTER_SAYS_NOTHING, COUNTER_HANGS_UP, COUNTER_IS_SHUT } way;
+    enum counter_way way;
     pthread_t thread;
     sem_t end;
 };
@@ -452,7 +460,7 @@ static void *serve_counter(void *argument) {
 }
 
 /* The bed's table comes as a descriptor from now on. */
-static bool open_counter(struct counter *c, struct bed *bed, int way) {
+static bool open_counter(struct counter *c, struct bed *bed, enum counter_way way) {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     memset(c, 0, sizeof *c);
     snprintf(c->path, sizeof c->path, "/tmp/kvd-attach-%d.fd", (int)getpid());
@@ -488,7 +496,7 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static enum kvd_status attach_at(int way, struct kvd_error *error) {
+static enum kvd_status attach_at(enum counter_way way, struct kvd_error *error) {
     struct bed bed;
     struct counter counter;
     if (!KVT_TRUE(make_bed(&bed) && open_counter(&counter, &bed, way))) return KVD_UNKNOWN;
