@@ -176,7 +176,7 @@ for name in $(grep -hoE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$source/README.md" "$sour
         fail "no header has $name"
 done
 
-# ---- namespaces -----------------------------------------------------------------------------------------
+# ---- main memory ----------------------------------------------------------------------------------------
 
 serve() { # command
     rm -f "$root/said" "$root/serves" "$root/log"
@@ -188,6 +188,33 @@ served() {
     daemon=''
     wait
 }
+# The arena's file of the kvd that runs, which outlives it.
+segment() { sed -n 's,.* \(/dev/shm/kvd-arena-.*\),\1,p' "/proc/$daemon/maps" | head -n 1; }
+
+# Tokens, arena and continuations of which one makes nearly all of the tables: about as many bytes each as the guide says.
+metadata() { # what, how many, bytes each by the guide
+    printf '[kvd]\nsocket = %s\n[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = 4096\nmax_concurrency = %s\n' \
+        "$root/run/kvd/main/kvd.sock" "$4" >"$root/etc/kvd/main.conf"
+    printf '[capacity]\ntokens = %s\n[host]\narena = %s\n[limits]\ncontinuations = %s\n' "$5" "$6" "$7" >>"$root/etc/kvd/main.conf"
+    serve kvd
+    bytes=$(kvdctl --socket "$root/run/kvd/main/kvd.sock" --json status | sed -n 's/.*"metadata_bytes":[^0-9]*\([0-9]*\).*/\1/p')
+    arena=$(segment)
+    kill "$daemon"
+    served
+    rm "$arena"
+    each=$((${bytes:-0} / $2))
+    [ $((each * 100)) -gt $(($3 * 85)) ] && [ $((each * 100)) -lt $(($3 * 115)) ] || fail "$each bytes $1, the guide says $3"
+}
+sentence=$(tr '\n' ' ' <"$guide" | grep -oE "tables take about [0-9]+ bytes a page of the pools, [0-9]+ bytes a page that the arena can hold, and [0-9]+ bytes a continuation")
+# shellcheck disable=SC2086 # its numbers
+set -- $(echo "$sentence" | grep -oE '[0-9]+')
+[ $# -eq 3 ] || fail "the guide does not say how large the tables are"
+metadata "a page" 65536 "$1" 1024 4194304 1MiB 1
+metadata "a page of the arena" 65536 "$2" 1 4096 256MiB 1
+metadata "a continuation" 20000 "$3" 1 4096 1MiB 20000
+
+# ---- namespaces -----------------------------------------------------------------------------------------
+
 attach_without_shm() {
     unshare --mount --propagation private sh -c "mount -t tmpfs none /dev/shm && exec '$engine' '$socket' attach" 2>"$root/output"
 }
@@ -212,7 +239,7 @@ if unshare --mount --pid --fork --propagation private true 2>/dev/null; then
     served
     sed -i 's/^device.0 = .*/&\nexport = vmm/' "$root/etc/kvd/main.conf"
     serve kvd
-    directory=$(sed -n 's,.* \(/dev/shm/kvd-arena-.*\),\1,p' "/proc/$daemon/maps" | head -n 1)
+    directory=$(segment)
     attach_without_shm || fail "export = vmm, a client with a /dev/shm of its own: $(cat "$root/output")"
     kill "$daemon"
     served
