@@ -45,6 +45,12 @@ static enum kvd_status check_pools(const struct kvd_store_info *info, struct kvd
     char why[KVD_MESSAGE_BYTES];
     if (info->n_pools < 1 || info->n_pools > KVD_MAX_POOLS)
         return client_fail(error, KVD_INTERNAL, "kvd describes a store of %u pools; 1 or 2 can be", info->n_pools);
+    if (info->row_entries != geom_pages(info->max_context)) {
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "a row of the block tables has %u entries for kvd, and %u tokens are %u entries for this "
+                           "library: install matching versions",
+                           info->row_entries, info->max_context, geom_pages(info->max_context));
+    }
     for (uint32_t i = 0; i < info->n_pools; i++) {
         struct geom_pool_spec spec = pool_spec(&info->pool[i]);
         if (geom_pool_check(&spec, why, sizeof why) != 0)

@@ -291,6 +291,10 @@ static void srv_4_refusals(void) {
     bed.info.pool[0].page_bytes++;
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
     bed.info = good;
+    bed.info.row_entries--; /* of no digest: every row but the first would be read elsewhere */
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+    KVT_HAS(error.message, "4 entries");
+    bed.info = good;
     bed.info.pool[0].planes[0].shm_name[8] = 'X';
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
     KVT_HAS(error.message, "namespace");
