@@ -129,18 +129,25 @@ static void call_leave(struct kvd_client *c, struct call *call) {
     client_watch(c, false); /* its answer may still come */
 }
 
+/* A frame of so many bytes has left the connection; 0: its caller has gone, and nobody knows how many. */
+static void give_room(struct kvd_client *c, size_t bytes) {
+    c->room_frames -= c->room_frames > 0;
+    c->room_bytes -= bytes < c->room_bytes ? bytes : c->room_bytes;
+    if (!c->room_frames) c->room_bytes = 0;
+}
+
 struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body) {
     struct call *call = call_lookup(c, head->id);
     if (!call || call->state == CALL_ANSWERED) {
         c->stray_frames++;
+        if (!call) give_room(c, 0);
         return NULL;
     }
     call->body_type = head->type;
     call->body_bytes = head->length + 4 - FRAME_HEADER;
     memcpy(call->body, body, call->body_bytes);
     call->state = CALL_ANSWERED;
-    if (c->room_frames) c->room_frames--;
-    c->room_bytes -= call->frame_bytes < c->room_bytes ? call->frame_bytes : c->room_bytes;
+    give_room(c, call->frame_bytes);
     if (call->keeper == CALL_TICKET) {
         c->n_tickets_answered++;
         client_update_fd(c);
@@ -306,8 +313,7 @@ static enum kvd_status send_new(struct kvd_client *c, struct call *call, struct 
 
     if (rc == TRANSPORT_E_TIMEOUT && sent == 0) {
         if (mutates) c->next_sequence--;
-        c->room_frames -= c->room_frames > 0;
-        c->room_bytes -= call->frame_bytes < c->room_bytes ? call->frame_bytes : c->room_bytes;
+        give_room(c, call->frame_bytes);
         return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd at %s took no more bytes in time; %s was not sent",
                            c->path, frame_type_name(request->type));
     }

@@ -192,6 +192,35 @@ static void one_retry_only_then_unavailable(void) {
     script_stop(s);
 }
 
+static enum script_act hold_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    atomic_int *holds = user;
+    (void)request, (void)reply;
+    return atomic_load(holds) ? SCRIPT_HOLD : SCRIPT_ANSWER;
+}
+
+/* An answer that nobody waits for any longer still says that its request has left the connection: what comes after it
+ * is sent without a deadline's cost as before. */
+static void late_answers_make_room(void) {
+    atomic_int holds = 1;
+    struct script *s = script_start(hold_fn, &holds);
+    kvd_client *c = connect_to(s, 30);
+    struct kvd_stats stats;
+    KVT_NEED(c);
+    for (uint32_t i = 0; i < 3; i++) KVT_EQ(kvd_stats(c, &stats, NULL), KVD_DEADLINE_EXCEEDED);
+    KVT_TRUE(script_wait_requests(s, 3));
+    atomic_store(&holds, 0);
+    kvd_client_set_timeout(c, 5000);
+    script_let_go(s);
+    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK); /* its answer comes behind the late ones */
+    pthread_mutex_lock(&c->lock);
+    KVT_EQ(c->stray_frames, 3);
+    KVT_EQ(c->room_frames, 0);
+    KVT_EQ(c->room_bytes, 0);
+    pthread_mutex_unlock(&c->lock);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
 /* The same call after a deadline is the same request: one execution, its first answer. */
 static void srv_1_repeat_after_deadline_gets_first_answer(void) {
     struct once once = { .act = SCRIPT_HOLD, .at = 1 };
@@ -1064,6 +1093,7 @@ int main(int argc, char **argv) {
         KVT_CASE(srv_1_lost_answer_is_fetched_once),
         KVT_CASE(srv_1_lost_request_runs_once),
         KVT_CASE(one_retry_only_then_unavailable),
+        KVT_CASE(late_answers_make_room),
         KVT_CASE(srv_1_repeat_after_deadline_gets_first_answer),
         KVT_CASE(srv_1_repeat_after_reconnect_gets_first_answer),
         KVT_CASE(repeat_after_kvd_refused_by_deadline_runs),
