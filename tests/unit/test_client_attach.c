@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -100,7 +101,7 @@ static void seal(struct bed *bed) {
 }
 
 /* Owners are forked before this process has threads (what a sanitizer of threads insists on); each case takes one. */
-#define OWNERS 12
+#define OWNERS 13
 static struct owner { pid_t pid; int told, leave; } owners[OWNERS];
 static int next_owner;
 
@@ -568,6 +569,29 @@ static void descriptors_until_the_deadline(void) {
     clear_bed(&bed);
 }
 
+/* Two files can still be opened here, for the two ends of the connection: the descriptor itself finds no place. */
+static void descriptors_without_room(void) {
+    struct kvd_error error = { .message = "" };
+    struct rlimit before, tight;
+    struct bed bed;
+    struct counter counter;
+    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_ANSWERS));
+    int first = dup(0), second = dup(0);
+    close(first);
+    close(second);
+    KVT_OK(getrlimit(RLIMIT_NOFILE, &before));
+    tight = (struct rlimit){ (rlim_t)second + 1, before.rlim_max };
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &tight));
+    enum kvd_status status = attach_to(&bed, 0, NULL, &error);
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &before));
+    if (!KVT_EQ(status, KVD_RESOURCE_EXHAUSTED)) printf("  %s\n", error.message);
+    int again = dup(0);
+    KVT_TRUE(again >= 0 && again <= second); /* none is left open on this side */
+    close(again);
+    close_counter(&counter);
+    clear_bed(&bed);
+}
+
 /* SRV-6: a fork's child gets no view. */
 static void srv_6_store_of_a_parent(void) {
     struct bed bed;
@@ -596,6 +620,7 @@ static void srv_6_store_of_a_parent(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
+        KVT_CASE(descriptors_without_room), /* first: no earlier client's descriptors are closed beside it */
         KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only),    KVT_CASE(mappings_are_shared_and_counted),
         KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent),
         KVT_CASE(state_slots),      KVT_CASE(srv_4_state_refusals),
