@@ -21,6 +21,8 @@ static const struct tier_scenario scenarios[] = {
     {.name = "tier_state_starved", .runs = 200, .operations = 1200, .host = true, .state = true, .starved = true},
     {.name = "tier_long", .runs = 30, .operations = 600, .host = true, .long_context = true},
     {.name = "tier_long_state", .runs = 30, .operations = 600, .host = true, .state = true, .long_context = true},
+    {.name = "tier_tight", .runs = 100, .operations = 1200, .host = true, .tight = true},
+    {.name = "tier_tight_state", .runs = 100, .operations = 1200, .host = true, .state = true, .tight = true},
     {.name = "tier_off", .runs = 40, .operations = 1000},
     {.name = "tier_off_state", .runs = 40, .operations = 1000, .state = true},
 };
@@ -28,19 +30,20 @@ static const struct tier_scenario scenarios[] = {
 
 static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low + kvt_below(random, high - low + 1); }
 
-/* starved: an arena of a few pages, pools of hardly more than a sequence. */
+/* starved: an arena of a few pages, pools of hardly more than a sequence. tight: such pools, and an arena that takes all that must give way. */
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config) {
     uint64_t random = seed;
     struct store_config c = {.widest_verify = 4, .lease_window = 128, .prefill_chunk = 64};
     uint32_t most = scenario->long_context ? 110 : scenario->starved ? 10 : 26, pages;
     c.backend = (enum geom_backend)pick(&random, GEOM_OFF, GEOM_DFLASH);
     c.max_context = (scenario->long_context ? pick(&random, 64, BLOCKS) : pick(&random, 2, SHORT)) * 64 - (pick(&random, 0, 2) ? 0 : pick(&random, 0, 63));
-    c.max_concurrency = pick(&random, 1, scenario->starved ? 3 : SEQS);
+    c.max_concurrency = pick(&random, 1, scenario->starved || scenario->tight ? 3 : SEQS);
     pages = pages_of(c.max_context);
+    if (scenario->tight) most = pages + 3;
     c.pool_pages[0] = pick(&random, pages, max_u32(pages, most));
     if (c.backend == GEOM_MTP || (c.backend == GEOM_DFLASH && pick(&random, 0, 3))) c.pool_pages[1] = pick(&random, pages, max_u32(pages, most));
     if (c.backend != GEOM_OFF) c.draft_window = pick(&random, 1, 15);
-    c.lease_growth = pick(&random, 0, 3) == 0;
+    c.lease_growth = pick(&random, 0, 3) == 0 || scenario->tight;
     c.map_ahead = pick(&random, 0, 1) ? 0 : pick(&random, 1, 4);
     c.max_continuations = pick(&random, 2, 14);
     c.spare_pages = pick(&random, 0, 3);
@@ -51,7 +54,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
         c.host_stride[0] = UNIT * pick(&random, 1, 2);
         c.host_stride[1] = UNIT * pick(&random, 1, 3);
         c.host_state_stride = UNIT * pick(&random, 1, 2);
-        c.host_bytes = UNIT * (uint64_t)pick(&random, 1, scenario->long_context ? 500 : scenario->starved ? 24 : 120) + (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
+        c.host_bytes = UNIT * (uint64_t)pick(&random, scenario->tight ? 60 : 1, scenario->long_context ? 500 : scenario->starved ? 24 : 120) + (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
     }
     *ret_config = c;
 }
@@ -80,6 +83,7 @@ bool tier_run(const struct tier_scenario *scenario, uint64_t seed, uint64_t oper
     w->random = seed ^ UINT64_C(0x9E3779B97F4A7C15);
     tier_draw(scenario, seed, &w->config);
     w->rots = chance(w, 40);
+    w->tight = scenario->tight;
     bool ok = world_open(w);
     if (ok) look(w);
     for (; ok && w->step < operations && !w->failed; w->step++) {
@@ -123,7 +127,9 @@ RUN(4)
 RUN(5)
 RUN(6)
 RUN(7)
-static void (*const runs[])(void) = {run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7};
+RUN(8)
+RUN(9)
+static void (*const runs[])(void) = {run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7, run_8, run_9};
 _Static_assert(sizeof runs / sizeof *runs == N_SCENARIOS, "a runner for each scenario");
 
 int main(int argc, char **argv) {

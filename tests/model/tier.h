@@ -103,6 +103,7 @@ struct world {
     struct flight flight[FLIGHTS];
     uint64_t tags;
     bool rots;                /* bytes in the arena rot in this run */
+    bool tight;               /* most activations have victims that are to be demoted */
     bool scrubbing;
     struct store_copy scrub;
     /* inside a step: what the directory would give back at each of its writes */
@@ -120,7 +121,7 @@ struct world {
 struct tier_scenario {
     const char *name;
     uint32_t runs, operations; /* of a run; each run draws its configuration */
-    bool state, host, starved, long_context;
+    bool state, host, starved, tight, long_context;
 };
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config);
 bool tier_run(const struct tier_scenario *scenario, uint64_t seed, uint64_t operations);

@@ -295,12 +295,12 @@ static void make_want(struct world *w, struct want *want) {
         a->keep = chance(w, 50);
         a->frontier = w->config.has_state || chance(w, 50) ? f : between(w, 1, f);
     }
-    for (uint32_t i = 0, n = chance(w, 55) ? between(w, 1, 4) : 0; i < n; i++) {
+    for (uint32_t i = 0, n = chance(w, w->tight ? 85 : 55) ? between(w, 1, 4) : 0; i < n; i++) {
         int v = any_cont(w, true);
         bool again = v < 0 || (v == c && chance(w, 90));
         for (uint32_t k = 0; k < a->n_victims && v >= 0; k++) again |= want->victims[k].bits == w->cont[v].handle.bits;
         if (again) continue;
-        if (w->config.host_bytes && chance(w, 65)) a->demote |= UINT64_C(1) << a->n_victims;
+        if (w->config.host_bytes && chance(w, w->tight ? 90 : 65)) a->demote |= UINT64_C(1) << a->n_victims;
         want->victims[a->n_victims++] = w->cont[v].handle;
     }
     a->prompt_tokens = between(w, a->frontier ? a->frontier : 1, chance(w, 30) ? s : min_u32(s, a->frontier + 150));
