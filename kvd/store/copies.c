@@ -204,9 +204,16 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
     return released;
 }
 
+/* Once a replica, however many find it. */
+static void count_damage(struct store *store) {
+    store->damaged++;
+    store_changed(store, true);
+}
+
 static uint32_t damaged_image(struct store *store, struct cont *cont) {
     if (!cont->image.bits || cont->image_backing || cont->image_lost) return 0;
-    for (uint32_t i = 0; i < store->config.max_concurrency; i++) { /* what is in its slot is made of it */
+    count_damage(store);
+    for (uint32_t i = 0; cont->image_pins && i < store->config.max_concurrency; i++) { /* what is in its slot is made of it */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->image_in && seq->from == (uint32_t)(cont - store->conts);
     }
@@ -218,14 +225,13 @@ static uint32_t damaged_image(struct store *store, struct cont *cont) {
 
 uint32_t store_damaged(struct store *store, uint64_t what) {
     if (!what_is_valid(store, what)) return 0;
-    store->damaged++;
-    store_changed(store, true);
     if (what & WHAT_IMAGE) return damaged_image(store, &store->conts[(uint32_t)what]);
     uint32_t p = (uint32_t)(what >> 32), d = (uint32_t)what;
     struct page *page = &store->pool[p].pages[d];
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || (page->flags & (PAGE_BACKING | PAGE_LOST))) return 0;
     bool lost = !page_on_device(page);
-    for (uint32_t i = 0; i < store->config.max_concurrency; i++) { /* a tail is made of it: of bytes that do not match */
+    count_damage(store);
+    for (uint32_t i = 0; page->pins && i < store->config.max_concurrency; i++) { /* a tail is made of it: of bytes that do not match */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d;
     }

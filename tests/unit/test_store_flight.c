@@ -326,6 +326,9 @@ static void damage_is_found_twice(void) {
     for (uint32_t turn = 0; turn < 2; turn++) {
         KVT_EQ(store_damaged(fix.store, what), 0);
         KVT_TRUE(page_is_lost(&fix, source, 1));
+        struct store_stats stats;
+        store_get_stats(fix.store, &stats);
+        KVT_EQ(stats.damaged_replicas, 1);
         KVT_EQ(fix_info(&fix, source).host_pages[0], 2);
         fix_audit(&fix);
     }
