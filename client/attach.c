@@ -126,13 +126,12 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
     if (region->kind == 0 && !exported.shm_name[0])
         return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s: attach as a worker", what);
     if (region->bytes < least_bytes) {
-        return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s have %llu bytes, their geometry needs %llu", what,
+        return client_fail(error, KVD_FAILED_PRECONDITION, "the %s have %llu bytes, their geometry needs %llu", what,
                            (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     if (region->kind == DEVICE_EXPORT_FD) {
-        enum kvd_status status = fds_fetch(&store->fds, &store->info, region->fd_index, client_deadline(store->client),
-                                           &exported.fd, error);
+        enum kvd_status status =
+            fds_fetch(&store->fds, &store->info, region->fd_index, client_deadline(store->client), &exported.fd, error);
         if (status != KVD_OK) return status;
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
@@ -175,8 +174,8 @@ static enum kvd_status map_pool(struct kvd_store *store, uint32_t i, const uint8
     store->spec[i] = pool_spec(pool);
     enum kvd_status status = check_device(planes, device_uuid, error);
     if (status == KVD_OK) {
-        status = map_region(store, planes, device_uuid, false, planes_name, geom_region_bytes(&store->spec[i], pool->pages),
-                            &store->planes[i], error);
+        status = map_region(store, planes, device_uuid, false, planes_name,
+                            geom_region_bytes(&store->spec[i], pool->pages), &store->planes[i], error);
     }
     if (status == KVD_OK)
         status = map_region(store, table, device_uuid, true, tables_name, table_bytes, &store->table[i], error);
@@ -250,8 +249,8 @@ enum kvd_status kvd_store_state(const kvd_store *store, uint32_t slot, void **re
         return client_fail(error, KVD_FAILED_PRECONDITION,
                            "this store was attached by process %d, of which this one is a fork", (int)store->pid);
     if (!store->state)
-        return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "asked for state slot %u; store %s %s", slot, store->info.name,
+        return client_fail(error, KVD_FAILED_PRECONDITION, "asked for state slot %u; store %s %s", slot,
+                           store->info.name,
                            store->info.state_bytes ? "belongs to a kvd that does not share them: install a later one"
                                                    : "keeps no state images: set state_bytes = in section [capacity]");
     if (slot >= store->info.state_slots)

@@ -24,10 +24,8 @@ bool call_mutates(uint16_t type) {
     case FRAME_DRAIN:
     case FRAME_DEMOTE:
     case FRAME_PREFETCH:
-    case FRAME_DROP:
-        return true;
-    default:
-        return false;
+    case FRAME_DROP: return true;
+    default: return false;
     }
 }
 

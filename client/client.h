@@ -29,11 +29,11 @@
  *
  * Reading. Of the threads that wait for answers one reads the connection (client->reader), gives the others theirs, and
  * passes the reading on when it has its own. So an answer wakes its caller directly, and an idle client does not read.
- * Where frames may come that no caller waits for, threads of the transport read instead (watching), for the rest of that
- * connection: for a client that uses its descriptor, events or tickets, and after an answer that came too late.
+ * Where frames may come that no caller waits for, threads of the transport read instead (watching), for the rest of
+ * that connection: for a client that uses its descriptor, events or tickets, and after an answer that came too late.
  *
- * Lock order: client->lock, then the transport's. client->lock is never held over a transport call that waits, since that
- * may wait for the sink, which takes it.
+ * Lock order: client->lock, then the transport's. client->lock is never held over a transport call that waits, since
+ * that may wait for the sink, which takes it.
  */
 #ifndef KVD_CLIENT_CLIENT_H
 #define KVD_CLIENT_CLIENT_H
@@ -47,11 +47,11 @@
 
 #define CLIENT_TIMEOUT_MS 5000u
 #define CLIENT_GOODBYE_MS 1000u
-#define CLIENT_EVENTS 256u  /* queue; the newest are dropped and counted when it is full */
-#define CLIENT_WINDOW 64u   /* answers that kvd keeps a session: numbers older than that cannot be asked for */
+#define CLIENT_EVENTS 256u /* queue; the newest are dropped and counted when it is full */
+#define CLIENT_WINDOW 64u  /* answers that kvd keeps a session: numbers older than that cannot be asked for */
 #define CLIENT_BUCKETS 64u
-#define CLIENT_ROOM_FRAMES 32u         /* unanswered frames, and */
-#define CLIENT_ROOM_BYTES FRAME_LIMIT  /* their bytes, that the socket's buffer surely takes */
+#define CLIENT_ROOM_FRAMES 32u        /* unanswered frames, and */
+#define CLIENT_ROOM_BYTES FRAME_LIMIT /* their bytes, that the socket's buffer surely takes */
 
 enum call_keeper { CALL_WAITED, CALL_TICKET, CALL_LEFT };
 enum call_state { CALL_SENT, CALL_BROKEN /* its connection went before the answer */, CALL_ANSWERED };
@@ -63,20 +63,20 @@ struct call {
     uint16_t type;
     enum call_keeper keeper;
     enum call_state state;
-    bool resumed;             /* its thread has had its one retry */
-    bool waiting;             /* a thread waits for it and does not read */
-    bool pinned;              /* its frame is being sent by another thread */
-    bool stale;               /* LEFT, and a later call changed what it was about: not to be adopted */
-    bool adopted;             /* by a repeat: the deadline in its frame is that of the first */
-    uint64_t until_ns;        /* deadline of a ticket, from its last start */
-    uint32_t n_touched;       /* sequences that it is about; of a round: one an item */
+    bool resumed;       /* its thread has had its one retry */
+    bool waiting;       /* a thread waits for it and does not read */
+    bool pinned;        /* its frame is being sent by another thread */
+    bool stale;         /* LEFT, and a later call changed what it was about: not to be adopted */
+    bool adopted;       /* by a repeat: the deadline in its frame is that of the first */
+    uint64_t until_ns;  /* deadline of a ticket, from its last start */
+    uint32_t n_touched; /* sequences that it is about; of a round: one an item */
     kvd_sequence touched[KVD_MAX_ROUND];
-    kvd_continuation moved;   /* by Demote, Prefetch, DropReplica */
+    kvd_continuation moved; /* by Demote, Prefetch, DropReplica */
     pthread_cond_t changed;
     struct codec_arena *arena;
-    uint8_t *frame;           /* FRAME_LIMIT bytes: what was sent */
+    uint8_t *frame; /* FRAME_LIMIT bytes: what was sent */
     size_t frame_bytes;
-    uint8_t *body;            /* FRAME_LIMIT bytes: the answer */
+    uint8_t *body; /* FRAME_LIMIT bytes: the answer */
     size_t body_bytes;
     uint16_t body_type;
 };
@@ -85,7 +85,7 @@ struct call {
 struct link {
     struct kvd_client *client;
     struct transport *transport;
-    uint64_t number;        /* of this client's connections */
+    uint64_t number;          /* of this client's connections */
     bool open, watched, lost; /* watched: threads of the transport read it */
     char why[160];
 };
@@ -95,11 +95,11 @@ struct kvd_client {
     pthread_mutex_t lock;
     pthread_cond_t turn; /* sending or resuming ended, a pending call went */
     bool sending, resuming;
-    struct link *link;   /* NULL only before the first connection */
+    struct link *link;        /* NULL only before the first connection */
     uint64_t n_links, reader; /* reader: number of the connection that a caller reads; 0 = none */
-    uint32_t n_waiting;  /* calls with .waiting */
-    bool watching;       /* every connection is watched */
-    bool dead;           /* the session is gone for good */
+    uint32_t n_waiting;       /* calls with .waiting */
+    bool watching;            /* every connection is watched */
+    bool dead;                /* the session is gone for good */
     char why_dead[KVD_MESSAGE_BYTES];
 
     char path[128];
@@ -155,7 +155,7 @@ void client_lost(struct kvd_client *c, const char *why); /* with the lock held *
 
 /* ---- call.c -------------------------------------------------------------------------------------------- */
 bool call_mutates(uint16_t type);
-struct call *call_new(struct kvd_client *c);          /* with the lock held; NULL: no memory */
+struct call *call_new(struct kvd_client *c);             /* with the lock held; NULL: no memory */
 void call_free(struct kvd_client *c, struct call *call); /* with the lock held: out of the table, to the free list */
 void call_destroy(struct call *call);
 void call_insert(struct kvd_client *c, struct call *call);

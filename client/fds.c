@@ -110,8 +110,7 @@ enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, ui
     if (fd < 0 && (message.msg_flags & MSG_CTRUNC))
         return client_fail(error, KVD_RESOURCE_EXHAUSTED,
                            "kvd's memory comes as descriptors, and this process can open no more (RLIMIT_NOFILE)");
-    if (n < offsetof(struct answer, message) || answer.fd_index != fd_index ||
-        (answer.status == KVD_OK) != (fd >= 0)) {
+    if (n < offsetof(struct answer, message) || answer.fd_index != fd_index || (answer.status == KVD_OK) != (fd >= 0)) {
         if (fd >= 0) close(fd);
         return client_fail(error, KVD_UNAVAILABLE, "the socket of descriptors %s answers out of turn: is it kvd's?",
                            info->fd_socket);

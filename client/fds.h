@@ -12,7 +12,8 @@ struct fds {
     uint64_t token;
 };
 
-#define FDS_NONE { -1, 0 }
+#define FDS_NONE                                                                                                       \
+    { -1, 0 }
 
 /* One descriptor, the caller's. Connects on the first call. */
 enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,

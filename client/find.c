@@ -64,7 +64,8 @@ struct question {
     const uint32_t *prompt;
     uint32_t n_prompt;
     bool whole_only;
-    struct kvd_find find; /* one message; find.n == 0: those without full pages. The next one's anchor, from the answer */
+    struct kvd_find
+        find; /* one message; find.n == 0: those without full pages. The next one's anchor, from the answer */
 };
 
 /* One message. */

@@ -37,7 +37,8 @@
  * - Calls read the connection themselves while they wait. A client that used its descriptor, events or tickets is read
  *   in the background from then on, too; any other learns of a lost connection by its next call, which resumes.
  * - After fork() the child must not use the parent's client or store: every call answers KVD_FAILED_PRECONDITION
- *   there, kvd_disconnect only frees memory. Nor can it connect, unless it executes a program: fork before the first call.
+ *   there, kvd_disconnect only frees memory. Nor can it connect, unless it executes a program: fork before the first
+ * call.
  * - Nothing returned by the library needs to be freed unless said. No nng, protobuf or CUDA type appears here.
  * - Engines should block their signals before the first call: the transport starts threads.
  */
@@ -69,19 +70,19 @@ struct kvd_error {
     char message[KVD_MESSAGE_BYTES];
 };
 
-KVD_API const char *kvd_version(void);                         /* of the library at run time, "0.1.0" */
-KVD_API const char *kvd_status_name(enum kvd_status status);   /* "RESOURCE_EXHAUSTED" */
+KVD_API const char *kvd_version(void);                       /* of the library at run time, "0.1.0" */
+KVD_API const char *kvd_status_name(enum kvd_status status); /* "RESOURCE_EXHAUSTED" */
 KVD_API bool kvd_status_retryable(enum kvd_status status);
 
 /* ---- connection -------------------------------------------------------------------------------- */
 
 struct kvd_connect_options {
-    size_t struct_size;         /* sizeof(struct kvd_connect_options) */
-    const char *socket;         /* path; NULL: $KVD_SOCKET, else /run/kvd/kvd.sock */
+    size_t struct_size; /* sizeof(struct kvd_connect_options) */
+    const char *socket; /* path; NULL: $KVD_SOCKET, else /run/kvd/kvd.sock */
     enum kvd_role role;
-    const char *name;           /* for logs and kvdctl */
-    uint32_t rank;              /* worker in a tensor-parallel group */
-    uint32_t timeout_ms;        /* for connecting, and the default of every call; 0 = 5000 */
+    const char *name;    /* for logs and kvdctl */
+    uint32_t rank;       /* worker in a tensor-parallel group */
+    uint32_t timeout_ms; /* for connecting, and the default of every call; 0 = 5000 */
 };
 KVD_API enum kvd_status kvd_connect(const struct kvd_connect_options *options, kvd_client **ret_client,
                                     struct kvd_error *error);
@@ -102,15 +103,17 @@ KVD_API int kvd_client_fd(const kvd_client *client);
 
 /* What KV depends on besides tokens. Every field is a tagged part of the chain's root: a hit never crosses domains.
  * NULL = "". */
-struct kvd_domain { const char *model, *adapter, *tenant, *modality; };
+struct kvd_domain {
+    const char *model, *adapter, *tenant, *modality;
+};
 
 /* digest[-1] = BLAKE2b-256("kvd.chain.1" and the tagged domain); digest[i] = BLAKE2b-256(digest[i-1], tokens of page i
  * as 64 little-endian u32). The chain keeps every digest of its full pages and the tail's tokens. */
 typedef struct kvd_chain kvd_chain;
 KVD_API enum kvd_status kvd_chain_new(const struct kvd_domain *domain, kvd_chain **ret_chain);
 KVD_API enum kvd_status kvd_chain_push(kvd_chain *chain, const uint32_t *tokens, size_t n);
-KVD_API enum kvd_status kvd_chain_truncate(
-    kvd_chain *chain, size_t tokens); /* to a length in [0, current]; within the current tail or at a page boundary */
+/* To a length in [0, current]; within the current tail or at a page boundary. */
+KVD_API enum kvd_status kvd_chain_truncate(kvd_chain *chain, size_t tokens);
 KVD_API size_t kvd_chain_tokens(const kvd_chain *chain);
 KVD_API size_t kvd_chain_pages(const kvd_chain *chain);
 KVD_API const kvd_digest *kvd_chain_digests(const kvd_chain *chain); /* [pages]; until the next push or free */
@@ -121,10 +124,10 @@ KVD_API void kvd_chain_free(kvd_chain *chain);
 
 struct kvd_hit {
     kvd_continuation continuation;
-    uint32_t usable;            /* tokens of the prompt that it covers exactly: activate with frontier = usable */
-    uint32_t frontier;          /* of the continuation */
+    uint32_t usable;   /* tokens of the prompt that it covers exactly: activate with frontier = usable */
+    uint32_t frontier; /* of the continuation */
     uint32_t retention;
-    uint32_t restore_pages;     /* cost: pages that the activation brings back from the host tier */
+    uint32_t restore_pages; /* cost: pages that the activation brings back from the host tier */
 };
 /* The token-exact reusable prefixes of a prompt, longest first; at most prompt - 1 tokens are usable (one query must be
  * computed). chain must hold exactly these tokens. The tails of candidates are compared here, so that a hit is exact to
@@ -153,13 +156,14 @@ KVD_API enum kvd_status kvd_close_group(kvd_client *client, kvd_group_id group, 
  * proven gone. */
 KVD_API enum kvd_status kvd_fence(kvd_client *client, kvd_session_id session, struct kvd_error *error);
 
-/* Places: pages of a continuation are on the device, in the host arena (kvd_stats.host_capacity > 0), or in both. What is
- * in the host only is found and activated all the same; the activation brings it back first (restore_pages is the price).
+/* Places: pages of a continuation are on the device, in the host arena (kvd_stats.host_capacity > 0), or in both. What
+ * is in the host only is found and activated all the same; the activation brings it back first (restore_pages is the
+ * price).
  *
  * Each of these blocks until the copies are done or the deadline has passed; after KVD_DEADLINE_EXCEEDED the copies go
  * on, and the same call made again waits for them. The continuation can be used meanwhile. Repeating one is harmless:
- * what is in place is copied no second time, and ret_moved (may be NULL) then counts nothing. All of a continuation, its
- * state image with it, moves or nothing does: KVD_RESOURCE_EXHAUSTED where the arena or a pool is short,
+ * what is in place is copied no second time, and ret_moved (may be NULL) then counts nothing. All of a continuation,
+ * its state image with it, moves or nothing does: KVD_RESOURCE_EXHAUSTED where the arena or a pool is short,
  * KVD_FAILED_PRECONDITION where there is no host tier, KVD_DATA_LOSS where bytes in the host were damaged and the
  * continuation had no other copy. */
 /* Host copies of all its pages; then the device gives up those that nothing else needs, and the continuation rests.
@@ -176,11 +180,11 @@ KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation co
 /* A policy (the store itself never chooses): fills want->victims with the continuations of least retention class, least
  * recently used first, never the source, until the plan is ready; n_victims stays 0 where none are needed.
  *
- * Where there is a host arena, victims are demoted (their bits in want->demote) and nothing is lost as long as the arena
- * can hold it. Where it cannot hold them all, of the victims and the resting continuations together the least valuable
- * by the same order are released, as few as make the plan ready; those that already rest are not touched otherwise, for
- * they have nothing on the device. Where membership entries are short, which a resting continuation holds like any
- * other, all take part and victims are released.
+ * Where there is a host arena, victims are demoted (their bits in want->demote) and nothing is lost as long as the
+ * arena can hold it. Where it cannot hold them all, of the victims and the resting continuations together the least
+ * valuable by the same order are released, as few as make the plan ready; those that already rest are not touched
+ * otherwise, for they have nothing on the device. Where membership entries are short, which a resting continuation
+ * holds like any other, all take part and victims are released.
  *
  * KVD_RESOURCE_EXHAUSTED: even all of them would not do. Sets want->revision; activate may still answer KVD_ABORTED
  * when the store moved on: choose again. An activation that demotes or restores waits for the copies: give it time. */
@@ -196,7 +200,9 @@ KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_ite
  * without blocking; wait blocks up to the timeout. A ticket ends with the first other answer; so does one whose
  * deadline, counted from its start, has passed when it is polled. Poll never connects: after a lost connection
  * kvd_client_reconnect or kvd_round_wait sends the round again. */
-typedef struct kvd_ticket { uint64_t id; } kvd_ticket;
+typedef struct kvd_ticket {
+    uint64_t id;
+} kvd_ticket;
 KVD_API enum kvd_status kvd_round_start(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                         kvd_ticket *ret_ticket, struct kvd_error *error);
 KVD_API enum kvd_status kvd_round_poll(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results,
@@ -208,8 +214,8 @@ KVD_API enum kvd_status kvd_yield(kvd_client *client, uint32_t *ret_yielded, str
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-/* Where kvd was replaced under this process (another epoch) and its device memory outlives it, attaching says that no unit of this
- * process runs that was launched on an earlier attachment: synchronize the device and detach first.
+/* Where kvd was replaced under this process (another epoch) and its device memory outlives it, attaching says that no
+ * unit of this process runs that was launched on an earlier attachment: synchronize the device and detach first.
  *
  * Maps the store's pools of one rank. device_uuid: 16 bytes of the GPU that this process runs on, NULL for a host
  * store; a mismatch in protocol, geometry, device or namespace is refused with the reason (SRV-4). CUDA stores: the

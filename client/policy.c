@@ -59,10 +59,9 @@ static void keep_best(struct victims *to, const struct victim *victim,
 
 static void consider(struct ranking *ranking, const struct kvd_continuation_info *info, kvd_continuation source) {
     if (info->claimed || info->continuation.bits == source.bits) return;
-    struct victim victim = { .continuation = info->continuation,
-                             .retention = info->retention,
-                             .used = info->used,
-                             .resting = info->resting };
+    struct victim victim = {
+        .continuation = info->continuation, .retention = info->retention, .used = info->used, .resting = info->resting
+    };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) victim.exclusive += info->exclusive_pages[i];
     ranking->seen++;
     if (info->resting) {
@@ -195,8 +194,7 @@ static enum kvd_status try_all(struct kvd_client *c, struct kvd_activation *want
 
 /* Resting ones hold no pages of the device, but they hold everything else that a continuation does. */
 static void count_resting_in(struct ranking *ranking) {
-    for (uint32_t i = 0; i < ranking->resting.n; i++)
-        keep_best(&ranking->best, &ranking->resting.list[i], goes_first);
+    for (uint32_t i = 0; i < ranking->resting.n; i++) keep_best(&ranking->best, &ranking->resting.list[i], goes_first);
 }
 
 static enum kvd_status choose_among(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,

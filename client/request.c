@@ -67,7 +67,9 @@ enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_c
     for (uint32_t done = 0; done < n_pages;) {
         uint32_t n = n_pages - done < KVD_MAX_DIGESTS ? n_pages - done : KVD_MAX_DIGESTS;
         struct msg_request request = { .type = FRAME_NAME_PAGES,
-                                       .u.names = { .sequence = sequence, .first = first_page + done, .n = n,
+                                       .u.names = { .sequence = sequence,
+                                                    .first = first_page + done,
+                                                    .n = n,
                                                     .digests = kvd_chain_digests(chain) + first_page + done } };
         enum kvd_status status = run_simple(c, &request, error);
         if (status != KVD_OK) return status;
@@ -273,19 +275,19 @@ static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint3
     return call_run(c, &request, ret_call, ret_reply, error);
 }
 
-#define DEFINE_LIST(function, frame, member, item)                                                                   \
-    enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n, \
-                             struct kvd_error *error) {                                                              \
-        struct msg_reply reply;                                                                                      \
-        struct call *call;                                                                                           \
-        enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);            \
-        if (status != KVD_OK) return status;                                                                         \
-        uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                \
-        if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                       \
-        *ret_n = n;                                                                                                  \
-        *cursor = reply.u.member.next_cursor;                                                                        \
-        call_done(c, call);                                                                                          \
-        return KVD_OK;                                                                                               \
+#define DEFINE_LIST(function, frame, member, item)                                                                     \
+    enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n,   \
+                             struct kvd_error *error) {                                                                \
+        struct msg_reply reply;                                                                                        \
+        struct call *call;                                                                                             \
+        enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);              \
+        if (status != KVD_OK) return status;                                                                           \
+        uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                  \
+        if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                         \
+        *ret_n = n;                                                                                                    \
+        *cursor = reply.u.member.next_cursor;                                                                          \
+        call_done(c, call);                                                                                            \
+        return KVD_OK;                                                                                                 \
     }
 DEFINE_LIST(kvd_list_continuations, FRAME_LIST_CONTINUATIONS, continuations, kvd_continuation_info)
 DEFINE_LIST(kvd_list_sequences, FRAME_LIST_SEQUENCES, sequences, kvd_sequence_info)

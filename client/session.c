@@ -97,7 +97,7 @@ static enum kvd_status check_options(const struct kvd_connect_options *o, kvd_cl
                            KVD_NAME_BYTES - 1);
     if (o->rank >= KVD_MAX_RANKS)
         return client_fail(error, KVD_INVALID_ARGUMENT, "rank %u; ranks are 0 to %d", o->rank, KVD_MAX_RANKS - 1);
-    if (strlen(socket_path(o)) >= sizeof ((kvd_client *)0)->path)
+    if (strlen(socket_path(o)) >= sizeof((kvd_client *)0)->path)
         return client_fail(error, KVD_INVALID_ARGUMENT, "the socket path %s is longer than a socket path can be",
                            socket_path(o));
     return KVD_OK;

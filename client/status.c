@@ -13,7 +13,8 @@ const char *kvd_version(void) {
 
 const char *kvd_status_name(enum kvd_status status) {
     switch ((int)status) {
-#define STATUS_NAME(name, code, text) case code: return #name;
+#define STATUS_NAME(name, code, text)                                                                                  \
+    case code: return #name;
         KVD_STATUS_LIST(STATUS_NAME)
 #undef STATUS_NAME
     default: return "?";

@@ -6,11 +6,10 @@
  * Who reads: a thread that waits for an answer reads for itself (transport_begin_read), so that its bytes wake no other
  * thread first; or, after transport_watch, threads of the transport, whether anybody waits or not.
  *
- * Threads: transport_send is called by one thread at a time (the caller holds a turn), and one at most reads; the sink is
- * called by whoever reads, one call at a time. transport_close waits for a running sink call and for a reader, and must
- * not be called from one.
- * After fork() nothing here may be called in the child but transport_forked and transport_forget: nng ends a child that
- * touches it.
+ * Threads: transport_send is called by one thread at a time (the caller holds a turn), and one at most reads; the sink
+ * is called by whoever reads, one call at a time. transport_close waits for a running sink call and for a reader, and
+ * must not be called from one. After fork() nothing here may be called in the child but transport_forked and
+ * transport_forget: nng ends a child that touches it.
  */
 #ifndef KVD_CLIENT_TRANSPORT_H
 #define KVD_CLIENT_TRANSPORT_H
@@ -26,7 +25,7 @@ struct transport;
 struct transport_sink {
     void *user;
     void (*frame)(void *user, const struct frame_head *head, const uint8_t *body); /* body is valid during the call */
-    void (*lost)(void *user, const char *why); /* at most once, and the last call */
+    void (*lost)(void *user, const char *why);                                     /* at most once, and the last call */
 };
 
 enum transport_error {
@@ -56,9 +55,9 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
  * that the socket's buffer surely takes. */
 int transport_send(struct transport *transport, const uint8_t *bytes, size_t n, uint64_t deadline_ns, size_t *ret_sent);
 
-/* begin posts a receive and does not wait; after true the same thread calls end, which waits for bytes and gives the whole
- * frames in them to the sink. False: the connection was given up. The transport lives until end returns.
- * end: 0, TRANSPORT_E_TIMEOUT, or TRANSPORT_E_LOST, of which the sink was told unless the connection was given up. */
+/* begin posts a receive and does not wait; after true the same thread calls end, which waits for bytes and gives the
+ * whole frames in them to the sink. False: the connection was given up. The transport lives until end returns. end: 0,
+ * TRANSPORT_E_TIMEOUT, or TRANSPORT_E_LOST, of which the sink was told unless the connection was given up. */
 bool transport_begin_read(struct transport *transport, uint64_t deadline_ns);
 int transport_end_read(struct transport *transport);
 

@@ -4,16 +4,16 @@
  *
  * Receiving: nng's poller reads and then wakes either the thread that waits for an aio without a callback, or a task
  * thread that runs the callback of one that has it. transport_end_read does the first; transport_watch begins the
- * second, in which the callback cuts the bytes into frames and posts the aio again. Sending: an aio without a callback, so that
- * a write that the socket takes at once completes in the calling thread, with no other thread woken.
+ * second, in which the callback cuts the bytes into frames and posts the aio again. Sending: an aio without a callback,
+ * so that a write that the socket takes at once completes in the calling thread, with no other thread woken.
  *
  * A finite timeout puts an aio on nng's expiry list, which wakes a thread for most calls. Therefore the caller of
  * transport_send says TRANSPORT_NEVER where it knows that the socket's buffer has room, and the deadlines of
  * readers are kept by a guard: a timer that stays set when the call is over, and looks again when it fires. In a
  * row of calls of one timeout it is set once a timeout.
  *
- * nng never ends an operation that is posted on a closed stream: receives are posted under the lock that says whether it
- * is open.
+ * nng never ends an operation that is posted on a closed stream: receives are posted under the lock that says whether
+ * it is open.
  */
 #include "transport.h"
 
@@ -37,11 +37,11 @@ struct transport {
     nng_aio *send_aio, *read_aio, *recv_aio, *guard; /* read_aio: of transport_begin_read; recv_aio: of the watch */
     struct transport_sink sink;
 
-    pthread_mutex_t lock;  /* never held over a sink call */
-    pthread_cond_t left;   /* the reader has gone */
+    pthread_mutex_t lock; /* never held over a sink call */
+    pthread_cond_t left;  /* the reader has gone */
     bool closed, interrupted, reading;
-    uint64_t deadline_ns;  /* while reading */
-    bool guarded;          /* the guard is set, to: */
+    uint64_t deadline_ns; /* while reading */
+    bool guarded;         /* the guard is set, to: */
     uint64_t guarded_ns;
 
     size_t filled; /* bytes in inbox; of the one who reads */
@@ -202,13 +202,10 @@ static int refuse_nng(int rc, char *err, size_t err_bytes, const char *path) {
         return refuse(TRANSPORT_E_DENIED, err, err_bytes, path,
                       "permission denied; join the group that owns the socket, or ask its "
                       "administrator");
-    case NNG_ETIMEDOUT:
-        return refuse(TRANSPORT_E_TIMEOUT, err, err_bytes, path, "no connection within the timeout");
+    case NNG_ETIMEDOUT: return refuse(TRANSPORT_E_TIMEOUT, err, err_bytes, path, "no connection within the timeout");
     case NNG_ENOMEM:
-    case NNG_ENOFILES:
-        return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, nng_strerror(rc));
-    default:
-        return refuse(TRANSPORT_E_LOST, err, err_bytes, path, nng_strerror(rc));
+    case NNG_ENOFILES: return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, nng_strerror(rc));
+    default: return refuse(TRANSPORT_E_LOST, err, err_bytes, path, nng_strerror(rc));
     }
 }
 
@@ -244,12 +241,12 @@ static int dial(struct transport *t, uint64_t deadline_ns) {
 
 int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns,
                    struct transport **ret_transport, char *err, size_t err_bytes) {
-    char url[sizeof ((struct sockaddr_un *)0)->sun_path + 8];
+    char url[sizeof((struct sockaddr_un *)0)->sun_path + 8];
     if (transport_forked())
         return refuse(TRANSPORT_E_FORKED, err, err_bytes, path,
                       "this process is a fork of one that used libkvd; connect before "
                       "forking in neither or exec in the child");
-    if (!path[0] || strlen(path) >= sizeof ((struct sockaddr_un *)0)->sun_path)
+    if (!path[0] || strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
         return refuse(TRANSPORT_E_PATH, err, err_bytes, path, "a socket path has 1 to 107 bytes; use a shorter one");
     snprintf(url, sizeof url, "ipc://%s", path);
 

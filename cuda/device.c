@@ -41,8 +41,7 @@ bool device_cuda_available(char *err, size_t err_bytes) {
 
 int device_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
     switch (config->kind) {
-    case DEVICE_HOST:
-        return device_host_backend.open(config, ret_device, err, err_bytes);
+    case DEVICE_HOST: return device_host_backend.open(config, ret_device, err, err_bytes);
     case DEVICE_CUDA:
         if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
         return device_refuse(

@@ -41,7 +41,7 @@ struct device_export {
     uint8_t ipc_handle[64];
     uint8_t uuid[16]; /* of the device that owns the memory */
     uint64_t owner_pid;
-    uint64_t local_address; /* address in the owner: used when importer and owner are one process */
+    uint64_t local_address;  /* address in the owner: used when importer and owner are one process */
     uint64_t owner_instance; /* for device_import: a number of the owner's life, so that what an earlier owner left
                               * mapped here is never taken for this one's memory; 0: not known */
 };
@@ -117,8 +117,8 @@ void *device_region_address(const struct device_region *region); /* in this proc
 /* Starts a batch: its copies in the order given, then its writes. A CUDA device makes no driver call here, nor in
  * device_poll. inline_done: true when it has already completed (host backend with little to copy), so that the caller
  * need not wait; else device_poll tells. Tickets increase by one a batch, from 1. */
-int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
-                  bool *ret_inline_done, char *err, size_t err_bytes);
+int device_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done,
+                  char *err, size_t err_bytes);
 /* Highest ticket such that it and all before it are complete. Never blocks. -EIO: the device is lost. */
 int device_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
 /* A non-blocking eventfd that becomes readable when a ticket completes that was not done inline. Read its 8 bytes to
@@ -167,8 +167,7 @@ int device_poll_moves(struct device *device, enum device_direction direction, ui
 struct device_move_stats {
     uint64_t operations, bytes;
 };
-void device_get_move_stats(struct device *device, enum device_direction direction,
-                           struct device_move_stats *ret_stats);
+void device_get_move_stats(struct device *device, enum device_direction direction, struct device_move_stats *ret_stats);
 
 /* ---- consumer side ---------------------------------------------------------------------- */
 
@@ -185,8 +184,8 @@ int device_import(const struct device_export *exported, const uint8_t *expect_uu
 void *device_import_address(const struct device_import *import);
 void device_unimport(struct device_import *import);
 
-/* Removes shared-memory objects whose name begins with prefix (left by a killed owner). Returns how many. The caller holds
- * the lock that proves no owner lives. */
+/* Removes shared-memory objects whose name begins with prefix (left by a killed owner). Returns how many. The caller
+ * holds the lock that proves no owner lives. */
 int device_host_sweep(const char *prefix);
 
 #endif

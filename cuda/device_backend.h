@@ -50,8 +50,8 @@ struct device_backend {
     void (*region_free)(struct device_region *region);
     void (*region_export)(const struct device_region *region, struct device_export *ret_export);
     void *(*region_address)(const struct device_region *region);
-    int (*submit)(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
-                  bool *ret_inline_done, char *err, size_t err_bytes);
+    int (*submit)(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done,
+                  char *err, size_t err_bytes);
     int (*poll)(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
     int (*event_fd)(struct device *device);
     /* device.c keeps the list; these make the memory known to the driver, and unpin waits for moves in work. */

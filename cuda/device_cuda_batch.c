@@ -24,21 +24,21 @@ static struct cuda_batch *batch_copy(const struct device_batch *from) {
            writes_bytes = from->n_writes * sizeof(struct cuda_write);
     struct cuda_batch *b = malloc(sizeof *b + copies_bytes + writes_bytes + values * sizeof(int32_t));
     if (!b) return NULL;
-    *b = (struct cuda_batch) { .n_copies = from->n_copies, .n_writes = from->n_writes, .copies = (void *)(b + 1) };
+    *b = (struct cuda_batch){ .n_copies = from->n_copies, .n_writes = from->n_writes, .copies = (void *)(b + 1) };
     b->writes = (void *)(b->copies + from->n_copies);
     int32_t *at = (void *)(b->writes + from->n_writes);
     for (uint32_t i = 0; i < from->n_copies; i++) {
         const struct device_page_copy *c = &from->copies[i];
-        b->copies[i] = (struct cuda_copy) { .spec = *c->spec,
-                                            .region = (struct cuda_region *)c->region,
-                                            .n_pages = c->n_pages,
-                                            .rank = c->rank,
-                                            .src = c->src,
-                                            .dst = c->dst };
+        b->copies[i] = (struct cuda_copy){ .spec = *c->spec,
+                                           .region = (struct cuda_region *)c->region,
+                                           .n_pages = c->n_pages,
+                                           .rank = c->rank,
+                                           .src = c->src,
+                                           .dst = c->dst };
     }
     for (uint32_t i = 0; i < from->n_writes; i++) {
         const struct device_table_write *w = &from->writes[i];
-        b->writes[i] = (struct cuda_write) {
+        b->writes[i] = (struct cuda_write){
             .region = (struct cuda_region *)w->region, .offset = w->offset, .count = w->count, .values = at
         };
         if (w->count) memcpy(at, w->values, w->count * sizeof *at);

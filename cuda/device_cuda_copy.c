@@ -133,7 +133,7 @@ static int copy_row(struct trip *t, CUdeviceptr dst, CUdeviceptr src, uint64_t b
     int r = 0;
     for (uint64_t at = 0, n; !r && at < bytes; at += n) {
         n = bytes - at < CUDA_BOUNCE_BYTES ? bytes - at : CUDA_BOUNCE_BYTES;
-        r = fetch(t, src + at, &(struct cuda_piece) { .to = dst + at, .width = n, .rows = 1 });
+        r = fetch(t, src + at, &(struct cuda_piece){ .to = dst + at, .width = n, .rows = 1 });
     }
     return r;
 }
@@ -145,7 +145,7 @@ static int copy_strip(struct trip *t, CUdeviceptr base, const struct strip *s) {
         CUdeviceptr src = base + s->src + row * s->pitch, dst = base + s->dst + row * s->pitch;
         n = s->rows - row < most ? s->rows - row : most;
         if (n > 1) {
-            r = fetch(t, src, &(struct cuda_piece) { .to = dst, .pitch = s->pitch, .width = s->width, .rows = n });
+            r = fetch(t, src, &(struct cuda_piece){ .to = dst, .pitch = s->pitch, .width = s->width, .rows = n });
         } else {
             n = 1;
             r = copy_row(t, dst, src, s->width);
@@ -183,10 +183,8 @@ int cuda_mirror_new(struct cuda_device *d, struct cuda_region *region, char *err
     int r = CUDA_CALL(err, err_bytes, cuMemHostAlloc, &mirror, region->bytes, CU_MEMHOSTALLOC_PORTABLE);
     if (r) return r;
     r = fill_mirror(d, region, mirror, err, err_bytes);
-    if (r)
-        (void)cuda_driver.cuMemFreeHost(mirror);
-    else
-        region->mirror = mirror;
+    if (r) (void)cuda_driver.cuMemFreeHost(mirror);
+    else region->mirror = mirror;
     return r;
 }
 
@@ -199,7 +197,7 @@ int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size
     if (r) return r;
     memcpy(region->mirror + write->offset, write->values, end - write->offset);
     /* An even number of entries, so that two rows hold them. The region is whole 2 MiB: its end is no limit. */
-    d->windows[n] = (struct cuda_window) { .region = region, .begin = write->offset / 8 * 8, .end = (end + 7) / 8 * 8 };
+    d->windows[n] = (struct cuda_window){ .region = region, .begin = write->offset / 8 * 8, .end = (end + 7) / 8 * 8 };
     return 0;
 }
 

@@ -80,8 +80,8 @@ struct cuda_ops {
 };
 
 static CUmemcpy3DOperand operand(CUdeviceptr at, uint64_t pitch, uint64_t rows) {
-    return (CUmemcpy3DOperand) { .type = CU_MEMCPY_OPERAND_TYPE_POINTER,
-                                 .op.ptr = { .ptr = at, .rowLength = pitch, .layerHeight = rows } };
+    return (CUmemcpy3DOperand){ .type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                                .op.ptr = { .ptr = at, .rowLength = pitch, .layerHeight = rows } };
 }
 
 static int flush_strips(struct cuda_mover *m, char *err, size_t err_bytes) {
@@ -119,12 +119,11 @@ static int add_strip(struct cuda_mover *m, CUdeviceptr region, const struct move
     }
     CUmemcpy3DOperand there = operand(region + s->region_offset, pitch, rows),
                       here = operand((CUdeviceptr)(uintptr_t)s->host, host_pitch, rows);
-    ops->strips[ops->n_strips++] =
-        (CUDA_MEMCPY3D_BATCH_OP) { .src = to_host ? there : here,
-                                   .dst = to_host ? here : there,
-                                   .extent = { .width = width, .height = rows, .depth = 1 },
-                                   .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-                                   .flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE };
+    ops->strips[ops->n_strips++] = (CUDA_MEMCPY3D_BATCH_OP){ .src = to_host ? there : here,
+                                                             .dst = to_host ? here : there,
+                                                             .extent = { .width = width, .height = rows, .depth = 1 },
+                                                             .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+                                                             .flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE };
     m->loaded_ops++;
     return ops->n_strips == CUDA_MOVE_OPS ? flush_strips(m, err, err_bytes) : 0;
 }
@@ -181,20 +180,17 @@ static enum cuda_form form_of(const struct cuda_mover *m, const struct move_stri
     enum cuda_form form = far ? m->tuning.far : wide ? m->tuning.wide : m->tuning.near;
     bool short_rows = m->direction == HOST_TO_DEVICE && s->width < FLAT_BATCH_BYTES;
     if (form == CUDA_FORM_BATCH_ROWS && short_rows) form = far ? CUDA_FORM_ROWS : CUDA_FORM_BATCH;
-    if ((form == CUDA_FORM_BATCH || form == CUDA_FORM_BATCH_ROWS) && !can_batch(form)) return far ? CUDA_FORM_ROWS : CUDA_FORM_2D;
+    if ((form == CUDA_FORM_BATCH || form == CUDA_FORM_BATCH_ROWS) && !can_batch(form))
+        return far ? CUDA_FORM_ROWS : CUDA_FORM_2D;
     return form;
 }
 
 int cuda_form_add(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *s, char *err, size_t err_bytes) {
     switch (form_of(m, s)) {
-    case CUDA_FORM_BATCH:
-        return add_strip(m, region, s, err, err_bytes);
-    case CUDA_FORM_BATCH_ROWS:
-        return add_rows(m, region, s, err, err_bytes);
-    case CUDA_FORM_ROWS:
-        return send_rows(m, region, s, err, err_bytes);
+    case CUDA_FORM_BATCH: return add_strip(m, region, s, err, err_bytes);
+    case CUDA_FORM_BATCH_ROWS: return add_rows(m, region, s, err, err_bytes);
+    case CUDA_FORM_ROWS: return send_rows(m, region, s, err, err_bytes);
     case CUDA_FORM_2D:
-    default:
-        return send_strip(m, region, s, err, err_bytes);
+    default: return send_strip(m, region, s, err, err_bytes);
     }
 }

@@ -143,7 +143,7 @@ static int new_map(const struct device_export *exported, CUcontext context, stru
     char why[256] = "";
     struct cuda_map *map = malloc(sizeof *map);
     if (!map) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe a mapping");
-    *map = (struct cuda_map) { .next = maps, .instance = exported->owner_instance, .context = context };
+    *map = (struct cuda_map){ .next = maps, .instance = exported->owner_instance, .context = context };
     memcpy(&map->handle, exported->ipc_handle, sizeof map->handle);
     int r =
         CUDA_CALL(why, sizeof why, cuIpcOpenMemHandle, &map->address, map->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -162,8 +162,8 @@ static int new_map(const struct device_export *exported, CUcontext context, stru
     return 0;
 }
 
-/* With the lock held: the mapping, one user more. A handle is made of numbers that a later owner may have again, such as
- * its process's; the driver, too, then gives what it has opened already: the memory of the one before. */
+/* With the lock held: the mapping, one user more. A handle is made of numbers that a later owner may have again, such
+ * as its process's; the driver, too, then gives what it has opened already: the memory of the one before. */
 static int use_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err,
                    size_t err_bytes) {
     struct cuda_map *map = find_map(exported);
@@ -202,12 +202,9 @@ static int open_import(const struct device_export *exported, CUcontext context, 
     if (region && region->bytes < exported->bytes)
         r = device_refuse(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, its region has %" PRIu64,
                           exported->bytes, region->bytes);
-    else if (region)
-        import->address = region->address;
-    else if (exported->kind == DEVICE_EXPORT_FD)
-        r = map_descriptor(exported, import, err, err_bytes);
-    else if (!(r = use_map(exported, context, &import->map, err, err_bytes)))
-        import->address = import->map->address;
+    else if (region) import->address = region->address;
+    else if (exported->kind == DEVICE_EXPORT_FD) r = map_descriptor(exported, import, err, err_bytes);
+    else if (!(r = use_map(exported, context, &import->map, err, err_bytes))) import->address = import->map->address;
     pthread_mutex_unlock(&maps_lock);
     return r;
 }
@@ -233,10 +230,8 @@ int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid
     if (!import) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe an import");
     import->base.backend = &device_cuda_backend;
     r = open_import(exported, context, import, err, err_bytes);
-    if (r)
-        free(import);
-    else
-        *ret_import = &import->base;
+    if (r) free(import);
+    else *ret_import = &import->base;
     return r;
 }
 

@@ -113,15 +113,17 @@ enum cuda_form {
     CUDA_FORM_BATCH_ROWS /* one call for many rows, likewise */
 };
 struct cuda_move_tuning {
-    uint32_t streams;      /* of a direction, 1..CUDA_MOVE_STREAMS */
-    enum cuda_form near;   /* layers within the pitch that the driver documents */
-    enum cuda_form wide;   /* the same, for strips of wide_bytes and more: what a copy costs beside its bytes is little there */
-    uint64_t wide_bytes;   /* 0: none */
-    enum cuda_form far;    /* beyond it: regions of about n_layers * 2 GiB and more */
-    bool chain;            /* a flight begins when the one before it, on another stream, has ended: between the two the engine looks at other queues */
+    uint32_t streams;    /* of a direction, 1..CUDA_MOVE_STREAMS */
+    enum cuda_form near; /* layers within the pitch that the driver documents */
+    enum cuda_form
+        wide; /* the same, for strips of wide_bytes and more: what a copy costs beside its bytes is little there */
+    uint64_t wide_bytes; /* 0: none */
+    enum cuda_form far;  /* beyond it: regions of about n_layers * 2 GiB and more */
+    bool chain; /* a flight begins when the one before it, on another stream, has ended: between the two the engine
+                   looks at other queues */
     uint64_t flight_bytes; /* a copy is not larger; a flight is one copy or several smaller ones */
-    uint64_t depth_bytes;  /* enqueued at most, beside the flight that is being made: what a copy of somebody else may find
-                            * before it in the engine, where flights are not chained */
+    uint64_t depth_bytes;  /* enqueued at most, beside the flight that is being made: what a copy of somebody else may
+                            * find  before it in the engine, where flights are not chained */
 };
 /* Used by devices that are opened from now on. Measured: tests/gpu/bench_moves. */
 extern struct cuda_move_tuning cuda_move_tuning;
@@ -155,7 +157,7 @@ struct cuda_mover {
     uint64_t loaded, loaded_ops;                   /* on it: bytes and copies */
     struct cuda_flight flights[CUDA_MOVE_FLIGHTS]; /* a ring in the order of their copies */
     uint32_t first, n;
-    uint64_t in_air; /* bytes of the n flights */
+    uint64_t in_air;      /* bytes of the n flights */
     struct cuda_ops *ops; /* gathered for a batched call */
 };
 

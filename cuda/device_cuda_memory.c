@@ -16,16 +16,15 @@
 #include "device_cuda_internal.h"
 
 static CUmemAllocationProp properties(CUdevice ordinal) {
-    return (CUmemAllocationProp) { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                   .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                   .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal } };
+    return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal } };
 }
 
 int cuda_vmm_round(CUdevice ordinal, uint64_t *bytes, char *err, size_t err_bytes) {
     CUmemAllocationProp prop = properties(ordinal);
     size_t granule = 0;
-    int r = CUDA_CALL(err, err_bytes, cuMemGetAllocationGranularity, &granule, &prop,
-                      CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    int r = CUDA_CALL(err, err_bytes, cuMemGetAllocationGranularity, &granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (!r) *bytes = (*bytes + granule - 1) / granule * granule;
     return r;
 }
@@ -49,10 +48,8 @@ static int map_new(CUdevice ordinal, CUmemGenericAllocationHandle handle, uint64
     int r = CUDA_CALL(err, err_bytes, cuMemAddressReserve, &at, bytes, 0, 0, 0);
     if (r) return r;
     r = map_at(ordinal, handle, at, bytes, err, err_bytes);
-    if (r)
-        (void)cuda_driver.cuMemAddressFree(at, bytes);
-    else
-        *ret_address = at;
+    if (r) (void)cuda_driver.cuMemAddressFree(at, bytes);
+    else *ret_address = at;
     return r;
 }
 
@@ -156,7 +153,7 @@ static int add_registration(struct cuda_device *d, void *address, uint64_t bytes
     char why[256] = "";
     struct registration *r = malloc(sizeof *r);
     if (!r) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe pinned memory");
-    *r = (struct registration) {
+    *r = (struct registration){
         .next = registrations, .address = address, .bytes = bytes, .context = d->context, .users = 1
     };
     int code = register_memory(d, r, why, sizeof why);
@@ -177,14 +174,12 @@ int cuda_pin(struct device *device, void *address, uint64_t bytes, char *err, si
     if (code) return code;
     pthread_mutex_lock(&registrations_lock);
     struct registration *r = *find_registration(address);
-    if (!r)
-        code = add_registration(d, address, bytes, err, err_bytes);
+    if (!r) code = add_registration(d, address, bytes, err, err_bytes);
     else if (r->bytes != bytes)
         code = device_refuse(-EEXIST, err, err_bytes,
                              "the memory is pinned for another device with %" PRIu64 " bytes, not %" PRIu64, r->bytes,
                              bytes);
-    else
-        r->users++;
+    else r->users++;
     pthread_mutex_unlock(&registrations_lock);
     return code;
 }

@@ -5,10 +5,10 @@
  * at once, so that a copy of somebody else finds little before it in the copy engine, and a device that is closed has
  * little to wait for. Flights are told done in the order in which they began: tickets complete in order.
  *
- * A copy engine turns to another queue only when the one that it works on has nothing ready. A stream that is never empty
- * starves every other copy of its direction, publications and those of engines too, for as long as it lasts (measured: a
- * quarter of a second and more). So flights go on two streams in turn, each waiting for the one before: between two of
- * them the engine looks around, and nobody waits for more than a flight. That costs 1 % of the rate.
+ * A copy engine turns to another queue only when the one that it works on has nothing ready. A stream that is never
+ * empty starves every other copy of its direction, publications and those of engines too, for as long as it lasts
+ * (measured: a quarter of a second and more). So flights go on two streams in turn, each waiting for the one before:
+ * between two of them the engine looks around, and nobody waits for more than a flight. That costs 1 % of the rate.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "device_cuda_internal.h"
 #include "device_strip.h"
 
-#define SPIN_NS 100000u           /* for a small flight; bulk is asked for in pauses */
+#define SPIN_NS 100000u /* for a small flight; bulk is asked for in pauses */
 #define SMALL_BYTES (1u << 20)
 
 struct cuda_move_tuning cuda_move_tuning = {
@@ -42,11 +42,11 @@ int cuda_move(struct device *device, const struct device_moves *moves, uint64_t 
     if (r) return r;
     struct cuda_job *job = malloc(sizeof *job + bytes);
     if (!job) return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue %u moves of pages", moves->n);
-    *job = (struct cuda_job) { .spec = *moves->spec,
-                               .region = ((const struct cuda_region *)moves->region)->address,
-                               .n_pages = moves->n_pages,
-                               .rank = moves->rank,
-                               .n = moves->n };
+    *job = (struct cuda_job){ .spec = *moves->spec,
+                              .region = ((const struct cuda_region *)moves->region)->address,
+                              .n_pages = moves->n_pages,
+                              .rank = moves->rank,
+                              .n = moves->n };
     if (bytes) memcpy(job->moves, moves->moves, bytes);
     *ret_ticket = q->last_ticket + 1;
     *ret_inline_done = false;

@@ -15,7 +15,7 @@
 
 #include "device_cuda_internal.h"
 
-#define LINGER_NS 100000u     /* looking at an empty queue before sleeping: the next round is often near */
+#define LINGER_NS 100000u      /* looking at an empty queue before sleeping: the next round is often near */
 #define GIVE_UP_NS 2000000000u /* after stop, for a GPU that does not answer */
 #define JOIN_SECONDS 5
 
@@ -27,7 +27,7 @@ uint64_t cuda_now_ns(void) {
 
 static struct timespec after_ns(uint64_t ns) {
     uint64_t t = cuda_now_ns() + ns;
-    return (struct timespec) { .tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u) };
+    return (struct timespec){ .tv_sec = (time_t)(t / 1000000000u), .tv_nsec = (long)(t % 1000000000u) };
 }
 
 static void relax(void) {
@@ -41,7 +41,7 @@ static void relax(void) {
 /* ---- loss --------------------------------------------------------------------------------- */
 
 void cuda_tell(struct cuda_device *d) {
-    ssize_t n = write(d->event_fd, &(uint64_t) { 1 }, sizeof(uint64_t));
+    ssize_t n = write(d->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
     (void)n; /* fails only when the counter is full, and then it is readable */
 }
 

@@ -45,10 +45,8 @@ static int adopt_memory(struct cuda_device *d, struct cuda_region *region, int f
 }
 
 static void give_memory_back(const struct cuda_region *region) {
-    if (region->fd < 0 && !region->adopted)
-        (void)cuda_driver.cuMemFree(region->address);
-    else
-        cuda_vmm_unmap(region->address, region->bytes);
+    if (region->fd < 0 && !region->adopted) (void)cuda_driver.cuMemFree(region->address);
+    else cuda_vmm_unmap(region->address, region->bytes);
     if (region->fd >= 0) (void)close(region->fd);
 }
 
@@ -61,10 +59,8 @@ static int back_region(struct cuda_device *d, struct cuda_region *region, int fd
     if (!r && region->fd < 0 && !region->adopted)
         r = CUDA_CALL(err, err_bytes, cuIpcGetMemHandle, &region->handle, region->address);
     if (!r && region->bytes <= CUDA_EAGER_MIRROR_BYTES) r = cuda_mirror_new(d, region, err, err_bytes);
-    if (r)
-        give_memory_back(region);
-    else if (region->adopted)
-        region->fd = fd;
+    if (r) give_memory_back(region);
+    else if (region->adopted) region->fd = fd;
     return r;
 }
 
@@ -90,7 +86,7 @@ static int make_region(struct cuda_device *d, const char *label, uint64_t bytes,
     if (r) return r;
     struct cuda_region *region = calloc(1, sizeof *region);
     if (!region) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
-    region->base = (struct device_region) { .device = &d->base, .bytes = bytes };
+    region->base = (struct device_region){ .device = &d->base, .bytes = bytes };
     region->bytes = (bytes + GEOM_REGION_MIN - 1) / GEOM_REGION_MIN * GEOM_REGION_MIN;
     region->fill = fill;
     region->fd = -1;

@@ -71,8 +71,8 @@ struct host_device {
 static inline struct host_device *host_of(struct device *device) { return (struct host_device *)device; }
 
 /* ---- device_host.c ---- */
-void host_wait_batches(struct host_device *d); /* until nothing is queued */
-void host_tell(struct host_device *d);         /* the event fd */
+void host_wait_batches(struct host_device *d);                                  /* until nothing is queued */
+void host_tell(struct host_device *d);                                          /* the event fd */
 int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument); /* 0 or errno; takes no signals */
 /* 0, or -EIO with the reason where the device is lost. */
 int host_check_lost(struct host_device *d, char *err, size_t err_bytes);

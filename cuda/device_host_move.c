@@ -31,10 +31,8 @@ void device_host_set_hook(const struct device_host_hook *now) { atomic_store(&ho
 static void copy_strip(enum device_direction direction, uint8_t *region, const struct move_strip *s) {
     uint8_t *there = region + s->region_offset, *host = s->host;
     for (uint64_t row = 0; row < s->rows; row++, there += s->region_pitch, host += s->host_pitch)
-        if (direction == DEVICE_TO_HOST)
-            memcpy(host, there, s->width);
-        else
-            memcpy(there, host, s->width);
+        if (direction == DEVICE_TO_HOST) memcpy(host, there, s->width);
+        else memcpy(there, host, s->width);
 }
 
 static int ask_hook(const struct host_mover *m, uint64_t ticket, enum device_host_step step) {
@@ -70,10 +68,8 @@ static void run_job(struct host_mover *m, const struct host_job *job) {
     if (atomic_load_explicit(&d->lost, memory_order_acquire)) return;
     move_walk_begin(&walk, &job->spec, job->n_pages, job->rank, job->moves, job->n);
     int r = copy_moves(m, job->ticket, &walk, job->region);
-    if (r)
-        lose(d, m->direction, job->ticket, r);
-    else
-        atomic_store_explicit(&m->done, job->ticket, memory_order_release);
+    if (r) lose(d, m->direction, job->ticket, r);
+    else atomic_store_explicit(&m->done, job->ticket, memory_order_release);
 }
 
 static void *mover_thread(void *argument) {

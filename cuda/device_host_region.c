@@ -64,9 +64,10 @@ static int create_object(const struct host_device *d, const char *name, uint64_t
     int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         int e = errno;
-        return device_refuse(
-            -e, err, err_bytes, "shared memory %s: %s%s", name, strerror(e),
-            e == EEXIST ? ": another region has the label, or a killed owner left it (sweep the prefix)" : "");
+        return device_refuse(-e, err, err_bytes, "shared memory %s: %s%s", name, strerror(e),
+                             e == EEXIST
+                                 ? ": another region has the label, or a killed owner left it (sweep the prefix)"
+                                 : "");
     }
     int e;
     do e = posix_fallocate(fd, 0, (off_t)bytes);
@@ -185,10 +186,8 @@ static int back_region(const struct host_device *d, struct host_region *region, 
     if (r) return r;
     r = host_map_add(fd, bytes, false, &region->map);
     if (r && !d->export_fd) shm_unlink(region->shm_name);
-    if (r || !d->export_fd)
-        close(fd);
-    else
-        region->fd = fd;
+    if (r || !d->export_fd) close(fd);
+    else region->fd = fd;
     return r ? map_failed(r, label, bytes, err, err_bytes) : 0;
 }
 
@@ -239,10 +238,8 @@ void host_region_free(struct device_region *base) {
     while (*link != region) link = &(*link)->next;
     *link = region->next;
     d->charged -= region->charged;
-    if (region->fd >= 0)
-        close(region->fd);
-    else
-        shm_unlink(region->shm_name);
+    if (region->fd >= 0) close(region->fd);
+    else shm_unlink(region->shm_name);
     host_map_drop(region->map);
     free(region);
 }

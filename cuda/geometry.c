@@ -71,9 +71,7 @@ static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum g
         schema_slot(schema, codes, dtype, d / 2);
         schema_slot(schema, scale, KVD_DTYPE_U8, d / 16);
         break;
-    default:
-        schema_slot(schema, codes, dtype, d);
-        break;
+    default: schema_slot(schema, codes, dtype, d); break;
     }
 }
 

@@ -45,7 +45,8 @@ enum geom_slot { GEOM_K = 0, GEOM_V = 1, GEOM_K_SCALE = 2, GEOM_V_SCALE = 3 };
  * RECORD: a page's planes of one layer stand side by side in packed-host-page order, so that one 2-D copy
  *         (rows = layers, width = record) moves a page. Head-major: the planes of one (layer, head) stand
  *         side by side, since the page-run order itself separates heads.
- * RECORD is the configuration's default: attention is as fast on it (within 0.8 %), and a page moves in fewer, wider copies. */
+ * RECORD is the configuration's default: attention is as fast on it (within 0.8 %), and a page moves in fewer, wider
+ * copies. */
 enum geom_arrangement { GEOM_DENSE = 0, GEOM_RECORD = 1 };
 
 enum geom_backend { GEOM_OFF = 0, GEOM_MTP = 1, GEOM_DFLASH = 2 }; /* POOL-3 */
@@ -73,13 +74,13 @@ struct geom_plane {
     uint32_t rank, layer;
     uint32_t slot; /* enum geom_slot */
     uint32_t dtype, extent;
-    uint32_t n_heads;          /* of this rank */
-    uint64_t offset;           /* of (0,0,0,0) from the start of the region of (pool, rank) */
-    uint64_t nb0, nb1;         /* element, token */
-    uint64_t nb2, nb3;         /* page-major: head, page.  head-major: page, head (GEOM-4, GEOM-5) */
-    uint64_t head_bytes;       /* X * 64 * element: one (page, head) piece, always contiguous */
-    uint64_t page_bytes;       /* head_bytes * n_heads */
-    uint64_t packed_offset;    /* of this plane inside the rank's packed page (HOST-2) */
+    uint32_t n_heads;       /* of this rank */
+    uint64_t offset;        /* of (0,0,0,0) from the start of the region of (pool, rank) */
+    uint64_t nb0, nb1;      /* element, token */
+    uint64_t nb2, nb3;      /* page-major: head, page.  head-major: page, head (GEOM-4, GEOM-5) */
+    uint64_t head_bytes;    /* X * 64 * element: one (page, head) piece, always contiguous */
+    uint64_t page_bytes;    /* head_bytes * n_heads */
+    uint64_t packed_offset; /* of this plane inside the rank's packed page (HOST-2) */
 };
 
 /* Expands a profile (GEOM-3). GEOM_E_UNSUPPORTED for quantized storage at head_dim != 256. */
@@ -90,8 +91,8 @@ int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema 
 uint32_t geom_plane_count(const struct geom_pool_spec *spec);
 
 /* Plane (layer, slot) of a rank for a pool of n_pages. The slot must exist in the profile. */
-int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
-               enum geom_slot slot, struct geom_plane *ret_plane, char *err, size_t err_bytes);
+int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, enum geom_slot slot,
+               struct geom_plane *ret_plane, char *err, size_t err_bytes);
 
 /* Checks a whole spec (counts, profile, ranks) without placing anything. */
 int geom_pool_check(const struct geom_pool_spec *spec, char *err, size_t err_bytes);
@@ -122,8 +123,8 @@ void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t ra
 
 /* Fills the plane parts of a layer view; base is the address of the rank's region in the caller. The caller adds
  * the block table. */
-int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer,
-                    void *base, PagedKVBatchLayerView *ret_view, char *err, size_t err_bytes);
+int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, void *base,
+                    PagedKVBatchLayerView *ret_view, char *err, size_t err_bytes);
 
 /* ---- capacity (CAP-*) -------------------------------------------------------------------- */
 
@@ -147,36 +148,36 @@ struct geom_store_spec {
  * rounding of every pool region up to a fixed bound, so that total is (CAP-4). It is charged, never allocated. */
 struct geom_layout {
     uint32_t n_pools;
-    uint32_t pages[GEOM_MAX_POOLS];        /* Main M, draft by CAP-5 */
-    uint64_t pool_bytes[GEOM_MAX_POOLS];   /* region of a rank, padded */
-    uint64_t table_bytes[GEOM_MAX_POOLS];  /* C rows x L entries x 4, padded */
-    uint64_t state_bytes;                  /* state_slots images at geom_state()'s stride, padded; 0 where there are none */
+    uint32_t pages[GEOM_MAX_POOLS];       /* Main M, draft by CAP-5 */
+    uint64_t pool_bytes[GEOM_MAX_POOLS];  /* region of a rank, padded */
+    uint64_t table_bytes[GEOM_MAX_POOLS]; /* C rows x L entries x 4, padded */
+    uint64_t state_bytes; /* state_slots images at geom_state()'s stride, padded; 0 where there are none */
     uint64_t persistent_bytes, workspace_bytes, graph_bytes;
     uint64_t padding_bytes;
     uint64_t total_bytes;
 };
 
 struct geom_curve {
-    uint32_t m_min, m_max;     /* CAP-1 */
-    uint64_t b_min, b_step;    /* bytes on one rank; b_step is 0 where m_min == m_max */
+    uint32_t m_min, m_max;  /* CAP-1 */
+    uint64_t b_min, b_step; /* bytes on one rank; b_step is 0 where m_min == m_max */
 };
 
 struct geom_capacity {
-    uint32_t pages;            /* M */
-    uint64_t tokens;           /* M * 64, the public capacity (CAP-6) */
-    uint64_t bytes;            /* B(M) */
-    uint64_t slack;            /* free - B(M) */
+    uint32_t pages;  /* M */
+    uint64_t tokens; /* M * 64, the public capacity (CAP-6) */
+    uint64_t bytes;  /* B(M) */
+    uint64_t slack;  /* free - B(M) */
     struct geom_layout layout;
     struct geom_curve curve;
 };
 
-/* State images: one region a rank, slot s at s * stride. An image is also a page of *ret_spec (pages = slots), so that a
- * device copies it as it copies any page: K then V of one layer, in a record of exactly `stride` bytes. The stride is
+/* State images: one region a rank, slot s at s * stride. An image is also a page of *ret_spec (pages = slots), so that
+ * a device copies it as it copies any page: K then V of one layer, in a record of exactly `stride` bytes. The stride is
  * state_bytes rounded up, to a multiple of 512 bytes. GEOM_E_RANGE for 0 and for more than 1 TiB. */
 int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *ret_stride, char *err,
                size_t err_bytes);
 
-uint32_t geom_pages(uint64_t tokens);                       /* ceil(tokens / 64) */
+uint32_t geom_pages(uint64_t tokens); /* ceil(tokens / 64) */
 int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_bytes);
 int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layout *ret_layout, char *err,
                 size_t err_bytes);
@@ -196,14 +197,14 @@ int geom_capacity_auto(const struct geom_store_spec *spec, uint64_t free_bytes, 
 /* The rules of CAP-1..3 on bare numbers, so that they can be tested with the worked values of the reference. */
 int geom_resolve_auto(const struct geom_curve *curve, uint64_t free_bytes, uint64_t headroom, uint32_t *ret_pages,
                       char *err, size_t err_bytes);
-int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint32_t max_context,
-                          uint64_t free_bytes, uint32_t *ret_pages, char *err, size_t err_bytes);
+int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint32_t max_context, uint64_t free_bytes,
+                          uint32_t *ret_pages, char *err, size_t err_bytes);
 
 /* 256-bit digest of everything that decides where a byte of KV lies and what it means: specs, pages, page size,
  * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. */
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]);
 
-const char *geom_storage_name(enum kvd_storage storage);                    /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
+const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
 bool geom_storage_parse(const char *name, enum kvd_storage *ret_storage);
 
 #endif

@@ -6,12 +6,13 @@
  * Dense tensors are BF16 (uint16_t bits), first extent contiguous, head_dim fastest:
  *     q, out: [D, n_q_heads, W, B]      k, v: [D, n_kv_heads, W, B]
  * W = query columns a sequence (1 = decode, up to 16 = speculative verify, more = prefill chunk, any W when B == 1).
- * positions: I32 [W, B] cache ordinals of the columns, consecutive in a row.   valid: I32 [B] columns that count, or NULL = W.
- * table_rows: I32 [B], the row of the table matrix for compact row b; for a single layer view make a batch view of one row.
+ * positions: I32 [W, B] cache ordinals of the columns, consecutive in a row.   valid: I32 [B] columns that count, or
+ * NULL = W. table_rows: I32 [B], the row of the table matrix for compact row b; for a single layer view make a batch
+ * view of one row.
  *
- * Errors: 0, or OPS_E_INVALID with a sentence (the reference attention also -ENOMEM); the wrapper checks everything that
- * it can without reading device data (VIEW-3); the caller guarantees mapping, read domain, complete writes and stable rows.
- * Threads: pure functions of their arguments; two calls that write the same page are the caller's race.
+ * Errors: 0, or OPS_E_INVALID with a sentence (the reference attention also -ENOMEM); the wrapper checks everything
+ * that it can without reading device data (VIEW-3); the caller guarantees mapping, read domain, complete writes and
+ * stable rows. Threads: pure functions of their arguments; two calls that write the same page are the caller's race.
  */
 #ifndef KVD_CUDA_OPS_H
 #define KVD_CUDA_OPS_H
@@ -72,16 +73,17 @@ struct ops_attention {
     const int32_t *positions;  /* [W, B]: query column at position p attends keys [0, p] (causal) */
     const int32_t *valid;      /* [B] or NULL */
     const int32_t *table_rows; /* [B] */
-    const int32_t *context;    /* non-causal only: [B] committed context length; keys [0, context) plus the W block columns */
-    uint32_t n_q_heads;        /* multiple of n_kv_heads; kv head of q head h is h / (n_q_heads / n_kv_heads) */
+    const int32_t
+        *context;       /* non-causal only: [B] committed context length; keys [0, context) plus the W block columns */
+    uint32_t n_q_heads; /* multiple of n_kv_heads; kv head of q head h is h / (n_q_heads / n_kv_heads) */
     uint32_t w, b;
-    uint32_t causal;           /* 1; 0 = draft context attention: every valid column sees [0, context + valid) */
-    float scale;               /* softmax scale, normally 1/sqrt(D) */
+    uint32_t causal; /* 1; 0 = draft context attention: every valid column sees [0, context + valid) */
+    float scale;     /* softmax scale, normally 1/sqrt(D) */
 };
 /* FP64 oracle on stored codes (VIEW-6). Columns past valid are exactly zero. */
 int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_bytes);
-/* The same in FP32 with an online softmax, fast enough for the demo; reads pages directly, no gather (VIEW-4). Its result
- * for a query depends only on that query's keys: not on batch, W, or page ids. */
+/* The same in FP32 with an online softmax, fast enough for the demo; reads pages directly, no gather (VIEW-4). Its
+ * result for a query depends only on that query's keys: not on batch, W, or page ids. */
 int ops_attention_ref(const struct ops_attention *op, char *err, size_t err_bytes);
 
 /* The checks of VIEW-3, shared by the CPU and the CUDA wrappers. */

@@ -31,10 +31,9 @@ __device__ __forceinline__ bool find_place(const params &p, uint32_t column, pla
     const uint32_t b = p.b == 1 ? 0 : column / p.w, w = column - b * p.w;
     const int32_t position = p.positions[column], valid = p.valid ? p.valid[b] : INT32_MAX;
     const uint32_t row = (uint32_t)p.table_rows[b], block = (uint32_t)position >> KVD_PAGE_SHIFT;
-    if ((int)w >= valid || position < 0 || row >= p.n_rows || block >= p.n_logical)
-        return false;
+    if ((int)w >= valid || position < 0 || row >= p.n_rows || block >= p.n_logical) return false;
     const uint32_t page = (uint32_t)p.tables[(uint64_t)row * p.n_logical + block];
-    *ret_place = {page, (uint32_t)position & KVD_PAGE_MASK};
+    *ret_place = { page, (uint32_t)position & KVD_PAGE_MASK };
     return page < p.n_pages;
 }
 
@@ -58,8 +57,7 @@ __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ par
     constexpr int TURNS = (HEADS * PIECES + 31) / 32;
     uint32_t column, first;
     ptx::let_next_start();
-    if (!find_work<HEADS>(p, &column, &first))
-        return;
+    if (!find_work<HEADS>(p, &column, &first)) return;
     const int lane = threadIdx.x & 31;
     const uint64_t from = ((uint64_t)column * p.heads + first) * PIECES;
     uint4 k[TURNS], v[TURNS];
@@ -68,17 +66,14 @@ __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ par
     for (int i = 0; i < TURNS; i++) {
         const int c = i * 32 + lane;
         mine[i] = c < HEADS * PIECES && first + c / PIECES < p.heads;
-        if (mine[i])
-            k[i] = ((const uint4 *)p.k_in)[from + c], v[i] = ((const uint4 *)p.v_in)[from + c];
+        if (mine[i]) k[i] = ((const uint4 *)p.k_in)[from + c], v[i] = ((const uint4 *)p.v_in)[from + c];
     }
     place at;
-    if (!find_place(p, column, &at))
-        return;
+    if (!find_place(p, column, &at)) return;
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         const int c = i * 32 + lane;
-        if (!mine[i])
-            continue;
+        if (!mine[i]) continue;
         ((uint4 *)row_of(p.k, at, first + c / PIECES))[c % PIECES] = k[i];
         ((uint4 *)row_of(p.v, at, first + c / PIECES))[c % PIECES] = v[i];
     }
@@ -89,12 +84,10 @@ __global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__
     uint32_t column, head;
     place at;
     ptx::let_next_start();
-    if (!find_work<1>(p, &column, &head) || !find_place(p, column, &at))
-        return;
+    if (!find_work<1>(p, &column, &head) || !find_place(p, column, &at)) return;
     const uint64_t from = ((uint64_t)column * p.heads + head) * p.head_dim;
     uint16_t *k = (uint16_t *)row_of(p.k, at, head), *v = (uint16_t *)row_of(p.v, at, head);
-    for (uint32_t i = threadIdx.x & 31; i < p.head_dim; i += 32)
-        k[i] = p.k_in[from + i], v[i] = p.v_in[from + i];
+    for (uint32_t i = threadIdx.x & 31; i < p.head_dim; i += 32) k[i] = p.k_in[from + i], v[i] = p.v_in[from + i];
 }
 
 /* ---- what the codecs share ------------------------------------------------------------------------ */
@@ -116,14 +109,13 @@ __device__ __forceinline__ uint32_t without_nan(uint32_t pair) {
 
 __device__ __forceinline__ eight load_eight(const uint16_t *from, int lane) {
     const uint4 x = ((const uint4 *)from)[lane];
-    return {{x.x, x.y, x.z, x.w}};
+    return { { x.x, x.y, x.z, x.w } };
 }
 
 __device__ __forceinline__ uint32_t largest_here(const eight &x) {
     uint32_t most = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        most = __vmaxu2(most, x.pair[i] & 0x7fff7fffu);
+    for (int i = 0; i < 4; i++) most = __vmaxu2(most, x.pair[i] & 0x7fff7fffu);
     return most;
 }
 
@@ -132,13 +124,11 @@ template <int LANES> __device__ __forceinline__ float largest(eight &x) {
     uint32_t most = largest_here(x);
     if (__vmaxu2(most, 0x7f807f80u) != 0x7f807f80u) { /* rare: a NaN of this lane's */
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x.pair[i] = without_nan(x.pair[i]);
+        for (int i = 0; i < 4; i++) x.pair[i] = without_nan(x.pair[i]);
         most = largest_here(x);
     }
 #pragma unroll
-    for (int d = LANES / 2; d > 0; d >>= 1)
-        most = __vmaxu2(most, __shfl_xor_sync(0xffffffffu, most, d));
+    for (int d = LANES / 2; d > 0; d >>= 1) most = __vmaxu2(most, __shfl_xor_sync(0xffffffffu, most, d));
     return fmaxf(ptx::bf16_low(most), ptx::bf16_high(most));
 }
 
@@ -181,8 +171,7 @@ __device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *sca
         word[j] = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
     }
     ((uint2 *)codes)[lane] = make_uint2(word[0], word[1]);
-    if (lane % 8 == 0)
-        ((uint16_t *)scales)[lane / 8] = scale;
+    if (lane % 8 == 0) ((uint16_t *)scales)[lane / 8] = scale;
 }
 
 __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scales, int lane) {
@@ -197,8 +186,7 @@ __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scal
         word[j] = most == 0.0f ? 0 : low | high << 16;
     }
     ((uint2 *)codes)[lane] = make_uint2(word[0], word[1]);
-    if (lane == 0)
-        *(uint16_t *)scales = scale;
+    if (lane == 0) *(uint16_t *)scales = scale;
 }
 
 /* The boundaries of both roundings below are numbers of a few bits, and operands have eight: a quotient either is a
@@ -233,8 +221,7 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
         word |= ((n | n >> 12) & 0xffu) << (8 * i);
     }
     ((uint32_t *)codes)[lane] = most == 0.0f ? 0 : word;
-    if (lane % 2 == 0)
-        scales[lane / 2] = (uint8_t)scale;
+    if (lane % 2 == 0) scales[lane / 2] = (uint8_t)scale;
 }
 
 /* ---- quantized profiles --------------------------------------------------------------------------- */
@@ -252,8 +239,7 @@ struct targets {
     }
 };
 
-template <int S>
-__device__ __forceinline__ void encode(const targets &to, const eight &k, const eight &v, int lane) {
+template <int S> __device__ __forceinline__ void encode(const targets &to, const eight &k, const eight &v, int lane) {
     if constexpr (S == KVD_STORAGE_INT8) {
         store_int8(k, to.k, to.k_scale, lane);
         store_int8(v, to.v, to.v_scale, lane);
@@ -262,10 +248,8 @@ __device__ __forceinline__ void encode(const targets &to, const eight &k, const 
         store_fp4(v, to.v, to.v_scale, lane);
     } else {
         store_fp8(k, to.k, to.k_scale, lane);
-        if constexpr (S == KVD_STORAGE_FP8)
-            store_fp8(v, to.v, to.v_scale, lane);
-        else
-            store_fp4(v, to.v, to.v_scale, lane);
+        if constexpr (S == KVD_STORAGE_FP8) store_fp8(v, to.v, to.v_scale, lane);
+        else store_fp4(v, to.v, to.v_scale, lane);
     }
 }
 
@@ -274,8 +258,7 @@ template <int S, int HEADS>
 __global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __grid_constant__ params p) {
     uint32_t column, first;
     ptx::let_next_start();
-    if (!find_work<HEADS>(p, &column, &first))
-        return;
+    if (!find_work<HEADS>(p, &column, &first)) return;
     const int lane = threadIdx.x & 31;
     const uint64_t from = ((uint64_t)column * p.heads + first) * D_QUANTIZED;
     eight k[HEADS], v[HEADS];
@@ -286,13 +269,11 @@ __global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __g
             v[h] = load_eight(p.v_in + from + h * D_QUANTIZED, lane);
         }
     place at;
-    if (!find_place(p, column, &at))
-        return;
+    if (!find_place(p, column, &at)) return;
     targets to(p, at, first);
 #pragma unroll
     for (int h = 0; h < HEADS; h++, to.next_head(p))
-        if (first + h < p.heads)
-            encode<S>(to, k[h], v[h], lane);
+        if (first + h < p.heads) encode<S>(to, k[h], v[h], lane);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
@@ -310,7 +291,7 @@ static params make_params(const ops_append *op) {
 
 /* True where every row of inputs and planes begins at a multiple of 16 bytes. */
 static bool whole_pieces(const params &p) {
-    const kvd_plane_view *planes[] = {&p.k, &p.v};
+    const kvd_plane_view *planes[] = { &p.k, &p.v };
     uintptr_t bits = (uintptr_t)p.k_in | (uintptr_t)p.v_in | p.head_dim * 2;
     for (const kvd_plane_view *v : planes)
         bits |= (uintptr_t)v->base | v->stride_head | v->stride_page | v->stride_token;
@@ -325,15 +306,11 @@ static uint32_t ctas(const params &p, uint32_t heads_a_warp) {
     return (uint32_t)((warps * 32 + THREADS - 1) / THREADS);
 }
 
-static bool many_columns(const params &p) {
-    return (uint64_t)p.w * p.b >= COLUMNS_MANY;
-}
+static bool many_columns(const params &p) { return (uint64_t)p.w * p.b >= COLUMNS_MANY; }
 
 template <int PIECES> static void launch_copy(const params &p, cudaStream_t stream) {
-    if (many_columns(p))
-        copy_rows<PIECES, HEADS_COPY><<<ctas(p, HEADS_COPY), THREADS, 0, stream>>>(p);
-    else
-        copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
+    if (many_columns(p)) copy_rows<PIECES, HEADS_COPY><<<ctas(p, HEADS_COPY), THREADS, 0, stream>>>(p);
+    else copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
 template <int S> static void launch_encode(const params &p, cudaStream_t stream) {
@@ -341,30 +318,21 @@ template <int S> static void launch_encode(const params &p, cudaStream_t stream)
 }
 
 static void launch(const params &p, uint32_t storage, cudaStream_t stream) {
-    if (storage == KVD_STORAGE_INT8)
-        launch_encode<KVD_STORAGE_INT8>(p, stream);
-    else if (storage == KVD_STORAGE_FP8)
-        launch_encode<KVD_STORAGE_FP8>(p, stream);
-    else if (storage == KVD_STORAGE_NVFP4)
-        launch_encode<KVD_STORAGE_NVFP4>(p, stream);
-    else if (storage == KVD_STORAGE_K8V4)
-        launch_encode<KVD_STORAGE_K8V4>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 256)
-        launch_copy<32>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 128)
-        launch_copy<16>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 64)
-        launch_copy<8>(p, stream);
-    else
-        copy_elements<<<ctas(p, 1), THREADS, 0, stream>>>(p);
+    if (storage == KVD_STORAGE_INT8) launch_encode<KVD_STORAGE_INT8>(p, stream);
+    else if (storage == KVD_STORAGE_FP8) launch_encode<KVD_STORAGE_FP8>(p, stream);
+    else if (storage == KVD_STORAGE_NVFP4) launch_encode<KVD_STORAGE_NVFP4>(p, stream);
+    else if (storage == KVD_STORAGE_K8V4) launch_encode<KVD_STORAGE_K8V4>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 256) launch_copy<32>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 128) launch_copy<16>(p, stream);
+    else if (whole_pieces(p) && p.head_dim == 64) launch_copy<8>(p, stream);
+    else copy_elements<<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
 } /* namespace append */
 
 extern "C" int ops_append_cuda(const struct ops_append *op, ops_stream stream, char *err, size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
-    if (rc)
-        return rc;
+    if (rc) return rc;
     const append::params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "k at %p and v at %p must be aligned to 16 bytes for quantized storage",

@@ -44,18 +44,10 @@ static void decode_row(struct half half, uint32_t head_dim, int32_t page, uint32
     const void *codes = ops_plane_row(half.codes, page, head, offset);
     const void *scales = half.scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(half.scales, page, head, offset);
     switch (half.codes->dtype) {
-    case KVD_DTYPE_I8:
-        ops_decode_int8(codes, scales, x);
-        break;
-    case KVD_DTYPE_E4M3:
-        ops_decode_fp8(codes, scales, x);
-        break;
-    case KVD_DTYPE_U8:
-        ops_decode_nvfp4(codes, scales, x);
-        break;
-    default:
-        decode_bf16(codes, head_dim, x);
-        break;
+    case KVD_DTYPE_I8: ops_decode_int8(codes, scales, x); break;
+    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, x); break;
+    case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, x); break;
+    default: decode_bf16(codes, head_dim, x); break;
     }
 }
 
@@ -114,8 +106,7 @@ int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_b
             for (uint32_t h = 0; h < op->n_q_heads; h++) {
                 uint32_t n = visible(op, b, w);
                 size_t at = tensor_at(op, b, w, h);
-                if (n == 0)
-                    memset(op->out + at, 0, d * sizeof *op->out);
+                if (n == 0) memset(op->out + at, 0, d * sizeof *op->out);
                 else
                     oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), n, h / group, op->q + at,
                                  op->out + at, scores + d, scores, row);
@@ -243,8 +234,7 @@ OPS_CLONES static void value_tile(const struct block *block) {
     for (uint32_t first = 0; first < block->count;) {
         uint32_t n = block->in_tile[first], same = 1;
         while (same < UNROLL && first + same < block->count && block->in_tile[first + same] == n) same++;
-        if (same == UNROLL)
-            weigh(block, first, n, UNROLL);
+        if (same == UNROLL) weigh(block, first, n, UNROLL);
         else
             for (uint32_t u = 0; u < same; u++) weigh(block, first + u, n, 1);
         first += same;

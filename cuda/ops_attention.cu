@@ -21,13 +21,11 @@ template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *re
         const float y = __shfl_xor_sync(0xffffffffu, x, d);
         x = MAX ? fmaxf(x, y) : x + y;
     }
-    if (threadIdx.x % 32 == 0)
-        red[threadIdx.x / 32] = x;
+    if (threadIdx.x % 32 == 0) red[threadIdx.x / 32] = x;
     __syncthreads();
     x = red[0];
 #pragma unroll
-    for (int i = 1; i < COMBINE_THREADS / 32; i++)
-        x = MAX ? fmaxf(x, red[i]) : x + red[i];
+    for (int i = 1; i < COMBINE_THREADS / 32; i++) x = MAX ? fmaxf(x, red[i]) : x + red[i];
     return x;
 }
 
@@ -44,15 +42,13 @@ __device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint
                                             spread *ret_spread) {
     const uint32_t e = pair / p.heads, head = pair % p.heads, b = e / p.n_blocks;
     const uint32_t r = e % p.n_blocks * rows + row, w = r / p.group;
-    if (w >= p.w || row >= p.rows_kept)
-        return false;
+    if (w >= p.w || row >= p.rows_kept) return false;
     const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, total = p.line[p.entries];
-    if (pages == 0)
-        return false;
+    if (pages == 0) return false;
     const uint32_t u0 = before + head * pages;
     const uint32_t first = share_of(u0, p.shares, total), last = share_of(u0 + pages - 1, p.shares, total);
     uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
-    *ret_spread = {b, first, (int)(last - first) + 1, (int)w < valid_columns(p, b), out};
+    *ret_spread = { b, first, (int)(last - first) + 1, (int)w < valid_columns(p, b), out };
     return first != last;
 }
 
@@ -76,12 +72,10 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_few(const __grid_cons
     spread s;
     ptx::let_next_start();
     ptx::wait_for_earlier();
-    if (!find_spread<D>(p, blockIdx.x, row, rows, &s))
-        return;
+    if (!find_spread<D>(p, blockIdx.x, row, rows, &s)) return;
     float most = NO_SCORE, sum = 0.0f;
 #pragma unroll 4
-    for (int i = 0; i < s.n; i++)
-        most = fmaxf(most, p.stats[spread_row(p, s, i, row) * 2]);
+    for (int i = 0; i < s.n; i++) most = fmaxf(most, p.stats[spread_row(p, s, i, row) * 2]);
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
     for (int i = 0; i < s.n; i++) {
@@ -105,8 +99,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_con
     spread s;
     ptx::let_next_start();
     ptx::wait_for_earlier();
-    if (!find_spread<D>(p, blockIdx.x, blockIdx.y, rows, &s))
-        return;
+    if (!find_spread<D>(p, blockIdx.x, blockIdx.y, rows, &s)) return;
     const int t = threadIdx.x, lane = t % LANES, team = t / LANES, d = blockIdx.z * 64 + lane * 4;
     float2 mine[TURNS];
     float most = NO_SCORE, sum = 0.0f;
@@ -133,8 +126,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_con
     }
     sums[team][lane] = acc;
     __syncthreads();
-    if (t >= LANES)
-        return;
+    if (t >= LANES) return;
 #pragma unroll
     for (int i = 1; i < TEAMS; i++) {
         const float4 x = sums[i][t];
@@ -153,9 +145,7 @@ struct plan {
     size_t line_bytes, partial_bytes, stats_bytes;
 };
 
-static size_t align256(size_t n) {
-    return (n + 255) & ~(size_t)255;
-}
+static size_t align256(size_t n) { return (n + 255) & ~(size_t)255; }
 
 /* Multiprocessors of the current device; without one, the largest number that MAX_CTAS is made for. */
 static uint32_t multiprocessors(void) {
@@ -175,12 +165,10 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
                : v->head_dim != 256                                              ? instance{}
                : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows)
                                                                                  : find_fp4(v->storage, rows);
-    if (x.kernel.kernel == nullptr)
-        return false;
+    if (x.kernel.kernel == nullptr) return false;
     const uint32_t rb = (uint32_t)x.kernel.rows;
     const uint64_t blocks = (rows + rb - 1) / rb, entries = blocks * op->b, pairs = entries * v->n_kv_heads;
-    if (pairs > INT32_MAX)
-        return false;
+    if (pairs > INT32_MAX) return false;
     const uint32_t table_pages = v->n_logical, asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
     const uint64_t units = pairs * (asked < table_pages ? asked : table_pages);
     const uint32_t ctas = (uint32_t)x.kernel.per_sm * multiprocessors();
@@ -198,7 +186,7 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
 }
 
 static plane make_plane(const kvd_plane_view *v) {
-    return {(const uint8_t *)v->base, v->stride_head, v->stride_page};
+    return { (const uint8_t *)v->base, v->stride_head, v->stride_page };
 }
 
 static params make_params(const ops_attention *op, const plan *x, void *workspace) {
@@ -256,22 +244,20 @@ template <int D> static cudaError_t launch_combine(params p, const plan &x, cuda
     const dim3 grid =
         many ? dim3(x.pairs, x.rows_kept, D / 64) : dim3(x.pairs, (x.rows_kept + rows_a_cta - 1) / rows_a_cta);
     uint32_t rows = (uint32_t)x.kernel.rows;
-    void *args[] = {&p, &rows};
+    void *args[] = { &p, &rows };
     const cudaError_t rc = prepare(kernel, 0);
     return rc == cudaSuccess ? launch_kernel(kernel, grid, COMBINE_THREADS, 0, true, stream, args) : rc;
 }
 
 static cudaError_t launch(params p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
     cudaError_t rc = prepare(x.kernel.kernel, x.kernel.smem);
-    if (rc != cudaSuccess)
-        return rc;
-    void *args[] = {&p};
+    if (rc != cudaSuccess) return rc;
+    void *args[] = { &p };
     /* CTAs of a grid of three a multiprocessor that come early crowd the combine kernel before them: measured slower.
      */
     const bool begin_early = x.kernel.per_sm <= 2;
     rc = launch_kernel(x.kernel.kernel, dim3(x.grid), x.kernel.threads, x.kernel.smem, begin_early, stream, args);
-    if (rc != cudaSuccess || !x.cut)
-        return rc;
+    if (rc != cudaSuccess || !x.cut) return rc;
     return head_dim == 64    ? launch_combine<64>(p, x, stream)
            : head_dim == 128 ? launch_combine<128>(p, x, stream)
                              : launch_combine<256>(p, x, stream);
@@ -279,8 +265,7 @@ static cudaError_t launch(params p, const plan &x, uint32_t head_dim, cudaStream
 
 /* What the kernels need beyond ops_attention_check(): 16-byte pieces everywhere. */
 static int check_plane(const kvd_plane_view *v, const char *name, char *err, size_t err_bytes) {
-    if (v->dtype == KVD_DTYPE_NONE)
-        return 0;
+    if (v->dtype == KVD_DTYPE_NONE) return 0;
     if (((uintptr_t)v->base | v->stride_head | v->stride_page) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0,
                  "plane %s: base %p, head stride %llu and page stride %llu must be multiples of 16 bytes on a GPU",
@@ -301,8 +286,7 @@ static int check_planes(const PagedKVBatchLayerView *v, char *err, size_t err_by
 
 extern "C" size_t ops_attention_workspace(const struct ops_attention *op, uint32_t max_context) {
     attn::plan x;
-    if (op->view.n_kv_heads == 0 || op->w == 0 || op->b == 0 || !attn::make_plan(op, max_context, &x))
-        return 0;
+    if (op->view.n_kv_heads == 0 || op->w == 0 || op->b == 0 || !attn::make_plan(op, max_context, &x)) return 0;
     return x.line_bytes + x.partial_bytes + x.stats_bytes;
 }
 
@@ -310,8 +294,7 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
                                   size_t workspace_bytes, ops_stream stream, char *err, size_t err_bytes) {
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
-    if (rc)
-        return rc;
+    if (rc) return rc;
     attn::plan x;
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,

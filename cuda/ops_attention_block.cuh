@@ -87,8 +87,7 @@ template <int D, int WG> struct block_kernel {
         __syncthreads(); /* the segment before is stored */
         ring<C> ring(p, base, lane, warp);
         ring.start(s, 0);
-        if (threadIdx.x == 0)
-            ctl.lowest = INT32_MAX;
+        if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
         __syncthreads();
         load_queries<C, D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
         ptx::fence_async();
@@ -102,8 +101,7 @@ template <int D, int WG> struct block_kernel {
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
             rows.softmax(x, key0, key0 + C::TK > lowest, lane & 3);
             const uint32_t v = ring.take(0);
-            if (key0 + C::TK > (int)s.keys)
-                ring.clear_values(v, (int)s.keys - key0, 0);
+            if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0, 0);
             values(rows.o, x, v);
         }
         ptx::copy_wait<0>();
@@ -122,7 +120,7 @@ __global__ void __launch_bounds__(128 * WG, (block_form<D, WG>::PER_SM))
 template <int D, int WG> instance make_block() {
     using C = block_form<D, WG>;
     static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
-    return {(const void *)attention_block<D, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG};
+    return { (const void *)attention_block<D, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG };
 }
 
 } /* namespace attn */

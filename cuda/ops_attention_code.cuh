@@ -40,21 +40,15 @@ constexpr code key_code(int storage) {
                                           : CODE_FP8;
 }
 
-constexpr code value_code(int storage) {
-    return storage == KVD_STORAGE_K8V4 ? CODE_FP4 : key_code(storage);
-}
+constexpr code value_code(int storage) { return storage == KVD_STORAGE_K8V4 ? CODE_FP4 : key_code(storage); }
 
-constexpr int row_bytes(code c, int d) {
-    return c == CODE_BF16 ? 2 * d : c == CODE_FP4 ? d / 2 : d;
-}
+constexpr int row_bytes(code c, int d) { return c == CODE_BF16 ? 2 * d : c == CODE_FP4 ? d / 2 : d; }
 
 constexpr int scale_bytes(code c, int d) {
     return c == CODE_INT8 ? d / 64 * 2 : c == CODE_FP8 ? 2 : c == CODE_FP4 ? d / 16 : 0;
 }
 
-constexpr int max_of(int a, int b) {
-    return a > b ? a : b;
-}
+constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
 /* The FP16 form of NVFP4 carries 2^-FP4_SHIFT. */
 constexpr int FP4_SHIFT = 14;
@@ -74,14 +68,10 @@ template <int S, int D> struct codes {
     /* The channel at place i (0..7) of the nt-th eight of V's fragments. */
     __device__ static __forceinline__ int channel(int nt, int i) {
         const int mixed = ((i & 1) << 2) | (i >> 1);
-        if constexpr (VC == CODE_BF16)
-            return nt * 8 + i;
-        else if constexpr (VC == CODE_INT8)
-            return (nt >> 3) * 64 + i * 8 + (nt & 7);
-        else if constexpr (VC == CODE_FP8)
-            return ((nt >> 4) * 8 + mixed) * 16 + (nt & 15);
-        else
-            return mixed * 32 + nt;
+        if constexpr (VC == CODE_BF16) return nt * 8 + i;
+        else if constexpr (VC == CODE_INT8) return (nt >> 3) * 64 + i * 8 + (nt & 7);
+        else if constexpr (VC == CODE_FP8) return ((nt >> 4) * 8 + mixed) * 16 + (nt & 15);
+        else return mixed * 32 + nt;
     }
 
     /* Where element d of a query stands: contraction step f, lane part t, register hi of two, half of it. */
@@ -90,16 +80,14 @@ template <int S, int D> struct codes {
     };
     __device__ static __forceinline__ q_at q_index(int d) {
         if constexpr (KC == CODE_BF16) {
-            return {d >> 4, (d >> 1) & 3, (d >> 3) & 1, d & 1};
+            return { d >> 4, (d >> 1) & 3, (d >> 3) & 1, d & 1 };
         } else if constexpr (KC == CODE_FP4) {
             const int chunk = d >> 5, n = d & 7;
-            return {(chunk >> 2) * 8 + ((d >> 3) & 3) * 2 + ((n >> 1) & 1), chunk & 3, n & 1, n >> 2};
+            return { (chunk >> 2) * 8 + ((d >> 3) & 3) * 2 + ((n >> 1) & 1), chunk & 3, n & 1, n >> 2 };
         } else {
             const int chunk = d >> 4, i = d & 3, f = (chunk >> 2) * 4 + ((d >> 2) & 3);
-            if constexpr (KC == CODE_INT8)
-                return {f, chunk & 3, i & 1, i >> 1};
-            else
-                return {f, chunk & 3, i >> 1, i & 1};
+            if constexpr (KC == CODE_INT8) return { f, chunk & 3, i & 1, i >> 1 };
+            else return { f, chunk & 3, i >> 1, i & 1 };
         }
     }
 };

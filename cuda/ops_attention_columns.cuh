@@ -19,8 +19,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     using C = codes<S, D>;
     static constexpr code KC = C::KC, VC = C::VC;
     static constexpr int K_ROW = C::K_ROW, V_ROW = C::V_ROW, K_SCALE = C::K_SCALE, V_SCALE = C::V_SCALE;
-    static constexpr int KM = TK / 16;                 /* keys, in sixteens */
-    static constexpr int DM = D / 16;                  /* channels, in sixteens */
+    static constexpr int KM = TK / 16; /* keys, in sixteens */
+    static constexpr int DM = D / 16;  /* channels, in sixteens */
     /* Independent sums, where products would wait for each other. */
     static constexpr int CHAINS = KC != CODE_INT8 && KM * NQ < 4 ? 2 : 1;
 
@@ -38,8 +38,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     struct q_fragments {
         uint4 x[(NQ + 1) / 2];
         __device__ __forceinline__ void load(uint32_t q, int f, int lane) {
-            if (NQ == 1 && (f & 1))
-                return;
+            if (NQ == 1 && (f & 1)) return;
 #pragma unroll
             for (int i = 0; i < (NQ + 1) / 2; i++)
                 x[i] = ptx::load128(q + (uint32_t)(((f * NQ >> 1) + i) * 32 + lane) * 16);
@@ -57,16 +56,11 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     __device__ static __forceinline__ void scores(score &s, uint32_t q, uint32_t k, int lane) {
         score part[CHAINS];
 #pragma unroll
-        for (int c = 0; c < CHAINS; c++)
-            clear(part[c]);
-        if constexpr (KC == CODE_BF16)
-            scores_bf16(part, q, k, lane);
-        else if constexpr (KC == CODE_INT8)
-            scores_int8(part[0], q, k, lane);
-        else if constexpr (KC == CODE_FP4)
-            scores_fp4(part, q, k, lane);
-        else
-            scores_fp8(part, q, k, lane);
+        for (int c = 0; c < CHAINS; c++) clear(part[c]);
+        if constexpr (KC == CODE_BF16) scores_bf16(part, q, k, lane);
+        else if constexpr (KC == CODE_INT8) scores_int8(part[0], q, k, lane);
+        else if constexpr (KC == CODE_FP4) scores_fp4(part, q, k, lane);
+        else scores_fp8(part, q, k, lane);
 #pragma unroll
         for (int m = 0; m < KM; m++)
 #pragma unroll
@@ -80,8 +74,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
         for (int m = 0; m < KM; m++)
 #pragma unroll
-            for (int n = 0; n < NQ; n++)
-                s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
+            for (int n = 0; n < NQ; n++) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.0f;
     }
 
     __device__ static __forceinline__ void scores_bf16(score (&s)[CHAINS], uint32_t q, uint32_t k, int lane) {
@@ -93,8 +86,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             for (int m = 0; m < KM; m++) {
                 const uint4 a = ptx::matrix4(piece<K_ROW>(k, m * 16 + (lane & 15), f * 2 + (lane >> 4)));
 #pragma unroll
-                for (int n = 0; n < NQ; n++)
-                    ptx::mma<false>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
+                for (int n = 0; n < NQ; n++) ptx::mma<false>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
             }
         }
     }
@@ -119,8 +111,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
             for (int m = 0; m < KM; m++)
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
+                for (int e = 0; e < 2; e++) w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -155,8 +146,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
             for (int m = 0; m < KM; m++)
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
+                for (int e = 0; e < 2; e++) w[m][e] = ptx::load128(piece<K_ROW>(k, key_of(m, g, e), c * 4 + t));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int f = c * 4 + i;
@@ -167,8 +157,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
                     const uint4 a = make_uint4(ptx::e4m3_to_half2(x), ptx::e4m3_to_half2(y),
                                                ptx::e4m3_to_half2(x >> 16), ptx::e4m3_to_half2(y >> 16));
 #pragma unroll
-                    for (int n = 0; n < NQ; n++)
-                        ptx::mma<true>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
+                    for (int n = 0; n < NQ; n++) ptx::mma<true>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
                 }
             }
         }
@@ -187,8 +176,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
             for (int n = 0; n < NQ; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    to[m][n][i] = from[m][n][i];
+                for (int i = 0; i < 4; i++) to[m][n][i] = from[m][n][i];
     }
 
     /* s += x times the key's scale of a group. */
@@ -263,23 +251,19 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 
     __device__ static __forceinline__ void add(output &o, int dm, const uint4 &a, const p_fragments &p) {
 #pragma unroll
-        for (int n = 0; n < NQ; n++)
-            ptx::mma<C::P_HALF>(o[dm][n], a, p.x[n].x, p.x[n].y);
+        for (int n = 0; n < NQ; n++) ptx::mma<C::P_HALF>(o[dm][n], a, p.x[n].x, p.x[n].y);
     }
 
     __device__ static __forceinline__ void values(output &o, const score &p, uint32_t v, int lane) {
         const int g = lane >> 2, t = lane & 3;
 #pragma unroll
         for (int ks = 0; ks < KM; ks++) {
-            if constexpr (VC == CODE_BF16)
-                values_bf16(o, p_fragments(p[ks], 1.0f, 1.0f), v, ks, lane);
-            else if constexpr (VC == CODE_INT8)
-                values_int8(o, p[ks], v, ks, g, t);
+            if constexpr (VC == CODE_BF16) values_bf16(o, p_fragments(p[ks], 1.0f, 1.0f), v, ks, lane);
+            else if constexpr (VC == CODE_INT8) values_int8(o, p[ks], v, ks, g, t);
             else if constexpr (VC == CODE_FP8)
                 values_fp8(o, p_fragments(p[ks], value_scale(v, ks, g, 0, 0), value_scale(v, ks, g, 1, 0)), v, ks, g,
                            t);
-            else
-                values_fp4(o, p_fragments(p[ks], 1.0f, 1.0f), v, ks, g, t);
+            else values_fp4(o, p_fragments(p[ks], 1.0f, 1.0f), v, ks, g, t);
         }
     }
 
@@ -290,8 +274,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
     __device__ static __forceinline__ void values_bf16(output &o, const p_fragments &p, uint32_t v, int ks, int lane) {
         const int row = ks * 16 + (lane & 7) + ((lane >> 4) << 3), half = (lane >> 3) & 1;
 #pragma unroll
-        for (int dm = 0; dm < DM; dm++)
-            add(o, dm, ptx::matrix4_transposed(piece<V_ROW>(v, row, dm * 2 + half)), p);
+        for (int dm = 0; dm < DM; dm++) add(o, dm, ptx::matrix4_transposed(piece<V_ROW>(v, row, dm * 2 + half)), p);
     }
 
     __device__ static __forceinline__ void values_int8(output &o, const float (&p)[NQ][4], uint32_t v, int ks, int g,
@@ -321,8 +304,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         for (int c = 0; c < D / 128; c++) {
             uint4 w[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                w[j] = ptx::load128(piece<V_ROW>(v, ks * 16 + j * 4 + t, c * 8 + column));
+            for (int j = 0; j < 4; j++) w[j] = ptx::load128(piece<V_ROW>(v, ks * 16 + j * 4 + t, c * 8 + column));
 #pragma unroll
             for (int i = 0; i < 8; i++) { /* two channels a turn: bytes 2i, 2i+1 of the sixteen */
                 const uint32_t x = __byte_perm(word_of(w[0], i >> 1), word_of(w[1], i >> 1), i & 1 ? 0x7632 : 0x5410);
@@ -407,8 +389,7 @@ template <class C> struct columns8 {
 #pragma unroll
         for (int d = 0; d < T::DM; d++)
 #pragma unroll
-            for (int n = 0; n < NQ; n++)
-                o[d][n][0] = o[d][n][1] = o[d][n][2] = o[d][n][3] = 0.0f;
+            for (int n = 0; n < NQ; n++) o[d][n][0] = o[d][n][1] = o[d][n][2] = o[d][n][3] = 0.0f;
 #pragma unroll
         for (int n = 0; n < NQ; n++)
 #pragma unroll
@@ -436,14 +417,12 @@ template <class C> struct columns8 {
                     for (int h = 0; h < 2; h++) {
                         float &x = s[k][n][2 * h + e];
                         x *= factor[n][e];
-                        if (mask && key0 + T::key_of(k, g, h) >= limit[n][e])
-                            x = -INFINITY;
+                        if (mask && key0 + T::key_of(k, g, h) >= limit[n][e]) x = -INFINITY;
                         most[n][e] = fmaxf(most[n][e], x);
                     }
                 behind |= most[n][e] > m[n][e] + LAZY;
             }
-        if (__any_sync(0xffffffffu, behind))
-            raise(most);
+        if (__any_sync(0xffffffffu, behind)) raise(most);
 #pragma unroll
         for (int n = 0; n < NQ; n++)
 #pragma unroll
@@ -470,8 +449,7 @@ template <class C> struct columns8 {
             for (int e = 0; e < 2; e++) {
                 float x = most[n][e];
 #pragma unroll
-                for (int d = 4; d < 32; d <<= 1)
-                    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+                for (int d = 4; d < 32; d <<= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
                 x = fmaxf(x, m[n][e]);
                 const float change = ptx::exp2(m[n][e] - x);
                 m[n][e] = x;
@@ -491,8 +469,7 @@ template <class C> struct columns8 {
 #pragma unroll
             for (int e = 0; e < 2; e++)
 #pragma unroll
-                for (int d = 4; d < 32; d <<= 1)
-                    l[n][e] += __shfl_xor_sync(0xffffffffu, l[n][e], d);
+                for (int d = 4; d < 32; d <<= 1) l[n][e] += __shfl_xor_sync(0xffffffffu, l[n][e], d);
     }
 };
 
@@ -511,8 +488,7 @@ template <int S, int D, int NQ> struct columns_kernel {
         for (int n = 0; n < NQ; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                if (g == 0)
-                    ctl.m[warp][n * 8 + 2 * t + e] = x.m[n][e], ctl.l[warp][n * 8 + 2 * t + e] = x.l[n][e];
+                if (g == 0) ctl.m[warp][n * 8 + 2 * t + e] = x.m[n][e], ctl.l[warp][n * 8 + 2 * t + e] = x.l[n][e];
         __syncthreads(); /* the rings are idle now: their memory takes the outputs */
 #pragma unroll
         for (int n = 0; n < NQ; n++)
@@ -543,8 +519,7 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads(); /* the segment before is stored */
         ring<C> ring(p, base + warp * C::NS * C::SLOT, lane, 0);
         ring.start(s, warp);
-        if (threadIdx.x == 0)
-            ctl.lowest = INT32_MAX;
+        if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
         __syncthreads();
         load_queries<C, D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
         __syncthreads();
@@ -557,8 +532,7 @@ template <int S, int D, int NQ> struct columns_kernel {
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
             x.softmax(scores, key0, key0 + C::TK > lowest, lane >> 2);
             const uint32_t v = ring.take(warp);
-            if (key0 + C::TK > (int)s.keys)
-                ring.clear_values(v, (int)s.keys - key0, warp);
+            if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0, warp);
             T::values(x.o, scores, v, lane);
         }
         ptx::copy_wait<0>();
@@ -577,7 +551,7 @@ __global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM)
 template <int S, int D, int NQ> instance make_columns() {
     using C = columns_form<S, D, NQ>;
     static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
-    return {(const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128};
+    return { (const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128 };
 }
 
 } /* namespace attn */

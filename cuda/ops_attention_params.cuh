@@ -54,15 +54,13 @@ struct params {
 /* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken
  * for, so with fewer units than shares the first `total` shares have one unit each. */
 __host__ __device__ __forceinline__ uint32_t share_begin(uint32_t i, uint32_t n, uint32_t total) {
-    if (total < n)
-        return i < total ? i : total;
+    if (total < n) return i < total ? i : total;
     return (uint32_t)((uint64_t)i * total / n);
 }
 
 /* The share that holds unit u: the largest i with begin(i) <= u. */
 __host__ __device__ __forceinline__ uint32_t share_of(uint32_t u, uint32_t n, uint32_t total) {
-    if (total < n)
-        return u;
+    if (total < n) return u;
     return (uint32_t)((((uint64_t)u + 1) * n - 1) / total);
 }
 
@@ -91,17 +89,13 @@ __device__ __forceinline__ int key_limit(const params &p, uint32_t b, uint32_t w
 template <int RB> __device__ __forceinline__ uint32_t keys_of(const params &p, uint32_t b, uint32_t block) {
     const int valid = valid_columns(p, b);
     const uint32_t first = block * RB / p.group;
-    if ((int)first >= valid)
-        return 0;
+    if ((int)first >= valid) return 0;
     uint32_t last = (block * RB + RB - 1) / p.group;
-    if ((int)last >= valid)
-        last = (uint32_t)valid - 1;
+    if ((int)last >= valid) last = (uint32_t)valid - 1;
     return (uint32_t)key_limit(p, b, last, valid);
 }
 
-__device__ __forceinline__ uint32_t pages_for(uint32_t keys) {
-    return (keys + KVD_PAGE_MASK) >> KVD_PAGE_SHIFT;
-}
+__device__ __forceinline__ uint32_t pages_for(uint32_t keys) { return (keys + KVD_PAGE_MASK) >> KVD_PAGE_SHIFT; }
 
 } /* namespace attn */
 

@@ -18,8 +18,7 @@ template <class C> struct rows16 {
 
     __device__ __forceinline__ void start(const control<C> &ctl, int row) {
 #pragma unroll
-        for (int n = 0; n < T::NO; n++)
-            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+        for (int n = 0; n < T::NO; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             m[i] = NO_SCORE, l[i] = 0.0f;
@@ -39,8 +38,7 @@ template <class C> struct rows16 {
                 for (int e = 0; e < 2; e++) {
                     float &x = s[nt][2 * i + e];
                     x *= factor[i];
-                    if (mask && key0 + T::key_of(nt, t, e) >= limit[i])
-                        x = -INFINITY;
+                    if (mask && key0 + T::key_of(nt, t, e) >= limit[i]) x = -INFINITY;
                     most = fmaxf(most, x);
                 }
             }
@@ -76,8 +74,7 @@ template <class C> struct rows16 {
         for (int i = 0; i < 2; i++) {
             l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
             l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
-            if constexpr (C::codes::P_HALF)
-                l[i] *= 1.0f / 16384.0f;
+            if constexpr (C::codes::P_HALF) l[i] *= 1.0f / 16384.0f;
         }
     }
 };
@@ -92,8 +89,7 @@ __device__ __forceinline__ void merge_rows(rows16<C> &rows, control<C> &ctl, flo
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int row = row0 + g + 8 * i;
-        if (t == 0)
-            ctl.m[0][row] = rows.m[i], ctl.l[0][row] = rows.l[i];
+        if (t == 0) ctl.m[0][row] = rows.m[i], ctl.l[0][row] = rows.l[i];
 #pragma unroll
         for (int n = 0; n < C::tile::NO; n++)
             *(float2 *)(to + merge_place<D>(row, n * 8 + 2 * t)) = make_float2(rows.o[n][2 * i], rows.o[n][2 * i + 1]);

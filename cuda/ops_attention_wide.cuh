@@ -42,9 +42,7 @@ __device__ __forceinline__ uint4 widen_int8(uint32_t a, uint32_t b) {
                       int8_pair(__byte_perm(b, 0, 0x4140)), int8_pair(__byte_perm(b, 0, 0x4342)));
 }
 
-__device__ __forceinline__ uint32_t widen_e4m3_bf16(uint32_t x) {
-    return e4m3_pair(x, x >> 4);
-}
+__device__ __forceinline__ uint32_t widen_e4m3_bf16(uint32_t x) { return e4m3_pair(x, x >> 4); }
 
 template <bool HALF> __device__ __forceinline__ uint4 widen_e4m3(uint32_t a, uint32_t b) {
     if constexpr (HALF)
@@ -144,8 +142,7 @@ template <int S, int WG> struct wide_kernel {
         wgmma::hold(s);
         wgmma::begin();
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-            group_scores(s, q, wide, c, c > 0);
+        for (int c = 0; c < 4; c++) group_scores(s, q, wide, c, c > 0);
         wgmma::finish();
         wgmma::hold(s);
         if constexpr (K::KC == CODE_FP8) {
@@ -164,16 +161,17 @@ template <int S, int WG> struct wide_kernel {
                                                    int group) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float f[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+            float f[4] = { 1.0f, 1.0f, 1.0f, 1.0f };
             if constexpr (K::VC != CODE_FP4) {
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     f[j] = scale_at(slot + TK * K::V_ROW, (2 * i + j / 2) * 8 + 2 * t + j % 2, K::V_SCALE, group);
             }
             const float(&x)[4] = p[2 * i], (&y)[4] = p[2 * i + 1];
-            a[i] = make_uint4(
-                ptx::pack<K::P_HALF>(x[0] * f[0], x[1] * f[1]), ptx::pack<K::P_HALF>(x[2] * f[0], x[3] * f[1]),
-                ptx::pack<K::P_HALF>(y[0] * f[2], y[1] * f[3]), ptx::pack<K::P_HALF>(y[2] * f[2], y[3] * f[3]));
+            a[i] = make_uint4(ptx::pack<K::P_HALF>(x[0] * f[0], x[1] * f[1]),
+                              ptx::pack<K::P_HALF>(x[2] * f[0], x[3] * f[1]),
+                              ptx::pack<K::P_HALF>(y[0] * f[2], y[1] * f[3]),
+                              ptx::pack<K::P_HALF>(y[2] * f[2], y[3] * f[3]));
         }
     }
 
@@ -213,8 +211,7 @@ template <int S, int WG> struct wide_kernel {
         __syncthreads(); /* the segment before is stored */
         ring<C> ring(p, wide + C::WIDE, lane, warp);
         ring.start(s, 0);
-        if (threadIdx.x == 0)
-            ctl.lowest = INT32_MAX;
+        if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
         __syncthreads();
         load_queries<C, C::D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
         ptx::fence_async();
@@ -230,8 +227,7 @@ template <int S, int WG> struct wide_kernel {
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * TK;
             rows.softmax(x, key0, key0 + TK > lowest, t);
             const uint32_t v = ring.take(0); /* its barrier: every warp is done with the keys in the wide tile */
-            if (key0 + TK > (int)s.keys)
-                ring.clear_values(v, (int)s.keys - key0, 0);
+            if (key0 + TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0, 0);
             widen<K::VC, false, K::V_ROW, TK, C::WARPS * 32>(wide, v);
             values(rows.o, x, wide, v, t);
         }
@@ -251,7 +247,7 @@ __global__ void __launch_bounds__(128 * WG, (wide_form<S, WG>::PER_SM))
 template <int S, int WG> instance make_wide() {
     using C = wide_form<S, WG>;
     static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
-    return {(const void *)attention_wide<S, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG};
+    return { (const void *)attention_wide<S, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG };
 }
 
 } /* namespace attn */

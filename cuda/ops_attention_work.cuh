@@ -86,8 +86,7 @@ template <class C> struct ring {
         n_tiles = (int)((s.keys < keys ? s.keys : keys) - before + C::TK - 1) / C::TK;
         tile = group, step = C::GROUPS;
         issued = slot_in = slot_out = 0;
-        for (int i = 0; i < C::NS - 1; i++)
-            issue();
+        for (int i = 0; i < C::NS - 1; i++) issue();
     }
 
     template <int ROW, int SCALE>
@@ -150,8 +149,7 @@ template <class C> struct ring {
      * it. */
     __device__ __forceinline__ uint32_t take(int group) {
         ptx::copy_wait<C::NS - 2>();
-        if constexpr (C::ASYNC)
-            ptx::fence_async();
+        if constexpr (C::ASYNC) ptx::fence_async();
         ptx::group_sync<32 * MEMBERS>(group + 1);
         issue();
         const uint32_t at = smem + slot_out * C::SLOT;
@@ -169,8 +167,7 @@ template <class C> struct ring {
                              ? v + FROM + i
                              : C::template place<K::V_ROW>(v, i / K::V_ROW, i % K::V_ROW / 16) + (uint32_t)(i & 15),
                          0);
-        if constexpr (C::ASYNC)
-            ptx::fence_async();
+        if constexpr (C::ASYNC) ptx::fence_async();
         ptx::group_sync<32 * MEMBERS>(group + 1);
     }
 };
@@ -181,17 +178,14 @@ template <class C> struct ring {
 template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
     float most = 0.0f;
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        most = fmaxf(most, fabsf(__uint_as_float((uint32_t)x[j] << 16)));
+    for (int j = 0; j < N; j++) most = fmaxf(most, fabsf(__uint_as_float((uint32_t)x[j] << 16)));
 #pragma unroll
-    for (int j = 16; j > 0; j >>= 1)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, j));
+    for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, j));
     int e = (int)(__float_as_uint(most) >> 23) - 127 - 7;
     e = most == 0.0f ? 0 : e > 100 ? 100 : e < -100 ? -100 : e;
     const float power = __uint_as_float((uint32_t)(127 - e) << 23);
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        x[j] = (uint16_t)ptx::pack<true>(__uint_as_float((uint32_t)x[j] << 16) * power, 0.0f);
+    for (int j = 0; j < N; j++) x[j] = (uint16_t)ptx::pack<true>(__uint_as_float((uint32_t)x[j] << 16) * power, 0.0f);
     return e;
 }
 
@@ -199,13 +193,11 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
 template <int N> __device__ __forceinline__ float to_integers(uint16_t (&x)[N]) {
     uint32_t most = 0;
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        most = max(most, (uint32_t)x[j] & 0x7fffu);
+    for (int j = 0; j < N; j++) most = max(most, (uint32_t)x[j] & 0x7fffu);
     most = __reduce_max_sync(0xffffffffu, most);
     const float size = __uint_as_float(most << 16), inverse = size > 1e-30f ? 32639.0f / size : 0.0f;
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        x[j] = (uint16_t)__float2int_rn(__uint_as_float((uint32_t)x[j] << 16) * inverse);
+    for (int j = 0; j < N; j++) x[j] = (uint16_t)__float2int_rn(__uint_as_float((uint32_t)x[j] << 16) * inverse);
     return most < 0x7f80u ? size * (1.0f / 32639.0f) : __uint_as_float(0x7fffffffu);
 }
 
@@ -280,15 +272,12 @@ __device__ void store_rows(const params &p, const segment &s, const control<C> &
             x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
         }
 #pragma unroll
-        for (int k = 0; k < C::SUMS; k++)
-            most = fmaxf(most, ctl.m[k][row]);
+        for (int k = 0; k < C::SUMS; k++) most = fmaxf(most, ctl.m[k][row]);
 #pragma unroll
-        for (int k = 0; k < C::SUMS; k++)
-            sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
+        for (int k = 0; k < C::SUMS; k++) sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
         if (!whole) {
             *(float4 *)(p.partial + ((uint64_t)to * p.rows_kept + row) * D + d) = x;
-            if (d == 0)
-                *(float2 *)(p.stats + ((uint64_t)to * p.rows_kept + row) * 2) = make_float2(most, sum);
+            if (d == 0) *(float2 *)(p.stats + ((uint64_t)to * p.rows_kept + row) * 2) = make_float2(most, sum);
             continue;
         }
         const uint32_t r = s.block * C::RB + (uint32_t)row, w = r / p.group;
@@ -304,8 +293,7 @@ __device__ void store_rows(const params &p, const segment &s, const control<C> &
 template <class C> __device__ __forceinline__ float merge_weight(const control<C> &ctl, int row, float m) {
     float most = NO_SCORE;
 #pragma unroll
-    for (int k = 0; k < C::SUMS; k++)
-        most = fmaxf(most, ctl.m[k][row]);
+    for (int k = 0; k < C::SUMS; k++) most = fmaxf(most, ctl.m[k][row]);
     return ptx::exp2(m - most);
 }
 
@@ -313,8 +301,7 @@ template <class C> __device__ __forceinline__ float merge_weight(const control<C
 
 /* Prefix sums of units over the entries, by the whole CTA. Returns T. Fetches table rows on the way. */
 template <class C> __device__ uint32_t build_line(const params &p, uint32_t *line, uint32_t *rows) {
-    for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32)
-        rows[b] = (uint32_t)p.table_rows[b];
+    for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32) rows[b] = (uint32_t)p.table_rows[b];
     for (uint32_t e = threadIdx.x; e < p.entries; e += C::WARPS * 32)
         line[e + 1] = p.heads * pages_for(keys_of<C::RB>(p, e / p.n_blocks, e % p.n_blocks));
     __syncthreads();
@@ -328,12 +315,10 @@ template <class C> __device__ uint32_t build_line(const params &p, uint32_t *lin
                 const uint32_t y = __shfl_up_sync(0xffffffffu, x, d);
                 x += (int)threadIdx.x >= d ? y : 0;
             }
-            if (at < p.entries)
-                line[at + 1] = before + x;
+            if (at < p.entries) line[at + 1] = before + x;
             before += __shfl_sync(0xffffffffu, x, 31);
         }
-        if (threadIdx.x == 0)
-            line[0] = 0;
+        if (threadIdx.x == 0) line[0] = 0;
     }
     __syncthreads();
     return line[p.entries];
@@ -344,10 +329,8 @@ __device__ __forceinline__ uint32_t entry_of(const uint32_t *line, uint32_t entr
     uint32_t low = 0, high = entries; /* line[low] <= u < line[high] */
     while (high - low > 1) {
         const uint32_t middle = (low + high) / 2;
-        if (line[middle] <= u)
-            low = middle;
-        else
-            high = middle;
+        if (line[middle] <= u) low = middle;
+        else high = middle;
     }
     return low;
 }
@@ -356,8 +339,7 @@ __device__ __forceinline__ uint32_t entry_of(const uint32_t *line, uint32_t entr
 template <class C> __device__ void clear_idle(const params &p, const uint32_t *line, int d) {
     constexpr uint32_t RB = C::RB;
     for (uint32_t e = blockIdx.x; e < p.entries; e += gridDim.x) {
-        if (line[e + 1] != line[e])
-            continue;
+        if (line[e + 1] != line[e]) continue;
         const uint32_t b = e / p.n_blocks, block = e % p.n_blocks;
         const uint32_t rows = p.group * p.w, end = (block + 1) * RB < rows ? (block + 1) * RB : rows;
         for (uint32_t r = block * RB; r < end; r++)
@@ -388,8 +370,7 @@ template <class F> __device__ __forceinline__ void walk_share(const params &p, u
     }
     const uint32_t total = build_line<C>(p, ctl.line, ctl.row);
     if (blockIdx.x == 0)
-        for (uint32_t e = threadIdx.x; e <= p.entries; e += C::WARPS * 32)
-            p.line[e] = ctl.line[e];
+        for (uint32_t e = threadIdx.x; e <= p.entries; e += C::WARPS * 32) p.line[e] = ctl.line[e];
     ptx::let_next_start(); /* the combine kernel takes its place early */
     uint32_t u = share_begin(blockIdx.x, gridDim.x, total);
     const uint32_t end = share_begin(blockIdx.x + 1, gridDim.x, total);

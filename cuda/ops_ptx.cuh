@@ -10,9 +10,7 @@
 
 namespace ptx {
 
-__device__ __forceinline__ uint32_t smem_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+__device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 /* ---- asynchronous copies: 16 bytes a thread, past L1 ---------------------------------------- */
 
@@ -36,17 +34,11 @@ __device__ __forceinline__ uint64_t read_once_policy() {
 constexpr uint64_t READ_ONCE = 0x12f0000000000000;
 
 /* Programmatic dependent launch: wait for the kernels before this one in the stream; let the next one start. */
-__device__ __forceinline__ void wait_for_earlier() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
+__device__ __forceinline__ void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-__device__ __forceinline__ void let_next_start() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-__device__ __forceinline__ void copy_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int PENDING> __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -54,10 +46,8 @@ template <int PENDING> __device__ __forceinline__ void copy_wait() {
 
 /* Barrier of THREADS threads (whole warps) with its own id; a full warp needs no hardware barrier. */
 template <int THREADS> __device__ __forceinline__ void group_sync(int id) {
-    if constexpr (THREADS == 32)
-        __syncwarp();
-    else
-        asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+    if constexpr (THREADS == 32) __syncwarp();
+    else asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
 /* ---- shared memory reads --------------------------------------------------------------------- */
@@ -142,28 +132,20 @@ __device__ __forceinline__ void mma_int8(int (&c)[4], const uint4 &a, uint32_t b
 }
 
 /* Makes this thread's writes to shared memory visible to the units that read it by descriptor. */
-__device__ __forceinline__ void fence_async() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* ---- packed arithmetic: two 16-bit values a register, the first in the low half --------------- */
 
 template <bool HALF> __device__ __forceinline__ uint32_t pack(float low, float high) {
     uint32_t r;
-    if constexpr (HALF)
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    if constexpr (HALF) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
 
-__device__ __forceinline__ float bf16_low(uint32_t pair) {
-    return __uint_as_float(pair << 16);
-}
+__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 
-__device__ __forceinline__ float bf16_high(uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-}
+__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 __device__ __forceinline__ float half_to_float(uint32_t bits) {
     float f;

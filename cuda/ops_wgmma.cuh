@@ -27,9 +27,7 @@ __device__ __forceinline__ uint64_t across_rows(uint32_t smem, uint32_t next) {
 }
 
 /* Before the first product, and after registers of one were written. */
-__device__ __forceinline__ void begin() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
+__device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 /* Closes the products issued so far and waits for them. */
 __device__ __forceinline__ void finish() {
@@ -39,8 +37,7 @@ __device__ __forceinline__ void finish() {
 /* Keeps the compiler from moving uses of accumulators across begin() and finish(). */
 template <int N> __device__ __forceinline__ void hold(float (&c)[N][4]) {
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
 }
 
 /* HALF: FP16 operands. c = (add ? c : 0) + a b, both in shared memory with the contraction side by side. */

@@ -35,7 +35,8 @@ void directory_format(void *tables, const struct directory_limits *limits, uint6
 
 size_t directory_handle_bytes(void) { return sizeof(struct directory); }
 
-int directory_open(void *memory, void *tables, const struct directory_limits *limits, uint64_t id, struct directory **ret_directory) {
+int directory_open(void *memory, void *tables, const struct directory_limits *limits, uint64_t id,
+                   struct directory **ret_directory) {
     if (!directory_bytes(limits) || (uintptr_t)tables % sizeof(struct page_record)) return -EINVAL;
     struct directory *d = memory;
     char *at = tables;
@@ -101,7 +102,8 @@ void directory_page_device(struct directory *d, uint32_t pool, uint32_t page, ui
     clear_mark(&r->device.check, "directory.page.undevice");
     if (device == DIRECTORY_NONE) return;
     r->device.body = (struct device_body){ device, 0 };
-    set_mark(&r->device.check, check_of(&r->device.body, sizeof r->device.body, base + PART_DEVICE), "directory.page.device");
+    set_mark(&r->device.check, check_of(&r->device.body, sizeof r->device.body, base + PART_DEVICE),
+             "directory.page.device");
 }
 
 /* ---- bundles ------------------------------------------------------------------------------------------------ */
@@ -122,7 +124,8 @@ static void write_bundle(struct bundle_body *to, uint64_t serial, const struct d
     memcpy(to->tail, from->tail, n_tail * sizeof to->tail[0]);
 }
 
-/* The copy that stays while the other is written: the only one, or, where a kill left both, the one that counts. 2: neither. */
+/* The copy that stays while the other is written: the only one, or, where a kill left both, the one that counts. 2:
+ * neither. */
 static uint32_t copy_to_keep(const struct directory *d, enum directory_kind kind, uint32_t place) {
     const struct bundle_copy *copies = &d->bundles[kind][(size_t)place * 2];
     bool first = read_check(&copies[0].check), second = read_check(&copies[1].check);
@@ -130,7 +133,8 @@ static uint32_t copy_to_keep(const struct directory *d, enum directory_kind kind
     return first ? bundle_valid_copy(d, kind, place) : 2;
 }
 
-void directory_bundle_put(struct directory *d, enum directory_kind kind, uint32_t place, const struct directory_bundle *bundle) {
+void directory_bundle_put(struct directory *d, enum directory_kind kind, uint32_t place,
+                          const struct directory_bundle *bundle) {
     if (!place_is_known(d, kind, place)) return;
     struct bundle_copy *copies = &d->bundles[kind][(size_t)place * 2];
     uint32_t old = copy_to_keep(d, kind, place), new = old == 0;

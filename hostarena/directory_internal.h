@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layout of the directory's tables, shared by directory.c (writes) and directory_load.c (reads). Numbers are those of this machine's byte order. From offset 0, each
- * table at a multiple of 128 bytes:
+ * Layout of the directory's tables, shared by directory.c (writes) and directory_load.c (reads). Numbers are those of
+ * this machine's byte order. From offset 0, each table at a multiple of 128 bytes:
  *
  *     pages of pool 0      pages[0] records of 128 bytes
  *     pages of pool 1      pages[1] records of 128 bytes
  *     continuations        `continuations` places of two copies of 384 bytes
  *     sequences            `sequences` places of two copies of 384 bytes
  *
- * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to where it stands:
- *     base of a page, copy of a bundle     directory id ^ (table << 33 | copy << 32 | place), table 1, 2: pools; 3, 4: kinds of bundles
- *     other parts of a page                the check word of the base + the number of the part: with another base, or none, they are nobody's
+ * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to
+ * where it stands: base of a page, copy of a bundle     directory id ^ (table << 33 | copy << 32 | place), table 1, 2:
+ * pools; 3, 4: kinds of bundles other parts of a page                the check word of the base + the number of the
+ * part: with another base, or none, they are nobody's
  *
  * page record (two cache lines):
  *       0  base    check, generation, block, parent, parent generation (u32)                            24
@@ -28,16 +29,37 @@
 #include "directory.h"
 #include "mark.h"
 
-struct base_body { uint32_t generation, block, parent, parent_generation; };
-struct name_body { uint8_t digest[32]; };
-struct host_body { uint64_t offset, checksum; uint32_t columns, zero; };
-struct device_body { uint32_t device, zero; };
+struct base_body {
+    uint32_t generation, block, parent, parent_generation;
+};
+struct name_body {
+    uint8_t digest[32];
+};
+struct host_body {
+    uint64_t offset, checksum;
+    uint32_t columns, zero;
+};
+struct device_body {
+    uint32_t device, zero;
+};
 
 struct page_record {
-    struct { check_word check; struct base_body body; } base;
-    struct { check_word check; struct name_body body; } name;
-    struct { check_word check; struct host_body body; } host;
-    struct { check_word check; struct device_body body; } device;
+    struct {
+        check_word check;
+        struct base_body body;
+    } base;
+    struct {
+        check_word check;
+        struct name_body body;
+    } name;
+    struct {
+        check_word check;
+        struct host_body body;
+    } host;
+    struct {
+        check_word check;
+        struct device_body body;
+    } device;
     uint64_t spare[2];
 };
 
@@ -71,12 +93,14 @@ struct directory {
 
 enum part { PART_NAME = 1, PART_HOST = 2, PART_DEVICE = 3 };
 
-static inline uint64_t base_check(const struct directory *d, uint32_t pool, uint32_t page, const struct base_body *body) {
+static inline uint64_t base_check(const struct directory *d, uint32_t pool, uint32_t page,
+                                  const struct base_body *body) {
     return check_of(body, sizeof *body, d->id ^ ((uint64_t)(1 + pool) << 33 | page));
 }
 
 /* body->n_tail <= DIRECTORY_TAIL. */
-static inline uint64_t bundle_check(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy, const struct bundle_body *body) {
+static inline uint64_t bundle_check(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy,
+                                    const struct bundle_body *body) {
     size_t bytes = offsetof(struct bundle_body, tail) + body->n_tail * sizeof body->tail[0];
     return check_of(body, bytes, d->id ^ ((uint64_t)(3 + (uint32_t)kind) << 33 | (uint64_t)copy << 32 | place));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads of the directory's tables. They may hold anything: what does not check does not count, and what checks is still held against the limits, so that no value
- * leaves here that the caller could not index with. Bodies are copied out before they are judged.
+ * Reads of the directory's tables. They may hold anything: what does not check does not count, and what checks is still
+ * held against the limits, so that no value leaves here that the caller could not index with. Bodies are copied out
+ * before they are judged.
  */
 #include "directory.h"
 
@@ -21,7 +22,8 @@ static bool good_base(const struct directory *d, uint32_t pool, uint32_t page, c
 
 enum found { ABSENT, GOOD, DAMAGED };
 
-static enum found load_base(const struct directory *d, uint32_t pool, uint32_t page, struct base_body *ret_body, uint64_t *ret_check) {
+static enum found load_base(const struct directory *d, uint32_t pool, uint32_t page, struct base_body *ret_body,
+                            uint64_t *ret_check) {
     const struct page_record *r = &d->pages[pool][page];
     uint64_t check = read_check(&r->base.check);
     struct base_body body = r->base.body;
@@ -39,7 +41,8 @@ bool directory_page_is_open(const struct directory *d, uint32_t pool, uint32_t p
 }
 
 /* Copies the body of a part out, if it is there; counts it where it is there and does not check. */
-static bool load_part(const check_word *check, const void *body, size_t bytes, uint64_t seed, void *ret_body, uint32_t *damaged) {
+static bool load_part(const check_word *check, const void *body, size_t bytes, uint64_t seed, void *ret_body,
+                      uint32_t *damaged) {
     uint64_t mark = read_check(check);
     if (!mark) return false;
     memcpy(ret_body, body, bytes);
@@ -52,17 +55,20 @@ static void load_parts(const struct page_record *r, uint64_t base, struct direct
     struct host_body host;
     struct device_body device;
     uint32_t *damaged = &page->damaged_parts;
-    page->named = load_part(&r->name.check, &r->name.body, sizeof r->name.body, base + PART_NAME, page->digest, damaged);
+    page->named =
+        load_part(&r->name.check, &r->name.body, sizeof r->name.body, base + PART_NAME, page->digest, damaged);
     if (!page->named) memset(page->digest, 0, sizeof page->digest);
     if (load_part(&r->host.check, &r->host.body, sizeof host, base + PART_HOST, &host, damaged)) {
         page->has_host = host.columns >= 1 && host.columns <= PAGE_TOKENS;
         *damaged += !page->has_host;
         if (page->has_host) page->host = (struct directory_host){ host.offset, host.checksum, host.columns };
     }
-    if (load_part(&r->device.check, &r->device.body, sizeof device, base + PART_DEVICE, &device, damaged)) page->device = device.device;
+    if (load_part(&r->device.check, &r->device.body, sizeof device, base + PART_DEVICE, &device, damaged))
+        page->device = device.device;
 }
 
-bool directory_page_load(const struct directory *d, uint32_t pool, uint32_t page, struct directory_page *ret_page, bool *ret_damaged) {
+bool directory_page_load(const struct directory *d, uint32_t pool, uint32_t page, struct directory_page *ret_page,
+                         bool *ret_damaged) {
     struct base_body body;
     uint64_t check;
     *ret_damaged = false;
@@ -88,7 +94,8 @@ static bool good_bundle(const struct directory *d, const struct bundle_body *b) 
 }
 
 /* Only n_tail tokens of the tail are read. */
-static enum found load_copy(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy, struct bundle_body *ret_body) {
+static enum found load_copy(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy,
+                            struct bundle_body *ret_body) {
     const struct bundle_copy *c = &d->bundles[kind][(size_t)place * 2 + copy];
     uint64_t check = read_check(&c->check);
     if (!check) return ABSENT;
@@ -98,7 +105,8 @@ static enum found load_copy(const struct directory *d, enum directory_kind kind,
     return check == bundle_check(d, kind, place, copy, ret_body) && good_bundle(d, ret_body) ? GOOD : DAMAGED;
 }
 
-static enum found load_place(const struct directory *d, enum directory_kind kind, uint32_t place, struct bundle_body *ret_body, uint32_t *ret_copy) {
+static enum found load_place(const struct directory *d, enum directory_kind kind, uint32_t place,
+                             struct bundle_body *ret_body, uint32_t *ret_copy) {
     struct bundle_body second;
     enum found a = load_copy(d, kind, place, 0, ret_body), b = load_copy(d, kind, place, 1, &second);
     if (b == GOOD && (a != GOOD || second.serial > ret_body->serial)) {
@@ -139,7 +147,8 @@ static void read_bundle(const struct directory *d, const struct bundle_body *fro
     memcpy(to->tail, from->tail, from->n_tail * sizeof to->tail[0]);
 }
 
-bool directory_bundle_load(const struct directory *d, enum directory_kind kind, uint32_t place, struct directory_bundle *ret_bundle, bool *ret_damaged) {
+bool directory_bundle_load(const struct directory *d, enum directory_kind kind, uint32_t place,
+                           struct directory_bundle *ret_bundle, bool *ret_damaged) {
     struct bundle_body body;
     uint32_t copy;
     *ret_damaged = false;

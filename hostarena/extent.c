@@ -5,7 +5,8 @@
 
 #include "extent_internal.h"
 
-/* Free runs are at most one more than the pieces in use; a plan may cut each of its drops out of the middle of an extent. */
+/* Free runs are at most one more than the pieces in use; a plan may cut each of its drops out of the middle of an
+ * extent. */
 static uint32_t run_limit(uint32_t max_extents) { return max_extents + EXTENT_RECIPE_MAX + 2; }
 
 size_t extent_bytes(uint32_t max_extents) {
@@ -73,7 +74,8 @@ bool extent_slots_free(const struct extent_arena *a, uint32_t n) {
     return n == 0;
 }
 
-int extent_allocate(struct extent_arena *a, uint64_t stride, uint32_t pages, uint32_t tag, struct extent_info *ret_extent) {
+int extent_allocate(struct extent_arena *a, uint64_t stride, uint32_t pages, uint32_t tag,
+                    struct extent_info *ret_extent) {
     uint64_t offset;
     if (!extent_good_shape(stride, pages)) return EXTENT_E_ARGUMENT;
     if (!runs_first_fit(&a->runs, stride * pages, &offset)) return EXTENT_E_SPACE;
@@ -122,7 +124,8 @@ uint32_t extent_survivors(const struct slot *slot, const struct extent_range *ra
     return survivors + (at < slot->pages);
 }
 
-void extent_cut(struct extent_arena *a, struct slot *slot, const struct extent_range *ranges, uint32_t n, extent_id ret_ends[2]) {
+void extent_cut(struct extent_arena *a, struct slot *slot, const struct extent_range *ranges, uint32_t n,
+                extent_id ret_ends[2]) {
     struct slot old = *slot;
     extent_id ends[2] = { { 0 }, { 0 } };
     uint32_t at = 0;
@@ -130,7 +133,8 @@ void extent_cut(struct extent_arena *a, struct slot *slot, const struct extent_r
     for (uint32_t i = 0; i <= n; i++) {
         uint32_t end = i < n ? ranges[i].first : old.pages;
         if (end > at) {
-            extent_id part = extent_id_of(a, extent_occupy(a, old.offset + old.stride * at, old.stride, end - at, old.tag));
+            extent_id part =
+                extent_id_of(a, extent_occupy(a, old.offset + old.stride * at, old.stride, end - at, old.tag));
             if (i == 0) ends[0] = part;
             if (i == n) ends[1] = part;
         }
@@ -172,8 +176,12 @@ bool extent_next(const struct extent_arena *a, uint32_t *cursor, struct extent_i
 }
 
 void extent_get_stats(const struct extent_arena *a, struct extent_stats *ret) {
-    *ret = (struct extent_stats){ .capacity = a->capacity, .occupied = a->capacity - a->runs.free_bytes,
-                                  .free_bytes = a->runs.free_bytes, .largest_free = runs_longest(&a->runs),
-                                  .revision = a->revision, .extents = a->live, .free_runs = a->runs.used,
+    *ret = (struct extent_stats){ .capacity = a->capacity,
+                                  .occupied = a->capacity - a->runs.free_bytes,
+                                  .free_bytes = a->runs.free_bytes,
+                                  .largest_free = runs_longest(&a->runs),
+                                  .revision = a->revision,
+                                  .extents = a->live,
+                                  .free_runs = a->runs.used,
                                   .max_extents = a->max_extents };
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Pages that are extents of their own. extent_take_pages and extent_pages_fit place pages by the same function, and a page needs
- * no more than a run of its own length, so that what fits is what can be taken. */
+ * Pages that are extents of their own. extent_take_pages and extent_pages_fit place pages by the same function, and a
+ * page needs no more than a run of its own length, so that what fits is what can be taken. */
 #include <assert.h>
 
 #include "extent_internal.h"
 
-/* Where the next of n pages begin, and how many of them: all n in the first run that holds them, while none is placed yet; else those that the lowest run holds. */
-static bool next_piece(const struct runs *runs, uint64_t stride, uint32_t n, bool first, uint64_t *ret_offset, uint32_t *ret_pages) {
+/* Where the next of n pages begin, and how many of them: all n in the first run that holds them, while none is placed
+ * yet; else those that the lowest run holds. */
+static bool next_piece(const struct runs *runs, uint64_t stride, uint32_t n, bool first, uint64_t *ret_offset,
+                       uint32_t *ret_pages) {
     uint64_t bytes;
     *ret_pages = n;
     if (first && runs_first_fit(runs, stride * n, ret_offset)) return true;
@@ -71,8 +73,12 @@ static void unplay_drops(struct extent_arena *a, const extent_id *drops, uint32_
     }
 }
 
-/* What was placed, piece by piece, in no more words than it has pages: the offset of one page, or the offset | 1 and the number of pages. */
-struct pieces { uint64_t *words; uint64_t n; };
+/* What was placed, piece by piece, in no more words than it has pages: the offset of one page, or the offset | 1 and
+ * the number of pages. */
+struct pieces {
+    uint64_t *words;
+    uint64_t n;
+};
 static_assert(EXTENT_ALIGN > 1, "the lowest bit of an offset is free");
 
 static void push_piece(struct pieces *p, uint64_t offset, uint32_t pages) {
@@ -108,8 +114,8 @@ static uint32_t slots_left(const struct extent_arena *a, uint64_t most) {
     return n;
 }
 
-bool extent_pages_fit(struct extent_arena *a, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants, uint32_t n_wants,
-                      uint64_t *scratch, uint32_t *ret_placed) {
+bool extent_pages_fit(struct extent_arena *a, const extent_id *drops, uint32_t n_drops,
+                      const struct extent_page_want *wants, uint32_t n_wants, uint64_t *scratch, uint32_t *ret_placed) {
     struct pieces pieces = { scratch, 0 };
     uint64_t sum = 0, at = 0;
     uint32_t last = n_wants ? n_wants - 1 : 0; /* nobody comes after it: counted, not placed */
@@ -123,7 +129,9 @@ bool extent_pages_fit(struct extent_arena *a, const extent_id *drops, uint32_t n
     uint64_t slots = (uint64_t)play_drops(a, drops, n_drops) + slots_left(a, sum);
     for (uint32_t i = 0; i < n_wants; i++) {
         uint32_t n = wants[i].pages < slots ? wants[i].pages : (uint32_t)slots;
-        if (n) ret_placed[i] = i == last ? runs_count(&a->runs, wants[i].stride, n) : place(&a->runs, wants[i].stride, n, &pieces);
+        if (n)
+            ret_placed[i] =
+                i == last ? runs_count(&a->runs, wants[i].stride, n) : place(&a->runs, wants[i].stride, n, &pieces);
         slots -= ret_placed[i];
         fits = fits && ret_placed[i] == wants[i].pages;
     }

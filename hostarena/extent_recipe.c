@@ -72,7 +72,8 @@ static void all_drops(struct extent_arena *a, const struct extent_recipe *r, boo
 static int check_wants(const struct extent_recipe *r) {
     for (uint32_t i = 0; i < r->n_wants; i++) {
         const struct extent_want *w = &r->wants[i];
-        if (!w->stride || w->stride % EXTENT_ALIGN || !w->pages || w->stride > UINT64_MAX / w->pages) return EXTENT_E_ARGUMENT;
+        if (!w->stride || w->stride % EXTENT_ALIGN || !w->pages || w->stride > UINT64_MAX / w->pages)
+            return EXTENT_E_ARGUMENT;
     }
     return 0;
 }
@@ -106,7 +107,8 @@ int extent_apply(struct extent_arena *a, const struct extent_recipe *recipe, str
     struct extent_recipe again = *recipe;
     struct cut cut;
     int rc = extent_plan(a, &again); /* the caller may have touched drops or wants since */
-    if (rc == 0 && memcmp(again.offsets, recipe->offsets, recipe->n_wants * sizeof again.offsets[0])) rc = EXTENT_E_REVISION;
+    if (rc == 0 && memcmp(again.offsets, recipe->offsets, recipe->n_wants * sizeof again.offsets[0]))
+        rc = EXTENT_E_REVISION;
     if (rc) return rc;
     for (uint32_t i = 0; i < recipe->n_drops; i++)
         if (first_of_its_extent(recipe, i) && gather(a, recipe, recipe->drops[i].id, &cut) == 0)

@@ -139,7 +139,9 @@ static uint32_t count_node(const struct runs *runs, uint32_t t, uint64_t bytes, 
     return counted;
 }
 
-uint32_t runs_count(const struct runs *runs, uint64_t bytes, uint32_t n) { return count_node(runs, runs->root, bytes, n); }
+uint32_t runs_count(const struct runs *runs, uint64_t bytes, uint32_t n) {
+    return count_node(runs, runs->root, bytes, n);
+}
 
 uint64_t runs_longest(const struct runs *runs) { return runs->root == RUN_NONE ? 0 : runs->nodes[runs->root].longest; }
 
@@ -158,7 +160,11 @@ bool runs_next(const struct runs *runs, uint64_t *cursor, uint64_t *ret_offset, 
     return true;
 }
 
-struct audit { uint32_t bad, nodes; uint64_t sum, last_end; bool any; };
+struct audit {
+    uint32_t bad, nodes;
+    uint64_t sum, last_end;
+    bool any;
+};
 
 static uint64_t audit_node(const struct runs *runs, uint32_t t, struct audit *audit) {
     if (t == RUN_NONE) return 0;

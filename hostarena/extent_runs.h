@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Free runs of the arena: disjoint, never adjacent, ordered by offset, found first-fit. A treap over offsets whose nodes also know the longest run below
- * them, so that first fit, take and give are O(log n). Priorities are a hash of the offset: the shape depends on the contents alone.
+ * Free runs of the arena: disjoint, never adjacent, ordered by offset, found first-fit. A treap over offsets whose
+ * nodes also know the longest run below them, so that first fit, take and give are O(log n). Priorities are a hash of
+ * the offset: the shape depends on the contents alone.
  */
 #ifndef KVD_HOSTARENA_EXTENT_RUNS_H
 #define KVD_HOSTARENA_EXTENT_RUNS_H
@@ -17,7 +18,7 @@ struct run_node {
 #define RUN_NONE UINT32_MAX
 
 struct runs {
-    struct run_node *nodes; /* [limit] */
+    struct run_node *nodes;             /* [limit] */
     uint32_t limit, used, root, unused; /* unused: head of the list of free nodes, linked by left */
     uint64_t free_bytes;
 };
@@ -31,7 +32,8 @@ bool runs_take(struct runs *runs, uint64_t offset, uint64_t bytes);
 bool runs_first_fit(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset);
 /* The same, with the length of that run. */
 bool runs_first_run(const struct runs *runs, uint64_t bytes, uint64_t *ret_offset, uint64_t *ret_bytes);
-/* How many of n pieces of `bytes` the runs hold, each piece in one run. Looks at no more runs than it needs and passes over those that are too short. */
+/* How many of n pieces of `bytes` the runs hold, each piece in one run. Looks at no more runs than it needs and passes
+ * over those that are too short. */
 uint32_t runs_count(const struct runs *runs, uint64_t bytes, uint32_t n);
 uint64_t runs_longest(const struct runs *runs);
 /* Walks in order of offset: the first run at or after *cursor; advances it past that run. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marks: check words that say that what stands beside them is there and whole. Written after it, cleared before it changes; 0 says that nothing is there. The
- * directory and the segment's header are made of records under marks.
+ * Marks: check words that say that what stands beside them is there and whole. Written after it, cleared before it
+ * changes; 0 says that nothing is there. The directory and the segment's header are made of records under marks.
  */
 #ifndef KVD_HOSTARENA_MARK_H
 #define KVD_HOSTARENA_MARK_H
@@ -24,8 +24,8 @@ static inline uint64_t check_of(const void *body, size_t bytes, uint64_t seed) {
 
 static inline uint64_t read_check(const check_word *check) { return atomic_load_explicit(check, memory_order_acquire); }
 
-/* What was written before the mark is there before it, what follows comes after it: a killed process leaves its stores in the order of the program, and the
- * compiler must keep that order. */
+/* What was written before the mark is there before it, what follows comes after it: a killed process leaves its stores
+ * in the order of the program, and the compiler must keep that order. */
 static inline void set_mark(check_word *check, uint64_t value, const char *where) {
     (void)where;
     CRASH_POINT(where);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opens the segment of an earlier kvd or makes one. An object that cannot be used is unlinked and a new one made under the name (SRV-8): whoever still maps the old
- * one keeps its memory. A new object is signed last, so that one whose maker was killed is known and made anew.
+ * Opens the segment of an earlier kvd or makes one. An object that cannot be used is unlinked and a new one made under
+ * the name (SRV-8): whoever still maps the old one keeps its memory. A new object is signed last, so that one whose
+ * maker was killed is known and made anew.
  */
 #include "segment.h"
 
@@ -38,21 +39,28 @@ uint64_t segment_random(void) {
 /* ---- an object that is there ------------------------------------------------------------------------------------- */
 
 struct object {
-    int fd; /* -1: none */
+    int fd;                /* -1: none */
     uint64_t bytes, there; /* size, and how much of it has memory */
     mode_t mode;
 };
 
 static int check_name(const char *name, char *err, size_t err_bytes) {
-    if (name && name[0] == '/' && name[1] && !strchr(name + 1, '/') && strlen(name) <= NAME_MAX && strcmp(name, "/.") && strcmp(name, "/..")) return 0;
-    return segment_refuse(-EINVAL, err, err_bytes, "\"%s\" is no name of shared memory: it has one slash, in front, and at most %d characters", name ? name : "", NAME_MAX);
+    if (name && name[0] == '/' && name[1] && !strchr(name + 1, '/') && strlen(name) <= NAME_MAX && strcmp(name, "/.") &&
+        strcmp(name, "/.."))
+        return 0;
+    return segment_refuse(-EINVAL, err, err_bytes,
+                          "\"%s\" is no name of shared memory: it has one slash, in front, and at most %d characters",
+                          name ? name : "", NAME_MAX);
 }
 
 /* Someone else's object is neither used nor removed: what is in it would be theirs to change at any time. */
 static int check_owner(const char *name, const struct stat *st, char *err, size_t err_bytes) {
-    if (!S_ISREG(st->st_mode)) return segment_refuse(-EINVAL, err, err_bytes, "/dev/shm%s is there and is no shared memory: remove it", name);
+    if (!S_ISREG(st->st_mode))
+        return segment_refuse(-EINVAL, err, err_bytes, "/dev/shm%s is there and is no shared memory: remove it", name);
     if (st->st_uid == geteuid()) return 0;
-    return segment_refuse(-EPERM, err, err_bytes, "/dev/shm%s belongs to user %u, kvd runs as %u: remove it, or run kvd as that user", name, (unsigned)st->st_uid, (unsigned)geteuid());
+    return segment_refuse(-EPERM, err, err_bytes,
+                          "/dev/shm%s belongs to user %u, kvd runs as %u: remove it, or run kvd as that user", name,
+                          (unsigned)st->st_uid, (unsigned)geteuid());
 }
 
 static int look_for(const char *name, struct object *ret_object, char *err, size_t err_bytes) {
@@ -61,7 +69,9 @@ static int look_for(const char *name, struct object *ret_object, char *err, size
     if (ret_object->fd < 0) {
         int e = errno;
         if (e == ENOENT) return 0;
-        return segment_refuse(-e, err, err_bytes, "/dev/shm%s cannot be opened: %s: remove what is there, or run kvd as its owner", name, e == ELOOP ? "it is a symbolic link" : strerror(e));
+        return segment_refuse(-e, err, err_bytes,
+                              "/dev/shm%s cannot be opened: %s: remove what is there, or run kvd as its owner", name,
+                              e == ELOOP ? "it is a symbolic link" : strerror(e));
     }
     int r = fstat(ret_object->fd, &st) ? -errno : 0;
     if (r) segment_refuse(r, err, err_bytes, "/dev/shm%s: %s", name, strerror(-r));
@@ -78,7 +88,8 @@ static int look_for(const char *name, struct object *ret_object, char *err, size
 }
 
 /* The first page is read, not mapped: an object that is shorter than it says must not fault. */
-static enum segment_found judge(const struct object *object, const struct segment_identity *want, struct segment_identity *ret_identity) {
+static enum segment_found judge(const struct object *object, const struct segment_identity *want,
+                                struct segment_identity *ret_identity) {
     uint8_t page[SEGMENT_PAGE];
     ssize_t n = pread(object->fd, page, sizeof page, 0);
     return segment_judge(want, object->bytes, page, n < 0 ? 0 : (size_t)n, ret_identity);
@@ -97,7 +108,10 @@ struct opening {
 
 static int check_room(const struct opening *o, uint64_t there, uint64_t credit) {
     uint64_t total = o->segment->identity.total_bytes;
-    struct segment_room room = { .root = "", .bytes = total > there ? total - there : 0, .credit = credit, .file_bytes = there ? 0 : total,
+    struct segment_room room = { .root = "",
+                                 .bytes = total > there ? total - there : 0,
+                                 .credit = credit,
+                                 .file_bytes = there ? 0 : total,
                                  .lock_bytes = o->config->lock ? total : 0 };
     return segment_room_check(&room, o->err, o->err_bytes);
 }
@@ -114,14 +128,17 @@ static int make_object(struct opening *o) {
     o->made = true;
     if (!ftruncate(fd, (off_t)o->segment->identity.total_bytes)) return 0;
     int e = errno;
-    return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot have %" PRIu64 " bytes: %s: lower [host] arena", name, o->segment->identity.total_bytes, strerror(e));
+    return segment_refuse(-e, o->err, o->err_bytes,
+                          "shared memory %s cannot have %" PRIu64 " bytes: %s: lower [host] arena", name,
+                          o->segment->identity.total_bytes, strerror(e));
 }
 
 static int set_mode(struct opening *o) {
     mode_t mode = o->config->mode ? o->config->mode & 0777 : 0600;
     if (mode == o->object.mode || !fchmod(o->object.fd, mode)) return 0;
     int e = errno;
-    return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot have mode %03o: %s", o->config->name, (unsigned)mode, strerror(e));
+    return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot have mode %03o: %s", o->config->name,
+                          (unsigned)mode, strerror(e));
 }
 
 /* Mapped, every page there, locked where that is wanted. */
@@ -131,17 +148,24 @@ static int map_object(struct opening *o) {
     void *base = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, o->object.fd, 0);
     if (base == MAP_FAILED) {
         int e = errno;
-        return segment_refuse(-e, o->err, o->err_bytes, "the segment's %" PRIu64 " bytes cannot be mapped: %s: RLIMIT_AS or vm.overcommit_memory may be too small, or lower [host] arena", total,
-                              strerror(e));
+        return segment_refuse(
+            -e, o->err, o->err_bytes,
+            "the segment's %" PRIu64
+            " bytes cannot be mapped: %s: RLIMIT_AS or vm.overcommit_memory may be too small, or lower [host] arena",
+            total, strerror(e));
     }
     s->header = base;
-    struct segment_touch touch = { .fd = o->object.fd, .address = base, .bytes = total, .node = o->config->numa_node, .threads = o->config->threads };
+    struct segment_touch touch = {
+        .fd = o->object.fd, .address = base, .bytes = total, .node = o->config->numa_node, .threads = o->config->threads
+    };
     int r = segment_touch_all(&touch, o->err, o->err_bytes);
     CRASH_POINT("segment.touched");
     if (r || !o->config->lock || !mlock(base, total)) return r;
     int e = errno;
-    return segment_refuse(-e, o->err, o->err_bytes, "the segment's %" PRIu64 " bytes cannot be locked: %s: set LimitMEMLOCK=infinity in the unit (ulimit -l unlimited), or turn [host] lock off", total,
-                          strerror(e));
+    return segment_refuse(-e, o->err, o->err_bytes,
+                          "the segment's %" PRIu64 " bytes cannot be locked: %s: set LimitMEMLOCK=infinity in the unit "
+                          "(ulimit -l unlimited), or turn [host] lock off",
+                          total, strerror(e));
 }
 
 static int pin_arena(struct opening *o) {
@@ -165,7 +189,8 @@ static int adopt(struct opening *o) {
     return 0;
 }
 
-/* What is there goes only when the new one would fit in its place; whether its memory came back is asked again, for somebody may still map it. */
+/* What is there goes only when the new one would fit in its place; whether its memory came back is asked again, for
+ * somebody may still map it. */
 static int make(struct opening *o) {
     bool old = o->object.fd >= 0;
     int r = check_room(o, 0, old ? o->object.there : 0);
@@ -175,7 +200,9 @@ static int make(struct opening *o) {
         o->object.fd = -1;
         if (shm_unlink(o->config->name) && errno != ENOENT) {
             int e = errno;
-            return segment_refuse(-e, o->err, o->err_bytes, "/dev/shm%s is no segment of this configuration and cannot be removed: %s: remove it", o->config->name, strerror(e));
+            return segment_refuse(-e, o->err, o->err_bytes,
+                                  "/dev/shm%s is no segment of this configuration and cannot be removed: %s: remove it",
+                                  o->config->name, strerror(e));
         }
         CRASH_POINT("segment.unlinked");
         if ((r = check_room(o, 0, 0))) return r;
@@ -199,7 +226,8 @@ static int begin(struct opening *o, enum segment_found *ret_found) {
     return 0;
 }
 
-int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found, char *err, size_t err_bytes) {
+int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
+                 char *err, size_t err_bytes) {
     struct opening o = { .config = config, .object = { .fd = -1 }, .err = err, .err_bytes = err_bytes };
     enum segment_found found;
     struct segment *s = calloc(1, sizeof *s);
@@ -225,7 +253,8 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
 
 void segment_close(struct segment *segment) {
     if (!segment) return;
-    if (segment->pinned && segment->unpin) segment->unpin(segment->context, segment_arena(segment), segment_arena_bytes(segment));
+    if (segment->pinned && segment->unpin)
+        segment->unpin(segment->context, segment_arena(segment), segment_arena_bytes(segment));
     if (segment->header) munmap(segment->header, segment->identity.total_bytes);
     free(segment->handle);
     free(segment);
@@ -233,7 +262,9 @@ void segment_close(struct segment *segment) {
 
 void segment_destroy(const char *name) { shm_unlink(name); }
 
-struct directory *segment_directory(struct segment *segment) { return segment->directory; }
+struct directory *segment_directory(struct segment *segment) {
+    return segment->directory;
+}
 
 uint8_t *segment_arena(struct segment *segment) {
     return segment->identity.arena_bytes ? (uint8_t *)segment->header + segment->identity.arena_offset : NULL;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The segment: one POSIX shared-memory object of fixed size that outlives the daemon. Header, directory tables, arena bytes:
+ * The segment: one POSIX shared-memory object of fixed size that outlives the daemon. Header, directory tables, arena
+ * bytes:
  *
  *     0            header: magic, version, sizes, geometry digest, directory id, pools id, drivers; with check words
  *     132 KiB ..   directory tables (directory.h)
  *     after them   arena: `arena_bytes`, at the next multiple of 2 MiB
  *
- * It is mapped whole, every page is touched before the function returns (in parallel, on the NUMA node that was asked for), so that a full /dev/shm or short
- * memory is a refusal now and never a SIGBUS later; what cannot fit is refused before a page is touched. It never shrinks. The name is unlinked by segment_destroy only:
- * who stops leaves it for the next.
+ * It is mapped whole, every page is touched before the function returns (in parallel, on the NUMA node that was asked
+ * for), so that a full /dev/shm or short memory is a refusal now and never a SIGBUS later; what cannot fit is refused
+ * before a page is touched. It never shrinks. The name is unlinked by segment_destroy only: who stops leaves it for the
+ * next.
  *
- * Errors: 0, or negative errno with a sentence that names what is needed, what there is, and the setting. Threads: open and close from one thread.
+ * Errors: 0, or negative errno with a sentence that names what is needed, what there is, and the setting. Threads: open
+ * and close from one thread.
  */
 #ifndef KVD_HOSTARENA_SEGMENT_H
 #define KVD_HOSTARENA_SEGMENT_H
@@ -23,14 +26,14 @@
 struct segment;
 
 struct segment_config {
-    const char *name;          /* "/kvd-arena-..." */
-    uint64_t arena_bytes;      /* rounded up to 4 KiB by the segment; 0 = no arena, the directory may still be wanted */
+    const char *name;     /* "/kvd-arena-..." */
+    uint64_t arena_bytes; /* rounded up to 4 KiB by the segment; 0 = no arena, the directory may still be wanted */
     struct directory_limits limits;
-    uint8_t geometry[32];      /* of everything that gives the bytes their meaning; another digest = a foreign segment */
-    uint32_t mode;             /* permission bits, 0 = 0600 */
-    int numa_node;             /* of the GPU, SEGMENT_ANY_NODE */
-    uint32_t threads;          /* that touch; 0 = one a CPU that may run on the node, at most 16 */
-    bool lock;                 /* mlock: RLIMIT_MEMLOCK must allow it */
+    uint8_t geometry[32]; /* of everything that gives the bytes their meaning; another digest = a foreign segment */
+    uint32_t mode;        /* permission bits, 0 = 0600 */
+    int numa_node;        /* of the GPU, SEGMENT_ANY_NODE */
+    uint32_t threads;     /* that touch; 0 = one a CPU that may run on the node, at most 16 */
+    bool lock;            /* mlock: RLIMIT_MEMLOCK must allow it */
     /* Makes the memory known to the devices (pinned). May be NULL. Returns 0, or negative errno with a sentence. */
     int (*pin)(void *context, void *address, uint64_t bytes, char *err, size_t err_bytes);
     void (*unpin)(void *context, void *address, uint64_t bytes);
@@ -38,22 +41,24 @@ struct segment_config {
 };
 
 enum segment_found {
-    SEGMENT_NEW = 0,       /* there was none, or one whose maker was killed before it was finished */
-    SEGMENT_ADOPTED = 1,   /* an earlier kvd's, of the same geometry and limits: its records can be read */
-    SEGMENT_FOREIGN = 2,   /* another geometry, limits, size or version: emptied (the object is replaced) */
-    SEGMENT_DAMAGED = 3    /* its header does not check: emptied */
+    SEGMENT_NEW = 0,     /* there was none, or one whose maker was killed before it was finished */
+    SEGMENT_ADOPTED = 1, /* an earlier kvd's, of the same geometry and limits: its records can be read */
+    SEGMENT_FOREIGN = 2, /* another geometry, limits, size or version: emptied (the object is replaced) */
+    SEGMENT_DAMAGED = 3  /* its header does not check: emptied */
 };
 
-/* Opens or makes it. Another user's object is refused, not removed. What a refused call made is gone, what it found stays (but a foreign or damaged object may have been
- * removed for a new one that then found no room). The caller holds the lock that proves that no other kvd uses it. Takes at most a second to refuse. */
-int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found, char *err, size_t err_bytes);
+/* Opens or makes it. Another user's object is refused, not removed. What a refused call made is gone, what it found
+ * stays (but a foreign or damaged object may have been removed for a new one that then found no room). The caller holds
+ * the lock that proves that no other kvd uses it. Takes at most a second to refuse. */
+int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
+                 char *err, size_t err_bytes);
 /* Unmaps; the object stays. NULL is fine. */
 void segment_close(struct segment *segment);
 /* Removes the object by name; absent is fine. */
 void segment_destroy(const char *name);
 
 struct directory *segment_directory(struct segment *segment);
-uint8_t *segment_arena(struct segment *segment);            /* of segment_arena_bytes(); NULL when 0 */
+uint8_t *segment_arena(struct segment *segment); /* of segment_arena_bytes(); NULL when 0 */
 uint64_t segment_arena_bytes(const struct segment *segment);
 
 /* Empties the directory (a new id): nothing of before counts any more. */
@@ -65,9 +70,12 @@ void segment_forget(struct segment *segment);
 uint64_t segment_pools_id(const struct segment *segment);
 void segment_set_pools_id(struct segment *segment, uint64_t id);
 
-/* Processes that map device pools and may run a unit on them: what a next kvd must wait for. start_time: field 22 of /proc/PID/stat, so that a reused pid is another
- * process. Full: -ENOSPC. add before the process is told where the pools are; one that is there already stays one. The table outlives segment_forget. */
-struct segment_driver { uint64_t pid, start_time; };
+/* Processes that map device pools and may run a unit on them: what a next kvd must wait for. start_time: field 22 of
+ * /proc/PID/stat, so that a reused pid is another process. Full: -ENOSPC. add before the process is told where the
+ * pools are; one that is there already stays one. The table outlives segment_forget. */
+struct segment_driver {
+    uint64_t pid, start_time;
+};
 int segment_driver_add(struct segment *segment, const struct segment_driver *driver);
 void segment_driver_remove(struct segment *segment, const struct segment_driver *driver);
 /* How many were written, at most max. */

@@ -10,13 +10,18 @@
 
 static uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-int segment_describe(const struct segment_config *config, struct segment_identity *ret_identity, char *err, size_t err_bytes) {
+int segment_describe(const struct segment_config *config, struct segment_identity *ret_identity, char *err,
+                     size_t err_bytes) {
     const struct directory_limits *l = &config->limits;
     uint64_t tables = directory_bytes(l);
-    if (!tables) return segment_refuse(-EINVAL, err, err_bytes, "a segment needs 1 or %d pools with descriptors in each", DIRECTORY_MAX_POOLS);
+    if (!tables)
+        return segment_refuse(-EINVAL, err, err_bytes, "a segment needs 1 or %d pools with descriptors in each",
+                              DIRECTORY_MAX_POOLS);
     uint64_t arena_offset = round_up(SEGMENT_TABLES + tables, SEGMENT_LARGE);
     if (config->arena_bytes > INT64_MAX - arena_offset - SEGMENT_PAGE)
-        return segment_refuse(-EFBIG, err, err_bytes, "an arena of %" PRIu64 " bytes is more than a file can have: lower [host] arena", config->arena_bytes);
+        return segment_refuse(-EFBIG, err, err_bytes,
+                              "an arena of %" PRIu64 " bytes is more than a file can have: lower [host] arena",
+                              config->arena_bytes);
     uint64_t arena = round_up(config->arena_bytes, SEGMENT_PAGE);
     memset(ret_identity, 0, sizeof *ret_identity);
     ret_identity->magic = SEGMENT_MAGIC, ret_identity->version = SEGMENT_VERSION, ret_identity->n_pools = l->n_pools;
@@ -28,7 +33,9 @@ int segment_describe(const struct segment_config *config, struct segment_identit
     return 0;
 }
 
-static uint64_t identity_check(const struct segment_identity *id) { return check_of(id, offsetof(struct segment_identity, check), SEGMENT_MAGIC); }
+static uint64_t identity_check(const struct segment_identity *id) {
+    return check_of(id, offsetof(struct segment_identity, check), SEGMENT_MAGIC);
+}
 
 static uint64_t state_check(uint64_t segment_id, uint32_t slot, const struct state_body *body) {
     return check_of(body, sizeof *body, segment_id ^ (UINT64_C(1) << 33 | slot));
@@ -37,12 +44,14 @@ static uint64_t state_check(uint64_t segment_id, uint32_t slot, const struct sta
 /* The state slot that counts; 2: none. */
 static uint32_t valid_state(uint64_t segment_id, const struct state_slot slots[2]) {
     bool good[2];
-    for (uint32_t i = 0; i < 2; i++) good[i] = read_check(&slots[i].check) == state_check(segment_id, i, &slots[i].body);
+    for (uint32_t i = 0; i < 2; i++)
+        good[i] = read_check(&slots[i].check) == state_check(segment_id, i, &slots[i].body);
     if (good[0] && good[1]) return slots[1].body.serial > slots[0].body.serial;
     return good[0] ? 0 : good[1] ? 1 : 2;
 }
 
-enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page, size_t page_bytes, struct segment_identity *ret_identity) {
+enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page,
+                                 size_t page_bytes, struct segment_identity *ret_identity) {
     struct segment_identity id;
     struct state_slot state[2];
     if (!object_bytes) return SEGMENT_NEW;
@@ -78,12 +87,15 @@ static void write_state(struct segment *s, const struct state_body *body) {
 }
 
 static struct directory_limits limits_of(const struct segment_identity *id) {
-    struct directory_limits limits = { .n_pools = id->n_pools, .continuations = id->continuations, .sequences = id->sequences };
+    struct directory_limits limits = { .n_pools = id->n_pools,
+                                       .continuations = id->continuations,
+                                       .sequences = id->sequences };
     memcpy(limits.pages, id->pages, sizeof limits.pages);
     return limits;
 }
 
-/* The id is there before the tables are emptied: whenever this ends, no record of before counts, and the next one finishes it. */
+/* The id is there before the tables are emptied: whenever this ends, no record of before counts, and the next one
+ * finishes it. */
 static void empty_tables(struct segment *s) {
     struct directory_limits limits = limits_of(&s->identity);
     struct state_body state = s->state;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the four files of the segment: segment.c (open, adopt, make), segment_header.c (what stands in the first 132 KiB), segment_room.c (what fits) and
- * segment_touch.c (making every page there).
+ * Shared by the four files of the segment: segment.c (open, adopt, make), segment_header.c (what stands in the first
+ * 132 KiB), segment_room.c (what fits) and segment_touch.c (making every page there).
  *
  * Layout of the first 132 KiB, numbers in this machine's byte order:
  *        0  identity: written once, when everything else is there; check word over all before it
- *      512  state, slot 0      two slots with a serial: the new one is written beside the old one, marked, and the old one cleared;
- *      576  state, slot 1      where both check, the higher serial counts
- *     4096  drivers, SEGMENT_DRIVERS records of 32 bytes, each under its own mark
+ *      512  state, slot 0      two slots with a serial: the new one is written beside the old one, marked, and the old
+ * one cleared; 576  state, slot 1      where both check, the higher serial counts 4096  drivers, SEGMENT_DRIVERS
+ * records of 32 bytes, each under its own mark
  */
 #ifndef KVD_HOSTARENA_SEGMENT_INTERNAL_H
 #define KVD_HOSTARENA_SEGMENT_INTERNAL_H
@@ -32,13 +32,17 @@ struct segment_identity {
     check_word check;    /* 0: not finished */
 };
 
-struct state_body { uint64_t serial, directory_id, formatted, pools_id; }; /* formatted: the tables were emptied for directory_id */
+struct state_body {
+    uint64_t serial, directory_id, formatted, pools_id;
+}; /* formatted: the tables were emptied for directory_id */
 struct state_slot {
     struct state_body body;
     check_word check;
     uint64_t spare[3];
 };
-struct driver_body { uint64_t pid, start_time; };
+struct driver_body {
+    uint64_t pid, start_time;
+};
 struct driver_slot {
     struct driver_body body;
     check_word check;
@@ -74,9 +78,12 @@ uint64_t segment_random(void); /* not 0 */
 /* ---- segment_header.c ---- */
 
 /* What the configuration asks for, but segment_id and check. -EINVAL or -EFBIG with a sentence. */
-int segment_describe(const struct segment_config *config, struct segment_identity *ret_identity, char *err, size_t err_bytes);
-/* Judges an object by its size and first page, which may be shorter than a page. SEGMENT_NEW: its maker did not finish. ADOPTED: *ret_identity is complete. */
-enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page, size_t page_bytes, struct segment_identity *ret_identity);
+int segment_describe(const struct segment_config *config, struct segment_identity *ret_identity, char *err,
+                     size_t err_bytes);
+/* Judges an object by its size and first page, which may be shorter than a page. SEGMENT_NEW: its maker did not finish.
+ * ADOPTED: *ret_identity is complete. */
+enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page,
+                                 size_t page_bytes, struct segment_identity *ret_identity);
 /* Empties the directory under a new id, or finishes that; opens it. */
 void segment_empty(struct segment *segment);
 void segment_resume(struct segment *segment);
@@ -86,13 +93,14 @@ void segment_sign(struct segment *segment);
 /* ---- segment_room.c ---- */
 
 struct segment_room {
-    const char *root;     /* "" or, in tests, a folder that stands for / */
-    uint64_t bytes;       /* that are not there yet */
-    uint64_t credit;      /* that an object which goes first gives back */
-    uint64_t file_bytes;  /* whole size, for RLIMIT_FSIZE; 0: no file is made */
-    uint64_t lock_bytes;  /* to be locked, 0: nothing */
+    const char *root;    /* "" or, in tests, a folder that stands for / */
+    uint64_t bytes;      /* that are not there yet */
+    uint64_t credit;     /* that an object which goes first gives back */
+    uint64_t file_bytes; /* whole size, for RLIMIT_FSIZE; 0: no file is made */
+    uint64_t lock_bytes; /* to be locked, 0: nothing */
 };
-/* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence. May raise the soft RLIMIT_MEMLOCK. */
+/* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence.
+ * May raise the soft RLIMIT_MEMLOCK. */
 int segment_room_check(const struct segment_room *room, char *err, size_t err_bytes);
 
 /* ---- segment_touch.c ---- */
@@ -102,9 +110,10 @@ struct segment_touch {
     uint8_t *address;
     uint64_t bytes;
     int node;
-    uint32_t threads; /* 0: one a CPU, at most 16 */
-    bool by_hand;     /* as on kernels before 5.14, which cannot populate a range */
-    int (*populate)(uint8_t *address, uint64_t bytes); /* in tests; NULL: the kernel does. 0, -EHWPOISON: a page there is out of use, or another negative errno */
+    uint32_t threads;                                  /* 0: one a CPU, at most 16 */
+    bool by_hand;                                      /* as on kernels before 5.14, which cannot populate a range */
+    int (*populate)(uint8_t *address, uint64_t bytes); /* in tests; NULL: the kernel does. 0, -EHWPOISON: a page there
+                                                          is out of use, or another negative errno */
 };
 /* Every page there and mapped. Its bytes stay, but those of pages whose memory is out of use: they are 0. */
 int segment_touch_all(const struct segment_touch *touch, char *err, size_t err_bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What fits, asked before a page is touched: /dev/shm, the machine's memory, the control groups that kvd is in, the limits of the process. */
+ * What fits, asked before a page is touched: /dev/shm, the machine's memory, the control groups that kvd is in, the
+ * limits of the process. */
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/capability.h>
@@ -23,7 +24,8 @@ static FILE *open_under(const char *root, const char *path) {
     return n > 0 && (size_t)n < sizeof whole ? fopen(whole, "re") : NULL;
 }
 
-/* The number after `key` at the beginning of a line; "" is the first line. False: no such file or line. "max" is NO_LIMIT. */
+/* The number after `key` at the beginning of a line; "" is the first line. False: no such file or line. "max" is
+ * NO_LIMIT. */
 static bool read_number(const char *root, const char *path, const char *key, uint64_t *ret_number) {
     char line[256], word[32];
     bool found = false;
@@ -49,15 +51,19 @@ static int check_shm(const struct segment_room *room, char *err, size_t err_byte
     snprintf(path, sizeof path, "%s/dev/shm", room->root);
     if (statvfs(path, &fs)) {
         int e = errno;
-        return segment_refuse(-e, err, err_bytes, "the arena is made in /dev/shm, which cannot be looked at: %s: mount a tmpfs there", strerror(e));
+        return segment_refuse(-e, err, err_bytes,
+                              "the arena is made in /dev/shm, which cannot be looked at: %s: mount a tmpfs there",
+                              strerror(e));
     }
     if (!fs.f_blocks) return 0; /* a tmpfs without a limit */
     uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize + room->credit;
     if (room->bytes <= there) return 0;
     return segment_refuse(-ENOSPC, err, err_bytes,
-                          "the arena with its directory needs %" PRIu64 " bytes of /dev/shm, %" PRIu64 " are free there: enlarge it (mount -o remount,size=%" PRIu64
+                          "the arena with its directory needs %" PRIu64 " bytes of /dev/shm, %" PRIu64
+                          " are free there: enlarge it (mount -o remount,size=%" PRIu64
                           "M /dev/shm; for a container --shm-size), or lower [host] arena",
-                          room->bytes, there, ((uint64_t)fs.f_blocks * fs.f_frsize + less(room->bytes, there) + (1 << 20) - 1) >> 20);
+                          room->bytes, there,
+                          ((uint64_t)fs.f_blocks * fs.f_frsize + less(room->bytes, there) + (1 << 20) - 1) >> 20);
 }
 
 static int check_memory(const struct segment_room *room, char *err, size_t err_bytes) {
@@ -66,22 +72,28 @@ static int check_memory(const struct segment_room *room, char *err, size_t err_b
     uint64_t there = kib * 1024 + room->credit;
     if (room->bytes <= there) return 0;
     return segment_refuse(-ENOMEM, err, err_bytes,
-                          "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64 " are available on this machine (MemAvailable): lower [host] arena, or free memory",
+                          "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
+                          " are available on this machine (MemAvailable): lower [host] arena, or free memory",
                           room->bytes, there);
 }
 
 /* ---- control groups --------------------------------------------------------------------------------------------- */
 
-struct group_files { const char *mount, *limit, *used, *file_1, *file_2; };
-static const struct group_files GROUPS_V2 = { "/sys/fs/cgroup", "memory.max", "memory.current", "active_file ", "inactive_file " };
-static const struct group_files GROUPS_V1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file ", "total_inactive_file " };
+struct group_files {
+    const char *mount, *limit, *used, *file_1, *file_2;
+};
+static const struct group_files GROUPS_V2 = { "/sys/fs/cgroup", "memory.max", "memory.current", "active_file ",
+                                              "inactive_file " };
+static const struct group_files GROUPS_V1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                              "total_active_file ", "total_inactive_file " };
 
 /* What a group may still take. Its page cache goes when memory is wanted, so it does not count as used. */
 static uint64_t group_left(const char *root, const struct group_files *files, const char *group) {
     char path[PATH_BYTES];
     uint64_t limit = NO_LIMIT, used = 0, cache_1 = 0, cache_2 = 0;
     snprintf(path, sizeof path, "%s%s/%s", files->mount, group, files->limit);
-    if (!read_number(root, path, "", &limit) || limit >= UINT64_C(1) << 62) return NO_LIMIT; /* v1 says "none" with a huge number */
+    if (!read_number(root, path, "", &limit) || limit >= UINT64_C(1) << 62)
+        return NO_LIMIT; /* v1 says "none" with a huge number */
     snprintf(path, sizeof path, "%s%s/%s", files->mount, group, files->used);
     if (!read_number(root, path, "", &used)) return NO_LIMIT;
     snprintf(path, sizeof path, "%s%s/memory.stat", files->mount, group);
@@ -90,14 +102,17 @@ static uint64_t group_left(const char *root, const struct group_files *files, co
     return less(limit, less(used, cache_1 + cache_2));
 }
 
-/* The group and all above it, up to the mount: in a container the path may be the host's, and only the mount is there. */
-static int check_group(const struct segment_room *room, const struct group_files *files, char *group, char *err, size_t err_bytes) {
+/* The group and all above it, up to the mount: in a container the path may be the host's, and only the mount is there.
+ */
+static int check_group(const struct segment_room *room, const struct group_files *files, char *group, char *err,
+                       size_t err_bytes) {
     for (;;) {
         uint64_t left = group_left(room->root, files, group);
         if (left != NO_LIMIT && room->bytes > left + room->credit)
             return segment_refuse(-ENOMEM, err, err_bytes,
                                   "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
-                                  " are left in the memory limit of control group %s: raise it (MemoryMax= of the unit; for a container --memory), or lower [host] arena",
+                                  " are left in the memory limit of control group %s: raise it (MemoryMax= of the "
+                                  "unit; for a container --memory), or lower [host] arena",
                                   room->bytes, left + room->credit, *group ? group : "/");
         char *slash = strrchr(group, '/');
         if (!slash) return 0;
@@ -128,8 +143,11 @@ static int check_groups(const struct segment_room *room, char *err, size_t err_b
 
 static int check_file_size(const struct segment_room *room, char *err, size_t err_bytes) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || room->file_bytes <= limit.rlim_cur) return 0;
-    return segment_refuse(-EFBIG, err, err_bytes, "the segment has %" PRIu64 " bytes, RLIMIT_FSIZE allows files of %" PRIu64 ": set LimitFSIZE=infinity (ulimit -f unlimited)",
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || room->file_bytes <= limit.rlim_cur)
+        return 0;
+    return segment_refuse(-EFBIG, err, err_bytes,
+                          "the segment has %" PRIu64 " bytes, RLIMIT_FSIZE allows files of %" PRIu64
+                          ": set LimitFSIZE=infinity (ulimit -f unlimited)",
                           room->file_bytes, (uint64_t)limit.rlim_cur);
 }
 
@@ -151,7 +169,8 @@ static int check_lock(const struct segment_room *room, char *err, size_t err_byt
         if (!setrlimit(RLIMIT_MEMLOCK, &wider)) return 0;
     }
     return segment_refuse(-EPERM, err, err_bytes,
-                          "[host] lock needs %" PRIu64 " bytes of locked memory, RLIMIT_MEMLOCK allows %" PRIu64 ": set LimitMEMLOCK=infinity in the unit (ulimit -l unlimited), or turn [host] lock off",
+                          "[host] lock needs %" PRIu64 " bytes of locked memory, RLIMIT_MEMLOCK allows %" PRIu64
+                          ": set LimitMEMLOCK=infinity in the unit (ulimit -l unlimited), or turn [host] lock off",
                           need, (uint64_t)limit.rlim_max);
 }
 

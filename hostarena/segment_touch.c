@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes every page of the segment there, in parallel, on the node that was asked for. A range is populated by the kernel (MADV_POPULATE_WRITE), which says
- * so where memory ends; older kernels are asked to allocate the range in the file first, and only then is it touched. So no access can end in SIGBUS.
+ * Makes every page of the segment there, in parallel, on the node that was asked for. A range is populated by the
+ * kernel (MADV_POPULATE_WRITE), which says so where memory ends; older kernels are asked to allocate the range in the
+ * file first, and only then is it touched. So no access can end in SIGBUS.
  *
- * An object of before may have pages in memory that the machine has taken out of use since (a failed DIMM). The kernel says that, too; each of them is cut out of
- * the object, and an empty one takes its place: a record that stood there is none, packed bytes do not match their checksum.
+ * An object of before may have pages in memory that the machine has taken out of use since (a failed DIMM). The kernel
+ * says that, too; each of them is cut out of the object, and an empty one takes its place: a record that stood there is
+ * none, packed bytes do not match their checksum.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +44,8 @@ struct work {
 
 static int populate(uint8_t *address, uint64_t bytes) {
     while (madvise(address, bytes, MADV_POPULATE_WRITE))
-        if (errno != EINTR && errno != EAGAIN) return errno == EFAULT ? -ENOSPC : -errno; /* EFAULT: an access would be SIGBUS */
+        if (errno != EINTR && errno != EAGAIN)
+            return errno == EFAULT ? -ENOSPC : -errno; /* EFAULT: an access would be SIGBUS */
     return 0;
 }
 
@@ -50,12 +53,14 @@ static int populate_range(const struct segment_touch *t, uint64_t at, uint64_t b
     return t->populate ? t->populate(t->address + at, bytes) : populate(t->address + at, bytes);
 }
 
-/* Page by page. The header is not replaced: who still maps device pools stands in it, and that must not be forgotten. */
+/* Page by page. The header is not replaced: who still maps device pools stands in it, and that must not be forgotten.
+ */
 static int replace_bad(const struct segment_touch *t, uint64_t at, uint64_t bytes) {
     for (uint64_t end = at + bytes; at < end; at += SEGMENT_PAGE) {
         int r = populate_range(t, at, SEGMENT_PAGE);
         if (r == -EHWPOISON && at >= SEGMENT_TABLES) {
-            if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)SEGMENT_PAGE)) return -errno;
+            if (fallocate(t->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)SEGMENT_PAGE))
+                return -errno;
             r = populate_range(t, at, SEGMENT_PAGE);
         }
         if (r) return r;
@@ -68,7 +73,8 @@ static int touch_by_hand(int fd, uint8_t *address, uint64_t offset, uint64_t byt
     do e = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
     while (e == EINTR);
     if (e) return -e;
-    for (uint64_t at = 0; at < bytes; at += SEGMENT_PAGE) atomic_fetch_or((_Atomic uint8_t *)(address + at), 0); /* a write that changes nothing, whoever looks on */
+    for (uint64_t at = 0; at < bytes; at += SEGMENT_PAGE)
+        atomic_fetch_or((_Atomic uint8_t *)(address + at), 0); /* a write that changes nothing, whoever looks on */
     return 0;
 }
 
@@ -124,11 +130,15 @@ static int prefer_node(const struct segment_touch *t, char *err, size_t err_byte
     if (t->node < 0) return 0;
     if (t->node < MAX_NODES) {
         mask[(size_t)t->node / word] |= 1ul << (size_t)t->node % word;
-        if (!syscall(SYS_mbind, t->address, t->bytes, POLICY_PREFERRED, mask, (unsigned long)MAX_NODES + 1, 0u)) return 0;
+        if (!syscall(SYS_mbind, t->address, t->bytes, POLICY_PREFERRED, mask, (unsigned long)MAX_NODES + 1, 0u))
+            return 0;
         if (errno == ENOSYS || errno == EPERM) return 0; /* no nodes in this kernel, or a sandbox that hides them */
     } else errno = EINVAL;
     int e = errno;
-    return segment_refuse(-e, err, err_bytes, "the arena cannot be put on NUMA node %d: %s: give [host] numa a node of " NODES "/online, or leave it to kvd", t->node, strerror(e));
+    return segment_refuse(-e, err, err_bytes,
+                          "the arena cannot be put on NUMA node %d: %s: give [host] numa a node of " NODES
+                          "/online, or leave it to kvd",
+                          t->node, strerror(e));
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------- */
@@ -142,7 +152,8 @@ static uint32_t count_threads(const struct segment_touch *t, const cpu_set_t *cp
     return n ? n : 1;
 }
 
-/* This thread works too, so those that cannot be made are only missed. They take no signal: the process's own threads do. */
+/* This thread works too, so those that cannot be made are only missed. They take no signal: the process's own threads
+ * do. */
 static void run_threads(struct work *w, uint32_t n, const cpu_set_t *cpus) {
     pthread_t threads[MAX_THREADS];
     pthread_attr_t attributes;
@@ -171,9 +182,13 @@ int segment_touch_all(const struct segment_touch *t, char *err, size_t err_bytes
     r = atomic_load(&w.error);
     if (!r) return 0;
     if (r == -EHWPOISON)
-        return segment_refuse(r, err, err_bytes, "the segment's first %zu bytes lie in memory that this machine has taken out of use: remove the object from /dev/shm, and let the engines of before end",
+        return segment_refuse(r, err, err_bytes,
+                              "the segment's first %zu bytes lie in memory that this machine has taken out of use: "
+                              "remove the object from /dev/shm, and let the engines of before end",
                               SEGMENT_TABLES);
-    return segment_refuse(r, err, err_bytes, "memory for the %" PRIu64 " bytes of the arena's segment ended after %" PRIu64 ": %s: others took it meanwhile; free some, or lower [host] arena",
+    return segment_refuse(r, err, err_bytes,
+                          "memory for the %" PRIu64 " bytes of the arena's segment ended after %" PRIu64
+                          ": %s: others took it meanwhile; free some, or lower [host] arena",
                           t->bytes, atomic_load(&w.next) < t->bytes ? atomic_load(&w.next) : t->bytes, strerror(-r));
 }
 

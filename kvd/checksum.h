@@ -16,9 +16,9 @@
 struct checksum;
 
 struct checksum_batch {
-    struct checksum_batch *next;  /* the pool's, */
-    uint32_t taken, summed;       /* as these are: pages that threads have begun, and ended */
-    uint32_t n; /* at least 1 */
+    struct checksum_batch *next; /* the pool's, */
+    uint32_t taken, summed;      /* as these are: pages that threads have begun, and ended */
+    uint32_t n;                  /* at least 1 */
     struct {
         const uint8_t *at;
         uint64_t bytes, sum;

@@ -74,8 +74,10 @@ static const struct key keys[] = {
     { "devices", "memory", KEY_BYTES, FIELD(memory), 1 << 20, MAX_BYTES, "1GiB", NULL,
       "Bytes that each host device claims to have. CUDA devices know theirs." },
     { "devices", "export", KEY_TOKEN, FIELD(export), 0, 0, "ipc", exports,
-      "How engines get at device memory. ipc: CUDA IPC (shared memory by name for host devices); it goes with the daemon,\n"
-      "what fits is demoted to the arena at an orderly stop. vmm: file descriptors, which systemd keeps over a restart or\n"
+      "How engines get at device memory. ipc: CUDA IPC (shared memory by name for host devices); it goes with the "
+      "daemon,\n"
+      "what fits is demoted to the arena at an orderly stop. vmm: file descriptors, which systemd keeps over a restart "
+      "or\n"
       "a crash of the daemon (FileDescriptorStoreMax= of the unit), so that the next one has every page." },
 
     { "model", "layers", KEY_U32, FIELD(layers), 1, 4096, "4", NULL, "Layers with full attention." },
@@ -161,9 +163,11 @@ static const struct key keys[] = {
 
     { "access", "tenants", KEY_TOKEN, FIELD(tenants), 0, 0, "shared", tenants,
       "Whose continuations a session may use. shared: all. uid: those of its own user: nobody finds, forks, moves or\n"
-      "releases those of another, even with equal tokens. Lists show no others, and /ui shows none. Root, the daemon's\n"
+      "releases those of another, even with equal tokens. Lists show no others, and /ui shows none. Root, the "
+      "daemon's\n"
       "own user and admins list and release all. A sequence is leased to workers of its own user. This keeps names\n"
-      "apart, not memory: every worker maps whole pools, so users who must not read each other's KV need a daemon each." },
+      "apart, not memory: every worker maps whole pools, so users who must not read each other's KV need a daemon "
+      "each." },
 
     { "host", "arena", KEY_BYTES, FIELD(arena_bytes), 0, MAX_BYTES, "0", NULL,
       "Bytes of the arena in shared memory that continuations are demoted to, and that outlives the daemon. 0: none." },

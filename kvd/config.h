@@ -32,8 +32,8 @@ struct config_access {
 
 enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 
-/* How device memory is shared. IPC: by names and handles of this process; it dies with it. VMM: by file descriptors, which
- * systemd keeps for the next one. */
+/* How device memory is shared. IPC: by names and handles of this process; it dies with it. VMM: by file descriptors,
+ * which systemd keeps for the next one. */
 enum config_export { EXPORT_IPC = 0, EXPORT_VMM = 1 };
 
 struct config {
@@ -75,11 +75,11 @@ struct config {
     struct config_access access[4];
     uint32_t tenants; /* enum config_tenants */
     /* [host] */
-    uint64_t arena_bytes; /* 0: there is no host tier */
-    uint32_t arena_lock;  /* 0, 1 */
+    uint64_t arena_bytes;               /* 0: there is no host tier */
+    uint32_t arena_lock;                /* 0, 1 */
     uint32_t arena_node, arena_threads; /* CONFIG_AUTO32 */
-    uint64_t scrub_rate;  /* bytes a second, 0: never */
-    uint64_t stop_time;   /* ns */
+    uint64_t scrub_rate;                /* bytes a second, 0: never */
+    uint64_t stop_time;                 /* ns */
     /* [http] */
     struct config_listen {
         enum { LISTEN_NONE = 0, LISTEN_TCP4, LISTEN_TCP6, LISTEN_UNIX } kind;

@@ -4,8 +4,8 @@
  * served in the callback that brought it, and what they answer leaves in one send. A client that does not read its
  * answers is not read from; past four times the limit, or past its time, it is closed.
  */
-#include "clock.h"
 #include "connection.h"
+#include "clock.h"
 #include "peer.h"
 
 #include <errno.h>

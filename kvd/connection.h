@@ -32,7 +32,7 @@ struct connection {
     struct connection *next_dead;
     bool reaped;     /* listener_close has seen it */
     bool pushed_out; /* closed for a new one */
-    bool ended;  /* the service has been told */
+    bool ended;      /* the service has been told */
 
     pthread_mutex_t lock;
     bool closing, paused, corked, busy /* a send is in flight */, refused /* an event */;
@@ -60,9 +60,9 @@ struct listener {
     struct connection *all, *dead;
     uint32_t count;
     uint32_t crowded_ms; /* chain of accepts only */
-    bool full; /* no accept is posted: listener_run posts it when connections have gone */
+    bool full;           /* no accept is posted: listener_run posts it when connections have gone */
     uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick told the log */
-    uint64_t junk_from; /* pid */
+    uint64_t junk_from;                       /* pid */
     atomic_bool closing;
 };
 

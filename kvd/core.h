@@ -73,7 +73,7 @@ struct session {
     uint64_t last_sequence, requests;
     uint64_t driver_start; /* it got at memory that outlives this kvd: its start time; 0: it did not */
     uint64_t fd_token;     /* for the socket of descriptors; 0: none, or used */
-    uint32_t n_owned; /* bundles */
+    uint32_t n_owned;      /* bundles */
     uint32_t lookup_pages; /* metrics_lookup's memory */
     size_t answer_bytes;
     struct answer answer[ANSWER_WINDOW];
@@ -95,7 +95,7 @@ struct bundle {
     kvd_session_id owner, worker; /* worker none: leased to the group */
     kvd_group_id group;
     uint32_t cleared; /* drivers, by place, that have yielded */
-    uint64_t tenant; /* the owner's uid */
+    uint64_t tenant;  /* the owner's uid */
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
     uint32_t tag; /* of the op that activates it */
@@ -109,14 +109,14 @@ struct op {
     uint64_t sequence;
     uint16_t type;
     uint64_t arrived_ns;
-    uint32_t parts;   /* batches of devices and jobs of the mover under way */
-    bool lost;        /* a device, in one of them */
-    bool given_way;   /* ACTIVATE: its victims are past recall */
-    bool waits;       /* for another transition's end */
+    uint32_t parts;              /* batches of devices and jobs of the mover under way */
+    bool lost;                   /* a device, in one of them */
+    bool given_way;              /* ACTIVATE: its victims are past recall */
+    bool waits;                  /* for another transition's end */
     enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
-    struct op *next;  /* of those that wait */
-    uint32_t bundle;  /* ACTIVATE */
-    store_move move;  /* MOVE */
+    struct op *next;             /* of those that wait */
+    uint32_t bundle;             /* ACTIVATE */
+    store_move move;             /* MOVE */
     struct mover_moved moved;
     union {
         struct kvd_activated activated;
@@ -141,9 +141,9 @@ struct service {
     void *store_memory;
     size_t store_bytes;
     struct transfer *transfer;
-    struct drivers *drivers; /* of the instance before; NULL: nobody is waited for */
-    struct host *host; /* the host tier; NULL: there is none. constant */
-    struct stop *stop; /* stop.c: an orderly stop is under way */
+    struct drivers *drivers;    /* of the instance before; NULL: nobody is waited for */
+    struct host *host;          /* the host tier; NULL: there is none. constant */
+    struct stop *stop;          /* stop.c: an orderly stop is under way */
     uint64_t epoch, started_ns; /* constant */
     bool draining, stopping;
 
@@ -152,11 +152,11 @@ struct service {
     struct bundle *bundles;   /* [max_concurrency] */
     uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask, n_bundles;
-    struct op *ops; /* [config.sessions][OP_PLACES], then [STOP_MOVES] */
+    struct op *ops;             /* [config.sessions][OP_PLACES], then [STOP_MOVES] */
     struct op *waiting, *ready; /* for another transition's end: not yet, and to be tried again */
     uint32_t n_sessions, n_groups, n_moves;
     struct tenancy *tenancy; /* [config.continuations], tenant.c; NULL: tenants = shared */
-    size_t answer_bytes; /* of all sessions */
+    size_t answer_bytes;     /* of all sessions */
 
     struct link *subscribers, *dirty;
     bool pressed[STORE_MAX_POOLS];
@@ -179,10 +179,10 @@ struct call {
     struct link *link;
     uint64_t frame_id, now_ns /* when the frame came */;
     struct session *session;
-    bool parked;   /* no answer now: an op will give it */
-    bool held;     /* answer now, send it when the devices are done */
-    bool slow;     /* parked behind copies between device and host */
-    bool numbered; /* to be recorded in the session's window */
+    bool parked;                 /* no answer now: an op will give it */
+    bool held;                   /* answer now, send it when the devices are done */
+    bool slow;                   /* parked behind copies between device and host */
+    bool numbered;               /* to be recorded in the session's window */
     enum metrics_short short_of; /* where the status is RESOURCE_EXHAUSTED */
     struct scratch *scratch;
     void *room, *room2; /* reserved from the arena before the lock */
@@ -323,7 +323,7 @@ void bundles_settle_all(struct service *s);
 /* Under the lock: to every subscriber of the kind whom it concerns. concerned may be NULL (everybody). */
 void events_add(struct service *s, const struct kvd_event *event,
                 bool (*concerned)(struct service *, struct session *, const void *), const void *with);
-void events_lost(struct service *s); /* of continuations that the store has lost since */
+void events_lost(struct service *s);     /* of continuations that the store has lost since */
 void events_pressure(struct service *s); /* looks at the pools if the store's revision moved */
 /* Without the lock: posts what is queued. */
 void events_flush(struct service *s, struct scratch *scratch);

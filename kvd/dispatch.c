@@ -226,8 +226,8 @@ static bool may_run(struct call *call, const struct handler *handler) {
 
 static void record(struct call *call) {
     if (!call->numbered || !call->session) return;
-    struct answer *a = answer_begin(call->service, call->session, call->request.header.sequence, call->request.type,
-                                    call->slow);
+    struct answer *a =
+        answer_begin(call->service, call->session, call->request.header.sequence, call->request.type, call->slow);
     a->held = call->held || call->parked;
     if (!a->held) return;
     a->n_waiters = 1;
@@ -325,7 +325,8 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
 
 /* ---- one frame ------------------------------------------------------------------------------- */
 
-void count_outcome(struct service *s, uint16_t type, uint32_t status, enum metrics_short short_of, uint64_t arrived_ns) {
+void count_outcome(struct service *s, uint16_t type, uint32_t status, enum metrics_short short_of,
+                   uint64_t arrived_ns) {
     s->refusals += status != KVD_OK;
     if (status == KVD_RESOURCE_EXHAUSTED) metrics_shortage(&s->metrics, short_of);
     metrics_answer(&s->metrics, type, status, clock_ns() - arrived_ns);
@@ -389,9 +390,7 @@ bool service_serve(struct service *s, struct link *link, const uint8_t *frame, s
         LOG(LOG_ERROR, "no memory to serve a request; its connection is closed");
         return false;
     }
-    struct call call = {
-        .service = s, .link = link, .frame_id = head.id, .now_ns = clock_ns(), .scratch = scratch
-    };
+    struct call call = { .service = s, .link = link, .frame_id = head.id, .now_ns = clock_ns(), .scratch = scratch };
     serve(&call, frame + FRAME_HEADER, bytes - FRAME_HEADER, head.type);
     events_flush(s, scratch);
     scratch_give(s, scratch);

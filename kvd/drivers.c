@@ -42,12 +42,14 @@ uint64_t drivers_start_time(uint64_t pid) {
 
 /* ---- of the instance before -------------------------------------------------------------------- */
 
-/* Whether a process that lives can be the recorded one. What /proc hides is taken for it: waiting in vain is the lesser evil. */
+/* Whether a process that lives can be the recorded one. What /proc hides is taken for it: waiting in vain is the lesser
+ * evil. */
 static bool may_be(uint64_t start_time, uint64_t recorded) {
     return start_time && (start_time == recorded || start_time == DRIVERS_HIDDEN || recorded == DRIVERS_HIDDEN);
 }
 
-/* The descriptor first, then the start time: so it is of that very process. -1: it is gone; -2: nobody can tell (errno). */
+/* The descriptor first, then the start time: so it is of that very process. -1: it is gone; -2: nobody can tell
+ * (errno). */
 static int watch_process(struct service *s, const struct segment_driver *driver, uint64_t tag) {
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)driver->pid, 0);
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
@@ -62,14 +64,17 @@ static int watch_process(struct service *s, const struct segment_driver *driver,
     return -2;
 }
 
-static int find_former(struct service *s, struct segment *segment, const struct segment_driver *found, uint32_t n, char *err,
-                       size_t err_bytes) {
+static int find_former(struct service *s, struct segment *segment, const struct segment_driver *found, uint32_t n,
+                       char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < n; i++) {
         struct former *f = &s->drivers->former[s->drivers->n];
         int fd = s->pools.adopted ? watch_process(s, &found[i], DRIVERS_TAG + s->drivers->n) : -1;
         if (fd == -2) {
-            snprintf(err, err_bytes, "process %" PRIu64 " may still use the device memory, and cannot be watched: %s; raise LimitNOFILE, or "
-                     "end it", found[i].pid, strerror(errno));
+            snprintf(err, err_bytes,
+                     "process %" PRIu64
+                     " may still use the device memory, and cannot be watched: %s; raise LimitNOFILE, or "
+                     "end it",
+                     found[i].pid, strerror(errno));
             return 1;
         }
         if (fd < 0) { /* gone, or of memory that nobody uses any more */
@@ -79,8 +84,10 @@ static int find_former(struct service *s, struct segment *segment, const struct 
         *f = (struct former){ .driver = found[i], .pidfd = fd };
         s->drivers->n++;
         s->drivers->waited++;
-        LOG(LOG_NOTICE, "process %" PRIu64 " used the device memory under the kvd before this one: activations wait until it has "
-            "attached anew or is gone", found[i].pid);
+        LOG(LOG_NOTICE,
+            "process %" PRIu64 " used the device memory under the kvd before this one: activations wait until it has "
+            "attached anew or is gone",
+            found[i].pid);
     }
     return 0;
 }
@@ -160,7 +167,8 @@ void drivers_drop(struct service *s, struct session *session) {
     session->driver_start = 0;
     if (!segment || !start) return;
     for (uint32_t i = 0; i < s->config.sessions; i++) /* another session of the same process */
-        if (s->sessions[i].used && s->sessions[i].driver_start == start && s->sessions[i].peer.pid == session->peer.pid) return;
+        if (s->sessions[i].used && s->sessions[i].driver_start == start && s->sessions[i].peer.pid == session->peer.pid)
+            return;
     segment_driver_remove(segment, &(struct segment_driver){ session->peer.pid, start });
 }
 
@@ -180,13 +188,16 @@ static struct session *token_holder(struct service *s, uint64_t token) {
 static enum kvd_status grant(struct service *s, struct service_grant *g, uint64_t start_time, char *why, size_t bytes) {
     struct session *session = g->token ? token_holder(s, g->token) : session_find(s, g->session);
     if (!session || session->fenced)
-        return deny(why, bytes, KVD_PERMISSION_DENIED, "the token is not good, or has been used: ask for the store's description anew");
+        return deny(why, bytes, KVD_PERMISSION_DENIED,
+                    "the token is not good, or has been used: ask for the store's description anew");
     if (session->peer.pid != g->pid || session->peer.uid != g->uid || !start_time)
         return deny(why, bytes, KVD_PERMISSION_DENIED, "the token was given to another process: it must ask itself");
     session->fd_token = 0;
     g->session = session_id(s, session);
     g->fd = pools_fd(&s->pools, g->fd_index);
-    if (g->fd < 0) return deny(why, bytes, KVD_OUT_OF_RANGE, "the store has no region of this number: see fd_index in its description");
+    if (g->fd < 0)
+        return deny(why, bytes, KVD_OUT_OF_RANGE,
+                    "the store has no region of this number: see fd_index in its description");
     drivers_yield(s, session); /* whoever attaches anew runs nothing on what an earlier instance gave it */
     if (drivers_add(s, session, start_time)) return KVD_OK;
     return deny(why, bytes, KVD_RESOURCE_EXHAUSTED, "too many processes have the store mapped: end some");

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Drivers: processes that got at device memory which outlives this kvd (export = vmm), and so may still run a unit on it when
- * another kvd has taken over. They are recorded in the segment before they get anything, and taken out when their exit is
- * proven or they say goodbye.
+ * Drivers: processes that got at device memory which outlives this kvd (export = vmm), and so may still run a unit on
+ * it when another kvd has taken over. They are recorded in the segment before they get anything, and taken out when
+ * their exit is proven or they say goodbye.
  *
- * Those of the instance before (former drivers) are waited for: until each is proven gone, or has said on a new session,
- * by attaching or by Yield, that no unit of it runs, no page is given to anybody and none is moved (ROW-5 over a restart).
+ * Those of the instance before (former drivers) are waited for: until each is proven gone, or has said on a new
+ * session, by attaching or by Yield, that no unit of it runs, no page is given to anybody and none is moved (ROW-5 over
+ * a restart).
  *
  * Under the core mutex unless said otherwise.
  */
@@ -21,11 +22,12 @@ struct session;
 struct call;
 
 /* Field 22 of /proc/PID/stat; 0: no such process. DRIVERS_HIDDEN: it lives, and /proc does not show more of it, as with
- * ProtectProc=invisible (the unit has it) where it is another user's; then its number alone names it. Any thread, no lock. */
+ * ProtectProc=invisible (the unit has it) where it is another user's; then its number alone names it. Any thread, no
+ * lock. */
 #define DRIVERS_HIDDEN UINT64_MAX
 uint64_t drivers_start_time(uint64_t pid);
-/* At the start, before any request: those of the instance before that live are watched. 0, or 1 with a sentence: whether
- * one lives could not be told, and its pages must not be given away on a guess. */
+/* At the start, before any request: those of the instance before that live are watched. 0, or 1 with a sentence:
+ * whether one lives could not be told, and its pages must not be given away on a guess. */
 int drivers_open(struct service *service, char *err, size_t err_bytes);
 void drivers_close(struct service *service);
 /* The session's process gets a descriptor. False: there is no room for it in the segment. */

@@ -41,8 +41,8 @@ void events_pressure(struct service *s) {
     store_get_stats(s->store, &stats);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) {
         uint64_t percent = (uint64_t)stats.pool[p].available * 100, capacity = stats.pool[p].capacity;
-        bool now = s->pressed[p] ? percent <= capacity * s->config.high_water
-                                 : percent < capacity * s->config.low_water;
+        bool now =
+            s->pressed[p] ? percent <= capacity * s->config.high_water : percent < capacity * s->config.low_water;
         if (now == s->pressed[p]) continue;
         s->pressed[p] = now;
         events_add(s,
@@ -53,7 +53,8 @@ void events_pressure(struct service *s) {
 
 void damage_found(uint32_t lost) {
     LOG(LOG_ERROR,
-        "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost", lost);
+        "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost",
+        lost);
 }
 
 /* The table of tenants knows it still; if another one has its slot by now, operators alone are told. */

@@ -50,7 +50,8 @@ static int bind_at(const struct config *c, const char *path, int fd, char *err, 
     struct sockaddr_un to = { .sun_family = AF_UNIX };
     const struct group *g = *c->group ? getgrnam(c->group) : NULL;
     if (*c->group && !g) {
-        snprintf(err, err_bytes, "%s: there is no group %s; create it or change group = in section [kvd]", path, c->group);
+        snprintf(err, err_bytes, "%s: there is no group %s; create it or change group = in section [kvd]", path,
+                 c->group);
         return 1;
     }
     snprintf(to.sun_path, sizeof to.sun_path, "%.100s.new", path);
@@ -58,7 +59,8 @@ static int bind_at(const struct config *c, const char *path, int fd, char *err, 
     if (bind(fd, (const struct sockaddr *)&to, sizeof to) || listen(fd, CONNECTIONS) ||
         (g && chown(to.sun_path, (uid_t)-1, g->gr_gid)) || chmod(to.sun_path, c->socket_mode) ||
         rename(to.sun_path, path)) {
-        snprintf(err, err_bytes, "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
+        snprintf(err, err_bytes,
+                 "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
                  strerror(errno));
         unlink(to.sun_path);
         return 1;
@@ -66,7 +68,8 @@ static int bind_at(const struct config *c, const char *path, int fd, char *err, 
     return 0;
 }
 
-int fdpass_open(struct service *service, const struct config *config, struct fdpass **ret_fdpass, char *err, size_t err_bytes) {
+int fdpass_open(struct service *service, const struct config *config, struct fdpass **ret_fdpass, char *err,
+                size_t err_bytes) {
     struct fdpass *f = calloc(1, sizeof *f);
     if (!f) {
         snprintf(err, err_bytes, "no memory for the socket of descriptors");
@@ -138,7 +141,8 @@ static void take_connection(struct fdpass *f) {
     *c = (struct connection){ .fd = fd, .used_ns = clock_ns() };
     socklen_t length = sizeof c->peer;
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = (uint32_t)(c - f->connection) };
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &length) || epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &e)) drop(c);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &length) || epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &e))
+        drop(c);
 }
 
 /* The peer reads it or loses the connection: its buffer holds an answer. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * File descriptors that outlive the daemon: systemd's store of them (sd_notify(3) FDSTORE=1, FileDescriptorStoreMax= of the
- * unit), or any holder that speaks the same protocol: a datagram with the descriptor to $NOTIFY_SOCKET, and at the next
- * start $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES with descriptors from 3 on. Without one nothing is kept, and nothing fails.
+ * File descriptors that outlive the daemon: systemd's store of them (sd_notify(3) FDSTORE=1, FileDescriptorStoreMax= of
+ * the unit), or any holder that speaks the same protocol: a datagram with the descriptor to $NOTIFY_SOCKET, and at the
+ * next start $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES with descriptors from 3 on. Without one nothing is kept, and
+ * nothing fails.
  *
  * systemd keeps them over restart, SIGKILL and daemon-reexec, and drops them at stop.
  */

@@ -26,8 +26,10 @@ static int pin(void *context, void *address, uint64_t bytes, char *err, size_t e
     for (uint32_t r = 0; r < p->n_ranks; r++) {
         int code = device_pin(p->device[r], address, bytes, why, sizeof why);
         if (!code) continue;
-        snprintf(err, err_bytes, "device.%u cannot pin the arena: %s; lower arena = in section [host], or raise "
-                 "LimitMEMLOCK", r, why);
+        snprintf(err, err_bytes,
+                 "device.%u cannot pin the arena: %s; lower arena = in section [host], or raise "
+                 "LimitMEMLOCK",
+                 r, why);
         while (r-- > 0) device_unpin(p->device[r], address);
         return code;
     }
@@ -84,7 +86,8 @@ static void note_tenants(struct service *s) {
 
 static void say_found(const struct service *s, enum segment_found found) {
     const struct store_recovered *r = &s->host->recovered;
-    static const char *const founds[] = { [SEGMENT_NEW] = "new", [SEGMENT_ADOPTED] = "of an earlier kvd",
+    static const char *const founds[] = { [SEGMENT_NEW] = "new",
+                                          [SEGMENT_ADOPTED] = "of an earlier kvd",
                                           [SEGMENT_FOREIGN] = "emptied, it was of another geometry or size",
                                           [SEGMENT_DAMAGED] = "emptied, its header was damaged" };
     LOG(found == SEGMENT_NEW || found == SEGMENT_ADOPTED ? LOG_NOTICE : LOG_WARNING,
@@ -149,7 +152,9 @@ void host_close(struct service *s) {
     free(h);
 }
 
-struct segment *host_segment(const struct service *s) { return s->host ? s->host->segment : NULL; }
+struct segment *host_segment(const struct service *s) {
+    return s->host ? s->host->segment : NULL;
+}
 
 static struct mover *mover_of(const struct service *s) { return s->host ? s->host->mover : NULL; }
 

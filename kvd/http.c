@@ -27,7 +27,7 @@
 
 struct http {
     struct MHD_Daemon *daemon;
-    _Atomic(struct service *) service; /* NULL: starting */
+    _Atomic(struct service *) service;                    /* NULL: starting */
     char path[sizeof(((struct config_listen *)0)->path)]; /* to unlink */
     bool ui;
 
@@ -49,8 +49,7 @@ struct http {
 static int complain(const struct config_listen *at, const char *what, const char *why, char *err, size_t err_bytes) {
     if (at->kind == LISTEN_UNIX)
         snprintf(err, err_bytes, "listen = unix:%s in section [http]: %s: %s", at->path, what, why);
-    else
-        snprintf(err, err_bytes, "listen = %s:%u in section [http]: %s: %s", at->path, (unsigned)at->port, what, why);
+    else snprintf(err, err_bytes, "listen = %s:%u in section [http]: %s: %s", at->path, (unsigned)at->port, what, why);
     return 1;
 }
 
@@ -232,7 +231,7 @@ static enum target {
     NOTHING
 } target_of(const struct http *h, const char *url) {
     static const char *const names[] = {
-        [METRICS] = "/metrics", [HEALTH] = "/healthz", [READINESS] = "/readyz",
+        [METRICS] = "/metrics", [HEALTH] = "/healthz",           [READINESS] = "/readyz",
         [PAGE] = "/ui",         [PAGE_STATE] = "/ui/state.json",
     };
     for (uint32_t t = 0; t < (h->ui ? NOTHING : PAGE); t++)
@@ -241,9 +240,9 @@ static enum target {
 }
 
 static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection, const char *url) {
-    static const char *const states[] = { [SERVICE_READY] = "ready\n",
-                                          [SERVICE_DRAINING] = "draining\n",
-                                          [SERVICE_LOST] = "device lost\n" };
+    static const char *const states[] = {
+        [SERVICE_READY] = "ready\n", [SERVICE_DRAINING] = "draining\n", [SERVICE_LOST] = "device lost\n"
+    };
     struct service *service = atomic_load(&h->service);
     enum target target = target_of(h, url);
     if (target == NOTHING)
@@ -251,8 +250,7 @@ static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection,
                    h->ui ? "There are /ui, /metrics, /healthz and /readyz.\n"
                          : "There are /metrics, /healthz and /readyz.\n");
     if (target == PAGE) return send_page(connection);
-    if (!service)
-        return say(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
+    if (!service) return say(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
     look(h, service);
     if (target == PAGE_STATE) look_for_people(h, service);
     if (target == METRICS || target == PAGE_STATE)
@@ -303,8 +301,7 @@ void http_tick(struct http *h, uint64_t now_ns) {
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
-__attribute__((format(printf, 2, 0)))
-static void on_log(void *argument, const char *format, va_list arguments) {
+__attribute__((format(printf, 2, 0))) static void on_log(void *argument, const char *format, va_list arguments) {
     char text[256];
     (void)argument;
     vsnprintf(text, sizeof text, format, arguments);

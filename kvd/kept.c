@@ -11,16 +11,19 @@
 
 static const char *const whats[KEPT_KINDS] = { "main", "draft", "state" };
 
-void kept_name(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes, char *name, size_t size) {
+void kept_name(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes, char *name,
+               size_t size) {
     snprintf(name, size, "kvd.%016" PRIx64 ".r%u.%s.%u.%" PRIu64, id, rank, whats[what], pages, bytes);
 }
 
-static bool parse(const char *name, uint64_t *ret_id, uint32_t *ret_rank, uint32_t *ret_what, uint32_t *ret_pages, uint64_t *ret_bytes) {
+static bool parse(const char *name, uint64_t *ret_id, uint32_t *ret_rank, uint32_t *ret_what, uint32_t *ret_pages,
+                  uint64_t *ret_bytes) {
     char what[8], again[FDSTORE_NAME];
-    if (sscanf(name, "kvd.%16" SCNx64 ".r%u.%7[a-z].%u.%" SCNu64, ret_id, ret_rank, what, ret_pages, ret_bytes) != 5) return false;
+    if (sscanf(name, "kvd.%16" SCNx64 ".r%u.%7[a-z].%u.%" SCNu64, ret_id, ret_rank, what, ret_pages, ret_bytes) != 5)
+        return false;
     for (*ret_what = 0; *ret_what < KEPT_KINDS && strcmp(what, whats[*ret_what]);) ++*ret_what;
     if (*ret_what == KEPT_KINDS || *ret_rank >= KVD_MAX_RANKS || !*ret_id || !*ret_bytes) return false;
-    kept_name(*ret_id, *ret_rank, (enum kept_what)*ret_what, *ret_pages, *ret_bytes, again, sizeof again);
+    kept_name(*ret_id, *ret_rank, (enum kept_what) * ret_what, *ret_pages, *ret_bytes, again, sizeof again);
     return strcmp(name, again) == 0;
 }
 

@@ -14,8 +14,8 @@
 #define BACK_OFF_MS 100
 #define FILES_SPARE 64 /* of listener_files: for what comes between one look and the next */
 #define CROWDED_MOST_MS 100u
-#define OVER_LIMIT                                                                                                   \
-    32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees \
+#define OVER_LIMIT                                                                                                     \
+    32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees   \
          */
 
 /* ---- accepting -------------------------------------------------------------------------------- */
@@ -107,8 +107,8 @@ int listener_open(struct service *service, const struct config *config, struct l
     pthread_mutex_init(&l->lock, NULL);
     l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     listener_configure(l, config);
-    int bad = l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) ||
-              nng_aio_alloc(&l->sleeping, on_slept, l);
+    int bad =
+        l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
     if (bad) complain(err, err_bytes, config->socket, "open", "no memory or no files");
     if (bad || publish(l, config, err, err_bytes)) {
         listener_close(l);

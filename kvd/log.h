@@ -3,7 +3,8 @@
  * Log: plain sentences on stderr, one a line. Under systemd (JOURNAL_STREAM) each line begins with its <N> priority.
  *
  * A call site that says the same again and again is held to LOG_BURST lines in LOG_WINDOW seconds; what was left out is
- * counted and said with the next line; so is what nobody reads, as nothing waits for that. Never log secrets, IPC handles or addresses.
+ * counted and said with the next line; so is what nobody reads, as nothing waits for that. Never log secrets, IPC
+ * handles or addresses.
  *
  * Threads: any. log_init is called once, before the others.
  */
@@ -29,10 +30,10 @@ int log_wants(enum log_level level);
 __attribute__((format(printf, 3, 4))) void log_say(struct log_site *site, enum log_level level, const char *format,
                                                    ...);
 
-#define LOG(level, ...)                                                  \
-    do {                                                                 \
-        static struct log_site log_site_;                                \
-        if (log_wants(level)) log_say(&log_site_, (level), __VA_ARGS__); \
+#define LOG(level, ...)                                                                                                \
+    do {                                                                                                               \
+        static struct log_site log_site_;                                                                              \
+        if (log_wants(level)) log_say(&log_site_, (level), __VA_ARGS__);                                               \
     } while (0)
 
 #endif

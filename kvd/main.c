@@ -246,7 +246,8 @@ static void stop(struct daemon *d) {
     tell_stop(&stop);
     if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
         LOG(LOG_NOTICE,
-            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences did not "
+            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences did "
+            "not "
             "end",
             stop.demoted, stop.left, stop.not_fitting, stop.sequences);
 }

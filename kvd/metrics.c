@@ -178,8 +178,23 @@ static void view_take(struct service *s, struct view *v) {
 /* ---- the table ------------------------------------------------------------------------------------- */
 
 enum type { COUNTER, GAUGE, HISTOGRAM };
-enum labels { NONE, POOL, ROLE, SOURCE, END, REQUEST, REFUSAL, SHORT, ITEM, RESULT, TIER, DIRECTION, OUTCOME, BUILD,
-              INSTANCE };
+enum labels {
+    NONE,
+    POOL,
+    ROLE,
+    SOURCE,
+    END,
+    REQUEST,
+    REFUSAL,
+    SHORT,
+    ITEM,
+    RESULT,
+    TIER,
+    DIRECTION,
+    OUTCOME,
+    BUILD,
+    INSTANCE
+};
 enum unit { PLAIN, NANOSECONDS /* shown in seconds */ };
 
 static const struct family {
@@ -203,8 +218,7 @@ static const struct family {
       "Resident memory of the daemon; pools of host devices count, as far as they were touched." },
     { "kvd_metadata_bytes", GAUGE, NONE, PLAIN, AT(metadata_bytes), "Memory of the store's tables." },
 
-    { "kvd_pool_pages", GAUGE, POOL, PLAIN, AT(capacity),
-      "Pages of a pool: allocated + reserved + available." },
+    { "kvd_pool_pages", GAUGE, POOL, PLAIN, AT(capacity), "Pages of a pool: allocated + reserved + available." },
     { "kvd_pool_allocated_pages", GAUGE, POOL, PLAIN, AT(allocated),
       "Pages that hold KV of sequences or continuations." },
     { "kvd_pool_reserved_pages", GAUGE, POOL, PLAIN, AT(reserved), "Pages promised to sequences, not mapped yet." },
@@ -239,8 +253,7 @@ static const struct family {
       "Tokens of full pages that the best candidates of lookups matched." },
     { "kvd_activations_total", COUNTER, SOURCE, PLAIN, AT(m.activations),
       "Activations that succeeded, by source: from nothing, a continuation moved, one kept." },
-    { "kvd_activated_prompt_tokens_total", COUNTER, NONE, PLAIN, AT(m.prompt_tokens),
-      "Prompt tokens of activations." },
+    { "kvd_activated_prompt_tokens_total", COUNTER, NONE, PLAIN, AT(m.prompt_tokens), "Prompt tokens of activations." },
     { "kvd_activated_reused_tokens_total", COUNTER, NONE, PLAIN, AT(m.reused_tokens),
       "Those of them that a continuation held already." },
     { "kvd_activated_tokens_total", COUNTER, TIER, PLAIN, AT(m.tokens),
@@ -300,16 +313,11 @@ static const char *const pool_names[POOLS] = { "main", "draft" };
 static const char *const role_names[METRICS_ROLES] = { "observer", "worker", "scheduler", "admin" };
 static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
 static const char *const short_names[METRICS_SHORTS] = {
-    [METRICS_SHORT_LIMIT] = "limit",
-    [METRICS_SHORT_PAGES] = "main_pages",
-    [METRICS_SHORT_PAGES + 1] = "draft_pages",
-    [METRICS_SHORT_ROWS] = "rows",
-    [METRICS_SHORT_SEQUENCES] = "sequences",
-    [METRICS_SHORT_CONTINUATIONS] = "continuations",
-    [METRICS_SHORT_MEMBERSHIP] = "membership",
-    [METRICS_SHORT_STATE_SLOTS] = "state_slots",
-    [METRICS_SHORT_ARENA] = "arena",
-    [METRICS_SHORT_ENTITLEMENT] = "entitlement",
+    [METRICS_SHORT_LIMIT] = "limit",           [METRICS_SHORT_PAGES] = "main_pages",
+    [METRICS_SHORT_PAGES + 1] = "draft_pages", [METRICS_SHORT_ROWS] = "rows",
+    [METRICS_SHORT_SEQUENCES] = "sequences",   [METRICS_SHORT_CONTINUATIONS] = "continuations",
+    [METRICS_SHORT_MEMBERSHIP] = "membership", [METRICS_SHORT_STATE_SLOTS] = "state_slots",
+    [METRICS_SHORT_ARENA] = "arena",           [METRICS_SHORT_ENTITLEMENT] = "entitlement",
 };
 static_assert(POOLS == 2, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };

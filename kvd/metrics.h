@@ -8,10 +8,10 @@
  * on the configuration (pools), never on clients.
  *
  * What adds up, on every page: lookups = hits + misses; the counts of an answer's time over all request types <=
- * requests; capacity = allocated + reserved + available of a pool (POOL-6); refusals with RESOURCE_EXHAUSTED, of requests
- * and of a round's items, = shortages; of each type answers = refusals + replays + what was done, so that activations by
- * source are the Activate requests that were done; tokens by tier = prompt tokens, and those of device and host are the
- * reused ones.
+ * requests; capacity = allocated + reserved + available of a pool (POOL-6); refusals with RESOURCE_EXHAUSTED, of
+ * requests and of a round's items, = shortages; of each type answers = refusals + replays + what was done, so that
+ * activations by source are the Activate requests that were done; tokens by tier = prompt tokens, and those of device
+ * and host are the reused ones.
  */
 #ifndef KVD_METRICS_H
 #define KVD_METRICS_H
@@ -79,9 +79,9 @@ void metrics_replay(struct metrics *metrics, uint16_t type);
 void metrics_shortage(struct metrics *metrics, enum metrics_short what);
 /* One sequence of a round. */
 void metrics_item(struct metrics *metrics, uint32_t status);
-/* A Find with digests was answered. first: its first page; matched: leading pages of the best candidate, 0 without one. *before is
- * the caller's memory of how far the session's lookup had come: a long chain is looked up in several parts, the first
- * of which decides about hit and miss. */
+/* A Find with digests was answered. first: its first page; matched: leading pages of the best candidate, 0 without one.
+ * *before is the caller's memory of how far the session's lookup had come: a long chain is looked up in several parts,
+ * the first of which decides about hit and miss. */
 void metrics_lookup(struct metrics *metrics, uint32_t first, uint32_t matched, uint32_t *before);
 
 /* The page: text that the caller frees; NULL: no memory. Any thread; takes the core mutex for moments. */

@@ -10,12 +10,12 @@
 #define OUT DEVICE_TO_HOST
 #define IN HOST_TO_DEVICE
 
-/* Of one device: a chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way to
- * here and back. Every device has its own link, so all of them together have as many times that. */
+/* Of one device: a chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way
+ * to here and back. Every device has its own link, so all of them together have as many times that. */
 #define CHUNK_BYTES (UINT64_C(8) << 20)
 #define DEVICE_BYTES (UINT64_C(64) << 20)
-#define CHUNKS 32u   /* a direction, those whose sums are being computed too */
-#define PULLS 4096u  /* copies taken from the store in one mover_run */
+#define CHUNKS 32u  /* a direction, those whose sums are being computed too */
+#define PULLS 4096u /* copies taken from the store in one mover_run */
 
 struct chunk {
     struct checksum_batch sums; /* first */
@@ -46,7 +46,7 @@ struct job {
     struct mover_moved moved;
 };
 
-struct lane { /* a direction */
+struct lane {                           /* a direction */
     struct chunk *free, *first, **last; /* on the devices */
     uint64_t bytes_on_device;
     uint32_t chunks, turn;

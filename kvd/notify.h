@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-bool notify_send(const char *state); /* "READY=1\nSTATUS=..."; whether it was sent */
+bool notify_send(const char *state);            /* "READY=1\nSTATUS=..."; whether it was sent */
 bool notify_send_fd(const char *state, int fd); /* with a descriptor; -1: none */
 
 #endif

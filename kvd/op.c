@@ -140,8 +140,8 @@ static struct op *next_op(struct service *s, bool *ret_some) {
     return --op->parts ? NULL : op;
 }
 
-/* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body is
- * in the scratch frame, or will be sent by who encodes it. */
+/* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body
+ * is in the scratch frame, or will be sent by who encodes it. */
 static bool finish(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
                    struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
     char why[KVD_MESSAGE_BYTES] = "";

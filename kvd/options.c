@@ -53,16 +53,14 @@ int options_parse(int argc, char **argv, struct options *ret_options) {
 }
 
 void options_print_help(void) {
-    puts(
-        "kvd: owns the KV cache of LLM engines and serves it over a local socket.\n\n"
+    puts("kvd: owns the KV cache of LLM engines and serves it over a local socket.\n\n"
          "Usage: kvd [--config FILE] [OPTION]\n");
     for (size_t i = 0; i < N_CHOICES; i++)
         printf("  -%c, --%s%s%-*s  %s\n", choices[i].letter, choices[i].name, *choices[i].value ? " " : "",
                (int)(18 - snprintf(NULL, 0, "%s%s", choices[i].name, *choices[i].value ? " " : "")), choices[i].value,
                choices[i].doc);
-    puts(
-        "\nSignals: SIGTERM and SIGINT stop in order; SIGHUP reads the configuration again (log level, access,\n"
+    puts("\nSignals: SIGTERM and SIGINT stop in order; SIGHUP reads the configuration again (log level, access,\n"
          "time-outs, queues, low-water marks, limits of connections and of sequences a session).\n"
-        "Exit status: 0 stopped in order; 1 the command line or the configuration is wrong; 2 cannot start;\n"
+         "Exit status: 0 stopped in order; 1 the command line or the configuration is wrong; 2 cannot start;\n"
          "3 a device was lost.");
 }

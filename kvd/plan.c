@@ -86,14 +86,17 @@ static void plan_host(const struct config *c, struct plan *plan) {
 }
 
 /* An automatic capacity stays what it was with the regions that are kept, whatever else came to the device since. */
-static int resolve(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan, char *err, size_t err_bytes) {
+static int resolve(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan, char *err,
+                   size_t err_bytes) {
     uint64_t tokens = c->capacity_tokens;
     if (tokens == CONFIG_AUTO64 && kept && kept->id &&
-        !geom_capacity_explicit(&plan->spec, (uint64_t)kept->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity, NULL, 0) &&
+        !geom_capacity_explicit(&plan->spec, (uint64_t)kept->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity, NULL,
+                                0) &&
         kept_matches(kept, &plan->capacity.layout, c->n_devices))
         return 0;
-    return tokens == CONFIG_AUTO64 ? geom_capacity_auto(&plan->spec, free_bytes, c->headroom, &plan->capacity, err, err_bytes)
-                                   : geom_capacity_explicit(&plan->spec, tokens, free_bytes, &plan->capacity, err, err_bytes);
+    return tokens == CONFIG_AUTO64
+               ? geom_capacity_auto(&plan->spec, free_bytes, c->headroom, &plan->capacity, err, err_bytes)
+               : geom_capacity_explicit(&plan->spec, tokens, free_bytes, &plan->capacity, err, err_bytes);
 }
 
 int plan_make(const struct config *c, struct device *const *devices, const struct kept *kept, struct plan *ret_plan,
@@ -166,8 +169,8 @@ static void print_arena(FILE *out, const struct plan *plan) {
                 plan->arena_bytes / plan->host_stride[p], plan->host_stride[p],
                 (double)plan->host_stride[p] / KVD_PAGE_TOKENS);
     uint64_t both = plan->host_stride[0] + plan->host_stride[1];
-    fprintf(out, "  tokens               %" PRIu64 ", %.1f bytes a token\n",
-            plan->arena_bytes / both * KVD_PAGE_TOKENS, (double)both / KVD_PAGE_TOKENS);
+    fprintf(out, "  tokens               %" PRIu64 ", %.1f bytes a token\n", plan->arena_bytes / both * KVD_PAGE_TOKENS,
+            (double)both / KVD_PAGE_TOKENS);
     if (plan->host_state_stride) fprintf(out, "  a state image        %" PRIu64 " bytes\n", plan->host_state_stride);
 }
 

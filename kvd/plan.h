@@ -27,10 +27,10 @@ struct plan {
 
 /* Geometry alone; 0, or 1 with a sentence. */
 int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, char *err, size_t err_bytes);
-/* Geometry and capacity on opened devices. kept: regions of an earlier instance (NULL: none): their memory counts as free,
- * and an automatic capacity stays what it was. 0, or 1 with a sentence. */
-int plan_make(const struct config *config, struct device *const *devices, const struct kept *kept, struct plan *ret_plan,
-              char *err, size_t err_bytes);
+/* Geometry and capacity on opened devices. kept: regions of an earlier instance (NULL: none): their memory counts as
+ * free, and an automatic capacity stays what it was. 0, or 1 with a sentence. */
+int plan_make(const struct config *config, struct device *const *devices, const struct kept *kept,
+              struct plan *ret_plan, char *err, size_t err_bytes);
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 void plan_print(FILE *out, const struct config *config, const struct plan *plan);

@@ -125,8 +125,8 @@ static void describe(const struct config *c, const struct plan *plan, struct poo
 }
 
 /* A region that outlives the process: taken over from the one before, or made and given to the holder. */
-static int open_kept(const struct config *c, struct pools *p, struct kept *kept, uint32_t rank, enum kept_what what, uint64_t bytes,
-                     struct device_region **ret_region, char *err, size_t err_bytes) {
+static int open_kept(const struct config *c, struct pools *p, struct kept *kept, uint32_t rank, enum kept_what what,
+                     uint64_t bytes, struct device_region **ret_region, char *err, size_t err_bytes) {
     static const char *const labels[KEPT_KINDS] = { "main", "draft", "state" };
     char name[FDSTORE_NAME], label[32], why[384];
     struct device_export e;
@@ -145,15 +145,17 @@ static int open_kept(const struct config *c, struct pools *p, struct kept *kept,
     device_region_export(*ret_region, &e);
     kept_name(p->id, rank, what, p->pages[0], bytes, name, sizeof name);
     if (!fdstore_put(name, e.fd) && what == KEPT_MAIN && rank == 0)
-        LOG(LOG_WARNING, "export = vmm, but nobody keeps descriptors for this process (NOTIFY_SOCKET): its device pages go with it");
+        LOG(LOG_WARNING,
+            "export = vmm, but nobody keeps descriptors for this process (NOTIFY_SOCKET): its device pages go with it");
     return 0;
 }
 
-static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept, uint32_t rank,
-                     char *err, size_t err_bytes) {
+static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept,
+                     uint32_t rank, char *err, size_t err_bytes) {
     static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table" };
     for (uint32_t i = 0; i < p->n_pools; i++)
-        if (open_kept(c, p, kept, rank, i ? KEPT_DRAFT : KEPT_MAIN, layout->pool_bytes[i], &p->planes[i][rank], err, err_bytes) ||
+        if (open_kept(c, p, kept, rank, i ? KEPT_DRAFT : KEPT_MAIN, layout->pool_bytes[i], &p->planes[i][rank], err,
+                      err_bytes) ||
             new_region(c, p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
                        err_bytes))
             return 1; /* tables: every entry -1 (ROW-6) */
@@ -161,8 +163,8 @@ static int open_rank(const struct config *c, const struct geom_layout *layout, s
     return open_kept(c, p, kept, rank, KEPT_STATE, layout->state_bytes, &p->state[rank], err, err_bytes);
 }
 
-static int open_ranks(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept, char *err,
-                      size_t err_bytes) {
+static int open_ranks(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept,
+                      char *err, size_t err_bytes) {
     for (uint32_t r = 0; r < p->n_ranks; r++)
         if (open_rank(c, layout, p, kept, r, err, err_bytes)) return 1;
     return 0;
@@ -181,7 +183,8 @@ static void free_regions(struct pools *p) {
 }
 
 /* What an earlier instance left, where it is whole and fits; it is let go before anything else takes the memory. */
-static int open_regions(const struct config *c, const struct plan *plan, struct pools *p, struct kept *kept, char *err, size_t err_bytes) {
+static int open_regions(const struct config *c, const struct plan *plan, struct pools *p, struct kept *kept, char *err,
+                        size_t err_bytes) {
     const struct geom_layout *layout = &plan->capacity.layout;
     if (c->export == EXPORT_VMM && kept_matches(kept, layout, p->n_ranks)) {
         uint64_t id = kept->id;

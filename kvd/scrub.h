@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads the arena's pages again and again, slowly, and compares them with their checksums: what memory did to a page
- * that nobody has asked for in a while is found before somebody does. One thread, which takes the core mutex to choose a
- * page and to say what it found, and reads it without.
+ * that nobody has asked for in a while is found before somebody does. One thread, which takes the core mutex to choose
+ * a page and to say what it found, and reads it without.
  */
 #ifndef KVD_SCRUB_H
 #define KVD_SCRUB_H

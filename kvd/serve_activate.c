@@ -87,7 +87,8 @@ void serve_plan(struct call *call) {
 bool check_tenant(struct call *call, const struct session *worker) {
     if (tenant_is(call->service, call->session, worker->peer.uid)) return true;
     call_refuse(call, KVD_PERMISSION_DENIED,
-                "session %016" PRIx64 " belongs to another user, and with tenants = uid in section [access] a sequence is "
+                "session %016" PRIx64
+                " belongs to another user, and with tenants = uid in section [access] a sequence is "
                 "leased to processes of its own user",
                 session_id(call->service, worker).bits);
     return false;
@@ -328,8 +329,8 @@ void serve_finish(struct call *call) {
     }
     tenant_note(s, cont, b->tenant);
     bundle_free(s, b);
-    call->reply.u.finished = (struct kvd_finished){ .continuation.bits = cont.bits,
-                                                    .revision = store_revision(s->store) };
+    call->reply.u.finished =
+        (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
     publish(call, op);

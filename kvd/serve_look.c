@@ -58,8 +58,7 @@ bool call_make_room(struct call *call) {
     case FRAME_FIND:
         call->room = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
         call->room2 = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct store_candidate));
-        ok = call->room && call->room2 &&
-             tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
+        ok = call->room && call->room2 && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
         break;
     case FRAME_LIST_CONTINUATIONS:
         ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
@@ -73,9 +72,7 @@ bool call_make_room(struct call *call) {
     case FRAME_AUDIT: ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = resident_bytes(); break;
-    case FRAME_NAME_PAGES:
-        ok = tenant_salt(call, &call->request.u.names.digests, call->request.u.names.n);
-        break;
+    case FRAME_NAME_PAGES: ok = tenant_salt(call, &call->request.u.names.digests, call->request.u.names.n); break;
     case FRAME_PLAN:
     case FRAME_ACTIVATE:
     case FRAME_CHECKPOINT:
@@ -110,7 +107,8 @@ void serve_describe_store(struct call *call) {
     if (!maps || !p->id) return;
     call->session->fd_token = call->random;
     call->reply.u.store->fd_token = call->random;
-    snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX, call->service->config.socket);
+    snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX,
+             call->service->config.socket);
 }
 
 void serve_describe_planes(struct call *call) {
@@ -275,10 +273,11 @@ void serve_find(struct call *call) {
     store_cont anchor;
     uint32_t n;
     if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
-        call_refuse(call, KVD_INVALID_ARGUMENT,
-                    "Find from page %u with %u digests and %s anchor: a lookup begins at page 0 without one, and goes on from "
-                    "the page of its first digest with the anchor of the answer before",
-                    f->first, f->n, f->anchor.bits ? "an" : "no");
+        call_refuse(
+            call, KVD_INVALID_ARGUMENT,
+            "Find from page %u with %u digests and %s anchor: a lookup begins at page 0 without one, and goes on from "
+            "the page of its first digest with the anchor of the answer before",
+            f->first, f->n, f->anchor.bits ? "an" : "no");
         return;
     }
     if (store_find_from(call->service->store, tenant_use(call, f->anchor), f->first,
@@ -290,8 +289,7 @@ void serve_find(struct call *call) {
     n = own_candidates(call, found, n);
     if (!is_own(call, anchor)) anchor.bits = 0;
     if (f->n) /* without digests it is a library's second question about the same prompt */
-        metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0,
-                       &call->session->lookup_pages);
+        metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0, &call->session->lookup_pages);
     for (uint32_t i = 0; i < n; i++) {
         items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
                                            .matched_pages = found[i].matched_pages,
@@ -376,8 +374,8 @@ void serve_stats(struct call *call) {
 
 void serve_audit(struct call *call) {
     call->reply.u.audit = call->room;
-    call->reply.u.audit->violations = store_audit(call->service->store, call->reply.u.audit->text,
-                                                  sizeof call->reply.u.audit->text);
+    call->reply.u.audit->violations =
+        store_audit(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
     call->service->metrics.audits++;
     call->service->metrics.audit_violations = call->reply.u.audit->violations;
     if (call->reply.u.audit->violations)

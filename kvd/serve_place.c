@@ -8,15 +8,16 @@
 
 #include "core.h"
 
-/* An orderly stop has chosen by value what goes to the arena: a client's choice beside it would take places and time from
- * that, and what it drops in the host is lost with the device. (Draining alone forbids nothing here: what an operator
- * demotes then is kept.) */
+/* An orderly stop has chosen by value what goes to the arena: a client's choice beside it would take places and time
+ * from that, and what it drops in the host is lost with the device. (Draining alone forbids nothing here: what an
+ * operator demotes then is kept.) */
 static bool check_stop(struct call *call) {
     if (!call->service->stopping) return true;
-    call_refuse(call, KVD_UNAVAILABLE,
-                "kvd stops, and demotes by itself what the arena has room for, the most valuable first: no %s now; ask the "
-                "next instance",
-                frame_type_name(call->request.type));
+    call_refuse(
+        call, KVD_UNAVAILABLE,
+        "kvd stops, and demotes by itself what the arena has room for, the most valuable first: no %s now; ask the "
+        "next instance",
+        frame_type_name(call->request.type));
     return false;
 }
 

@@ -100,9 +100,9 @@ static void answer(struct service *s, const struct store_round_result *from, str
     to->n_pools = s->pools.n_pools;
     for (uint32_t p = 0; p < to->n_pools; p++) {
         const struct store_pool_view *v = &from->pool[p];
-        to->pool[p] = (struct kvd_pool_place){ v->row,        v->membership,         v->entitlement,
-                                               v->committed,  v->protected_frontier, v->slice.begin,
-                                               v->slice.count };
+        to->pool[p] =
+            (struct kvd_pool_place){ v->row,         v->membership, v->entitlement, v->committed, v->protected_frontier,
+                                     v->slice.begin, v->slice.count };
         transfer_slice(s->transfer, p, v->row, &v->slice);
     }
 }

@@ -96,9 +96,8 @@ void serve_hello(struct call *call) {
         return;
     }
     if (call->link->peer.pid == 0) { /* the kernel translates pids into the reader's namespace: 0 = there is none */
-        call_refuse(
-            call, KVD_FAILED_PRECONDITION,
-            "the client runs in another PID namespace, where its exit cannot be watched; "
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "the client runs in another PID namespace, where its exit cannot be watched; "
                     "run it in the daemon's (--pid=host)");
         return;
     }
@@ -109,7 +108,8 @@ void serve_hello(struct call *call) {
     }
     if (call->link->peer.pidfd < 0) {
         call_refuse(call, KVD_UNAVAILABLE,
-                    "process %" PRIu64 " cannot be watched (pidfd_open), so it gets no session; raise LimitNOFILE of kvd",
+                    "process %" PRIu64
+                    " cannot be watched (pidfd_open), so it gets no session; raise LimitNOFILE of kvd",
                     call->link->peer.pid);
         return;
     }

@@ -28,8 +28,8 @@ static int make_store(struct service *s, char *err, size_t err_bytes) {
     if (store_check_config(&c, err, err_bytes)) return 1;
     s->store_bytes = store_bytes(&c);
     /* Populated now: a request never waits for the kernel to find a page, and shortage shows at the start. */
-    s->store_memory = mmap(NULL, s->store_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1,
-                           0);
+    s->store_memory =
+        mmap(NULL, s->store_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (s->store_memory == MAP_FAILED) {
         s->store_memory = NULL;
         snprintf(err, err_bytes, "no memory for %zu bytes of store metadata; lower the capacity or limits",
@@ -272,7 +272,7 @@ bool service_lost(struct service *s, char *why, size_t bytes) {
 
 enum service_state service_state(struct service *s) {
     pthread_mutex_lock(&s->lock);
-    enum service_state state = transfer_lost(s->transfer)      ? SERVICE_LOST
+    enum service_state state = transfer_lost(s->transfer)   ? SERVICE_LOST
                                : s->draining || s->stopping ? SERVICE_DRAINING
                                                             : SERVICE_READY;
     pthread_mutex_unlock(&s->lock);

@@ -9,8 +9,8 @@
  * Locks, in the order in which they may be taken:
  *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
  *   2. a connection's mutex (connection.c): its send queue. Never held while calling into the service.
- *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the listener's mutex (listener.c), the
- *   queue of checksums (checksum.c), the log's (log.c), under any other.
+ *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the listener's mutex (listener.c),
+ * the queue of checksums (checksum.c), the log's (log.c), under any other.
  */
 #ifndef KVD_SERVICE_H
 #define KVD_SERVICE_H
@@ -22,8 +22,8 @@
 
 struct service;
 
-/* Opens devices and pools and an empty store. prefix: of shared-memory objects. handed: descriptors of an earlier instance
- * (fdstore_take), taken over; NULL: none. 0, or 1 with a sentence. */
+/* Opens devices and pools and an empty store. prefix: of shared-memory objects. handed: descriptors of an earlier
+ * instance (fdstore_take), taken over; NULL: none. 0, or 1 with a sentence. */
 int service_new(const struct config *config, const char *prefix, const struct fdstore_set *handed,
                 struct service **ret_service, char *err, size_t err_bytes);
 /* No call may be running; links must be closed. NULL is fine; returns NULL. */
@@ -47,15 +47,15 @@ void service_run(struct service *service);
 
 /* Refuses activations from now on (orderly stop). */
 void service_drain(struct service *service, bool on);
-/* Orderly stop: activations are refused and, unless device memory outlives this process, sequences end; where there is a
- * host tier, what only the devices hold is then demoted, most valuable first (retention, then last use), until all is, the
- * arena is full or [host] stop_time is over. begin, then step after every service_run and a few times a second, until it is
- * over. */
+/* Orderly stop: activations are refused and, unless device memory outlives this process, sequences end; where there is
+ * a host tier, what only the devices hold is then demoted, most valuable first (retention, then last use), until all
+ * is, the arena is full or [host] stop_time is over. begin, then step after every service_run and a few times a second,
+ * until it is over. */
 struct service_stop {
     bool over;
-    uint32_t sequences;                /* that have not ended; waited for in the first quarter of the time */
+    uint32_t sequences;                  /* that have not ended; waited for in the first quarter of the time */
     uint32_t demoted, left, not_fitting; /* continuations */
-    uint32_t pages_left;               /* of the moves under way */
+    uint32_t pages_left;                 /* of the moves under way */
 };
 void service_stop_begin(struct service *service);
 void service_stop_step(struct service *service, struct service_stop *ret_stop);
@@ -71,7 +71,7 @@ struct service_grant {
     kvd_session_id session; /* of the connection; set once a token was good */
     uint64_t pid, uid;      /* of the peer */
     uint32_t fd_index;
-    int fd;                 /* set: the service's own */
+    int fd; /* set: the service's own */
 };
 /* enum kvd_status; why unless OK. */
 uint32_t service_grant_fd(struct service *service, struct service_grant *grant, char *why, size_t bytes);

@@ -74,8 +74,8 @@ static void look(struct service *s, const struct bundle *b, struct kvd_activated
     memcpy(activated->restored, ret_now->restored, sizeof activated->restored);
 }
 
-/* Tokens of a frontier that lie in its last `pages` pages. (What had to be brought is mostly that: what others share, and
- * keep on the device, are the first.) */
+/* Tokens of a frontier that lie in its last `pages` pages. (What had to be brought is mostly that: what others share,
+ * and keep on the device, are the first.) */
 static uint32_t tokens_of_last(uint32_t frontier, uint32_t pages) {
     uint32_t all = geom_pages(frontier);
     return !pages ? 0 : pages >= all ? frontier : frontier - (all - pages) * KVD_PAGE_TOKENS;

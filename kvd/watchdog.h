@@ -4,9 +4,9 @@
  *
  * At each tick the daemon connects to its own socket and says at once that it will send nothing. Its end reads as
  * closed only after the listener has accepted, nng's poller has reported and a thread of those that serve requests has
- * run the connection's callback. The tick itself comes from the main loop, after that has taken the core mutex. So a main loop
- * that hangs, a core mutex that is never given back, threads that are all stuck and a listener that no longer accepts
- * each leave the watchdog hungry. No frame is sent: nothing is counted as a request or refused as one.
+ * run the connection's callback. The tick itself comes from the main loop, after that has taken the core mutex. So a
+ * main loop that hangs, a core mutex that is never given back, threads that are all stuck and a listener that no longer
+ * accepts each leave the watchdog hungry. No frame is sent: nothing is counted as a request or refused as one.
  *
  * Clients cannot starve it: a connection beyond the limit is closed, which proves as much; and while the backlog is
  * full, the count of accepted connections must move instead.

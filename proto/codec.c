@@ -9,12 +9,10 @@
 static struct codec_pass pass_begin(struct codec_arena *arena, const char *type, size_t space, char *err,
                                     size_t err_bytes) {
     if (err && err_bytes) err[0] = '\0';
-    return (struct codec_pass){.arena = arena, .type = type, .space = space, .err = err, .err_bytes = err_bytes};
+    return (struct codec_pass){ .arena = arena, .type = type, .space = space, .err = err, .err_bytes = err_bytes };
 }
 
-static const char *type_name(uint16_t type) {
-    return codec_request_map(type) ? frame_type_name(type) : "frame";
-}
+static const char *type_name(uint16_t type) { return codec_request_map(type) ? frame_type_name(type) : "frame"; }
 
 static int refuse_type(const struct codec_pass *pass, uint16_t type) {
     return codec_refuse(pass, CODEC_E_TYPE, "type %u is unknown to protocol %u; known are 1 to %d", type,
@@ -47,10 +45,10 @@ static int pack(const struct codec_pass *pass, const ProtobufCMessage *message, 
 
 /* The header row, or what follows it. */
 static struct codec_map first_row(const struct codec_map *map) {
-    return (struct codec_map){map->pb, map->bytes, 1, map->fields};
+    return (struct codec_map){ map->pb, map->bytes, 1, map->fields };
 }
 static struct codec_map other_rows(const struct codec_map *map) {
-    return (struct codec_map){map->pb, map->bytes, map->n - 1, map->fields + 1};
+    return (struct codec_map){ map->pb, map->bytes, map->n - 1, map->fields + 1 };
 }
 
 /* ---- requests --------------------------------------------------------------------------------------- */

@@ -2,11 +2,13 @@
  *
  * Codec: protobuf bodies <-> plain structs of kvd_types.h. The only code that sees generated headers.
  *
- * Decoding allocates from a per-request arena with a hard cap (CODEC_ARENA_LIMIT), so that a small frame cannot grow into much memory; everything
- * a decoded struct points to lives in that arena until codec_arena_reset. Every repeated field, fixed-size bytes field, enum and name is checked against
- * its limit; unknown fields are ignored up to the arena cap (a newer client), missing ones take proto3 defaults.
+ * Decoding allocates from a per-request arena with a hard cap (CODEC_ARENA_LIMIT), so that a small frame cannot grow
+ * into much memory; everything a decoded struct points to lives in that arena until codec_arena_reset. Every repeated
+ * field, fixed-size bytes field, enum and name is checked against its limit; unknown fields are ignored up to the arena
+ * cap (a newer client), missing ones take proto3 defaults.
  *
- * Errors: 0 or a positive CODEC_E_* with a sentence in err. Threads: an arena belongs to one thread at a time; functions are pure otherwise.
+ * Errors: 0 or a positive CODEC_E_* with a sentence in err. Threads: an arena belongs to one thread at a time;
+ * functions are pure otherwise.
  */
 #ifndef KVD_PROTO_CODEC_H
 #define KVD_PROTO_CODEC_H
@@ -27,10 +29,10 @@ enum codec_error {
     CODEC_E_SPACE = 5      /* encode: does not fit the buffer */
 };
 
-struct codec_arena; /* grows by blocks to the limit; blocks are kept over resets */
+struct codec_arena;                        /* grows by blocks to the limit; blocks are kept over resets */
 struct codec_arena *codec_arena_new(void); /* NULL: no memory */
 void codec_arena_reset(struct codec_arena *arena);
-struct codec_arena *codec_arena_free(struct codec_arena *arena); /* returns NULL */
+struct codec_arena *codec_arena_free(struct codec_arena *arena);  /* returns NULL */
 void *codec_arena_alloc(struct codec_arena *arena, size_t bytes); /* zeroed, 16-byte aligned; NULL past the cap */
 void *codec_arena_take(struct codec_arena *arena, size_t bytes);  /* the same, not zeroed */
 /* Results of a Round, each zero but for its message, which is empty: a message is long, and few are used. */
@@ -53,19 +55,25 @@ struct msg_request {
         struct kvd_activation activation; /* Plan, Activate */
         struct kvd_find find;
         struct kvd_list list; /* three lists */
-        struct { uint32_t n; struct kvd_round_item *items; } round;
+        struct {
+            uint32_t n;
+            struct kvd_round_item *items;
+        } round;
         struct kvd_names names;
         struct kvd_checkpoint checkpoint;
         struct kvd_finish finish;
-        struct { kvd_continuation continuation; uint32_t retention; } continuation; /* Release, SetRetention */
-        struct kvd_group group;         /* OpenGroup */
-        kvd_group_id group_id;          /* CloseGroup */
-        kvd_session_id session;         /* Fence */
+        struct {
+            kvd_continuation continuation;
+            uint32_t retention;
+        } continuation;         /* Release, SetRetention */
+        struct kvd_group group; /* OpenGroup */
+        kvd_group_id group_id;  /* CloseGroup */
+        kvd_session_id session; /* Fence */
         bool drain;
-        uint32_t event_mask;            /* Subscribe */
+        uint32_t event_mask; /* Subscribe */
         struct kvd_demote demote;
         kvd_continuation prefetch;
-        struct kvd_drop drop;           /* DropReplica */
+        struct kvd_drop drop; /* DropReplica */
     } u;
 };
 
@@ -77,19 +85,38 @@ struct msg_reply {
     union {
         struct kvd_hello_reply hello;
         struct kvd_store_info *store;
-        struct { uint32_t n, total; struct kvd_plane_info *items; } planes;
+        struct {
+            uint32_t n, total;
+            struct kvd_plane_info *items;
+        } planes;
         struct kvd_plan plan;
-        struct { uint32_t n; struct kvd_candidate *items; kvd_continuation anchor; } candidates; /* anchor: to go on with, or none */
-        struct { uint32_t n, next_cursor; struct kvd_continuation_info *items; } continuations; /* next_cursor KVD_UNCHANGED: the end */
-        struct { uint32_t n, next_cursor; struct kvd_sequence_info *items; } sequences;
-        struct { uint32_t n, next_cursor; struct kvd_session_info *items; } sessions;
+        struct {
+            uint32_t n;
+            struct kvd_candidate *items;
+            kvd_continuation anchor;
+        } candidates; /* anchor: to go on with, or none */
+        struct {
+            uint32_t n, next_cursor;
+            struct kvd_continuation_info *items;
+        } continuations; /* next_cursor KVD_UNCHANGED: the end */
+        struct {
+            uint32_t n, next_cursor;
+            struct kvd_sequence_info *items;
+        } sequences;
+        struct {
+            uint32_t n, next_cursor;
+            struct kvd_session_info *items;
+        } sessions;
         struct kvd_activated activated;
-        struct { uint32_t n; struct kvd_round_result *items; } round;
+        struct {
+            uint32_t n;
+            struct kvd_round_result *items;
+        } round;
         struct kvd_checkpointed checkpointed;
         struct kvd_finished finished;
-        uint32_t yielded;               /* sequences given back */
-        uint64_t revision;              /* Release, SetRetention */
-        struct kvd_moved moved;         /* Demote, Prefetch, DropReplica */
+        uint32_t yielded;       /* sequences given back */
+        uint64_t revision;      /* Release, SetRetention */
+        struct kvd_moved moved; /* Demote, Prefetch, DropReplica */
         kvd_group_id group;
         struct kvd_stats stats;
         struct kvd_audit *audit;
@@ -103,13 +130,14 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
                        struct msg_reply *ret_reply, char *err, size_t err_bytes);
 int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_event, char *err, size_t err_bytes);
 
-/* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Scratch is taken from the arena.
- * Replies: characters that text may not have become '?'; the sentences of a Round are shortened where all would not fit;
- * a reply whose status is not OK may have any type, so that an unknown one can be refused. */
+/* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Scratch is taken from the
+ * arena. Replies: characters that text may not have become '?'; the sentences of a Round are shortened where all would
+ * not fit; a reply whose status is not OK may have any type, so that an unknown one can be refused. */
 int codec_encode_request(const struct msg_request *request, struct codec_arena *arena, uint8_t *body, size_t space,
                          size_t *ret_bytes, char *err, size_t err_bytes);
-int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space, size_t *ret_bytes,
-                       char *err, size_t err_bytes);
-int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t space, size_t *ret_bytes, char *err, size_t err_bytes);
+int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space,
+                       size_t *ret_bytes, char *err, size_t err_bytes);
+int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t space, size_t *ret_bytes, char *err,
+                       size_t err_bytes);
 
 #endif

@@ -33,7 +33,7 @@ static void *pb_alloc(void *arena, size_t bytes) { return codec_arena_take(arena
 static void pb_free(void *arena, void *p) { (void)arena, (void)p; }
 
 static void arena_init(struct codec_arena *arena, size_t limit) {
-    *arena = (struct codec_arena){.limit = limit, .pb = {pb_alloc, pb_free, arena}};
+    *arena = (struct codec_arena){ .limit = limit, .pb = { pb_alloc, pb_free, arena } };
 }
 
 struct codec_arena *codec_arena_new(void) {

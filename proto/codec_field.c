@@ -57,9 +57,7 @@ static void count_set(const struct codec_field *f, void *plain, size_t n) {
     if (f->at_n != CODEC_NO_COUNT) *(uint32_t *)at_mut(plain, f->at_n) = (uint32_t)n;
 }
 
-static bool all_zero(const uint8_t *p, size_t n) {
-    return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
-}
+static bool all_zero(const uint8_t *p, size_t n) { return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0); }
 
 /* Entries to send of an array in place: its count, or what is left once zeros at the end are cut. */
 static uint32_t entries(const struct codec_field *f, const void *plain, size_t entry_bytes) {

@@ -111,53 +111,101 @@ int codec_round_reply_store(struct codec_pass *pass, void *pb, const void *plain
 /* ---- rows of maps: PB and T are defined to the generated and the plain struct around each table ---------- */
 
 #define CODEC_FIELD(s, f) (((s *)0)->f)
-#define CODEC_IF(condition) \
+#define CODEC_IF(condition)                                                                                            \
     (0 * (uint32_t)sizeof(struct { int wrong_type : (condition) ? 1 : -1; })) /* 0, or no compile */
-#define CODEC_IS(type, e) _Generic((e), type: 1, default: 0)
+#define CODEC_IS(type, e) _Generic((e), type : 1, default : 0)
 #define CODEC_AT(pb_name, path) .name = #pb_name, .pb = offsetof(PB, pb_name), .at = offsetof(T, path)
 #define CODEC_MANY(pb_name) .pb_n = offsetof(PB, n_##pb_name)
 #define CODEC_COUNT(path) .at_n = offsetof(T, path) + CODEC_IF(CODEC_IS(uint32_t, CODEC_FIELD(T, path)))
-#define CODEC_TABLE(descriptor, fields_) { &(descriptor), sizeof(T), sizeof(fields_) / sizeof((fields_)[0]), fields_ }
+#define CODEC_TABLE(descriptor, fields_)                                                                               \
+    { &(descriptor), sizeof(T), sizeof(fields_) / sizeof((fields_)[0]), fields_ }
 
-#define U32_IN(pb_name, path, min, max) { CODEC_AT(pb_name, path), .kind = CODEC_U32, .low = (min), \
-    .high = (max) + CODEC_IF(sizeof(CODEC_FIELD(PB, pb_name)) == 4 && CODEC_IS(uint32_t, CODEC_FIELD(T, path))) }
+#define U32_IN(pb_name, path, min, max)                                                                                \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path),                                                                                       \
+            .kind = CODEC_U32, .low = (min),                                                                           \
+            .high =                                                                                                    \
+                (max) + CODEC_IF(sizeof(CODEC_FIELD(PB, pb_name)) == 4 && CODEC_IS(uint32_t, CODEC_FIELD(T, path)))    \
+    }
 #define U32(pb_name, path) U32_IN(pb_name, path, 0, UINT32_MAX)
-#define U32_PLUS(pb_name, path) { CODEC_AT(pb_name, path), .kind = CODEC_U32_PLUS, \
-    .high = CODEC_IF(CODEC_IS(uint32_t, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint32_t, CODEC_FIELD(T, path))) }
-#define U64(pb_name, path) { CODEC_AT(pb_name, path), .kind = CODEC_U64, \
-    .high = CODEC_IF(CODEC_IS(uint64_t, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint64_t, CODEC_FIELD(T, path))) }
+#define U32_PLUS(pb_name, path)                                                                                        \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path),                                                                                       \
+            .kind = CODEC_U32_PLUS,                                                                                    \
+            .high = CODEC_IF(CODEC_IS(uint32_t, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint32_t, CODEC_FIELD(T, path))) \
+    }
+#define U64(pb_name, path)                                                                                             \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path),                                                                                       \
+            .kind = CODEC_U64,                                                                                         \
+            .high = CODEC_IF(CODEC_IS(uint64_t, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint64_t, CODEC_FIELD(T, path))) \
+    }
 #define HANDLE(pb_name, path) U64(pb_name, path.bits)
-#define BOOL(pb_name, path) { CODEC_AT(pb_name, path), .kind = CODEC_BOOL, \
-    .high = CODEC_IF(CODEC_IS(protobuf_c_boolean, CODEC_FIELD(PB, pb_name)) && CODEC_IS(bool, CODEC_FIELD(T, path))) }
+#define BOOL(pb_name, path)                                                                                            \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), .kind = CODEC_BOOL,                                                                   \
+                                 .high = CODEC_IF(CODEC_IS(protobuf_c_boolean, CODEC_FIELD(PB, pb_name)) &&            \
+                                                  CODEC_IS(bool, CODEC_FIELD(T, path)))                                \
+    }
 #define CODEC_BINARY(pb_name) CODEC_IF(CODEC_IS(ProtobufCBinaryData, CODEC_FIELD(PB, pb_name)))
-#define CODEC_CHARS(pb_name, path, kind_, low_) { CODEC_AT(pb_name, path), .kind = kind_, .low = low_, \
-    .high = sizeof(CODEC_FIELD(T, path)) - 1 + CODEC_BINARY(pb_name) }
+#define CODEC_CHARS(pb_name, path, kind_, low_)                                                                        \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), .kind = kind_, .low = low_,                                                           \
+                                 .high = sizeof(CODEC_FIELD(T, path)) - 1 + CODEC_BINARY(pb_name)                      \
+    }
 #define NAME(pb_name, path) CODEC_CHARS(pb_name, path, CODEC_NAME, 0)
 #define NAME_REQUIRED(pb_name, path) CODEC_CHARS(pb_name, path, CODEC_NAME, 1)
 #define TEXT(pb_name, path) CODEC_CHARS(pb_name, path, CODEC_TEXT, 0)
 #define LINES(pb_name, path) CODEC_CHARS(pb_name, path, CODEC_TEXT, 1)
-#define BYTES(pb_name, path) { CODEC_AT(pb_name, path), .kind = CODEC_BYTES, \
-    .high = sizeof(CODEC_FIELD(T, path)) + CODEC_BINARY(pb_name) }
-#define DIGESTS(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_COUNT(count), .kind = CODEC_DIGESTS, \
-    .high = KVD_MAX_DIGESTS + CODEC_BINARY(pb_name) + CODEC_IF(CODEC_IS(const kvd_digest *, CODEC_FIELD(T, path))) }
+#define BYTES(pb_name, path)                                                                                           \
+    { CODEC_AT(pb_name, path), .kind = CODEC_BYTES, .high = sizeof(CODEC_FIELD(T, path)) + CODEC_BINARY(pb_name) }
+#define DIGESTS(pb_name, path, count)                                                                                  \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_COUNT(count),                                                                   \
+            .kind = CODEC_DIGESTS,                                                                                     \
+            .high =                                                                                                    \
+                KVD_MAX_DIGESTS + CODEC_BINARY(pb_name) + CODEC_IF(CODEC_IS(const kvd_digest *, CODEC_FIELD(T, path))) \
+    }
 #define CODEC_ROOM(path) (sizeof(CODEC_FIELD(T, path)) / sizeof(CODEC_FIELD(T, path)[0]))
-#define CODEC_U32S_OK(pb_name, path) \
+#define CODEC_U32S_OK(pb_name, path)                                                                                   \
     CODEC_IF(CODEC_IS(uint32_t *, CODEC_FIELD(PB, pb_name)) && CODEC_IS(uint32_t, CODEC_FIELD(T, path)[0]))
-#define U32S(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \
-    .kind = CODEC_U32S, .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path) }
-#define U32S_BY_POOL(pb_name, path) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), .at_n = CODEC_NO_COUNT, \
-    .kind = CODEC_U32S, .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path) }
-#define HANDLES(pb_name, path, count) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \
-    .kind = CODEC_U64S, .high = CODEC_ROOM(path) + CODEC_IF(CODEC_IS(uint64_t *, CODEC_FIELD(PB, pb_name)) && \
-                                                            CODEC_IS(uint64_t, CODEC_FIELD(T, path)[0].bits)) }
-#define SUB(pb_name, path, map) { CODEC_AT(pb_name, path), .kind = CODEC_SUB, .sub = &(map) }
-#define SUB_NEW(pb_name, path, map) { CODEC_AT(pb_name, path), .kind = CODEC_SUB_NEW, .sub = &(map) }
-#define SUBS(pb_name, path, count, map) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \
-    .kind = CODEC_SUBS, .high = CODEC_ROOM(path), .sub = &(map) }
-#define SUBS_CUT(pb_name, path, map) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), .at_n = CODEC_NO_COUNT, \
-    .kind = CODEC_SUBS, .high = CODEC_ROOM(path), .sub = &(map) }
-#define SUBS_NEW(pb_name, path, count, max, map) { CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), \
-    .kind = CODEC_SUBS_NEW, .high = (max), .sub = &(map) }
-#define CUSTOM(name_, load_, store_) { .name = name_, .kind = CODEC_CUSTOM, .load = load_, .store = store_ }
+#define U32S(pb_name, path, count)                                                                                     \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count),                                              \
+            .kind = CODEC_U32S, .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path)                                \
+    }
+#define U32S_BY_POOL(pb_name, path)                                                                                    \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), .at_n = CODEC_NO_COUNT, .kind = CODEC_U32S,                      \
+                                                      .high = CODEC_ROOM(path) + CODEC_U32S_OK(pb_name, path)          \
+    }
+#define HANDLES(pb_name, path, count)                                                                                  \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count),                                              \
+            .kind = CODEC_U64S,                                                                                        \
+            .high = CODEC_ROOM(path) + CODEC_IF(CODEC_IS(uint64_t *, CODEC_FIELD(PB, pb_name)) &&                      \
+                                                CODEC_IS(uint64_t, CODEC_FIELD(T, path)[0].bits))                      \
+    }
+#define SUB(pb_name, path, map)                                                                                        \
+    { CODEC_AT(pb_name, path), .kind = CODEC_SUB, .sub = &(map) }
+#define SUB_NEW(pb_name, path, map)                                                                                    \
+    { CODEC_AT(pb_name, path), .kind = CODEC_SUB_NEW, .sub = &(map) }
+#define SUBS(pb_name, path, count, map)                                                                                \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), .kind = CODEC_SUBS,                          \
+                                                                          .high = CODEC_ROOM(path), .sub = &(map)      \
+    }
+#define SUBS_CUT(pb_name, path, map)                                                                                   \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), .at_n = CODEC_NO_COUNT, .kind = CODEC_SUBS,                      \
+                                                      .high = CODEC_ROOM(path), .sub = &(map)                          \
+    }
+#define SUBS_NEW(pb_name, path, count, max, map)                                                                       \
+    {                                                                                                                  \
+        CODEC_AT(pb_name, path), CODEC_MANY(pb_name), CODEC_COUNT(count), .kind = CODEC_SUBS_NEW, .high = (max),       \
+                                                                          .sub = &(map)                                \
+    }
+#define CUSTOM(name_, load_, store_)                                                                                   \
+    { .name = name_, .kind = CODEC_CUSTOM, .load = load_, .store = store_ }
 
 #endif

@@ -6,7 +6,7 @@
 #include "codec_internal.h"
 #include "kvd.pb-c.h"
 
-#define STATUS_SAME(name, code, text) \
+#define STATUS_SAME(name, code, text)                                                                                  \
     _Static_assert((int)KVD__V1__STATUS__STATUS_##name == (code), "status of kvd.proto and kvd_types.h");
 KVD_STATUS_LIST(STATUS_SAME)
 #undef STATUS_SAME
@@ -25,8 +25,8 @@ _Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
 
 #define PB Kvd__V1__ReplyHeader
 #define T struct msg_reply
-static const struct codec_field header_fields[] = {
-    U32_IN(status, status, KVD_OK, KVD_UNAUTHENTICATED), TEXT(message, message), U64(epoch, epoch)};
+static const struct codec_field header_fields[] = { U32_IN(status, status, KVD_OK, KVD_UNAUTHENTICATED),
+                                                    TEXT(message, message), U64(epoch, epoch) };
 const struct codec_map codec_reply_header_map = CODEC_TABLE(kvd__v1__reply_header__descriptor, header_fields);
 #undef PB
 #undef T
@@ -112,8 +112,8 @@ static const struct codec_map plane_map = CODEC_TABLE(kvd__v1__plane_info__descr
 
 #define PB Kvd__V1__Need
 #define T struct kvd_need
-static const struct codec_field need_fields[] = {U64(needed, needed), U64(available, available),
-                                                 U64(short_by, short_by)};
+static const struct codec_field need_fields[] = { U64(needed, needed), U64(available, available),
+                                                  U64(short_by, short_by) };
 static const struct codec_map need_map = CODEC_TABLE(kvd__v1__need__descriptor, need_fields);
 #undef PB
 #undef T
@@ -136,12 +136,8 @@ static const struct codec_map place_map = CODEC_TABLE(kvd__v1__pool_place__descr
 #define PB Kvd__V1__Candidate
 #define T struct kvd_candidate
 static const struct codec_field candidate_fields[] = {
-    HANDLE(continuation, continuation),
-    U32(matched_pages, matched_pages),
-    U32(frontier, frontier),
-    U32(retention, retention),
-    BOOL(exact_pages, exact_pages),
-    U32(restore_pages, restore_pages),
+    HANDLE(continuation, continuation), U32(matched_pages, matched_pages), U32(frontier, frontier),
+    U32(retention, retention),          BOOL(exact_pages, exact_pages),    U32(restore_pages, restore_pages),
     U32S(tail, tail.tokens, tail.n),
 };
 static const struct codec_map candidate_map = CODEC_TABLE(kvd__v1__candidate__descriptor, candidate_fields);
@@ -216,13 +212,8 @@ static const struct codec_map session_map = CODEC_TABLE(kvd__v1__session_info__d
 #define PB Kvd__V1__PoolStats
 #define T struct kvd_pool_stats
 static const struct codec_field pool_stats_fields[] = {
-    U32(capacity, capacity),
-    U32(allocated, allocated),
-    U32(reserved, reserved),
-    U32(available, available),
-    U32(quarantined, quarantined),
-    U32(shared, shared),
-    U32(rows_used, rows_used),
+    U32(capacity, capacity),       U32(allocated, allocated), U32(reserved, reserved),   U32(available, available),
+    U32(quarantined, quarantined), U32(shared, shared),       U32(rows_used, rows_used),
 };
 static const struct codec_map pool_stats_map = CODEC_TABLE(kvd__v1__pool_stats__descriptor, pool_stats_fields);
 #undef PB
@@ -251,11 +242,11 @@ const struct codec_map codec_event_map = CODEC_TABLE(kvd__v1__event__descriptor,
 /* ---- replies ------------------------------------------------------------------------------------------------ */
 
 #define T struct msg_reply
-#define HEADER \
+#define HEADER                                                                                                         \
     { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &codec_reply_header_map }
 
 #define PB Kvd__V1__EmptyReply
-static const struct codec_field empty_fields[] = {HEADER};
+static const struct codec_field empty_fields[] = { HEADER };
 const struct codec_map codec_empty_reply_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
 #undef PB
 
@@ -274,7 +265,7 @@ static const struct codec_map hello_map = CODEC_TABLE(kvd__v1__hello_reply__desc
 #undef PB
 
 #define PB Kvd__V1__DescribeStoreReply
-static const struct codec_field describe_fields[] = {HEADER, SUB_NEW(store, u.store, store_map)};
+static const struct codec_field describe_fields[] = { HEADER, SUB_NEW(store, u.store, store_map) };
 static const struct codec_map describe_map = CODEC_TABLE(kvd__v1__describe_store_reply__descriptor, describe_fields);
 #undef PB
 
@@ -360,8 +351,8 @@ static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_repl
 #undef PB
 
 #define PB Kvd__V1__RoundReply
-static const struct codec_field round_fields[] = {HEADER,
-                                                  CUSTOM("round", codec_round_reply_load, codec_round_reply_store)};
+static const struct codec_field round_fields[] = { HEADER,
+                                                   CUSTOM("round", codec_round_reply_load, codec_round_reply_store) };
 static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_reply__descriptor, round_fields);
 #undef PB
 
@@ -378,18 +369,18 @@ static const struct codec_map checkpointed_map =
 #undef PB
 
 #define PB Kvd__V1__FinishReply
-static const struct codec_field finished_fields[] = {
-    HEADER, HANDLE(continuation, u.finished.continuation), U64(revision, u.finished.revision)};
+static const struct codec_field finished_fields[] = { HEADER, HANDLE(continuation, u.finished.continuation),
+                                                      U64(revision, u.finished.revision) };
 static const struct codec_map finished_map = CODEC_TABLE(kvd__v1__finish_reply__descriptor, finished_fields);
 #undef PB
 
 #define PB Kvd__V1__YieldReply
-static const struct codec_field yielded_fields[] = {HEADER, U32(yielded, u.yielded)};
+static const struct codec_field yielded_fields[] = { HEADER, U32(yielded, u.yielded) };
 static const struct codec_map yielded_map = CODEC_TABLE(kvd__v1__yield_reply__descriptor, yielded_fields);
 #undef PB
 
 #define PB Kvd__V1__RevisionReply
-static const struct codec_field revision_fields[] = {HEADER, U64(revision, u.revision)};
+static const struct codec_field revision_fields[] = { HEADER, U64(revision, u.revision) };
 static const struct codec_map revision_map = CODEC_TABLE(kvd__v1__revision_reply__descriptor, revision_fields);
 #undef PB
 
@@ -404,7 +395,7 @@ static const struct codec_map moved_map = CODEC_TABLE(kvd__v1__moved_reply__desc
 #undef PB
 
 #define PB Kvd__V1__OpenGroupReply
-static const struct codec_field group_fields[] = {HEADER, HANDLE(group, u.group)};
+static const struct codec_field group_fields[] = { HEADER, HANDLE(group, u.group) };
 static const struct codec_map group_map = CODEC_TABLE(kvd__v1__open_group_reply__descriptor, group_fields);
 #undef PB
 
@@ -463,7 +454,7 @@ static const struct codec_map stats_map = CODEC_TABLE(kvd__v1__stats_reply__desc
 /* u.audit is a pointer, so its rows stand on a struct of their own while the message is flat. */
 #define PB Kvd__V1__AuditReply
 #define T struct kvd_audit
-static const struct codec_field audit_body_fields[] = {U32(violations, violations), LINES(text, text)};
+static const struct codec_field audit_body_fields[] = { U32(violations, violations), LINES(text, text) };
 static const struct codec_map audit_body_map = CODEC_TABLE(kvd__v1__audit_reply__descriptor, audit_body_fields);
 #undef T
 
@@ -479,7 +470,7 @@ static int audit_store(struct codec_pass *pass, void *pb, const void *plain) {
 }
 
 #define T struct msg_reply
-static const struct codec_field audit_fields[] = {HEADER, CUSTOM("audit", audit_load, audit_store)};
+static const struct codec_field audit_fields[] = { HEADER, CUSTOM("audit", audit_load, audit_store) };
 static const struct codec_map audit_map = CODEC_TABLE(kvd__v1__audit_reply__descriptor, audit_fields);
 #undef PB
 #undef T

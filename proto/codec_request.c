@@ -18,7 +18,10 @@ _Static_assert((int)KVD__V1__TIER__TIER_DEVICE == KVD_TIER_DEVICE && (int)KVD__V
 #define PB Kvd__V1__RequestHeader
 #define T struct msg_header
 static const struct codec_field header_fields[] = {
-    HANDLE(session, session), U64(sequence, sequence), U64(deadline_ns, deadline_ns), U64(epoch, epoch),
+    HANDLE(session, session),
+    U64(sequence, sequence),
+    U64(deadline_ns, deadline_ns),
+    U64(epoch, epoch),
 };
 static const struct codec_map header_map = CODEC_TABLE(kvd__v1__request_header__descriptor, header_fields);
 #undef PB
@@ -43,7 +46,7 @@ static const struct codec_map hello_map = CODEC_TABLE(kvd__v1__hello_request__de
 #undef PB
 
 #define PB Kvd__V1__EmptyRequest
-static const struct codec_field empty_fields[] = {HEADER};
+static const struct codec_field empty_fields[] = { HEADER };
 static const struct codec_map empty_map = CODEC_TABLE(kvd__v1__empty_request__descriptor, empty_fields);
 #undef PB
 
@@ -96,7 +99,7 @@ static const struct codec_map list_map = CODEC_TABLE(kvd__v1__list_request__desc
 #undef PB
 
 #define PB Kvd__V1__RoundRequest
-static const struct codec_field round_fields[] = {HEADER, CUSTOM("round", codec_round_load, codec_round_store)};
+static const struct codec_field round_fields[] = { HEADER, CUSTOM("round", codec_round_load, codec_round_store) };
 static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_request__descriptor, round_fields);
 #undef PB
 
@@ -151,7 +154,7 @@ static const struct codec_map demote_map = CODEC_TABLE(kvd__v1__demote_request__
 #undef PB
 
 #define PB Kvd__V1__PrefetchRequest
-static const struct codec_field prefetch_fields[] = {HEADER, HANDLE(continuation, u.prefetch)};
+static const struct codec_field prefetch_fields[] = { HEADER, HANDLE(continuation, u.prefetch) };
 static const struct codec_map prefetch_map = CODEC_TABLE(kvd__v1__prefetch_request__descriptor, prefetch_fields);
 #undef PB
 
@@ -165,42 +168,59 @@ static const struct codec_map drop_map = CODEC_TABLE(kvd__v1__drop_replica_reque
 #undef PB
 
 #define PB Kvd__V1__OpenGroupRequest
-static const struct codec_field open_group_fields[] = {HEADER, HANDLES(members, u.group.members, u.group.n)};
+static const struct codec_field open_group_fields[] = { HEADER, HANDLES(members, u.group.members, u.group.n) };
 static const struct codec_map open_group_map = CODEC_TABLE(kvd__v1__open_group_request__descriptor, open_group_fields);
 #undef PB
 
 #define PB Kvd__V1__CloseGroupRequest
-static const struct codec_field close_group_fields[] = {HEADER, HANDLE(group, u.group_id)};
+static const struct codec_field close_group_fields[] = { HEADER, HANDLE(group, u.group_id) };
 static const struct codec_map close_group_map =
     CODEC_TABLE(kvd__v1__close_group_request__descriptor, close_group_fields);
 #undef PB
 
 #define PB Kvd__V1__FenceRequest
-static const struct codec_field fence_fields[] = {HEADER, HANDLE(session, u.session)};
+static const struct codec_field fence_fields[] = { HEADER, HANDLE(session, u.session) };
 static const struct codec_map fence_map = CODEC_TABLE(kvd__v1__fence_request__descriptor, fence_fields);
 #undef PB
 
 #define PB Kvd__V1__DrainRequest
-static const struct codec_field drain_fields[] = {HEADER, BOOL(drain, u.drain)};
+static const struct codec_field drain_fields[] = { HEADER, BOOL(drain, u.drain) };
 static const struct codec_map drain_map = CODEC_TABLE(kvd__v1__drain_request__descriptor, drain_fields);
 #undef PB
 
 #define PB Kvd__V1__SubscribeRequest
-static const struct codec_field subscribe_fields[] = {HEADER, U32(event_mask, u.event_mask)};
+static const struct codec_field subscribe_fields[] = { HEADER, U32(event_mask, u.event_mask) };
 static const struct codec_map subscribe_map = CODEC_TABLE(kvd__v1__subscribe_request__descriptor, subscribe_fields);
 #undef PB
 
 const struct codec_map *codec_request_map(uint16_t type) {
     static const struct codec_map *const maps[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = &hello_map, [FRAME_DESCRIBE_STORE] = &empty_map, [FRAME_DESCRIBE_PLANES] = &planes_map,
-        [FRAME_PLAN] = &activation_map, [FRAME_FIND] = &find_map, [FRAME_LIST_CONTINUATIONS] = &list_map,
-        [FRAME_LIST_SEQUENCES] = &list_map, [FRAME_LIST_SESSIONS] = &list_map, [FRAME_ACTIVATE] = &activation_map,
-        [FRAME_ROUND] = &round_map, [FRAME_NAME_PAGES] = &names_map, [FRAME_CHECKPOINT] = &checkpoint_map,
-        [FRAME_FINISH] = &finish_map, [FRAME_YIELD] = &empty_map, [FRAME_RELEASE] = &continuation_map,
-        [FRAME_SET_RETENTION] = &continuation_map, [FRAME_OPEN_GROUP] = &open_group_map,
-        [FRAME_CLOSE_GROUP] = &close_group_map, [FRAME_FENCE] = &fence_map, [FRAME_STATS] = &empty_map,
-        [FRAME_AUDIT] = &empty_map, [FRAME_DRAIN] = &drain_map, [FRAME_SUBSCRIBE] = &subscribe_map,
-        [FRAME_GOODBYE] = &empty_map, [FRAME_DEMOTE] = &demote_map, [FRAME_PREFETCH] = &prefetch_map,
+        [FRAME_HELLO] = &hello_map,
+        [FRAME_DESCRIBE_STORE] = &empty_map,
+        [FRAME_DESCRIBE_PLANES] = &planes_map,
+        [FRAME_PLAN] = &activation_map,
+        [FRAME_FIND] = &find_map,
+        [FRAME_LIST_CONTINUATIONS] = &list_map,
+        [FRAME_LIST_SEQUENCES] = &list_map,
+        [FRAME_LIST_SESSIONS] = &list_map,
+        [FRAME_ACTIVATE] = &activation_map,
+        [FRAME_ROUND] = &round_map,
+        [FRAME_NAME_PAGES] = &names_map,
+        [FRAME_CHECKPOINT] = &checkpoint_map,
+        [FRAME_FINISH] = &finish_map,
+        [FRAME_YIELD] = &empty_map,
+        [FRAME_RELEASE] = &continuation_map,
+        [FRAME_SET_RETENTION] = &continuation_map,
+        [FRAME_OPEN_GROUP] = &open_group_map,
+        [FRAME_CLOSE_GROUP] = &close_group_map,
+        [FRAME_FENCE] = &fence_map,
+        [FRAME_STATS] = &empty_map,
+        [FRAME_AUDIT] = &empty_map,
+        [FRAME_DRAIN] = &drain_map,
+        [FRAME_SUBSCRIBE] = &subscribe_map,
+        [FRAME_GOODBYE] = &empty_map,
+        [FRAME_DEMOTE] = &demote_map,
+        [FRAME_PREFETCH] = &prefetch_map,
         [FRAME_DROP] = &drop_map,
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;

@@ -55,15 +55,18 @@ static int gather(const struct codec_pass *pass, const void *items, size_t n, si
 /* ---- request ------------------------------------------------------------------------------------------ */
 
 #define ITEM_BYTES sizeof(struct kvd_round_item)
-#define ITEM_AT(pool_, field) (offsetof(struct kvd_round_item, pool) + (pool_) * sizeof(struct kvd_round_pool) + \
-                               offsetof(struct kvd_round_pool, field))
+#define ITEM_AT(pool_, field)                                                                                          \
+    (offsetof(struct kvd_round_item, pool) + (pool_) * sizeof(struct kvd_round_pool) +                                 \
+     offsetof(struct kvd_round_pool, field))
 
 static int load_ask(const struct codec_pass *pass, const Kvd__V1__RoundColumns *pb, struct kvd_round_item *items,
                     size_t n, size_t pool) {
     static const Kvd__V1__RoundColumns nothing = KVD__V1__ROUND_COLUMNS__INIT;
     if (!pb) pb = &nothing;
-    const struct column columns[] = {{"commit", pb->n_commit, pb->commit}, {"truncate", pb->n_truncate, pb->truncate},
-                                     {"keep", pb->n_keep, pb->keep}, {"ensure", pb->n_ensure, pb->ensure}};
+    const struct column columns[] = { { "commit", pb->n_commit, pb->commit },
+                                      { "truncate", pb->n_truncate, pb->truncate },
+                                      { "keep", pb->n_keep, pb->keep },
+                                      { "ensure", pb->n_ensure, pb->ensure } };
     int r = check_columns(pass, columns, 4, n);
     if (r) return r;
     spread(&columns[0], items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1);
@@ -79,7 +82,7 @@ int codec_round_load(struct codec_pass *pass, const void *pb_, void *plain) {
     size_t n = pb->n_sequence;
     if (n > KVD_MAX_ROUND) return codec_refuse_count(pass, "sequence", n, KVD_MAX_ROUND);
     if (pb->n_pool > KVD_MAX_POOLS) return codec_refuse_count(pass, "pool", pb->n_pool, KVD_MAX_POOLS);
-    struct column frontier = {"state_frontier", pb->n_state_frontier, pb->state_frontier};
+    struct column frontier = { "state_frontier", pb->n_state_frontier, pb->state_frontier };
     int r = check_columns(pass, &frontier, 1, n);
     if (r) return r;
     struct kvd_round_item *items = n ? codec_arena_alloc(pass->arena, n * sizeof *items) : NULL;
@@ -136,7 +139,7 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 /* ---- reply: numbers -------------------------------------------------------------------------------------- */
 
 #define RESULT_BYTES sizeof(struct kvd_round_result)
-#define PLACE_AT(pool_, k) \
+#define PLACE_AT(pool_, k)                                                                                             \
     (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_place) + (k) * sizeof(uint32_t))
 #define N_PLACE (sizeof(struct kvd_pool_place) / sizeof(uint32_t))
 _Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6 * sizeof(uint32_t),
@@ -145,19 +148,19 @@ _Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6
 static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results,
                        size_t n, size_t pool) {
     const struct column columns[N_PLACE] = {
-        {"row", pb->n_row, pb->row},
-        {"membership", pb->n_membership, pb->membership},
-        {"entitlement", pb->n_entitlement, pb->entitlement},
-        {"committed", pb->n_committed, pb->committed},
-        {"protected_frontier", pb->n_protected_frontier, pb->protected_frontier},
-        {"slice_begin", pb->n_slice_begin, pb->slice_begin},
-        {"slice_count", pb->n_slice_count, pb->slice_count},
+        { "row", pb->n_row, pb->row },
+        { "membership", pb->n_membership, pb->membership },
+        { "entitlement", pb->n_entitlement, pb->entitlement },
+        { "committed", pb->n_committed, pb->committed },
+        { "protected_frontier", pb->n_protected_frontier, pb->protected_frontier },
+        { "slice_begin", pb->n_slice_begin, pb->slice_begin },
+        { "slice_count", pb->n_slice_count, pb->slice_count },
     };
     int r = check_columns(pass, columns, N_PLACE, n);
     for (size_t k = 0; r == 0 && k < N_PLACE; k++)
         if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k), 0);
     for (size_t i = 0; r == 0 && i < n; i++)
-        if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_place){0};
+        if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_place){ 0 };
     return r;
 }
 
@@ -183,10 +186,17 @@ static int store_places(const struct codec_pass *pass, const struct kvd_round_re
                         Kvd__V1__PlaceColumns **ret_pb) {
     Kvd__V1__PlaceColumns *pb = codec_message_new(pass, &kvd__v1__place_columns__descriptor);
     if (!pb) return codec_refuse_memory(pass);
-    struct { size_t *n; uint32_t **values; } columns[N_PLACE] = {
-        {&pb->n_row, &pb->row}, {&pb->n_membership, &pb->membership}, {&pb->n_entitlement, &pb->entitlement},
-        {&pb->n_committed, &pb->committed}, {&pb->n_protected_frontier, &pb->protected_frontier},
-        {&pb->n_slice_begin, &pb->slice_begin}, {&pb->n_slice_count, &pb->slice_count},
+    struct {
+        size_t *n;
+        uint32_t **values;
+    } columns[N_PLACE] = {
+        { &pb->n_row, &pb->row },
+        { &pb->n_membership, &pb->membership },
+        { &pb->n_entitlement, &pb->entitlement },
+        { &pb->n_committed, &pb->committed },
+        { &pb->n_protected_frontier, &pb->protected_frontier },
+        { &pb->n_slice_begin, &pb->slice_begin },
+        { &pb->n_slice_count, &pb->slice_count },
     };
     for (size_t k = 0; k < N_PLACE; k++) {
         int r = gather_places(pass, results, n, pool, k, columns[k].n, columns[k].values);
@@ -336,7 +346,7 @@ static int store_message(const struct codec_pass *pass, Kvd__V1__RoundReply *pb,
     if (!message || !copy) return codec_refuse_memory(pass);
     for (size_t i = 0; i < length; i++) copy[i] = printable((uint8_t)text[i]) ? (uint8_t)text[i] : (uint8_t)'?';
     message->index = index;
-    message->message = (ProtobufCBinaryData){.len = length, .data = copy};
+    message->message = (ProtobufCBinaryData){ .len = length, .data = copy };
     pb->messages[pb->n_messages++] = message;
     return 0;
 }

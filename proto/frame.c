@@ -18,10 +18,10 @@ int frame_head_read(const uint8_t *bytes, size_t n, struct frame_head *ret_head)
     if (length < LENGTH_MIN || length > LENGTH_MAX) return FRAME_E_LENGTH; /* known as soon as four bytes are there */
     if (n < FRAME_HEADER) return FRAME_E_SHORT;
     uint32_t type = get32(bytes + 4);
-    *ret_head = (struct frame_head){.length = length,
-                                    .type = (uint16_t)(type & 0xffffu),
-                                    .flags = (uint16_t)(type >> 16),
-                                    .id = (uint64_t)get32(bytes + 8) | (uint64_t)get32(bytes + 12) << 32};
+    *ret_head = (struct frame_head){ .length = length,
+                                     .type = (uint16_t)(type & 0xffffu),
+                                     .flags = (uint16_t)(type >> 16),
+                                     .id = (uint64_t)get32(bytes + 8) | (uint64_t)get32(bytes + 12) << 32 };
     return 0;
 }
 
@@ -34,15 +34,33 @@ void frame_head_write(uint8_t *bytes, uint16_t type, uint16_t flags, uint64_t id
 
 const char *frame_type_name(uint16_t type) {
     static const char *const names[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = "Hello", [FRAME_DESCRIBE_STORE] = "DescribeStore", [FRAME_DESCRIBE_PLANES] = "DescribePlanes",
-        [FRAME_PLAN] = "Plan", [FRAME_FIND] = "Find", [FRAME_LIST_CONTINUATIONS] = "ListContinuations",
-        [FRAME_LIST_SEQUENCES] = "ListSequences", [FRAME_LIST_SESSIONS] = "ListSessions", [FRAME_ACTIVATE] = "Activate",
-        [FRAME_ROUND] = "Round", [FRAME_NAME_PAGES] = "NamePages", [FRAME_CHECKPOINT] = "Checkpoint",
-        [FRAME_FINISH] = "Finish", [FRAME_YIELD] = "Yield", [FRAME_RELEASE] = "Release",
-        [FRAME_SET_RETENTION] = "SetRetention", [FRAME_OPEN_GROUP] = "OpenGroup", [FRAME_CLOSE_GROUP] = "CloseGroup",
-        [FRAME_FENCE] = "Fence", [FRAME_STATS] = "Stats", [FRAME_AUDIT] = "Audit", [FRAME_DRAIN] = "Drain",
-        [FRAME_SUBSCRIBE] = "Subscribe", [FRAME_GOODBYE] = "Goodbye",
-        [FRAME_DEMOTE] = "Demote", [FRAME_PREFETCH] = "Prefetch", [FRAME_DROP] = "DropReplica",
+        [FRAME_HELLO] = "Hello",
+        [FRAME_DESCRIBE_STORE] = "DescribeStore",
+        [FRAME_DESCRIBE_PLANES] = "DescribePlanes",
+        [FRAME_PLAN] = "Plan",
+        [FRAME_FIND] = "Find",
+        [FRAME_LIST_CONTINUATIONS] = "ListContinuations",
+        [FRAME_LIST_SEQUENCES] = "ListSequences",
+        [FRAME_LIST_SESSIONS] = "ListSessions",
+        [FRAME_ACTIVATE] = "Activate",
+        [FRAME_ROUND] = "Round",
+        [FRAME_NAME_PAGES] = "NamePages",
+        [FRAME_CHECKPOINT] = "Checkpoint",
+        [FRAME_FINISH] = "Finish",
+        [FRAME_YIELD] = "Yield",
+        [FRAME_RELEASE] = "Release",
+        [FRAME_SET_RETENTION] = "SetRetention",
+        [FRAME_OPEN_GROUP] = "OpenGroup",
+        [FRAME_CLOSE_GROUP] = "CloseGroup",
+        [FRAME_FENCE] = "Fence",
+        [FRAME_STATS] = "Stats",
+        [FRAME_AUDIT] = "Audit",
+        [FRAME_DRAIN] = "Drain",
+        [FRAME_SUBSCRIBE] = "Subscribe",
+        [FRAME_GOODBYE] = "Goodbye",
+        [FRAME_DEMOTE] = "Demote",
+        [FRAME_PREFETCH] = "Prefetch",
+        [FRAME_DROP] = "DropReplica",
     };
     if (type == FRAME_EVENT) return "Event";
     return type < FRAME_TYPE_END && names[type] ? names[type] : "?";

@@ -7,7 +7,8 @@
  *     u64 id       request id, chosen by the client, repeated in the reply; 0 in events
  *     body         protobuf (kvd.proto)
  *
- * The length is checked before anything is allocated. A frame that breaks these rules ends the connection: there is no way to find the next frame.
+ * The length is checked before anything is allocated. A frame that breaks these rules ends the connection: there is no
+ * way to find the next frame.
  */
 #ifndef KVD_PROTO_FRAME_H
 #define KVD_PROTO_FRAME_H
@@ -21,15 +22,42 @@
 #define FRAME_F_EVENT 0x0002u
 
 enum frame_type {
-    FRAME_HELLO = 1, FRAME_DESCRIBE_STORE, FRAME_DESCRIBE_PLANES, FRAME_PLAN, FRAME_FIND, FRAME_LIST_CONTINUATIONS,
-    FRAME_LIST_SEQUENCES, FRAME_LIST_SESSIONS, FRAME_ACTIVATE, FRAME_ROUND, FRAME_NAME_PAGES, FRAME_CHECKPOINT, FRAME_FINISH,
-    FRAME_YIELD, FRAME_RELEASE, FRAME_SET_RETENTION, FRAME_OPEN_GROUP, FRAME_CLOSE_GROUP, FRAME_FENCE, FRAME_STATS,
-    FRAME_AUDIT, FRAME_DRAIN, FRAME_SUBSCRIBE, FRAME_GOODBYE, FRAME_DEMOTE, FRAME_PREFETCH, FRAME_DROP,
+    FRAME_HELLO = 1,
+    FRAME_DESCRIBE_STORE,
+    FRAME_DESCRIBE_PLANES,
+    FRAME_PLAN,
+    FRAME_FIND,
+    FRAME_LIST_CONTINUATIONS,
+    FRAME_LIST_SEQUENCES,
+    FRAME_LIST_SESSIONS,
+    FRAME_ACTIVATE,
+    FRAME_ROUND,
+    FRAME_NAME_PAGES,
+    FRAME_CHECKPOINT,
+    FRAME_FINISH,
+    FRAME_YIELD,
+    FRAME_RELEASE,
+    FRAME_SET_RETENTION,
+    FRAME_OPEN_GROUP,
+    FRAME_CLOSE_GROUP,
+    FRAME_FENCE,
+    FRAME_STATS,
+    FRAME_AUDIT,
+    FRAME_DRAIN,
+    FRAME_SUBSCRIBE,
+    FRAME_GOODBYE,
+    FRAME_DEMOTE,
+    FRAME_PREFETCH,
+    FRAME_DROP,
     FRAME_TYPE_END,
     FRAME_EVENT = 64
 };
 
-struct frame_head { uint32_t length; uint16_t type, flags; uint64_t id; };
+struct frame_head {
+    uint32_t length;
+    uint16_t type, flags;
+    uint64_t id;
+};
 
 enum frame_error { FRAME_E_SHORT = 1 /* more bytes needed */, FRAME_E_LENGTH = 2 /* impossible length: close */ };
 

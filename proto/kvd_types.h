@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plain structs of the kvd protocol, which are also the public types of libkvd: one definition for wire, daemon and engine.
- * What travels is described by kvd.proto and PROTOCOL.md; codec.h converts between the two. Included by <kvd/kvd.h>.
+ * The plain structs of the kvd protocol, which are also the public types of libkvd: one definition for wire, daemon and
+ * engine. What travels is described by kvd.proto and PROTOCOL.md; codec.h converts between the two. Included by
+ * <kvd/kvd.h>.
  *
- * Units: frontiers, prompts and outputs are tokens; memberships and entitlements are pages (64 tokens); times are nanoseconds of
- * CLOCK_MONOTONIC unless said otherwise. KVD_UNCHANGED in a token field means "not asked".
+ * Units: frontiers, prompts and outputs are tokens; memberships and entitlements are pages (64 tokens); times are
+ * nanoseconds of CLOCK_MONOTONIC unless said otherwise. KVD_UNCHANGED in a token field means "not asked".
  */
 #ifndef KVD_TYPES_H
 #define KVD_TYPES_H
@@ -21,108 +22,120 @@ extern "C" {
 #define KVD_MAX_POOLS 2
 #define KVD_MAX_RANKS 8
 #define KVD_DIGEST_BYTES 32
-#define KVD_TAIL_TOKENS 63      /* tokens after the last full page, at most */
-#define KVD_MAX_ROUND 256       /* sequences in one Round */
-#define KVD_MAX_DIGESTS 1024    /* in one message */
+#define KVD_TAIL_TOKENS 63   /* tokens after the last full page, at most */
+#define KVD_MAX_ROUND 256    /* sequences in one Round */
+#define KVD_MAX_DIGESTS 1024 /* in one message */
 #define KVD_MAX_VICTIMS 64
-#define KVD_MAX_LIST 256        /* objects in one list answer */
+#define KVD_MAX_LIST 256 /* objects in one list answer */
 #define KVD_MAX_CANDIDATES 16
 #define KVD_NAME_BYTES 64
 #define KVD_MESSAGE_BYTES 384
 #define KVD_UNCHANGED UINT32_MAX
 
-/* Canonical status codes (google.rpc.Code numbers): wire = public. retry: whether the same request may succeed later without the caller
- * changing it. */
-#define KVD_STATUS_LIST(X) \
-    X(OK, 0, "ok") \
-    X(CANCELLED, 1, "the caller gave up") \
-    X(UNKNOWN, 2, "unknown") \
-    X(INVALID_ARGUMENT, 3, "the request can never succeed as it stands") \
-    X(DEADLINE_EXCEEDED, 4, "the deadline passed; ask again with the same sequence number to learn the outcome") \
-    X(NOT_FOUND, 5, "no such object, or an older generation of it") \
-    X(ALREADY_EXISTS, 6, "it exists") \
-    X(PERMISSION_DENIED, 7, "the caller's role or lease does not allow it") \
-    X(RESOURCE_EXHAUSTED, 8, "short now; may fit after releases") \
-    X(FAILED_PRECONDITION, 9, "the object's state does not allow it") \
-    X(ABORTED, 10, "made against another revision, session or instance; look again") \
-    X(OUT_OF_RANGE, 11, "an argument is outside what the object allows") \
-    X(UNIMPLEMENTED, 12, "not in this build or version") \
-    X(INTERNAL, 13, "a defect in kvd: please report it") \
-    X(UNAVAILABLE, 14, "kvd cannot be reached, is draining, or the device is lost; try later") \
-    X(DATA_LOSS, 15, "stored bytes were lost or damaged") \
+/* Canonical status codes (google.rpc.Code numbers): wire = public. retry: whether the same request may succeed later
+ * without the caller changing it. */
+#define KVD_STATUS_LIST(X)                                                                                             \
+    X(OK, 0, "ok")                                                                                                     \
+    X(CANCELLED, 1, "the caller gave up")                                                                              \
+    X(UNKNOWN, 2, "unknown")                                                                                           \
+    X(INVALID_ARGUMENT, 3, "the request can never succeed as it stands")                                               \
+    X(DEADLINE_EXCEEDED, 4, "the deadline passed; ask again with the same sequence number to learn the outcome")       \
+    X(NOT_FOUND, 5, "no such object, or an older generation of it")                                                    \
+    X(ALREADY_EXISTS, 6, "it exists")                                                                                  \
+    X(PERMISSION_DENIED, 7, "the caller's role or lease does not allow it")                                            \
+    X(RESOURCE_EXHAUSTED, 8, "short now; may fit after releases")                                                      \
+    X(FAILED_PRECONDITION, 9, "the object's state does not allow it")                                                  \
+    X(ABORTED, 10, "made against another revision, session or instance; look again")                                   \
+    X(OUT_OF_RANGE, 11, "an argument is outside what the object allows")                                               \
+    X(UNIMPLEMENTED, 12, "not in this build or version")                                                               \
+    X(INTERNAL, 13, "a defect in kvd: please report it")                                                               \
+    X(UNAVAILABLE, 14, "kvd cannot be reached, is draining, or the device is lost; try later")                         \
+    X(DATA_LOSS, 15, "stored bytes were lost or damaged")                                                              \
     X(UNAUTHENTICATED, 16, "no valid session")
 enum kvd_status {
 #define KVD_STATUS_ENUM(name, code, text) KVD_##name = code,
     KVD_STATUS_LIST(KVD_STATUS_ENUM)
 #undef KVD_STATUS_ENUM
-    KVD_STATUS_MAX_ = INT32_MAX
+        KVD_STATUS_MAX_ = INT32_MAX
 };
 
 enum kvd_role { KVD_ROLE_OBSERVER = 1, KVD_ROLE_WORKER = 2, KVD_ROLE_SCHEDULER = 3, KVD_ROLE_ADMIN = 4 };
 
 /* Handles: index in the low 32 bits, generation in the high ones; 0 = none. A wrong kind does not compile. */
-typedef struct kvd_session_id { uint64_t bits; } kvd_session_id;
-typedef struct kvd_group_id { uint64_t bits; } kvd_group_id;
-typedef struct kvd_sequence { uint64_t bits; } kvd_sequence;
-typedef struct kvd_continuation { uint64_t bits; } kvd_continuation;
-typedef struct kvd_digest { uint8_t bytes[KVD_DIGEST_BYTES]; } kvd_digest;
+typedef struct kvd_session_id {
+    uint64_t bits;
+} kvd_session_id;
+typedef struct kvd_group_id {
+    uint64_t bits;
+} kvd_group_id;
+typedef struct kvd_sequence {
+    uint64_t bits;
+} kvd_sequence;
+typedef struct kvd_continuation {
+    uint64_t bits;
+} kvd_continuation;
+typedef struct kvd_digest {
+    uint8_t bytes[KVD_DIGEST_BYTES];
+} kvd_digest;
 
 /* ---- Hello ------------------------------------------------------------------------------------ */
 struct kvd_hello {
     uint32_t protocol;
-    uint32_t role;              /* enum kvd_role */
-    char name[KVD_NAME_BYTES];  /* [A-Za-z0-9._:/-]+, for logs and kvdctl */
+    uint32_t role;             /* enum kvd_role */
+    char name[KVD_NAME_BYTES]; /* [A-Za-z0-9._:/-]+, for logs and kvdctl */
     char library[KVD_NAME_BYTES];
-    uint32_t rank;              /* worker: its place in a tensor-parallel group, 0 if alone */
-    kvd_session_id resume;      /* same process, new connection: the old session and its secret */
+    uint32_t rank;         /* worker: its place in a tensor-parallel group, 0 if alone */
+    kvd_session_id resume; /* same process, new connection: the old session and its secret */
     uint64_t resume_secret;
 };
 struct kvd_hello_reply {
     kvd_session_id session;
-    uint64_t secret;            /* for resume; never shown to others */
-    uint64_t epoch;             /* random, of this daemon instance (SRV-8) */
-    uint64_t last_sequence;     /* highest sequence number executed (0 for a new session) */
+    uint64_t secret;        /* for resume; never shown to others */
+    uint64_t epoch;         /* random, of this daemon instance (SRV-8) */
+    uint64_t last_sequence; /* highest sequence number executed (0 for a new session) */
     uint32_t protocol;
     char store[KVD_NAME_BYTES];
     char server[KVD_NAME_BYTES]; /* version */
 };
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */
-struct kvd_region_info {        /* one (pool, rank) region, a table, or the state slots of a rank */
-    uint32_t kind;              /* 0 POSIX shm name, 1 CUDA IPC handle, 2 file descriptor, fetched over the socket of descriptors */
-    uint32_t fd_index;          /* kind 2: its number there */
+struct kvd_region_info { /* one (pool, rank) region, a table, or the state slots of a rank */
+    uint32_t kind; /* 0 POSIX shm name, 1 CUDA IPC handle, 2 file descriptor, fetched over the socket of descriptors */
+    uint32_t fd_index; /* kind 2: its number there */
     uint64_t bytes;
     char shm_name[KVD_NAME_BYTES];
-    uint8_t ipc_handle[64];     /* bearer token */
-    uint8_t uuid[16];           /* device */
+    uint8_t ipc_handle[64]; /* bearer token */
+    uint8_t uuid[16];       /* device */
     uint64_t owner_pid, local_address;
 };
 struct kvd_pool_info {
     uint32_t storage, order, arrangement; /* enum kvd_storage; 0 page-major 1 head-major; 0 dense 1 record */
     uint32_t n_layers, n_kv_heads, head_dim, n_ranks;
     uint32_t pages;
-    uint64_t page_bytes;        /* payload of a page group over all ranks */
+    uint64_t page_bytes; /* payload of a page group over all ranks */
     struct kvd_region_info planes[KVD_MAX_RANKS];
     struct kvd_region_info table[KVD_MAX_RANKS]; /* I32 [L, C] */
 };
 struct kvd_store_info {
     char name[KVD_NAME_BYTES];
-    uint32_t backend;           /* 0 off, 1 mtp, 2 dflash */
+    uint32_t backend; /* 0 off, 1 mtp, 2 dflash */
     uint32_t n_pools;
     uint32_t max_context, max_concurrency, row_entries /* L */, draft_window, map_ahead;
-    uint64_t state_bytes;       /* one state image on each rank, 0 = none */
-    uint32_t state_slots;       /* images on each rank */
-    uint64_t state_stride;      /* bytes from a slot to the next, >= state_bytes */
+    uint64_t state_bytes;                        /* one state image on each rank, 0 = none */
+    uint32_t state_slots;                        /* images on each rank */
+    uint64_t state_stride;                       /* bytes from a slot to the next, >= state_bytes */
     struct kvd_region_info state[KVD_MAX_RANKS]; /* slot s begins at s * state_stride */
-    uint64_t capacity_tokens;   /* M * 64 */
+    uint64_t capacity_tokens;                    /* M * 64 */
     bool lease_growth;
     kvd_digest geometry;
-    char fd_socket[108];        /* path of the socket of descriptors; "": no region needs one */
-    uint64_t fd_token;          /* one-time, for this session; a bearer token */
+    char fd_socket[108]; /* path of the socket of descriptors; "": no region needs one */
+    uint64_t fd_token;   /* one-time, for this session; a bearer token */
     struct kvd_pool_info pool[KVD_MAX_POOLS];
 };
 /* Planes with explicit strides, for consumers that do not use libkvd. */
-struct kvd_planes_request { uint32_t pool, rank, first; };
+struct kvd_planes_request {
+    uint32_t pool, rank, first;
+};
 struct kvd_plane_info {
     uint32_t ordinal, layer, slot /* 0 K 1 V 2 K scale 3 V scale */, dtype, extent, n_heads;
     uint64_t offset, nb0, nb1, nb2, nb3;
@@ -130,17 +143,17 @@ struct kvd_plane_info {
 
 /* ---- activation ----------------------------------------------------------------------------------- */
 struct kvd_activation {
-    kvd_session_id worker;      /* leased to this session; none with a group. A scheduler may name itself */
+    kvd_session_id worker; /* leased to this session; none with a group. A scheduler may name itself */
     kvd_group_id group;
-    kvd_continuation from;      /* none = root */
-    bool keep;                  /* the source survives (fork); else it is moved */
-    uint32_t frontier;          /* of the source to start from */
+    kvd_continuation from; /* none = root */
+    bool keep;             /* the source survives (fork); else it is moved */
+    uint32_t frontier;     /* of the source to start from */
     uint32_t prompt_tokens, max_output_tokens;
     uint32_t ensure[KVD_MAX_POOLS];
     uint32_t n_victims;
     kvd_continuation victims[KVD_MAX_VICTIMS]; /* recipe: released or demoted with the activation or not at all */
-    uint64_t demote;            /* bit i: victims[i] is demoted to the host arena, else it is released */
-    uint64_t revision;          /* recipe made at; 0 = any */
+    uint64_t demote;                           /* bit i: victims[i] is demoted to the host arena, else it is released */
+    uint64_t revision;                         /* recipe made at; 0 = any */
 };
 struct kvd_pool_place { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed, protected_frontier;
@@ -155,7 +168,9 @@ struct kvd_activated {
     struct kvd_pool_place pool[KVD_MAX_POOLS];
 };
 enum kvd_feasibility { KVD_READY = 0, KVD_BLOCKED = 1, KVD_INFEASIBLE = 2 };
-struct kvd_need { uint64_t needed, available, short_by; };
+struct kvd_need {
+    uint64_t needed, available, short_by;
+};
 struct kvd_plan {
     uint32_t feasibility;
     uint64_t revision;
@@ -165,18 +180,20 @@ struct kvd_plan {
         freed_pages[KVD_MAX_POOLS];
     uint32_t restore_pages[KVD_MAX_POOLS]; /* of the source, to be brought back from the host; part of pages[].needed */
     uint32_t demote_pages[KVD_MAX_POOLS];  /* of demoted victims, to be copied to the host */
-    struct kvd_need arena;      /* bytes for those, in the arena's real geometry after the releases */
+    struct kvd_need arena;                 /* bytes for those, in the arena's real geometry after the releases */
 };
 
 /* ---- round ------------------------------------------------------------------------------------------ */
-struct kvd_round_pool { uint32_t commit, truncate, keep, ensure; }; /* KVD_UNCHANGED = not asked */
+struct kvd_round_pool {
+    uint32_t commit, truncate, keep, ensure;
+}; /* KVD_UNCHANGED = not asked */
 struct kvd_round_item {
     kvd_sequence sequence;
-    uint32_t state_frontier;    /* of the image in the sequence's slot now, 0 = it is none; see kvd_store_state in kvd.h */
+    uint32_t state_frontier; /* of the image in the sequence's slot now, 0 = it is none; see kvd_store_state in kvd.h */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
 };
 struct kvd_round_result {
-    uint32_t status;            /* enum kvd_status of this sequence */
+    uint32_t status; /* enum kvd_status of this sequence */
     bool bounded;
     uint32_t bounded_pool, bounded_frontier;
     uint32_t n_pools;
@@ -185,25 +202,59 @@ struct kvd_round_result {
 };
 
 /* ---- names, checkpoint, finish ------------------------------------------------------------------------- */
-struct kvd_names { kvd_sequence sequence; uint32_t first, n; const kvd_digest *digests; };
-struct kvd_tail { uint32_t n; uint32_t tokens[KVD_TAIL_TOKENS]; };
-struct kvd_checkpoint { kvd_sequence sequence; struct kvd_tail tail; uint32_t retention; };
-struct kvd_checkpointed { kvd_continuation continuation; uint32_t frontier; uint64_t revision; uint32_t shared_pages[KVD_MAX_POOLS]; };
-struct kvd_finish { kvd_sequence sequence; bool retain; struct kvd_tail tail; uint32_t retention; };
-struct kvd_finished { kvd_continuation continuation; uint64_t revision; }; /* none after a release */
+struct kvd_names {
+    kvd_sequence sequence;
+    uint32_t first, n;
+    const kvd_digest *digests;
+};
+struct kvd_tail {
+    uint32_t n;
+    uint32_t tokens[KVD_TAIL_TOKENS];
+};
+struct kvd_checkpoint {
+    kvd_sequence sequence;
+    struct kvd_tail tail;
+    uint32_t retention;
+};
+struct kvd_checkpointed {
+    kvd_continuation continuation;
+    uint32_t frontier;
+    uint64_t revision;
+    uint32_t shared_pages[KVD_MAX_POOLS];
+};
+struct kvd_finish {
+    kvd_sequence sequence;
+    bool retain;
+    struct kvd_tail tail;
+    uint32_t retention;
+};
+struct kvd_finished {
+    kvd_continuation continuation;
+    uint64_t revision;
+}; /* none after a release */
 
 /* ---- continuations --------------------------------------------------------------------------------------- */
-/* digests[i] is of page first + i. first > 0 goes on where an earlier answer ended: digests[0] is the last one sent before, anchor the
- * continuation that this answer named. Then candidates are those that match further than page `first`. */
-struct kvd_find { uint32_t n, max; const kvd_digest *digests; uint32_t first; kvd_continuation anchor; };
+/* digests[i] is of page first + i. first > 0 goes on where an earlier answer ended: digests[0] is the last one sent
+ * before, anchor the continuation that this answer named. Then candidates are those that match further than page
+ * `first`. */
+struct kvd_find {
+    uint32_t n, max;
+    const kvd_digest *digests;
+    uint32_t first;
+    kvd_continuation anchor;
+};
 struct kvd_candidate {
     kvd_continuation continuation;
     uint32_t matched_pages, frontier, retention;
     bool exact_pages;
-    uint32_t restore_pages;     /* pages that an activation would have to bring back from the host (0 without a host tier) */
+    uint32_t
+        restore_pages; /* pages that an activation would have to bring back from the host (0 without a host tier) */
     struct kvd_tail tail;
 };
-struct kvd_list { uint32_t cursor; uint32_t max; };
+struct kvd_list {
+    uint32_t cursor;
+    uint32_t max;
+};
 struct kvd_continuation_info {
     kvd_continuation continuation;
     uint32_t frontier, named_pages, retention, sharers;
@@ -211,19 +262,19 @@ struct kvd_continuation_info {
     uint64_t created, used;
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
     uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */
-    bool resting;               /* demoted: it asks for no place on the device */
-    bool moving;                /* copies between device and host are under way */
-    bool image_on_device, image_in_host; /* of its state image, where the store has them */
-    uint32_t state_slot;        /* KVD_UNCHANGED = none */
+    bool resting;                                                    /* demoted: it asks for no place on the device */
+    bool moving;                                                     /* copies between device and host are under way */
+    bool image_on_device, image_in_host;                             /* of its state image, where the store has them */
+    uint32_t state_slot;                                             /* KVD_UNCHANGED = none */
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
     kvd_session_id owner, worker;
     kvd_group_id group;
-    uint32_t state;             /* 0 activating, 1 active, 2 quarantined */
-    bool ending;                /* owner or a member is gone: waits for a yield or a proof of death */
+    uint32_t state; /* 0 activating, 1 active, 2 quarantined */
+    bool ending;    /* owner or a member is gone: waits for a yield or a proof of death */
     uint32_t prompt_tokens, ceiling_tokens, named_pages;
-    uint32_t state_slot;        /* KVD_UNCHANGED = none */
+    uint32_t state_slot; /* KVD_UNCHANGED = none */
     uint32_t n_pools;
     struct kvd_pool_place pool[KVD_MAX_POOLS];
 };
@@ -239,17 +290,33 @@ struct kvd_session_info {
 
 /* ---- places of continuations ------------------------------------------------------------------------------------ */
 enum kvd_tier { KVD_TIER_DEVICE = 0, KVD_TIER_HOST = 1 };
-/* Demote: host copies of all pages (and of the state image), then the device gives up what nothing else needs. keep_device: a copy only.
- * Prefetch: device copies of all pages; the host's stay. Drop: the redundant copies of one tier. */
-struct kvd_demote { kvd_continuation continuation; bool keep_device; };
-struct kvd_drop { kvd_continuation continuation; uint32_t tier; /* enum kvd_tier */ };
-struct kvd_moved { uint64_t revision; uint32_t pages[KVD_MAX_POOLS]; uint64_t bytes; }; /* what was copied, or dropped */
+/* Demote: host copies of all pages (and of the state image), then the device gives up what nothing else needs.
+ * keep_device: a copy only. Prefetch: device copies of all pages; the host's stay. Drop: the redundant copies of one
+ * tier. */
+struct kvd_demote {
+    kvd_continuation continuation;
+    bool keep_device;
+};
+struct kvd_drop {
+    kvd_continuation continuation;
+    uint32_t tier; /* enum kvd_tier */
+};
+struct kvd_moved {
+    uint64_t revision;
+    uint32_t pages[KVD_MAX_POOLS];
+    uint64_t bytes;
+}; /* what was copied, or dropped */
 
 /* ---- groups -------------------------------------------------------------------------------------------------- */
-struct kvd_group { uint32_t n; kvd_session_id members[KVD_MAX_RANKS]; }; /* by rank; members[0] leads */
+struct kvd_group {
+    uint32_t n;
+    kvd_session_id members[KVD_MAX_RANKS];
+}; /* by rank; members[0] leads */
 
 /* ---- looking ---------------------------------------------------------------------------------------------------- */
-struct kvd_pool_stats { uint32_t capacity, allocated, reserved, available, quarantined, shared, rows_used; };
+struct kvd_pool_stats {
+    uint32_t capacity, allocated, reserved, available, quarantined, shared, rows_used;
+};
 struct kvd_stats {
     uint32_t n_pools;
     struct kvd_pool_stats pool[KVD_MAX_POOLS];
@@ -262,23 +329,33 @@ struct kvd_stats {
     /* The host arena; all zero where there is none. */
     uint64_t host_capacity, host_occupied, host_largest_free; /* bytes */
     uint32_t host_pages[KVD_MAX_POOLS], host_images, resting;
-    uint32_t moves, move_pages_left;      /* transitions that copy between device and host now, and their pages still to go */
-    uint64_t demoted_pages, demoted_bytes, demoted_ns;    /* copies to the host: pages, bytes, time in which some were under way */
+    uint32_t moves,
+        move_pages_left; /* transitions that copy between device and host now, and their pages still to go */
+    uint64_t demoted_pages, demoted_bytes,
+        demoted_ns; /* copies to the host: pages, bytes, time in which some were under way */
     uint64_t restored_pages, restored_bytes, restored_ns; /* the same from the host */
     uint64_t scrubbed_pages, damaged_replicas, lost_continuations;
-    uint32_t recovered_continuations, recovered_shortened, recovered_dropped, recovered_damaged; /* at this instance's start */
-    uint32_t former_drivers;              /* processes of an earlier instance that may still run on its rows: activations wait for them */
+    uint32_t recovered_continuations, recovered_shortened, recovered_dropped,
+        recovered_damaged; /* at this instance's start */
+    uint32_t
+        former_drivers; /* processes of an earlier instance that may still run on its rows: activations wait for them */
 };
-struct kvd_audit { uint32_t violations; char text[4096]; };
+struct kvd_audit {
+    uint32_t violations;
+    char text[4096];
+};
 
-/* ---- events -------------------------------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------------------------------
+ */
 enum kvd_event_kind {
-    KVD_EVENT_PRESSURE = 1,     /* a pool fell below its low-water mark, or rose above it: pool, available */
-    KVD_EVENT_BOUNDED = 2,      /* a sequence reached a bounded completion: sequence, pool, frontier */
-    KVD_EVENT_SESSION_LOST = 3, /* a session ended: session. A member of your group or your scheduler: finish your unit, then yield */
-    KVD_EVENT_SEQUENCE_ENDED = 4, /* sequence ended without a finish; continuation (may be none) holds what was complete */
+    KVD_EVENT_PRESSURE = 1, /* a pool fell below its low-water mark, or rose above it: pool, available */
+    KVD_EVENT_BOUNDED = 2,  /* a sequence reached a bounded completion: sequence, pool, frontier */
+    KVD_EVENT_SESSION_LOST =
+        3, /* a session ended: session. A member of your group or your scheduler: finish your unit, then yield */
+    KVD_EVENT_SEQUENCE_ENDED =
+        4, /* sequence ended without a finish; continuation (may be none) holds what was complete */
     KVD_EVENT_DRAINING = 5,
-    KVD_EVENT_LOST = 6          /* a continuation was lost: its only copy in the host did not match its checksum. continuation */
+    KVD_EVENT_LOST = 6 /* a continuation was lost: its only copy in the host did not match its checksum. continuation */
 };
 #define KVD_EVENT_MASK(kind) (1u << (kind))
 struct kvd_event {
@@ -288,7 +365,7 @@ struct kvd_event {
     kvd_continuation continuation;
     kvd_session_id session;
     kvd_group_id group;
-    uint64_t dropped;           /* events lost before this one because the reader was slow */
+    uint64_t dropped; /* events lost before this one because the reader was slow */
     uint64_t epoch;
 };
 

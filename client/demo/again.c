@@ -9,15 +9,13 @@
 #define BACK_MS 30000 /* a kvd with a large arena takes its time to stop and to start */
 #define RETRY_MS 50
 
-static uint64_t now_ms(void)
-{
+static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static bool stopped(int signals)
-{
+static bool stopped(int signals) {
     struct pollfd fd = { .fd = signals, .events = POLLIN };
     int n;
     while ((n = poll(&fd, 1, RETRY_MS)) < 0 && errno == EINTR)
@@ -25,25 +23,21 @@ static bool stopped(int signals)
     return n > 0;
 }
 
-enum again kvd_again(kvd_client **client, const struct kvd_connect_options *options, int signals)
-{
+enum again kvd_again(kvd_client **client, const struct kvd_connect_options *options, int signals) {
     struct kvd_error error = { .status = KVD_OK };
     uint64_t end = now_ms() + BACK_MS;
     kvd_client *other = NULL;
     enum kvd_status status;
     do {
         status = kvd_client_reconnect(*client, &error);
-        if (status == KVD_OK)
-            return AGAIN_SAME;
+        if (status == KVD_OK) return AGAIN_SAME;
         if (status == KVD_ABORTED && (status = kvd_connect(options, &other, &error)) == KVD_OK) {
             kvd_disconnect(*client);
             *client = other;
             return AGAIN_OTHER;
         }
-        if (!kvd_status_retryable(status))
-            break;
-        if (stopped(signals))
-            return AGAIN_STOP;
+        if (!kvd_status_retryable(status)) break;
+        if (stopped(signals)) return AGAIN_STOP;
     } while (now_ms() < end);
     fprintf(stderr, "%s: kvd does not come back: %s: %s\n", options->name, kvd_status_name(status), error.message);
     return AGAIN_GONE;

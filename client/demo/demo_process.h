@@ -29,8 +29,8 @@ int process_start(const struct process_spec *spec, struct process *ret_process);
 /* Starts a kvd and waits until it says READY=1; its log and its notify socket are in dir. 0 or -errno (printed); in the
  * latter case the process may be there. */
 int process_start_kvd(const char *program, const char *config, const char *dir, struct process *ret_process);
-/* The file of this kvd's arena, so that it can be removed in the end: kvd leaves it for the next. Without one nothing is
- * written. */
+/* The file of this kvd's arena, so that it can be removed in the end: kvd leaves it for the next. Without one nothing
+ * is written. */
 void process_arena(const struct process *kvd, char *ret_path, size_t bytes);
 /* Sends a signal. */
 void process_signal(const struct process *process, int signal);

@@ -42,13 +42,21 @@ struct report {
 
 /* One line of a scheduler, as far as demo_run acts on it. */
 struct report_line {
-    enum { REPORT_OTHER, REPORT_ACTIVATE, REPORT_TOKENS, REPORT_ADOPT, REPORT_END, REPORT_CHECKPOINT, REPORT_PAUSE,
-           REPORT_INSTANCE } kind;
+    enum {
+        REPORT_OTHER,
+        REPORT_ACTIVATE,
+        REPORT_TOKENS,
+        REPORT_ADOPT,
+        REPORT_END,
+        REPORT_CHECKPOINT,
+        REPORT_PAUSE,
+        REPORT_INSTANCE
+    } kind;
     uint32_t conversation, turn; /* PAUSE: turn, turns that all have had */
-    uint32_t pid;              /* TOKENS, ACTIVATE: of the worker */
-    uint32_t index, n;         /* TOKENS: place in the answer */
-    uint32_t prompt, frontier; /* ACTIVATE; ADOPT: frontier */
-    uint32_t restored;         /* ACTIVATE */
+    uint32_t pid;                /* TOKENS, ACTIVATE: of the worker */
+    uint32_t index, n;           /* TOKENS: place in the answer */
+    uint32_t prompt, frontier;   /* ACTIVATE; ADOPT: frontier */
+    uint32_t restored;           /* ACTIVATE */
 };
 
 int report_init(struct report *report, const struct prompts *prompts); /* 0 or -ENOMEM */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * demo_run: one row of the demo's tables. Starts a kvd, two workers and a scheduler; lets them generate once undisturbed
- * and without any reuse; then again, with SIGKILL in the middle of decode: of a worker, of the scheduler, of the
- * scheduler and all workers together. kvd goes on. Then, if there is a second configuration, with a kvd that has too
- * few pages and a host arena, and is itself ended between turns: by SIGTERM, then by SIGKILL. The engine's processes go
- * on. Compares every token.
+ * demo_run: one row of the demo's tables. Starts a kvd, two workers and a scheduler; lets them generate once
+ * undisturbed and without any reuse; then again, with SIGKILL in the middle of decode: of a worker, of the scheduler,
+ * of the scheduler and all workers together. kvd goes on. Then, if there is a second configuration, with a kvd that has
+ * too few pages and a host arena, and is itself ended between turns: by SIGTERM, then by SIGKILL. The engine's
+ * processes go on. Compares every token.
  *
  * Exit codes: 0 exact, with tokens reused, also out of the arena, and nothing of the shared prefix computed twice;
  * 1 usage; 2 could not run; 4 not so.
@@ -32,9 +32,7 @@
 
 /* Where the killing happens: (turn, token of the answer) of whichever conversation gets there first. */
 enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED, ACT_ARENA };
-static const struct {
-    uint32_t turn, index;
-} act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
+static const struct { uint32_t turn, index; } act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
 
 /* How kvd ends after the n-th turn of the last act, and what came back with the next instance. */
 #define ENDS 2
@@ -50,7 +48,7 @@ struct run {
     struct report report;
     struct report killed; /* counts of the acts before the last */
     enum act act;
-    uint32_t ends, recovered[ENDS];            /* of kvd, in the last act */
+    uint32_t ends, recovered[ENDS];         /* of kvd, in the last act */
     uint64_t demoted_pages, restored_pages; /* by all its instances */
     char arena[96];                         /* file of the arena, which outlives them; "" = none */
     char buffer[32768];
@@ -58,15 +56,13 @@ struct run {
     uint64_t began_ms;
 };
 
-static uint64_t now_ms(void)
-{
+static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-__attribute__((format(printf, 2, 3))) static void tell(const struct run *run, const char *format, ...)
-{
+__attribute__((format(printf, 2, 3))) static void tell(const struct run *run, const char *format, ...) {
     char text[512];
     va_list args;
     va_start(args, format);
@@ -79,8 +75,7 @@ __attribute__((format(printf, 2, 3))) static void tell(const struct run *run, co
 /* ---- processes ------------------------------------------------------------------------------------------ */
 
 static int start(struct run *run, const char *name, const char *const *argv, const char *notify, int listener,
-                 int *ret_stdout, struct process *ret_process)
-{
+                 int *ret_stdout, struct process *ret_process) {
     char log[256];
     snprintf(log, sizeof log, "%s/%s.log", run->dir, name);
     const struct process_spec spec = {
@@ -89,16 +84,13 @@ static int start(struct run *run, const char *name, const char *const *argv, con
     return process_start(&spec, ret_process) == 0 ? 0 : 2;
 }
 
-static int start_daemon(struct run *run)
-{
+static int start_daemon(struct run *run) {
     int r = process_start_kvd(run->kvd, run->config, run->dir, &run->daemon) == 0 ? 0 : 2;
-    if (r == 0)
-        process_arena(&run->daemon, run->arena, sizeof run->arena);
+    if (r == 0) process_arena(&run->daemon, run->arena, sizeof run->arena);
     return r;
 }
 
-static int start_worker(struct run *run, uint32_t i)
-{
+static int start_worker(struct run *run, uint32_t i) {
     char path[320], scheduler[300], name[32];
     snprintf(path, sizeof path, "%s/demo_worker", run->bin);
     snprintf(scheduler, sizeof scheduler, "%s/scheduler.sock", run->dir);
@@ -107,42 +99,34 @@ static int start_worker(struct run *run, uint32_t i)
     return start(run, name, argv, NULL, -1, NULL, &run->worker[i]);
 }
 
-static int start_scheduler(struct run *run)
-{
+static int start_scheduler(struct run *run) {
     char path[320], workers[8];
     snprintf(path, sizeof path, "%s/demo_scheduler", run->bin);
     snprintf(workers, sizeof workers, "%d", WORKERS);
     const char *argv[12] = { path, "--kvd", run->socket, "--prompts", run->prompts_path, "--workers", workers };
     uint32_t n = 7;
-    if (run->report.reference)
-        argv[n++] = "--no-reuse";
-    else if (run->speculate)
-        argv[n++] = "--speculate";
-    if (run->act == ACT_ARENA)
-        argv[n++] = "--step";
+    if (run->report.reference) argv[n++] = "--no-reuse";
+    else if (run->speculate) argv[n++] = "--speculate";
+    if (run->act == ACT_ARENA) argv[n++] = "--step";
     run->n_buffer = 0;
     return start(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
 }
 
-static int take_line(struct run *run, struct report_line *ret_line)
-{
+static int take_line(struct run *run, struct report_line *ret_line) {
     char line[sizeof run->buffer];
     const char *newline = memchr(run->buffer, '\n', run->n_buffer);
-    if (!newline)
-        return 0;
+    if (!newline) return 0;
     size_t n = (size_t)(newline - run->buffer);
     memcpy(line, run->buffer, n);
     line[n] = '\0';
     run->n_buffer -= n + 1;
     memmove(run->buffer, newline + 1, run->n_buffer);
-    if (report_line(&run->report, line, ret_line) == 0)
-        return 1;
+    if (report_line(&run->report, line, ret_line) == 0) return 1;
     fprintf(stderr, "demo_run: the scheduler said what it never should: %.80s\n", line);
     return -1;
 }
 
-static ssize_t read_lines(struct run *run)
-{
+static ssize_t read_lines(struct run *run) {
     ssize_t got;
     while ((got = read(run->lines, run->buffer + run->n_buffer, sizeof run->buffer - run->n_buffer)) < 0 &&
            errno == EINTR)
@@ -153,8 +137,7 @@ static ssize_t read_lines(struct run *run)
 
 /* The listening socket stays: workers that lost their scheduler stand in line there for the next one. What the dead one
  * had still said counts. */
-static int stop_scheduler(struct run *run)
-{
+static int stop_scheduler(struct run *run) {
     struct report_line line;
     process_kill(&run->scheduler);
     do
@@ -167,20 +150,16 @@ static int stop_scheduler(struct run *run)
     return start_scheduler(run);
 }
 
-static void kill_all(struct run *run)
-{
+static void kill_all(struct run *run) {
     process_kill(&run->scheduler);
-    for (uint32_t i = 0; i < WORKERS; i++)
-        process_kill(&run->worker[i]);
+    for (uint32_t i = 0; i < WORKERS; i++) process_kill(&run->worker[i]);
     process_signal(&run->daemon, SIGTERM);
-    if (process_wait(&run->daemon, STOP_MS) == -ETIMEDOUT)
-        process_kill(&run->daemon);
+    if (process_wait(&run->daemon, STOP_MS) == -ETIMEDOUT) process_kill(&run->daemon);
 }
 
 /* ---- acts ------------------------------------------------------------------------------------------------- */
 
-static int kill_worker(struct run *run, const struct report_line *line)
-{
+static int kill_worker(struct run *run, const struct report_line *line) {
     for (uint32_t i = 0; i < WORKERS; i++)
         if ((uint32_t)run->worker[i].pid == line->pid) {
             process_kill(&run->worker[i]);
@@ -191,21 +170,17 @@ static int kill_worker(struct run *run, const struct report_line *line)
     return 0;
 }
 
-static int kill_everything(struct run *run)
-{
+static int kill_everything(struct run *run) {
     process_signal(&run->scheduler, SIGKILL);
-    for (uint32_t i = 0; i < WORKERS; i++)
-        process_kill(&run->worker[i]);
+    for (uint32_t i = 0; i < WORKERS; i++) process_kill(&run->worker[i]);
     tell(run, "SIGKILL of the scheduler and of all workers; only kvd goes on");
     for (uint32_t i = 0; i < WORKERS; i++)
-        if (start_worker(run, i) != 0)
-            return 2;
+        if (start_worker(run, i) != 0) return 2;
     return stop_scheduler(run);
 }
 
 /* Asks kvd as an admin. NULL: it does not answer (printed). */
-static kvd_client *ask_daemon(const struct run *run, struct kvd_stats *ret_stats)
-{
+static kvd_client *ask_daemon(const struct run *run, struct kvd_stats *ret_stats) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = run->socket, .role = KVD_ROLE_ADMIN, .name = "demo-run"
     };
@@ -218,12 +193,10 @@ static kvd_client *ask_daemon(const struct run *run, struct kvd_stats *ret_stats
     return NULL;
 }
 
-static int add_moves(struct run *run)
-{
+static int add_moves(struct run *run) {
     struct kvd_stats stats;
     kvd_client *client = ask_daemon(run, &stats);
-    if (!client)
-        return 2;
+    if (!client) return 2;
     kvd_disconnect(client);
     run->demoted_pages += stats.demoted_pages;
     run->restored_pages += stats.restored_pages;
@@ -231,8 +204,7 @@ static int add_moves(struct run *run)
 }
 
 /* Ends kvd and starts it again; workers and a scheduler that are there go on with the new instance. */
-static int restart_daemon(struct run *run, int signal, uint32_t *ret_recovered)
-{
+static int restart_daemon(struct run *run, int signal, uint32_t *ret_recovered) {
     struct kvd_stats stats;
     process_signal(&run->daemon, signal);
     int code = process_wait(&run->daemon, STOP_MS);
@@ -240,26 +212,20 @@ static int restart_daemon(struct run *run, int signal, uint32_t *ret_recovered)
         fprintf(stderr, "demo_run: kvd does not stop in order (%d); its words are in %s\n", code, run->daemon.log);
         return 2;
     }
-    if (start_daemon(run) != 0)
-        return 2;
+    if (start_daemon(run) != 0) return 2;
     kvd_client *client = ask_daemon(run, &stats);
-    if (!client)
-        return 2;
+    if (!client) return 2;
     kvd_disconnect(client);
     *ret_recovered = stats.recovered_continuations;
     return 0;
 }
 
 /* All conversations have had a turn: kvd ends, and they go on. */
-static int end_daemon(struct run *run)
-{
-    if (run->ends == ENDS)
-        return fprintf(stderr, "demo_run: the prompt list has more than %d turns\n", ENDS + 1), 2;
+static int end_daemon(struct run *run) {
+    if (run->ends == ENDS) return fprintf(stderr, "demo_run: the prompt list has more than %d turns\n", ENDS + 1), 2;
     int signal = end_signal[run->ends], r = add_moves(run);
-    if (r == 0)
-        r = restart_daemon(run, signal, &run->recovered[run->ends]);
-    if (r != 0)
-        return r;
+    if (r == 0) r = restart_daemon(run, signal, &run->recovered[run->ends]);
+    if (r != 0) return r;
     tell(run, "SIG%s to kvd after turn %u; %u continuations are back with the next one", sigabbrev_np(signal),
          run->ends + 1, run->recovered[run->ends]);
     run->ends++;
@@ -267,15 +233,12 @@ static int end_daemon(struct run *run)
     return 0;
 }
 
-static int act_on(struct run *run, const struct report_line *line)
-{
-    if (line->kind == REPORT_PAUSE)
-        return end_daemon(run);
+static int act_on(struct run *run, const struct report_line *line) {
+    if (line->kind == REPORT_PAUSE) return end_daemon(run);
     if (line->kind == REPORT_ACTIVATE && line->restored > 0)
         tell(run, "'%s' goes on from token %u; %u of its tokens come out of the arena",
              run->prompts.conversation[line->conversation].name, line->frontier, line->restored);
-    if (line->kind == REPORT_INSTANCE)
-        tell(run, "the scheduler has found the new kvd");
+    if (line->kind == REPORT_INSTANCE) tell(run, "the scheduler has found the new kvd");
     if (line->kind == REPORT_ADOPT)
         tell(run, "kvd kept '%s' up to token %u: it goes on from there",
              run->prompts.conversation[line->conversation].name, line->frontier);
@@ -285,42 +248,35 @@ static int act_on(struct run *run, const struct report_line *line)
         line->index < act_point[run->act].index)
         return 0;
     switch (run->act++) {
-    case ACT_WORKER:
-        return kill_worker(run, line);
+    case ACT_WORKER: return kill_worker(run, line);
     case ACT_SCHEDULER:
         tell(run, "SIGKILL of the scheduler at token %u of an answer in turn 2; a new one knows the prompts only",
              line->index + line->n);
         return stop_scheduler(run);
-    case ACT_EVERYTHING:
-        return kill_everything(run);
+    case ACT_EVERYTHING: return kill_everything(run);
     case ACT_REST:
     case ACT_UNDISTURBED:
-    case ACT_ARENA:
-        break;
+    case ACT_ARENA: break;
     }
     return 0;
 }
 
 /* Acts on the whole lines in the buffer; a scheduler that was killed has no more to say. */
-static int take_lines(struct run *run)
-{
+static int take_lines(struct run *run) {
     pid_t speaker = run->scheduler.pid;
     struct report_line line;
     int r;
     while ((r = take_line(run, &line)) > 0) {
         r = act_on(run, &line);
-        if (r != 0 || run->scheduler.pid != speaker)
-            return r;
+        if (r != 0 || run->scheduler.pid != speaker) return r;
     }
     return r == 0 ? 0 : 2;
 }
 
 /* A worker or kvd that ends by itself is a failure: says which. */
-static bool lost_one(const struct run *run)
-{
+static bool lost_one(const struct run *run) {
     const struct process *all[WORKERS + 1] = { &run->daemon };
-    for (uint32_t i = 0; i < WORKERS; i++)
-        all[1 + i] = &run->worker[i];
+    for (uint32_t i = 0; i < WORKERS; i++) all[1 + i] = &run->worker[i];
     for (uint32_t i = 0; i < WORKERS + 1; i++)
         if (process_ended(all[i])) {
             fprintf(stderr, "demo_run: %s ended by itself; its words are in %s\n", all[i]->name, all[i]->log);
@@ -330,8 +286,7 @@ static bool lost_one(const struct run *run)
 }
 
 /* Until the scheduler of this run ends in order. */
-static int follow(struct run *run)
-{
+static int follow(struct run *run) {
     for (;;) {
         struct pollfd fds[3 + WORKERS] = { { .fd = run->lines, .events = POLLIN },
                                            { .fd = run->signals, .events = POLLIN },
@@ -339,18 +294,13 @@ static int follow(struct run *run)
         for (uint32_t i = 0; i < WORKERS; i++)
             fds[3 + i] = (struct pollfd){ .fd = run->worker[i].pidfd, .events = POLLIN };
         int n = poll(fds, 3 + WORKERS, SILENCE_MS);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n == 0)
-            fprintf(stderr, "demo_run: no token for %d seconds; logs are in %s\n", SILENCE_MS / 1000, run->dir);
-        if (n <= 0 || fds[1].revents != 0 || lost_one(run))
-            return 2;
-        if (fds[0].revents == 0)
-            continue;
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) fprintf(stderr, "demo_run: no token for %d seconds; logs are in %s\n", SILENCE_MS / 1000, run->dir);
+        if (n <= 0 || fds[1].revents != 0 || lost_one(run)) return 2;
+        if (fds[0].revents == 0) continue;
         if (read_lines(run) > 0) {
             int r = take_lines(run);
-            if (r != 0)
-                return r;
+            if (r != 0) return r;
             continue;
         }
         close(run->lines);
@@ -365,8 +315,7 @@ static int follow(struct run *run)
 
 /* ---- the row ------------------------------------------------------------------------------------------------ */
 
-static void show_text(const struct run *run)
-{
+static void show_text(const struct run *run) {
     const struct report_turn *turn = run->report.turn;
     char text[100];
     uint32_t n = 0;
@@ -376,36 +325,29 @@ static void show_text(const struct run *run)
     tell(run, "it says: \"%s\"", text);
 }
 
-static int check_daemon(const struct run *run)
-{
+static int check_daemon(const struct run *run) {
     static struct kvd_audit audit;
     struct kvd_stats stats;
     struct kvd_error error;
     kvd_client *client = ask_daemon(run, &stats);
-    if (!client)
-        return 2;
+    if (!client) return 2;
     int r = 2;
-    if (kvd_audit(client, &audit, &error) != KVD_OK)
-        fprintf(stderr, "demo_run: no audit: %s\n", error.message);
+    if (kvd_audit(client, &audit, &error) != KVD_OK) fprintf(stderr, "demo_run: no audit: %s\n", error.message);
     else if (audit.violations != 0)
         fprintf(stderr, "demo_run: the audit found %u violations:\n%s\n", audit.violations, audit.text);
-    else if (stats.sequences != 0)
-        fprintf(stderr, "demo_run: %u sequences are left\n", stats.sequences);
-    else
-        r = 0;
+    else if (stats.sequences != 0) fprintf(stderr, "demo_run: %u sequences are left\n", stats.sequences);
+    else r = 0;
     kvd_disconnect(client);
     return r;
 }
 
-static int write_row(const struct run *run, bool exact, bool arena_exact)
-{
+static int write_row(const struct run *run, bool exact, bool arena_exact) {
     const struct report *r = &run->killed, *a = &run->report;
     FILE *file = run->results ? fopen(run->results, "ae") : NULL;
-    if (!file)
-        return run->results ? 2 : 0;
-    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s", run->label, r->prompts_sent, (unsigned long long)r->prompt_tokens,
-            (unsigned long long)r->reused, (unsigned long long)r->recomputed, (unsigned long long)r->prefix_again,
-            (unsigned long long)r->said_again, exact ? "yes" : "NO");
+    if (!file) return run->results ? 2 : 0;
+    fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s", run->label, r->prompts_sent,
+            (unsigned long long)r->prompt_tokens, (unsigned long long)r->reused, (unsigned long long)r->recomputed,
+            (unsigned long long)r->prefix_again, (unsigned long long)r->said_again, exact ? "yes" : "NO");
     if (run->arena_config)
         fprintf(file, "|%u|%llu|%llu|%llu|%llu|%llu|%llu|%u|%u|%s", a->prompts_sent,
                 (unsigned long long)a->prompt_tokens, (unsigned long long)a->reused, (unsigned long long)a->restored,
@@ -416,28 +358,23 @@ static int write_row(const struct run *run, bool exact, bool arena_exact)
     return fclose(file) == 0 ? 0 : 2;
 }
 
-static int run_reference(struct run *run)
-{
+static int run_reference(struct run *run) {
     run->report.reference = true;
     run->act = ACT_UNDISTURBED;
     int r = start_scheduler(run);
-    if (r == 0)
-        r = follow(run);
+    if (r == 0) r = follow(run);
     if (r == 0)
         tell(run, "reference: %u prompts from their first token, %llu tokens said", run->report.prompts_sent,
              (unsigned long long)run->report.produced);
-    if (r == 0)
-        show_text(run);
+    if (r == 0) show_text(run);
     return r;
 }
 
-static int run_acts(struct run *run)
-{
+static int run_acts(struct run *run) {
     report_begin(&run->report);
     run->act = ACT_WORKER;
     int r = start_scheduler(run);
-    if (r == 0)
-        r = follow(run);
+    if (r == 0) r = follow(run);
     if (r == 0 && run->act != ACT_REST) {
         fprintf(stderr, "demo_run: the run ended before all kills were made: the answers are too short\n");
         r = 2;
@@ -445,8 +382,7 @@ static int run_acts(struct run *run)
     return r == 0 ? check_daemon(run) : r;
 }
 
-static void tell_wrong(const struct run *run)
-{
+static void tell_wrong(const struct run *run) {
     const struct report *r = &run->report;
     if (r->wrong > 0)
         tell(run, "%llu tokens are wrong; the first is token %u of the answer to '%s' in turn %u",
@@ -455,8 +391,7 @@ static void tell_wrong(const struct run *run)
 }
 
 /* Says how it went. True: as it should be. */
-static bool judge_acts(const struct run *run)
-{
+static bool judge_acts(const struct run *run) {
     const struct report *report = &run->report;
     bool exact = report_exact(report);
     tell_wrong(run);
@@ -469,8 +404,7 @@ static bool judge_acts(const struct run *run)
     return exact && report->reused > 0 && report->prefix_again == 0 && (!run->speculate || report->accepted > 0);
 }
 
-static int run_arena(struct run *run)
-{
+static int run_arena(struct run *run) {
     uint32_t recovered;
     run->config = run->arena_config;
     run->act = ACT_ARENA;
@@ -478,12 +412,9 @@ static int run_arena(struct run *run)
     int r = restart_daemon(run, SIGTERM, &recovered);
     if (r == 0)
         tell(run, "another kvd: few pages, and an arena in host memory; the workers attach to it by themselves");
-    if (r == 0)
-        r = start_scheduler(run);
-    if (r == 0)
-        r = follow(run);
-    if (r == 0)
-        r = add_moves(run);
+    if (r == 0) r = start_scheduler(run);
+    if (r == 0) r = follow(run);
+    if (r == 0) r = add_moves(run);
     if (r == 0 && run->ends != ENDS) {
         fprintf(stderr, "demo_run: kvd was ended %u times: the prompt list needs %d turns\n", run->ends, ENDS + 1);
         r = 2;
@@ -491,8 +422,7 @@ static int run_arena(struct run *run)
     return r == 0 ? check_daemon(run) : r;
 }
 
-static bool judge_arena(const struct run *run)
-{
+static bool judge_arena(const struct run *run) {
     const struct report *report = &run->report;
     bool exact = report_exact(report);
     tell_wrong(run);
@@ -504,16 +434,12 @@ static bool judge_arena(const struct run *run)
            run->restored_pages > 0 && run->recovered[0] > 0 && run->recovered[1] > 0;
 }
 
-static int run_row(struct run *run)
-{
+static int run_row(struct run *run) {
     bool good = false, arena_good = true, exact = false;
     int r = start_daemon(run);
-    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
-        r = start_worker(run, i);
-    if (r == 0)
-        r = run_reference(run);
-    if (r == 0)
-        r = run_acts(run);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++) r = start_worker(run, i);
+    if (r == 0) r = run_reference(run);
+    if (r == 0) r = run_acts(run);
     if (r == 0) {
         good = judge_acts(run);
         exact = report_exact(&run->report);
@@ -523,13 +449,11 @@ static int run_row(struct run *run)
         r = run_arena(run);
         arena_good = r == 0 && judge_arena(run);
     }
-    if (r == 0)
-        r = write_row(run, exact, report_exact(&run->report));
+    if (r == 0) r = write_row(run, exact, report_exact(&run->report));
     return r == 0 && !(good && arena_good) ? 4 : r;
 }
 
-static int run_all(struct run *run)
-{
+static int run_all(struct run *run) {
     char err[512], path[300];
     if (prompts_load(run->prompts_path, &run->prompts, err, sizeof err) != 0)
         return fprintf(stderr, "demo_run: %s\n", err), 2;
@@ -540,18 +464,15 @@ static int run_all(struct run *run)
     run->began_ms = now_ms();
     run->lines = -1;
     int r = run_row(run);
-    for (uint32_t i = 0; i < WORKERS; i++)
-        process_signal(&run->worker[i], SIGTERM);
-    for (uint32_t i = 0; r == 0 && i < WORKERS; i++)
-        r = process_wait(&run->worker[i], STOP_MS) == 0 ? 0 : 2;
+    for (uint32_t i = 0; i < WORKERS; i++) process_signal(&run->worker[i], SIGTERM);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++) r = process_wait(&run->worker[i], STOP_MS) == 0 ? 0 : 2;
     process_signal(&run->daemon, SIGTERM);
     if (r == 0 && process_wait(&run->daemon, STOP_MS) != 0) {
         fprintf(stderr, "demo_run: kvd does not stop in order; its words are in %s\n", run->daemon.log);
         r = 2;
     }
     kill_all(run);
-    if (run->arena[0])
-        (void)unlink(run->arena);
+    if (run->arena[0]) (void)unlink(run->arena);
     report_fini(&run->report);
     prompts_free(&run->prompts);
     return r;
@@ -561,7 +482,8 @@ static const char usage[] =
     "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR\n"
     "                [--arena-config FILE] [--label NAME] [--results FILE] [--speculate]\n"
     "Runs the demo once with the kvd that FILE configures (its socket is PATH); sockets and logs go to DIR.\n"
-    "  --arena-config FILE  then again with the kvd of this file, which has the same socket and model, few pages and an\n"
+    "  --arena-config FILE  then again with the kvd of this file, which has the same socket and model, few pages and "
+    "an\n"
     "                       arena; it is restarted twice. The prompt list must have three turns\n"
     "  --results FILE       append the row: label, prompts, their tokens, reused, recomputed, shared prefix again,\n"
     "                       answers said again, exact; of the arena: prompts, their tokens, reused, of these out of\n"
@@ -570,57 +492,38 @@ static const char usage[] =
     "  --speculate          with drafts in the MTP pool; the reference is without\n"
     "Exit: 0 exact, 1 usage, 2 could not run, 4 not exact or nothing reused\n";
 
-static void own_folder(char *ret_folder, size_t bytes)
-{
+static void own_folder(char *ret_folder, size_t bytes) {
     ssize_t n = readlink("/proc/self/exe", ret_folder, bytes - 1);
     ret_folder[n > 0 ? n : 0] = '\0';
     char *slash = strrchr(ret_folder, '/');
-    if (slash)
-        *slash = '\0';
+    if (slash) *slash = '\0';
 }
 
-int main(int argc, char **argv)
-{
-    static const struct option options[] = {
-        { "kvd", required_argument, NULL, 'k' },     { "config", required_argument, NULL, 'c' },
-        { "socket", required_argument, NULL, 's' },  { "prompts", required_argument, NULL, 'p' },
-        { "dir", required_argument, NULL, 'd' },     { "label", required_argument, NULL, 'l' },
-        { "results", required_argument, NULL, 'r' }, { "arena-config", required_argument, NULL, 'a' },
-        { "speculate", no_argument, NULL, 'S' },     { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 }
-    };
+int main(int argc, char **argv) {
+    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },
+                                             { "config", required_argument, NULL, 'c' },
+                                             { "socket", required_argument, NULL, 's' },
+                                             { "prompts", required_argument, NULL, 'p' },
+                                             { "dir", required_argument, NULL, 'd' },
+                                             { "label", required_argument, NULL, 'l' },
+                                             { "results", required_argument, NULL, 'r' },
+                                             { "arena-config", required_argument, NULL, 'a' },
+                                             { "speculate", no_argument, NULL, 'S' },
+                                             { "help", no_argument, NULL, 'h' },
+                                             { NULL, 0, NULL, 0 } };
     static struct run run = { .label = "demo" };
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (o) {
-        case 'k':
-            run.kvd = optarg;
-            break;
-        case 'c':
-            run.config = optarg;
-            break;
-        case 's':
-            run.socket = optarg;
-            break;
-        case 'p':
-            run.prompts_path = optarg;
-            break;
-        case 'd':
-            run.dir = optarg;
-            break;
-        case 'l':
-            run.label = optarg;
-            break;
-        case 'r':
-            run.results = optarg;
-            break;
-        case 'a':
-            run.arena_config = optarg;
-            break;
-        case 'S':
-            run.speculate = true;
-            break;
-        default:
-            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+        case 'k': run.kvd = optarg; break;
+        case 'c': run.config = optarg; break;
+        case 's': run.socket = optarg; break;
+        case 'p': run.prompts_path = optarg; break;
+        case 'd': run.dir = optarg; break;
+        case 'l': run.label = optarg; break;
+        case 'r': run.results = optarg; break;
+        case 'a': run.arena_config = optarg; break;
+        case 'S': run.speculate = true; break;
+        default: return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
         }
     }
     if (!run.kvd || !run.config || !run.socket || !run.prompts_path || !run.dir || optind != argc)

@@ -36,30 +36,25 @@
 #define RETRY_MS 100   /* nothing runs here and kvd is short: others' sequences have to end */
 #define LISTEN_FDS_START 3
 
-static void hear_join(struct scheduler *s, int listener)
-{
+static void hear_join(struct scheduler *s, int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     for (uint32_t i = 0; fd >= 0 && i < SCHEDULER_WORKERS; i++)
         if (s->peer[i].fd < 0) {
             s->peer[i] = (struct peer){ .fd = fd };
             return;
         }
-    if (fd >= 0)
-        close(fd);
+    if (fd >= 0) close(fd);
 }
 
-static void lose(struct scheduler *s, struct peer *worker)
-{
+static void lose(struct scheduler *s, struct peer *worker) {
     printf("lost %u\n", worker->pid);
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
-        if (s->request[i].worker == worker)
-            request_orphan(s, &s->request[i]);
+        if (s->request[i].worker == worker) request_orphan(s, &s->request[i]);
     close(worker->fd);
     *worker = (struct peer){ .fd = -1 };
 }
 
-static void welcome(struct scheduler *s, const struct peer *worker)
-{
+static void welcome(struct scheduler *s, const struct peer *worker) {
     s->message.type = WIRE_WELCOME;
     s->message.session = kvd_client_session(s->client).bits;
     s->message.n_tokens = 0;
@@ -67,13 +62,11 @@ static void welcome(struct scheduler *s, const struct peer *worker)
 }
 
 /* It is there, and in the same instance of kvd as the scheduler. */
-static bool has_joined(const struct scheduler *s, const struct peer *worker)
-{
+static bool has_joined(const struct scheduler *s, const struct peer *worker) {
     return worker->fd >= 0 && worker->session.bits != 0 && worker->epoch == kvd_client_epoch(s->client);
 }
 
-static int hear_worker(struct scheduler *s, struct peer *worker)
-{
+static int hear_worker(struct scheduler *s, struct peer *worker) {
     static struct wire_message m;
     int r;
     while ((r = wire_receive(worker->fd, false, &m)) > 0) {
@@ -86,109 +79,85 @@ static int hear_worker(struct scheduler *s, struct peer *worker)
             continue;
         }
         struct request *request = m.id < s->prompts.n_conversations ? &s->request[m.id] : NULL;
-        if (request && request->worker == worker && request_hear(s, request, &m) != 0)
-            return -1;
+        if (request && request->worker == worker && request_hear(s, request, &m) != 0) return -1;
     }
-    if (r != -EAGAIN)
-        lose(s, worker);
+    if (r != -EAGAIN) lose(s, worker);
     return 0;
 }
 
-static int hear_kvd(struct scheduler *s)
-{
+static int hear_kvd(struct scheduler *s) {
     struct kvd_event event;
     struct kvd_error error;
     enum kvd_status status;
     while ((status = kvd_next_event(s->client, 0, &event, &error)) == KVD_OK)
         for (uint32_t i = 0; event.kind == KVD_EVENT_SEQUENCE_ENDED && i < s->prompts.n_conversations; i++) {
             struct request *request = &s->request[i];
-            if (request->sequence.bits != event.sequence.bits)
-                continue;
+            if (request->sequence.bits != event.sequence.bits) continue;
             if (request->state == REQUEST_RUNNING) /* kvd was quicker than the socket: hear its last words first */
-                if (hear_worker(s, request->worker) != 0)
-                    return -1;
-            if (request->state == REQUEST_RUNNING)
-                request_orphan(s, request);
-            if (request->state == REQUEST_ORPHANED)
-                request_adopt(s, request, event.continuation);
+                if (hear_worker(s, request->worker) != 0) return -1;
+            if (request->state == REQUEST_RUNNING) request_orphan(s, request);
+            if (request->state == REQUEST_ORPHANED) request_adopt(s, request, event.continuation);
         }
-    if (status == KVD_DEADLINE_EXCEEDED)
-        return 0;
+    if (status == KVD_DEADLINE_EXCEEDED) return 0;
     fprintf(stderr, "demo_scheduler: kvd is gone: %s\n", error.message);
     return -3;
 }
 
 /* The worker with the least to do. */
-static struct peer *choose_worker(struct scheduler *s)
-{
+static struct peer *choose_worker(struct scheduler *s) {
     struct peer *best = NULL;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        if (has_joined(s, &s->peer[i]) && (!best || s->peer[i].load < best->load))
-            best = &s->peer[i];
+        if (has_joined(s, &s->peer[i]) && (!best || s->peer[i].load < best->load)) best = &s->peer[i];
     return best;
 }
 
-static int start_waiting(struct scheduler *s)
-{
+static int start_waiting(struct scheduler *s) {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) {
         struct peer *worker = choose_worker(s);
-        if (s->request[i].state != REQUEST_WAITING || s->request[i].turn >= s->turns || !worker)
-            continue;
-        if (request_start(s, &s->request[i], worker) != 0)
-            return -1;
+        if (s->request[i].state != REQUEST_WAITING || s->request[i].turn >= s->turns || !worker) continue;
+        if (request_start(s, &s->request[i], worker) != 0) return -1;
     }
     return 0;
 }
 
-static uint32_t count(const struct scheduler *s, enum request_state state)
-{
+static uint32_t count(const struct scheduler *s, enum request_state state) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
-        n += s->request[i].state == state;
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++) n += s->request[i].state == state;
     return n;
 }
 
-static uint32_t joined(const struct scheduler *s)
-{
+static uint32_t joined(const struct scheduler *s) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        n += has_joined(s, &s->peer[i]);
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) n += has_joined(s, &s->peer[i]);
     return n;
 }
 
-static int patience(const struct scheduler *s)
-{
-    if (count(s, REQUEST_ORPHANED) > 0)
-        return ORPHAN_MS;
+static int patience(const struct scheduler *s) {
+    if (count(s, REQUEST_ORPHANED) > 0) return ORPHAN_MS;
     bool idle = count(s, REQUEST_WAITING) > 0 && count(s, REQUEST_RUNNING) == 0;
     return idle && joined(s) > 0 && !s->paused ? RETRY_MS : -1;
 }
 
 /* SIGUSR1 opens the next turn. True: another signal, the end. */
-static bool hear_signal(struct scheduler *s, int signals)
-{
+static bool hear_signal(struct scheduler *s, int signals) {
     struct signalfd_siginfo info;
-    if (read(signals, &info, sizeof info) != sizeof info || info.ssi_signo != SIGUSR1)
-        return true;
+    if (read(signals, &info, sizeof info) != sizeof info || info.ssi_signo != SIGUSR1) return true;
     s->turns++;
     s->paused = false;
     return false;
 }
 
-static void pause_between_turns(struct scheduler *s)
-{
+static void pause_between_turns(struct scheduler *s) {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
         if (s->request[i].state != REQUEST_OVER &&
             (s->request[i].state != REQUEST_WAITING || s->request[i].turn < s->turns))
             return;
-    if (!s->paused)
-        printf("pause %u\n", s->turns);
+    if (!s->paused) printf("pause %u\n", s->turns);
     s->paused = true;
 }
 
 /* Waits for workers, kvd or a signal, and hears them. 0; 1 end in order; negative: failed. */
-static int hear(struct scheduler *s, int listener, int signals)
-{
+static int hear(struct scheduler *s, int listener, int signals) {
     struct pollfd fds[3 + SCHEDULER_WORKERS] = { { .fd = listener, .events = POLLIN },
                                                  { .fd = signals, .events = POLLIN },
                                                  { .fd = kvd_client_fd(s->client), .events = POLLIN } };
@@ -197,56 +166,42 @@ static int hear(struct scheduler *s, int listener, int signals)
     int n;
     while ((n = poll(fds, 3 + SCHEDULER_WORKERS, patience(s))) < 0 && errno == EINTR)
         ;
-    if (fds[1].revents != 0 && hear_signal(s, signals))
-        return 1;
+    if (fds[1].revents != 0 && hear_signal(s, signals)) return 1;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        if (fds[3 + i].revents != 0 && s->peer[i].fd == fds[3 + i].fd && hear_worker(s, &s->peer[i]) != 0)
-            return -2;
+        if (fds[3 + i].revents != 0 && s->peer[i].fd == fds[3 + i].fd && hear_worker(s, &s->peer[i]) != 0) return -2;
     int r = hear_kvd(s);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     for (uint32_t i = 0; n == 0 && i < s->prompts.n_conversations; i++)
-        if (s->request[i].state == REQUEST_ORPHANED)
-            request_adopt(s, &s->request[i], (kvd_continuation){ 0 });
-    if (fds[0].revents != 0)
-        hear_join(s, listener);
+        if (s->request[i].state == REQUEST_ORPHANED) request_adopt(s, &s->request[i], (kvd_continuation){ 0 });
+    if (fds[0].revents != 0) hear_join(s, listener);
     return 0;
 }
 
 /* What kvd says about itself, and its events from now on. */
-static enum kvd_status look_around(struct scheduler *s, struct kvd_error *error)
-{
+static enum kvd_status look_around(struct scheduler *s, struct kvd_error *error) {
     struct kvd_stats stats;
     enum kvd_status status = kvd_describe(s->client, &s->info, error);
-    if (status == KVD_OK)
-        status = kvd_stats(s->client, &stats, error);
-    if (status == KVD_OK)
-        status = kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), error);
-    if (status == KVD_OK)
-        s->arena = stats.host_capacity > 0;
+    if (status == KVD_OK) status = kvd_stats(s->client, &stats, error);
+    if (status == KVD_OK) status = kvd_subscribe(s->client, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED), error);
+    if (status == KVD_OK) s->arena = stats.host_capacity > 0;
     return status;
 }
 
 /* Whether what failed did so because kvd is gone. */
-static bool kvd_is_gone(struct scheduler *s)
-{
+static bool kvd_is_gone(struct scheduler *s) {
     struct kvd_error error;
     return kvd_status_retryable(look_around(s, &error));
 }
 
 /* 0 goes on, 1 end in order, -3. */
-static int come_back(struct scheduler *s, const struct kvd_connect_options *options, int signals)
-{
+static int come_back(struct scheduler *s, const struct kvd_connect_options *options, int signals) {
     struct kvd_error error;
     enum again again;
     while ((again = kvd_again(&s->client, options, signals)) == AGAIN_STOP && !hear_signal(s, signals))
         ;
-    if (again == AGAIN_SAME)
-        return 0;
-    if (again != AGAIN_OTHER)
-        return again == AGAIN_STOP ? 1 : -3;
-    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
-        request_forget(&s->request[i]);
+    if (again == AGAIN_SAME) return 0;
+    if (again != AGAIN_OTHER) return again == AGAIN_STOP ? 1 : -3;
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++) request_forget(&s->request[i]);
     s->holder = NULL;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) {
         s->peer[i].load = 0;
@@ -262,26 +217,21 @@ static int come_back(struct scheduler *s, const struct kvd_connect_options *opti
 }
 
 static int serve(struct scheduler *s, const struct kvd_connect_options *options, int listener, int signals,
-                 uint32_t n_workers)
-{
+                 uint32_t n_workers) {
     bool enough = false;
     while (count(s, REQUEST_OVER) < s->prompts.n_conversations) {
         enough = enough || joined(s) >= n_workers;
         int r = enough ? start_waiting(s) : 0;
         pause_between_turns(s);
         fflush(stdout);
-        if (r == 0)
-            r = hear(s, listener, signals);
-        if (r < 0 && (r == -3 || kvd_is_gone(s)))
-            r = come_back(s, options, signals);
-        if (r != 0)
-            return r > 0 ? 0 : r == -3 ? 3 : 2;
+        if (r == 0) r = hear(s, listener, signals);
+        if (r < 0 && (r == -3 || kvd_is_gone(s))) r = come_back(s, options, signals);
+        if (r != 0) return r > 0 ? 0 : r == -3 ? 3 : 2;
     }
     return 0;
 }
 
-static int check_context(const struct scheduler *s)
-{
+static int check_context(const struct scheduler *s) {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
         if (prompts_length(&s->prompts, i) > s->info.max_context ||
             prompts_length(&s->prompts, i) > SCHEDULER_CONTEXT) {
@@ -293,8 +243,7 @@ static int check_context(const struct scheduler *s)
     return 0;
 }
 
-static int run(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers)
-{
+static int run(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER, .name = "demo-scheduler"
     };
@@ -305,17 +254,16 @@ static int run(struct scheduler *s, const char *socket, int listener, int signal
         return 2;
     }
     int r = check_context(s) == 0 ? 0 : 2;
-    for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
-        request_init(s, &s->request[i], i);
-    if (r == 0)
-        r = serve(s, &options, listener, signals, n_workers);
+    for (uint32_t i = 0; i < s->prompts.n_conversations; i++) request_init(s, &s->request[i], i);
+    if (r == 0) r = serve(s, &options, listener, signals, n_workers);
     fflush(stdout);
     kvd_disconnect(s->client);
     return r;
 }
 
 static const char usage[] =
-    "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate] [--step]\n"
+    "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate] "
+    "[--step]\n"
     "Runs the conversations of a prompt list on the demo_workers that connect to PATH.\n"
     "With LISTEN_FDS=1 in the environment, descriptor 3 is the listening socket (SOCK_SEQPACKET) instead of PATH.\n"
     "  --workers N   begin when N workers have joined (default 1)\n"
@@ -323,8 +271,7 @@ static const char usage[] =
     "  --speculate   drafts with the MTP pool, verified by the model\n"
     "  --step        all conversations have a turn, then SIGUSR1 lets them have the next\n";
 
-static int signals_fd(void)
-{
+static int signals_fd(void) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -334,36 +281,29 @@ static int signals_fd(void)
     return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-int main(int argc, char **argv)
-{
-    static const struct option options[] = {
-        { "kvd", required_argument, NULL, 'k' },    { "prompts", required_argument, NULL, 'p' },
-        { "listen", required_argument, NULL, 'l' }, { "workers", required_argument, NULL, 'w' },
-        { "no-reuse", no_argument, NULL, 'n' },     { "speculate", no_argument, NULL, 's' },
-        { "step", no_argument, NULL, 't' },         { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 }
-    };
+int main(int argc, char **argv) {
+    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },
+                                             { "prompts", required_argument, NULL, 'p' },
+                                             { "listen", required_argument, NULL, 'l' },
+                                             { "workers", required_argument, NULL, 'w' },
+                                             { "no-reuse", no_argument, NULL, 'n' },
+                                             { "speculate", no_argument, NULL, 's' },
+                                             { "step", no_argument, NULL, 't' },
+                                             { "help", no_argument, NULL, 'h' },
+                                             { NULL, 0, NULL, 0 } };
     static struct scheduler s = { .reuse = true, .turns = PROMPTS_TURNS };
     const char *socket = NULL, *prompts = NULL, *path = NULL, *inherited = getenv("LISTEN_FDS");
     unsigned long workers = 1;
     char err[512];
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (o == 'k')
-            socket = optarg;
-        else if (o == 'p')
-            prompts = optarg;
-        else if (o == 'l')
-            path = optarg;
-        else if (o == 'w')
-            workers = strtoul(optarg, NULL, 10);
-        else if (o == 'n')
-            s.reuse = false;
-        else if (o == 's')
-            s.speculate = true;
-        else if (o == 't')
-            s.turns = 1;
-        else
-            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+        if (o == 'k') socket = optarg;
+        else if (o == 'p') prompts = optarg;
+        else if (o == 'l') path = optarg;
+        else if (o == 'w') workers = strtoul(optarg, NULL, 10);
+        else if (o == 'n') s.reuse = false;
+        else if (o == 's') s.speculate = true;
+        else if (o == 't') s.turns = 1;
+        else return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
     }
     bool passed = inherited && strcmp(inherited, "1") == 0;
     if (!prompts || (!path && !passed) || optind != argc || workers < 1 || workers > SCHEDULER_WORKERS)
@@ -371,10 +311,8 @@ int main(int argc, char **argv)
     int signals = signals_fd(), listener = passed ? LISTEN_FDS_START : wire_listen(path);
     if (listener < 0 || signals < 0)
         return fprintf(stderr, "demo_scheduler: cannot listen at %s: %s\n", path, strerror(-listener)), 2;
-    if (prompts_load(prompts, &s.prompts, err, sizeof err) != 0)
-        return fprintf(stderr, "demo_scheduler: %s\n", err), 2;
-    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
-        s.peer[i].fd = -1;
+    if (prompts_load(prompts, &s.prompts, err, sizeof err) != 0) return fprintf(stderr, "demo_scheduler: %s\n", err), 2;
+    for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) s.peer[i].fd = -1;
     int r = run(&s, socket, listener, signals, (uint32_t)workers);
     prompts_free(&s.prompts);
     return r;

@@ -30,8 +30,7 @@ struct service { /* what it was started with */
     int signals;
 };
 
-static void say_message(struct worker *worker, uint32_t type, const struct lane *lane)
-{
+static void say_message(struct worker *worker, uint32_t type, const struct lane *lane) {
     struct wire_message *m = &worker->message;
     m->type = type;
     m->id = lane->id;
@@ -46,26 +45,22 @@ static void say_message(struct worker *worker, uint32_t type, const struct lane 
     (void)wire_send(worker->scheduler, m);
 }
 
-void worker_say(struct worker *worker, uint32_t type, const struct lane *lane)
-{
+void worker_say(struct worker *worker, uint32_t type, const struct lane *lane) {
     worker->message.n_tokens = 0;
     say_message(worker, type, lane);
 }
 
-void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why)
-{
+void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why) {
     size_t n = strlen(why);
     worker->message.n_tokens = (uint32_t)(n < WIRE_MAX_TOKENS ? n : WIRE_MAX_TOKENS);
     memcpy(worker->message.tokens, why, worker->message.n_tokens);
     say_message(worker, WIRE_FAILED, lane);
 }
 
-static void say_tokens(struct worker *worker)
-{
+static void say_tokens(struct worker *worker) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
         struct lane *lane = &worker->engine.lane[i];
-        if (!lane->used || lane->known == lane->reported)
-            continue;
+        if (!lane->used || lane->known == lane->reported) continue;
         worker->message.first = lane->reported;
         worker->message.n_tokens = lane->known - lane->reported;
         memcpy(worker->message.tokens, lane->history + lane->reported, worker->message.n_tokens);
@@ -74,21 +69,17 @@ static void say_tokens(struct worker *worker)
     }
 }
 
-static struct lane *lane_of(struct worker *worker, uint32_t id)
-{
+static struct lane *lane_of(struct worker *worker, uint32_t id) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++)
-        if (worker->engine.lane[i].used && worker->engine.lane[i].id == id)
-            return &worker->engine.lane[i];
+        if (worker->engine.lane[i].used && worker->engine.lane[i].id == id) return &worker->engine.lane[i];
     return NULL;
 }
 
-static void start_lane(struct worker *worker, const struct wire_message *m)
-{
+static void start_lane(struct worker *worker, const struct wire_message *m) {
     const struct engine *engine = &worker->engine;
     struct lane *lane = NULL;
     for (uint32_t i = 0; i < ENGINE_LANES && !lane; i++)
-        if (!engine->lane[i].used)
-            lane = &worker->engine.lane[i];
+        if (!engine->lane[i].used) lane = &worker->engine.lane[i];
     struct lane refused = { .id = m->id };
     if (!lane || m->n_pools != engine->n_pools || m->frontier >= m->n_tokens || m->budget == 0 ||
         m->n_tokens > engine->max_context || m->budget > engine->max_context - m->n_tokens + 1) {
@@ -114,14 +105,11 @@ static void start_lane(struct worker *worker, const struct wire_message *m)
 }
 
 /* 1 a message was taken, 0 none, -EPIPE the scheduler is gone. */
-static int hear_scheduler(struct worker *worker)
-{
+static int hear_scheduler(struct worker *worker) {
     static struct wire_message m;
     int r = wire_receive(worker->scheduler, false, &m);
-    if (r == -EAGAIN)
-        return 0;
-    if (r <= 0)
-        return -EPIPE;
+    if (r == -EAGAIN) return 0;
+    if (r <= 0) return -EPIPE;
     struct lane *lane = lane_of(worker, m.id);
     if (m.type == WIRE_WELCOME) {
         worker->scheduler_session.bits = m.session;
@@ -137,8 +125,7 @@ static int hear_scheduler(struct worker *worker)
 }
 
 /* 0, or -EIO: kvd is gone. */
-static int hear_kvd(struct worker *worker, uint32_t timeout_ms)
-{
+static int hear_kvd(struct worker *worker, uint32_t timeout_ms) {
     struct kvd_event event;
     struct kvd_error error;
     enum kvd_status status;
@@ -147,51 +134,41 @@ static int hear_kvd(struct worker *worker, uint32_t timeout_ms)
         if (event.kind == KVD_EVENT_SESSION_LOST && event.session.bits == worker->scheduler_session.bits)
             worker->scheduler_lost = true;
         for (uint32_t i = 0; event.kind == KVD_EVENT_SEQUENCE_ENDED && i < ENGINE_LANES; i++)
-            if (worker->engine.lane[i].sequence == event.sequence.bits)
-                worker->engine.lane[i].used = false;
+            if (worker->engine.lane[i].sequence == event.sequence.bits) worker->engine.lane[i].used = false;
     }
-    if (status == KVD_DEADLINE_EXCEEDED)
-        return 0;
+    if (status == KVD_DEADLINE_EXCEEDED) return 0;
     fprintf(stderr, "demo_worker: kvd is gone: %s\n", error.message);
     return -EIO;
 }
 
-static bool lanes_ready(const struct worker *worker)
-{
+static bool lanes_ready(const struct worker *worker) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++)
-        if (engine_room(&worker->engine, &worker->engine.lane[i]) > 0)
-            return true;
+        if (engine_room(&worker->engine, &worker->engine.lane[i]) > 0) return true;
     return false;
 }
 
-static bool lanes_left(const struct worker *worker)
-{
+static bool lanes_left(const struct worker *worker) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++)
-        if (worker->engine.lane[i].used)
-            return true;
+        if (worker->engine.lane[i].used) return true;
     return false;
 }
 
-static uint64_t now_ms(void)
-{
+static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 /* The scheduler is gone and no unit runs here: gives its sequences back, as soon as kvd knows that it is gone. */
-static int give_back(struct worker *worker)
-{
+static int give_back(struct worker *worker) {
     struct kvd_error error;
     uint32_t yielded = 0, sum = 0;
     uint64_t end = now_ms() + YIELD_MS;
     worker_rounds_drop(worker);
     while (lanes_left(worker) && now_ms() < end) {
         int r = worker->scheduler_lost ? 0 : hear_kvd(worker, (uint32_t)(end - now_ms()));
-        if (r != 0)
-            return r;
-        if (!worker->scheduler_lost)
-            continue;
+        if (r != 0) return r;
+        if (!worker->scheduler_lost) continue;
         if (kvd_yield(worker->client, &yielded, &error) != KVD_OK) {
             fprintf(stderr, "demo_worker: kvd does not take the yield: %s\n", error.message);
             return -EIO;
@@ -199,8 +176,7 @@ static int give_back(struct worker *worker)
         sum += yielded;
         break;
     }
-    if (lanes_left(worker))
-        fprintf(stderr, "demo_worker: the scheduler is gone; gave %u sequences back\n", sum);
+    if (lanes_left(worker)) fprintf(stderr, "demo_worker: the scheduler is gone; gave %u sequences back\n", sum);
     memset(worker->engine.lane, 0, sizeof worker->engine.lane);
     worker->scheduler_lost = false;
     worker->scheduler_session.bits = 0;
@@ -210,11 +186,9 @@ static int give_back(struct worker *worker)
 }
 
 /* 1 connected, 0 nobody listens. */
-static int join(struct worker *worker, const char *path)
-{
+static int join(struct worker *worker, const char *path) {
     worker->scheduler = wire_connect(path);
-    if (worker->scheduler < 0)
-        return 0;
+    if (worker->scheduler < 0) return 0;
     worker->message.type = WIRE_HELLO;
     worker->message.session = kvd_client_session(worker->client).bits;
     worker->message.epoch = kvd_client_epoch(worker->client);
@@ -224,8 +198,7 @@ static int join(struct worker *worker, const char *path)
 }
 
 /* Waits until something is to be read, or only looks. true: end in order. */
-static bool wait_input(const struct worker *worker, int signals, bool wait)
-{
+static bool wait_input(const struct worker *worker, int signals, bool wait) {
     struct pollfd fds[3] = { { .fd = signals, .events = POLLIN },
                              { .fd = worker->scheduler, .events = POLLIN },
                              { .fd = kvd_client_fd(worker->client), .events = POLLIN } };
@@ -234,8 +207,7 @@ static bool wait_input(const struct worker *worker, int signals, bool wait)
     return fds[0].revents != 0;
 }
 
-static bool store_fits(const struct kvd_store_info *info)
-{
+static bool store_fits(const struct kvd_store_info *info) {
     const struct kvd_pool_info *main_pool = &info->pool[0], *mtp = &info->pool[1];
     bool fits = main_pool->n_layers == MODEL_LAYERS && main_pool->n_kv_heads == MODEL_KV_HEADS &&
                 main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 &&
@@ -253,15 +225,13 @@ static bool store_fits(const struct kvd_store_info *info)
     return fits;
 }
 
-static const uint8_t *device_uuid(const struct kvd_store_info *info)
-{
+static const uint8_t *device_uuid(const struct kvd_store_info *info) {
     const struct kvd_region_info *planes = &info->pool[0].planes[0];
     return planes->kind == 1 ? planes->uuid : NULL;
 }
 
 /* The model where the store's pages are. */
-static int open_model(struct worker *worker, const struct kvd_store_info *info, const char *document)
-{
+static int open_model(struct worker *worker, const struct kvd_store_info *info, const char *document) {
     char err[256] = "";
     const uint8_t *uuid = device_uuid(info);
     int r;
@@ -275,14 +245,12 @@ static int open_model(struct worker *worker, const struct kvd_store_info *info, 
         snprintf(err, sizeof err, "the store %s is in GPU memory, and this program was built without CUDA", info->name);
 #endif
     }
-    if (r == 0)
-        return 0;
+    if (r == 0) return 0;
     fprintf(stderr, "demo_worker: %s\n", err);
     return 2;
 }
 
-static int open_views(struct worker *worker)
-{
+static int open_views(struct worker *worker) {
     const struct kvd_store_info *info = kvd_store_describe(worker->store);
     struct engine *engine = &worker->engine;
     struct kvd_error error;
@@ -290,11 +258,9 @@ static int open_views(struct worker *worker)
     engine->window = info->draft_window;
     engine->max_context = info->max_context;
     for (uint32_t l = 0; l < MODEL_LAYERS; l++)
-        if (kvd_store_batch_view(worker->store, ENGINE_MAIN, l, &engine->main[l], &error) != KVD_OK)
-            goto refused;
+        if (kvd_store_batch_view(worker->store, ENGINE_MAIN, l, &engine->main[l], &error) != KVD_OK) goto refused;
     for (uint32_t l = 0; engine->n_pools > 1 && l < MODEL_DRAFT_LAYERS; l++)
-        if (kvd_store_batch_view(worker->store, ENGINE_MTP, l, &engine->mtp[l], &error) != KVD_OK)
-            goto refused;
+        if (kvd_store_batch_view(worker->store, ENGINE_MTP, l, &engine->mtp[l], &error) != KVD_OK) goto refused;
     return 0;
 refused:
     fprintf(stderr, "demo_worker: no view of the store: %s\n", error.message);
@@ -303,20 +269,15 @@ refused:
 
 /* Maps the store that the client is connected to; the model, which makes the GPU context that it is mapped into, comes
  * before and stays. 0, or an exit code, or -EIO: kvd is gone (printed). */
-static int open_store(struct worker *worker, const char *document)
-{
+static int open_store(struct worker *worker, const char *document) {
     static struct kvd_store_info info;
     struct kvd_error error;
-    if (kvd_describe(worker->client, &info, &error) != KVD_OK)
-        goto refused;
-    if (!store_fits(&info))
-        return 2;
+    if (kvd_describe(worker->client, &info, &error) != KVD_OK) goto refused;
+    if (!store_fits(&info)) return 2;
     int r = worker->engine.model ? 0 : open_model(worker, &info, document);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     if (kvd_attach(worker->client, 0, device_uuid(&info), &worker->store, &error) == KVD_OK &&
-        kvd_subscribe(worker->client,
-                      KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED),
+        kvd_subscribe(worker->client, KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED),
                       &error) == KVD_OK)
         return open_views(worker);
 refused:
@@ -325,17 +286,12 @@ refused:
 }
 
 /* Until kvd is there again and joined. 0, -EIO: it went once more; positive: end, with this exit code + 1. */
-static int come_back(struct worker *worker, const struct service *service)
-{
+static int come_back(struct worker *worker, const struct service *service) {
     switch (kvd_again(&worker->client, &service->options, service->signals)) {
-    case AGAIN_SAME:
-        return 0;
-    case AGAIN_STOP:
-        return 1;
-    case AGAIN_GONE:
-        return 3 + 1;
-    case AGAIN_OTHER:
-        break;
+    case AGAIN_SAME: return 0;
+    case AGAIN_STOP: return 1;
+    case AGAIN_GONE: return 3 + 1;
+    case AGAIN_OTHER: break;
     }
     /* The sequences are no more; the scheduler, which meets the same, hears of a worker with a new session. */
     memset(worker->engine.lane, 0, sizeof worker->engine.lane);
@@ -343,49 +299,38 @@ static int come_back(struct worker *worker, const struct service *service)
     worker->scheduler_session.bits = 0;
     kvd_detach(worker->store);
     worker->store = NULL;
-    if (worker->scheduler >= 0)
-        close(worker->scheduler);
+    if (worker->scheduler >= 0) close(worker->scheduler);
     worker->scheduler = -1;
     int r = open_store(worker, service->document);
-    if (r != 0)
-        return r > 0 ? r + 1 : r;
+    if (r != 0) return r > 0 ? r + 1 : r;
     return join(worker, service->scheduler) == 0 ? 1 : 0;
 }
 
-static int serve(struct worker *worker, const struct service *service)
-{
+static int serve(struct worker *worker, const struct service *service) {
     char err[256];
-    if (join(worker, service->scheduler) == 0)
-        return 0;
+    if (join(worker, service->scheduler) == 0) return 0;
     uint32_t columns = 0;
     for (;;) {
-        if (wait_input(worker, service->signals, !lanes_ready(worker)))
-            return 0;
+        if (wait_input(worker, service->signals, !lanes_ready(worker))) return 0;
         int r = hear_kvd(worker, 0), heard;
         while ((heard = hear_scheduler(worker)) > 0)
             ;
         if (r == 0 && heard == -EPIPE) {
             r = give_back(worker);
-            if (r == 0 && join(worker, service->scheduler) == 0)
-                return 0;
+            if (r == 0 && join(worker, service->scheduler) == 0) return 0;
         }
-        if (r == 0)
-            r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
-        if (r == -EINVAL)
-            fprintf(stderr, "demo_worker: %s\n", err);
+        if (r == 0) r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
+        if (r == -EINVAL) fprintf(stderr, "demo_worker: %s\n", err);
         if (r == 0) {
             say_tokens(worker);
             r = worker_rounds(worker, false);
         }
-        while (r == -EIO)
-            r = come_back(worker, service);
-        if (r != 0)
-            return r > 0 ? r - 1 : 3;
+        while (r == -EIO) r = come_back(worker, service);
+        if (r != 0) return r > 0 ? r - 1 : 3;
     }
 }
 
-static int run(const struct service *service)
-{
+static int run(const struct service *service) {
     static struct worker worker;
     struct kvd_error error;
     worker.round_tokens = service->round_tokens;
@@ -393,10 +338,8 @@ static int run(const struct service *service)
     int r = 2;
     if (kvd_connect(&service->options, &worker.client, &error) != KVD_OK)
         fprintf(stderr, "demo_worker: %s\n", error.message);
-    else
-        r = open_store(&worker, service->document);
-    if (r == 0)
-        r = serve(&worker, service);
+    else r = open_store(&worker, service->document);
+    if (r == 0) r = serve(&worker, service);
     worker_rounds_drop(&worker);
     kvd_detach(worker.store);
     kvd_disconnect(worker.client);
@@ -410,8 +353,7 @@ static const char usage[] =
     "  --document FILE  text that gives the output its looks (default /usr/share/common-licenses/GPL-3)\n"
     "  --round N        commit after N columns of a sequence (default 64)\n";
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },
                                              { "scheduler", required_argument, NULL, 's' },
                                              { "document", required_argument, NULL, 'd' },
@@ -423,18 +365,12 @@ int main(int argc, char **argv)
     const char *document = "/usr/share/common-licenses/GPL-3";
     unsigned long round_tokens = 64;
     for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (o == 'k')
-            socket = optarg;
-        else if (o == 's')
-            scheduler = optarg;
-        else if (o == 'd')
-            document = optarg;
-        else if (o == 'n')
-            name = optarg;
-        else if (o == 'r')
-            round_tokens = strtoul(optarg, NULL, 10);
-        else
-            return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
+        if (o == 'k') socket = optarg;
+        else if (o == 's') scheduler = optarg;
+        else if (o == 'd') document = optarg;
+        else if (o == 'n') name = optarg;
+        else if (o == 'r') round_tokens = strtoul(optarg, NULL, 10);
+        else return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
     }
     if (!scheduler || optind != argc || round_tokens < 1 || round_tokens > ENGINE_CONTEXT)
         return fputs(usage, stderr), 1;
@@ -444,10 +380,13 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGINT);
     sigprocmask(SIG_BLOCK, &set, NULL);
     int signals = signalfd(-1, &set, SFD_CLOEXEC);
-    if (signals < 0)
-        return perror("demo_worker: signalfd"), 2;
-    return run(&(struct service){
-        .options = { .struct_size = sizeof(struct kvd_connect_options), .socket = socket, .role = KVD_ROLE_WORKER,
-                     .name = name },
-        .scheduler = scheduler, .document = document, .round_tokens = (uint32_t)round_tokens, .signals = signals });
+    if (signals < 0) return perror("demo_worker: signalfd"), 2;
+    return run(&(struct service){ .options = { .struct_size = sizeof(struct kvd_connect_options),
+                                               .socket = socket,
+                                               .role = KVD_ROLE_WORKER,
+                                               .name = name },
+                                  .scheduler = scheduler,
+                                  .document = document,
+                                  .round_tokens = (uint32_t)round_tokens,
+                                  .signals = signals });
 }

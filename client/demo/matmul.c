@@ -16,8 +16,7 @@ typedef float lanes __attribute__((vector_size(32)));
 #define MATMUL_ROWS 4
 
 static inline __attribute__((always_inline)) void panel_rows(const float *x, uint32_t n_in, const float *w,
-                                                             uint32_t n_out, int add, float *y, const uint32_t rows)
-{
+                                                             uint32_t n_out, int add, float *y, const uint32_t rows) {
     lanes sum[MATMUL_ROWS][2];
     memset(sum, 0, sizeof sum);
     for (uint32_t k = 0; k < n_in; k++) {
@@ -43,14 +42,12 @@ static inline __attribute__((always_inline)) void panel_rows(const float *x, uin
 }
 
 MATMUL_CLONES void matmul(const float *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t n_out, int add,
-                          float *y)
-{
+                          float *y) {
     for (uint32_t p = 0; p < n_out; p += MATMUL_PANEL) {
         const float *panel = w + (size_t)p * n_in;
         uint32_t r = 0;
         for (; r + MATMUL_ROWS <= rows; r += MATMUL_ROWS)
             panel_rows(x + (size_t)r * n_in, n_in, panel, n_out, add, y + (size_t)r * n_out + p, MATMUL_ROWS);
-        for (; r < rows; r++)
-            panel_rows(x + (size_t)r * n_in, n_in, panel, n_out, add, y + (size_t)r * n_out + p, 1);
+        for (; r < rows; r++) panel_rows(x + (size_t)r * n_in, n_in, panel, n_out, add, y + (size_t)r * n_out + p, 1);
     }
 }

@@ -25,19 +25,15 @@ struct cpu_model {
     int32_t positions[PADDED];
 };
 
-static void rms_norm(const float *x, float *y)
-{
+static void rms_norm(const float *x, float *y) {
     float sum = 0;
-    for (uint32_t i = 0; i < MODEL_HIDDEN; i++)
-        sum += x[i] * x[i];
+    for (uint32_t i = 0; i < MODEL_HIDDEN; i++) sum += x[i] * x[i];
     float scale = 1.0f / sqrtf(sum / MODEL_HIDDEN + MODEL_NORM_EPSILON);
-    for (uint32_t i = 0; i < MODEL_HIDDEN; i++)
-        y[i] = x[i] * scale;
+    for (uint32_t i = 0; i < MODEL_HIDDEN; i++) y[i] = x[i] * scale;
 }
 
 /* Rotates pairs (i, i + MODEL_HALF) of each head and stores BF16. */
-static void rotate(const struct cpu_model *model, const float *x, uint32_t heads, uint32_t position, uint16_t *y)
-{
+static void rotate(const struct cpu_model *model, const float *x, uint32_t heads, uint32_t position, uint16_t *y) {
     const size_t at = (size_t)position * MODEL_HALF;
     const float *c = model->base.cos + at, *s = model->base.sin + at;
     for (uint32_t h = 0; h < heads; h++, x += MODEL_HEAD_DIM, y += MODEL_HEAD_DIM)
@@ -54,8 +50,7 @@ struct group {
     uint32_t column; /* of the first segment's first column */
 };
 
-static void group_pack(struct cpu_model *model, const struct group *group, int32_t *valid, int32_t *rows)
-{
+static void group_pack(struct cpu_model *model, const struct group *group, int32_t *valid, int32_t *rows) {
     uint32_t column = group->column;
     for (uint32_t b = 0; b < group->n; b++) {
         const struct model_segment *s = &group->segments[b];
@@ -73,14 +68,12 @@ static void group_pack(struct cpu_model *model, const struct group *group, int32
             const float *qkv = model->qkv[column++];
             rotate(model, qkv, MODEL_HEADS, s->first + i, model->q[at]);
             rotate(model, qkv + MODEL_Q, MODEL_KV_HEADS, s->first + i, model->k[at]);
-            for (uint32_t d = 0; d < MODEL_KV; d++)
-                model->v[at][d] = ops_f32_to_bf16(qkv[MODEL_Q + MODEL_KV + d]);
+            for (uint32_t d = 0; d < MODEL_KV; d++) model->v[at][d] = ops_f32_to_bf16(qkv[MODEL_Q + MODEL_KV + d]);
         }
     }
 }
 
-static void group_unpack(struct cpu_model *model, const struct group *group)
-{
+static void group_unpack(struct cpu_model *model, const struct group *group) {
     uint32_t column = group->column;
     for (uint32_t b = 0; b < group->n; b++)
         for (uint32_t i = 0; i < group->segments[b].n; i++, column++)
@@ -89,8 +82,7 @@ static void group_unpack(struct cpu_model *model, const struct group *group)
 }
 
 static int group_attend(struct cpu_model *model, const struct group *group, const PagedKVBatchLayerView *view,
-                        char *err, size_t err_bytes)
-{
+                        char *err, size_t err_bytes) {
     int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
     group_pack(model, group, valid, rows);
     const struct ops_append append = { .view = *view,
@@ -101,8 +93,7 @@ static int group_attend(struct cpu_model *model, const struct group *group, cons
                                        .table_rows = rows,
                                        .w = group->w,
                                        .b = group->n };
-    if (ops_append_ref(&append, err, err_bytes) != 0)
-        return -EINVAL;
+    if (ops_append_ref(&append, err, err_bytes) != 0) return -EINVAL;
     const struct ops_attention attention = { .view = *view,
                                              .q = model->q[0],
                                              .out = model->out[0],
@@ -114,16 +105,14 @@ static int group_attend(struct cpu_model *model, const struct group *group, cons
                                              .b = group->n,
                                              .causal = 1,
                                              .scale = MODEL_SCALE };
-    if (ops_attention_ref(&attention, err, err_bytes) != 0)
-        return -EINVAL;
+    if (ops_attention_ref(&attention, err, err_bytes) != 0) return -EINVAL;
     group_unpack(model, group);
     return 0;
 }
 
 /* Neighbouring short segments share a call; a long one has its own. */
 static int attend(struct cpu_model *model, const PagedKVBatchLayerView *view, const struct model_segment *segments,
-                  uint32_t n, char *err, size_t err_bytes)
-{
+                  uint32_t n, char *err, size_t err_bytes) {
     uint32_t column = 0;
     for (uint32_t i = 0; i < n;) {
         struct group group = { .segments = segments + i, .n = 1, .w = segments[i].n, .column = column };
@@ -134,24 +123,19 @@ static int attend(struct cpu_model *model, const PagedKVBatchLayerView *view, co
             column += segments[i++].n;
         }
         int r = group_attend(model, &group, view, err, err_bytes);
-        if (r != 0)
-            return r;
+        if (r != 0) return r;
     }
     return 0;
 }
 
 static int layer_step(struct cpu_model *model, const struct model_layer *layer, const PagedKVBatchLayerView *view,
-                      const struct model_segment *segments, uint32_t n, uint32_t columns, char *err, size_t err_bytes)
-{
-    for (uint32_t i = 0; i < columns; i++)
-        rms_norm(model->x[i], model->norm[i]);
+                      const struct model_segment *segments, uint32_t n, uint32_t columns, char *err, size_t err_bytes) {
+    for (uint32_t i = 0; i < columns; i++) rms_norm(model->x[i], model->norm[i]);
     matmul(model->norm[0], columns, MODEL_HIDDEN, layer->qkv, MODEL_QKV, 0, model->qkv[0]);
     int r = attend(model, view, segments, n, err, err_bytes);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     matmul(model->mix[0], columns, MODEL_Q, layer->out, MODEL_HIDDEN, 1, model->x[0]);
-    for (uint32_t i = 0; i < columns; i++)
-        rms_norm(model->x[i], model->norm[i]);
+    for (uint32_t i = 0; i < columns; i++) rms_norm(model->x[i], model->norm[i]);
     matmul(model->norm[0], columns, MODEL_HIDDEN, layer->gate_up, 2 * MODEL_FFN, 0, model->gate_up[0]);
     for (uint32_t i = 0; i < columns; i++)
         for (uint32_t j = 0; j < MODEL_FFN; j++) {
@@ -163,8 +147,7 @@ static int layer_step(struct cpu_model *model, const struct model_layer *layer, 
 }
 
 /* Output head of the wanted columns only, each a row of its own. */
-static void answer(struct cpu_model *model, const struct model_segment *segments, uint32_t n)
-{
+static void answer(struct cpu_model *model, const struct model_segment *segments, uint32_t n) {
     uint32_t column = 0, wanted = 0;
     for (uint32_t i = 0; i < n; column += segments[i++].n)
         for (uint32_t j = segments[i].n - segments[i].want; j < segments[i].n; j++)
@@ -175,8 +158,7 @@ static void answer(struct cpu_model *model, const struct model_segment *segments
 
 static int cpu_step(struct model *base, enum model_part part, const PagedKVBatchLayerView *views,
                     const struct model_segment *segments, uint32_t n_segments, uint32_t columns, char *err,
-                    size_t err_bytes)
-{
+                    size_t err_bytes) {
     struct cpu_model *model = (struct cpu_model *)base;
     const struct model_weights *weights = &base->weights;
     uint32_t column = 0;
@@ -188,21 +170,18 @@ static int cpu_step(struct model *base, enum model_part part, const PagedKVBatch
     uint32_t layers = part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS;
     for (uint32_t l = 0; l < layers; l++) {
         int r = layer_step(model, &weights->layer[l], &views[l], segments, n_segments, columns, err, err_bytes);
-        if (r != 0)
-            return r;
+        if (r != 0) return r;
     }
     answer(model, segments, n_segments);
     return 0;
 }
 
-static void cpu_free(struct model *base)
-{
+static void cpu_free(struct model *base) {
     model_fini(base);
     free(base);
 }
 
-int model_new(uint32_t max_context, const char *document, struct model **ret_model, char *err, size_t err_bytes)
-{
+int model_new(uint32_t max_context, const char *document, struct model **ret_model, char *err, size_t err_bytes) {
     static const struct model_kind kind = { .step = cpu_step, .free = cpu_free };
     struct cpu_model *model = calloc(1, sizeof *model);
     if (!model) {

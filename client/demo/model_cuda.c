@@ -62,10 +62,8 @@ struct step {
     bool decode; /* each segment is one column */
 };
 
-static int failed(cudaError_t e, const char *what, char *err, size_t err_bytes)
-{
-    if (e == cudaSuccess)
-        return 0;
+static int failed(cudaError_t e, const char *what, char *err, size_t err_bytes) {
+    if (e == cudaSuccess) return 0;
     snprintf(err, err_bytes, "the GPU cannot %s: %s", what, cudaGetErrorString(e));
     return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
 }
@@ -73,8 +71,7 @@ static int failed(cudaError_t e, const char *what, char *err, size_t err_bytes)
 /* ---- one step in the stream ----------------------------------------------------------------------------- */
 
 static int append(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view, char *err,
-                  size_t err_bytes)
-{
+                  size_t err_bytes) {
     const struct activations *on = &m->on;
     uint32_t column = 0, calls = step->decode ? 1 : step->n_segments;
     for (uint32_t i = 0; i < calls; i++) {
@@ -85,15 +82,14 @@ static int append(const struct cuda_model *m, const struct step *step, const Pag
                                        .table_rows = on->input->row + column,
                                        .w = step->decode ? 1 : step->segments[i].n,
                                        .b = step->decode ? step->columns : 1 };
-        if (ops_append_cuda(&op, m->stream, err, err_bytes) != 0)
-            return -EINVAL;
+        if (ops_append_cuda(&op, m->stream, err, err_bytes) != 0) return -EINVAL;
         column += op.w;
     }
     return 0;
 }
 
-static struct ops_attention attention_of(const struct cuda_model *m, const PagedKVBatchLayerView *view, uint32_t column)
-{
+static struct ops_attention attention_of(const struct cuda_model *m, const PagedKVBatchLayerView *view,
+                                         uint32_t column) {
     const struct activations *on = &m->on;
     return (struct ops_attention){ .view = *view,
                                    .q = on->q + (size_t)column * MODEL_Q,
@@ -108,8 +104,7 @@ static struct ops_attention attention_of(const struct cuda_model *m, const Paged
 }
 
 static int attend(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view, char *err,
-                  size_t err_bytes)
-{
+                  size_t err_bytes) {
     for (uint32_t i = 0; i < step->columns; i++) {
         const struct ops_attention op = attention_of(m, view, i);
         if (ops_attention_cuda(&op, m->base.max_context, m->workspace, m->workspace_bytes, m->stream, err, err_bytes))
@@ -118,8 +113,7 @@ static int attend(const struct cuda_model *m, const struct step *step, const Pag
     return 0;
 }
 
-static int layer_step(const struct cuda_model *m, const struct step *step, uint32_t l, char *err, size_t err_bytes)
-{
+static int layer_step(const struct cuda_model *m, const struct step *step, uint32_t l, char *err, size_t err_bytes) {
     const struct activations *on = &m->on;
     const struct model_layer *layer = &m->weights.layer[l];
     const uint32_t n = step->columns;
@@ -127,10 +121,8 @@ static int layer_step(const struct cuda_model *m, const struct step *step, uint3
     kernel_matmul(on->norm, n, MODEL_HIDDEN, layer->qkv, MODEL_QKV, 0, on->qkv, m->stream);
     kernel_rotate(on->qkv, m->cos, m->sin, on->input->position, n, on->q, on->k, on->v, m->stream);
     int r = append(m, step, &step->views[l], err, err_bytes);
-    if (r == 0)
-        r = attend(m, step, &step->views[l], err, err_bytes);
-    if (r != 0)
-        return r;
+    if (r == 0) r = attend(m, step, &step->views[l], err, err_bytes);
+    if (r != 0) return r;
     kernel_matmul_bf16(on->out, n, MODEL_Q, layer->out, MODEL_HIDDEN, 1, on->x, m->stream);
     kernel_norm(on->x, NULL, n, on->norm, m->stream);
     kernel_matmul(on->norm, n, MODEL_HIDDEN, layer->gate_up, 2 * MODEL_FFN, 0, on->gate_up, m->stream);
@@ -140,14 +132,12 @@ static int layer_step(const struct cuda_model *m, const struct step *step, uint3
 }
 
 /* From the pinned input to the pinned logits of the first `wanted` wanted columns. */
-static int enqueue(const struct cuda_model *m, const struct step *step, uint32_t wanted, char *err, size_t err_bytes)
-{
+static int enqueue(const struct cuda_model *m, const struct step *step, uint32_t wanted, char *err, size_t err_bytes) {
     const struct activations *on = &m->on;
     const size_t bytes = (size_t)wanted * MODEL_VOCABULARY * sizeof *m->logits;
     int r = failed(cudaMemcpyAsync(on->input, m->input, sizeof *m->input, cudaMemcpyHostToDevice, m->stream),
                    "take the input of a step", err, err_bytes);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     kernel_embed(m->weights.embedding, on->input->token, step->columns, on->x, m->stream);
     for (uint32_t l = 0; r == 0 && l < (step->part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS); l++)
         r = layer_step(m, step, l, err, err_bytes);
@@ -162,35 +152,27 @@ static int enqueue(const struct cuda_model *m, const struct step *step, uint32_t
 
 /* ---- graphs ------------------------------------------------------------------------------------------------ */
 
-static void replays_drop(struct replays *replays)
-{
+static void replays_drop(struct replays *replays) {
     for (uint32_t i = 0; i <= GRAPH_COLUMNS; i++)
-        if (replays->exec[i])
-            cudaGraphExecDestroy(replays->exec[i]);
+        if (replays->exec[i]) cudaGraphExecDestroy(replays->exec[i]);
     memset(replays, 0, sizeof *replays);
 }
 
 static int capture(const struct cuda_model *m, const struct step *step, cudaGraphExec_t *ret_exec, char *err,
-                   size_t err_bytes)
-{
+                   size_t err_bytes) {
     cudaGraph_t graph = NULL;
-    int r = failed(cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal), "begin a capture", err,
-                   err_bytes);
-    if (r != 0)
-        return r;
+    int r =
+        failed(cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal), "begin a capture", err, err_bytes);
+    if (r != 0) return r;
     r = enqueue(m, step, step->columns, err, err_bytes);
     cudaError_t e = cudaStreamEndCapture(m->stream, &graph);
-    if (r == 0)
-        r = failed(e, "end a capture", err, err_bytes);
-    if (r == 0)
-        r = failed(cudaGraphInstantiate(ret_exec, graph, 0), "make a graph of a step", err, err_bytes);
-    if (graph)
-        cudaGraphDestroy(graph);
+    if (r == 0) r = failed(e, "end a capture", err, err_bytes);
+    if (r == 0) r = failed(cudaGraphInstantiate(ret_exec, graph, 0), "make a graph of a step", err, err_bytes);
+    if (graph) cudaGraphDestroy(graph);
     return r;
 }
 
-static int replay(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes)
-{
+static int replay(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes) {
     cudaGraphExec_t *exec = &m->replays[step->part].exec[step->columns];
     int r = *exec ? 0 : capture(m, step, exec, err, err_bytes);
     return r == 0 ? failed(cudaGraphLaunch(*exec, m->stream), "replay a step", err, err_bytes) : r;
@@ -198,8 +180,7 @@ static int replay(struct cuda_model *m, const struct step *step, char *err, size
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
-static void input_fill(struct step_input *input, struct step *step)
-{
+static void input_fill(struct step_input *input, struct step *step) {
     uint32_t column = 0, wanted = 0;
     step->decode = true;
     memset(input->wanted, 0, sizeof input->wanted);
@@ -210,29 +191,25 @@ static void input_fill(struct step_input *input, struct step *step)
             input->token[column] = s->history[s->first + j];
             input->position[column] = (int32_t)(s->first + j);
             input->row[column] = (int32_t)s->row;
-            if (j >= s->n - s->want)
-                input->wanted[wanted++] = (int32_t)column;
+            if (j >= s->n - s->want) input->wanted[wanted++] = (int32_t)column;
         }
     }
     step->wanted = wanted;
 }
 
 /* Graphs hold the workspace and the views that they were captured with. */
-static int prepare(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes)
-{
+static int prepare(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes) {
     struct replays *replays = &m->replays[step->part];
     const size_t bytes = (step->part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS) * sizeof *step->views;
     const struct ops_attention op = attention_of(m, step->views, 0);
     const size_t need = ops_attention_workspace(&op, m->base.max_context);
     if (need > m->workspace_bytes) {
-        for (uint32_t i = 0; i < 2; i++)
-            replays_drop(&m->replays[i]);
+        for (uint32_t i = 0; i < 2; i++) replays_drop(&m->replays[i]);
         cudaFree(m->workspace);
         m->workspace = NULL;
         m->workspace_bytes = 0;
         int r = failed(cudaMalloc(&m->workspace, need), "give a workspace", err, err_bytes);
-        if (r != 0)
-            return r;
+        if (r != 0) return r;
         m->workspace_bytes = need;
     }
     if (memcmp(replays->views, step->views, bytes) != 0) {
@@ -244,8 +221,7 @@ static int prepare(struct cuda_model *m, const struct step *step, char *err, siz
 
 static int cuda_step(struct model *base, enum model_part part, const PagedKVBatchLayerView *views,
                      const struct model_segment *segments, uint32_t n_segments, uint32_t columns, char *err,
-                     size_t err_bytes)
-{
+                     size_t err_bytes) {
     struct cuda_model *m = (struct cuda_model *)base;
     struct replays *replays = &m->replays[part];
     struct step step = {
@@ -269,33 +245,27 @@ static int cuda_step(struct model *base, enum model_part part, const PagedKVBatc
 
 /* ---- life ------------------------------------------------------------------------------------------------- */
 
-static void cuda_free(struct model *base)
-{
+static void cuda_free(struct model *base) {
     struct cuda_model *m = (struct cuda_model *)base;
     struct activations *on = &m->on;
-    for (uint32_t i = 0; i < 2; i++)
-        replays_drop(&m->replays[i]);
-    void *const device[] = { m->weights.block, m->cos, m->sin, on->input, on->x, on->norm, on->qkv, on->gate_up,
-                             on->act, on->logits, on->q, on->k, on->v, on->out, m->workspace };
-    for (uint32_t i = 0; i < sizeof device / sizeof device[0]; i++)
-        cudaFree(device[i]);
+    for (uint32_t i = 0; i < 2; i++) replays_drop(&m->replays[i]);
+    void *const device[] = { m->weights.block, m->cos,     m->sin, on->input, on->x, on->norm, on->qkv,     on->gate_up,
+                             on->act,          on->logits, on->q,  on->k,     on->v, on->out,  m->workspace };
+    for (uint32_t i = 0; i < sizeof device / sizeof device[0]; i++) cudaFree(device[i]);
     cudaFreeHost(m->input);
     cudaFreeHost(m->logits);
-    if (m->stream)
-        cudaStreamDestroy(m->stream);
+    if (m->stream) cudaStreamDestroy(m->stream);
     model_fini(base);
     free(m);
 }
 
-static cudaError_t upload(const float *from, size_t n, float **ret_to)
-{
+static cudaError_t upload(const float *from, size_t n, float **ret_to) {
     cudaError_t e = cudaMalloc((void **)ret_to, n * sizeof *from);
     return e == cudaSuccess ? cudaMemcpy(*ret_to, from, n * sizeof *from, cudaMemcpyHostToDevice) : e;
 }
 
 /* The device's weights stand as the host's do. */
-static void place_weights(const struct model_weights *host, struct model_weights *device)
-{
+static void place_weights(const struct model_weights *host, struct model_weights *device) {
     device->n = host->n;
     device->embedding = device->block + (host->embedding - host->block);
     device->head = device->block + (host->head - host->block);
@@ -308,58 +278,47 @@ static void place_weights(const struct model_weights *host, struct model_weights
     }
 }
 
-static cudaError_t make_room(struct cuda_model *m)
-{
+static cudaError_t make_room(struct cuda_model *m) {
     struct activations *on = &m->on;
     const struct {
         void **at;
         size_t bytes; /* of a column */
-    } arrays[] = { { (void **)&on->x, MODEL_HIDDEN * sizeof(float) },
-                   { (void **)&on->norm, MODEL_HIDDEN * sizeof(float) },
-                   { (void **)&on->qkv, MODEL_QKV * sizeof(float) },
-                   { (void **)&on->gate_up, 2 * MODEL_FFN * sizeof(float) },
-                   { (void **)&on->act, MODEL_FFN * sizeof(float) },
-                   { (void **)&on->logits, MODEL_VOCABULARY * sizeof(float) },
-                   { (void **)&on->q, MODEL_Q * sizeof(uint16_t) },
-                   { (void **)&on->k, MODEL_KV * sizeof(uint16_t) },
-                   { (void **)&on->v, MODEL_KV * sizeof(uint16_t) },
-                   { (void **)&on->out, MODEL_Q * sizeof(uint16_t) } };
+    } arrays[] = {
+        { (void **)&on->x, MODEL_HIDDEN * sizeof(float) }, { (void **)&on->norm, MODEL_HIDDEN * sizeof(float) },
+        { (void **)&on->qkv, MODEL_QKV * sizeof(float) },  { (void **)&on->gate_up, 2 * MODEL_FFN * sizeof(float) },
+        { (void **)&on->act, MODEL_FFN * sizeof(float) },  { (void **)&on->logits, MODEL_VOCABULARY * sizeof(float) },
+        { (void **)&on->q, MODEL_Q * sizeof(uint16_t) },   { (void **)&on->k, MODEL_KV * sizeof(uint16_t) },
+        { (void **)&on->v, MODEL_KV * sizeof(uint16_t) },  { (void **)&on->out, MODEL_Q * sizeof(uint16_t) }
+    };
     cudaError_t e = cudaMalloc((void **)&on->input, sizeof *on->input);
     for (uint32_t i = 0; e == cudaSuccess && i < sizeof arrays / sizeof arrays[0]; i++)
         e = cudaMalloc(arrays[i].at, MODEL_COLUMNS * arrays[i].bytes);
-    if (e == cudaSuccess)
-        e = cudaMallocHost((void **)&m->input, sizeof *m->input);
+    if (e == cudaSuccess) e = cudaMallocHost((void **)&m->input, sizeof *m->input);
     if (e == cudaSuccess)
         e = cudaMallocHost((void **)&m->logits, (size_t)MODEL_COLUMNS * MODEL_VOCABULARY * sizeof *m->logits);
     return e == cudaSuccess ? cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) : e;
 }
 
-static int choose_device(const uint8_t *uuid, char *err, size_t err_bytes)
-{
+static int choose_device(const uint8_t *uuid, char *err, size_t err_bytes) {
     int n = 0, index = -1;
     cudaError_t e = cudaGetDeviceCount(&n);
     for (int i = 0; e == cudaSuccess && index < 0 && i < n; i++) {
         struct cudaDeviceProp properties;
         e = cudaGetDeviceProperties(&properties, i);
-        if (e == cudaSuccess && (!uuid || memcmp(properties.uuid.bytes, uuid, 16) == 0))
-            index = i;
+        if (e == cudaSuccess && (!uuid || memcmp(properties.uuid.bytes, uuid, 16) == 0)) index = i;
     }
-    if (e == cudaSuccess && index >= 0)
-        return failed(cudaSetDevice(index), "be used", err, err_bytes);
+    if (e == cudaSuccess && index >= 0) return failed(cudaSetDevice(index), "be used", err, err_bytes);
     if (e == cudaSuccess)
         snprintf(err, err_bytes, "none of the %d GPUs that this process sees is that of the store", n);
-    else
-        snprintf(err, err_bytes, "no GPU can be used here: %s", cudaGetErrorString(e));
+    else snprintf(err, err_bytes, "no GPU can be used here: %s", cudaGetErrorString(e));
     return -ENODEV;
 }
 
 int model_cuda_new(const uint8_t *device_uuid, uint32_t max_context, const char *document, struct model **ret_model,
-                   char *err, size_t err_bytes)
-{
+                   char *err, size_t err_bytes) {
     static const struct model_kind kind = { .step = cuda_step, .free = cuda_free };
     int r = choose_device(device_uuid, err, err_bytes);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     struct cuda_model *m = calloc(1, sizeof *m);
     if (!m) {
         snprintf(err, err_bytes, "not enough memory for the demo model");
@@ -368,18 +327,12 @@ int model_cuda_new(const uint8_t *device_uuid, uint32_t max_context, const char 
     r = model_init(&m->base, &kind, max_context, document, err, err_bytes);
     const size_t angles = (size_t)max_context * MODEL_HALF;
     cudaError_t e = cudaSuccess;
-    if (r == 0)
-        e = upload(m->base.weights.block, m->base.weights.n, &m->weights.block);
-    if (r == 0 && e == cudaSuccess)
-        e = upload(m->base.cos, angles, &m->cos);
-    if (r == 0 && e == cudaSuccess)
-        e = upload(m->base.sin, angles, &m->sin);
-    if (r == 0 && e == cudaSuccess)
-        e = make_room(m);
-    if (r == 0 && e == cudaSuccess)
-        e = cudaDeviceSynchronize(); /* uploads may still be on their way */
-    if (r == 0)
-        r = failed(e, "hold the demo model", err, err_bytes);
+    if (r == 0) e = upload(m->base.weights.block, m->base.weights.n, &m->weights.block);
+    if (r == 0 && e == cudaSuccess) e = upload(m->base.cos, angles, &m->cos);
+    if (r == 0 && e == cudaSuccess) e = upload(m->base.sin, angles, &m->sin);
+    if (r == 0 && e == cudaSuccess) e = make_room(m);
+    if (r == 0 && e == cudaSuccess) e = cudaDeviceSynchronize(); /* uploads may still be on their way */
+    if (r == 0) r = failed(e, "hold the demo model", err, err_bytes);
     if (r != 0) {
         cuda_free(&m->base);
         return r;

@@ -21,8 +21,8 @@ constexpr uint32_t SLICES = 16, ROWS = 8;
 /* A CTA makes one panel of ROWS rows. Thread (slice, column) sums the inputs slice, slice + 16, ... of its column for
  * each row; then the slices are added in their order. */
 template <typename X>
-__global__ void __launch_bounds__(SLICES * PANEL)
-matmul_panel(const X *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y) {
+__global__ void __launch_bounds__(SLICES *PANEL)
+    matmul_panel(const X *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y) {
     __shared__ float sums[ROWS][SLICES][PANEL];
     const uint32_t slice = threadIdx.x / PANEL, column = threadIdx.x % PANEL, first = blockIdx.y * ROWS;
     const uint32_t n = rows - first < ROWS ? rows - first : ROWS;
@@ -34,18 +34,15 @@ matmul_panel(const X *x, uint32_t rows, uint32_t n_in, const float *w, uint32_t 
         const float weight = panel[(size_t)k * PANEL + column];
 #pragma unroll
         for (uint32_t r = 0; r < ROWS; r++)
-            if (r < n)
-                sum[r] = fmaf(to_float(x[(size_t)r * n_in + k]), weight, sum[r]);
+            if (r < n) sum[r] = fmaf(to_float(x[(size_t)r * n_in + k]), weight, sum[r]);
     }
 #pragma unroll
-    for (uint32_t r = 0; r < ROWS; r++)
-        sums[r][slice][column] = sum[r];
+    for (uint32_t r = 0; r < ROWS; r++) sums[r][slice][column] = sum[r];
     __syncthreads();
     if (slice >= n) /* from here on, slice is the row */
         return;
     float total = sums[slice][0][column];
-    for (uint32_t i = 1; i < SLICES; i++)
-        total += sums[slice][i][column];
+    for (uint32_t i = 1; i < SLICES; i++) total += sums[slice][i][column];
     float *out = y + (size_t)(first + slice) * n_out + blockIdx.x * PANEL + column;
     *out = add ? *out + total : total;
 }
@@ -54,8 +51,7 @@ template <typename X>
 void matmul_launch(const X *x, uint32_t columns, uint32_t n_in, const float *w, uint32_t n_out, int add, float *y,
                    cudaStream_t stream) {
     const dim3 grid(n_out / PANEL, (columns + ROWS - 1) / ROWS);
-    if (columns > 0)
-        matmul_panel<X><<<grid, SLICES * PANEL, 0, stream>>>(x, columns, n_in, w, n_out, add, y);
+    if (columns > 0) matmul_panel<X><<<grid, SLICES * PANEL, 0, stream>>>(x, columns, n_in, w, n_out, add, y);
 }
 
 /* ---- the rest: a CTA or a warp makes one column -------------------------------------------------------- */
@@ -72,12 +68,10 @@ __global__ void norm(const float *x, const int32_t *which, float *y) {
         value[i] = x[from * MODEL_HIDDEN + i * 32 + threadIdx.x];
         sum = fmaf(value[i], value[i], sum);
     }
-    for (int d = 16; d > 0; d >>= 1)
-        sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    for (int d = 16; d > 0; d >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     const float scale = 1.0f / sqrtf(sum / MODEL_HIDDEN + MODEL_NORM_EPSILON);
 #pragma unroll
-    for (int i = 0; i < MODEL_HIDDEN / 32; i++)
-        y[blockIdx.x * MODEL_HIDDEN + i * 32 + threadIdx.x] = value[i] * scale;
+    for (int i = 0; i < MODEL_HIDDEN / 32; i++) y[blockIdx.x * MODEL_HIDDEN + i * 32 + threadIdx.x] = value[i] * scale;
 }
 
 /* Rotates pairs (i, i + HALF) of a head. */
@@ -87,9 +81,8 @@ __device__ __forceinline__ void rotate_head(const float *x, float c, float s, ui
     y[i + HALF] = to_bf16(a * s + b * c);
 }
 
-__global__ void __launch_bounds__(HALF)
-rotate(const float *qkv, const float *cos, const float *sin, const int32_t *positions, uint16_t *q, uint16_t *k,
-       uint16_t *v) {
+__global__ void __launch_bounds__(HALF) rotate(const float *qkv, const float *cos, const float *sin,
+                                               const int32_t *positions, uint16_t *q, uint16_t *k, uint16_t *v) {
     const uint32_t column = blockIdx.x, i = threadIdx.x;
     const size_t at = (size_t)positions[column] * HALF + i;
     const float c = cos[at], s = sin[at];
@@ -98,8 +91,7 @@ rotate(const float *qkv, const float *cos, const float *sin, const int32_t *posi
         rotate_head(x + h * MODEL_HEAD_DIM, c, s, i, q + (size_t)column * MODEL_Q + h * MODEL_HEAD_DIM);
     for (uint32_t h = 0; h < MODEL_KV_HEADS; h++)
         rotate_head(x + MODEL_Q + h * MODEL_HEAD_DIM, c, s, i, k + (size_t)column * MODEL_KV + h * MODEL_HEAD_DIM);
-    for (uint32_t d = i; d < MODEL_KV; d += HALF)
-        v[(size_t)column * MODEL_KV + d] = to_bf16(x[MODEL_Q + MODEL_KV + d]);
+    for (uint32_t d = i; d < MODEL_KV; d += HALF) v[(size_t)column * MODEL_KV + d] = to_bf16(x[MODEL_Q + MODEL_KV + d]);
 }
 
 __global__ void gate(const float *gate_up, float *act) {
@@ -123,22 +115,18 @@ void kernel_matmul_bf16(const uint16_t *x, uint32_t columns, uint32_t n_in, cons
 }
 
 void kernel_embed(const float *embedding, const int32_t *token, uint32_t columns, float *x, cudaStream_t stream) {
-    if (columns > 0)
-        embed<<<columns, MODEL_HIDDEN, 0, stream>>>(embedding, token, x);
+    if (columns > 0) embed<<<columns, MODEL_HIDDEN, 0, stream>>>(embedding, token, x);
 }
 
 void kernel_norm(const float *x, const int32_t *which, uint32_t columns, float *y, cudaStream_t stream) {
-    if (columns > 0)
-        norm<<<columns, 32, 0, stream>>>(x, which, y);
+    if (columns > 0) norm<<<columns, 32, 0, stream>>>(x, which, y);
 }
 
 void kernel_rotate(const float *qkv, const float *cos, const float *sin, const int32_t *positions, uint32_t columns,
                    uint16_t *q, uint16_t *k, uint16_t *v, cudaStream_t stream) {
-    if (columns > 0)
-        rotate<<<columns, HALF, 0, stream>>>(qkv, cos, sin, positions, q, k, v);
+    if (columns > 0) rotate<<<columns, HALF, 0, stream>>>(qkv, cos, sin, positions, q, k, v);
 }
 
 void kernel_gate(const float *gate_up, uint32_t columns, float *act, cudaStream_t stream) {
-    if (columns > 0)
-        gate<<<columns, MODEL_FFN, 0, stream>>>(gate_up, act);
+    if (columns > 0) gate<<<columns, MODEL_FFN, 0, stream>>>(gate_up, act);
 }

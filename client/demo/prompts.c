@@ -10,13 +10,11 @@
 
 /* Cuts [offset, offset + bytes) out of a document and puts words before and after it. */
 static int excerpt(const char *path, unsigned offset, unsigned bytes, const char *before, const char *after,
-                   uint8_t **ret_text, uint32_t *ret_n, char *err, size_t err_bytes)
-{
+                   uint8_t **ret_text, uint32_t *ret_n, char *err, size_t err_bytes) {
     uint8_t *document = NULL;
     size_t n = 0;
     int r = text_load(path, &document, &n, err, err_bytes);
-    if (r != 0)
-        return r;
+    if (r != 0) return r;
     size_t head = strlen(before), tail = strlen(after);
     uint8_t *text = bytes <= 65536 ? malloc(head + bytes + tail + 1) : NULL;
     if (offset > n || bytes > n - offset || bytes == 0 || !text) {
@@ -35,20 +33,16 @@ static int excerpt(const char *path, unsigned offset, unsigned bytes, const char
     return 0;
 }
 
-static struct prompts_conversation *conversation_of(struct prompts *prompts, const char *name)
-{
+static struct prompts_conversation *conversation_of(struct prompts *prompts, const char *name) {
     for (uint32_t i = 0; i < prompts->n_conversations; i++)
-        if (strcmp(prompts->conversation[i].name, name) == 0)
-            return &prompts->conversation[i];
-    if (prompts->n_conversations == PROMPTS_CONVERSATIONS)
-        return NULL;
+        if (strcmp(prompts->conversation[i].name, name) == 0) return &prompts->conversation[i];
+    if (prompts->n_conversations == PROMPTS_CONVERSATIONS) return NULL;
     struct prompts_conversation *c = &prompts->conversation[prompts->n_conversations++];
     snprintf(c->name, sizeof c->name, "%s", name);
     return c;
 }
 
-static int prompts_line(struct prompts *prompts, const char *line, char *err, size_t err_bytes)
-{
+static int prompts_line(struct prompts *prompts, const char *line, char *err, size_t err_bytes) {
     char name[32], path[256], rest[2];
     unsigned offset = 0, bytes = 0, output = 0;
     if (sscanf(line, " system %255s %u %u %1s", path, &offset, &bytes, rest) == 3 && !prompts->system)
@@ -76,8 +70,7 @@ static int prompts_line(struct prompts *prompts, const char *line, char *err, si
     return r;
 }
 
-int prompts_load(const char *path, struct prompts *ret_prompts, char *err, size_t err_bytes)
-{
+int prompts_load(const char *path, struct prompts *ret_prompts, char *err, size_t err_bytes) {
     FILE *file = fopen(path, "re");
     if (!file) {
         int e = errno;
@@ -91,12 +84,10 @@ int prompts_load(const char *path, struct prompts *ret_prompts, char *err, size_
     while (r == 0 && fgets(line, sizeof line, file)) {
         number++;
         line[strcspn(line, "#\n")] = '\0';
-        if (line[strspn(line, " \t")] != '\0')
-            r = prompts_line(&prompts, line, reason, sizeof reason);
+        if (line[strspn(line, " \t")] != '\0') r = prompts_line(&prompts, line, reason, sizeof reason);
     }
     fclose(file);
-    if (r != 0)
-        snprintf(err, err_bytes, "%s:%u: %s", path, number, reason);
+    if (r != 0) snprintf(err, err_bytes, "%s:%u: %s", path, number, reason);
     else if (!prompts.system || prompts.n_conversations == 0) {
         snprintf(err, err_bytes, "%s: a prompt list needs one 'system' line and at least one 'ask' line", path);
         r = -EINVAL;
@@ -109,20 +100,16 @@ int prompts_load(const char *path, struct prompts *ret_prompts, char *err, size_
     return 0;
 }
 
-void prompts_free(struct prompts *prompts)
-{
+void prompts_free(struct prompts *prompts) {
     free(prompts->system);
     for (uint32_t i = 0; i < prompts->n_conversations; i++)
-        for (uint32_t t = 0; t < prompts->conversation[i].n_turns; t++)
-            free(prompts->conversation[i].turn[t].text);
+        for (uint32_t t = 0; t < prompts->conversation[i].n_turns; t++) free(prompts->conversation[i].turn[t].text);
     memset(prompts, 0, sizeof *prompts);
 }
 
-uint32_t prompts_length(const struct prompts *prompts, uint32_t conversation)
-{
+uint32_t prompts_length(const struct prompts *prompts, uint32_t conversation) {
     uint32_t n = prompts->n_system;
     const struct prompts_conversation *c = &prompts->conversation[conversation];
-    for (uint32_t t = 0; t < c->n_turns; t++)
-        n += c->turn[t].n + c->turn[t].output;
+    for (uint32_t t = 0; t < c->n_turns; t++) n += c->turn[t].n + c->turn[t].output;
     return n;
 }

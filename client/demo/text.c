@@ -21,20 +21,16 @@ struct text {
     float unigram[TEXT_VOCABULARY];
 };
 
-static size_t text_clean(uint8_t *bytes, size_t n)
-{
+static size_t text_clean(uint8_t *bytes, size_t n) {
     size_t out = 0;
     for (size_t i = 0; i < n; i++) {
         uint8_t c = bytes[i];
-        if (c == '\t' || c == '\r' || c == '\f')
-            c = ' ';
-        if (c != '\n' && (c < 0x20 || c > 0x7e))
-            continue;
+        if (c == '\t' || c == '\r' || c == '\f') c = ' ';
+        if (c != '\n' && (c < 0x20 || c > 0x7e)) continue;
         bool blank = c == ' ' || c == '\n';
         bool after_blank = out > 0 && (bytes[out - 1] == ' ' || bytes[out - 1] == '\n');
         if (blank && (out == 0 || after_blank)) {
-            if (c == '\n' && out > 0)
-                bytes[out - 1] = '\n';
+            if (c == '\n' && out > 0) bytes[out - 1] = '\n';
             continue;
         }
         bytes[out++] = c;
@@ -42,8 +38,7 @@ static size_t text_clean(uint8_t *bytes, size_t n)
     return out;
 }
 
-int text_load(const char *path, uint8_t **ret_bytes, size_t *ret_n, char *err, size_t err_bytes)
-{
+int text_load(const char *path, uint8_t **ret_bytes, size_t *ret_n, char *err, size_t err_bytes) {
     FILE *file = fopen(path, "re");
     if (!file) {
         int e = errno;
@@ -64,11 +59,9 @@ int text_load(const char *path, uint8_t **ret_bytes, size_t *ret_n, char *err, s
     return 0;
 }
 
-static void text_index(struct text *text)
-{
+static void text_index(struct text *text) {
     uint32_t counts[TEXT_VOCABULARY] = { 0 };
-    for (uint32_t i = 0; i < text->n; i++)
-        counts[text->bytes[i]]++;
+    for (uint32_t i = 0; i < text->n; i++) counts[text->bytes[i]]++;
     for (uint32_t c = 0; c < TEXT_VOCABULARY; c++)
         text->unigram[c] = counts[c] > 0 ? logf((float)counts[c]) : -INFINITY;
     for (uint32_t i = TEXT_SHORTEST; i < text->n; i++) {
@@ -78,8 +71,7 @@ static void text_index(struct text *text)
     }
 }
 
-int text_new(const char *path, struct text **ret_text, char *err, size_t err_bytes)
-{
+int text_new(const char *path, struct text **ret_text, char *err, size_t err_bytes) {
     struct text *text = calloc(1, sizeof *text);
     size_t n = 0;
     int r = text ? text_load(path, &text->bytes, &n, err, err_bytes) : -ENOMEM;
@@ -101,29 +93,23 @@ int text_new(const char *path, struct text **ret_text, char *err, size_t err_byt
     return 0;
 }
 
-void text_free(struct text *text)
-{
-    if (!text)
-        return;
+void text_free(struct text *text) {
+    if (!text) return;
     free(text->bytes);
     free(text->next);
     free(text);
 }
 
 /* How many of the last bytes agree at place i, at most TEXT_LONGEST. */
-static uint32_t text_match(const struct text *text, uint32_t i, const uint8_t *history, size_t n)
-{
+static uint32_t text_match(const struct text *text, uint32_t i, const uint8_t *history, size_t n) {
     uint32_t most = n < TEXT_LONGEST ? (uint32_t)n : TEXT_LONGEST;
-    if (most > i)
-        most = i;
+    if (most > i) most = i;
     uint32_t k = TEXT_SHORTEST;
-    while (k < most && text->bytes[i - k - 1] == history[n - k - 1])
-        k++;
+    while (k < most && text->bytes[i - k - 1] == history[n - k - 1]) k++;
     return k;
 }
 
-void text_scores(const struct text *text, const uint8_t *history, size_t n, float ret_scores[TEXT_VOCABULARY])
-{
+void text_scores(const struct text *text, const uint8_t *history, size_t n, float ret_scores[TEXT_VOCABULARY]) {
     uint32_t counts[TEXT_LONGEST + 1][TEXT_VOCABULARY] = { { 0 } };
     if (n >= TEXT_SHORTEST) {
         uint32_t key = (uint32_t)history[n - 2] << 8 | history[n - 1];
@@ -138,10 +124,8 @@ void text_scores(const struct text *text, const uint8_t *history, size_t n, floa
             sum[c] += counts[k][c];
             distinct += sum[c] > 0;
         }
-        if (distinct < (k >= TEXT_SURE ? 1 : 2))
-            continue;
-        for (uint32_t c = 0; c < TEXT_VOCABULARY; c++)
-            ret_scores[c] = sum[c] > 0 ? logf((float)sum[c]) : -INFINITY;
+        if (distinct < (k >= TEXT_SURE ? 1 : 2)) continue;
+        for (uint32_t c = 0; c < TEXT_VOCABULARY; c++) ret_scores[c] = sum[c] > 0 ? logf((float)sum[c]) : -INFINITY;
         return;
     }
     memcpy(ret_scores, text->unigram, sizeof text->unigram);

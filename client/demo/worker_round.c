@@ -8,64 +8,49 @@
 #define MAP_AHEAD 256 /* tokens mapped beyond the frontier */
 #define MAP_LOW 64    /* asked for when fewer are left */
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-static uint32_t lane_committed(const struct worker *worker, const struct lane *lane)
-{
+static uint32_t lane_committed(const struct worker *worker, const struct lane *lane) {
     uint32_t committed = lane->committed[ENGINE_MAIN];
     return worker->engine.n_pools > 1 ? least(committed, lane->committed[ENGINE_MTP]) : committed;
 }
 
-static uint32_t lane_mapped(const struct worker *worker, const struct lane *lane)
-{
+static uint32_t lane_mapped(const struct worker *worker, const struct lane *lane) {
     return worker->engine.n_pools > 1 ? least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP])
                                       : lane->mapped[ENGINE_MAIN];
 }
 
-static bool lane_verifies(const struct lane *lane)
-{
+static bool lane_verifies(const struct lane *lane) {
     return lane->speculate && lane->known - lane->computed[ENGINE_MAIN] == 1;
 }
 
-static bool lane_wants_pages(const struct worker *worker, const struct lane *lane)
-{
+static bool lane_wants_pages(const struct worker *worker, const struct lane *lane) {
     uint32_t mapped = lane_mapped(worker, lane), frontier = lane->computed[ENGINE_MAIN];
-    if (lane->over || mapped >= lane->end - 1)
-        return false;
+    if (lane->over || mapped >= lane->end - 1) return false;
     return lane_verifies(lane) ? mapped < frontier + engine_drafts(&worker->engine, lane) + 1
                                : mapped - frontier < MAP_LOW;
 }
 
-static bool lane_due(const struct worker *worker, const struct lane *lane)
-{
-    if (!lane->used)
-        return false;
+static bool lane_due(const struct worker *worker, const struct lane *lane) {
+    if (!lane->used) return false;
     uint32_t fresh = lane->computed[ENGINE_MAIN] - lane_committed(worker, lane);
-    if (lane_wants_pages(worker, lane))
-        return true;
-    if (lane->over || lane_verifies(lane) || lane->computed[ENGINE_MAIN] == lane->hold_at)
-        return fresh > 0;
+    if (lane_wants_pages(worker, lane)) return true;
+    if (lane->over || lane_verifies(lane) || lane->computed[ENGINE_MAIN] == lane->hold_at) return fresh > 0;
     return fresh >= worker->round_tokens;
 }
 
-static struct kvd_round_item lane_item(const struct worker *worker, const struct lane *lane)
-{
+static struct kvd_round_item lane_item(const struct worker *worker, const struct lane *lane) {
     const struct engine *engine = &worker->engine;
     struct kvd_round_item item = { .sequence = { lane->sequence }, .state_frontier = KVD_UNCHANGED };
     uint32_t frontier = lane->computed[ENGINE_MAIN];
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
         struct kvd_round_pool *pool = &item.pool[p];
         *pool = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-        if (p >= engine->n_pools)
-            continue;
+        if (p >= engine->n_pools) continue;
         pool->commit = frontier;
         if (lane_verifies(lane)) /* rejected pages go back before the next verify's are mapped */
             pool->keep = frontier;
-        if (lane->over)
-            continue;
+        if (lane->over) continue;
         if (lane_verifies(lane)) {
             uint32_t drafts = engine_drafts(engine, lane);
             pool->ensure = p == ENGINE_MAIN ? frontier + drafts + 1
@@ -77,16 +62,14 @@ static struct kvd_round_item lane_item(const struct worker *worker, const struct
     return item;
 }
 
-static void take_bound(struct lane *lane, uint32_t frontier)
-{
+static void take_bound(struct lane *lane, uint32_t frontier) {
     uint32_t end = frontier + 1 > lane->known ? frontier + 1 : lane->known;
     lane->bounded = true;
     lane->end = least(lane->end, end);
     lane->over = lane->known >= lane->end;
 }
 
-static void take_result(struct worker *worker, struct lane *lane, const struct kvd_round_result *result)
-{
+static void take_result(struct worker *worker, struct lane *lane, const struct kvd_round_result *result) {
     if (result->status != KVD_OK) {
         worker_say_failed(worker, lane, result->message);
         lane->over = true;
@@ -98,17 +81,13 @@ static void take_result(struct worker *worker, struct lane *lane, const struct k
         lane->committed[p] = result->pool[p].committed;
         lane->mapped[p] = least(result->pool[p].membership * KVD_PAGE_TOKENS, worker->engine.max_context);
     }
-    if (result->bounded)
-        take_bound(lane, result->bounded_frontier);
+    if (result->bounded) take_bound(lane, result->bounded_frontier);
     uint32_t committed = lane_committed(worker, lane);
-    if (lane->over && committed == lane->computed[ENGINE_MAIN])
-        worker_say(worker, WIRE_DONE, lane);
-    else if (committed > before)
-        worker_say(worker, WIRE_COMMITTED, lane);
+    if (lane->over && committed == lane->computed[ENGINE_MAIN]) worker_say(worker, WIRE_DONE, lane);
+    else if (committed > before) worker_say(worker, WIRE_COMMITTED, lane);
 }
 
-static int round_start(struct worker *worker)
-{
+static int round_start(struct worker *worker) {
     struct kvd_round_item items[ENGINE_LANES];
     struct kvd_error error;
     uint32_t n = 0;
@@ -123,8 +102,7 @@ static int round_start(struct worker *worker)
         worker->flight_sequence[n] = lane->sequence;
         items[n++] = lane_item(worker, lane);
     }
-    if (!due)
-        return 0;
+    if (!due) return 0;
     if (kvd_round_start(worker->client, items, n, &worker->ticket, &error) != KVD_OK) {
         fprintf(stderr, "demo_worker: kvd does not take a Round: %s\n", error.message);
         return -EIO;
@@ -135,15 +113,13 @@ static int round_start(struct worker *worker)
     return 0;
 }
 
-static int round_take(struct worker *worker, bool wait)
-{
+static int round_take(struct worker *worker, bool wait) {
     struct kvd_round_result results[ENGINE_LANES];
     struct kvd_error error = { .status = KVD_OK };
     uint32_t n = 0;
     enum kvd_status status = wait ? kvd_round_wait(worker->client, worker->ticket, results, ENGINE_LANES, &n, &error)
                                   : kvd_round_poll(worker->client, worker->ticket, results, ENGINE_LANES, &n, &error);
-    if (status == KVD_UNAVAILABLE && !wait)
-        return 0;
+    if (status == KVD_UNAVAILABLE && !wait) return 0;
     worker->in_flight = false;
     if (status != KVD_OK || n != worker->n_flight) {
         fprintf(stderr, "demo_worker: no answer to a Round: %s\n", status != KVD_OK ? error.message : "wrong length");
@@ -151,36 +127,29 @@ static int round_take(struct worker *worker, bool wait)
     }
     for (uint32_t i = 0; i < n; i++) {
         struct lane *lane = &worker->engine.lane[worker->flight[i]];
-        if (lane->used && lane->sequence == worker->flight_sequence[i])
-            take_result(worker, lane, &results[i]);
+        if (lane->used && lane->sequence == worker->flight_sequence[i]) take_result(worker, lane, &results[i]);
     }
     return 0;
 }
 
-int worker_rounds(struct worker *worker, bool wait)
-{
+int worker_rounds(struct worker *worker, bool wait) {
     if (worker->in_flight) {
         int r = round_take(worker, wait);
-        if (r != 0 || worker->in_flight)
-            return r;
+        if (r != 0 || worker->in_flight) return r;
     }
     int r = round_start(worker);
-    if (r != 0 || !worker->in_flight)
-        return r;
+    if (r != 0 || !worker->in_flight) return r;
     for (uint32_t i = 0; i < ENGINE_LANES; i++) { /* the next verify stands on this boundary */
         const struct lane *lane = &worker->engine.lane[i];
-        if (lane->used && !lane->over && lane_verifies(lane))
-            return round_take(worker, true);
+        if (lane->used && !lane->over && lane_verifies(lane)) return round_take(worker, true);
     }
     return 0;
 }
 
-void worker_rounds_drop(struct worker *worker)
-{
+void worker_rounds_drop(struct worker *worker) {
     struct kvd_round_result results[ENGINE_LANES];
     struct kvd_error error;
     uint32_t n = 0;
-    if (worker->in_flight)
-        (void)kvd_round_wait(worker->client, worker->ticket, results, ENGINE_LANES, &n, &error);
+    if (worker->in_flight) (void)kvd_round_wait(worker->client, worker->ticket, results, ENGINE_LANES, &n, &error);
     worker->in_flight = false;
 }

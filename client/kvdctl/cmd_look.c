@@ -119,10 +119,10 @@ int cmd_stores(struct ctl *ctl) {
                              *const orders[] = { "page-major", "head-major" },
                              *const arrangements[] = { "dense", "record" };
     static const struct out_column columns[] = {
-        { "pool", "POOL", false },       { "storage", "STORAGE", false },   { "layers", "LAYERS", true },
-        { "kv_heads", "KV HEADS", true },{ "head_dim", "HEAD DIM", true },  { "ranks", "RANKS", true },
-        { "pages", "PAGES", true },      { "page_bytes_text", "A PAGE", true }, { "bytes_text", "ALL PAGES", true },
-        { "order", "ORDER", false },     { "arrangement", "PLANES", false },
+        { "pool", "POOL", false },        { "storage", "STORAGE", false },       { "layers", "LAYERS", true },
+        { "kv_heads", "KV HEADS", true }, { "head_dim", "HEAD DIM", true },      { "ranks", "RANKS", true },
+        { "pages", "PAGES", true },       { "page_bytes_text", "A PAGE", true }, { "bytes_text", "ALL PAGES", true },
+        { "order", "ORDER", false },      { "arrangement", "PLANES", false },
     };
     struct kvd_store_info info;
     struct kvd_error error;
@@ -239,24 +239,24 @@ static cJSON *session_row(const struct kvd_session_info *s) {
 }
 
 /* Walks a list to its end, a page of it at a time. */
-#define DEFINE_WALK(walk, list, item, make_row)                                                               \
-    enum kvd_status walk(struct ctl *ctl, cJSON *rows, struct kvd_error *error) {                             \
-        struct item *infos = calloc(KVD_MAX_LIST, sizeof *infos);                                             \
-        enum kvd_status status = infos ? KVD_OK : KVD_RESOURCE_EXHAUSTED;                                     \
-        uint32_t cursor = 0, n;                                                                               \
-        if (!infos) snprintf(error->message, sizeof error->message, "out of memory");                         \
-        while (status == KVD_OK && cursor != KVD_UNCHANGED) {                                                 \
-            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, error);                              \
-            for (uint32_t i = 0; status == KVD_OK && i < n; i++) cJSON_AddItemToArray(rows, make_row(&infos[i])); \
-        }                                                                                                     \
-        free(infos);                                                                                          \
-        return status;                                                                                        \
+#define DEFINE_WALK(walk, list, item, make_row)                                                                        \
+    enum kvd_status walk(struct ctl *ctl, cJSON *rows, struct kvd_error *error) {                                      \
+        struct item *infos = calloc(KVD_MAX_LIST, sizeof *infos);                                                      \
+        enum kvd_status status = infos ? KVD_OK : KVD_RESOURCE_EXHAUSTED;                                              \
+        uint32_t cursor = 0, n;                                                                                        \
+        if (!infos) snprintf(error->message, sizeof error->message, "out of memory");                                  \
+        while (status == KVD_OK && cursor != KVD_UNCHANGED) {                                                          \
+            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, error);                                       \
+            for (uint32_t i = 0; status == KVD_OK && i < n; i++) cJSON_AddItemToArray(rows, make_row(&infos[i]));      \
+        }                                                                                                              \
+        free(infos);                                                                                                   \
+        return status;                                                                                                 \
     }
 DEFINE_WALK(look_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row)
-static DEFINE_WALK(look_continuations, kvd_list_continuations, kvd_continuation_info, continuation_row)
-static DEFINE_WALK(look_sessions, kvd_list_sessions, kvd_session_info, session_row)
+static DEFINE_WALK(look_continuations, kvd_list_continuations, kvd_continuation_info,
+                   continuation_row) static DEFINE_WALK(look_sessions, kvd_list_sessions, kvd_session_info, session_row)
 
-typedef enum kvd_status walk_fn(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
+    typedef enum kvd_status walk_fn(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
 
 static int show_list(struct ctl *ctl, walk_fn *walk, const char *key, const struct out_column *columns, size_t n) {
     struct kvd_error error = { .message = "" };
@@ -268,9 +268,9 @@ static int show_list(struct ctl *ctl, walk_fn *walk, const char *key, const stru
 }
 
 static const struct out_column sequence_columns[] = {
-    { "sequence", "SEQUENCE", false },   { "state", "STATE", false },        { "owner", "OWNER", false },
-    { "worker", "WORKER", false },       { "group", "GROUP", false },        { "row", "ROW", true },
-    { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true }, { "ceiling_tokens", "CEILING", true },
+    { "sequence", "SEQUENCE", false },   { "state", "STATE", false },          { "owner", "OWNER", false },
+    { "worker", "WORKER", false },       { "group", "GROUP", false },          { "row", "ROW", true },
+    { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true },   { "ceiling_tokens", "CEILING", true },
     { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true },
 };
 static const struct out_column continuation_columns[] = {

@@ -100,9 +100,9 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     cJSON *rows = cJSON_CreateArray();
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
         char remark[160];
-        int n = snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
-                         plan->shared_pages[i], plan->copied_columns[i],
-                         plan->freed_pages[i] ? ", victims included" : "");
+        int n =
+            snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
+                     plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
         if (plan->restore_pages[i])
             n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
         if (plan->demote_pages[i])

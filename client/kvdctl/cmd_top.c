@@ -233,10 +233,14 @@ static void show_tables(struct top *t, struct out *out, size_t most) {
         { "rows_text", "ROWS", true },
     };
     static const struct out_column sequences[] = {
-        { "sequence", "SEQUENCE", false },   { "state", "STATE", false },
-        { "row", "ROW", true },              { "prompt_tokens", "PROMPT", true },
-        { "committed", "COMMITTED", true },  { "ceiling_tokens", "CEILING", true },
-        { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true },
+        { "sequence", "SEQUENCE", false },
+        { "state", "STATE", false },
+        { "row", "ROW", true },
+        { "prompt_tokens", "PROMPT", true },
+        { "committed", "COMMITTED", true },
+        { "ceiling_tokens", "CEILING", true },
+        { "pages_text", "PAGES", true },
+        { "state_slot", "STATE SLOT", true },
         { "rate_text", "TOKENS/S", true },
     };
     out_table(out, "pools", pools, N(pools), cJSON_Duplicate(t->now.pools, true));

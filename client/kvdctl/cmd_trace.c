@@ -140,7 +140,7 @@ struct reading {
     char *line;
     size_t room;
     unsigned number;
-    bool cut; /* the last line is no JSON: the recorder was killed within it */
+    bool cut;             /* the last line is no JSON: the recorder was killed within it */
     cJSON *rows, *before; /* before: the figures that rates are taken from */
     double begin;
 };
@@ -163,8 +163,7 @@ static void add_figures(struct reading *r, cJSON *row, const cJSON *o) {
                 *old = cJSON_GetObjectItemCaseSensitive(r->before, "daemon");
     static const char *const copied[] = { "sequences", "continuations", "sessions" };
     static const char *const rates[] = { "requests_per_second", "refusals_per_second", "operations_per_second" };
-    for (size_t i = 0; i < N(copied); i++)
-        cJSON_AddNumberToObject(row, copied[i], figures_number(daemon, copied[i]));
+    for (size_t i = 0; i < N(copied); i++) cJSON_AddNumberToObject(row, copied[i], figures_number(daemon, copied[i]));
     cJSON_AddNumberToObject(row, "available_pages", figures_number(pool, "available_pages"));
     cJSON_AddNumberToObject(row, "allocated_pages", figures_number(pool, "allocated_pages"));
     cJSON_AddNumberToObject(row, "reserved_pages", figures_number(pool, "reserved_pages"));
@@ -205,7 +204,9 @@ static void add_row(struct reading *r, cJSON *o) {
 
 static void show_rows(struct ctl *ctl, cJSON *head, cJSON *rows) {
     static const struct out_column lines[] = {
-        { "store", "store", false }, { "version", "version", false }, { "epoch", "instance", false },
+        { "store", "store", false },
+        { "version", "version", false },
+        { "epoch", "instance", false },
         { "begin_text", "begun", false },
     };
     static const struct out_column columns[] = {

@@ -187,8 +187,7 @@ static void show_sets(struct search *s) {
     for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++)
         cJSON_AddItemToArray(rows, row_of(s, &s->sets[i]));
     out_table(s->ctl->out, "sets", columns, N(columns), rows);
-    if (s->found)
-        out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
+    if (s->found) out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
     else
         out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
                 s->plan.rows.short_by || s->plan.sequences.short_by

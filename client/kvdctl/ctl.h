@@ -53,7 +53,7 @@ enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_erro
 int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role);
 /* Reports a refused call on stderr (and in JSON) and gives the exit status for it. */
 int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error);
-int ctl_status(enum kvd_status status); /* the exit status alone */
+int ctl_status(enum kvd_status status);                   /* the exit status alone */
 const char *ctl_handle_text(uint64_t bits, char buf[24]); /* "0x...", "-" for none */
 
 int cmd_status(struct ctl *ctl);

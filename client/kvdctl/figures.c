@@ -140,8 +140,8 @@ cJSON *figures_arena(const struct kvd_stats *stats) {
 }
 
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds) {
-    static const char *const counters[] = { "requests", "refusals", "frames_bad", "events_dropped", "operations",
-                                            "demoted_pages", "restored_pages" };
+    static const char *const counters[] = { "requests",   "refusals",      "frames_bad",    "events_dropped",
+                                            "operations", "demoted_pages", "restored_pages" };
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < N(counters); i++) {
         char from[40], to[40];
@@ -161,8 +161,8 @@ static void put_handle(cJSON *object, const char *key, uint64_t bits) {
 }
 
 /* By enum kvd_event_kind. A kind that is added there gets its name here and its words below. */
-static const char *const kinds[] = { "unknown", "pressure", "bounded", "session_lost", "sequence_ended", "draining",
-                                     "continuation_lost" };
+static const char *const kinds[] = { "unknown",        "pressure", "bounded",          "session_lost",
+                                     "sequence_ended", "draining", "continuation_lost" };
 
 uint32_t figures_event_mask(void) { return (UINT32_C(1) << N(kinds)) - KVD_EVENT_MASK(KVD_EVENT_PRESSURE); }
 

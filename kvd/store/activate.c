@@ -45,8 +45,11 @@ static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const st
     seq->tail[p] = to;
     seq->tail_in[p] = ap->tail_in;
     if (ap->tail_in) return;
-    out->copies[out->n_copies++] = (struct store_copy){
-        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = pool->pages[to].device, .columns = columns};
+    out->copies[out->n_copies++] = (struct store_copy){ .kind = STORE_COPY_PAGE,
+                                                        .pool = p,
+                                                        .src = pool->pages[from].device,
+                                                        .dst = pool->pages[to].device,
+                                                        .columns = columns };
 }
 
 /* Maps n entries onto pages that will be freed at commit: those that the last count left wholly marked. */
@@ -103,7 +106,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     if (ap->tail_columns) page_pin(pool, seq->tail_source[p], 0); /* its continuation protects it */
     space->committed = act->want->frontier;
     space->shared = act->move ? 0 : ap->kept;
-    seq_view(store, seq, p, (struct store_slice){0, space->count}, &out->pool[p]);
+    seq_view(store, seq, p, (struct store_slice){ 0, space->count }, &out->pool[p]);
 }
 
 /* The growth part of the membership is reserved; what only victims or the moved source free is owed. */
@@ -161,8 +164,10 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     seq->n_victims = act->n_victims;
 }
 
-/* What the victims (and a moved source) let go although a resting continuation holds it too: nobody else may count on it from now on. */
-static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, uint32_t by, bool on) {
+/* What the victims (and a moved source) let go although a resting continuation holds it too: nobody else may count on
+ * it from now on. */
+static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, uint32_t by,
+                      bool on) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
     for (uint32_t i = first; i < space->count; i += n) {
@@ -183,7 +188,8 @@ static void mark_owed(struct store *store, uint32_t p, const struct space *space
 static void owe_nothing(struct store *store, const struct seq *seq) {
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) mark_owed(store, p, &store->conts[v].space[p], 0, by, false);
+        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+            mark_owed(store, p, &store->conts[v].space[p], 0, by, false);
         if (seq->from != NONE && !seq->keep) mark_owed(store, p, &store->conts[seq->from].space[p], 0, by, false);
     }
 }
@@ -269,7 +275,8 @@ static uint32_t release_now(struct store *store, struct activation *act) {
 
 /* What a fork takes over from a resting source, and victims let go of, stays on the device until it is referenced. */
 static void guard(struct store *store, const struct cont *source, uint32_t frontier, bool on) {
-    for (uint32_t p = 0; p < store->n_pools; p++) tier_guard(store, p, &source->space[p], frontier / KVD_PAGE_TOKENS, on);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        tier_guard(store, p, &source->space[p], frontier / KVD_PAGE_TOKENS, on);
 }
 
 static void unguard(struct store *store, struct seq *seq) {
@@ -312,7 +319,7 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     if (guards && !seq->guards) guard(store, act->source, act->want->frontier, false);
     out.staged = seq->staged;
     for (uint32_t p = 0; p < store->n_pools && seq->staged; p++)
-        seq_view(store, seq, p, (struct store_slice){0, 0}, &out.pool[p]);
+        seq_view(store, seq, p, (struct store_slice){ 0, 0 }, &out.pool[p]);
     out.seq = seq_handle(store, seq);
     store_changed(store, true);
     *ret_activated = out;
@@ -341,7 +348,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
     out.n_copies = tail_copies(store, seq, out.copies);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         out.restored[p] = seq->restored[p];
-        seq_view(store, seq, p, (struct store_slice){0, seq->space[p].count}, &out.pool[p]);
+        seq_view(store, seq, p, (struct store_slice){ 0, seq->space[p].count }, &out.pool[p]);
     }
     *ret_activated = out;
     return STORE_OK;
@@ -362,7 +369,7 @@ static int find_activating(const struct store *store, store_seq handle, struct s
 
 static void unpin_tails(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        struct pool_batch batch = {&store->pool[p], 0, 0};
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
         if (seq->tail[p] == NONE) continue;
         page_unpin(store, &batch, seq->tail_source[p]);
         page_unpin(store, &batch, seq->tail[p]);
@@ -378,7 +385,7 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
     mirror_cont_drop(store, source); /* the sequence's record is there */
     index_remove(store, source);
-    source->published = false; /* nothing writes its record again */
+    source->published = false;      /* nothing writes its record again */
     cont_drop_image(store, source); /* of a frontier that the sequence leaves */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool *pool = &store->pool[p];
@@ -459,7 +466,8 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     bool more = false, waits = false;
     if (!source) return STORE_OK;
     if (seq->damaged) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, 0, 0, 0);
-    if (source->image_lost && !image_in_slot(source)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
+    if (source->image_lost && !image_in_slot(source))
+        return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
         if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))
@@ -470,17 +478,20 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
 }
 
-/* ---- what was promised at begin (damage may have taken it: a resting continuation needs the device again, a victim cannot rest) ---- */
+/* ---- what was promised at begin (damage may have taken it: a resting continuation needs the device again, a victim
+ * cannot rest) ---- */
 
 static uint32_t mark_leaving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t stamp) {
     uint32_t freed = 0;
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
         const struct cont *victim = &store->conts[v];
-        freed += joint_mark(store, &victim->space[p], &(struct joint){p, 0, stamp, !victim->demoting, victim->resting});
+        freed +=
+            joint_mark(store, &victim->space[p], &(struct joint){ p, 0, stamp, !victim->demoting, victim->resting });
     }
     if (seq->from == NONE || seq->keep) return freed;
     const struct cont *source = &store->conts[seq->from];
-    return freed + joint_mark(store, &source->space[p], &(struct joint){p, seq->kept[p], stamp, true, source->resting});
+    return freed +
+           joint_mark(store, &source->space[p], &(struct joint){ p, seq->kept[p], stamp, true, source->resting });
 }
 
 /* Promised entries are the last ones. Their pages, and as many as are owed beside them, leave the device now. */
@@ -506,15 +517,20 @@ static bool victims_can_rest(const struct store *store, const struct seq *seq) {
 }
 
 static int check_promises(const struct store *store, const struct seq *seq, struct store_refusal *refusal) {
-    if (!victims_can_rest(store, seq)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+    if (!victims_can_rest(store, seq))
+        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (!promise_holds(store, seq, p)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
+        if (!promise_holds(store, seq, p))
+            return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
     return STORE_OK;
 }
 
-/* The same for what is held until the victims have given way: what is there now and what they leave must do, counted anew. */
-static int check_held(const struct store *store, const struct seq *seq, struct activation *act, struct store_refusal *refusal) {
-    if (!victims_can_rest(store, seq)) return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+/* The same for what is held until the victims have given way: what is there now and what they leave must do, counted
+ * anew. */
+static int check_held(const struct store *store, const struct seq *seq, struct activation *act,
+                      struct store_refusal *refusal) {
+    if (!victims_can_rest(store, seq))
+        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
         act->demote[act->n_victims] = store->conts[v].demoting;
         act->victims[act->n_victims++] = &store->conts[v];
@@ -533,7 +549,9 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
 /* The victims have been copied: they give way, and the rest of begin is done. */
 static int commit_stage(struct store *store, struct seq *seq, struct store_refusal *refusal) {
     struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
-    struct activation act = {.want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling};
+    struct activation act = {
+        .want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling
+    };
     struct store_activated out;
     memset(&out, 0, sizeof out);
     finish_copies(store, seq, true);
@@ -549,8 +567,8 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     return STORE_MORE;
 }
 
-/* The place that a staged fork would read its tail from may have been promised since: who counts on it goes first. (What it shares is guarded; and what a move takes
- * over rests no more, so nobody can count on it.) */
+/* The place that a staged fork would read its tail from may have been promised since: who counts on it goes first.
+ * (What it shares is guarded; and what a move takes over rests no more, so nobody can count on it.) */
 static bool tail_is_owed(const struct store *store, const struct seq *seq) {
     uint32_t block = seq->frontier / KVD_PAGE_TOKENS;
     if (seq->from == NONE || !seq->keep || seq->frontier % KVD_PAGE_TOKENS == 0) return false;
@@ -563,9 +581,9 @@ static bool tail_is_owed(const struct store *store, const struct seq *seq) {
 }
 
 static void publish(struct store *store, struct seq *seq) {
-    owe_nothing(store, seq); /* damage may have left pages on the device that nobody counted on in the end */
+    owe_nothing(store, seq);     /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
-    if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){seq->frontier, seq->frontier});
+    if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ seq->frontier, seq->frontier });
     if (seq->from != NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
@@ -594,7 +612,8 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
         if (rc == STORE_OK) publish(store, seq);
     } else {
         rc = check_arrived(store, seq, refusal);
-        if (rc == STORE_OK || rc == STORE_WAIT) rc = tail_is_owed(store, seq) ? STORE_WAIT : commit_stage(store, seq, refusal);
+        if (rc == STORE_OK || rc == STORE_WAIT)
+            rc = tail_is_owed(store, seq) ? STORE_WAIT : commit_stage(store, seq, refusal);
     }
     if (rc != STORE_WAIT) store_changed(store, true);
     return rc;

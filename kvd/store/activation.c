@@ -19,7 +19,8 @@ static int check_source(const struct store *store, struct activation *act, struc
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, source->pins, 0);
-    if (source->image_lost && !image_in_slot(source)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+    if (source->image_lost && !image_in_slot(source))
+        return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
     if (act->move && source->image_pins)
         return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != NONE && store->slots[source->slot].pins)
@@ -39,7 +40,8 @@ static int check_victims(const struct store *store, struct activation *act, stru
     if (want->n_victims > STORE_MAX_RECIPE)
         return refuse(refusal, STORE_E_RANGE, STORE_W_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
     if (want->n_victims < STORE_MAX_RECIPE && want->demote >> want->n_victims)
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims, want->n_victims);
+        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims,
+                      want->n_victims);
     if (want->demote && !store->arena) return refuse(refusal, STORE_E_TIER, STORE_W_ARENA, NONE, 0, 0, 0);
     for (uint32_t i = 0; i < want->n_victims; i++) {
         struct cont *victim = cont_find(store, want->victims[i]);
@@ -59,7 +61,7 @@ static int check_victims(const struct store *store, struct activation *act, stru
 int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
                        struct store_refusal *refusal) {
     uint32_t s = store->config.max_context;
-    struct activation act = {.want = want};
+    struct activation act = { .want = want };
     if (want->lease == 0) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_SEQUENCE, NONE, 0, 0, 0);
     if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
         return refuse(refusal, STORE_E_RANGE, STORE_W_PROMPT, NONE, want->prompt_tokens, want->frontier, s);
@@ -98,8 +100,8 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
     return freed;
 }
 
-/* What is taken over from a resting source stays on the device, whoever else lets go of it. What a moved one drops counts like that of one that does
- * not rest: it goes at its own turn. */
+/* What is taken over from a resting source stays on the device, whoever else lets go of it. What a moved one drops
+ * counts like that of one that does not rest: it goes at its own turn. */
 static void mark_source(const struct store *store, const struct activation *act, uint32_t p) {
     const struct space *space = &act->source->space[p];
     uint32_t n, count = act->move ? space->count : act->pool[p].kept;
@@ -123,14 +125,15 @@ static void count_freed(const struct store *store, struct activation *act) {
         if (act->source && act->source->resting) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
             const struct cont *victim = act->victims[i];
-            const struct joint how = {p, 0, act->stamp, !act->demote[i], victim->resting};
+            const struct joint how = { p, 0, act->stamp, !act->demote[i], victim->resting };
             ap->freed_victims += joint_mark(store, &victim->space[p], &how);
             if (!act->demote[i]) act->chunks_freed_victims += chunks_for(victim->space[p].count);
         }
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
-        ap->freed += joint_mark(store, &act->source->space[p],
-                                &(struct joint){p, ap->kept, act->stamp, false, false}); /* its extents go at commit */
+        ap->freed +=
+            joint_mark(store, &act->source->space[p],
+                       &(struct joint){ p, ap->kept, act->stamp, false, false }); /* its extents go at commit */
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
@@ -140,8 +143,10 @@ static void count_freed(const struct store *store, struct activation *act) {
 
 /* ---- the arena ---- */
 
-/* Pages of one demoted victim that no host replica covers, each once over all victims. False: another transition is copying some. */
-static bool count_backing(const struct store *store, uint32_t p, const struct space *space, uint32_t stamp, uint32_t *count) {
+/* Pages of one demoted victim that no host replica covers, each once over all victims. False: another transition is
+ * copying some. */
+static bool count_backing(const struct store *store, uint32_t p, const struct space *space, uint32_t stamp,
+                          uint32_t *count) {
     uint32_t n;
     for (uint32_t i = 0; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
@@ -186,7 +191,7 @@ static uint32_t collect_drops(const struct store *store, const struct activation
                     struct page_tier *tier = &store->pool[p].tier[run[k]];
                     if (tier->gone != page->references || page->pins || !page->host.bits) continue;
                     if (page->host.bits == store->scrub_extent.bits) continue; /* comes later */
-                    tier->gone = 0; /* once */
+                    tier->gone = 0;                                            /* once */
                     store->ids[n_ids++] = page->host;
                 }
             }
@@ -195,12 +200,14 @@ static uint32_t collect_drops(const struct store *store, const struct activation
     return n_ids;
 }
 
-uint32_t activation_extents(const struct store *store, const struct activation *act, struct extent_page_want wants[STORE_MAX_POOLS + 1]) {
+uint32_t activation_extents(const struct store *store, const struct activation *act,
+                            struct extent_page_want wants[STORE_MAX_POOLS + 1]) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (act->pool[p].demote)
-            wants[n++] = (struct extent_page_want){store->config.host_stride[p], act->pool[p].demote, p};
-    if (act->images) wants[n++] = (struct extent_page_want){store->config.host_state_stride, act->images, STORE_MAX_POOLS};
+            wants[n++] = (struct extent_page_want){ store->config.host_stride[p], act->pool[p].demote, p };
+    if (act->images)
+        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, act->images, STORE_MAX_POOLS };
     return n;
 }
 
@@ -220,7 +227,8 @@ static void measure_arena(const struct store *store, struct activation *act) {
         return;
     }
     act->arena_now = extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed);
-    if (!act->arena_now) extent_pages_fit(store->arena, store->ids, collect_drops(store, act), wants, n, store->places, placed);
+    if (!act->arena_now)
+        extent_pages_fit(store->arena, store->ids, collect_drops(store, act), wants, n, store->places, placed);
     for (uint32_t i = 0; i < n; i++) act->arena_placed += wants[i].stride * placed[i];
 }
 
@@ -240,9 +248,10 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
-/* A page that is lost cannot be taken; nor one that is promised to another activation and about to leave the device: of a source that a move takes over, that is any
- * page, for it must go on resting as a whole. */
-static int check_places(const struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
+/* A page that is lost cannot be taken; nor one that is promised to another activation and about to leave the device: of
+ * a source that a move takes over, that is any page, for it must go on resting as a whole. */
+static int check_places(const struct store *store, const struct activation *act, uint32_t p,
+                        struct store_refusal *refusal) {
     const struct space *space = &act->source->space[p];
     uint32_t n = min_u32(space->count, pages_of(act->want->frontier));
     if (tier_any(store, p, space, n, PAGE_LOST))
@@ -309,8 +318,8 @@ static int check_never(const struct store *store, const struct activation *act, 
     return STORE_OK;
 }
 
-/* Reservation, restored pages, tail page and mapped pages are four acquisitions; copies cannot wait for a moved source to drop
- * pages. */
+/* Reservation, restored pages, tail page and mapped pages are four acquisitions; copies cannot wait for a moved source
+ * to drop pages. */
 static int check_pages(struct store *store, const struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct activation_pool *ap = &act->pool[p];
     const struct pool *pool = &store->pool[p];
@@ -345,7 +354,8 @@ int activation_check(struct store *store, const struct activation *act, struct s
     rc = check_chunks(store, act, refusal);
     if (rc) return rc;
     if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, act->arena_needed, act->arena_placed, store->config.host_bytes);
+        return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, act->arena_needed, act->arena_placed,
+                      store->config.host_bytes);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (store->pool[p].rows_used == c || !store_try(store))
             return refuse(refusal, STORE_E_SHORT, STORE_W_ROW, p, 1, c - store->pool[p].rows_used, c);
@@ -354,7 +364,8 @@ int activation_check(struct store *store, const struct activation *act, struct s
 
 bool activation_lacks_room(const struct store *store, const struct activation *act) {
     if (chunks_available(&store->chunks) < act->chunks_now) return true;
-    if (act->image_in && slots_free(store) == 0) return true; /* a victim's slot cannot be written before its image is out */
+    if (act->image_in && slots_free(store) == 0)
+        return true; /* a victim's slot cannot be written before its image is out */
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (pool_available(&store->pool[p]) < activation_now(&act->pool[p])) return true;
     return false;
@@ -364,7 +375,7 @@ bool activation_lacks_room(const struct store *store, const struct activation *a
 
 /* available: for the arena, what of the need finds a place. */
 static struct store_need need_of(uint64_t needed, uint64_t available) {
-    return (struct store_need){needed, available, needed > available ? needed - available : 0};
+    return (struct store_need){ needed, available, needed > available ? needed - available : 0 };
 }
 
 static void fill_plan(const struct store *store, const struct activation *act, struct store_plan *plan) {
@@ -392,7 +403,7 @@ static void fill_plan(const struct store *store, const struct activation *act, s
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
                           struct store_refusal *refusal) {
     struct activation act;
-    struct store_plan plan = {.feasibility = STORE_READY};
+    struct store_plan plan = { .feasibility = STORE_READY };
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc) return rc;

@@ -30,9 +30,9 @@ void audit_report(struct audit *a, const char *format, ...) {
 
 struct holder { /* one space of one object */
     const struct space *space;
-    const struct seq *seq;   /* or */
+    const struct seq *seq; /* or */
     const struct cont *cont;
-    uint32_t pool, index;    /* of the object */
+    uint32_t pool, index; /* of the object */
 };
 typedef void page_visit(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp);
 
@@ -55,11 +55,11 @@ static void walk_all(struct audit *a, uint32_t pool, page_visit *visit, bool seq
     const struct store *store = a->store;
     uint32_t stamp = store_next_stamp(store);
     for (uint32_t i = 0; seqs && i < store->config.max_concurrency; i++) {
-        struct holder h = {&store->seqs[i].space[pool], &store->seqs[i], NULL, pool, i};
+        struct holder h = { &store->seqs[i].space[pool], &store->seqs[i], NULL, pool, i };
         if (store->seqs[i].occupied) walk_space(a, &h, visit, stamp);
     }
     for (uint32_t i = 0; conts && i < store->config.max_continuations; i++) {
-        struct holder h = {&store->conts[i].space[pool], NULL, &store->conts[i], pool, i};
+        struct holder h = { &store->conts[i].space[pool], NULL, &store->conts[i], pool, i };
         if (store->conts[i].occupied) walk_space(a, &h, visit, stamp);
     }
 }
@@ -302,11 +302,11 @@ static void audit_space(struct audit *a, const struct holder *h) {
 static void audit_spaces(struct audit *a, uint32_t p) {
     const struct store *store = a->store;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
-        struct holder h = {&store->seqs[i].space[p], &store->seqs[i], NULL, p, i};
+        struct holder h = { &store->seqs[i].space[p], &store->seqs[i], NULL, p, i };
         if (store->seqs[i].occupied) audit_space(a, &h);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
-        struct holder h = {&store->conts[i].space[p], NULL, &store->conts[i], p, i};
+        struct holder h = { &store->conts[i].space[p], NULL, &store->conts[i], p, i };
         if (store->conts[i].occupied) audit_space(a, &h);
     }
     walk_all(a, p, visit_block, true, true);
@@ -332,7 +332,9 @@ static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
         }
         for (uint32_t i = 0; i < store->row_entries; i++) {
             /* An activation that lost a page will be aborted; its row was never published. */
-            if (i < count && seq->state == STORE_SEQ_ACTIVATING && is_lost(store, p, space_entry(store, &seq->space[p], i))) continue;
+            if (i < count && seq->state == STORE_SEQ_ACTIVATING &&
+                is_lost(store, p, space_entry(store, &seq->space[p], i)))
+                continue;
             int32_t want = i < count ? (int32_t)space_device(store, p, space_entry(store, &seq->space[p], i)) : -1;
             EXPECT(row[i] == want, "pool %u: row %u entry %u is %d, the membership says %d", p, r, i, row[i], want);
         }
@@ -518,7 +520,7 @@ static void audit_index(struct audit *a) {
 }
 
 uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
-    struct audit audit = {store, 0, bytes ? text : NULL, bytes, 0};
+    struct audit audit = { store, 0, bytes ? text : NULL, bytes, 0 };
     if (audit.text) audit.text[0] = '\0';
     for (uint32_t p = 0; p < store->n_pools; p++) {
         audit_tree(&audit, p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared by the files of the audit (audit.c: what is on the device and in the memberships; audit_tier.c: the host tier).
+ * Shared by the files of the audit (audit.c: what is on the device and in the memberships; audit_tier.c: the host
+ * tier).
  */
 #ifndef KVD_STORE_AUDIT_H
 #define KVD_STORE_AUDIT_H
@@ -16,7 +17,10 @@ struct audit {
 
 void audit_report(struct audit *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define EXPECT(ok, ...) do { if (!(ok)) audit_report(a, __VA_ARGS__); } while (0)
+#define EXPECT(ok, ...)                                                                                                \
+    do {                                                                                                               \
+        if (!(ok)) audit_report(a, __VA_ARGS__);                                                                       \
+    } while (0)
 
 /* Scratch of a counting walk: the mark of a page, zero when it was not met since the stamp. */
 uint32_t *audit_mark(const struct audit *a, uint32_t pool, uint32_t page, uint32_t stamp);

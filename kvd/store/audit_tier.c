@@ -18,8 +18,8 @@ static void mark_job(struct audit *a, const struct job *job, uint32_t p, uint32_
         in += (flags & PAGE_RESTORING) != 0;
         ++*audit_mark(a, p, d, stamp);
     }
-    EXPECT(out == job->out[p] && in == job->in[p], "pool %u: a job copies %u pages out and %u in, counts %u and %u", p, out, in,
-           job->out[p], job->in[p]);
+    EXPECT(out == job->out[p] && in == job->in[p], "pool %u: a job copies %u pages out and %u in, counts %u and %u", p,
+           out, in, job->out[p], job->in[p]);
 }
 
 static void mark_jobs(struct audit *a, uint32_t p, uint32_t stamp) {
@@ -35,7 +35,8 @@ static void mark_guarded(struct audit *a, uint32_t p, uint32_t stamp) {
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
         const struct space *space = seq->occupied && seq->guards ? &store->conts[seq->from].space[p] : NULL;
-        for (uint32_t b = 0; space && b < seq->frontier / KVD_PAGE_TOKENS; b++) ++*audit_mark(a, p, space_entry(store, space, b), stamp);
+        for (uint32_t b = 0; space && b < seq->frontier / KVD_PAGE_TOKENS; b++)
+            ++*audit_mark(a, p, space_entry(store, space, b), stamp);
     }
 }
 
@@ -74,8 +75,10 @@ static void audit_replica(struct audit *a, uint32_t p, uint32_t d) {
     bool there = store->arena && extent_look(store->arena, page->host, &extent) == 0;
     EXPECT(there && extent.pages == 1 && extent.stride == store->config.host_stride[p] && extent.tag == p,
            "pool %u: page %u has no extent of its own", p, d);
-    EXPECT(page->host_columns <= KVD_PAGE_TOKENS, "pool %u: the replica of page %u has %u columns", p, d, page->host_columns);
-    EXPECT(!(page->flags & PAGE_LOST) || !page_in_host(page, 1), "pool %u: the damaged replica of page %u can be read", p, d);
+    EXPECT(page->host_columns <= KVD_PAGE_TOKENS, "pool %u: the replica of page %u has %u columns", p, d,
+           page->host_columns);
+    EXPECT(!(page->flags & PAGE_LOST) || !page_in_host(page, 1), "pool %u: the damaged replica of page %u can be read",
+           p, d);
     if (page->flags & (PAGE_BACKING | PAGE_LOST)) return;
     EXPECT(page->host_epoch == page->epoch && page->host_columns <= page->committed && store->pool[p].tier[d].checksum,
            "pool %u: INV-9: page %u publishes a replica of epoch %llu with %u columns; its own is %llu with %u", p, d,
@@ -109,8 +112,9 @@ void audit_tier(struct audit *a, uint32_t p) {
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        EXPECT(pool->tier[d].demoting <= page->references, "pool %u: page %u is demoted by %u victims, and has %u references", p, d,
-               pool->tier[d].demoting, page->references);
+        EXPECT(pool->tier[d].demoting <= page->references,
+               "pool %u: page %u is demoted by %u victims, and has %u references", p, d, pool->tier[d].demoting,
+               page->references);
         audit_replica(a, p, d);
         absent += !page_on_device(page);
         host += page->host.bits != 0;
@@ -120,7 +124,8 @@ void audit_tier(struct audit *a, uint32_t p) {
         EXPECT(page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
                "pool %u: PAGE-7: page %u has no valid replica", p, d);
         EXPECT(page->device != NONE || page->host.bits, "pool %u: page %u has no place", p, d);
-        EXPECT(page->device == NONE || page->pins || page->active_references || resting < page->references || !page->references,
+        EXPECT(page->device == NONE || page->pins || page->active_references || resting < page->references ||
+                   !page->references,
                "pool %u: page %u stays on the device for nobody", p, d);
     }
     EXPECT(absent == pool->absent, "pool %u: %u pages are not on the device, counts %u", p, absent, pool->absent);
@@ -146,19 +151,22 @@ static void audit_images(struct audit *a) {
             pins += store->moves[k].image && !cont->image_backing;
         }
         pins += cont->image_backing;
-        EXPECT(!cont->image_lost || !image_in_slot(cont) || pins, "continuation %u keeps a damaged image that no copy uses", i);
-        EXPECT(pins == cont->image_pins && moves == cont->moves, "continuation %u: %u image copies and %u moves, counts %u and %u", i,
-               pins, moves, cont->image_pins, cont->moves);
-        EXPECT(!store->config.has_state || !cont->published || cont->slot != NONE || (cont->image.bits && !cont->image_backing),
+        EXPECT(!cont->image_lost || !image_in_slot(cont) || pins,
+               "continuation %u keeps a damaged image that no copy uses", i);
+        EXPECT(pins == cont->image_pins && moves == cont->moves,
+               "continuation %u: %u image copies and %u moves, counts %u and %u", i, pins, moves, cont->image_pins,
+               cont->moves);
+        EXPECT(!store->config.has_state || !cont->published || cont->slot != NONE ||
+                   (cont->image.bits && !cont->image_backing),
                "continuation %u: CONT-1: it has no state image", i);
     }
-    EXPECT(images == store->host_images && resting == store->resting, "%u images and %u resting, counts %u and %u", images, resting,
-           store->host_images, store->resting);
+    EXPECT(images == store->host_images && resting == store->resting, "%u images and %u resting, counts %u and %u",
+           images, resting, store->host_images, store->resting);
 }
 
 void audit_host(struct audit *a) {
     const struct store *store = a->store;
-    struct extent_stats arena = {0};
+    struct extent_stats arena = { 0 };
     uint32_t extents = store->host_images + store->scrub_gone, moves = 0;
     audit_images(a);
     for (uint32_t i = 0; i < MOVE_LIMIT; i++) moves += store->moves[i].occupied;

@@ -56,7 +56,7 @@ static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, st
                       struct store_checkpointed *out) {
     struct pool *pool = &store->pool[p];
     uint32_t start, from = space_entry(store, &seq->space[p], cont->space[p].count);
-    struct pool_choice choice = {1, pool->pages[from].device, false};
+    struct pool_choice choice = { 1, pool->pages[from].device, false };
     pool_choose(pool, &choice, &start);
     pool_take(pool, start, 1);
     uint32_t to = page_open(store, p, start, cont->space[p].count, false);
@@ -67,14 +67,16 @@ static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, st
     cont->tail_source[p] = from;
     cont->tail_copy[p] = to;
     out->copies[out->n_copies++] = (struct store_copy){
-        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = start, .columns = columns};
+        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = start, .columns = columns
+    };
 }
 
 static void copy_state(struct store *store, const struct seq *seq, struct cont *cont, struct store_checkpointed *out) {
     cont->slot = slot_take(store);
     cont->source_slot = seq->state_slot;
     slot_pin(store, cont->source_slot);
-    out->copies[out->n_copies++] = (struct store_copy){.kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot};
+    out->copies[out->n_copies++] =
+        (struct store_copy){ .kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot };
 }
 
 int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail,
@@ -136,7 +138,7 @@ static void unpin(struct store *store, struct cont *cont) {
     *link = cont->next_victim;
     cont->next_victim = NONE;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        struct pool_batch batch = {&store->pool[p], 0, 0};
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
         if (cont->tail_copy[p] == NONE) continue;
         page_protect(&store->pool[p], cont->tail_source[p], read_columns(store, p, cont->tail_source[p]));
         page_unpin(store, &batch, cont->tail_source[p]);

@@ -67,7 +67,7 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
 
 int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
                         struct store_refusal *refusal) {
-    uint32_t stamp = store_next_stamp(store), freed[STORE_MAX_POOLS] = {0};
+    uint32_t stamp = store_next_stamp(store), freed[STORE_MAX_POOLS] = { 0 };
     for (uint32_t i = 0; i < n; i++) {
         struct cont *cont = cont_find(store, conts[i]);
         if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, conts[i].bits, 0, 0);
@@ -75,7 +75,7 @@ int store_joint_release(struct store *store, const store_cont *conts, uint32_t n
         if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
         cont->stamp = stamp;
         for (uint32_t p = 0; p < store->n_pools; p++)
-            freed[p] += joint_mark(store, &cont->space[p], &(struct joint){p, 0, stamp, true, cont->resting});
+            freed[p] += joint_mark(store, &cont->space[p], &(struct joint){ p, 0, stamp, true, cont->resting });
     }
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_pages[p] = freed[p];
     return STORE_OK;

@@ -10,21 +10,21 @@
 
 #define WHAT_IMAGE (UINT64_C(1) << 62) /* | continuation slot; else pool << 32 | descriptor */
 
-struct owner { /* of the copies */
-    const struct seq *seq;   /* or */
+struct owner {             /* of the copies */
+    const struct seq *seq; /* or */
     const struct move *move;
     const struct job *job;
 };
 
 static bool find_owner(const struct store *store, struct store_transition of, struct owner *ret_owner) {
-    struct owner owner = {0};
+    struct owner owner = { 0 };
     if (of.is_move) {
         uint32_t i = (uint32_t)of.bits;
         if (i >= MOVE_LIMIT || !store->moves[i].occupied || store->moves[i].generation != of.bits >> 32) return false;
         owner.move = &store->moves[i];
         owner.job = &owner.move->job;
     } else {
-        owner.seq = seq_find(store, (store_seq){of.bits});
+        owner.seq = seq_find(store, (store_seq){ of.bits });
         if (!owner.seq || owner.seq->state != STORE_SEQ_ACTIVATING) return false;
         owner.job = &owner.seq->job;
     }
@@ -37,22 +37,23 @@ static bool find_owner(const struct store *store, struct store_transition of, st
 static struct store_copy page_copy(const struct store *store, uint32_t p, uint32_t d) {
     const struct page *page = &store->pool[p].pages[d];
     bool out = page->flags & PAGE_BACKING;
-    return (struct store_copy){.kind = out ? STORE_COPY_PAGE_OUT : STORE_COPY_PAGE_IN,
-                               .pool = p,
-                               .src = page->device,
-                               .dst = page->device,
-                               .columns = page->host_columns,
-                               .host = extent_offset(store->arena, page->host),
-                               .bytes = store->config.host_stride[p],
-                               .checksum = out ? 0 : store->pool[p].tier[d].checksum,
-                               .what = (uint64_t)p << 32 | d};
+    return (struct store_copy){ .kind = out ? STORE_COPY_PAGE_OUT : STORE_COPY_PAGE_IN,
+                                .pool = p,
+                                .src = page->device,
+                                .dst = page->device,
+                                .columns = page->host_columns,
+                                .host = extent_offset(store->arena, page->host),
+                                .bytes = store->config.host_stride[p],
+                                .checksum = out ? 0 : store->pool[p].tier[d].checksum,
+                                .what = (uint64_t)p << 32 | d };
 }
 
 static struct store_copy tail_copy(const struct store *store, const struct seq *seq, uint32_t p) {
     const struct page *from = &store->pool[p].pages[seq->tail_source[p]], *to = &store->pool[p].pages[seq->tail[p]];
     if (!seq->tail_in[p])
         return (struct store_copy){
-            .kind = STORE_COPY_PAGE, .pool = p, .src = from->device, .dst = to->device, .columns = to->committed};
+            .kind = STORE_COPY_PAGE, .pool = p, .src = from->device, .dst = to->device, .columns = to->committed
+        };
     struct store_copy copy = page_copy(store, p, seq->tail_source[p]);
     copy.kind = STORE_COPY_PAGE_IN;
     copy.checksum = store->pool[p].tier[seq->tail_source[p]].checksum;
@@ -69,19 +70,25 @@ uint32_t tail_copies(const struct store *store, const struct seq *seq, struct st
 }
 
 static struct store_copy image_copy(const struct store *store, const struct cont *cont, bool out, uint32_t slot) {
-    return (struct store_copy){.kind = out ? STORE_COPY_STATE_OUT : STORE_COPY_STATE_IN,
-                               .src = slot,
-                               .dst = slot,
-                               .host = extent_offset(store->arena, cont->image),
-                               .bytes = store->config.host_state_stride,
-                               .checksum = out ? 0 : cont->image_checksum,
-                               .what = WHAT_IMAGE | (uint64_t)(cont - store->conts)};
+    return (struct store_copy){ .kind = out ? STORE_COPY_STATE_OUT : STORE_COPY_STATE_IN,
+                                .src = slot,
+                                .dst = slot,
+                                .host = extent_offset(store->arena, cont->image),
+                                .bytes = store->config.host_state_stride,
+                                .checksum = out ? 0 : cont->image_checksum,
+                                .what = WHAT_IMAGE | (uint64_t)(cont - store->conts) };
 }
 
 /* ---- lists ---- */
 
 /* Part 0: state image in. 1..pools: tails. Then the victims' images, then the job of each pool. */
-enum { PART_IMAGE = 0, PART_TAILS = 1, PART_VICTIMS = PART_TAILS + STORE_MAX_POOLS, PART_JOB, PART_END = PART_JOB + STORE_MAX_POOLS };
+enum {
+    PART_IMAGE = 0,
+    PART_TAILS = 1,
+    PART_VICTIMS = PART_TAILS + STORE_MAX_POOLS,
+    PART_JOB,
+    PART_END = PART_JOB + STORE_MAX_POOLS
+};
 
 static uint32_t first_of(const struct owner *o, uint32_t part) {
     if (part >= PART_JOB) return o->job->head[part - PART_JOB];
@@ -90,7 +97,8 @@ static uint32_t first_of(const struct owner *o, uint32_t part) {
 }
 
 /* The copy at a position, if there is one, and the next position (NONE: the part ends). */
-static bool copy_at(const struct store *store, const struct owner *o, uint32_t part, uint32_t at, uint32_t *ret_next, struct store_copy *ret_copy) {
+static bool copy_at(const struct store *store, const struct owner *o, uint32_t part, uint32_t at, uint32_t *ret_next,
+                    struct store_copy *ret_copy) {
     *ret_next = NONE;
     if (part >= PART_JOB) {
         *ret_next = store->pool[part - PART_JOB].tier[at].link;
@@ -118,8 +126,8 @@ static bool copy_at(const struct store *store, const struct owner *o, uint32_t p
     return true;
 }
 
-uint32_t store_next_copies(const struct store *store, struct store_transition of, uint64_t *cursor, struct store_copy *ret_copies,
-                           uint32_t max) {
+uint32_t store_next_copies(const struct store *store, struct store_transition of, uint64_t *cursor,
+                           struct store_copy *ret_copies, uint32_t max) {
     struct owner o;
     uint32_t n = 0;
     if (!find_owner(store, of, &o)) return 0;
@@ -135,7 +143,7 @@ uint32_t store_next_copies(const struct store *store, struct store_transition of
 }
 
 int store_get_work(const struct store *store, struct store_transition of, struct store_work *ret_work) {
-    struct store_work work = {0};
+    struct store_work work = { 0 };
     struct store_copy copies[64];
     struct owner o;
     uint64_t cursor = 0;
@@ -186,15 +194,18 @@ void store_copied_out(struct store *store, uint64_t what, uint64_t checksum) {
     else store->pool[what >> 32].tier[(uint32_t)what].checksum = checksum;
 }
 
-/* Whoever holds the page and is in no transition is released, or rests no more. A page has one place in all spaces, so that one look at each continuation
- * does, until all inactive references are found; and the search begins where the last one ended, for bad memory is mostly of one continuation. */
+/* Whoever holds the page and is in no transition is released, or rests no more. A page has one place in all spaces, so
+ * that one look at each continuation does, until all inactive references are found; and the search begins where the
+ * last one ended, for bad memory is mostly of one continuation. */
 static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool lost) {
-    uint32_t released = 0, block = store->pool[p].tier[d].block, first = store->last_holder, limit = store->config.max_continuations;
+    uint32_t released = 0, block = store->pool[p].tier[d].block, first = store->last_holder,
+             limit = store->config.max_continuations;
     uint32_t left = store->pool[p].pages[d].references - store->pool[p].pages[d].active_references;
     for (uint32_t i = 0; i < limit && left; i++) {
         uint32_t at = (first + i) % limit;
         struct cont *cont = &store->conts[at];
-        if (!cont->occupied || cont->space[p].count <= block || space_entry(store, &cont->space[p], block) != d) continue;
+        if (!cont->occupied || cont->space[p].count <= block || space_entry(store, &cont->space[p], block) != d)
+            continue;
         left--;
         store->last_holder = at;
         if (!cont->published) continue;
@@ -213,7 +224,8 @@ static void count_damage(struct store *store) {
 static uint32_t damaged_image(struct store *store, struct cont *cont) {
     if (!cont->image.bits || cont->image_backing || cont->image_lost) return 0;
     count_damage(store);
-    for (uint32_t i = 0; cont->image_pins && i < store->config.max_concurrency; i++) { /* what is in its slot is made of it */
+    for (uint32_t i = 0; cont->image_pins && i < store->config.max_concurrency;
+         i++) { /* what is in its slot is made of it */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->image_in && seq->from == (uint32_t)(cont - store->conts);
     }
@@ -231,7 +243,8 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || (page->flags & (PAGE_BACKING | PAGE_LOST))) return 0;
     bool lost = !page_on_device(page);
     count_damage(store);
-    for (uint32_t i = 0; page->pins && i < store->config.max_concurrency; i++) { /* a tail is made of it: of bytes that do not match */
+    for (uint32_t i = 0; page->pins && i < store->config.max_concurrency;
+         i++) { /* a tail is made of it: of bytes that do not match */
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d;
     }
@@ -244,11 +257,12 @@ uint32_t store_damaged(struct store *store, uint64_t what) {
 
 #define SCRUB_LOOK 4096u /* descriptors in one call */
 
-/* Nothing is pinned: a pin would keep a continuation from being released, and a page on the device whose place is promised. The extent alone is
- * kept. */
+/* Nothing is pinned: a pin would keep a continuation from being released, and a page on the device whose place is
+ * promised. The extent alone is kept. */
 static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
     const struct page *page = &store->pool[p].pages[d];
-    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST)) return false;
+    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST))
+        return false;
     *ret_copy = page_copy(store, p, d);
     store->scrub_extent = page->host;
     return true;
@@ -256,7 +270,8 @@ static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct st
 
 static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *ret_copy) {
     const struct cont *cont = &store->conts[i];
-    if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost) return false;
+    if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost)
+        return false;
     *ret_copy = image_copy(store, cont, false, cont->slot);
     store->scrub_extent = cont->image;
     return true;
@@ -272,9 +287,10 @@ static bool scrub_at(struct store *store, uint32_t p, uint32_t i, struct store_c
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
     uint32_t looked = 0;
     if (!store->arena || store->scrub_extent.bits) return false;
-    *ret_copy = (struct store_copy){.bytes = 0};
+    *ret_copy = (struct store_copy){ .bytes = 0 };
     for (; store->scrub_pool <= store->n_pools; store->scrub_pool++, store->scrub_next = 0) {
-        uint32_t p = store->scrub_pool, end = p < store->n_pools ? store->pool[p].descriptors : store->config.max_continuations;
+        uint32_t p = store->scrub_pool,
+                 end = p < store->n_pools ? store->pool[p].descriptors : store->config.max_continuations;
         if (p < store->n_pools ? !store->pool[p].host_pages : !store->host_images) continue;
         for (; store->scrub_next < end; looked++) {
             if (looked == SCRUB_LOOK || scrub_at(store, p, store->scrub_next++, ret_copy)) return true;
@@ -292,7 +308,7 @@ bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
         extent_release(store->arena, store->scrub_extent);
         store_changed(store, true);
     }
-    store->scrub_extent = (extent_id){0};
+    store->scrub_extent = (extent_id){ 0 };
     store->scrub_gone = false;
     return damage;
 }

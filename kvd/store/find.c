@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lookup (CONT-2): which continuations begin like this prompt. Walks the tree of names down to where the prompt leaves it, then
- * collects from there upwards: what lies below the deepest match first. A long prompt is looked up in parts, each from the node where the
- * part before it ended, so that a part costs its branches and not the depth at which it begins.
+ * Lookup (CONT-2): which continuations begin like this prompt. Walks the tree of names down to where the prompt leaves
+ * it, then collects from there upwards: what lies below the deepest match first. A long prompt is looked up in parts,
+ * each from the node where the part before it ended, so that a part costs its branches and not the depth at which it
+ * begins.
  */
 #include "store_internal.h"
 
@@ -24,8 +25,8 @@ static bool page_matches(const struct store *store, const struct cont *cont, con
     return memcmp(index_digest(store, cont, page), path->digests[page - path->first], 32) == 0;
 }
 
-/* Pages below `low`, which is inside the run, match. A chain digest commits to all before it: the last equal one in the run decides, so
- * bisect. */
+/* Pages below `low`, which is inside the run, match. A chain digest commits to all before it: the last equal one in the
+ * run decides, so bisect. */
 static uint32_t match_run(const struct store *store, const struct node *node, const struct path *path, uint32_t low) {
     const struct cont *cont = &store->conts[node->best];
     uint32_t high = min_u32(node->end, path->end);
@@ -38,7 +39,9 @@ static uint32_t match_run(const struct store *store, const struct node *node, co
     return low;
 }
 
-static const struct cont *cont_at(const struct found *found, uint32_t i) { return cont_find(found->store, found->list[i].cont); }
+static const struct cont *cont_at(const struct found *found, uint32_t i) {
+    return cont_find(found->store, found->list[i].cont);
+}
 
 static void offer(struct found *found, const struct cont *cont, uint32_t matched) {
     uint32_t i = found->n;
@@ -68,7 +71,8 @@ static void offer_ends(struct found *found, uint32_t n, uint32_t matched, bool e
 static bool hopeless(const struct found *found, uint32_t n) {
     const struct store *store = found->store;
     if (found->n < found->max) return false;
-    return found->level == found->max || !cont_is_better(&store->conts[store->index.nodes[n].best], cont_at(found, found->max - 1));
+    return found->level == found->max ||
+           !cont_is_better(&store->conts[store->index.nodes[n].best], cont_at(found, found->max - 1));
 }
 
 /* Everything at and below `top`, except below `skip`. */
@@ -89,15 +93,17 @@ static void offer_subtree(struct found *found, uint32_t top, uint32_t skip, uint
 }
 
 /* Where the path begins: at the root, or at the anchor's node of page `first`, from the end of its names upwards. */
-static int start(const struct store *store, const struct path *path, store_cont anchor, uint32_t *ret_node, uint32_t *ret_matched,
-                 struct store_refusal *refusal) {
+static int start(const struct store *store, const struct path *path, store_cont anchor, uint32_t *ret_node,
+                 uint32_t *ret_matched, struct store_refusal *refusal) {
     const struct node *nodes = store->index.nodes;
     const struct cont *cont = cont_find(store, anchor);
     uint32_t n = 0;
     if (path->first > 0) {
-        if (!cont || !cont->published) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, anchor.bits, 0, 0);
+        if (!cont || !cont->published)
+            return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, anchor.bits, 0, 0);
         if (path->first >= cont->named || !page_matches(store, cont, path, path->first))
-            return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, path->first, cont->named, cont->frontier / KVD_PAGE_TOKENS);
+            return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, path->first, cont->named,
+                          cont->frontier / KVD_PAGE_TOKENS);
         for (n = cont->node; nodes[n].begin > path->first;) n = nodes[n].parent;
     }
     *ret_node = n;
@@ -105,8 +111,8 @@ static int start(const struct store *store, const struct path *path, store_cont 
     return STORE_OK;
 }
 
-/* From a node on the prompt's path, of which *matched pages match, to the deepest one; there *matched is less than the node's end where the
- * prompt leaves inside. */
+/* From a node on the prompt's path, of which *matched pages match, to the deepest one; there *matched is less than the
+ * node's end where the prompt leaves inside. */
 static uint32_t walk_down(const struct store *store, const struct path *path, uint32_t n, uint32_t *matched) {
     const struct node *nodes = store->index.nodes;
     while (*matched < path->end && *matched == nodes[n].end) {
@@ -143,13 +149,13 @@ static void collect(struct found *found, uint32_t node, uint32_t matched, uint32
     }
 }
 
-int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32], uint32_t n,
-                    struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor,
-                    struct store_refusal *refusal) {
+int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32],
+                    uint32_t n, struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n,
+                    store_cont *ret_anchor, struct store_refusal *refusal) {
     if (n > UINT32_MAX - first || (first > 0 && n == 0))
         return refuse(refusal, STORE_E_ARGUMENT, STORE_W_DIGEST, NONE, n, first, UINT32_MAX);
-    const struct path path = {digests, first, first + n};
-    struct found found = {store, ret_candidates, 0, max, 0};
+    const struct path path = { digests, first, first + n };
+    struct found found = { store, ret_candidates, 0, max, 0 };
     uint32_t node, matched;
     int rc = start(store, &path, anchor, &node, &matched, refusal);
     if (rc) return rc;
@@ -159,15 +165,15 @@ int store_find_from(const struct store *store, store_cont anchor, uint32_t first
     for (uint32_t i = 0; i < found.n; i++) fill(store, &ret_candidates[i]);
     const struct node *last = &store->index.nodes[node];
     bool goes_on = n > 0 && matched == path.end && (matched < last->end || last->first_child != NONE);
-    *ret_anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){0};
+    *ret_anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){ 0 };
     *ret_n = found.n;
     return STORE_OK;
 }
 
-uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
-                    uint32_t max) {
+uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
+                    struct store_candidate *ret_candidates, uint32_t max) {
     store_cont anchor;
     uint32_t found = 0; /* from the root nothing can be refused */
-    (void)store_find_from(store, (store_cont){0}, 0, digests, n, ret_candidates, max, &found, &anchor, NULL);
+    (void)store_find_from(store, (store_cont){ 0 }, 0, digests, n, ret_candidates, max, &found, &anchor, NULL);
     return found;
 }

@@ -38,7 +38,7 @@ static void deactivate(struct store *store, uint32_t p, struct space *space, uin
 static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail,
                            uint32_t retention) {
     struct cont *cont = cont_take(store);
-    mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){frontier, frontier}); /* before what is past it goes */
+    mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate(store, p, &seq->space[p], frontier);
         cont->space[p] = seq->space[p];
@@ -63,7 +63,7 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
                  struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = NULL;
     uint32_t limit = store->config.max_continuations;
-    store_cont kept = {0};
+    store_cont kept = { 0 };
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc) return rc;
     if (how != STORE_FINISH_RELEASE && how != STORE_FINISH_RETAIN)
@@ -96,7 +96,7 @@ static uint32_t surviving(const struct store *store, const struct seq *seq) {
 int store_end(struct store *store, store_seq handle, store_cont *ret_cont,
               struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    store_cont kept = {0};
+    store_cont kept = { 0 };
     if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
     store_changed(store, true);
     seq_release_rows(store, seq, ret_rows);

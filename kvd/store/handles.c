@@ -20,11 +20,11 @@ struct cont *cont_find(const struct store *store, store_cont handle) {
 }
 
 store_seq seq_handle(const struct store *store, const struct seq *seq) {
-    return (store_seq){(uint64_t)seq->generation << 32 | (uint64_t)(seq - store->seqs)};
+    return (store_seq){ (uint64_t)seq->generation << 32 | (uint64_t)(seq - store->seqs) };
 }
 
 store_cont cont_handle(const struct store *store, const struct cont *cont) {
-    return (store_cont){(uint64_t)cont->generation << 32 | (uint64_t)(cont - store->conts)};
+    return (store_cont){ (uint64_t)cont->generation << 32 | (uint64_t)(cont - store->conts) };
 }
 
 struct seq *seq_take(struct store *store) {
@@ -32,8 +32,15 @@ struct seq *seq_take(struct store *store) {
     uint32_t generation = seq->generation;
     store->seq_free = seq->next_free;
     store->seqs_used++;
-    *seq = (struct seq){.generation = generation, .occupied = true, .state = STORE_SEQ_ACTIVATING, .state_slot = NONE,
-                        .state_frontier = NONE, .source_slot = NONE, .from = NONE, .victims = NONE, .next_free = NONE};
+    *seq = (struct seq){ .generation = generation,
+                         .occupied = true,
+                         .state = STORE_SEQ_ACTIVATING,
+                         .state_slot = NONE,
+                         .state_frontier = NONE,
+                         .source_slot = NONE,
+                         .from = NONE,
+                         .victims = NONE,
+                         .next_free = NONE };
     job_init(&seq->job);
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) seq->tail_source[p] = seq->tail[p] = seq->row[p] = NONE;
     return seq;
@@ -52,8 +59,15 @@ struct cont *cont_take(struct store *store) {
     uint32_t generation = cont->generation;
     store->cont_free = cont->next_free;
     store->conts_used++;
-    *cont = (struct cont){.generation = generation, .occupied = true, .slot = NONE, .source_slot = NONE, .node = NONE,
-                          .next_end = NONE, .prev_end = NONE, .next_victim = NONE, .next_free = NONE};
+    *cont = (struct cont){ .generation = generation,
+                           .occupied = true,
+                           .slot = NONE,
+                           .source_slot = NONE,
+                           .node = NONE,
+                           .next_end = NONE,
+                           .prev_end = NONE,
+                           .next_victim = NONE,
+                           .next_free = NONE };
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
     return cont;
 }

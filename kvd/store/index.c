@@ -16,7 +16,8 @@
 void index_init(struct index *index) {
     memset(index->hash, 0xff, ((size_t)index->hash_mask + 1) * sizeof *index->hash);
     index->nodes[ROOT] = (struct node){
-        .parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE, .next_hash = NONE};
+        .parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE, .next_hash = NONE
+    };
     index->head = NONE;
     index->fresh = index->used = 1;
 }
@@ -84,15 +85,15 @@ static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, u
     if (n == NONE) n = index->fresh++;
     else index->head = index->nodes[n].next;
     index->used++;
-    index->nodes[n] = (struct node){.parent = parent,
-                                    .first_child = NONE,
-                                    .next = NONE,
-                                    .prev = NONE,
-                                    .begin = begin,
-                                    .end = end,
-                                    .best = best,
-                                    .ends = NONE,
-                                    .next_hash = NONE};
+    index->nodes[n] = (struct node){ .parent = parent,
+                                     .first_child = NONE,
+                                     .next = NONE,
+                                     .prev = NONE,
+                                     .begin = begin,
+                                     .end = end,
+                                     .best = best,
+                                     .ends = NONE,
+                                     .next_hash = NONE };
     link_node(store, n);
     return n;
 }
@@ -206,7 +207,8 @@ static uint32_t extended(const struct store *store, const struct space *space, u
     return named;
 }
 
-/* Rare: only pages of a continuation left by a death are shared without a name. Then one pass for all that were named together. */
+/* Rare: only pages of a continuation left by a death are shared without a name. Then one pass for all that were named
+ * together. */
 void index_extend(struct store *store) {
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         struct cont *cont = &store->conts[i];
@@ -221,6 +223,7 @@ void index_extend(struct store *store) {
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         struct seq *seq = &store->seqs[i];
-        if (seq->occupied) seq->named = extended(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
+        if (seq->occupied)
+            seq->named = extended(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
     }
 }

@@ -17,7 +17,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
     ret_info->named_pages = seq->named;
     ret_info->tag = seq->tag;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        seq_view(store, seq, p, (struct store_slice){0, 0}, &ret_info->pool[p]);
+        seq_view(store, seq, p, (struct store_slice){ 0, 0 }, &ret_info->pool[p]);
 }
 
 /* Pages behind the shared ones are the continuation's own; a copy in flight reads at most the first of them
@@ -25,7 +25,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
 static uint32_t exclusive_pages(const struct store *store, const struct cont *cont, uint32_t p) {
     const struct space *space = &cont->space[p];
     if (store->pool[p].tier && store->resting + store->pool[p].absent)
-        return joint_mark(store, space, &(struct joint){p, 0, store_next_stamp(store), true, cont->resting});
+        return joint_mark(store, space, &(struct joint){ p, 0, store_next_stamp(store), true, cont->resting });
     uint32_t shared = space_shared(store, p, space), n = space->count - shared;
     return n && store->pool[p].pages[space_entry(store, space, shared)].pins ? n - 1 : n;
 }
@@ -138,7 +138,8 @@ void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
         const struct pool *pool = &store->pool[p];
         ret_stats->pool[p] = (struct store_pool_stats){
             pool->capacity, pool->allocated, pool->reserved, pool_available(pool), quarantined_pages(store, p),
-            pool->shared,   pool->rows_used};
+            pool->shared,   pool->rows_used
+        };
     }
     ret_stats->sequences = store->seqs_used;
     ret_stats->continuations = store->conts_used;

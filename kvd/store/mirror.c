@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mirror: what the store holds, into the directory as it changes (CONT-3). A page has a record from when it is first
- * part of a bundle's committed frontier until it is recycled; a record of a bundle names its last pages, and those their
- * predecessors, so a bundle costs one record however long it is.
+ * The mirror: what the store holds, into the directory as it changes (CONT-3). A page has a record from when it is
+ * first part of a bundle's committed frontier until it is recycled; a record of a bundle names its last pages, and
+ * those their predecessors, so a bundle costs one record however long it is.
  *
  * Order: pages before the bundle that names them; what a change takes away goes from the directory before it goes from
  * the store.
@@ -25,7 +25,8 @@ void mirror_page_host(struct store *store, uint32_t p, uint32_t d) {
         directory_page_host(store->directory, p, d, NULL);
         return;
     }
-    struct directory_host host = {extent_offset(store->arena, page->host), store->pool[p].tier[d].checksum, page->host_columns};
+    struct directory_host host = { extent_offset(store->arena, page->host), store->pool[p].tier[d].checksum,
+                                   page->host_columns };
     directory_page_host(store->directory, p, d, &host);
 }
 
@@ -42,7 +43,8 @@ void mirror_page_close(struct store *store, uint32_t p, uint32_t d) {
 static void open_page(struct store *store, uint32_t p, const struct space *space, uint32_t block) {
     uint32_t d = space_entry(store, space, block), parent = block ? space_entry(store, space, block - 1) : NONE;
     const struct page *page = &store->pool[p].pages[d];
-    struct directory_base base = {page->generation, block, parent, parent == NONE ? 0 : store->pool[p].pages[parent].generation};
+    struct directory_base base = { page->generation, block, parent,
+                                   parent == NONE ? 0 : store->pool[p].pages[parent].generation };
     directory_page_open(store->directory, p, d, &base);
     if (page_on_device(page)) directory_page_device(store->directory, p, d, page->device);
     if (page_in_host(page, 1)) mirror_page_host(store, p, d);
@@ -57,7 +59,8 @@ static void open_pages(struct store *store, uint32_t p, const struct space *spac
 }
 
 /* Frontier and last page of one pool. */
-static void put_space(struct store *store, uint32_t p, const struct space *space, uint32_t frontier, struct directory_bundle *bundle) {
+static void put_space(struct store *store, uint32_t p, const struct space *space, uint32_t frontier,
+                      struct directory_bundle *bundle) {
     uint32_t n = pages_of(frontier), last = n ? space_entry(store, space, n - 1) : NONE;
     open_pages(store, p, space, n);
     bundle->frontier[p] = frontier;
@@ -67,16 +70,17 @@ static void put_space(struct store *store, uint32_t p, const struct space *space
 
 void mirror_cont(struct store *store, const struct cont *cont) {
     if (!store->directory || !cont->published) return; /* before the record is made: a store without one pays nothing */
-    struct directory_bundle bundle = {.named = cont->named,
-                                      .retention = cont->retention,
-                                      .created = cont->created,
-                                      .used = cont->used,
-                                      .tag = cont->tag,
-                                      .state_slot = image_in_slot(cont) ? cont->slot : DIRECTORY_NONE,
-                                      .state_frontier = cont->frontier,
-                                      .tail_named = cont->tail_named};
+    struct directory_bundle bundle = { .named = cont->named,
+                                       .retention = cont->retention,
+                                       .created = cont->created,
+                                       .used = cont->used,
+                                       .tag = cont->tag,
+                                       .state_slot = image_in_slot(cont) ? cont->slot : DIRECTORY_NONE,
+                                       .state_frontier = cont->frontier,
+                                       .tail_named = cont->tail_named };
     bundle.has_image = image_in_host(cont);
-    if (bundle.has_image) bundle.image = (struct directory_host){extent_offset(store->arena, cont->image), cont->image_checksum, 1};
+    if (bundle.has_image)
+        bundle.image = (struct directory_host){ extent_offset(store->arena, cont->image), cont->image_checksum, 1 };
     bundle.n_tail = cont->tail.n;
     memcpy(bundle.tail, cont->tail.tokens, cont->tail.n * sizeof bundle.tail[0]);
     for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &cont->space[p], cont->frontier, &bundle);
@@ -91,12 +95,12 @@ void mirror_cont_drop(struct store *store, const struct cont *cont) {
 void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
     if (!store->directory) return;
     bool image = store->config.has_state && seq->state_frontier != NONE && seq->state_frontier == frontier[0];
-    struct directory_bundle bundle = {.named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
-                                      .created = store->operations,
-                                      .used = store->operations,
-                                      .tag = seq->tag,
-                                      .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
-                                      .state_frontier = image ? seq->state_frontier : 0};
+    struct directory_bundle bundle = { .named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
+                                       .created = store->operations,
+                                       .used = store->operations,
+                                       .tag = seq->tag,
+                                       .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
+                                       .state_frontier = image ? seq->state_frontier : 0 };
     if (frontier[0] == 0) {
         mirror_seq_drop(store, seq);
         return;
@@ -107,7 +111,7 @@ void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
 }
 
 void mirror_seq(struct store *store, struct seq *seq) {
-    uint32_t frontier[STORE_MAX_POOLS] = {0};
+    uint32_t frontier[STORE_MAX_POOLS] = { 0 };
     if (!store->directory) return;
     for (uint32_t p = 0; p < store->n_pools; p++) frontier[p] = seq->space[p].committed;
     mirror_seq_at(store, seq, frontier);

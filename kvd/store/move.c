@@ -38,7 +38,8 @@ static int find_free(struct store *store, store_cont handle, struct cont **ret_c
     if (!store->arena) return refuse(refusal, STORE_E_TIER, STORE_W_ARENA, NONE, 0, 0, 0);
     if (!cont->published || cont->claimed)
         return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
-    if (cont->image_pins || cont->moves) return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, cont->image_pins, 0);
+    if (cont->image_pins || cont->moves)
+        return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, cont->image_pins, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST))
             return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, handle.bits, 0, 0);
@@ -67,15 +68,16 @@ static int begin_out(struct store *store, struct cont *cont, struct move *move, 
     uint64_t pages = 0, needed = 0, fits = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         uint32_t lacks = not_current(store, p, &cont->space[p], true);
-        if (lacks) wants[n++] = (struct extent_page_want){store->config.host_stride[p], lacks, p};
+        if (lacks) wants[n++] = (struct extent_page_want){ store->config.host_stride[p], lacks, p };
     }
     if (store->config.has_state && !cont->image.bits)
-        wants[n++] = (struct extent_page_want){store->config.host_state_stride, 1, STORE_MAX_POOLS};
+        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, 1, STORE_MAX_POOLS };
     for (uint32_t i = 0; i < n; i++) {
         pages += wants[i].pages;
         needed += wants[i].pages * wants[i].stride;
     }
-    bool ok = pages <= store->max_extents && (n == 0 || extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed));
+    bool ok = pages <= store->max_extents &&
+              (n == 0 || extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed));
     for (uint32_t i = 0; i < n && !ok && pages <= store->max_extents; i++) fits += placed[i] * wants[i].stride;
     if (!ok || (n && !store_try(store)))
         return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, needed, fits, store->config.host_bytes);
@@ -102,11 +104,13 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
             return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, missing[p], pool_available(pool), pool->capacity);
     }
     if (image && (slots_free(store) < 1 || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store), store->config.state_slots);
+        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store),
+                      store->config.state_slots);
     /* What a resting continuation holds leaves the device again as soon as its copy has ended. */
     move->rested = cont->resting;
     cont_unrest(store, cont);
-    for (uint32_t p = 0; p < store->n_pools; p++) job_bring(store, &move->job, p, &cont->space[p], cont->space[p].count);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        job_bring(store, &move->job, p, &cont->space[p], cont->space[p].count);
     if (!image) return STORE_OK;
     cont->slot = slot_take(store);
     cont->image_coming = true;
@@ -150,7 +154,8 @@ static struct move *find_move(const struct store *store, store_move handle) {
 static void move_end(struct store *store, struct move *move, struct cont *cont, bool done) {
     if (cont) {
         cont->moves--;
-        if (!done && move->rested && !cont->claimed && !cont->pins && tier_all_current(store, cont)) cont_rest(store, cont);
+        if (!done && move->rested && !cont->claimed && !cont->pins && tier_all_current(store, cont))
+            cont_rest(store, cont);
         cont_bury(store, cont);
     }
     move->occupied = false;
@@ -183,7 +188,8 @@ static int settle_in(struct store *store, struct move *move, struct cont *cont, 
     bool more = false, waits = false;
     if (cont->resting) /* an activation has demoted it since: what was brought has left again */
         return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, 0, 0);
-    if (cont->image_lost && !image_in_slot(cont)) return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
+    if (cont->image_lost && !image_in_slot(cont))
+        return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &cont->space[p];
         if (tier_any(store, p, space, space->count, PAGE_LOST))
@@ -191,7 +197,8 @@ static int settle_in(struct store *store, struct move *move, struct cont *cont, 
         more |= job_adopt(store, &move->job, p, space, space->count);
         uint32_t missing = tier_missing(store, p, space, space->count); /* left the device again meanwhile */
         if (missing > pool_available(&store->pool[p]))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, missing, pool_available(&store->pool[p]), store->pool[p].capacity);
+            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, missing, pool_available(&store->pool[p]),
+                          store->pool[p].capacity);
         if (missing) job_bring(store, &move->job, p, space, space->count);
         more |= missing > 0;
         waits |= tier_any(store, p, space, space->count, PAGE_RESTORING);
@@ -220,7 +227,8 @@ int store_move_commit(struct store *store, store_move handle, struct store_refus
     job_finish(store, &move->job, true);
     finish_image(store, move, cont, true);
     if (cont && !cont->claimed)
-        rc = move->place == STORE_PLACE_DEVICE ? settle_in(store, move, cont, refusal) : settle_out(store, move, cont, refusal);
+        rc = move->place == STORE_PLACE_DEVICE ? settle_in(store, move, cont, refusal)
+                                               : settle_out(store, move, cont, refusal);
     if (rc == STORE_WAIT) return rc;
     if (rc == STORE_MORE) store_changed(store, true);
     else {
@@ -267,9 +275,11 @@ static uint32_t count_on_device(const struct store *store, uint32_t p, const str
     return there;
 }
 
-static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS], struct store_refusal *refusal) {
+static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS],
+                          struct store_refusal *refusal) {
     uint32_t absent = 0;
-    for (uint32_t p = 0; p < store->n_pools; p++) absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
     if (store->config.has_state && cont->slot == NONE) absent++;
     if (absent) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, absent, 0);
     for (uint32_t p = 0; p < store->n_pools && cont->resting; p++)
@@ -281,26 +291,29 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
     return STORE_OK;
 }
 
-static int drop_from_device(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS], struct store_refusal *refusal) {
+static int drop_from_device(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS],
+                            struct store_refusal *refusal) {
     uint32_t lacks = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) lacks += not_current(store, p, &cont->space[p], false);
-    if (lacks || !tier_all_current(store, cont)) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
+    if (lacks || !tier_all_current(store, cont))
+        return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = store->pool[p].allocated;
     cont_rest(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] -= store->pool[p].allocated;
     return STORE_OK;
 }
 
-int store_drop_replica(struct store *store, store_cont handle, enum store_tier tier, uint32_t ret_dropped[STORE_MAX_POOLS],
-                       struct store_refusal *refusal) {
+int store_drop_replica(struct store *store, store_cont handle, enum store_tier tier,
+                       uint32_t ret_dropped[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct cont *cont = NULL;
-    uint32_t dropped[STORE_MAX_POOLS] = {0};
+    uint32_t dropped[STORE_MAX_POOLS] = { 0 };
     if (tier != STORE_TIER_DEVICE && tier != STORE_TIER_HOST)
         return refuse(refusal, STORE_E_ARGUMENT, STORE_W_NONE, NONE, (uint64_t)tier, 0, STORE_TIER_HOST);
     int rc = find_free(store, handle, &cont, refusal);
     if (rc) return rc;
     if (cont->pins) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
-    rc = tier == STORE_TIER_HOST ? drop_from_host(store, cont, dropped, refusal) : drop_from_device(store, cont, dropped, refusal);
+    rc = tier == STORE_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
+                                 : drop_from_device(store, cont, dropped, refusal);
     if (rc) return rc;
     store_changed(store, true);
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_dropped[p] = dropped[p];

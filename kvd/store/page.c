@@ -10,8 +10,8 @@
  * from the memberships.
  *
  * Descriptors: the one with a page's own number is its home. A free one is either on the spare list or the home of a
- * free page, so that neighbours on the device are neighbours here; with as many spare ones as the arena holds pages, one
- * is there for any page that can be opened.
+ * free page, so that neighbours on the device are neighbours here; with as many spare ones as the arena holds pages,
+ * one is there for any page that can be opened.
  */
 #include "store_internal.h"
 
@@ -37,14 +37,14 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, ui
     struct pool *pool = &store->pool[pool_index];
     uint32_t d = take_descriptor(pool, device), generation = pool->pages[d].generation;
     pool->leases[device].owner = d;
-    pool->pages[d] = (struct page){.epoch = ++store->epoch,
-                                   .generation = generation,
-                                   .references = 1,
-                                   .active_references = active,
-                                   .device = device,
-                                   .lease = pool->leases[device].generation,
-                                   .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED)};
-    if (pool->tier) pool->tier[d] = (struct page_tier){.link = NONE, .block = block};
+    pool->pages[d] = (struct page){ .epoch = ++store->epoch,
+                                    .generation = generation,
+                                    .references = 1,
+                                    .active_references = active,
+                                    .device = device,
+                                    .lease = pool->leases[device].generation,
+                                    .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED) };
+    if (pool->tier) pool->tier[d] = (struct page_tier){ .link = NONE, .block = block };
     pool->occupied++;
     return d;
 }
@@ -164,7 +164,7 @@ void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
     struct page *page = &store->pool[pool_index].pages[d];
     extent_id id = page->host;
     if (!id.bits) return;
-    page->host = (extent_id){0};
+    page->host = (extent_id){ 0 };
     page->host_columns = 0;
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
     mirror_page_host(store, pool_index, d);

@@ -30,7 +30,7 @@ static uint32_t longest_in_word(uint64_t w) {
 
 struct free_run pool_block_run(const struct pool *pool, uint32_t block) {
     const uint64_t *words = pool->bitmap + (size_t)block * BLOCK_WORDS;
-    struct free_run run = {0, 0, 0};
+    struct free_run run = { 0, 0, 0 };
     uint32_t open = 0; /* free pages up to here */
     bool whole = true;
     for (uint32_t i = 0; i < BLOCK_WORDS; i++) {
@@ -53,7 +53,7 @@ struct free_run pool_block_run(const struct pool *pool, uint32_t block) {
 }
 
 struct free_run pool_join(struct free_run left, struct free_run right, uint32_t half) {
-    struct free_run run = {left.prefix, right.suffix, max_u32(left.best, right.best)};
+    struct free_run run = { left.prefix, right.suffix, max_u32(left.best, right.best) };
     if (left.prefix == half) run.prefix += right.prefix;
     if (right.suffix == half) run.suffix += left.suffix;
     run.best = max_u32(run.best, left.suffix + right.prefix);
@@ -92,13 +92,13 @@ void pool_init(struct pool *pool) {
     uint32_t full = pool->capacity / 64, half = BLOCK_PAGES;
     for (uint32_t i = 0; i < full; i++) pool->bitmap[i] = UINT64_MAX;
     if (pool->capacity % 64) pool->bitmap[full] = (UINT64_C(1) << pool->capacity % 64) - 1;
-    for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i] = (struct page_lease){1, NONE};
+    for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i] = (struct page_lease){ 1, NONE };
     for (uint32_t i = 0; i < pool->n_leaves; i++) pool->tree[pool->n_leaves + i] = pool_block_run(pool, i);
     for (uint32_t level = pool->n_leaves / 2; level > 0; level /= 2, half *= 2)
         for (uint32_t i = level; i < 2 * level; i++)
             pool->tree[i] = pool_join(pool->tree[2 * i], pool->tree[2 * i + 1], half);
     for (uint32_t i = 0; i < pool->descriptors; i++) {
-        pool->pages[i] = (struct page){.generation = 1, .device = NONE};
+        pool->pages[i] = (struct page){ .generation = 1, .device = NONE };
         if (i >= pool->capacity) {
             pool->pages[i].flags = PAGE_LISTED;
             pool->pages[i].mark = i + 1 < pool->descriptors ? i + 1 : NONE;

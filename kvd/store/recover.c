@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recovery: a store out of the directory that an earlier one left, however it ended (CONT-3). Nothing is believed that
- * does not fit the geometry and everything else: a page counts when its record checks and it has a place that nobody else
- * has; a bundle reaches as far as its chain of pages does; what is left over is dropped and counted.
+ * does not fit the geometry and everything else: a page counts when its record checks and it has a place that nobody
+ * else has; a bundle reaches as far as its chain of pages does; what is left over is dropped and counted.
  *
- * Scratch: until a page is adopted, its tier record's link is its predecessor, and mark that one's generation; membership is collected from the last page on in a row of the table, which is empty now.
+ * Scratch: until a page is adopted, its tier record's link is its predecessor, and mark that one's generation;
+ * membership is collected from the last page on in a row of the table, which is empty now.
  */
 #include "store_internal.h"
 
@@ -61,9 +62,12 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
         return;
     }
     r->out.damaged += from.damaged_parts;
-    *page = (struct page){.epoch = ++store->epoch, .generation = from.base.generation, .device = NONE, .flags = PAGE_OCCUPIED,
-                          .mark = from.base.parent_generation};
-    pool->tier[d] = (struct page_tier){.link = from.base.parent, .block = from.base.block};
+    *page = (struct page){ .epoch = ++store->epoch,
+                           .generation = from.base.generation,
+                           .device = NONE,
+                           .flags = PAGE_OCCUPIED,
+                           .mark = from.base.parent_generation };
+    pool->tier[d] = (struct page_tier){ .link = from.base.parent, .block = from.base.block };
     take_host(r, p, d, &from);
     take_device(r, p, d, from.device);
     if (p == 0 && from.named) {
@@ -84,7 +88,8 @@ struct chain {
 static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32_t columns) {
     const struct page *page = &r->store->pool[p].pages[d];
     if (page->device == NONE && !page_in_host(page, columns)) return false;
-    return page->references == 0 || (page->committed == KVD_PAGE_TOKENS && columns == KVD_PAGE_TOKENS); /* partial ones are not shared */
+    return page->references == 0 ||
+           (page->committed == KVD_PAGE_TOKENS && columns == KVD_PAGE_TOKENS); /* partial ones are not shared */
 }
 
 /* From the last page to the first; then forward as far as they serve. A page has one predecessor, whoever comes by. */
@@ -99,7 +104,8 @@ static bool load_chain(const struct recovery *r, uint32_t p, const struct direct
         d = pool->tier[d].link;
     }
     chain->n = 0;
-    while (chain->n < count && page_serves(r, p, chain->pages[chain->n], columns_of(from->frontier[p], chain->n))) chain->n++;
+    while (chain->n < count && page_serves(r, p, chain->pages[chain->n], columns_of(from->frontier[p], chain->n)))
+        chain->n++;
     return true;
 }
 
@@ -111,7 +117,8 @@ static uint32_t reach(const struct recovery *r, const struct directory_bundle *f
         frontier = min_u32(frontier, from->frontier[p]);
         if (chains[p].n < pages_of(frontier)) frontier = chains[p].n * KVD_PAGE_TOKENS;
     }
-    for (uint32_t p = 0; p < r->store->n_pools; p++) { /* a page that another bundle has already, and that is partial here now */
+    for (uint32_t p = 0; p < r->store->n_pools;
+         p++) { /* a page that another bundle has already, and that is partial here now */
         uint32_t tail = frontier / KVD_PAGE_TOKENS;
         if (frontier % KVD_PAGE_TOKENS && r->store->pool[p].pages[chains[p].pages[tail]].references)
             frontier = tail * KVD_PAGE_TOKENS;
@@ -131,13 +138,15 @@ static bool lies_in_host(const struct recovery *r, uint32_t frontier, const stru
     return absent;
 }
 
-static bool take_image(struct recovery *r, struct cont *cont, const struct directory_bundle *from, uint32_t frontier, bool *rests) {
+static bool take_image(struct recovery *r, struct cont *cont, const struct directory_bundle *from, uint32_t frontier,
+                       bool *rests) {
     struct store *store = r->store;
     struct extent_info extent;
     if (!store->config.has_state) return true;
     if (from->frontier[0] != frontier || from->state_frontier != frontier) return false;
     if (from->has_image && from->image.checksum && store->arena &&
-        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, 1, STORE_MAX_POOLS, &extent) == 0) {
+        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, 1, STORE_MAX_POOLS,
+                           &extent) == 0) {
         cont->image = extent.id;
         cont->image_checksum = from->image.checksum;
         store->host_images++;
@@ -154,7 +163,8 @@ static bool take_image(struct recovery *r, struct cont *cont, const struct direc
 
 static uint32_t named_pages(const struct store *store, const struct chain *chain, uint32_t frontier) {
     uint32_t named = 0;
-    while (named < frontier / KVD_PAGE_TOKENS && (store->pool[0].pages[chain->pages[named]].flags & PAGE_NAMED)) named++;
+    while (named < frontier / KVD_PAGE_TOKENS && (store->pool[0].pages[chain->pages[named]].flags & PAGE_NAMED))
+        named++;
     return named;
 }
 
@@ -163,11 +173,13 @@ static void cut_replica(struct recovery *r, uint32_t p, uint32_t d) {
     struct page *page = &r->store->pool[p].pages[d];
     if (page->host_columns <= page->committed) return;
     page->host_columns = page->committed;
-    struct directory_host host = {extent_offset(r->store->arena, page->host), r->store->pool[p].tier[d].checksum, page->host_columns};
+    struct directory_host host = { extent_offset(r->store->arena, page->host), r->store->pool[p].tier[d].checksum,
+                                   page->host_columns };
     directory_page_host(r->directory, p, d, &host);
 }
 
-static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const struct chain *chain, uint32_t frontier) {
+static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const struct chain *chain,
+                        uint32_t frontier) {
     struct store *store = r->store;
     struct pool *pool = &store->pool[p];
     uint32_t n = pages_of(frontier);
@@ -201,8 +213,14 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
     }
     struct cont *cont = &store->conts[place];
     uint32_t generation = cont->generation;
-    *cont = (struct cont){.generation = generation, .slot = NONE, .source_slot = NONE, .node = NONE, .next_end = NONE, .prev_end = NONE,
-                          .next_victim = NONE, .next_free = NONE};
+    *cont = (struct cont){ .generation = generation,
+                           .slot = NONE,
+                           .source_slot = NONE,
+                           .node = NONE,
+                           .next_end = NONE,
+                           .prev_end = NONE,
+                           .next_victim = NONE,
+                           .next_free = NONE };
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
     if (!take_image(r, cont, from, frontier, &rests)) {
         r->out.dropped++;
@@ -217,7 +235,8 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
     cont->tag = from->tag;
     cont->created = from->created;
     cont->used = from->used;
-    cont->tail_named = frontier % KVD_PAGE_TOKENS == 0 || (frontier == from->frontier[0] && from->tail_named && from->n_tail == frontier % KVD_PAGE_TOKENS);
+    cont->tail_named = frontier % KVD_PAGE_TOKENS == 0 || (frontier == from->frontier[0] && from->tail_named &&
+                                                           from->n_tail == frontier % KVD_PAGE_TOKENS);
     if (cont->tail_named && frontier % KVD_PAGE_TOKENS) {
         cont->tail.n = from->n_tail;
         memcpy(cont->tail.tokens, from->tail, from->n_tail * sizeof from->tail[0]);
@@ -234,7 +253,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
 /* Pages that no bundle reached. */
 static void drop_unused(struct recovery *r, uint32_t p) {
     struct pool *pool = &r->store->pool[p];
-    struct pool_batch batch = {pool, 0, 0};
+    struct pool_batch batch = { pool, 0, 0 };
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) {
@@ -256,7 +275,7 @@ static void drop_unused(struct recovery *r, uint32_t p) {
         if (page->device != NONE) pool_put(&batch, page->device);
         else pool->absent--;
         pool->occupied--;
-        *page = (struct page){.generation = page->generation + 1 ? page->generation + 1 : 1, .device = NONE};
+        *page = (struct page){ .generation = page->generation + 1 ? page->generation + 1 : 1, .device = NONE };
     }
     pool_flush(&batch);
 }
@@ -300,12 +319,14 @@ static void publish(struct recovery *r) {
         mirror_cont(store, cont);
         if (rests && tier_all_current(store, cont)) cont_rest(store, cont);
     }
-    for (uint32_t i = 0; i < store->config.max_concurrency; i++) directory_bundle_drop(r->directory, DIRECTORY_SEQUENCE, i);
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++)
+        directory_bundle_drop(r->directory, DIRECTORY_SEQUENCE, i);
 }
 
-void store_recover(struct store *store, struct directory *directory, bool device_lives, struct store_recovered *ret_recovered) {
-    struct recovery r = {.store = store, .directory = directory, .device_lives = device_lives};
-    struct chain chains[STORE_MAX_POOLS] = {{0}};
+void store_recover(struct store *store, struct directory *directory, bool device_lives,
+                   struct store_recovered *ret_recovered) {
+    struct recovery r = { .store = store, .directory = directory, .device_lives = device_lives };
+    struct chain chains[STORE_MAX_POOLS] = { { 0 } };
     struct directory_bundle bundle;
     bool damaged = false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -313,9 +334,11 @@ void store_recover(struct store *store, struct directory *directory, bool device
         for (uint32_t d = 0; d < store->pool[p].descriptors; d++) load_page(&r, p, d);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++, r.out.damaged += damaged)
-        if (directory_bundle_load(directory, DIRECTORY_CONTINUATION, i, &bundle, &damaged)) adopt(&r, &bundle, i, chains);
+        if (directory_bundle_load(directory, DIRECTORY_CONTINUATION, i, &bundle, &damaged))
+            adopt(&r, &bundle, i, chains);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++, r.out.damaged += damaged)
-        if (directory_bundle_load(directory, DIRECTORY_SEQUENCE, i, &bundle, &damaged)) adopt(&r, &bundle, NONE, chains);
+        if (directory_bundle_load(directory, DIRECTORY_SEQUENCE, i, &bundle, &damaged))
+            adopt(&r, &bundle, NONE, chains);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         memset(chains[p].pages, 0xff, store->row_entries * sizeof *chains[p].pages);
         drop_unused(&r, p);
@@ -331,9 +354,9 @@ void store_recover(struct store *store, struct directory *directory, bool device
 void store_set_directory(struct store *store, struct directory *directory) { store->directory = directory; }
 
 void store_directory_limits(const struct store *store, struct directory_limits *ret_limits) {
-    struct directory_limits limits = {.n_pools = store->n_pools,
-                                      .continuations = store->config.max_continuations,
-                                      .sequences = store->config.max_concurrency};
+    struct directory_limits limits = { .n_pools = store->n_pools,
+                                       .continuations = store->config.max_continuations,
+                                       .sequences = store->config.max_concurrency };
     for (uint32_t p = 0; p < store->n_pools; p++) limits.pages[p] = store->pool[p].descriptors;
     *ret_limits = limits;
 }

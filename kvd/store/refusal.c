@@ -9,32 +9,32 @@
 
 int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
            uint64_t had, uint64_t limit) {
-    if (refusal) *refusal = (struct store_refusal){code, what, pool, asked, had, limit};
+    if (refusal) *refusal = (struct store_refusal){ code, what, pool, asked, had, limit };
     return (int)code;
 }
 
-static const char *const what_names[] = {[STORE_W_NONE] = "request",
-                                         [STORE_W_PAGES] = "pages",
-                                         [STORE_W_ROW] = "block-table rows",
-                                         [STORE_W_SEQUENCE] = "sequence",
-                                         [STORE_W_CONTINUATION] = "continuation",
-                                         [STORE_W_PAGE_DESCRIPTOR] = "page descriptors",
-                                         [STORE_W_MEMBERSHIP] = "membership entries",
-                                         [STORE_W_STATE_SLOT] = "state slots",
-                                         [STORE_W_ARENA] = "arena bytes",
-                                         [STORE_W_COMMIT] = "commit",
-                                         [STORE_W_TRUNCATE] = "truncate",
-                                         [STORE_W_KEEP] = "keep",
-                                         [STORE_W_ENSURE] = "ensure",
-                                         [STORE_W_FRONTIER] = "frontier",
-                                         [STORE_W_PROMPT] = "prompt tokens",
-                                         [STORE_W_OUTPUT] = "output tokens",
-                                         [STORE_W_DIGEST] = "page digests",
-                                         [STORE_W_TAIL] = "tail tokens",
-                                         [STORE_W_RECIPE] = "recipe",
-                                         [STORE_W_STATE_FRONTIER] = "state frontier",
-                                         [STORE_W_MOVE] = "copies between device and host",
-                                         [STORE_W_REPLICA] = "other replicas of pages"};
+static const char *const what_names[] = { [STORE_W_NONE] = "request",
+                                          [STORE_W_PAGES] = "pages",
+                                          [STORE_W_ROW] = "block-table rows",
+                                          [STORE_W_SEQUENCE] = "sequence",
+                                          [STORE_W_CONTINUATION] = "continuation",
+                                          [STORE_W_PAGE_DESCRIPTOR] = "page descriptors",
+                                          [STORE_W_MEMBERSHIP] = "membership entries",
+                                          [STORE_W_STATE_SLOT] = "state slots",
+                                          [STORE_W_ARENA] = "arena bytes",
+                                          [STORE_W_COMMIT] = "commit",
+                                          [STORE_W_TRUNCATE] = "truncate",
+                                          [STORE_W_KEEP] = "keep",
+                                          [STORE_W_ENSURE] = "ensure",
+                                          [STORE_W_FRONTIER] = "frontier",
+                                          [STORE_W_PROMPT] = "prompt tokens",
+                                          [STORE_W_OUTPUT] = "output tokens",
+                                          [STORE_W_DIGEST] = "page digests",
+                                          [STORE_W_TAIL] = "tail tokens",
+                                          [STORE_W_RECIPE] = "recipe",
+                                          [STORE_W_STATE_FRONTIER] = "state frontier",
+                                          [STORE_W_MOVE] = "copies between device and host",
+                                          [STORE_W_REPLICA] = "other replicas of pages" };
 
 /* asked, had and limit are put in by the caller in this order. */
 static const char *sentence(enum store_code code) {
@@ -75,7 +75,8 @@ static const char *sentence(enum store_code code) {
         return "there is no host arena (asked %" PRIu64 ", had %" PRIu64 ", limit %" PRIu64
                "): give it a size with arena = in section [host]";
     case STORE_E_DAMAGED:
-        return "bytes in the host arena do not match their checksum, and there is no other copy: what held them is lost; "
+        return "bytes in the host arena do not match their checksum, and there is no other copy: what held them is "
+               "lost; "
                "compute it again, and look at the machine's memory";
     case STORE_MORE:
     case STORE_WAIT: return "nothing was refused: copies are still to be made";

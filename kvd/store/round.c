@@ -12,7 +12,7 @@ struct paper {
     uint32_t count;     /* membership after the trim */
     uint32_t ensure;    /* pages asked for */
     uint32_t entitlement;
-    uint32_t mapped;    /* membership at the end */
+    uint32_t mapped; /* membership at the end */
     bool bounded;
 };
 
@@ -44,7 +44,8 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         paper->committed = want->truncate;
     }
     paper->count = space->count;
-    if (want->keep != NONE) paper->count = trim(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
+    if (want->keep != NONE)
+        paper->count = trim(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
     return STORE_OK;
 }
 
@@ -125,7 +126,7 @@ static bool apply_pool(struct store *store, struct seq *seq, const struct store_
     store->chunks.reserved += chunks_for(paper->entitlement) - chunks_for(entitled);
     if (paper->mapped > space->count) space_map(store, p, space, paper->mapped - space->count, row);
     space->shared = space_shared(store, p, space);
-    struct store_slice slice = {paper->count, max_u32(before, space->count) - paper->count};
+    struct store_slice slice = { paper->count, max_u32(before, space->count) - paper->count };
     if (slice.count == 0) slice.begin = 0;
     seq_view(store, seq, p, slice, ret_view);
     return paper->entitlement != entitled;
@@ -150,7 +151,7 @@ static uint32_t packed_pages(const struct store *store) {
 
 static int round_item(struct store *store, const struct store_round_item *item, struct store_round_result *result) {
     struct seq *seq = NULL;
-    struct paper paper[STORE_MAX_POOLS] = {0};
+    struct paper paper[STORE_MAX_POOLS] = { 0 };
     uint32_t chunks = 0;
     bool grew = false;
     int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
@@ -168,8 +169,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     }
     if (shortens) /* what goes, goes from the directory first */
         mirror_seq_at(store, seq,
-                      (uint32_t[STORE_MAX_POOLS]){min_u32(paper[0].committed, seq->space[0].committed),
-                                                  min_u32(paper[1].committed, seq->space[1].committed)});
+                      (uint32_t[STORE_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
+                                                   min_u32(paper[1].committed, seq->space[1].committed) });
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
         if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);

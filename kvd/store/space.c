@@ -141,7 +141,7 @@ uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct s
 
 void space_map(struct store *store, uint32_t pool_index, struct space *space, uint32_t n, int32_t *row) {
     struct pool *pool = &store->pool[pool_index];
-    struct pool_choice choice = {n, NONE, false};
+    struct pool_choice choice = { n, NONE, false };
     uint32_t before = chunks_for(space->count), start;
     if (space->count) choice.predecessor = space_device(store, pool_index, space_entry(store, space, space->count - 1));
     store->chunks.reserved -= chunks_for(space->count + n) - before;
@@ -164,7 +164,7 @@ void space_map(struct store *store, uint32_t pool_index, struct space *space, ui
 void space_drop(struct store *store, uint32_t pool_index, struct space *space, uint32_t count, bool active,
                 bool keep_reserved, int32_t *row) {
     struct pool *pool = &store->pool[pool_index];
-    struct pool_batch batch = {pool, 0, 0};
+    struct pool_batch batch = { pool, 0, 0 };
     uint32_t dropped = space->count - count, n, freed = chunks_for(space->count) - chunks_for(count);
     for (uint32_t i = count; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);

@@ -46,7 +46,9 @@ static int check_host(const struct store_config *c, char *err, size_t n) {
                      (unsigned long long)c->host_state_stride, EXTENT_ALIGN);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->host_bytes / c->host_stride[p] > (uint64_t)INT32_MAX - c->pool_pages[p] - c->spare_pages)
-            return wrong(err, n, "a host arena of %llu bytes holds more pages of pool %u than can be numbered; lower arena = in section [host]",
+            return wrong(err, n,
+                         "a host arena of %llu bytes holds more pages of pool %u than can be numbered; lower arena = "
+                         "in section [host]",
                          (unsigned long long)c->host_bytes, p);
     return STORE_OK;
 }
@@ -144,7 +146,7 @@ static void carve_host(struct carve *carve, struct store *s) {
 /* Places everything behind the store itself; with a base of NULL it only counts. */
 static size_t carve_store(struct store *s, unsigned char *base) {
     const struct store_config *c = &s->config;
-    struct carve carve = {base, 0, false};
+    struct carve carve = { base, 0, false };
     carve_take(&carve, 1, sizeof *s);
     s->n_pools = pools_of(c);
     s->row_entries = pages_of(c->max_context);
@@ -165,7 +167,7 @@ static size_t carve_store(struct store *s, unsigned char *base) {
 }
 
 size_t store_bytes(const struct store_config *config) {
-    struct store plan = {.config = *config};
+    struct store plan = { .config = *config };
     return store_check_config(config, NULL, 0) ? 0 : carve_store(&plan, NULL);
 }
 
@@ -173,14 +175,14 @@ static void init_objects(struct store *s) {
     const struct store_config *c = &s->config;
     uint32_t first = c->generation ? c->generation : 1;
     for (uint32_t i = 0; i < c->max_concurrency; i++)
-        s->seqs[i] = (struct seq){.generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : NONE};
+        s->seqs[i] = (struct seq){ .generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : NONE };
     for (uint32_t i = 0; i < c->max_continuations; i++)
-        s->conts[i] = (struct cont){.generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : NONE};
+        s->conts[i] = (struct cont){ .generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : NONE };
     for (uint32_t p = 0; p < s->n_pools; p++) {
         struct pool *pool = &s->pool[p];
         memset(pool->bitmap, 0, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
         pool_init(pool);
-        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct row){1, NONE};
+        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct row){ 1, NONE };
         memset(pool->table, 0xff, (size_t)c->max_concurrency * s->row_entries * sizeof *pool->table);
     }
     if (c->has_state) memset(s->slots, 0, c->state_slots * sizeof *s->slots);
@@ -190,21 +192,21 @@ static void init_objects(struct store *s) {
     *s->stamp = 0;
     index_init(&s->index);
     for (uint32_t i = 0; i < MOVE_LIMIT; i++)
-        s->moves[i] = (struct move){.generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : NONE};
+        s->moves[i] = (struct move){ .generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : NONE };
     if (c->host_bytes)
         (void)extent_init(s->arena_memory, extent_bytes(s->max_extents), c->host_bytes, s->max_extents, &s->arena);
 }
 
 int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err,
                size_t n) {
-    struct store plan = {.config = *config}, *store = memory;
+    struct store plan = { .config = *config }, *store = memory;
     int rc = store_check_config(config, err, n);
     if (rc) return rc;
     size_t needed = carve_store(&plan, NULL);
     if (needed == 0) return wrong(err, n, "this configuration needs more memory than can be addressed");
     if (!memory || bytes < needed || (uintptr_t)memory % 64)
         return wrong(err, n, "the store needs %zu bytes at a multiple of 64, had %zu at %p", needed, bytes, memory);
-    *store = (struct store){.config = *config};
+    *store = (struct store){ .config = *config };
     carve_store(store, memory);
     init_objects(store);
     *ret_store = store;

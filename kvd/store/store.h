@@ -4,17 +4,19 @@
  *
  * It knows pools, pages, address spaces, rows, sequences (active bundles), continuations (inactive,
  * complete, named), and the places of pages: on the device, in the host arena, or both. It does not know nng, protobuf,
- * CUDA, clocks, files or threads; it allocates nothing after store_init and is deterministic: the same calls give the same answers.
+ * CUDA, clocks, files or threads; it allocates nothing after store_init and is deterministic: the same calls give the
+ * same answers.
  *
- * It calls nobody but hostarena: the extent allocator, and the directory, into which it writes what it holds as it changes.
- * Where bytes must be copied (COW tails, state images, pages to and from the host) it lists the copies and is told when
- * they are done (…_commit) or that they cannot be done (…_abort). Where block-table rows change it updates its host mirror
- * and returns the slices to publish; the caller publishes them before it answers the request (ROW-4).
+ * It calls nobody but hostarena: the extent allocator, and the directory, into which it writes what it holds as it
+ * changes. Where bytes must be copied (COW tails, state images, pages to and from the host) it lists the copies and is
+ * told when they are done (…_commit) or that they cannot be done (…_abort). Where block-table rows change it updates
+ * its host mirror and returns the slices to publish; the caller publishes them before it answers the request (ROW-4).
  *
  * Threads: none inside. The caller serialises all calls on one store (the core mutex).
  *
- * Errors: functions return STORE_OK or a positive store_code and fill a store_refusal that says what was asked and what there
- * was; after a refusal nothing has changed (SRV-2). store_refusal_text makes the sentence. Outputs are written only on success.
+ * Errors: functions return STORE_OK or a positive store_code and fill a store_refusal that says what was asked and what
+ * there was; after a refusal nothing has changed (SRV-2). store_refusal_text makes the sentence. Outputs are written
+ * only on success.
  *
  * Handles are 64 bits, index + generation, one struct type a kind; a slot whose generation would wrap is retired.
  */
@@ -28,74 +30,98 @@
 #include "geometry.h"
 
 #define STORE_MAX_POOLS GEOM_MAX_POOLS
-#define STORE_NONE UINT32_MAX   /* "leave as it is" in frontiers; "no index" elsewhere */
-#define STORE_MAX_RECIPE 64     /* continuations in one recipe */
-#define STORE_MAX_COPIES 3      /* of one transition: a tail a pool, and a state image */
+#define STORE_NONE UINT32_MAX /* "leave as it is" in frontiers; "no index" elsewhere */
+#define STORE_MAX_RECIPE 64   /* continuations in one recipe */
+#define STORE_MAX_COPIES 3    /* of one transition: a tail a pool, and a state image */
 
 struct store;
-typedef struct store_seq { uint64_t bits; } store_seq;    /* 0 = none */
-typedef struct store_cont { uint64_t bits; } store_cont;  /* 0 = none */
+typedef struct store_seq {
+    uint64_t bits;
+} store_seq; /* 0 = none */
+typedef struct store_cont {
+    uint64_t bits;
+} store_cont; /* 0 = none */
 
 struct store_config {
-    enum geom_backend backend;           /* POOL-3; DFLASH with pool_pages[1] == 0 has no draft pool */
+    enum geom_backend backend; /* POOL-3; DFLASH with pool_pages[1] == 0 has no draft pool */
     uint32_t pool_pages[STORE_MAX_POOLS];
-    uint32_t max_context;                /* S tokens; L = ceil(S/64) */
-    uint32_t max_concurrency;            /* C: rows a pool, and active sequences */
-    uint32_t draft_window;               /* K (MTP: 1..15) */
-    uint32_t widest_verify;              /* widest verify extent in tokens, for the lease cushion */
-    bool lease_growth;                   /* SPACE-3 */
-    uint32_t lease_window;               /* tokens, normally 4096 */
-    uint32_t prefill_chunk;              /* tokens; the window is at least this */
-    uint32_t map_ahead;                  /* pages mapped beyond an ensure that has to map anyway; capped by entitlement */
-    uint32_t max_continuations;          /* descriptors */
-    uint32_t spare_pages;                /* page descriptors beyond physical pages and those that the arena holds, a pool */
-    uint64_t membership_entries;         /* logical-block entries over all spaces; 0 = a default that cannot starve C full sequences */
-    bool has_state;                      /* state_bytes > 0 */
-    uint32_t state_slots;                /* device slots where has_state; at least C */
-    uint64_t host_bytes;                 /* of the arena; 0 = the host tier is off (HOST-7) */
+    uint32_t max_context;        /* S tokens; L = ceil(S/64) */
+    uint32_t max_concurrency;    /* C: rows a pool, and active sequences */
+    uint32_t draft_window;       /* K (MTP: 1..15) */
+    uint32_t widest_verify;      /* widest verify extent in tokens, for the lease cushion */
+    bool lease_growth;           /* SPACE-3 */
+    uint32_t lease_window;       /* tokens, normally 4096 */
+    uint32_t prefill_chunk;      /* tokens; the window is at least this */
+    uint32_t map_ahead;          /* pages mapped beyond an ensure that has to map anyway; capped by entitlement */
+    uint32_t max_continuations;  /* descriptors */
+    uint32_t spare_pages;        /* page descriptors beyond physical pages and those that the arena holds, a pool */
+    uint64_t membership_entries; /* logical-block entries over all spaces; 0 = a default that cannot starve C full
+                                    sequences */
+    bool has_state;              /* state_bytes > 0 */
+    uint32_t state_slots;        /* device slots where has_state; at least C */
+    uint64_t host_bytes;         /* of the arena; 0 = the host tier is off (HOST-7) */
     uint64_t host_stride[STORE_MAX_POOLS]; /* bytes of a packed page over all ranks; a multiple of 256 */
-    uint64_t host_state_stride;          /* the same of a state image, where has_state */
-    uint32_t generation;                 /* of the first handle of every slot; 0 = 1. Another one for each instance keeps handles of an earlier
-                                          * one from naming anything */
-    bool mirrored;                       /* a directory will be set, also where host_bytes is 0 */
+    uint64_t host_state_stride;            /* the same of a state image, where has_state */
+    uint32_t generation; /* of the first handle of every slot; 0 = 1. Another one for each instance keeps handles of an
+                          * earlier one from naming anything */
+    bool mirrored;       /* a directory will be set, also where host_bytes is 0 */
 };
 
 /* ---- refusals ------------------------------------------------------------------------------ */
 
 enum store_code {
     STORE_OK = 0,
-    STORE_E_STALE = 1,      /* no such object, or an older generation of it               -> NOT_FOUND */
-    STORE_E_LEASE = 2,      /* the sequence is leased to somebody else                    -> PERMISSION_DENIED */
-    STORE_E_STATE = 3,      /* object is busy, quarantined, claimed, or in the wrong state -> FAILED_PRECONDITION */
-    STORE_E_RANGE = 4,      /* an argument is outside what the object or configuration allows -> OUT_OF_RANGE */
-    STORE_E_NEVER = 5,      /* more than the store could give with nothing else in it      -> INVALID_ARGUMENT */
-    STORE_E_SHORT = 6,      /* short now; may fit after releases                           -> RESOURCE_EXHAUSTED */
-    STORE_E_ENTITLEMENT = 7,/* mapping past the entitlement (SPACE-5)                      -> RESOURCE_EXHAUSTED */
-    STORE_E_REVISION = 8,   /* recipe or plan made at another revision, or a victim is claimed -> ABORTED */
-    STORE_E_INCOMPLETE = 9, /* would publish an incomplete continuation (CONT-1)           -> FAILED_PRECONDITION */
-    STORE_E_NAME = 10,      /* digest missing, or another than the page already has (CONT-2) -> INVALID_ARGUMENT */
-    STORE_E_PROTECTED = 11, /* would change columns that a checkpoint or another sequence reads -> FAILED_PRECONDITION */
-    STORE_E_ARGUMENT = 12,  /* malformed (duplicate victims, unknown flag)                  -> INVALID_ARGUMENT */
-    STORE_E_TIER = 13,      /* there is no host tier                                       -> FAILED_PRECONDITION */
-    STORE_E_DAMAGED = 14,   /* bytes in the arena do not match their checksum               -> DATA_LOSS */
+    STORE_E_STALE = 1,       /* no such object, or an older generation of it               -> NOT_FOUND */
+    STORE_E_LEASE = 2,       /* the sequence is leased to somebody else                    -> PERMISSION_DENIED */
+    STORE_E_STATE = 3,       /* object is busy, quarantined, claimed, or in the wrong state -> FAILED_PRECONDITION */
+    STORE_E_RANGE = 4,       /* an argument is outside what the object or configuration allows -> OUT_OF_RANGE */
+    STORE_E_NEVER = 5,       /* more than the store could give with nothing else in it      -> INVALID_ARGUMENT */
+    STORE_E_SHORT = 6,       /* short now; may fit after releases                           -> RESOURCE_EXHAUSTED */
+    STORE_E_ENTITLEMENT = 7, /* mapping past the entitlement (SPACE-5)                      -> RESOURCE_EXHAUSTED */
+    STORE_E_REVISION = 8,    /* recipe or plan made at another revision, or a victim is claimed -> ABORTED */
+    STORE_E_INCOMPLETE = 9,  /* would publish an incomplete continuation (CONT-1)           -> FAILED_PRECONDITION */
+    STORE_E_NAME = 10,       /* digest missing, or another than the page already has (CONT-2) -> INVALID_ARGUMENT */
+    STORE_E_PROTECTED =
+        11,                /* would change columns that a checkpoint or another sequence reads -> FAILED_PRECONDITION */
+    STORE_E_ARGUMENT = 12, /* malformed (duplicate victims, unknown flag)                  -> INVALID_ARGUMENT */
+    STORE_E_TIER = 13,     /* there is no host tier                                       -> FAILED_PRECONDITION */
+    STORE_E_DAMAGED = 14,  /* bytes in the arena do not match their checksum               -> DATA_LOSS */
     /* Of commits only; nothing is refused: */
-    STORE_MORE = 15,        /* this stage is done, there are more copies to make: list them */
-    STORE_WAIT = 16         /* all own copies are done, another transition is bringing pages that this one needs, or has been promised one: try when one has ended */
+    STORE_MORE = 15, /* this stage is done, there are more copies to make: list them */
+    STORE_WAIT = 16  /* all own copies are done, another transition is bringing pages that this one needs, or has been
+                        promised one: try when one has ended */
 };
 
 /* What was short, or what the argument was about. */
 enum store_what {
-    STORE_W_NONE = 0, STORE_W_PAGES, STORE_W_ROW, STORE_W_SEQUENCE, STORE_W_CONTINUATION, STORE_W_PAGE_DESCRIPTOR,
-    STORE_W_MEMBERSHIP, STORE_W_STATE_SLOT, STORE_W_ARENA, STORE_W_COMMIT, STORE_W_TRUNCATE, STORE_W_KEEP, STORE_W_ENSURE,
-    STORE_W_FRONTIER, STORE_W_PROMPT, STORE_W_OUTPUT, STORE_W_DIGEST, STORE_W_TAIL, STORE_W_RECIPE, STORE_W_STATE_FRONTIER,
-    STORE_W_MOVE,    /* transitions that move pages between device and host at once */
-    STORE_W_REPLICA  /* pages whose other replica is missing: dropping this one would lose them */
+    STORE_W_NONE = 0,
+    STORE_W_PAGES,
+    STORE_W_ROW,
+    STORE_W_SEQUENCE,
+    STORE_W_CONTINUATION,
+    STORE_W_PAGE_DESCRIPTOR,
+    STORE_W_MEMBERSHIP,
+    STORE_W_STATE_SLOT,
+    STORE_W_ARENA,
+    STORE_W_COMMIT,
+    STORE_W_TRUNCATE,
+    STORE_W_KEEP,
+    STORE_W_ENSURE,
+    STORE_W_FRONTIER,
+    STORE_W_PROMPT,
+    STORE_W_OUTPUT,
+    STORE_W_DIGEST,
+    STORE_W_TAIL,
+    STORE_W_RECIPE,
+    STORE_W_STATE_FRONTIER,
+    STORE_W_MOVE,   /* transitions that move pages between device and host at once */
+    STORE_W_REPLICA /* pages whose other replica is missing: dropping this one would lose them */
 };
 
 struct store_refusal {
     enum store_code code;
     enum store_what what;
-    uint32_t pool;           /* STORE_NONE where no pool is meant */
+    uint32_t pool;              /* STORE_NONE where no pool is meant */
     uint64_t asked, had, limit; /* in the unit of `what` (pages, tokens, slots, ...) */
 };
 
@@ -118,27 +144,29 @@ uint32_t store_n_pools(const struct store *store);
 uint32_t store_row_entries(const struct store *store);
 const int32_t *store_table_row(const struct store *store, uint32_t pool, uint32_t row);
 
-/* Increases when ownership, placement, free or reserved numbers, or arena geometry change; not for mapping and commits inside
- * a sequence's own reservation. */
+/* Increases when ownership, placement, free or reserved numbers, or arena geometry change; not for mapping and commits
+ * inside a sequence's own reservation. */
 uint64_t store_revision(const struct store *store);
 
 /* ---- places (PAGE-1, PAGE-3, PAGE-7) ------------------------------------------------------------
  *
- * A page has a device replica, a host replica, or both. A host replica is valid for n columns while its epoch is the page's and it covers n
- * columns; it is "current" when it covers what is committed. The arena has one extent of one packed page for each.
+ * A page has a device replica, a host replica, or both. A host replica is valid for n columns while its epoch is the
+ * page's and it covers n columns; it is "current" when it covers what is committed. The arena has one extent of one
+ * packed page for each.
  *
- * A continuation rests when it was demoted: all its pages are current in the host, and it asks for no place on the device. A page leaves the device when
- * every reference to it is of a resting continuation, and no copy or sequence uses it; so what resting continuations share with others stays.
- * While it rests, its host replicas cannot be dropped (the only valid source is never released).
+ * A continuation rests when it was demoted: all its pages are current in the host, and it asks for no place on the
+ * device. A page leaves the device when every reference to it is of a resting continuation, and no copy or sequence
+ * uses it; so what resting continuations share with others stays. While it rests, its host replicas cannot be dropped
+ * (the only valid source is never released).
  *
- * Transitions that move pages: an activation (restores what its source lacks out of its own reservation, ACT-7; demotes victims), and a move of a
- * continuation. A page that one of them is bringing is brought once: others that need it wait for it (STORE_WAIT). Destinations are invisible until
- * the commit; both ends are pinned until then. */
+ * Transitions that move pages: an activation (restores what its source lacks out of its own reservation, ACT-7; demotes
+ * victims), and a move of a continuation. A page that one of them is bringing is brought once: others that need it wait
+ * for it (STORE_WAIT). Destinations are invisible until the commit; both ends are pinned until then. */
 
 /* A copy to make. Whole pages may be copied; `columns` matter. */
 enum store_copy_kind {
-    STORE_COPY_PAGE = 0,  /* device page src -> device page dst */
-    STORE_COPY_STATE = 1, /* device slot src -> device slot dst */
+    STORE_COPY_PAGE = 0,      /* device page src -> device page dst */
+    STORE_COPY_STATE = 1,     /* device slot src -> device slot dst */
     STORE_COPY_PAGE_OUT = 2,  /* device page src -> arena bytes at host; tell store_copied_out the checksum */
     STORE_COPY_PAGE_IN = 3,   /* arena bytes at host -> device page dst; checksum must match, else store_damaged */
     STORE_COPY_STATE_OUT = 4, /* the same of state images: src / dst are slots */
@@ -147,194 +175,239 @@ enum store_copy_kind {
 struct store_copy {
     enum store_copy_kind kind;
     uint32_t pool, src, dst, columns;
-    uint64_t host, bytes;   /* offset in the arena, and length there: the pool's stride */
-    uint64_t checksum;      /* IN: XXH3-64 of those bytes, as told by store_copied_out */
-    uint64_t what;          /* names the replica to store_copied_out and store_damaged */
+    uint64_t host, bytes; /* offset in the arena, and length there: the pool's stride */
+    uint64_t checksum;    /* IN: XXH3-64 of those bytes, as told by store_copied_out */
+    uint64_t what;        /* names the replica to store_copied_out and store_damaged */
 };
 
 /* Whose copies: an activation's or a move's. */
-typedef struct store_move { uint64_t bits; } store_move; /* 0 = none */
-struct store_transition { bool is_move; uint64_t bits; /* of the store_seq or store_move */ };
-/* The copies of the current stage, each once; *cursor 0 to begin, the same list until the next commit. Returns how many were written (0: the end). */
-uint32_t store_next_copies(const struct store *store, struct store_transition of, uint64_t *cursor, struct store_copy *ret_copies, uint32_t max);
+typedef struct store_move {
+    uint64_t bits;
+} store_move; /* 0 = none */
+struct store_transition {
+    bool is_move;
+    uint64_t bits; /* of the store_seq or store_move */
+};
+/* The copies of the current stage, each once; *cursor 0 to begin, the same list until the next commit. Returns how many
+ * were written (0: the end). */
+uint32_t store_next_copies(const struct store *store, struct store_transition of, uint64_t *cursor,
+                           struct store_copy *ret_copies, uint32_t max);
 /* Copies and payload bytes of the current stage, by direction. */
-struct store_work { uint32_t copies_out, copies_in, copies_device; uint64_t bytes_out, bytes_in; };
+struct store_work {
+    uint32_t copies_out, copies_in, copies_device;
+    uint64_t bytes_out, bytes_in;
+};
 int store_get_work(const struct store *store, struct store_transition of, struct store_work *ret_work);
 /* Between a copy's end and the commit of its stage. Checksum of the packed bytes in the arena. */
 void store_copied_out(struct store *store, uint64_t what, uint64_t checksum);
-/* The bytes of a host replica do not match their checksum: the replica is dropped. Where it was the only valid one the page is lost: every continuation that holds
- * it is released (those that a transition holds: when it has ended; its commit answers STORE_E_DAMAGED). Returns the number of continuations released now. */
+/* The bytes of a host replica do not match their checksum: the replica is dropped. Where it was the only valid one the
+ * page is lost: every continuation that holds it is released (those that a transition holds: when it has ended; its
+ * commit answers STORE_E_DAMAGED). Returns the number of continuations released now. */
 uint32_t store_damaged(struct store *store, uint64_t what);
 
-/* Handles of continuations that were released so, each once, oldest first; of more than 64 that nobody took the oldest are
- * forgotten. False: there is none. */
+/* Handles of continuations that were released so, each once, oldest first; of more than 64 that nobody took the oldest
+ * are forgotten. False: there is none. */
 bool store_take_lost(struct store *store, store_cont *ret_cont);
 
 enum store_place {
-    STORE_PLACE_HOST = 0,   /* demote: host replicas of all pages, then it rests */
-    STORE_PLACE_BOTH = 1,   /* host replicas; the device's stay, and those that are missing there are not brought */
-    STORE_PLACE_DEVICE = 2  /* prefetch: device replicas of all pages; it rests no more; host replicas stay */
+    STORE_PLACE_HOST = 0,  /* demote: host replicas of all pages, then it rests */
+    STORE_PLACE_BOTH = 1,  /* host replicas; the device's stay, and those that are missing there are not brought */
+    STORE_PLACE_DEVICE = 2 /* prefetch: device replicas of all pages; it rests no more; host replicas stay */
 };
-/* Takes extents or pages for what is missing, all or nothing, pins, and lists copies (none: commit at once). With state the image moves likewise: HOST copies it and frees its
- * slot at commit. The continuation stays usable meanwhile; it may even be gone at commit, which then keeps what it still can. */
-int store_move_begin(struct store *store, store_cont cont, enum store_place place, store_move *ret_move, struct store_refusal *refusal);
+/* Takes extents or pages for what is missing, all or nothing, pins, and lists copies (none: commit at once). With state
+ * the image moves likewise: HOST copies it and frees its slot at commit. The continuation stays usable meanwhile; it
+ * may even be gone at commit, which then keeps what it still can. */
+int store_move_begin(struct store *store, store_cont cont, enum store_place place, store_move *ret_move,
+                     struct store_refusal *refusal);
 /* STORE_OK: published; STORE_WAIT, STORE_E_DAMAGED (ended, nothing more to do). */
 int store_move_commit(struct store *store, store_move move, struct store_refusal *refusal);
 int store_move_abort(struct store *store, store_move move, struct store_refusal *refusal);
-/* Drops the redundant replicas of one tier. STORE_TIER_HOST: of pages that are on the device and that no resting continuation needs; a resting one is refused (STORE_E_STATE) unless all
- * its pages are on the device, then it rests no more. STORE_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_W_REPLICA and the number that
- * are not); it rests. ret_dropped: pages by pool. */
+/* Drops the redundant replicas of one tier. STORE_TIER_HOST: of pages that are on the device and that no resting
+ * continuation needs; a resting one is refused (STORE_E_STATE) unless all its pages are on the device, then it rests no
+ * more. STORE_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_W_REPLICA and the number
+ * that are not); it rests. ret_dropped: pages by pool. */
 enum store_tier { STORE_TIER_DEVICE = 0, STORE_TIER_HOST = 1 };
-int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier, uint32_t ret_dropped[STORE_MAX_POOLS],
-                       struct store_refusal *refusal);
+int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier,
+                       uint32_t ret_dropped[STORE_MAX_POOLS], struct store_refusal *refusal);
 
-/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are until store_scrub_end, but the replica may go; one at a time. A copy of 0 bytes:
- * there was none among those that one call looks at, call again (no end is needed). False: the round is over (the next call begins anew), or there is no arena. */
+/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are
+ * until store_scrub_end, but the replica may go; one at a time. A copy of 0 bytes: there was none among those that one
+ * call looks at, call again (no end is needed). False: the round is over (the next call begins anew), or there is no
+ * arena. */
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy);
-/* right: the bytes had their checksum. True: they had not, and the replica is still there: store_damaged was done, *ret_released is its number. */
+/* right: the bytes had their checksum. True: they had not, and the replica is still there: store_damaged was done,
+ * *ret_released is its number. */
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
 
 /* ---- directory and recovery (CONT-3) ---- */
 
 struct directory;
-/* From now on everything that the store holds is mirrored into the directory (of the same limits: store_directory_limits). After store_init, before anything else; NULL: none.
- * The store must be empty; recover fills it first from what the directory has. */
+/* From now on everything that the store holds is mirrored into the directory (of the same limits:
+ * store_directory_limits). After store_init, before anything else; NULL: none. The store must be empty; recover fills
+ * it first from what the directory has. */
 struct directory_limits;
 void store_directory_limits(const struct store *store, struct directory_limits *ret_limits);
 struct store_recovered {
-    uint32_t continuations; /* kept, of records of continuations and of sequences (which end at their committed frontier) */
-    uint32_t shortened;     /* of those: cut to the leading pages that have a place */
-    uint32_t dropped;       /* records of which nothing could be kept */
-    uint32_t damaged;       /* records and parts whose check word is wrong */
+    uint32_t
+        continuations;  /* kept, of records of continuations and of sequences (which end at their committed frontier) */
+    uint32_t shortened; /* of those: cut to the leading pages that have a place */
+    uint32_t dropped;   /* records of which nothing could be kept */
+    uint32_t damaged;   /* records and parts whose check word is wrong */
     uint32_t pages[STORE_MAX_POOLS], dropped_pages[STORE_MAX_POOLS];
-    uint32_t images;        /* state images in the host */
+    uint32_t images; /* state images in the host */
 };
-/* device_lives: the device parts of the records hold (adopted pools). Checks every record against geometry and all others; what contradicts is dropped. The directory is rewritten
- * to what was kept before this returns. */
-void store_recover(struct store *store, struct directory *directory, bool device_lives, struct store_recovered *ret_recovered);
+/* device_lives: the device parts of the records hold (adopted pools). Checks every record against geometry and all
+ * others; what contradicts is dropped. The directory is rewritten to what was kept before this returns. */
+void store_recover(struct store *store, struct directory *directory, bool device_lives,
+                   struct store_recovered *ret_recovered);
 void store_set_directory(struct store *store, struct directory *directory);
 
 /* ---- activation (ACT-*) ---------------------------------------------------------------------- */
 
-/* Entitlement of a pool, in pages (SPACE-3). out = min(max_output_tokens, S - prompt + 1); the ceiling is T = prompt + out - 1 tokens,
- * min(S, T + draft_window - 1) in an MTP pool. Without lease growth the entitlement is pages(ceiling). With it: the prompt, a window
- * W = max(lease_window, prefill_chunk) and the cushion = ceil((widest_verify + draft_window + 2)/64) + 1 pages, that is
- * min(pages(ceiling), pages(min(S, prompt + W [+ draft_window - 1 for MTP])) + cushion).
+/* Entitlement of a pool, in pages (SPACE-3). out = min(max_output_tokens, S - prompt + 1); the ceiling is T = prompt +
+ * out - 1 tokens, min(S, T + draft_window - 1) in an MTP pool. Without lease growth the entitlement is pages(ceiling).
+ * With it: the prompt, a window W = max(lease_window, prefill_chunk) and the cushion = ceil((widest_verify +
+ * draft_window + 2)/64) + 1 pages, that is min(pages(ceiling), pages(min(S, prompt + W [+ draft_window - 1 for MTP])) +
+ * cushion).
  *
- * Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move; trailing pages past
- * frontier are dropped). The store still copies a tail whenever another reference to it survives (ACT-3). */
+ * Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move;
+ * trailing pages past frontier are dropped). The store still copies a tail whenever another reference to it survives
+ * (ACT-3). */
 struct store_activation {
     store_cont from;
     bool keep;
-    uint32_t frontier;            /* F <= source frontier, >= 1 with a source; 0 for root */
-    uint64_t lease;               /* who may drive it: opaque, nonzero */
-    uint32_t prompt_tokens;       /* whole prompt, >= frontier */
-    uint32_t max_output_tokens;   /* >= 1; clipped to the context ceiling */
-    uint32_t ensure[STORE_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of the source */
-    const store_cont *victims;    /* recipe: released or demoted atomically with the activation, or not at all (ACT-8) */
+    uint32_t frontier;                /* F <= source frontier, >= 1 with a source; 0 for root */
+    uint64_t lease;                   /* who may drive it: opaque, nonzero */
+    uint32_t prompt_tokens;           /* whole prompt, >= frontier */
+    uint32_t max_output_tokens;       /* >= 1; clipped to the context ceiling */
+    uint32_t ensure[STORE_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
+                                         the source */
+    const store_cont *victims; /* recipe: released or demoted atomically with the activation, or not at all (ACT-8) */
     uint32_t n_victims;
-    uint64_t demote;              /* bit i: victims[i] is demoted, else released */
-    uint64_t revision;            /* recipe made at; 0 = do not check */
-    uint64_t tag;                 /* the owner's, opaque: carried by the sequence and the continuations made of it, also over a restart */
+    uint64_t demote;   /* bit i: victims[i] is demoted, else released */
+    uint64_t revision; /* recipe made at; 0 = do not check */
+    uint64_t
+        tag; /* the owner's, opaque: carried by the sequence and the continuations made of it, also over a restart */
 };
 
-struct store_slice { uint32_t begin, count; }; /* entries of a row */
+struct store_slice {
+    uint32_t begin, count;
+}; /* entries of a row */
 
 struct store_pool_view { /* one pool of a sequence, as it is now */
     uint32_t row;
-    uint32_t membership;   /* pages */
-    uint32_t entitlement;  /* pages */
-    uint32_t committed;    /* tokens */
+    uint32_t membership;         /* pages */
+    uint32_t entitlement;        /* pages */
+    uint32_t committed;          /* tokens */
     uint32_t protected_frontier; /* tokens that a surviving checkpoint or sharer reads: truncation stops here */
-    struct store_slice slice; /* entries that this call changed in the row mirror: publish them before answering */
+    struct store_slice slice;    /* entries that this call changed in the row mirror: publish them before answering */
 };
 
 struct store_activated {
     store_seq seq;
-    uint32_t n_copies; /* those of this stage from device page to device page; store_next_copies lists all that are to be made */
+    uint32_t n_copies; /* those of this stage from device page to device page; store_next_copies lists all that are to
+                          be made */
     struct store_copy copies[STORE_MAX_COPIES];
-    bool staged;                /* victims must be demoted before anything can be mapped: the first stage's copies are those; rows follow with STORE_MORE */
+    bool staged; /* victims must be demoted before anything can be mapped: the first stage's copies are those; rows
+                    follow with STORE_MORE */
     uint32_t state_slot;        /* STORE_NONE without state */
-    uint32_t source_state_slot; /* slot to copy from on the device; pinned until the first commit. STORE_NONE: none (root, a move, or the image was restored into state_slot) */
-    uint32_t restored[STORE_MAX_POOLS]; /* pages that come from the host */
+    uint32_t source_state_slot; /* slot to copy from on the device; pinned until the first commit. STORE_NONE: none
+                                   (root, a move, or the image was restored into state_slot) */
+    uint32_t restored[STORE_MAX_POOLS];           /* pages that come from the host */
     struct store_pool_view pool[STORE_MAX_POOLS]; /* slices empty while staged */
 };
 
 /* Plan: the answer that activate would give, changing nothing. */
 enum store_feasibility { STORE_READY = 0, STORE_BLOCKED = 1 /* for now */, STORE_INFEASIBLE = 2 /* for ever */ };
-struct store_need { uint64_t needed, available, short_by; };
+struct store_need {
+    uint64_t needed, available, short_by;
+};
 struct store_plan {
     enum store_feasibility feasibility;
     uint64_t revision;
     struct store_need pages[STORE_MAX_POOLS]; /* available counts what the victims would free */
-    struct store_need rows, sequences, state_slots, membership; /* rows: one in every pool; membership: entries, in whole chunks */
+    struct store_need rows, sequences, state_slots,
+        membership;                           /* rows: one in every pool; membership: entries, in whole chunks */
     uint32_t entitlement[STORE_MAX_POOLS];    /* pages the sequence would be guaranteed */
     uint32_t shared_pages[STORE_MAX_POOLS];   /* taken over without cost */
     uint32_t copied_columns[STORE_MAX_POOLS]; /* COW tail */
     uint32_t freed_pages[STORE_MAX_POOLS];    /* by the victims jointly, with what a moved source drops */
-    uint32_t restore_pages[STORE_MAX_POOLS];  /* of the source, to be brought back from the host: part of pages[].needed */
-    uint32_t demote_pages[STORE_MAX_POOLS];   /* of demoted victims, to be copied to the host */
-    struct store_need arena;                  /* bytes for those; available: what of them finds a place in the arena's real geometry after the releases (HOST-4) */
+    uint32_t
+        restore_pages[STORE_MAX_POOLS]; /* of the source, to be brought back from the host: part of pages[].needed */
+    uint32_t demote_pages[STORE_MAX_POOLS]; /* of demoted victims, to be copied to the host */
+    struct store_need arena; /* bytes for those; available: what of them finds a place in the arena's real geometry
+                                after the releases (HOST-4) */
 };
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
                           struct store_refusal *refusal);
 
-/* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but intact. The row
- * mirror is filled (unless staged). commit ends a stage: STORE_MORE when staged victims have given way and the rest is listed now (victims are past recall from then on;
- * the row mirror is filled), STORE_WAIT, STORE_E_DAMAGED or STORE_E_REVISION (abort it: damage took what it was to be made of, or what its victims were to give), or STORE_OK: published (victims go or rest, a moved source becomes the sequence); it cannot be short of
- * anything. abort restores the full inactive state; restored pages leave the device again unless others use them. What only the victims (or the dropped pages of a
- * moved source) will free is owed until commit: not in `reserved` yet; and entries mapped past the free pages name pages that victims hold until
- * then (nobody may write them before commit). Exception: where there is not enough room now for the copies (tails, restores; membership chunks; extents for demoted victims), the
- * victims to be released go at begin and are gone; abort reports how many. Victims may contain a moved source (it goes anyhow). A moved source must have no other activation in
- * flight and no fork still reading its state slot (STORE_E_STATE); with state a frontier must be the source's own (CONT-4). */
-int store_activate_begin(struct store *store, const struct store_activation *want, struct store_activated *ret_activated,
-                         struct store_refusal *refusal);
+/* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but
+ * intact. The row mirror is filled (unless staged). commit ends a stage: STORE_MORE when staged victims have given way
+ * and the rest is listed now (victims are past recall from then on; the row mirror is filled), STORE_WAIT,
+ * STORE_E_DAMAGED or STORE_E_REVISION (abort it: damage took what it was to be made of, or what its victims were to
+ * give), or STORE_OK: published (victims go or rest, a moved source becomes the sequence); it cannot be short of
+ * anything. abort restores the full inactive state; restored pages leave the device again unless others use them. What
+ * only the victims (or the dropped pages of a moved source) will free is owed until commit: not in `reserved` yet; and
+ * entries mapped past the free pages name pages that victims hold until then (nobody may write them before commit).
+ * Exception: where there is not enough room now for the copies (tails, restores; membership chunks; extents for demoted
+ * victims), the victims to be released go at begin and are gone; abort reports how many. Victims may contain a moved
+ * source (it goes anyhow). A moved source must have no other activation in flight and no fork still reading its state
+ * slot (STORE_E_STATE); with state a frontier must be the source's own (CONT-4). */
+int store_activate_begin(struct store *store, const struct store_activation *want,
+                         struct store_activated *ret_activated, struct store_refusal *refusal);
 int store_activate_commit(struct store *store, store_seq seq, struct store_refusal *refusal);
 /* As it is now, in the form of begin's answer, slices = the whole membership: after STORE_MORE, and for the reply. */
-int store_activate_look(const struct store *store, store_seq seq, struct store_activated *ret_activated, struct store_refusal *refusal);
+int store_activate_look(const struct store *store, store_seq seq, struct store_activated *ret_activated,
+                        struct store_refusal *refusal);
 int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victims_lost, struct store_refusal *refusal);
 
 /* ---- round boundary --------------------------------------------------------------------------- */
 
-/* One sequence's boundary, in this order a pool: commit, truncate, keep (trim), lease growth, ensure. STORE_NONE = not asked. All of it, in
- * all pools, or nothing.
- * Lease growth, each pool on its own: a pool is thin when max(min(pages(committed) + cushion, pages(ceiling)), pages(ensure)) is more than
- * the entitlement; an ensure past pages(ceiling) is refused (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes
- * min(pages(ceiling), max(entitlement, pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that; if the last
- * is refused too, the result is bounded: pages are mapped as far as the entitlement reaches. Several bounded pools: the nearest frontier. */
+/* One sequence's boundary, in this order a pool: commit, truncate, keep (trim), lease growth, ensure. STORE_NONE = not
+ * asked. All of it, in all pools, or nothing. Lease growth, each pool on its own: a pool is thin when
+ * max(min(pages(committed) + cushion, pages(ceiling)), pages(ensure)) is more than the entitlement; an ensure past
+ * pages(ceiling) is refused (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling),
+ * max(entitlement, pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that; if the last
+ * is refused too, the result is bounded: pages are mapped as far as the entitlement reaches. Several bounded pools: the
+ * nearest frontier. */
 struct store_round_pool {
     uint32_t commit;   /* new committed frontier, >= the old one, <= membership * 64 (SPACE-6) */
-    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or into a shared page.
-                        * Pages stay mapped: `keep` gives them back */
-    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation (SPACE-7),
-                        * but none before one that a move in flight copies */
+    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or
+                        * into a shared page. Pages stay mapped: `keep` gives them back */
+    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation
+                        * (SPACE-7),     but none before one that a move in flight copies */
     uint32_t ensure;   /* tokens that must be mapped: lower bound (SPACE-5) */
 };
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
-    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now, 0 = it is none (being written); STORE_NONE =
-                              * unchanged (but a truncation below it outdates the image: it is of other tokens) */
+    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now, 0 = it is none (being written);
+                              * STORE_NONE = unchanged (but a truncation below it outdates the image: it is of other
+                              * tokens) */
     struct store_round_pool pool[STORE_MAX_POOLS];
 };
 struct store_round_result {
     struct store_refusal refusal; /* code STORE_OK: applied */
-    bool bounded;             /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens (SPACE-4);
-                               * everything else was applied */
+    bool bounded; /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens
+                   * (SPACE-4); everything else was applied */
     uint32_t bounded_pool, bounded_frontier;
     struct store_pool_view pool[STORE_MAX_POOLS];
 };
 /* Never fails as a whole; neighbours of a bad item are applied. */
-void store_round(struct store *store, const struct store_round_item *items, uint32_t n, struct store_round_result *results);
+void store_round(struct store *store, const struct store_round_item *items, uint32_t n,
+                 struct store_round_result *results);
 
 /* ---- names (CONT-2) ------------------------------------------------------------------------------ */
 
-/* Digest i names Main pages 0..i of this chain (it commits to all tokens before it). Pages [first, first+n) must be fully committed; a page that
- * has a name must have the same one. */
+/* Digest i names Main pages 0..i of this chain (it commits to all tokens before it). Pages [first, first+n) must be
+ * fully committed; a page that has a name must have the same one. */
 int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_t first, uint32_t n,
                      const uint8_t (*digests)[32], struct store_refusal *refusal);
 
-struct store_tail { uint32_t n; uint32_t tokens[KVD_PAGE_TOKENS - 1]; }; /* tokens after the last full page: n == F mod 64 */
+struct store_tail {
+    uint32_t n;
+    uint32_t tokens[KVD_PAGE_TOKENS - 1];
+}; /* tokens after the last full page: n == F mod 64 */
 
 /* ---- checkpoint, finish, death ------------------------------------------------------------------- */
 
@@ -345,28 +418,32 @@ struct store_checkpointed {
     struct store_copy copies[STORE_MAX_COPIES];
     uint32_t shared_pages[STORE_MAX_POOLS];
 };
-/* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the sequence goes on.
- * The continuation is invisible until commit. Several may be in flight, and the sequence may finish or end meanwhile: the pages and the slot
- * that are copied from stay pinned until commit or abort, and until then the sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal frontiers in all pools, and,
- * with state, state_frontier == committed. */
-int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_tail *tail, uint32_t retention,
-                           struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal);
+/* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the
+ * sequence goes on. The continuation is invisible until commit. Several may be in flight, and the sequence may finish
+ * or end meanwhile: the pages and the slot that are copied from stay pinned until commit or abort, and until then the
+ * sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal
+ * frontiers in all pools, and, with state, state_frontier == committed. */
+int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_tail *tail,
+                           uint32_t retention, struct store_checkpointed *ret_checkpointed,
+                           struct store_refusal *refusal);
 int store_checkpoint_commit(struct store *store, store_cont cont, struct store_refusal *refusal);
 int store_checkpoint_abort(struct store *store, store_cont cont, struct store_refusal *refusal);
 
-/* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy). ret_cont is none after a release. Slices of the
- * freed rows (now -1) are in ret_rows, row numbers included. */
+/* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy). ret_cont is none
+ * after a release. Slices of the freed rows (now -1) are in ret_rows, row numbers included. */
 enum store_finish { STORE_FINISH_RELEASE = 0, STORE_FINISH_RETAIN = 1 };
-int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how, const struct store_tail *tail,
-                 uint32_t retention, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
-                 struct store_refusal *refusal);
+int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how,
+                 const struct store_tail *tail, uint32_t retention, store_cont *ret_cont,
+                 struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal);
 
-/* SRV-5. Quarantine: the worker is lost but not proven gone; nobody may drive the sequence, its pages stay. Unquarantine: it came back. */
+/* SRV-5. Quarantine: the worker is lost but not proven gone; nobody may drive the sequence, its pages stay.
+ * Unquarantine: it came back. */
 int store_quarantine(struct store *store, store_seq seq, bool on, struct store_refusal *refusal);
-/* The worker is proven gone: the sequence becomes inactive at its committed frontier if complete (the smallest frontier over pools, without state; with
- * state only when state_frontier equals it), named as far as its pages are named, else it is released. An ACTIVATING sequence is aborted. */
-int store_end(struct store *store, store_seq seq, store_cont *ret_cont, struct store_pool_view ret_rows[STORE_MAX_POOLS],
-              struct store_refusal *refusal);
+/* The worker is proven gone: the sequence becomes inactive at its committed frontier if complete (the smallest frontier
+ * over pools, without state; with state only when state_frontier equals it), named as far as its pages are named, else
+ * it is released. An ACTIVATING sequence is aborted. */
+int store_end(struct store *store, store_seq seq, store_cont *ret_cont,
+              struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal);
 
 /* ---- continuations ---------------------------------------------------------------------------------- */
 
@@ -375,27 +452,30 @@ int store_set_retention(struct store *store, store_cont cont, uint32_t retention
 
 struct store_candidate {
     store_cont cont;
-    uint32_t matched_pages;   /* leading full pages whose digests match */
-    uint32_t frontier;        /* of the continuation */
-    bool exact_pages;         /* its full pages are exactly the matched ones and its tail is known: tail says whether it matches further */
-    struct store_tail tail;   /* n == 0 unless exact_pages */
+    uint32_t matched_pages; /* leading full pages whose digests match */
+    uint32_t frontier;      /* of the continuation */
+    bool exact_pages; /* its full pages are exactly the matched ones and its tail is known: tail says whether it matches
+                         further */
+    struct store_tail tail; /* n == 0 unless exact_pages */
     uint32_t retention;
-    uint32_t restore_pages;   /* that an activation at its frontier would bring back from the host, all pools */
+    uint32_t restore_pages; /* that an activation at its frontier would bring back from the host, all pools */
     uint64_t tag;
 };
-/* digests[0..n): the chain of a prompt's full pages. Best first: deepest match, then longest frontier, then newest. With state only
- * continuations whose full pages are all matched and whose tail is known are candidates. Never a continuation that is unpublished or claimed. n == 0 finds those
- * without full pages. Returns how many were written (<= max). Also marks nothing: a lookup is no use. */
-uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret_candidates,
-                    uint32_t max);
-/* The same in parts, for a chain that is too long for one message: digests[i] is of page first + i. first == 0: as store_find, the anchor is
- * not looked at. *ret_anchor: a continuation that has all digests sent and goes on, or shares its path with one that does; none: no longer
- * match exists. The next part takes that anchor and begins with the last digest of this one (n >= 1), so that it is checked: it costs the
- * branches on the way down from the anchor. Its candidates are only those that match past page `first`: they go before the earlier ones.
- * STORE_E_STALE: the anchor has gone. STORE_E_NAME: it has another digest there, or none. */
-int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32], uint32_t n,
-                    struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor,
-                    struct store_refusal *refusal);
+/* digests[0..n): the chain of a prompt's full pages. Best first: deepest match, then longest frontier, then newest.
+ * With state only continuations whose full pages are all matched and whose tail is known are candidates. Never a
+ * continuation that is unpublished or claimed. n == 0 finds those without full pages. Returns how many were written (<=
+ * max). Also marks nothing: a lookup is no use. */
+uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
+                    struct store_candidate *ret_candidates, uint32_t max);
+/* The same in parts, for a chain that is too long for one message: digests[i] is of page first + i. first == 0: as
+ * store_find, the anchor is not looked at. *ret_anchor: a continuation that has all digests sent and goes on, or shares
+ * its path with one that does; none: no longer match exists. The next part takes that anchor and begins with the last
+ * digest of this one (n >= 1), so that it is checked: it costs the branches on the way down from the anchor. Its
+ * candidates are only those that match past page `first`: they go before the earlier ones. STORE_E_STALE: the anchor
+ * has gone. STORE_E_NAME: it has another digest there, or none. */
+int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32],
+                    uint32_t n, struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n,
+                    store_cont *ret_anchor, struct store_refusal *refusal);
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
 
@@ -413,20 +493,24 @@ struct store_cont_info {
     store_cont cont;
     uint32_t frontier, named_pages, retention, state_slot;
     bool tail_named, claimed;
-    uint64_t created, used;   /* logical time: the operation count of the store */
+    uint64_t created, used; /* logical time: the operation count of the store */
     uint32_t pages[STORE_MAX_POOLS];
     uint32_t exclusive_pages[STORE_MAX_POOLS]; /* device pages that its release (or demotion) alone would free */
-    uint32_t device_pages[STORE_MAX_POOLS], host_pages[STORE_MAX_POOLS]; /* with a valid replica there (host: current) */
-    bool resting, moving;     /* moving: a transition brings or copies some of its pages */
+    uint32_t device_pages[STORE_MAX_POOLS],
+        host_pages[STORE_MAX_POOLS];     /* with a valid replica there (host: current) */
+    bool resting, moving;                /* moving: a transition brings or copies some of its pages */
     bool image_on_device, image_in_host; /* of the state image */
-    uint32_t sharers;         /* largest reference count of its pages, less one */
+    uint32_t sharers;                    /* largest reference count of its pages, less one */
     uint64_t tag;
 };
-/* Iterate: *cursor 0 to begin; false at the end. Order is by slot; a published object that lives throughout is seen exactly once. */
+/* Iterate: *cursor 0 to begin; false at the end. Order is by slot; a published object that lives throughout is seen
+ * exactly once. */
 bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_seq_info *ret_info);
 bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_cont_info *ret_info);
-int store_seq_look(const struct store *store, store_seq seq, struct store_seq_info *ret_info, struct store_refusal *refusal);
-int store_cont_look(const struct store *store, store_cont cont, struct store_cont_info *ret_info, struct store_refusal *refusal);
+int store_seq_look(const struct store *store, store_seq seq, struct store_seq_info *ret_info,
+                   struct store_refusal *refusal);
+int store_cont_look(const struct store *store, store_cont cont, struct store_cont_info *ret_info,
+                    struct store_refusal *refusal);
 /* Page ids of a space in logical order (tests, tools). Returns how many were written. */
 uint32_t store_seq_pages(const struct store *store, store_seq seq, uint32_t pool, uint32_t *ret_ids, uint32_t max);
 uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t pool, uint32_t *ret_ids, uint32_t max);
@@ -434,25 +518,33 @@ uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t p
 int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
                         struct store_refusal *refusal);
 
-/* quarantined: pages that quarantined sequences could write (held by them alone). shared: pages with several references. */
-struct store_pool_stats { uint32_t capacity, allocated, reserved, available, quarantined, shared; uint32_t rows_used; };
+/* quarantined: pages that quarantined sequences could write (held by them alone). shared: pages with several
+ * references. */
+struct store_pool_stats {
+    uint32_t capacity, allocated, reserved, available, quarantined, shared;
+    uint32_t rows_used;
+};
 struct store_stats {
     struct store_pool_stats pool[STORE_MAX_POOLS];
     uint32_t sequences, continuations, continuation_limit, state_slots_used;
     uint64_t membership_used, membership_limit; /* entries; room is given out and reserved in chunks of 64 */
     uint64_t operations, revision;
-    /* The arena. pages: packed pages that are there; images: state images. resting: continuations that ask for no device page. */
+    /* The arena. pages: packed pages that are there; images: state images. resting: continuations that ask for no
+     * device page. */
     uint64_t host_capacity, host_occupied, host_largest_free;
-    uint32_t host_pages[STORE_MAX_POOLS], host_images, resting, moves; /* moves: transitions with copies between tiers in flight */
+    uint32_t host_pages[STORE_MAX_POOLS], host_images, resting,
+        moves;                                     /* moves: transitions with copies between tiers in flight */
     uint64_t damaged_replicas, lost_continuations; /* since store_init */
 };
 void store_get_stats(const struct store *store, struct store_stats *ret_stats);
 
-/* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each, go to text. */
+/* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each,
+ * go to text. */
 uint32_t store_audit(const struct store *store, char *text, size_t bytes);
 
-/* Fault injection for tests: the n-th acquisition from now (page, reservation, row, descriptor, slot, membership chunk, extents) is refused as
- * if that resource were short; 0 = off. Returns the number of acquisitions since the last call. */
+/* Fault injection for tests: the n-th acquisition from now (page, reservation, row, descriptor, slot, membership chunk,
+ * extents) is refused as if that resource were short; 0 = off. Returns the number of acquisitions since the last call.
+ */
 uint32_t store_fail_acquisition(struct store *store, uint32_t nth);
 
 #endif

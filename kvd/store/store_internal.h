@@ -15,14 +15,14 @@
 #include "store.h"
 
 #define NONE STORE_NONE
-#define CHUNK 64                /* membership entries in a chunk */
+#define CHUNK 64 /* membership entries in a chunk */
 /* Membership entry of an ACTIVATING sequence: the physical id of a page that a victim holds until commit. */
 #define PROMISED 0x80000000u
-#define BLOCK_PAGES 512         /* pages under one leaf of the free-run tree: a cache line of the bitmap */
+#define BLOCK_PAGES 512 /* pages under one leaf of the free-run tree: a cache line of the bitmap */
 #define BLOCK_WORDS (BLOCK_PAGES / 64)
 
-#define KEPT 0x80000000u        /* in a page's mark: it stays, however many let go of it */
-#define AHEAD 32                /* page records that a walk asks for ahead of its need */
+#define KEPT 0x80000000u /* in a page's mark: it stays, however many let go of it */
+#define AHEAD 32         /* page records that a walk asks for ahead of its need */
 
 /* ---- pages (PAGE-1) ---- */
 
@@ -34,13 +34,14 @@ enum page_flag {
     PAGE_BACKING = 16,   /* its host replica is being written: invisible */
     PAGE_RESTORING = 32, /* its device replica is being written: invisible */
     PAGE_LOST = 64,      /* its only replica was damaged */
-    PAGE_OWED = 128      /* its device replica goes when an activation in flight commits, though a resting continuation holds it */
+    PAGE_OWED =
+        128 /* its device replica goes when an activation in flight commits, though a resting continuation holds it */
 };
 
 struct page {
-    uint64_t epoch;       /* of its content; never repeats in a store */
-    uint64_t host_epoch;  /* of the host replica */
-    extent_id host;       /* 0 = no host replica */
+    uint64_t epoch;      /* of its content; never repeats in a store */
+    uint64_t host_epoch; /* of the host replica */
+    extent_id host;      /* 0 = no host replica */
     uint32_t generation;
     uint32_t references, active_references;
     uint32_t pins;        /* copies in flight from or into it */
@@ -48,7 +49,7 @@ struct page {
     uint32_t lease;       /* generation of that lease (POOL-8) */
     uint32_t stamp, mark; /* scratch of counting walks; `mark` links the spare list of free descriptors */
     uint8_t committed, protected, host_columns, flags;
-    uint8_t pinned;       /* columns that checkpoints in flight are being copied from */
+    uint8_t pinned; /* columns that checkpoints in flight are being copied from */
 };
 _Static_assert(sizeof(struct page) == 64, "one cache line a page");
 
@@ -64,10 +65,16 @@ struct page_tier {
 };
 _Static_assert(sizeof(struct page_tier) == 32, "two in a cache line");
 
-struct page_lease { uint32_t generation, owner; }; /* owner: page descriptor, NONE = free */
-struct free_run { uint32_t prefix, suffix, best; }; /* of the free pages under a node of the tree */
+struct page_lease {
+    uint32_t generation, owner;
+}; /* owner: page descriptor, NONE = free */
+struct free_run {
+    uint32_t prefix, suffix, best;
+}; /* of the free pages under a node of the tree */
 
-struct row { uint32_t generation, owner; }; /* owner: sequence slot, NONE = free */
+struct row {
+    uint32_t generation, owner;
+}; /* owner: sequence slot, NONE = free */
 
 struct pool {
     uint32_t capacity, allocated, reserved; /* pages; available is the rest (POOL-6) */
@@ -76,12 +83,12 @@ struct pool {
     uint32_t host_pages;                    /* extents of this pool's pages, those being written too */
     uint32_t absent;                        /* pages without a device replica that can be read: host-only, restoring */
     struct page *pages;
-    struct page_tier *tier;                 /* NULL without a host tier and directory */
+    struct page_tier *tier; /* NULL without a host tier and directory */
     struct page_lease *leases;
-    uint64_t *bitmap;                       /* 1 = free */
-    struct free_run *tree;                  /* heap order, leaves at [n_leaves, 2 n_leaves) */
-    uint32_t n_leaves;                      /* a power of two */
-    int32_t *table;                         /* C rows of L entries */
+    uint64_t *bitmap;      /* 1 = free */
+    struct free_run *tree; /* heap order, leaves at [n_leaves, 2 n_leaves) */
+    uint32_t n_leaves;     /* a power of two */
+    int32_t *table;        /* C rows of L entries */
     struct row *rows;
     uint32_t rows_used;
 };
@@ -98,9 +105,9 @@ struct space {
 };
 
 struct chunks {
-    uint32_t *entries;       /* capacity * CHUNK */
+    uint32_t *entries; /* capacity * CHUNK */
     uint32_t capacity, used, reserved;
-    uint32_t head, fresh;    /* freed ones are linked by entry 0; fresh: never used so far */
+    uint32_t head, fresh; /* freed ones are linked by entry 0; fresh: never used so far */
 };
 
 /* ---- jobs: pages that a transition copies between device and arena ---- */
@@ -109,7 +116,7 @@ struct chunks {
  * job left it, and another transition that waits for it takes it over. */
 #define ORPHAN (NONE - 1)
 struct job {
-    uint32_t head[STORE_MAX_POOLS];              /* linked by page_tier.link */
+    uint32_t head[STORE_MAX_POOLS]; /* linked by page_tier.link */
     uint32_t out[STORE_MAX_POOLS], in[STORE_MAX_POOLS];
 };
 
@@ -117,10 +124,10 @@ struct move {
     uint32_t generation, next_free;
     bool occupied;
     enum store_place place;
-    store_cont cont;                             /* may be gone */
+    store_cont cont; /* may be gone */
     struct job job;
-    bool image;                                  /* the continuation's state image is copied too, and pinned for it */
-    bool rested;                                 /* the continuation did, before it was to be brought to the device */
+    bool image;  /* the continuation's state image is copied too, and pinned for it */
+    bool rested; /* the continuation did, before it was to be brought to the device */
 };
 #define MOVE_LIMIT 64
 #define LOST_KEPT 64u
@@ -136,20 +143,21 @@ struct seq {
     uint32_t row[STORE_MAX_POOLS];
     struct space space[STORE_MAX_POOLS];
     uint32_t state_slot, state_frontier;
-    uint32_t source_slot;                /* pinned until the first commit */
+    uint32_t source_slot; /* pinned until the first commit */
     /* ACTIVATING only */
     uint32_t from, frontier;
-    uint32_t kept[STORE_MAX_POOLS];      /* leading pages taken over from the source */
+    uint32_t kept[STORE_MAX_POOLS];                               /* leading pages taken over from the source */
     uint32_t tail_source[STORE_MAX_POOLS], tail[STORE_MAX_POOLS]; /* pinned descriptors of a tail copy */
-    bool tail_in[STORE_MAX_POOLS];       /* that is made from the host replica of the source */
-    bool damaged;                        /* and that did not match its checksum */
+    bool tail_in[STORE_MAX_POOLS];                                /* that is made from the host replica of the source */
+    bool damaged;                                                 /* and that did not match its checksum */
     uint32_t victims, n_victims, victims_lost, chunks_owed;
     uint64_t tag;
-    bool mirrored;                       /* has a record in the directory */
+    bool mirrored; /* has a record in the directory */
     struct job job;
     uint32_t restored[STORE_MAX_POOLS];
     /* Waiting for victims to give way (staged): nothing is mapped yet. */
-    bool staged, rests /* a moved source did */, guards /* what a fork takes over is pinned */, image_in /* the image comes from the host */;
+    bool staged, rests /* a moved source did */, guards /* what a fork takes over is pinned */,
+        image_in /* the image comes from the host */;
     uint32_t chunks_held;
     struct store_activation want;
 };
@@ -157,29 +165,32 @@ struct seq {
 struct cont {
     uint32_t generation, next_free;
     bool occupied, published, claimed, tail_named;
-    uint32_t pins;                       /* forks in flight from it */
-    uint32_t next_victim;                /* in a recipe; or the next checkpoint in flight */
+    uint32_t pins;        /* forks in flight from it */
+    uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
     uint64_t created, used;
     struct space space[STORE_MAX_POOLS];
     struct store_tail tail;
-    uint32_t node, next_end, prev_end;   /* place in the index */
-    uint32_t stamp;                      /* duplicate check */
+    uint32_t node, next_end, prev_end; /* place in the index */
+    uint32_t stamp;                    /* duplicate check */
     /* checkpoint in flight only */
     uint32_t tail_source[STORE_MAX_POOLS], tail_copy[STORE_MAX_POOLS], source_slot;
     uint64_t tag;
     bool resting, demoting /* claimed: will rest at commit */;
-    uint32_t moves;                      /* moves in flight of it */
+    uint32_t moves; /* moves in flight of it */
     /* State image in the arena. */
-    extent_id image;                     /* 0 = none */
+    extent_id image; /* 0 = none */
     uint64_t image_checksum;
-    uint32_t image_pins;                 /* copies from or to it */
+    uint32_t image_pins; /* copies from or to it */
     bool image_backing;
-    bool image_lost;                     /* damaged, and gone when no copy uses it; where the slot has none, with its continuation */
-    bool image_coming;                   /* a move brings it into `slot` */
+    bool image_lost;   /* damaged, and gone when no copy uses it; where the slot has none, with its continuation */
+    bool image_coming; /* a move brings it into `slot` */
 };
 
-struct slot { uint32_t pins; bool used; };
+struct slot {
+    uint32_t pins;
+    bool used;
+};
 
 /* ---- index ---- */
 
@@ -188,15 +199,15 @@ struct slot { uint32_t pins; bool used; };
 struct node {
     uint32_t parent, first_child, next, prev; /* siblings; `next` links free nodes */
     uint32_t begin, end;
-    uint32_t best;      /* continuation */
-    uint32_t ends;      /* continuations whose names end here */
+    uint32_t best; /* continuation */
+    uint32_t ends; /* continuations whose names end here */
     uint32_t next_hash;
 };
 
 struct index {
     struct node *nodes;
     uint32_t capacity, used, head, fresh;
-    uint32_t *hash;     /* by parent and first digest */
+    uint32_t *hash; /* by parent and first digest */
     uint32_t hash_mask;
 };
 
@@ -206,33 +217,33 @@ struct store {
     uint64_t revision, operations, epoch;
     struct pool pool[STORE_MAX_POOLS];
     struct chunks chunks;
-    uint64_t entries;                    /* of all memberships */
-    uint8_t (*digests)[32];              /* by Main descriptor */
+    uint64_t entries;       /* of all memberships */
+    uint8_t (*digests)[32]; /* by Main descriptor */
     struct seq *seqs;
     struct cont *conts;
     uint32_t seq_free, seqs_used, cont_free, conts_used;
-    uint32_t in_flight;                  /* head of the checkpoints in flight */
+    uint32_t in_flight; /* head of the checkpoints in flight */
     struct slot *slots;
     uint32_t slots_used, slot_hint;
     struct index index;
-    uint32_t *stamp;                     /* behind a pointer: looking functions count too */
+    uint32_t *stamp; /* behind a pointer: looking functions count too */
     uint32_t fail_in, acquisitions;
     /* host tier */
-    struct extent_arena *arena;          /* NULL: off */
+    struct extent_arena *arena; /* NULL: off */
     void *arena_memory;
     uint32_t max_extents;
-    extent_id *ids;                      /* scratch [max_extents]: extents taken or to be dropped */
-    uint64_t *places;                    /* scratch [max_extents] of extent_pages_fit */
+    extent_id *ids;   /* scratch [max_extents]: extents taken or to be dropped */
+    uint64_t *places; /* scratch [max_extents] of extent_pages_fit */
     struct move *moves;
     uint32_t move_free, moves_used, host_images, resting;
     uint64_t damaged, lost;
-    store_cont lost_ring[LOST_KEPT];     /* number i is at i % LOST_KEPT */
+    store_cont lost_ring[LOST_KEPT]; /* number i is at i % LOST_KEPT */
     uint64_t lost_taken;
-    uint32_t last_holder;                /* continuation in which damage was found last */
-    uint32_t scrub_pool, scrub_next;     /* scrub_pool n_pools: state images */
-    extent_id scrub_extent;              /* being read: given back only afterwards, 0 = none */
+    uint32_t last_holder;            /* continuation in which damage was found last */
+    uint32_t scrub_pool, scrub_next; /* scrub_pool n_pools: state images */
+    extent_id scrub_extent;          /* being read: given back only afterwards, 0 = none */
     uint64_t scrub_what;
-    bool scrub_gone;                     /* whose it was has let go of it */
+    bool scrub_gone; /* whose it was has let go of it */
     struct directory *directory;
 };
 
@@ -264,12 +275,15 @@ static inline bool page_on_device(const struct page *page) { /* readable there *
 }
 /* A host replica that is valid for n columns (PAGE-3). */
 static inline bool page_in_host(const struct page *page, uint32_t n) {
-    return page->host.bits && !(page->flags & PAGE_BACKING) && page->host_epoch == page->epoch && page->host_columns >= n;
+    return page->host.bits && !(page->flags & PAGE_BACKING) && page->host_epoch == page->epoch &&
+           page->host_columns >= n;
 }
 static inline bool page_is_current(const struct page *page) { return page_in_host(page, page->committed); }
 
 static inline bool image_in_slot(const struct cont *cont) { return cont->slot != NONE && !cont->image_coming; }
-static inline bool image_in_host(const struct cont *cont) { return cont->image.bits && !cont->image_backing && !cont->image_lost; }
+static inline bool image_in_host(const struct cont *cont) {
+    return cont->image.bits && !cont->image_backing && !cont->image_lost;
+}
 
 /* ---- pool.c ---- */
 
@@ -279,7 +293,10 @@ static inline uint32_t pool_available(const struct pool *pool) {
 void pool_init(struct pool *pool);
 /* Pages in the order of choice: directly after predecessor (NONE: no preference) if all of `need` fit there, else the
  * first run that is long enough, else the lowest runs. need is not more than the free pages. */
-struct pool_choice { uint32_t need, predecessor; bool scattered; };
+struct pool_choice {
+    uint32_t need, predecessor;
+    bool scattered;
+};
 /* Returns the run's length. */
 uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32_t *ret_start);
 void pool_take(struct pool *pool, uint32_t start, uint32_t n); /* free -> allocated; the caller adjusts reservations */
@@ -288,13 +305,17 @@ bool pool_is_free(const struct pool *pool, uint32_t page);
 struct free_run pool_block_run(const struct pool *pool, uint32_t block); /* recomputed from the bitmap */
 struct free_run pool_join(struct free_run left, struct free_run right, uint32_t half);
 /* Frees are collected into runs: flush at the end. */
-struct pool_batch { struct pool *pool; uint32_t start, n; };
+struct pool_batch {
+    struct pool *pool;
+    uint32_t start, n;
+};
 void pool_put(struct pool_batch *batch, uint32_t page);
 void pool_flush(struct pool_batch *batch);
 
 /* ---- page.c ---- */
 
-/* A growth page on a physical page just taken, at this block of its space: one reference (active or not), nothing committed, a new epoch. */
+/* A growth page on a physical page just taken, at this block of its space: one reference (active or not), nothing
+ * committed, a new epoch. */
 uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, uint32_t block, bool active);
 /* Writer and protection follow from references (PAGE-5, SPACE-8). */
 static inline void page_settle(struct page *page) {
@@ -324,7 +345,8 @@ void page_bring(struct store *store, uint32_t pool, uint32_t descriptor, uint32_
 void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t descriptor);
 /* The host replica goes, if there is one; the directory first. */
 void page_leave_host(struct store *store, uint32_t pool, uint32_t descriptor);
-/* Its only replica is damaged. The extent stays the page's until that is recycled: with a place for every page there is a descriptor for every page. */
+/* Its only replica is damaged. The extent stays the page's until that is recycled: with a place for every page there is
+ * a descriptor for every page. */
 void page_lose(struct store *store, uint32_t pool, uint32_t descriptor);
 /* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
 void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t columns);
@@ -385,32 +407,33 @@ void slot_unpin(struct store *store, uint32_t slot);
 /* ---- activation: what a request comes to (activation.c), before anything changes ---- */
 
 struct activation_pool {
-    uint32_t restore;      /* of the kept pages: to be brought from the host */
-    uint32_t demote;       /* pages of demoted victims that must be copied out */
+    uint32_t restore; /* of the kept pages: to be brought from the host */
+    uint32_t demote;  /* pages of demoted victims that must be copied out */
     uint32_t entitlement;
-    uint32_t kept;         /* leading pages taken over from the source; a moved source drops the rest */
-    uint32_t tail_columns; /* of a tail copy, 0 = none */
-    uint32_t mapped;       /* membership after begin */
-    bool tail_in;          /* the tail's columns come from the host copy of the source's */
-    uint32_t fresh;        /* pages needed: entitlement - kept + restore */
+    uint32_t kept;                 /* leading pages taken over from the source; a moved source drops the rest */
+    uint32_t tail_columns;         /* of a tail copy, 0 = none */
+    uint32_t mapped;               /* membership after begin */
+    bool tail_in;                  /* the tail's columns come from the host copy of the source's */
+    uint32_t fresh;                /* pages needed: entitlement - kept + restore */
     uint32_t freed_victims, freed; /* pages that go with the victims, and with the dropped part of a moved source too */
 };
 
 struct activation {
     const struct store_activation *want;
-    struct cont *source;   /* NULL = root */
+    struct cont *source; /* NULL = root */
     bool move;
     struct cont *victims[STORE_MAX_RECIPE]; /* without the source */
     bool demote[STORE_MAX_RECIPE];
     uint32_t n_victims, ceiling;
-    uint32_t images;       /* state images of demoted victims that must be copied out */
-    uint64_t arena_needed, arena_placed; /* bytes: for those pages and images; of them what finds a place after the releases */
-    bool arena_now;        /* all find a place before any release */
+    uint32_t images; /* state images of demoted victims that must be copied out */
+    uint64_t arena_needed,
+        arena_placed; /* bytes: for those pages and images; of them what finds a place after the releases */
+    bool arena_now;   /* all find a place before any release */
     struct activation_pool pool[STORE_MAX_POOLS];
     uint32_t slots_needed, slots_freed;
-    bool image_in;         /* the source's state image comes from the host */
+    bool image_in; /* the source's state image comes from the host */
     uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
-    uint32_t stamp;        /* of the marks that the last count left */
+    uint32_t stamp; /* of the marks that the last count left */
 };
 
 /* Pages that must be there before the copies. */
@@ -424,8 +447,10 @@ int activation_measure(const struct store *store, struct activation *act, struct
 /* STORE_OK, STORE_E_NEVER or STORE_E_SHORT; counts each need as an acquisition in the order of ACT-2. */
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal);
 /* What is to be taken from the arena, in this order. Returns how many wants. */
-uint32_t activation_extents(const struct store *store, const struct activation *act, struct extent_page_want wants[STORE_MAX_POOLS + 1]);
-/* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks for the membership. */
+uint32_t activation_extents(const struct store *store, const struct activation *act,
+                            struct extent_page_want wants[STORE_MAX_POOLS + 1]);
+/* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks
+ * for the membership. */
 bool activation_lacks_room(const struct store *store, const struct activation *act);
 
 /* ---- the rest ---- */
@@ -447,10 +472,16 @@ int seq_complete(const struct store *store, const struct seq *seq, const struct 
                  struct store_refusal *refusal);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
-/* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device replica goes now that they are marked. */
-struct joint { uint32_t pool, first, stamp; bool released; bool resting; /* the holder already was */ };
+/* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device
+ * replica goes now that they are marked. */
+struct joint {
+    uint32_t pool, first, stamp;
+    bool released;
+    bool resting; /* the holder already was */
+};
 uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how);
-/* With these marks: will its place on the device be given back? One that an aborted job left half brought has a place too. */
+/* With these marks: will its place on the device be given back? One that an aborted job left half brought has a place
+ * too. */
 static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_t d) {
     const struct page *page = &store->pool[pool].pages[d];
     uint32_t resting = store->pool[pool].tier ? store->pool[pool].tier[d].resting : 0;
@@ -461,26 +492,32 @@ static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_
 
 void job_init(struct job *job);
 bool job_is_empty(const struct store *store, const struct job *job);
-/* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough). */
+/* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough).
+ */
 void job_bring(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
-uint32_t tier_missing(const struct store *store, uint32_t pool, const struct space *space, uint32_t n); /* how many those are */
-/* The extents of wants that were found to fit (extent_pages_fit), one after the other. All of them, before job_back gives an older replica's bytes back: on
- * other free runs than were played the last want may find no place. */
+uint32_t tier_missing(const struct store *store, uint32_t pool, const struct space *space,
+                      uint32_t n); /* how many those are */
+/* The extents of wants that were found to fit (extent_pages_fit), one after the other. All of them, before job_back
+ * gives an older replica's bytes back: on other free runs than were played the last want may find no place. */
 const extent_id *tier_take(struct store *store, const struct extent_page_want *wants, uint32_t n);
-/* Pages of the space without a current host replica, and not getting one: ids[0..) are theirs, in order. Returns how many. */
+/* Pages of the space without a current host replica, and not getting one: ids[0..) are theirs, in order. Returns how
+ * many. */
 uint32_t job_back(struct store *store, struct job *job, uint32_t pool, const struct space *space, const extent_id *ids);
 /* Its copies are done (ok) or will not be: publishes or takes back, unpins, empties the list. */
 void job_finish(struct store *store, struct job *job, bool ok);
 /* Takes over pages of the first n blocks that an aborted job left half brought. */
 bool job_adopt(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
-bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n, uint8_t flags); /* of the first n pages */
+bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n,
+              uint8_t flags);                                              /* of the first n pages */
 bool tier_all_current(const struct store *store, const struct cont *cont); /* pages and image */
 /* Pins the first n blocks, or unpins them. */
 void tier_guard(struct store *store, uint32_t pool, const struct space *space, uint32_t n, bool on);
-void cont_rest(struct store *store, struct cont *cont);   /* all is current in the host: device replicas and slot go where nothing else needs them */
+void cont_rest(
+    struct store *store,
+    struct cont *cont); /* all is current in the host: device replicas and slot go where nothing else needs them */
 void cont_unrest(struct store *store, struct cont *cont);
 void cont_drop_image(struct store *store, struct cont *cont);
-void tier_give_back(struct store *store, extent_id id); /* bytes of a replica that has gone */
+void tier_give_back(struct store *store, extent_id id);                /* bytes of a replica that has gone */
 void image_back(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
 void image_finish(struct store *store, struct cont *cont, bool ok);
 void image_unpin(struct store *store, struct cont *cont);

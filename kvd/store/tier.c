@@ -2,16 +2,16 @@
  *
  * Two tiers: jobs (the pages that one transition copies between device and arena) and resting continuations.
  *
- * The order of PAGE-7 for a page: its destination is taken and hidden (job_back, job_bring), both ends are pinned by the
- * job; when the bytes are there epoch and coverage are looked at again and it is published (job_finish); only then may
- * the source go (cont_rest).
+ * The order of PAGE-7 for a page: its destination is taken and hidden (job_back, job_bring), both ends are pinned by
+ * the job; when the bytes are there epoch and coverage are looked at again and it is published (job_finish); only then
+ * may the source go (cont_rest).
  */
 #include "store_internal.h"
 
 /* ---- jobs ---- */
 
 void job_init(struct job *job) {
-    *job = (struct job){0};
+    *job = (struct job){ 0 };
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) job->head[p] = NONE;
 }
 
@@ -53,7 +53,7 @@ bool tier_any(const struct store *store, uint32_t p, const struct space *space, 
 
 void job_bring(struct store *store, struct job *job, uint32_t p, const struct space *space, uint32_t count) {
     struct pool *pool = &store->pool[p];
-    struct pool_choice choice = {tier_missing(store, p, space, count), NONE, false};
+    struct pool_choice choice = { tier_missing(store, p, space, count), NONE, false };
     uint32_t n, next = 0, left = 0;
     for (uint32_t i = 0; i < count && (choice.need || left); i += n) { /* choose counts need down */
         const uint32_t *run = space_run(store, space, i, &n);
@@ -146,7 +146,7 @@ static void finish_in(struct store *store, struct pool_batch *batch, uint32_t d,
 
 void job_finish(struct store *store, struct job *job, bool ok) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        struct pool_batch batch = {&store->pool[p], 0, 0};
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
         while (job->head[p] != NONE) {
             uint32_t d = job->head[p];
             job->head[p] = batch.pool->tier[d].link;
@@ -160,7 +160,7 @@ void job_finish(struct store *store, struct job *job, bool ok) {
 }
 
 void tier_guard(struct store *store, uint32_t p, const struct space *space, uint32_t count, bool on) {
-    struct pool_batch batch = {&store->pool[p], 0, 0};
+    struct pool_batch batch = { &store->pool[p], 0, 0 };
     uint32_t n;
     for (uint32_t i = 0; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
@@ -192,7 +192,7 @@ void cont_rest(struct store *store, struct cont *cont) {
     cont->resting = true;
     store->resting++;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        struct pool_batch batch = {&store->pool[p], 0, 0};
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
@@ -228,7 +228,7 @@ void tier_give_back(struct store *store, extent_id id) {
 void cont_drop_image(struct store *store, struct cont *cont) {
     extent_id id = cont->image;
     if (!id.bits) return;
-    cont->image = (extent_id){0};
+    cont->image = (extent_id){ 0 };
     cont->image_backing = cont->image_lost = false;
     if (cont->published) mirror_cont(store, cont);
     tier_give_back(store, id);

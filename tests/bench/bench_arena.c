@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the host arena costs: records of the directory, pages that are extents, a segment made ready. Prints lines "BENCH name value unit".
+ * What the host arena costs: records of the directory, pages that are extents, a segment made ready. Prints lines
+ * "BENCH name value unit".
  *
  * Usage: bench_arena [MiB of the segment, default 1024]
  */
@@ -40,18 +41,23 @@ static void *memory(size_t bytes) {
     return p;
 }
 
-static void result(const char *name, double value, const char *unit) { printf("BENCH arena_%s %.3f %s\n", name, value, unit); }
+static void result(const char *name, double value, const char *unit) {
+    printf("BENCH arena_%s %.3f %s\n", name, value, unit);
+}
 
 /* ---- directory ---------------------------------------------------------------------------------------------- */
 
-static const struct directory_limits LIMITS = { .n_pools = 1, .pages = { PAGES }, .continuations = CONTINUATIONS, .sequences = 64 };
+static const struct directory_limits LIMITS = {
+    .n_pools = 1, .pages = { PAGES }, .continuations = CONTINUATIONS, .sequences = 64
+};
 
 static void write_pages(struct directory *d, const uint32_t *order) {
     uint8_t digest[32] = { 1 };
     for (uint32_t i = 0; i < PAGES; i++) {
         uint32_t page = order[i], block = page % CHAIN;
         digest[0] = (uint8_t)i;
-        directory_page_open(d, 0, page, &(struct directory_base){ 1, block, block ? page - 1 : DIRECTORY_NONE, block ? 1 : 0 });
+        directory_page_open(d, 0, page,
+                            &(struct directory_base){ 1, block, block ? page - 1 : DIRECTORY_NONE, block ? 1 : 0 });
         directory_page_name(d, 0, page, digest);
         directory_page_host(d, 0, page, &(struct directory_host){ (uint64_t)page << 20, i, 64 });
         directory_page_device(d, 0, page, i);
@@ -59,7 +65,11 @@ static void write_pages(struct directory *d, const uint32_t *order) {
 }
 
 static void put_bundles(struct directory *d, uint32_t n_tail) {
-    struct directory_bundle b = { .frontier = { CHAIN * 64, 0 }, .last_generation = { 1, 0 }, .named = CHAIN, .state_slot = DIRECTORY_NONE, .n_tail = n_tail };
+    struct directory_bundle b = { .frontier = { CHAIN * 64, 0 },
+                                  .last_generation = { 1, 0 },
+                                  .named = CHAIN,
+                                  .state_slot = DIRECTORY_NONE,
+                                  .n_tail = n_tail };
     for (uint32_t i = 0; i < CONTINUATIONS; i++) {
         b.last[0] = i * CHAIN + CHAIN - 1, b.last[1] = DIRECTORY_NONE, b.tag = i;
         directory_bundle_put(d, DIRECTORY_CONTINUATION, i, &b);
@@ -72,20 +82,23 @@ static uint64_t load_all(const struct directory *d) {
     struct directory_bundle bundle;
     uint64_t n = 0;
     bool damaged;
-    for (uint32_t i = 0; i < PAGES; i++) n += directory_page_load(d, 0, i, &page, &damaged) && page.named && page.has_host;
-    for (uint32_t i = 0; i < CONTINUATIONS; i++) n += directory_bundle_load(d, DIRECTORY_CONTINUATION, i, &bundle, &damaged);
+    for (uint32_t i = 0; i < PAGES; i++)
+        n += directory_page_load(d, 0, i, &page, &damaged) && page.named && page.has_host;
+    for (uint32_t i = 0; i < CONTINUATIONS; i++)
+        n += directory_bundle_load(d, DIRECTORY_CONTINUATION, i, &bundle, &damaged);
     return n;
 }
 
 /* The best of some runs: what is asked is the cost, and others use this machine too. */
-#define BEST(seconds, ...) do { \
-        seconds = 1e9; \
-        for (int run_ = 0; run_ < RUNS; run_++) { \
-            double begin_ = now(); \
-            __VA_ARGS__; \
-            double took_ = now() - begin_; \
-            if (took_ < seconds) seconds = took_; \
-        } \
+#define BEST(seconds, ...)                                                                                             \
+    do {                                                                                                               \
+        seconds = 1e9;                                                                                                 \
+        for (int run_ = 0; run_ < RUNS; run_++) {                                                                      \
+            double begin_ = now();                                                                                     \
+            __VA_ARGS__;                                                                                               \
+            double took_ = now() - begin_;                                                                             \
+            if (took_ < seconds) seconds = took_;                                                                      \
+        }                                                                                                              \
     } while (0)
 
 static void bench_directory(void) {
@@ -158,7 +171,10 @@ static void bench_extents(void) {
 
 /* ---- segment ------------------------------------------------------------------------------------------------ */
 
-struct part { uint8_t *address; uint64_t bytes; };
+struct part {
+    uint8_t *address;
+    uint64_t bytes;
+};
 
 static void *set_part(void *argument) {
     const struct part *p = argument;
@@ -191,7 +207,10 @@ static void bench_segment(uint64_t bytes) {
     uint32_t threads = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
     if (threads > 16) threads = 16;
     snprintf(name, sizeof name, "/kvd-bench-arena-%d", (int)getpid()), snprintf(plain, sizeof plain, "%s-plain", name);
-    struct segment_config c = { .name = name, .arena_bytes = bytes, .numa_node = SEGMENT_ANY_NODE, .threads = threads,
+    struct segment_config c = { .name = name,
+                                .arena_bytes = bytes,
+                                .numa_node = SEGMENT_ANY_NODE,
+                                .threads = threads,
                                 .limits = { .n_pools = 1, .pages = { 1000 }, .continuations = 100, .sequences = 10 } };
     struct segment *segment;
     enum segment_found found;

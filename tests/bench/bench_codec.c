@@ -12,7 +12,7 @@
 #define SPACE (FRAME_LIMIT - FRAME_HEADER)
 #define BATCH 50 /* calls a sample, so that the clock does not count */
 
-static struct fill fill = {.state = 1};
+static struct fill fill = { .state = 1 };
 static uint8_t request_body[SPACE], reply_body[SPACE], out[SPACE];
 static char err[KVD_MESSAGE_BYTES];
 static struct codec_arena *arena;
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     size_t samples = argc > 1 ? strtoul(argv[1], NULL, 10) : 2000;
     arena = codec_arena_new();
     if (!arena || samples < 100) return 2;
-    static const uint32_t batches[] = {1, 64, 256};
+    static const uint32_t batches[] = { 1, 64, 256 };
     for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
         char name[32];
         snprintf(name, sizeof name, "round%u", batches[i]);

@@ -2,6 +2,7 @@
 #include "bench_echo.h"
 
 #include <nng/nng.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <signal.h>
 #include <unistd.h>
 
 void bench_die(const char *what) {

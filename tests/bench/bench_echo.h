@@ -11,14 +11,18 @@
 
 #define ECHO_LIMIT 65536u
 
-struct echo_sizes { size_t ask, answer; };
+struct echo_sizes {
+    size_t ask, answer;
+};
 
 /* One server process; it reads sizes from the first 8 bytes of each message (u32 ask, u32 answer). */
 pid_t echo_raw_start(const char *path);
 pid_t echo_nng_start(const char *path);
 
 /* Clients: connect, then ping (aborts the bench with a sentence on errors). */
-struct echo_raw { int fd; };
+struct echo_raw {
+    int fd;
+};
 void echo_raw_connect(struct echo_raw *e, const char *path);
 void echo_raw_ping(struct echo_raw *e, struct echo_sizes sizes);
 

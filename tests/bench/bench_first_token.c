@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The first token after a hit, in the demo's engine: the time from the scheduler's Activate until the worker's first token is here, where the prefix is on
- * the device, and where it is in the host arena alone and comes back first. This program is the scheduler, over the demo's wire; kvd and demo_worker are the
- * built ones beside it. A prompt is computed once, with a checkpoint one token before its end; then it is asked again and again from that checkpoint. Every
- * answer must be the undisturbed one, and the places of the checkpoint's pages are looked at before each Activate. CONT-3, PAGE-7.
+ * The first token after a hit, in the demo's engine: the time from the scheduler's Activate until the worker's first
+ * token is here, where the prefix is on the device, and where it is in the host arena alone and comes back first. This
+ * program is the scheduler, over the demo's wire; kvd and demo_worker are the built ones beside it. A prompt is
+ * computed once, with a checkpoint one token before its end; then it is asked again and again from that checkpoint.
+ * Every answer must be the undisturbed one, and the places of the checkpoint's pages are looked at before each
+ * Activate. CONT-3, PAGE-7.
  *
  * Exit codes: 0 fine, 1 usage, 2 could not run, 4 a wrong token or a page in a wrong place.
  */
@@ -11,9 +13,9 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <stdio.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -25,7 +27,7 @@
 #include "text.h"
 #include "wire.h"
 
-#define ANSWER 96        /* tokens that are compared; the first is timed */
+#define ANSWER 96 /* tokens that are compared; the first is timed */
 #define MAX_HITS 1000
 #define SILENCE_MS 60000 /* no message of the worker for so long: something hangs */
 #define STOP_MS 10000
@@ -33,11 +35,11 @@
 
 struct bench {
     const char *device, *document, *profile;
-    char bin[256];  /* folder of this program */
+    char bin[256]; /* folder of this program */
     char dir[64], socket[96], scheduler[96], config[96], arena[96];
-    uint32_t hits, prefix;             /* tokens of the checkpoint; the prompt has one more */
-    uint32_t tokens[ENGINE_CONTEXT];   /* the prompt, for chains */
-    uint8_t answer[ANSWER];            /* undisturbed */
+    uint32_t hits, prefix;           /* tokens of the checkpoint; the prompt has one more */
+    uint32_t tokens[ENGINE_CONTEXT]; /* the prompt, for chains */
+    uint8_t answer[ANSWER];          /* undisturbed */
     int signals, listener, worker_fd;
     struct process kvd, worker;
     kvd_client *client;
@@ -46,7 +48,9 @@ struct bench {
     struct wire_message message; /* scratch */
 };
 
-struct times { double activate_ms, first_ms; };
+struct times {
+    double activate_ms, first_ms;
+};
 
 static double now_ms(void) {
     struct timespec t;
@@ -65,20 +69,30 @@ static int configure(const struct bench *b) {
     FILE *f = fopen(b->config, "we");
     if (!f) return perror("bench_first_token: the configuration"), 2;
     uint32_t context = (b->prefix + 1 + ANSWER + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
-    fprintf(f, "[kvd]\nsocket = %s\nstore = first-token\n[devices]\ndevice.0 = %s\nmemory = 1GiB\n[model]\nlayers = %d\nkv_heads = %d\nhead_dim = %d\n",
+    fprintf(f,
+            "[kvd]\nsocket = %s\nstore = first-token\n[devices]\ndevice.0 = %s\nmemory = 1GiB\n[model]\nlayers = "
+            "%d\nkv_heads = %d\nhead_dim = %d\n",
             b->socket, b->device, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM);
-    fprintf(f, "profile = %s\nmax_context = %u\nmax_concurrency = 4\n[capacity]\ntokens = %u\n[host]\narena = 256MiB\nscrub = 0\n", b->profile, context,
-            3 * context);
+    fprintf(f,
+            "profile = %s\nmax_context = %u\nmax_concurrency = 4\n[capacity]\ntokens = %u\n[host]\narena = "
+            "256MiB\nscrub = 0\n",
+            b->profile, context, 3 * context);
     return fclose(f) == 0 ? 0 : 2;
 }
 
 /* Until the worker's socket has something. The worker's end is an end of its socket. */
 static int wait_for(struct bench *b, int fd) {
-    struct pollfd fds[3] = { { .fd = fd, .events = POLLIN }, { .fd = b->signals, .events = POLLIN }, { .fd = b->worker.pidfd, .events = POLLIN } };
+    struct pollfd fds[3] = { { .fd = fd, .events = POLLIN },
+                             { .fd = b->signals, .events = POLLIN },
+                             { .fd = b->worker.pidfd, .events = POLLIN } };
     int n;
-    while ((n = poll(fds, 3, SILENCE_MS)) < 0 && errno == EINTR) { }
+    while ((n = poll(fds, 3, SILENCE_MS)) < 0 && errno == EINTR) {
+    }
     if (fds[0].revents) return 0;
-    fprintf(stderr, "bench_first_token: %s\n", fds[1].revents ? "stopped" : n == 0 ? "the worker says nothing" : "the worker has ended");
+    fprintf(stderr, "bench_first_token: %s\n",
+            fds[1].revents ? "stopped"
+            : n == 0       ? "the worker says nothing"
+                           : "the worker has ended");
     return 2;
 }
 
@@ -103,9 +117,12 @@ static int start_worker(struct bench *b) {
     char path[320], log[96];
     snprintf(path, sizeof path, "%s/../../client/demo/demo_worker", b->bin);
     snprintf(log, sizeof log, "%s/worker.log", b->dir);
-    const char *const argv[] = { path, "--kvd", b->socket, "--scheduler", b->scheduler, "--document", b->document, NULL };
+    const char *const argv[] = {
+        path, "--kvd", b->socket, "--scheduler", b->scheduler, "--document", b->document, NULL
+    };
     const struct process_spec spec = { .name = "worker", .log = log, .argv = argv, .listener = -1 };
-    if ((b->listener = wire_listen(b->scheduler)) < 0) return fprintf(stderr, "bench_first_token: cannot listen at %s\n", b->scheduler), 2;
+    if ((b->listener = wire_listen(b->scheduler)) < 0)
+        return fprintf(stderr, "bench_first_token: cannot listen at %s\n", b->scheduler), 2;
     if (process_start(&spec, &b->worker) != 0 || wait_for(b, b->listener) != 0) return 2;
     b->worker_fd = accept4(b->listener, NULL, NULL, SOCK_CLOEXEC);
     int r = b->worker_fd >= 0 ? hear(b) : 2;
@@ -116,7 +133,10 @@ static int start_worker(struct bench *b) {
 }
 
 static int start(struct bench *b) {
-    const struct kvd_connect_options options = { .struct_size = sizeof options, .socket = b->socket, .role = KVD_ROLE_SCHEDULER, .name = "first-token",
+    const struct kvd_connect_options options = { .struct_size = sizeof options,
+                                                 .socket = b->socket,
+                                                 .role = KVD_ROLE_SCHEDULER,
+                                                 .name = "first-token",
                                                  .timeout_ms = 20000 };
     struct kvd_error error;
     char program[320];
@@ -184,8 +204,13 @@ static int checkpoint(struct bench *b, kvd_sequence sequence) {
 static int start_sequence(struct bench *b, const struct kvd_activation *want, const struct kvd_activated *a) {
     struct wire_message *m = &b->message;
     memset(m, 0, offsetof(struct wire_message, tokens));
-    *m = (struct wire_message){ .type = WIRE_START, .sequence = a->sequence.bits, .n_pools = a->n_pools, .frontier = want->frontier,
-                                .budget = want->max_output_tokens, .hold_at = want->from.bits ? 0 : b->prefix, .n_tokens = want->prompt_tokens };
+    *m = (struct wire_message){ .type = WIRE_START,
+                                .sequence = a->sequence.bits,
+                                .n_pools = a->n_pools,
+                                .frontier = want->frontier,
+                                .budget = want->max_output_tokens,
+                                .hold_at = want->from.bits ? 0 : b->prefix,
+                                .n_tokens = want->prompt_tokens };
     m->row[0] = a->pool[0].row;
     m->mapped[0] = a->pool[0].membership * KVD_PAGE_TOKENS;
     for (uint32_t i = 0; i < want->prompt_tokens; i++) m->tokens[i] = (uint8_t)b->tokens[i];
@@ -208,8 +233,8 @@ static int hear_answer(struct bench *b, kvd_sequence sequence, bool root, uint8_
         } else if (r == 0 && m->type == WIRE_DONE && n == ANSWER) {
             return 0;
         } else if (r == 0) {
-            fprintf(stderr, "bench_first_token: the worker sent message %u after %u tokens: %.*s\n", m->type, n, m->type == WIRE_FAILED ? (int)m->n_tokens : 0,
-                    (const char *)m->tokens);
+            fprintf(stderr, "bench_first_token: the worker sent message %u after %u tokens: %.*s\n", m->type, n,
+                    m->type == WIRE_FAILED ? (int)m->n_tokens : 0, (const char *)m->tokens);
             r = 2;
         }
         if (r != 0) return r;
@@ -217,8 +242,11 @@ static int hear_answer(struct bench *b, kvd_sequence sequence, bool root, uint8_
 }
 
 /* The prompt once, from its first token or from the checkpoint. *ret_restored: pages that came from the host. */
-static int run_prompt(struct bench *b, bool root, uint8_t *ret_answer, struct times *ret_times, uint32_t *ret_restored) {
-    struct kvd_activation want = { .worker = b->worker_session, .prompt_tokens = b->prefix + 1, .max_output_tokens = ANSWER };
+static int run_prompt(struct bench *b, bool root, uint8_t *ret_answer, struct times *ret_times,
+                      uint32_t *ret_restored) {
+    struct kvd_activation want = { .worker = b->worker_session,
+                                   .prompt_tokens = b->prefix + 1,
+                                   .max_output_tokens = ANSWER };
     struct kvd_activated a;
     struct kvd_finished finished;
     struct kvd_error error;
@@ -234,7 +262,8 @@ static int run_prompt(struct bench *b, bool root, uint8_t *ret_answer, struct ti
     int r = start_sequence(b, &want, &a);
     if (r == 0) r = hear_answer(b, a.sequence, root, ret_answer, &first);
     if (r != 0) return r;
-    if (kvd_finish(b->client, &(struct kvd_finish){ .sequence = a.sequence }, &finished, &error) != KVD_OK) return refused("finish", &error);
+    if (kvd_finish(b->client, &(struct kvd_finish){ .sequence = a.sequence }, &finished, &error) != KVD_OK)
+        return refused("finish", &error);
     *ret_times = (struct times){ active - begin, first - begin };
     *ret_restored = a.restored[0];
     return say(b, WIRE_FINISHED);
@@ -248,13 +277,16 @@ static int check_places(const struct bench *b, bool host) {
     struct kvd_error error;
     uint32_t cursor = 0, n = 0;
     while (cursor != KVD_UNCHANGED) {
-        if (kvd_list_continuations(b->client, &cursor, infos, KVD_MAX_LIST, &n, &error) != KVD_OK) return refused("list", &error);
+        if (kvd_list_continuations(b->client, &cursor, infos, KVD_MAX_LIST, &n, &error) != KVD_OK)
+            return refused("list", &error);
         for (uint32_t i = 0; i < n; i++) {
             const struct kvd_continuation_info *c = &infos[i];
             if (c->continuation.bits != b->kept.bits) continue;
             if (c->device_pages[0] == (host ? 0 : pages) && c->host_pages[0] == (host ? pages : 0)) return 0;
-            fprintf(stderr, "bench_first_token: of %u pages %u are on the device and %u in the host, where all should be in the %s\n", pages,
-                    c->device_pages[0], c->host_pages[0], host ? "host" : "device");
+            fprintf(stderr,
+                    "bench_first_token: of %u pages %u are on the device and %u in the host, where all should be in "
+                    "the %s\n",
+                    pages, c->device_pages[0], c->host_pages[0], host ? "host" : "device");
             return WRONG;
         }
     }
@@ -266,8 +298,8 @@ static int check_answer(const struct bench *b, const uint8_t *answer, uint32_t r
     const uint32_t pages = (b->prefix + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     for (uint32_t i = 0; i < ANSWER; i++)
         if (answer[i] != b->answer[i]) {
-            fprintf(stderr, "bench_first_token: %s, %s hit: token %u of the answer is %u, the undisturbed one is %u\n", b->profile, host ? "host" : "device",
-                    i, answer[i], b->answer[i]);
+            fprintf(stderr, "bench_first_token: %s, %s hit: token %u of the answer is %u, the undisturbed one is %u\n",
+                    b->profile, host ? "host" : "device", i, answer[i], b->answer[i]);
             return WRONG;
         }
     if (restored == (host ? pages : 0)) return 0;
@@ -320,9 +352,11 @@ static int run_profile(struct bench *b) {
     if (r == 0) {
         const char *p = b->profile;
         printf("BENCH first_token.%s.computed_ms %.3f ms\n", p, root.first_ms);
-        printf("BENCH first_token.%s.device_ms %.3f ms\nBENCH first_token.%s.host_ms %.3f ms\n", p, device.first_ms, p, host.first_ms);
+        printf("BENCH first_token.%s.device_ms %.3f ms\nBENCH first_token.%s.host_ms %.3f ms\n", p, device.first_ms, p,
+               host.first_ms);
         printf("BENCH first_token.%s.ratio %.3f x\n", p, host.first_ms / device.first_ms);
-        printf("BENCH first_token.%s.device_activate_ms %.3f ms\nBENCH first_token.%s.host_activate_ms %.3f ms\n", p, device.activate_ms, p, host.activate_ms);
+        printf("BENCH first_token.%s.device_activate_ms %.3f ms\nBENCH first_token.%s.host_activate_ms %.3f ms\n", p,
+               device.activate_ms, p, host.activate_ms);
         fflush(stdout);
     }
     return stop(b, r);
@@ -334,7 +368,8 @@ static int read_prompt(struct bench *b) {
     char err[256];
     uint8_t *text = NULL;
     size_t n = 0;
-    if (text_load(b->document, &text, &n, err, sizeof err) != 0) return fprintf(stderr, "bench_first_token: %s\n", err), 2;
+    if (text_load(b->document, &text, &n, err, sizeof err) != 0)
+        return fprintf(stderr, "bench_first_token: %s\n", err), 2;
     for (uint32_t i = 0; n > 0 && i < b->prefix + 1; i++) b->tokens[i] = text[i % n];
     free(text);
     return n > 0 ? 0 : (fprintf(stderr, "bench_first_token: the document %s is empty\n", b->document), 2);
@@ -354,7 +389,8 @@ static int make_places(struct bench *b) {
 }
 
 static void remove_places(const struct bench *b) {
-    static const char *const names[] = { "kvd.sock", "kvd.sock.lock", "scheduler.sock", "kvd.conf", "kvd.log", "worker.log", "notify" };
+    static const char *const names[] = { "kvd.sock", "kvd.sock.lock", "scheduler.sock", "kvd.conf",
+                                         "kvd.log",  "worker.log",    "notify" };
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", b->dir, names[i]);
@@ -382,9 +418,13 @@ static const char usage[] =
     "  --document FILE  the text that the prompt repeats (default /usr/share/common-licenses/GPL-3)\n";
 
 int main(int argc, char **argv) {
-    static const struct option options[] = { { "device", required_argument, NULL, 'd' }, { "tokens", required_argument, NULL, 't' },
-                                             { "hits", required_argument, NULL, 'n' },   { "profile", required_argument, NULL, 'p' },
-                                             { "document", required_argument, NULL, 'f' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 } };
+    static const struct option options[] = { { "device", required_argument, NULL, 'd' },
+                                             { "tokens", required_argument, NULL, 't' },
+                                             { "hits", required_argument, NULL, 'n' },
+                                             { "profile", required_argument, NULL, 'p' },
+                                             { "document", required_argument, NULL, 'f' },
+                                             { "help", no_argument, NULL, 'h' },
+                                             { NULL, 0, NULL, 0 } };
     static struct bench b = { .device = "host:0", .document = "/usr/share/common-licenses/GPL-3" };
     const char *profiles[8] = { "bf16", "int8", "nvfp4" };
     uint32_t named = 0, n_profiles = 3;
@@ -397,7 +437,9 @@ int main(int argc, char **argv) {
         else if (o == 'p' && named < 8) n_profiles = named + 1, profiles[named++] = optarg;
         else return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
     }
-    if (optind != argc || tokens < 1 || tokens > ENGINE_CONTEXT - ANSWER - 1 - KVD_PAGE_TOKENS || hits < 1 || hits > MAX_HITS) return fputs(usage, stderr), 1;
+    if (optind != argc || tokens < 1 || tokens > ENGINE_CONTEXT - ANSWER - 1 - KVD_PAGE_TOKENS || hits < 1 ||
+        hits > MAX_HITS)
+        return fputs(usage, stderr), 1;
     b.prefix = (uint32_t)tokens;
     b.hits = (uint32_t)hits;
     b.signals = block_signals();

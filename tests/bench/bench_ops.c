@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The C reference ops on this machine: what a decode step, a verify of 8 columns, a prefill chunk and an append cost a layer, for each profile.
- * D 256, 8 query heads, 2 kv heads, 1,000 keys in shuffled pages. Microseconds, median.
+ * The C reference ops on this machine: what a decode step, a verify of 8 columns, a prefill chunk and an append cost a
+ * layer, for each profile. D 256, 8 query heads, 2 kv heads, 1,000 keys in shuffled pages. Microseconds, median.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,15 +49,25 @@ static void must(int rc, const char *err) {
 }
 
 static void append(const PagedKVBatchLayerView *view, uint32_t from, uint32_t w) {
-    struct ops_append op = {.view = *view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = w, .b = 1};
+    struct ops_append op = {
+        .view = *view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = w, .b = 1
+    };
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(from + i);
     must(ops_append_ref(&op, err, sizeof err), err);
 }
 
 static void attend(const PagedKVBatchLayerView *view, uint32_t w) {
-    struct ops_attention op = {.view = *view, .q = q, .out = out, .positions = positions, .table_rows = rows, .n_q_heads = HQ,
-                               .w = w, .b = 1, .causal = 1, .scale = 0.0625f};
+    struct ops_attention op = { .view = *view,
+                                .q = q,
+                                .out = out,
+                                .positions = positions,
+                                .table_rows = rows,
+                                .n_q_heads = HQ,
+                                .w = w,
+                                .b = 1,
+                                .causal = 1,
+                                .scale = 0.0625f };
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(KEYS - w + i);
     must(ops_attention_ref(&op, err, sizeof err), err);
@@ -76,7 +86,7 @@ static void report(const char *what, const char *profile, const PagedKVBatchLaye
 }
 
 static void profile(enum kvd_storage storage) {
-    struct geom_pool_spec spec = {.storage = storage, .n_layers = 1, .n_kv_heads = HKV, .head_dim = D, .n_ranks = 1};
+    struct geom_pool_spec spec = { .storage = storage, .n_layers = 1, .n_kv_heads = HKV, .head_dim = D, .n_ranks = 1 };
     PagedKVBatchLayerView view;
     char err[256];
     uint64_t bytes = geom_region_bytes(&spec, PAGES);

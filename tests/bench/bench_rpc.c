@@ -61,9 +61,11 @@ static void write_config(const struct bench *b, char *ret_path, size_t bytes) {
     snprintf(ret_path, bytes, "%s/kvd.conf", b->dir);
     FILE *file = fopen(ret_path, "w");
     if (!file) bench_die("cannot write a configuration");
-    fprintf(file, "[kvd]\nsocket = %s/kvd.sock\nlog_level = warning\n[devices]\ndevice.0 = host:0\nmemory = 1GiB\n"
+    fprintf(file,
+            "[kvd]\nsocket = %s/kvd.sock\nlog_level = warning\n[devices]\ndevice.0 = host:0\nmemory = 1GiB\n"
             "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nprofile = bf16\nmax_context = %u\nmax_concurrency = %u\n"
-            "[capacity]\ntokens = %u\n", b->dir, CONTEXT, SEQUENCES + 1, CONTEXT * SEQUENCES + 65536);
+            "[capacity]\ntokens = %u\n",
+            b->dir, CONTEXT, SEQUENCES + 1, CONTEXT * SEQUENCES + 65536);
     fclose(file);
 }
 
@@ -199,7 +201,10 @@ static double quantile_us(const uint64_t *sorted, uint32_t n, double q) {
 }
 
 static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
-    static const struct { const char *name; double q; } quantiles[] = { { "p50", 0.50 }, { "p99", 0.99 } };
+    static const struct {
+        const char *name;
+        double q;
+    } quantiles[] = { { "p50", 0.50 }, { "p99", 0.99 } };
     for (int k = 0; k < N_KINDS; k++) qsort(samples[k], n, sizeof **samples, by_value);
     for (int q = 0; q < 2; q++) {
         double us[N_KINDS];

@@ -72,8 +72,8 @@ static void rounds(const char *name, uint32_t n, uint32_t step, bool map) {
             items[i].pool[0] = (struct kvd_round_pool){ frontier, KVD_UNCHANGED, KVD_UNCHANGED,
                                                         map ? frontier + step : KVD_UNCHANGED };
             if (turn == 0)
-                items[i].pool[0] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED,
-                                                            map ? 2 * step : 4000 };
+                items[i].pool[0] =
+                    (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, map ? 2 * step : 4000 };
             items[i].pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
         }
         struct msg_request q = { .type = FRAME_ROUND, .header.sequence = ++peer->sequence, .u.round = { n, items } };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A million requests through libkvd at a real daemon (Activate, Round, NamePages, Finish with retain, Find, Release, Stats): private memory beside the
- * pools before and after, descriptors, and what is left over. Usage: bench_soak [REQUESTS]
+ * A million requests through libkvd at a real daemon (Activate, Round, NamePages, Finish with retain, Find, Release,
+ * Stats): private memory beside the pools before and after, descriptors, and what is left over. Usage: bench_soak
+ * [REQUESTS]
  */
 #include <stdlib.h>
 
@@ -60,7 +61,7 @@ static void soak(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(soak), {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(soak), { 0 } };
     if (argc > 1) wanted = strtoull(argv[1], NULL, 0);
     return kvt_main("bench soak", cases, 1, argv);
 }

@@ -3,7 +3,8 @@
  * What the store's operations cost at 10^4 to 10^7 pages. Objects are taken in turn from as many as fit into the pool,
  * so that at the larger sizes their records come from memory, not from a cache. Prints lines "BENCH name value unit".
  *
- * Then two tiers: moves of 2,048 pages, the record of a page in the directory, recovery of 10,000 continuations of 100 pages.
+ * Then two tiers: moves of 2,048 pages, the record of a page in the directory, recovery of 10,000 continuations of 100
+ * pages.
  *
  * Usage: bench_store [largest power of ten]
  */
@@ -61,16 +62,19 @@ static store_seq activate(struct bench *b, struct store_activation want) {
 }
 
 static store_seq root(struct bench *b, uint32_t pages, uint32_t ensure) {
-    return activate(b,
-                    (struct store_activation){
-                        .lease = LEASE, .prompt_tokens = pages * 64, .max_output_tokens = 1, .ensure = {ensure * 64}});
+    return activate(b, (struct store_activation){ .lease = LEASE,
+                                                  .prompt_tokens = pages * 64,
+                                                  .max_output_tokens = 1,
+                                                  .ensure = { ensure * 64 } });
 }
 
 static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep,
                       uint32_t ensure) {
     struct store_round_result r;
-    struct store_round_item item = {.seq = seq, .lease = LEASE, .state_frontier = NONE,
-                                    .pool = {{commit, truncate, keep, ensure}, {NONE, NONE, NONE, NONE}}};
+    struct store_round_item item = { .seq = seq,
+                                     .lease = LEASE,
+                                     .state_frontier = NONE,
+                                     .pool = { { commit, truncate, keep, ensure }, { NONE, NONE, NONE, NONE } } };
     store_round(b->store, &item, 1, &r);
     if (r.refusal.code) die("round", &r.refusal);
 }
@@ -91,7 +95,7 @@ static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
     store_seq seq = root(b, n, n);
     round_one(b, seq, n * 64, NONE, NONE, NONE);
     for (uint32_t i = 0; i < n; i++) {
-        uint8_t own[1][32] = {{0}};
+        uint8_t own[1][32] = { { 0 } };
         for (size_t k = 0; k < 4 && i >= common; k++) {
             uint64_t word = next_random(&b->random);
             memcpy(own[0] + 8 * k, &word, 8);
@@ -105,15 +109,15 @@ static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
 }
 
 static void open_store(struct bench *b, uint32_t pages) {
-    struct store_config config = {.backend = GEOM_OFF,
-                                  .pool_pages = {pages},
-                                  .max_context = 64 * 2 * CHAIN,
-                                  .max_concurrency = 64,
-                                  .max_continuations = 10000};
+    struct store_config config = { .backend = GEOM_OFF,
+                                   .pool_pages = { pages },
+                                   .max_context = 64 * 2 * CHAIN,
+                                   .max_concurrency = 64,
+                                   .max_continuations = 10000 };
     char err[256];
     size_t bytes = store_bytes(&config);
     uint64_t start = now_ns();
-    *b = (struct bench){.pages = pages, .random = pages};
+    *b = (struct bench){ .pages = pages, .random = pages };
     snprintf(b->size, sizeof b->size, "1e%d", pages >= 10000000 ? 7 : pages >= 1000000 ? 6 : pages >= 100000 ? 5 : 4);
     b->memory = aligned_alloc(64, bytes);
     if (!b->memory || store_init(b->memory, bytes, &config, &b->store, err, sizeof err)) die("init", NULL);
@@ -189,8 +193,11 @@ static void bench_batch(struct bench *b) {
     uint64_t start = now_ns();
     for (uint32_t step = 1; step <= steps; step++) {
         for (uint32_t i = 0; i < n; i++)
-            items[i] = (struct store_round_item){.seq = seqs[i], .lease = LEASE, .state_frontier = NONE,
-                                                 .pool = {{step, NONE, NONE, step + 1}, {NONE, NONE, NONE, NONE}}};
+            items[i] =
+                (struct store_round_item){ .seq = seqs[i],
+                                           .lease = LEASE,
+                                           .state_frontier = NONE,
+                                           .pool = { { step, NONE, NONE, step + 1 }, { NONE, NONE, NONE, NONE } } };
         store_round(b->store, items, n, results);
         if (results[n - 1].refusal.code) die("batch", &results[n - 1].refusal);
     }
@@ -201,12 +208,12 @@ static void bench_batch(struct bench *b) {
 static void bench_fork(struct bench *b) {
     uint64_t fork = 0, end = 0, move = 0, retain = 0, n = b->n_conts * 4 < 200 ? 200 : b->n_conts;
     for (uint64_t i = 0; i < n; i++) {
-        struct store_activation want = {.from = b->conts[i % b->n_conts],
-                                        .keep = true,
-                                        .frontier = CHAIN * 64,
-                                        .lease = LEASE,
-                                        .prompt_tokens = CHAIN * 64,
-                                        .max_output_tokens = 100};
+        struct store_activation want = { .from = b->conts[i % b->n_conts],
+                                         .keep = true,
+                                         .frontier = CHAIN * 64,
+                                         .lease = LEASE,
+                                         .prompt_tokens = CHAIN * 64,
+                                         .max_output_tokens = 100 };
         uint64_t start = now_ns();
         store_seq seq = activate(b, want);
         uint64_t mid = now_ns();
@@ -217,8 +224,11 @@ static void bench_fork(struct bench *b) {
     result(b, "fork_2048", (double)fork / (double)n / 1e3, "us");
     result(b, "release_fork_2048", (double)end / (double)n / 1e3, "us");
     for (uint64_t i = 0; i < n; i++) {
-        struct store_activation want = {.from = b->conts[i % b->n_conts], .frontier = CHAIN * 64, .lease = LEASE,
-                                        .prompt_tokens = CHAIN * 64, .max_output_tokens = 100};
+        struct store_activation want = { .from = b->conts[i % b->n_conts],
+                                         .frontier = CHAIN * 64,
+                                         .lease = LEASE,
+                                         .prompt_tokens = CHAIN * 64,
+                                         .max_output_tokens = 100 };
         uint64_t start = now_ns();
         store_seq seq = activate(b, want);
         uint64_t mid = now_ns();
@@ -255,7 +265,7 @@ static void bench_release(struct bench *b) {
 /* Every second page, at random, is taken: single free pages all over the pool. */
 static void scatter(struct bench *b) {
     struct pool *pool = &b->store->pool[0];
-    struct pool_batch batch = {pool, 0, 0};
+    struct pool_batch batch = { pool, 0, 0 };
     pool_take(pool, 0, pool->capacity);
     for (uint32_t i = 0; i < pool->capacity; i++) page_open(b->store, 0, i, i, false);
     for (uint32_t i = 0; i < pool->capacity; i++)
@@ -276,17 +286,17 @@ static void *must(void *p) {
 
 /* A pool for the long continuations, an arena for all that rest; the bytes of the arena are nobody's business here. */
 static void open_tiers(struct bench *b, bool mirrored) {
-    struct store_config config = {.backend = GEOM_OFF,
-                                  .pool_pages = {8 * CHAIN},
-                                  .max_context = 64 * 2 * CHAIN,
-                                  .max_concurrency = 64,
-                                  .max_continuations = RESTING + 8,
-                                  .host_bytes = 256ull * (RESTING * REST_PAGES + 4 * CHAIN),
-                                  .host_stride = {256},
-                                  .mirrored = true};
+    struct store_config config = { .backend = GEOM_OFF,
+                                   .pool_pages = { 8 * CHAIN },
+                                   .max_context = 64 * 2 * CHAIN,
+                                   .max_concurrency = 64,
+                                   .max_continuations = RESTING + 8,
+                                   .host_bytes = 256ull * (RESTING * REST_PAGES + 4 * CHAIN),
+                                   .host_stride = { 256 },
+                                   .mirrored = true };
     size_t bytes = store_bytes(&config);
     struct directory_limits limits;
-    *b = (struct bench){.pages = 8 * CHAIN, .random = 5};
+    *b = (struct bench){ .pages = 8 * CHAIN, .random = 5 };
     snprintf(b->size, sizeof b->size, "tiers");
     b->memory = must(aligned_alloc(64, bytes));
     if (store_init(b->memory, bytes, &config, &b->store, NULL, 0)) die("init", NULL);
@@ -324,7 +334,7 @@ static void move_to(struct bench *b, store_cont cont, enum store_place place, ui
     struct store_refusal refusal;
     store_move move;
     if (store_move_begin(b->store, cont, place, &move, &refusal)) die("move", &refusal);
-    if (fly(b, (struct store_transition){true, move.bits}) != pages) die("another number of copies", NULL);
+    if (fly(b, (struct store_transition){ true, move.bits }) != pages) die("another number of copies", NULL);
     if (store_move_commit(b->store, move, &refusal)) die("move commit", &refusal);
 }
 
@@ -345,12 +355,18 @@ static void bench_moves(struct bench *b) {
     result(b, "demote_2048", (double)out / (double)turns / 1e3, "us");
     result(b, "prefetch_2048", (double)in / (double)turns / 1e3, "us");
     move_to(b, cont, STORE_PLACE_HOST, CHAIN);
-    for (uint64_t i = 0; i < turns; i++) { /* a fork that restores all, and is released again: the pages leave with it */
-        struct store_activation want = {.from = cont, .keep = true, .frontier = CHAIN * 64, .lease = LEASE, .prompt_tokens = CHAIN * 64, .max_output_tokens = 1};
+    for (uint64_t i = 0; i < turns;
+         i++) { /* a fork that restores all, and is released again: the pages leave with it */
+        struct store_activation want = { .from = cont,
+                                         .keep = true,
+                                         .frontier = CHAIN * 64,
+                                         .lease = LEASE,
+                                         .prompt_tokens = CHAIN * 64,
+                                         .max_output_tokens = 1 };
         struct store_activated got;
         uint64_t start = now_ns();
         if (store_activate_begin(b->store, &want, &got, &refusal)) die("restore", &refusal);
-        if (fly(b, (struct store_transition){false, got.seq.bits}) != CHAIN) die("another number of restores", NULL);
+        if (fly(b, (struct store_transition){ false, got.seq.bits }) != CHAIN) die("another number of restores", NULL);
         if (store_activate_commit(b->store, got.seq, &refusal)) die("restore commit", &refusal);
         back += now_ns() - start;
         finish(b, got.seq, NULL);
@@ -372,9 +388,12 @@ static double commit_cost(struct bench *b) {
     return (double)spent / 50 / CHAIN;
 }
 
-/* Pages are found damaged beside 10,000 continuations: all of one that a fork in flight holds, then one each of others, which go. */
+/* Pages are found damaged beside 10,000 continuations: all of one that a fork in flight holds, then one each of others,
+ * which go. */
 static void bench_damage(struct bench *b) {
-    struct store_activation want = {.keep = true, .frontier = 64, .lease = LEASE, .prompt_tokens = 64, .max_output_tokens = 1};
+    struct store_activation want = {
+        .keep = true, .frontier = 64, .lease = LEASE, .prompt_tokens = 64, .max_output_tokens = 1
+    };
     struct store_cont_info info;
     struct store_activated got;
     struct store_refusal refusal;
@@ -392,7 +411,8 @@ static void bench_damage(struct bench *b) {
     for (uint32_t i = 0; i < 1000; i++) {
         cursor = (uint32_t)(next_random(&b->random) % RESTING);
         if (!store_next_cont(b->store, &cursor, &info)) continue;
-        uint32_t d = space_entry(b->store, &cont_find(b->store, info.cont)->space[0], (uint32_t)(next_random(&b->random) % REST_PAGES));
+        uint32_t d = space_entry(b->store, &cont_find(b->store, info.cont)->space[0],
+                                 (uint32_t)(next_random(&b->random) % REST_PAGES));
         start = now_ns();
         if (store_damaged(b->store, d) != 1) die("nobody was lost", NULL);
         uint64_t took = now_ns() - start;
@@ -421,7 +441,8 @@ static void bench_recover(struct bench *b) {
     uint64_t start = now_ns();
     store_recover(next.store, b->directory, false, &out);
     result(b, "recover_10000", (double)(now_ns() - start) / 1e6, "ms");
-    if (out.continuations != RESTING || out.pages[0] != RESTING * REST_PAGES || out.damaged || out.dropped) die("recovery lost something", NULL);
+    if (out.continuations != RESTING || out.pages[0] != RESTING * REST_PAGES || out.damaged || out.dropped)
+        die("recovery lost something", NULL);
     bench_fan(&next);
     bench_damage(&next);
     close_tiers(&next);

@@ -47,7 +47,10 @@ static uint64_t state_at(uint64_t seed, uint32_t position) {
     return h;
 }
 
-struct walk { bool write; uint64_t wrong; };
+struct walk {
+    bool write;
+    uint64_t wrong;
+};
 
 static void plane_column(const kvd_plane_view *plane, uint32_t n_heads, int32_t page, uint32_t offset, uint64_t key,
                          struct walk *walk) {
@@ -64,7 +67,8 @@ static void plane_column(const kvd_plane_view *plane, uint32_t n_heads, int32_t 
     }
 }
 
-static void layer_column(const PagedKVLayerView *view, uint32_t layer, uint32_t position, uint64_t state, struct walk *walk) {
+static void layer_column(const PagedKVLayerView *view, uint32_t layer, uint32_t position, uint64_t state,
+                         struct walk *walk) {
     int32_t page = view->block_table[position >> KVD_PAGE_SHIFT];
     if (page < 0 || (uint32_t)page >= view->n_pages) {
         walk->wrong++; /* an unmapped position is never right */
@@ -78,8 +82,8 @@ static void layer_column(const PagedKVLayerView *view, uint32_t layer, uint32_t 
     plane_column(&view->v_scale, view->n_kv_heads, page, offset, key + 4, walk);
 }
 
-static uint64_t walk_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to,
-                             bool write) {
+static uint64_t walk_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from,
+                             uint32_t to, bool write) {
     const struct kvd_store_info *info = kvd_store_describe(store);
     struct walk walk = { .write = write };
     if (from >= to) return 0;
@@ -99,7 +103,8 @@ void e2e_write_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint
     walk_columns(store, pool, row, seed, from, to, true);
 }
 
-uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to) {
+uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from,
+                           uint32_t to) {
     return walk_columns(store, pool, row, seed, from, to, false);
 }
 

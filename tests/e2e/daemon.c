@@ -37,20 +37,21 @@ bool e2e_until(bool (*check)(void *), void *argument, double seconds, double *re
     return ok;
 }
 
-static uint32_t or(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
+static uint32_t or (uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
 static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) {
     FILE *f = fopen(d->config, "w");
     if (!f) return false;
     fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\n", d->socket);
-    for (uint32_t r = 0; r < or(s->ranks, 1); r++) fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
-    fprintf(f, "memory = 1GiB\n\n[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\n", or(s->layers, 2),
-            or(s->kv_heads, 2), or(s->head_dim, 64), s->profile ? s->profile : "bf16");
-    fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or(s->max_context, 4096),
-            or(s->max_concurrency, 8), s->backend ? s->backend : "off");
+    for (uint32_t r = 0; r < or (s->ranks, 1); r++)
+        fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
+    fprintf(f, "memory = 1GiB\n\n[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\n", or (s->layers, 2),
+            or (s->kv_heads, 2), or (s->head_dim, 64), s->profile ? s->profile : "bf16");
+    fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or (s->max_context, 4096),
+            or (s->max_concurrency, 8), s->backend ? s->backend : "off");
     if (s->draft_window) fprintf(f, "draft_window = %u\n", s->draft_window);
     if (s->capacity_tokens == E2E_AUTO) fprintf(f, "\n[capacity]\ntokens = auto\n");
-    else fprintf(f, "\n[capacity]\ntokens = %u\n", or(s->capacity_tokens, 16384));
+    else fprintf(f, "\n[capacity]\ntokens = %u\n", or (s->capacity_tokens, 16384));
     fprintf(f, "\n[lease]\ngrowth = %s\nmap_ahead = %u\n", s->lease_growth ? "yes" : "no", s->map_ahead);
     if (s->lease_window) fprintf(f, "window = %u\n", s->lease_window);
     if (s->more) fprintf(f, "\n%s\n", s->more);
@@ -61,8 +62,9 @@ static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) 
 
 static bool go_apart(void) {
     return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2") == 0 && setgroups(0, NULL) == 0 &&
-           setgid(APART) == 0 && setuid(APART) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0; /* it went with the user */
+           mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=2") == 0 &&
+           setgroups(0, NULL) == 0 && setgid(APART) == 0 && setuid(APART) == 0 &&
+           prctl(PR_SET_PDEATHSIG, SIGKILL) == 0; /* it went with the user */
 }
 
 bool e2e_can_be_apart(void) {
@@ -85,7 +87,8 @@ static pid_t spawn_daemon(const struct e2e_daemon *d, int notify, const char *no
     int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
     if (d->holder) e2e_holder_give(d->holder);
-    else for (int fd = 3; fd < 256; fd++) close(fd);
+    else
+        for (int fd = 3; fd < 256; fd++) close(fd);
     int program = open(d->binary ? d->binary : KVD_BINARY, O_PATH | O_CLOEXEC); /* its folder may be closed to others */
     if (d->apart && !go_apart()) _exit(126);
     char *arguments[] = { (char[]){ "kvd" }, (char[]){ "--config" }, (char *)(uintptr_t)d->config, NULL };
@@ -102,9 +105,14 @@ static void show_log(const struct e2e_daemon *d) {
 
 /* A datagram of sd_notify; what comes along is the holder's. */
 static void receive(struct e2e_daemon *d, int notify, char *text, size_t bytes) {
-    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
     struct iovec part = { .iov_base = text, .iov_len = bytes - 1 };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
     int fd = -1;
     ssize_t n = recvmsg(notify, &message, MSG_CMSG_CLOEXEC);
     text[n > 0 ? n : 0] = 0;
@@ -224,8 +232,8 @@ uint64_t e2e_rss_bytes(pid_t pid) {
     return (uint64_t)kib * 1024;
 }
 
-/* The daemon says in its log which prefix its shared memory has; to stay independent of that, count every kvd object that the daemon (or nobody any
- * more) has: tests run one daemon at a time each, so compare before and after. */
+/* The daemon says in its log which prefix its shared memory has; to stay independent of that, count every kvd object
+ * that the daemon (or nobody any more) has: tests run one daemon at a time each, so compare before and after. */
 unsigned e2e_shm_count(const struct e2e_daemon *d) {
     kvd_client *c = e2e_connect(d, KVD_ROLE_WORKER, "shm-count") /* observers are not told names */;
     struct kvd_store_info *info = calloc(1, sizeof *info);
@@ -300,8 +308,9 @@ void e2e_daemon_free(struct e2e_daemon *d) {
 }
 
 kvd_client *e2e_connect(const struct e2e_daemon *d, enum kvd_role role, const char *name) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = d->socket, .role = role, .name = name,
-                                           .timeout_ms = 5000 * E2E_SLOW };
+    struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = d->socket, .role = role, .name = name, .timeout_ms = 5000 * E2E_SLOW
+    };
     struct kvd_error error = { 0 };
     kvd_client *client = NULL;
     if (!KVT_EQ(kvd_connect(&options, &client, &error), KVD_OK)) printf("    %s\n", error.message);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * End-to-end support: a real kvd in a directory of its own, and puppets: separate processes that speak libkvd on command, so that a
- * test can kill, stop and abandon them at exact points.
+ * End-to-end support: a real kvd in a directory of its own, and puppets: separate processes that speak libkvd on
+ * command, so that a test can kill, stop and abandon them at exact points.
  *
- * Nothing here sleeps to synchronise: the daemon's readiness comes by its NOTIFY_SOCKET datagram, a puppet's by its answer; conditions that another
- * process brings about are polled through the protocol until a deadline (e2e_until).
+ * Nothing here sleeps to synchronise: the daemon's readiness comes by its NOTIFY_SOCKET datagram, a puppet's by its
+ * answer; conditions that another process brings about are polled through the protocol until a deadline (e2e_until).
  */
 #ifndef KVD_E2E_H
 #define KVD_E2E_H
@@ -18,7 +18,10 @@
 
 struct e2e_holder {
     uint32_t n;
-    struct { char name[96]; int fd; } item[64];
+    struct {
+        char name[96];
+        int fd;
+    } item[64];
 };
 /* One datagram with at most one descriptor. */
 void e2e_holder_take(struct e2e_holder *holder, const char *text, int fd);
@@ -29,30 +32,32 @@ void e2e_holder_free(struct e2e_holder *holder);
 /* ---- daemon ------------------------------------------------------------------------------- */
 
 struct e2e_daemon {
-    pid_t pid;           /* 0: not running */
-    char dir[96];        /* temporary; removed by e2e_daemon_free */
+    pid_t pid;    /* 0: not running */
+    char dir[96]; /* temporary; removed by e2e_daemon_free */
     char socket[128];
     char config[128];
     char log[128];
-    const char *binary;  /* of another build; NULL: the kvd under test */
-    struct e2e_holder *holder; /* keeps its descriptors from one start to the next, as systemd does; NULL: nobody does */
-    bool apart;                /* a user of its own, in whose /proc others' processes are hidden, as the unit has it */
+    const char *binary; /* of another build; NULL: the kvd under test */
+    struct e2e_holder
+        *holder; /* keeps its descriptors from one start to the next, as systemd does; NULL: nobody does */
+    bool apart;  /* a user of its own, in whose /proc others' processes are hidden, as the unit has it */
 };
 
-/* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL = default. */
+/* What differs between tests; everything else has small defaults (BF16, 2 layers, 2 kv heads, D 64). 0 / NULL =
+ * default. */
 #define E2E_AUTO UINT32_MAX /* capacity_tokens: what the device allows */
 struct e2e_setup {
-    const char *device;          /* "host" or "cuda": ranks are :0, :1, ... */
-    const char *profile;         /* "bf16" */
+    const char *device;  /* "host" or "cuda": ranks are :0, :1, ... */
+    const char *profile; /* "bf16" */
     uint32_t layers, kv_heads, head_dim;
     uint32_t max_context, max_concurrency, capacity_tokens;
-    const char *backend;         /* "off", "mtp" */
+    const char *backend; /* "off", "mtp" */
     uint32_t draft_window, ranks, map_ahead;
     bool lease_growth;
     uint32_t lease_window;
-    const char *more;            /* lines appended to the configuration */
-    struct e2e_holder *holder;   /* NULL: nobody keeps descriptors */
-    bool apart;                  /* takes e2e_can_be_apart */
+    const char *more;          /* lines appended to the configuration */
+    struct e2e_holder *holder; /* NULL: nobody keeps descriptors */
+    bool apart;                /* takes e2e_can_be_apart */
 };
 
 /* Root can, where mounting is allowed; else it says why not. */
@@ -76,7 +81,7 @@ void e2e_arena_path(const struct e2e_daemon *daemon, char *path, size_t bytes);
 bool e2e_arena_flip(const struct e2e_daemon *daemon, uint64_t capacity, uint64_t at);
 /* Of the daemon's process. */
 unsigned e2e_fd_count(pid_t pid);
-uint64_t e2e_rss_bytes(pid_t pid); /* anonymous: without the pools' shared memory */
+uint64_t e2e_rss_bytes(pid_t pid);                       /* anonymous: without the pools' shared memory */
 unsigned e2e_shm_count(const struct e2e_daemon *daemon); /* shared-memory objects of this instance */
 
 kvd_client *e2e_connect(const struct e2e_daemon *daemon, enum kvd_role role, const char *name);
@@ -100,7 +105,13 @@ enum puppet_op {
     PUPPET_CONNECT = 1, /* role, rank, name, timeout_ms -> session */
     PUPPET_ATTACH,      /* rank */
     PUPPET_DETACH,      /* and disconnects */
-    PUPPET_ACTIVATE, PUPPET_PLAN, PUPPET_ROUND, PUPPET_CHECKPOINT, PUPPET_FINISH, PUPPET_RELEASE, PUPPET_YIELD,
+    PUPPET_ACTIVATE,
+    PUPPET_PLAN,
+    PUPPET_ROUND,
+    PUPPET_CHECKPOINT,
+    PUPPET_FINISH,
+    PUPPET_RELEASE,
+    PUPPET_YIELD,
     PUPPET_NAME,        /* tokens [0, n) of stream `seed` as the chain; names full pages [first, n/64) */
     PUPPET_FIND,        /* chain of stream `seed`, n tokens */
     PUPPET_WRITE,       /* writes the bytes of columns [from, to) of `seed`'s content into `row` of pool */
@@ -108,11 +119,16 @@ enum puppet_op {
     PUPPET_STATE_WRITE, /* writes the image of `seed` at frontier n into state slot `row` */
     PUPPET_STATE_CHECK, /* compares: status OK or DATA_LOSS */
     PUPPET_STATE_COPY,  /* slot `from` to slot `to`, as a fork's worker does */
-    PUPPET_STATS, PUPPET_SUBSCRIBE, PUPPET_EVENT, PUPPET_RECONNECT, PUPPET_DISCONNECT,
-    PUPPET_BECOME,      /* another user: uid `from`, gid `to`, supplementary group `n` if not 0; before it connects */
-    PUPPET_DEMOTE,      /* continuation; n: keep_device -> moved */
-    PUPPET_PREFETCH, PUPPET_DROP /* continuation; n: tier */,
-    PUPPET_FORK         /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
+    PUPPET_STATS,
+    PUPPET_SUBSCRIBE,
+    PUPPET_EVENT,
+    PUPPET_RECONNECT,
+    PUPPET_DISCONNECT,
+    PUPPET_BECOME, /* another user: uid `from`, gid `to`, supplementary group `n` if not 0; before it connects */
+    PUPPET_DEMOTE, /* continuation; n: keep_device -> moved */
+    PUPPET_PREFETCH,
+    PUPPET_DROP /* continuation; n: tier */,
+    PUPPET_FORK /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
 };
 
 struct puppet_call {
@@ -144,7 +160,10 @@ struct puppet_answer {
     uint32_t n;
 };
 
-struct puppet { pid_t pid; int fd; };
+struct puppet {
+    pid_t pid;
+    int fd;
+};
 
 bool puppet_start(struct puppet *puppet);
 /* One call, one answer. false when the puppet died. */
@@ -156,7 +175,8 @@ bool puppet_receive(struct puppet *puppet, struct puppet_answer *ret_answer, dou
 void puppet_kill(struct puppet *puppet);
 
 /* Conveniences: they check that the call succeeded (a failed check is recorded) and return the interesting part. */
-kvd_session_id puppet_connect(struct puppet *puppet, const struct e2e_daemon *daemon, enum kvd_role role, uint32_t rank);
+kvd_session_id puppet_connect(struct puppet *puppet, const struct e2e_daemon *daemon, enum kvd_role role,
+                              uint32_t rank);
 bool puppet_attach(struct puppet *puppet, uint32_t rank);
 
 /* ---- content --------------------------------------------------------------------------------- */
@@ -169,10 +189,11 @@ uint64_t e2e_stream(uint32_t base, uint32_t fork, uint16_t branch);
 kvd_chain *e2e_chain(uint64_t seed, uint32_t n);
 void e2e_tokens(uint64_t seed, uint32_t n, uint32_t *ret_tokens);
 void e2e_tail(uint64_t seed, uint32_t n, struct kvd_tail *ret_tail);
-/* The KV bytes of a position depend on every token up to it, so that wrong sharing shows. Writes or compares columns [from, to) of one row in all layers
- * and planes of a pool. check: number of wrong bytes. */
+/* The KV bytes of a position depend on every token up to it, so that wrong sharing shows. Writes or compares columns
+ * [from, to) of one row in all layers and planes of a pool. check: number of wrong bytes. */
 void e2e_write_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
-uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from, uint32_t to);
+uint64_t e2e_check_columns(const kvd_store *store, uint32_t pool, uint32_t row, uint64_t seed, uint32_t from,
+                           uint32_t to);
 /* The state image of a stream at a frontier differs in every rank. check: number of wrong bytes in *ret_wrong. */
 enum kvd_status e2e_write_state(const kvd_store *store, uint32_t rank, uint32_t slot, uint64_t seed, uint32_t frontier,
                                 struct kvd_error *error);

@@ -25,8 +25,11 @@ static bool read_all(void *bytes, size_t n) {
 }
 
 static enum kvd_status do_connect(const struct puppet_call *call, struct puppet_answer *a, struct kvd_error *error) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = call->socket,
-                                           .role = (enum kvd_role)call->role, .name = call->name, .rank = call->rank,
+    struct kvd_connect_options options = { .struct_size = sizeof options,
+                                           .socket = call->socket,
+                                           .role = (enum kvd_role)call->role,
+                                           .name = call->name,
+                                           .rank = call->rank,
                                            .timeout_ms = call->timeout_ms };
     enum kvd_status status = kvd_connect(&options, &client, error);
     if (status == KVD_OK) {
@@ -133,7 +136,10 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
         store = NULL;
         client = NULL;
         return KVD_OK;
-    case PUPPET_DISCONNECT: kvd_disconnect(client); client = NULL; return KVD_OK;
+    case PUPPET_DISCONNECT:
+        kvd_disconnect(client);
+        client = NULL;
+        return KVD_OK;
     case PUPPET_BECOME: return do_become(call);
     case PUPPET_DEMOTE: return kvd_demote(client, call->continuation, call->n != 0, &a->moved, error);
     case PUPPET_PREFETCH: return kvd_prefetch(client, call->continuation, &a->moved, error);

@@ -43,7 +43,8 @@ bool raw_closed(int fd) {
 bool raw_request(int fd, const struct msg_request *request, uint64_t id) {
     uint8_t frame[FRAME_LIMIT];
     size_t n;
-    if (codec_encode_request(request, fresh_arena(), frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, NULL, 0)) return false;
+    if (codec_encode_request(request, fresh_arena(), frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &n, NULL, 0))
+        return false;
     frame_head_write(frame, request->type, 0, id, n);
     return raw_send(fd, frame, FRAME_HEADER + n);
 }
@@ -65,12 +66,14 @@ enum kvd_status raw_reply(int fd, struct msg_reply *reply) {
     struct frame_head head = { 0 };
     size_t n = read_frame(fd, frame, &head);
     if (head.type >= FRAME_TYPE_END) head.type = FRAME_GOODBYE; /* a refusal of an unknown type: a header alone */
-    if (!n || codec_decode_reply(head.type, frame + FRAME_HEADER, n - FRAME_HEADER, fresh_arena(), reply, NULL, 0)) return KVD_UNKNOWN;
+    if (!n || codec_decode_reply(head.type, frame + FRAME_HEADER, n - FRAME_HEADER, fresh_arena(), reply, NULL, 0))
+        return KVD_UNKNOWN;
     return (enum kvd_status)reply->status;
 }
 
 int raw_hello(const char *socket_path, enum kvd_role role, struct msg_reply *reply) {
-    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "raw" } };
+    struct msg_request hello = { .type = FRAME_HELLO,
+                                 .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "raw" } };
     int fd = raw_connect(socket_path);
     KVT_TRUE(raw_request(fd, &hello, 1));
     KVT_EQ(raw_reply(fd, reply), KVD_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps that most scenes share, told from a scheduler (the test itself) and a worker (a puppet). Each records a failed check itself and returns
- * what the scene goes on with. */
+ * The steps that most scenes share, told from a scheduler (the test itself) and a worker (a puppet). Each records a
+ * failed check itself and returns what the scene goes on with. */
 #ifndef KVD_E2E_SCENE_H
 #define KVD_E2E_SCENE_H
 
@@ -46,7 +46,8 @@ static inline struct kvd_round_item scene_item(kvd_sequence sequence) {
 }
 
 /* The worker commits `commit` and maps `ensure` (KVD_UNCHANGED = not asked); the item's status. */
-static inline struct kvd_round_result scene_round(struct puppet *worker, kvd_sequence sequence, uint32_t commit, uint32_t ensure) {
+static inline struct kvd_round_result scene_round(struct puppet *worker, kvd_sequence sequence, uint32_t commit,
+                                                  uint32_t ensure) {
     struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
     struct puppet_answer answer;
     call.items[0] = scene_item(sequence);
@@ -69,7 +70,8 @@ static inline void scene_name(kvd_client *scheduler, kvd_sequence sequence, uint
     kvd_chain_free(chain);
 }
 
-static inline kvd_continuation scene_retain(kvd_client *scheduler, kvd_sequence sequence, uint64_t seed, uint32_t tokens) {
+static inline kvd_continuation scene_retain(kvd_client *scheduler, kvd_sequence sequence, uint64_t seed,
+                                            uint32_t tokens) {
     struct kvd_finish how = { .sequence = sequence, .retain = true };
     struct kvd_finished finished = { .revision = 0 };
     struct kvd_error error = { 0 };
@@ -86,7 +88,8 @@ static inline struct kvd_hit scene_find(kvd_client *scheduler, uint64_t seed, ui
     uint32_t n = 0;
     kvd_chain *chain = e2e_chain(seed, tokens);
     e2e_tokens(seed, tokens, prompt);
-    if (!KVT_EQ(kvd_find(scheduler, chain, prompt, tokens, hits, 8, &n, &error), KVD_OK)) printf("    %s\n", error.message);
+    if (!KVT_EQ(kvd_find(scheduler, chain, prompt, tokens, hits, 8, &n, &error), KVD_OK))
+        printf("    %s\n", error.message);
     kvd_chain_free(chain);
     if (!n) memset(hits, 0, sizeof hits);
     return hits[0];
@@ -106,8 +109,8 @@ static inline void scene_audit(kvd_client *client) {
 }
 
 /* Root activation of the stream's first n tokens by the worker: written, committed, named, still running. */
-static inline struct kvd_activated scene_run(kvd_client *scheduler, struct puppet *worker, kvd_session_id session, uint64_t seed,
-                                             uint32_t n, uint32_t output) {
+static inline struct kvd_activated scene_run(kvd_client *scheduler, struct puppet *worker, kvd_session_id session,
+                                             uint64_t seed, uint32_t n, uint32_t output) {
     struct kvd_activation want = scene_want(session, n, output);
     struct kvd_activated a = scene_activate(scheduler, &want);
     scene_write(worker, a.pool[0].row, seed, 0, n);

@@ -37,23 +37,20 @@ struct row {
     } arena;
 };
 
-static bool write_file(const char *dir, const char *name, const char *text)
-{
+static bool write_file(const char *dir, const char *name, const char *text) {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *file = fopen(path, "we");
     return file && fputs(text, file) >= 0 && fclose(file) == 0;
 }
 
-/* A folder with a prompt list and the configuration of a store; tokens: its capacity. arena.conf: the same model, pages for
- * one conversation and a little, and an arena. */
+/* A folder with a prompt list and the configuration of a store; tokens: its capacity. arena.conf: the same model, pages
+ * for one conversation and a little, and an arena. */
 static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile,
-                       const char *backend)
-{
+                       const char *backend) {
     char config[1024], with_arena[1100];
     strcpy(scene->dir, "/tmp/kvd-demo-test-XXXXXX");
-    if (!mkdtemp(scene->dir))
-        return false;
+    if (!mkdtemp(scene->dir)) return false;
     snprintf(scene->socket, sizeof scene->socket, "%s/kvd.sock", scene->dir);
     snprintf(config, sizeof config,
              "[kvd]\nsocket = %s\nstore = demo-test\n[devices]\ndevice.0 = host:0\nmemory = 128MiB\n"
@@ -70,8 +67,7 @@ static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, 
                       "ask a " LICENSES "GPL-2 9000 40 16\nask b " LICENSES "Artistic 4000 30 16\n");
 }
 
-static FILE *scene_start(const struct scene *scene, const char *option)
-{
+static FILE *scene_start(const struct scene *scene, const char *option) {
     char command[1024];
     snprintf(command, sizeof command,
              "exec '%s' --kvd '%s' --config %s/kvd.conf --socket %s --prompts %s/prompts --dir %s --results %s/results "
@@ -80,8 +76,7 @@ static FILE *scene_start(const struct scene *scene, const char *option)
     return popen(command, "r");
 }
 
-static void scene_show_logs(const struct scene *scene)
-{
+static void scene_show_logs(const struct scene *scene) {
     char command[128];
     snprintf(command, sizeof command, "for f in %s/*.log; do echo \"--- $f\"; tail -n 20 \"$f\"; done", scene->dir);
     fflush(stdout);
@@ -89,18 +84,14 @@ static void scene_show_logs(const struct scene *scene)
 }
 
 /* Passes the demo's words on, and compares its exit code. */
-static void scene_end(const struct scene *scene, FILE *demo, int code)
-{
+static void scene_end(const struct scene *scene, FILE *demo, int code) {
     char line[1024];
-    while (fgets(line, sizeof line, demo))
-        printf("    %s", line);
+    while (fgets(line, sizeof line, demo)) printf("    %s", line);
     int status = pclose(demo);
-    if (!KVT_EQ_I(WIFEXITED(status) ? WEXITSTATUS(status) : -1, code))
-        scene_show_logs(scene);
+    if (!KVT_EQ_I(WIFEXITED(status) ? WEXITSTATUS(status) : -1, code)) scene_show_logs(scene);
 }
 
-static bool scene_row(const struct scene *scene, struct row *ret_row)
-{
+static bool scene_row(const struct scene *scene, struct row *ret_row) {
     char path[128];
     snprintf(path, sizeof path, "%s/results", scene->dir);
     FILE *file = fopen(path, "re");
@@ -114,20 +105,17 @@ static bool scene_row(const struct scene *scene, struct row *ret_row)
                       &ret_row->arena.prompt_tokens, &ret_row->arena.reused, &ret_row->arena.restored,
                       &ret_row->arena.recomputed, &ret_row->arena.pages_out, &ret_row->arena.pages_in,
                       &ret_row->arena.after_stop, &ret_row->arena.after_kill, ret_row->arena.exact);
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     return n == 7;
 }
 
-static void scene_close(const struct scene *scene)
-{
+static void scene_close(const struct scene *scene) {
     char command[128];
     snprintf(command, sizeof command, "rm -rf -- '%s'", scene->dir);
     KVT_OK(system(command));
 }
 
-static void run_and_expect_exact(unsigned tokens, const char *profile, const char *backend, const char *option)
-{
+static void run_and_expect_exact(unsigned tokens, const char *profile, const char *backend, const char *option) {
     struct scene scene;
     struct row row;
     KVT_NEED(scene_open(&scene, tokens, 256, profile, backend));
@@ -145,27 +133,17 @@ static void run_and_expect_exact(unsigned tokens, const char *profile, const cha
 }
 
 /* CONT-3, SRV-5, SPEC-1..3, FIN-2: the tokens are the same whatever is killed, with drafts in a second pool. */
-static void drafts_do_not_change_a_token(void)
-{
-    run_and_expect_exact(2048, "fp8", "mtp", "--speculate");
-}
+static void drafts_do_not_change_a_token(void) { run_and_expect_exact(2048, "fp8", "mtp", "--speculate"); }
 
 #if !SLOW /* sanitizers make the model many times slower, and see nothing new in these */
 /* The same without a second pool. */
-static void kills_do_not_change_a_token(void)
-{
-    run_and_expect_exact(2048, "bf16", "off", "");
-}
+static void kills_do_not_change_a_token(void) { run_and_expect_exact(2048, "bf16", "off", ""); }
 
 /* ACT-8: the same while there is room for little more than one conversation, so that victims go and requests wait. */
-static void shortage_does_not_change_a_token(void)
-{
-    run_and_expect_exact(960, "k8v4", "off", "");
-}
+static void shortage_does_not_change_a_token(void) { run_and_expect_exact(960, "k8v4", "off", ""); }
 
 /* The file of the arena, which is named after the socket. */
-static bool has_arena(const struct scene *scene)
-{
+static bool has_arena(const struct scene *scene) {
     char path[64];
     snprintf(path, sizeof path, "/dev/shm/kvd-arena-%016llx",
              (unsigned long long)XXH3_64bits(scene->socket, strlen(scene->socket)));
@@ -174,8 +152,7 @@ static bool has_arena(const struct scene *scene)
 
 /* CONT-3, SRV-8, PAGE-7: an arena for those that have no pages; kvd stops in order and is killed between turns; workers
  * and scheduler go on by themselves. Both pools move, tokens stay. */
-static void restarts_of_kvd_do_not_change_a_token(void)
-{
+static void restarts_of_kvd_do_not_change_a_token(void) {
     struct scene scene;
     struct row row;
     char option[128];
@@ -194,7 +171,7 @@ static void restarts_of_kvd_do_not_change_a_token(void)
     if (KVT_TRUE(scene_row(&scene, &row))) {
         KVT_EQ_STR(row.exact, "yes");
         KVT_EQ_STR(row.arena.exact, "yes");
-        KVT_EQ(row.arena.prompts, 6); /* nobody dies but kvd: two conversations of three turns */
+        KVT_EQ(row.arena.prompts, 6);    /* nobody dies but kvd: two conversations of three turns */
         KVT_EQ(row.arena.recomputed, 0); /* not one token of a prompt was lost */
         KVT_TRUE(row.arena.reused < row.arena.prompt_tokens && row.arena.restored <= row.arena.reused);
         KVT_TRUE(row.arena.restored > 0 && row.arena.pages_out > 0 && row.arena.pages_in > 0);
@@ -205,8 +182,7 @@ static void restarts_of_kvd_do_not_change_a_token(void)
     scene_close(&scene);
 }
 
-static void overwrite_pool(const struct scene *scene)
-{
+static void overwrite_pool(const struct scene *scene) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = scene->socket, .role = KVD_ROLE_WORKER, .name = "vandal"
     };
@@ -220,16 +196,14 @@ static void overwrite_pool(const struct scene *scene)
     KVT_NEED(fd >= 0 && fstat(fd, &stat) == 0);
     uint8_t *bytes = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     KVT_NEED(bytes != MAP_FAILED);
-    for (off_t i = 1; i < stat.st_size; i += 2)
-        bytes[i] ^= 0x80; /* every sign */
+    for (off_t i = 1; i < stat.st_size; i += 2) bytes[i] ^= 0x80; /* every sign */
     munmap(bytes, (size_t)stat.st_size);
     close(fd);
     kvd_disconnect(client);
 }
 
 /* The verdict can be no: tokens come from the pages, and other bytes in them give other tokens. */
-static void damaged_pages_change_tokens(void)
-{
+static void damaged_pages_change_tokens(void) {
     struct scene scene;
     struct row row;
     char line[1024];
@@ -244,15 +218,13 @@ static void damaged_pages_change_tokens(void)
     KVT_TRUE(damaged);
     overwrite_pool(&scene);
     scene_end(&scene, demo, 4);
-    if (KVT_TRUE(scene_row(&scene, &row)))
-        KVT_EQ_STR(row.exact, "NO");
+    if (KVT_TRUE(scene_row(&scene, &row))) KVT_EQ_STR(row.exact, "NO");
     scene_close(&scene);
 }
 #endif
 
 /* SRV-4: a store of another geometry is refused by the worker, with the reason, before anything runs. */
-static void a_store_of_another_model_is_refused(void)
-{
+static void a_store_of_another_model_is_refused(void) {
     struct scene scene;
     KVT_NEED(scene_open(&scene, 2048, 128, "bf16", "off"));
     FILE *demo = scene_start(&scene, "");
@@ -261,16 +233,17 @@ static void a_store_of_another_model_is_refused(void)
     scene_close(&scene);
 }
 
-int main(int argc, char **argv)
-{
-    static const struct kvt_case cases[] = { KVT_CASE(drafts_do_not_change_a_token),
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = {
+        KVT_CASE(drafts_do_not_change_a_token),
 #if !SLOW
-                                             KVT_CASE(kills_do_not_change_a_token),
-                                             KVT_CASE(shortage_does_not_change_a_token),
-                                             KVT_CASE(restarts_of_kvd_do_not_change_a_token),
-                                             KVT_CASE(damaged_pages_change_tokens),
+        KVT_CASE(kills_do_not_change_a_token),
+        KVT_CASE(shortage_does_not_change_a_token),
+        KVT_CASE(restarts_of_kvd_do_not_change_a_token),
+        KVT_CASE(damaged_pages_change_tokens),
 #endif
-                                             KVT_CASE(a_store_of_another_model_is_refused),
-                                             { 0 } };
+        KVT_CASE(a_store_of_another_model_is_refused),
+        { 0 }
+    };
     return kvt_main("e2e_demo", cases, argc, argv);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What hostile or broken programs do to the socket: junk, truncated and oversized frames, unknown fields and versions, floods of connections, slow readers,
- * a second daemon, late duplicates. After each: the daemon serves others, and holds what it held before (SRV-2). */
+ * What hostile or broken programs do to the socket: junk, truncated and oversized frames, unknown fields and versions,
+ * floods of connections, slow readers, a second daemon, late duplicates. After each: the daemon serves others, and
+ * holds what it held before (SRV-2). */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -42,7 +43,9 @@ static void srv_2_junk_bytes(void) {
         int fd = raw_connect(daemon_.socket);
         size_t n = 1 + kvt_below(&seed, sizeof bytes);
         for (size_t k = 0; k < n; k++) bytes[k] = (uint8_t)kvt_random(&seed);
-        if (i % 3 == 0) frame_head_write(bytes, (uint16_t)kvt_below(&seed, 70), (uint16_t)kvt_below(&seed, 3), 1, n > 16 ? n - 16 : 0);
+        if (i % 3 == 0)
+            frame_head_write(bytes, (uint16_t)kvt_below(&seed, 70), (uint16_t)kvt_below(&seed, 3), 1,
+                             n > 16 ? n - 16 : 0);
         raw_send(fd, bytes, n);
         close(fd);
         if (i % 50 == 0) served();
@@ -62,11 +65,13 @@ static void srv_2_junk_bytes(void) {
     close_stage();
 }
 
-/* SRV-2, SRV-4: wrong protocol version, unknown type, junk body in a session, requests before Hello: words, not silence. */
+/* SRV-2, SRV-4: wrong protocol version, unknown type, junk body in a session, requests before Hello: words, not
+ * silence. */
 static void srv_4_versions_and_order(void) {
     if (!open_stage(NULL)) return;
     struct msg_reply reply;
-    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = 99, .role = KVD_ROLE_WORKER, .name = "new" } };
+    struct msg_request hello = { .type = FRAME_HELLO,
+                                 .u.hello = { .protocol = 99, .role = KVD_ROLE_WORKER, .name = "new" } };
     int fd = raw_connect(daemon_.socket);
     KVT_TRUE(raw_request(fd, &hello, 1));
     KVT_EQ(raw_reply(fd, &reply), KVD_FAILED_PRECONDITION);
@@ -98,7 +103,9 @@ static void srv_2_unknown_fields(void) {
     struct msg_reply reply;
     uint8_t frame[FRAME_LIMIT];
     size_t n;
-    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_WORKER, .name = "x" } };
+    struct msg_request hello = {
+        .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_WORKER, .name = "x" }
+    };
     codec_arena_reset(arena);
     KVT_OK(codec_encode_request(&hello, arena, frame + FRAME_HEADER, 1000, &n, NULL, 0));
     static const uint8_t extra[] = { 0xFA, 0x3F, 3, 'a', 'b', 'c' }; /* field 1023, length-delimited */
@@ -111,12 +118,14 @@ static void srv_2_unknown_fields(void) {
     close_stage();
 }
 
-/* SRV-1: the same sequence number again, also on a resumed connection: one effect, the same answer; a gap is refused. */
+/* SRV-1: the same sequence number again, also on a resumed connection: one effect, the same answer; a gap is refused.
+ */
 static void srv_1_late_duplicates(void) {
     if (!open_stage(NULL)) return;
     struct msg_reply hello, first, second;
     int fd = raw_hello(daemon_.socket, KVD_ROLE_SCHEDULER, &hello);
-    struct msg_request activate = { .type = FRAME_ACTIVATE, .header = { .session = hello.u.hello.session, .sequence = 1 },
+    struct msg_request activate = { .type = FRAME_ACTIVATE,
+                                    .header = { .session = hello.u.hello.session, .sequence = 1 },
                                     .u.activation = scene_want(hello.u.hello.session, 100, 10) };
     KVT_TRUE(raw_request(fd, &activate, 10));
     KVT_EQ(raw_reply(fd, &first), KVD_OK);
@@ -124,8 +133,12 @@ static void srv_1_late_duplicates(void) {
     KVT_EQ(raw_reply(fd, &second), KVD_OK);
     KVT_EQ(first.u.activated.sequence.bits, second.u.activated.sequence.bits);
     close(fd); /* the reply was lost with the connection */
-    struct msg_request again = { .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_SCHEDULER, .name = "raw",
-                                 .resume = hello.u.hello.session, .resume_secret = hello.u.hello.secret } };
+    struct msg_request again = { .type = FRAME_HELLO,
+                                 .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
+                                              .role = KVD_ROLE_SCHEDULER,
+                                              .name = "raw",
+                                              .resume = hello.u.hello.session,
+                                              .resume_secret = hello.u.hello.secret } };
     fd = raw_connect(daemon_.socket);
     KVT_TRUE(raw_request(fd, &again, 1));
     KVT_EQ(raw_reply(fd, &second), KVD_OK);
@@ -238,10 +251,14 @@ static void srv_2_second_daemon(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_2_junk_bytes), KVT_CASE(srv_4_versions_and_order), KVT_CASE(srv_2_unknown_fields), KVT_CASE(srv_1_late_duplicates),
-        KVT_CASE(srv_2_ten_thousand_connections), KVT_CASE(srv_2_idle_and_slow_readers), KVT_CASE(srv_2_second_daemon), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(srv_2_junk_bytes),
+                                             KVT_CASE(srv_4_versions_and_order),
+                                             KVT_CASE(srv_2_unknown_fields),
+                                             KVT_CASE(srv_1_late_duplicates),
+                                             KVT_CASE(srv_2_ten_thousand_connections),
+                                             KVT_CASE(srv_2_idle_and_slow_readers),
+                                             KVT_CASE(srv_2_second_daemon),
+                                             { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e abuse", cases, argc, argv);
 }

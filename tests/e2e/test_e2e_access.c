@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who gets in, how far, and what the rest costs: real users and groups, roles, tenants, floods of sessions and of idle connections, junk on
- * every port that the daemon has (SRV-2, SRV-3, CONT-2). Needs root, to be other users. */
+ * Who gets in, how far, and what the rest costs: real users and groups, roles, tenants, floods of sessions and of idle
+ * connections, junk on every port that the daemon has (SRV-2, SRV-3, CONT-2). Needs root, to be other users. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -63,10 +63,11 @@ static void srv_3_users_and_groups(void) {
         const char *word;
     } tries[] = {
         { ANN, 9, 0, KVD_ROLE_WORKER, KVD_OK, "" },
-        { ANN, 9, 0, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED, "uid 4711 gid 9 and 0 other groups may not be scheduler" },
+        { ANN, 9, 0, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED,
+          "uid 4711 gid 9 and 0 other groups may not be scheduler" },
         { BOB, 9, 0, KVD_ROLE_WORKER, KVD_PERMISSION_DENIED, "uid 4712 gid 9 may not be worker" },
-        { BOB, CREW, 0, KVD_ROLE_SCHEDULER, KVD_OK, "" },  /* primary */
-        { BOB, 9, CREW, KVD_ROLE_SCHEDULER, KVD_OK, "" },  /* supplementary */
+        { BOB, CREW, 0, KVD_ROLE_SCHEDULER, KVD_OK, "" }, /* primary */
+        { BOB, 9, CREW, KVD_ROLE_SCHEDULER, KVD_OK, "" }, /* supplementary */
         { BOB, 9, 4721, KVD_ROLE_SCHEDULER, KVD_PERMISSION_DENIED, "and 1 other groups" },
         { BOB, 9, CREW, KVD_ROLE_ADMIN, KVD_PERMISSION_DENIED, "admin =" },
         { BOB, 9, 0, KVD_ROLE_OBSERVER, KVD_OK, "" },
@@ -136,7 +137,8 @@ static kvd_sequence tenant_runs(struct puppet *p, kvd_session_id session, uint64
 }
 
 static kvd_continuation tenant_keeps(struct puppet *p, kvd_session_id session, uint64_t seed, uint32_t n) {
-    struct puppet_call call = { .op = PUPPET_FINISH, .finish = { .sequence = tenant_runs(p, session, seed, n), .retain = true } };
+    struct puppet_call call = { .op = PUPPET_FINISH,
+                                .finish = { .sequence = tenant_runs(p, session, seed, n), .retain = true } };
     struct puppet_answer answer;
     e2e_tail(seed, n, &call.finish.tail);
     KVT_TRUE(puppet_do(p, &call, &answer));
@@ -157,13 +159,15 @@ static uint32_t tenant_finds(struct puppet *p, uint64_t seed, uint32_t n, kvd_co
 static uint32_t count_continuations(kvd_client *client) {
     struct kvd_continuation_info infos[8];
     uint32_t cursor = 0, n = 0, all = 0;
-    while (cursor != KVD_UNCHANGED && KVT_EQ(kvd_list_continuations(client, &cursor, infos, 8, &n, NULL), KVD_OK)) all += n;
+    while (cursor != KVD_UNCHANGED && KVT_EQ(kvd_list_continuations(client, &cursor, infos, 8, &n, NULL), KVD_OK))
+        all += n;
     return all;
 }
 
 static bool two_kept(void *client) { return count_continuations(client) == 2; }
 
-/* CONT-2: equal tokens of two users do not meet, whether the prefix was kept, is asked for by handle, or is what a killed process left. */
+/* CONT-2: equal tokens of two users do not meet, whether the prefix was kept, is asked for by handle, or is what a
+ * killed process left. */
 static void cont_2_tenants_do_not_meet(void) {
     struct puppet ann, bob;
     struct puppet_answer answer;
@@ -217,7 +221,8 @@ static bool moved_as(struct puppet *p, enum puppet_op op, kvd_continuation c, en
     return KVT_TRUE(puppet_do(p, &call, &answer)) && KVT_EQ(answer.status, expected);
 }
 
-/* CONT-2, CONT-3: nor do they meet in the arena, and it remembers whose what is when the daemon has been killed, and when it stopped. */
+/* CONT-2, CONT-3: nor do they meet in the arena, and it remembers whose what is when the daemon has been killed, and
+ * when it stopped. */
 static void cont_2_tenants_over_a_restart(void) {
     struct puppet ann, bob;
     uint64_t seed = e2e_stream(8, 9000, 0);
@@ -318,8 +323,8 @@ static unsigned free_port(void) {
     return ntohs(a.sin_port);
 }
 
-/* Control is a Unix socket and nothing else; figures are on a Unix socket, on a loopback address, or nowhere. Looked at from outside, with
- * clients connected. */
+/* Control is a Unix socket and nothing else; figures are on a Unix socket, on a loopback address, or nowhere. Looked at
+ * from outside, with clients connected. */
 static void srv_3_no_port_but_these(void) {
     char more[300];
     unsigned port = free_port();
@@ -336,21 +341,25 @@ static void srv_3_no_port_but_these(void) {
         }
         kvd_client *client = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "client");
         p = ports_of_daemon();
-        printf("    %u sockets: %u Unix listening, %u TCP, %u of another kind\n", p.sockets, p.unix_listening, p.tcp, p.unknown);
+        printf("    %u sockets: %u Unix listening, %u TCP, %u of another kind\n", p.sockets, p.unix_listening, p.tcp,
+               p.unknown);
         KVT_TRUE(p.sockets >= 2); /* the listener and the client's */
         KVT_EQ(p.unknown, 0);
         KVT_EQ(p.tcp, http == 1);
         if (http == 1) KVT_EQ(p.tcp_port, port);
         KVT_EQ(p.unix_listening, http == 2 ? 2 : 1);
         for (unsigned i = 0; i < p.unix_listening; i++)
-            KVT_TRUE(strncmp(p.unix_path[i], daemon_.dir, strlen(daemon_.dir)) == 0); /* in a folder, not an abstract name */
+            KVT_TRUE(strncmp(p.unix_path[i], daemon_.dir, strlen(daemon_.dir)) ==
+                     0); /* in a folder, not an abstract name */
         kvd_disconnect(client);
         close_stage();
     }
 }
 
 static int dial_tcp(unsigned port) {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (!connect(fd, (struct sockaddr *)&a, sizeof a)) return fd;
     close(fd);
@@ -359,7 +368,8 @@ static int dial_tcp(unsigned port) {
 
 static bool few_files(void *most) { return e2e_fd_count(daemon_.pid) <= *(unsigned *)most; }
 
-/* SRV-2: random bytes, frames and HTTP, each to every port that the daemon has: it serves on, and holds what it held. */
+/* SRV-2: random bytes, frames and HTTP, each to every port that the daemon has: it serves on, and holds what it held.
+ */
 static void srv_2_junk_on_every_port(void) {
     static const char http[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n";
     uint64_t seed = kvt_seed();
@@ -391,7 +401,8 @@ static void srv_2_junk_on_every_port(void) {
 
 /* ---- floods ------------------------------------------------------------------------------------------ */
 
-/* A process that begins when a byte comes and writes its report when it is done; then it holds what it has until it is killed. */
+/* A process that begins when a byte comes and writes its report when it is done; then it holds what it has until it is
+ * killed. */
 struct flood {
     pid_t pid;
     int go, done;
@@ -425,7 +436,8 @@ static bool flood_start(struct flood *f, void (*run)(struct report *)) {
 static bool flood_ends(const struct flood *f, int wait_ms, struct report *ret_report) {
     struct pollfd p = { .fd = f->done, .events = POLLIN };
     if (poll(&p, 1, wait_ms) != 1) return false;
-    if (read(f->done, ret_report, sizeof *ret_report) != (ssize_t)sizeof *ret_report) memset(ret_report, 0, sizeof *ret_report);
+    if (read(f->done, ret_report, sizeof *ret_report) != (ssize_t)sizeof *ret_report)
+        memset(ret_report, 0, sizeof *ret_report);
     return true;
 }
 
@@ -437,8 +449,9 @@ static void flood_kill(struct flood *f) {
 }
 
 static void flood_sessions(struct report *report) {
-    struct msg_request hello = { .type = FRAME_HELLO,
-                                 .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "flood" } };
+    struct msg_request hello = {
+        .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "flood" }
+    };
     struct msg_reply reply;
     if (setgid(9) || setuid(ANN)) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -516,8 +529,8 @@ static void newcomer(struct served *s) {
     kvd_disconnect(c);
 }
 
-/* SRV-2: 10,000 connections that say nothing and stay. As many as are allowed are held, the rest are closed; whoever speaks is served, also who
- * comes while every place is taken; memory and descriptors are bounded, and come back. */
+/* SRV-2: 10,000 connections that say nothing and stay. As many as are allowed are held, the rest are closed; whoever
+ * speaks is served, also who comes while every place is taken; memory and descriptors are bounded, and come back. */
 static void srv_2_ten_thousand_idle(void) {
     struct flood flood;
     struct report report = { 0 };
@@ -547,25 +560,31 @@ static void srv_2_ten_thousand_idle(void) {
     KVT_TRUE(e2e_fd_count(daemon_.pid) > files + CONNECTIONS); /* they are all there */
     KVT_TRUE(E2E_SLOW > 1 || during < rss + (16 << 20));
     newcomer(&new); /* every place is taken by one that is silent */
-    printf("    %u connections in %.1f s, %u closed by kvd, %u files at most; meanwhile %u requests, %.2f ms on average, %.1f ms at "
+    printf("    %u connections in %.1f s, %u closed by kvd, %u files at most; meanwhile %u requests, %.2f ms on "
+           "average, %.1f ms at "
            "worst, and %u newcomers, %.2f and %.1f ms\n",
-           report.asked, e2e_now() - begin, report.refused, peak, old.n, old.sum_ms / old.n, old.worst_ms, new.n, new.sum_ms / new.n,
-           new.worst_ms);
+           report.asked, e2e_now() - begin, report.refused, peak, old.n, old.sum_ms / old.n, old.worst_ms, new.n,
+           new.sum_ms / new.n, new.worst_ms);
     KVT_TRUE(old.worst_ms < 2000 * E2E_SLOW && new.worst_ms < 4000 * E2E_SLOW);
     flood_kill(&flood);
     KVT_TRUE(e2e_until(few_files, &files, 10, NULL));
-    printf("    anonymous memory %.1f MiB, %.1f with them, %.1f after them\n", (double)rss / 1048576, (double)during / 1048576,
-           (double)e2e_rss_bytes(daemon_.pid) / 1048576);
+    printf("    anonymous memory %.1f MiB, %.1f with them, %.1f after them\n", (double)rss / 1048576,
+           (double)during / 1048576, (double)e2e_rss_bytes(daemon_.pid) / 1048576);
     KVT_TRUE(E2E_SLOW > 1 || e2e_rss_bytes(daemon_.pid) < rss + (8 << 20));
     kvd_disconnect(witness);
     close_stage();
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_3_users_and_groups), KVT_CASE(srv_3_wrong_role), KVT_CASE(cont_2_tenants_do_not_meet),
-        KVT_CASE(cont_2_tenants_over_a_restart), KVT_CASE(srv_3_no_port_but_these), KVT_CASE(srv_2_junk_on_every_port), KVT_CASE(srv_2_flood_of_sessions), KVT_CASE(srv_2_ten_thousand_idle), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(srv_3_users_and_groups),
+                                             KVT_CASE(srv_3_wrong_role),
+                                             KVT_CASE(cont_2_tenants_do_not_meet),
+                                             KVT_CASE(cont_2_tenants_over_a_restart),
+                                             KVT_CASE(srv_3_no_port_but_these),
+                                             KVT_CASE(srv_2_junk_on_every_port),
+                                             KVT_CASE(srv_2_flood_of_sessions),
+                                             KVT_CASE(srv_2_ten_thousand_idle),
+                                             { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e access", cases, argc, argv);
 }

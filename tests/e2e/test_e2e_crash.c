@@ -15,9 +15,15 @@
 #define SAMPLES 600u
 #define PROCESSES 2u
 
-static const struct e2e_setup setup = { .max_context = 1024, .max_concurrency = 4, .capacity_tokens = 4096,
-                                        .layers = 1, .kv_heads = 1, .head_dim = 16,
-                                        .more = "[host]\narena = 2MiB\nscrub = 0\n[limits]\ncontinuations = 64\nsessions = 8\n" };
+static const struct e2e_setup setup = {
+    .max_context = 1024,
+    .max_concurrency = 4,
+    .capacity_tokens = 4096,
+    .layers = 1,
+    .kv_heads = 1,
+    .head_dim = 16,
+    .more = "[host]\narena = 2MiB\nscrub = 0\n[limits]\ncontinuations = 64\nsessions = 8\n"
+};
 
 static struct e2e_daemon daemon_;
 static kvd_client *client;
@@ -44,14 +50,17 @@ static struct durable {
 
 /* ---- the script: it ends with the first call that the daemon does not answer ---------------------------- */
 
-#define STEP(call)                   \
-    do {                             \
-        if ((call) != KVD_OK) return; \
+#define STEP(call)                                                                                                     \
+    do {                                                                                                               \
+        if ((call) != KVD_OK) return;                                                                                  \
     } while (0)
 
 static bool connect_all(void) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = daemon_.socket, .role = KVD_ROLE_ADMIN,
-                                           .name = "script", .timeout_ms = 10000 * E2E_SLOW };
+    struct kvd_connect_options options = { .struct_size = sizeof options,
+                                           .socket = daemon_.socket,
+                                           .role = KVD_ROLE_ADMIN,
+                                           .name = "script",
+                                           .timeout_ms = 10000 * E2E_SLOW };
     if (kvd_connect(&options, &client, NULL) != KVD_OK) return false;
     return kvd_attach(client, 0, NULL, &store, NULL) == KVD_OK;
 }
@@ -162,14 +171,14 @@ static void script(void) {
 
 /* ---- what is left ------------------------------------------------------------------------------------------ */
 
-#define CHECK(condition, ...)                     \
-    do {                                          \
-        if (!(condition)) {                       \
-            printf("    point %u: ", point);      \
-            printf(__VA_ARGS__);                  \
-            puts(" [" #condition "]");            \
-            bad++;                                \
-        }                                         \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("    point %u: ", point);                                                                           \
+            printf(__VA_ARGS__);                                                                                       \
+            puts(" [" #condition "]");                                                                                 \
+            bad++;                                                                                                     \
+        }                                                                                                              \
     } while (0)
 
 static unsigned bad, point;
@@ -199,8 +208,8 @@ static void is_found(const struct durable *d) {
     kvd_chain *chain = e2e_chain(seed_of(d->text), d->tokens + 1);
     e2e_tokens(seed_of(d->text), d->tokens + 1, tokens);
     enum kvd_status status = kvd_find(client, chain, tokens, d->tokens + 1, hits, 8, &n, NULL);
-    CHECK(status == KVD_OK && n && hits[0].usable == d->tokens, "text %d of %u tokens was demoted, and %u of it are found", d->text,
-          d->tokens, n ? hits[0].usable : 0);
+    CHECK(status == KVD_OK && n && hits[0].usable == d->tokens,
+          "text %d of %u tokens was demoted, and %u of it are found", d->text, d->tokens, n ? hits[0].usable : 0);
     kvd_chain_free(chain);
 }
 

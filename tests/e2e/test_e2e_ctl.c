@@ -94,8 +94,7 @@ static void top_of_real_sequences(void) {
     LIVE(live, "top", "--json", "--count", "3");
     KVT_TRUE(program_says(live, "\n"));
     KVT_EQ(scene_round(&worker, b.sequence, KVD_UNCHANGED, 600).status, KVD_OK);
-    for (uint32_t n = 410; n <= 600; n += 10)
-        KVT_EQ(scene_round(&worker, b.sequence, n, KVD_UNCHANGED).status, KVD_OK);
+    for (uint32_t n = 410; n <= 600; n += 10) KVT_EQ(scene_round(&worker, b.sequence, n, KVD_UNCHANGED).status, KVD_OK);
     KVT_TRUE(program_says(live, "\n"));
     KVT_TRUE(program_says(live, "\n"));
     KVT_EQ_I(program_end(live), 0);
@@ -155,8 +154,8 @@ static void act_8_why_state_slots(void) {
     root = json(CTL("continuations", "--json")->out);
     const cJSON *item;
     unsigned used = 0;
-    cJSON_ArrayForEach(item, at(root, "continuations"))
-        used |= 1u << (unsigned)cJSON_GetNumberValue(at(item, "state_slot"));
+    cJSON_ArrayForEach(item, at(root, "continuations")) used |=
+        1u << (unsigned)cJSON_GetNumberValue(at(item, "state_slot"));
     KVT_EQ(used, 7);
     cJSON_Delete(root);
     CTL("release", "0x99", handle); /* the one that is refused keeps nothing */
@@ -176,8 +175,9 @@ static void act_8_why_state_slots(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(srv_8_events_of_a_hard_day), KVT_CASE(top_of_real_sequences),
-                                             KVT_CASE(act_8_why_state_slots), { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(srv_8_events_of_a_hard_day), KVT_CASE(top_of_real_sequences), KVT_CASE(act_8_why_state_slots), { 0 }
+    };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e_ctl", cases, argc, argv);
 }

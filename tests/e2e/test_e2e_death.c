@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Death and standstill of real processes: SIGKILL at any moment, SIGSTOP of clients and of the daemon, forks, 200 attach/kill cycles. */
+ * Death and standstill of real processes: SIGKILL at any moment, SIGSTOP of clients and of the daemon, forks, 200
+ * attach/kill cycles. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -43,7 +44,8 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* SRV-5, CONT-3: a killed worker's rights are back within 100 ms of its exit; the committed prefix is hit by the next worker at once. */
+/* SRV-5, CONT-3: a killed worker's rights are back within 100 ms of its exit; the committed prefix is hit by the next
+ * worker at once. */
 static void srv_5_rights_return(void) {
     if (!open_stage(NULL)) return;
     double ms[21];
@@ -77,7 +79,8 @@ static void srv_5_rights_return(void) {
     close_stage();
 }
 
-/* SRV-5: SIGKILL at random moments inside Round and Finish and Checkpoint traffic: nothing leaks, the audit holds after each. */
+/* SRV-5: SIGKILL at random moments inside Round and Finish and Checkpoint traffic: nothing leaks, the audit holds after
+ * each. */
 static void srv_5_killed_at_any_moment(void) {
     uint64_t seed = kvt_seed();
     if (!open_stage(NULL)) return;
@@ -86,7 +89,8 @@ static void srv_5_killed_at_any_moment(void) {
         struct puppet worker;
         kvd_session_id session;
         KVT_NEED(puppet_start(&worker));
-        session = puppet_connect(&worker, &daemon_, KVD_ROLE_SCHEDULER, 0); /* an engine in one process: leases to itself */
+        session =
+            puppet_connect(&worker, &daemon_, KVD_ROLE_SCHEDULER, 0); /* an engine in one process: leases to itself */
         struct puppet_call call = { .op = PUPPET_ACTIVATE, .activation = scene_want(session, 130, 500) };
         struct puppet_answer answer;
         unsigned steps = kvt_below(&seed, 4);
@@ -155,7 +159,8 @@ static void srv_5_two_hundred_cycles(void) {
     close_stage();
 }
 
-/* SRV-6: a stopped client is fenced; others are served meanwhile; woken, it is refused by generation; its pages stay quarantined until it is gone. */
+/* SRV-6: a stopped client is fenced; others are served meanwhile; woken, it is refused by generation; its pages stay
+ * quarantined until it is gone. */
 static void srv_6_stopped_client_is_fenced(void) {
     if (!open_stage(NULL)) return;
     struct puppet worker, other;
@@ -170,7 +175,8 @@ static void srv_6_stopped_client_is_fenced(void) {
     KVT_EQ(scene_stats(scheduler).sequences, 2);
     struct kvd_finish how = { .sequence = a.sequence };
     struct kvd_finished finished;
-    KVT_FALSE(kvd_finish(scheduler, &how, &finished, NULL) == KVD_OK); /* not even its scheduler: the pages may still be written */
+    KVT_FALSE(kvd_finish(scheduler, &how, &finished, NULL) ==
+              KVD_OK); /* not even its scheduler: the pages may still be written */
     kill(worker.pid, SIGCONT);
     struct kvd_round_result r = scene_round(&worker, a.sequence, KVD_UNCHANGED, 300);
     KVT_EQ(r.status, KVD_ABORTED);
@@ -185,7 +191,8 @@ static void srv_6_stopped_client_is_fenced(void) {
     close_stage();
 }
 
-/* SRV-2, SRV-1: the daemon stands still: calls end by their deadline with a typed error; woken, it does not execute what expired; a repeat gets one answer. */
+/* SRV-2, SRV-1: the daemon stands still: calls end by their deadline with a typed error; woken, it does not execute
+ * what expired; a repeat gets one answer. */
 static void srv_1_stopped_daemon(void) {
     if (!open_stage(NULL)) return;
     struct kvd_activation want = scene_want(kvd_client_session(scheduler), 100, 10);
@@ -227,7 +234,8 @@ static void srv_6_forked_child(void) {
     close_stage();
 }
 
-/* The scheduler dies: its sequences wait for the worker's word that no unit runs, then become inactive at their frontier. */
+/* The scheduler dies: its sequences wait for the worker's word that no unit runs, then become inactive at their
+ * frontier. */
 static void srv_5_scheduler_dies(void) {
     if (!open_stage(NULL)) return;
     struct puppet worker, chief;
@@ -259,9 +267,10 @@ static void srv_5_scheduler_dies(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(srv_5_rights_return), KVT_CASE(srv_5_killed_at_any_moment), KVT_CASE(srv_5_two_hundred_cycles),
-        KVT_CASE(srv_6_stopped_client_is_fenced), KVT_CASE(srv_1_stopped_daemon), KVT_CASE(srv_6_forked_child),
-        KVT_CASE(srv_5_scheduler_dies), { 0 }
+        KVT_CASE(srv_5_rights_return),      KVT_CASE(srv_5_killed_at_any_moment),
+        KVT_CASE(srv_5_two_hundred_cycles), KVT_CASE(srv_6_stopped_client_is_fenced),
+        KVT_CASE(srv_1_stopped_daemon),     KVT_CASE(srv_6_forked_child),
+        KVT_CASE(srv_5_scheduler_dies),     { 0 }
     };
     return kvt_main("e2e death", cases, argc, argv);
 }

@@ -61,7 +61,8 @@ static struct kvd_moved demote(kvd_continuation c, bool keep_device) {
 static struct kvd_continuation_info info_of(kvd_continuation c) {
     struct kvd_continuation_info infos[KVD_MAX_LIST], none = { 0 };
     uint32_t cursor = 0, n = 0;
-    while (cursor != KVD_UNCHANGED && kvd_list_continuations(scheduler, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK)
+    while (cursor != KVD_UNCHANGED &&
+           kvd_list_continuations(scheduler, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK)
         for (uint32_t i = 0; i < n; i++)
             if (infos[i].continuation.bits == c.bits) return infos[i];
     return none;
@@ -239,9 +240,13 @@ static void host_7_no_arena(void) {
 static void host_1_start_refuses(void) {
     char text[4096];
     const struct e2e_setup setups[] = { /* more pages than there are numbers; more bytes than there is memory */
-        { .more = "[host]\narena = 512TiB\n" },
-        { .layers = 64, .head_dim = 256, .max_context = 256, .max_concurrency = 1, .capacity_tokens = 256,
-          .more = "[host]\narena = 4TiB\n" }
+                                        { .more = "[host]\narena = 512TiB\n" },
+                                        { .layers = 64,
+                                          .head_dim = 256,
+                                          .max_context = 256,
+                                          .max_concurrency = 1,
+                                          .capacity_tokens = 256,
+                                          .more = "[host]\narena = 4TiB\n" }
     };
     for (int i = 0; i < 2; i++) {
         KVT_NEED(e2e_daemon_prepare(&daemon_, &setups[i]));
@@ -340,7 +345,8 @@ static void damage_beside_a_device_copy(void) {
     kvd_continuation c = retained(text, 640);
     demote(c, true);
     KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 3 * PAGE + 99));
-    while (scene_stats(scheduler).damaged_replicas == 0 && KVT_EQ(kvd_stats(scheduler, &(struct kvd_stats){ 0 }, NULL), KVD_OK))
+    while (scene_stats(scheduler).damaged_replicas == 0 &&
+           KVT_EQ(kvd_stats(scheduler, &(struct kvd_stats){ 0 }, NULL), KVD_OK))
         continue;
     KVT_EQ(info_of(c).host_pages[0], 9);
     KVT_EQ(scene_stats(scheduler).lost_continuations, 0);
@@ -405,7 +411,8 @@ static void cont_3_killed(void) {
     retained(b, 300); /* only on the device */
     demote(retained(d, 130), true);
     KVT_NEED(restart(SIGKILL));
-    KVT_EQ(kvd_release(scheduler, first, NULL), KVD_NOT_FOUND); /* a handle of the instance before names nothing, least of all another prefix */
+    KVT_EQ(kvd_release(scheduler, first, NULL),
+           KVD_NOT_FOUND); /* a handle of the instance before names nothing, least of all another prefix */
     struct kvd_stats stats = scene_stats(scheduler);
     KVT_EQ(stats.recovered_continuations, 2);
     KVT_EQ(stats.recovered_dropped, 1);
@@ -444,8 +451,8 @@ static bool draining(void) {
     return KVT_TRUE(false);
 }
 
-/* A worker that does not let go is waited for in the first quarter of stop_time; what it runs stays where it is, the rest is
- * demoted, and requests are answered meanwhile. A second SIGTERM ends it at once. */
+/* A worker that does not let go is waited for in the first quarter of stop_time; what it runs stays where it is, the
+ * rest is demoted, and requests are answered meanwhile. A second SIGTERM ends it at once. */
 static void orderly_stop_does_not_wait_for_ever(void) {
     struct kvd_error error;
     if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 0\nstop_time = 1s\n" })) return;
@@ -557,13 +564,20 @@ static void on_ranks(const struct kvd_activated *a, uint64_t seed, bool write) {
     for (uint32_t i = 0; i < ranks.n; i++) {
         struct puppet_answer answer;
         for (uint32_t p = 0; p < ranks.pools; p++) {
-            struct puppet_call call = { .op = write ? PUPPET_WRITE : PUPPET_CHECK, .pool = p, .row = a->pool[p].row,
-                                        .seed = seed + ((uint64_t)i << 40), .from = 0, .to = TOKENS };
+            struct puppet_call call = { .op = write ? PUPPET_WRITE : PUPPET_CHECK,
+                                        .pool = p,
+                                        .row = a->pool[p].row,
+                                        .seed = seed + ((uint64_t)i << 40),
+                                        .from = 0,
+                                        .to = TOKENS };
             if (!KVT_TRUE(puppet_do(&ranks.puppet[i], &call, &answer)) || !KVT_EQ(answer.status, KVD_OK))
                 printf("    rank %u pool %u: %s\n", i, p, answer.message);
         }
-        struct puppet_call call = { .op = write ? PUPPET_STATE_WRITE : PUPPET_STATE_CHECK, .rank = i, .row = a->state_slot,
-                                    .seed = seed, .n = TOKENS };
+        struct puppet_call call = { .op = write ? PUPPET_STATE_WRITE : PUPPET_STATE_CHECK,
+                                    .rank = i,
+                                    .row = a->state_slot,
+                                    .seed = seed,
+                                    .n = TOKENS };
         if (!ranks.state) continue;
         if (!KVT_TRUE(puppet_do(&ranks.puppet[i], &call, &answer)) || !KVT_EQ(answer.status, KVD_OK))
             printf("    rank %u: %s\n", i, answer.message);
@@ -631,7 +645,8 @@ static void host_2_every_profile(void) {
     static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
     for (int i = 0; i < 5; i++)
         for (uint32_t n = 1; n <= 2; n++)
-            round_trip(&(struct e2e_setup){ .profile = profiles[i], .head_dim = 256, .ranks = n, .more = ARENA }, 1, false);
+            round_trip(&(struct e2e_setup){ .profile = profiles[i], .head_dim = 256, .ranks = n, .more = ARENA }, 1,
+                       false);
 }
 
 static void host_3_two_pools(void) {
@@ -686,7 +701,9 @@ static bool settled(void *unused) {
 /* SRV-5: who asked dies in the middle, again and again at other moments; the copies end in order, nothing is left
  * behind. */
 static void srv_5_death_in_the_middle(void) {
-    struct e2e_setup setup = { .capacity_tokens = 32768, .max_context = 8192, .more = "[host]\narena = 64MiB\nscrub = 0\n" };
+    struct e2e_setup setup = { .capacity_tokens = 32768,
+                               .max_context = 8192,
+                               .more = "[host]\narena = 64MiB\nscrub = 0\n" };
     if (!open_stage(&setup)) return;
     uint64_t text = e2e_stream(95, 9000, 0);
     kvd_continuation c = retained(text, 8000);
@@ -695,8 +712,11 @@ static void srv_5_death_in_the_middle(void) {
         struct puppet client;
         KVT_NEED(puppet_start(&client));
         kvd_session_id session = puppet_connect(&client, &daemon_, KVD_ROLE_SCHEDULER, 0);
-        struct puppet_call call = { .op = i % 3 == 0 ? PUPPET_DEMOTE : i % 3 == 1 ? PUPPET_ACTIVATE : PUPPET_PREFETCH,
-                                    .continuation = c, .activation = fork_of(c, 8000, 8001) };
+        struct puppet_call call = { .op = i % 3 == 0   ? PUPPET_DEMOTE
+                                          : i % 3 == 1 ? PUPPET_ACTIVATE
+                                                       : PUPPET_PREFETCH,
+                                    .continuation = c,
+                                    .activation = fork_of(c, 8000, 8001) };
         call.activation.worker = session;
         KVT_TRUE(puppet_send(&client, &call));
         if (i >= 6) (void)e2e_until(settled, NULL, 0.0005 * (i - 5), NULL); /* a while */
@@ -712,16 +732,27 @@ static void srv_5_death_in_the_middle(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(page_7_demoted_and_brought_back), KVT_CASE(page_7_both_tiers_and_back),
-        KVT_CASE(page_7_shared_prefix_in_both_tiers), KVT_CASE(act_8_victims_are_demoted), KVT_CASE(host_7_no_arena),
-        KVT_CASE(host_1_start_refuses),
-        KVT_CASE(host_4_arena_full), KVT_CASE(evicted_between_lookup_and_activation),
-        KVT_CASE(damage_is_told_never_served), KVT_CASE(damage_beside_a_device_copy), KVT_CASE(scrub_finds_damage),
-        KVT_CASE(cont_3_orderly_stop), KVT_CASE(cont_3_killed), KVT_CASE(orderly_stop_keeps_the_valuable),
-        KVT_CASE(orderly_stop_does_not_wait_for_ever),
-        KVT_CASE(foreign_geometry_is_emptied), KVT_CASE(host_2_every_profile), KVT_CASE(host_3_two_pools), KVT_CASE(cont_1_state_images),
-        KVT_CASE(damaged_state_image), KVT_CASE(srv_5_death_in_the_middle), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(page_7_demoted_and_brought_back),
+                                             KVT_CASE(page_7_both_tiers_and_back),
+                                             KVT_CASE(page_7_shared_prefix_in_both_tiers),
+                                             KVT_CASE(act_8_victims_are_demoted),
+                                             KVT_CASE(host_7_no_arena),
+                                             KVT_CASE(host_1_start_refuses),
+                                             KVT_CASE(host_4_arena_full),
+                                             KVT_CASE(evicted_between_lookup_and_activation),
+                                             KVT_CASE(damage_is_told_never_served),
+                                             KVT_CASE(damage_beside_a_device_copy),
+                                             KVT_CASE(scrub_finds_damage),
+                                             KVT_CASE(cont_3_orderly_stop),
+                                             KVT_CASE(cont_3_killed),
+                                             KVT_CASE(orderly_stop_keeps_the_valuable),
+                                             KVT_CASE(orderly_stop_does_not_wait_for_ever),
+                                             KVT_CASE(foreign_geometry_is_emptied),
+                                             KVT_CASE(host_2_every_profile),
+                                             KVT_CASE(host_3_two_pools),
+                                             KVT_CASE(cont_1_state_images),
+                                             KVT_CASE(damaged_state_image),
+                                             KVT_CASE(srv_5_death_in_the_middle),
+                                             { 0 } };
     return kvt_main("e2e host", cases, argc, argv);
 }

@@ -70,13 +70,17 @@ static void what_is_served(void) {
     static const struct {
         const char *method, *target;
         int status;
-    } asked[] = { { "GET", "/healthz", 200 },    { "GET", "/readyz", 200 },     { "HEAD", "/readyz", 200 },
-                  { "GET", "/ui", 200 },         { "HEAD", "/ui", 200 },        { "GET", "/ui/state.json", 200 },
-                  { "GET", "/ui/", 404 },        { "GET", "/ui/index.html", 404 }, { "POST", "/ui", 405 },
-                  { "GET", "/metrics?a=b", 200 }, { "GET", "/", 404 },           { "GET", "/metrics/", 404 },
-                  { "GET", "/METRICS", 404 },    { "GET", "/../metrics", 404 }, { "HEAD", "/x", 404 },
-                  { "PUT", "/metrics", 405 },    { "DELETE", "/", 405 },        { "OPTIONS", "/metrics", 405 },
-                  { "TRACE", "/metrics", 405 },  { "get", "/metrics", 405 },    { "BREW", "/pot", 405 } };
+    } asked[] = { { "GET", "/healthz", 200 },   { "GET", "/readyz", 200 },
+                  { "HEAD", "/readyz", 200 },   { "GET", "/ui", 200 },
+                  { "HEAD", "/ui", 200 },       { "GET", "/ui/state.json", 200 },
+                  { "GET", "/ui/", 404 },       { "GET", "/ui/index.html", 404 },
+                  { "POST", "/ui", 405 },       { "GET", "/metrics?a=b", 200 },
+                  { "GET", "/", 404 },          { "GET", "/metrics/", 404 },
+                  { "GET", "/METRICS", 404 },   { "GET", "/../metrics", 404 },
+                  { "HEAD", "/x", 404 },        { "PUT", "/metrics", 405 },
+                  { "DELETE", "/", 405 },       { "OPTIONS", "/metrics", 405 },
+                  { "TRACE", "/metrics", 405 }, { "get", "/metrics", 405 },
+                  { "BREW", "/pot", 405 } };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         KVT_TRUE(http_ask(at, asked[i].method, asked[i].target, &a));
         if (!KVT_EQ_I(a.status, asked[i].status)) printf("    %s %s\n", asked[i].method, asked[i].target);
@@ -210,7 +214,8 @@ static pid_t flooder(int turns) {
     pid_t pid = fork();
     if (pid) return pid;
     int good = 0;
-    for (int i = 0; i < turns; i++) good += http_status(at, i % 2 ? "/metrics" : "/ui/state.json", "kvd_build_info", NULL) == 200;
+    for (int i = 0; i < turns; i++)
+        good += http_status(at, i % 2 ? "/metrics" : "/ui/state.json", "kvd_build_info", NULL) == 200;
     _exit(good ? 0 : 1);
 }
 

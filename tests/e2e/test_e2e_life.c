@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lives that go as they should, over separate processes: hits, forks, moves, checkpoints, groups, restarts of everything but the daemon. */
+ * Lives that go as they should, over separate processes: hits, forks, moves, checkpoints, groups, restarts of
+ * everything but the daemon. */
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ static void close_stage(void) {
     e2e_daemon_free(&daemon_);
 }
 
-/* ACT-4, CONT-2, CONT-4, GRAN-2, GRAN-3: F = 1000 shares 15 pages and copies 40 columns; the source stays bit-identical; a fork in the middle of a page works. */
+/* ACT-4, CONT-2, CONT-4, GRAN-2, GRAN-3: F = 1000 shares 15 pages and copies 40 columns; the source stays
+ * bit-identical; a fork in the middle of a page works. */
 static void act_4_fork_over_processes(void) {
     if (!open_stage(NULL)) return;
     uint64_t base = e2e_stream(1, 5000, 0), branch = e2e_stream(1, 1000, 7);
@@ -61,7 +63,8 @@ static void act_4_fork_over_processes(void) {
     close_stage();
 }
 
-/* ACT-3, FIN-1, CKPT-1: a conversation: turn, retain, move, turn; a checkpoint of the running sequence serves another at once. */
+/* ACT-3, FIN-1, CKPT-1: a conversation: turn, retain, move, turn; a checkpoint of the running sequence serves another
+ * at once. */
 static void act_3_move_and_ckpt_1(void) {
     if (!open_stage(NULL)) return;
     uint64_t talk = e2e_stream(2, 9000, 0);
@@ -128,8 +131,10 @@ static void cont_2_domains(void) {
     uint32_t tokens[256];
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, text, 256, 10);
     scene_retain(scheduler, a.sequence, text, 256);
-    static const struct kvd_domain domains[] = { { .model = "e2e", .adapter = "lora" }, { .model = "e2e2" },
-                                                 { .model = "e2e", .tenant = "x" }, { .adapter = "e2e" } };
+    static const struct kvd_domain domains[] = { { .model = "e2e", .adapter = "lora" },
+                                                 { .model = "e2e2" },
+                                                 { .model = "e2e", .tenant = "x" },
+                                                 { .adapter = "e2e" } };
     e2e_tokens(text, 256, tokens);
     for (unsigned i = 0; i < 4; i++) {
         kvd_chain *chain = NULL;
@@ -145,9 +150,14 @@ static void cont_2_domains(void) {
     close_stage();
 }
 
-/* CONT-2: a continuation longer than the names of one message is found to its end, and one that leaves it late, where it leaves. */
+/* CONT-2: a continuation longer than the names of one message is found to its end, and one that leaves it late, where
+ * it leaves. */
 static void cont_2_deeper_than_a_message(void) {
-    struct e2e_setup setup = { .layers = 1, .kv_heads = 1, .head_dim = 64, .max_context = 200000, .max_concurrency = 2,
+    struct e2e_setup setup = { .layers = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .max_context = 200000,
+                               .max_concurrency = 2,
                                .capacity_tokens = 400000 };
     if (!open_stage(&setup)) return;
     uint64_t base = e2e_stream(12, 200000, 0), late = e2e_stream(12, 1100 * 64 + 7, 3);
@@ -156,7 +166,8 @@ static void cont_2_deeper_than_a_message(void) {
     struct kvd_hit hit = scene_find(scheduler, base, 100000);
     KVT_EQ(hit.continuation.bits, middle.bits);
     KVT_EQ(hit.usable, 70020); /* its full frontier, in the second message */
-    struct kvd_activation want = scene_want(worker_session, 131000, 10); /* and one past the second message grows out of it */
+    struct kvd_activation want =
+        scene_want(worker_session, 131000, 10); /* and one past the second message grows out of it */
     want.from = middle, want.frontier = 70020, want.keep = true;
     a = scene_activate(scheduler, &want);
     scene_check(&worker, a.pool[0].row, base, 69000, 70020);
@@ -179,10 +190,15 @@ static void cont_2_deeper_than_a_message(void) {
     close_stage();
 }
 
-/* SPACE-3, SPACE-4: lease growth: extended at round boundaries, then a bounded completion that names pool and frontier; the event says so too. */
+/* SPACE-3, SPACE-4: lease growth: extended at round boundaries, then a bounded completion that names pool and frontier;
+ * the event says so too. */
 static void space_4_bounded_completion(void) {
-    struct e2e_setup setup = { .capacity_tokens = 4096, .max_context = 4096, .max_concurrency = 4, .lease_growth = true,
-                               .lease_window = 256, .more = "prefill_chunk = 128" };
+    struct e2e_setup setup = { .capacity_tokens = 4096,
+                               .max_context = 4096,
+                               .max_concurrency = 4,
+                               .lease_growth = true,
+                               .lease_window = 256,
+                               .more = "prefill_chunk = 128" };
     if (!open_stage(&setup)) return;
     uint64_t one = e2e_stream(21, 9000, 0);
     struct kvd_activation want = scene_want(worker_session, 64, 4000);
@@ -212,7 +228,8 @@ static void space_4_bounded_completion(void) {
     close_stage();
 }
 
-/* POOL-2, SRV-3: a group of two ranks, two processes, planes on two host devices; one row serves both; the group's lease ends with one of them. */
+/* POOL-2, SRV-3: a group of two ranks, two processes, planes on two host devices; one row serves both; the group's
+ * lease ends with one of them. */
 static void srv_3_group_of_two_ranks(void) {
     struct e2e_setup setup = { .ranks = 2 };
     struct puppet rank1;
@@ -246,12 +263,14 @@ static void srv_3_group_of_two_ranks(void) {
     KVT_TRUE(puppet_do(&worker, &yield, &answer));
     KVT_EQ(answer.n, 1);
     KVT_EQ(scene_stats(scheduler).sequences, 0);
-    KVT_EQ(scene_find(scheduler, text, 201).usable, 192); /* named up to its last full page; the tail's tokens were never told */
+    KVT_EQ(scene_find(scheduler, text, 201).usable,
+           192); /* named up to its last full page; the tail's tokens were never told */
     scene_audit(scheduler);
     close_stage();
 }
 
-/* SRV-8: orderly stop and violent end: the new instance has another epoch, old mappings never fault, nothing is left in shared memory. */
+/* SRV-8: orderly stop and violent end: the new instance has another epoch, old mappings never fault, nothing is left in
+ * shared memory. */
 static void srv_8_restart_is_visible(void) {
     if (!open_stage(NULL)) return;
     uint64_t text = e2e_stream(41, 9000, 0), epoch = kvd_client_epoch(scheduler);
@@ -275,10 +294,14 @@ static void srv_8_restart_is_visible(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(act_4_fork_over_processes), KVT_CASE(act_3_move_and_ckpt_1), KVT_CASE(cont_3_outlives_engines),
-        KVT_CASE(cont_2_domains), KVT_CASE(cont_2_deeper_than_a_message), KVT_CASE(space_4_bounded_completion), KVT_CASE(srv_3_group_of_two_ranks),
-        KVT_CASE(srv_8_restart_is_visible), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(act_4_fork_over_processes),
+                                             KVT_CASE(act_3_move_and_ckpt_1),
+                                             KVT_CASE(cont_3_outlives_engines),
+                                             KVT_CASE(cont_2_domains),
+                                             KVT_CASE(cont_2_deeper_than_a_message),
+                                             KVT_CASE(space_4_bounded_completion),
+                                             KVT_CASE(srv_3_group_of_two_ranks),
+                                             KVT_CASE(srv_8_restart_is_visible),
+                                             { 0 } };
     return kvt_main("e2e life", cases, argc, argv);
 }

@@ -61,8 +61,7 @@ static void asked(const char *request) {
 /* A call was made, and answered as it should be. */
 static void did(const char *request, enum kvd_status status, enum kvd_status wanted, const struct kvd_error *error) {
     asked(request);
-    if (wanted != KVD_OK)
-        add(1, "kvd_refusals_total{request=\"%s\",status=\"%s\"}", request, kvd_status_name(wanted));
+    if (wanted != KVD_OK) add(1, "kvd_refusals_total{request=\"%s\",status=\"%s\"}", request, kvd_status_name(wanted));
     if (!KVT_EQ(status, wanted)) printf("    %s: %s\n", request, error->message);
 }
 
@@ -116,7 +115,7 @@ static double value(const char *expression) {
     return v;
 }
 
-#define IS(expression, wanted) \
+#define IS(expression, wanted)                                                                                         \
     if (!KVT_NEAR(value(expression), (double)(wanted), 0)) printf("    %s\n", expression)
 
 struct wish {
@@ -222,10 +221,9 @@ static kvd_client *hello(enum kvd_role role, const char *name) {
 }
 
 static struct kvd_activation root(kvd_session_id worker, uint32_t prompt, uint32_t output) {
-    return (struct kvd_activation){ .worker = worker,
-                                    .prompt_tokens = prompt,
-                                    .max_output_tokens = output,
-                                    .ensure = { prompt, prompt } };
+    return (struct kvd_activation){
+        .worker = worker, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = { prompt, prompt }
+    };
 }
 
 static struct kvd_activated activate(const struct kvd_activation *want, enum kvd_status wanted) {
@@ -413,7 +411,7 @@ static void gauges(void) {
 
 /* What time, memory or the configuration's tables decide: there, but not counted here. */
 static bool is_free(const char *name, const cJSON *labels) {
-    static const char *const names[] = { "kvd_request_seconds_sum", "kvd_uptime_seconds",  "kvd_resident_memory_bytes",
+    static const char *const names[] = { "kvd_request_seconds_sum", "kvd_uptime_seconds",   "kvd_resident_memory_bytes",
                                          "kvd_metadata_bytes",      "kvd_membership_limit", "kvd_connections",
                                          "kvd_state_slots" };
     const char *le = cJSON_GetStringValue(cJSON_GetObjectItem(labels, "le"));
@@ -485,9 +483,12 @@ static void sums(void) {
           "sum(kvd_round_items_total{status=\"RESOURCE_EXHAUSTED\"})");
     NEVER("sum(kvd_activations_total) + sum(kvd_refusals_total{request=\"Activate\"}) + "
           "sum(kvd_replays_total{request=\"Activate\"}) - sum(kvd_request_seconds_count{request=\"Activate\"})");
-    NEVER("sum(kvd_requests_total) - sum(kvd_frames_bad_total) - sum(kvd_request_seconds_count)"); /* no request waits here */
+    NEVER("sum(kvd_requests_total) - sum(kvd_frames_bad_total) - sum(kvd_request_seconds_count)"); /* no request waits
+                                                                                                      here */
     /* Every series is as old as the first scrape. */
-    IS("max_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms]) - min_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms])", 0);
+    IS("max_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms]) - "
+       "min_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms])",
+       0);
 }
 
 static bool lost_is_told(void *unused) {
@@ -552,7 +553,8 @@ static void a_new_instance(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(a_known_course_as_prometheus_sees_it), KVT_CASE(a_new_instance),
+    static const struct kvt_case cases[] = { KVT_CASE(a_known_course_as_prometheus_sees_it),
+                                             KVT_CASE(a_new_instance),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);
     if (system("command -v prometheus >/dev/null 2>&1") != 0) {

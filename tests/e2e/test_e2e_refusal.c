@@ -44,7 +44,8 @@ static void srv_2_activation(void) {
     struct e2e_setup setup = { .capacity_tokens = 8192, .max_context = 8192, .max_concurrency = 2 };
     if (!open_stage(&setup)) return;
     struct kvd_activation want = scene_want(worker_session, 9000, 10);
-    refused(&want, KVD_OUT_OF_RANGE, "8192"); /* no pool is smaller than one sequence: larger than the pool is larger than the context */
+    refused(&want, KVD_OUT_OF_RANGE,
+            "8192"); /* no pool is smaller than one sequence: larger than the pool is larger than the context */
     want = scene_want(worker_session, 100, 0);
     refused(&want, KVD_OUT_OF_RANGE, "output");
     want = scene_want(worker_session, 0, 1);
@@ -72,13 +73,16 @@ static void srv_2_activation(void) {
 
 /* ACT-1, POOL-3: two admissions fit only without their backend pages: one is granted whole, the other refused whole. */
 static void act_1_bundle_or_nothing(void) {
-    struct e2e_setup setup = { .backend = "mtp", .draft_window = 8, .capacity_tokens = 4096, .max_context = 4096, .max_concurrency = 3 };
+    struct e2e_setup setup = {
+        .backend = "mtp", .draft_window = 8, .capacity_tokens = 4096, .max_context = 4096, .max_concurrency = 3
+    };
     if (!open_stage(&setup)) return;
     struct kvd_stats empty = scene_stats(scheduler);
     KVT_EQ(empty.n_pools, 2);
     KVT_EQ(empty.pool[0].capacity, 64);
     KVT_EQ(empty.pool[1].capacity, 67);
-    /* 33 main + 33 draft pages each (2048 + 64 tokens; the draft leads by 7): 66 > 64 in main. The first has everything, the second nothing. */
+    /* 33 main + 33 draft pages each (2048 + 64 tokens; the draft leads by 7): 66 > 64 in main. The first has
+     * everything, the second nothing. */
     struct kvd_activation want = scene_want(worker_session, 2048, 65);
     want.ensure[1] = 2048;
     struct kvd_activated a = scene_activate(scheduler, &want);
@@ -90,7 +94,8 @@ static void act_1_bundle_or_nothing(void) {
     KVT_EQ(kvd_finish(scheduler, &how, &finished, NULL), KVD_OK);
     struct kvd_stats after = scene_stats(scheduler);
     KVT_TRUE(e2e_same_resources(&empty, &after));
-    /* The other way round: main has room for both (2 x 32 pages), the draft's lead is what does not fit three times over. */
+    /* The other way round: main has room for both (2 x 32 pages), the draft's lead is what does not fit three times
+     * over. */
     want = scene_want(worker_session, 1984, 64); /* 2047 tokens: 32 pages, with the lead 2054: 33 */
     a = scene_activate(scheduler, &want);
     KVT_EQ(a.pool[0].entitlement, 32);
@@ -121,7 +126,8 @@ static void srv_3_foreign_sequences(void) {
     KVT_TRUE(puppet_do(&other, &call, &answer));
     KVT_EQ(answer.status, KVD_PERMISSION_DENIED); /* a worker does not admit */
     printf("    %s\n", answer.message);
-    kvd_client *second = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "second"), *observer = e2e_connect(&daemon_, KVD_ROLE_OBSERVER, "observer");
+    kvd_client *second = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "second"),
+               *observer = e2e_connect(&daemon_, KVD_ROLE_OBSERVER, "observer");
     KVT_NEED(second && observer);
     struct kvd_finish how = { .sequence = a.sequence };
     struct kvd_finished finished;
@@ -133,7 +139,8 @@ static void srv_3_foreign_sequences(void) {
     KVT_EQ(kvd_finish(scheduler, &how, &finished, &error), KVD_OK);
     KVT_EQ(scene_round(&worker, stale, KVD_UNCHANGED, 120).status, KVD_NOT_FOUND);
     struct kvd_activation want = scene_want(worker_session, 100, 100);
-    struct kvd_activated b = scene_activate(scheduler, &want); /* the slot again: the old handle still does not reach it */
+    struct kvd_activated b =
+        scene_activate(scheduler, &want); /* the slot again: the old handle still does not reach it */
     KVT_EQ(b.sequence.bits & 0xFFFFFFFF, stale.bits & 0xFFFFFFFF);
     KVT_EQ(scene_round(&worker, stale, KVD_UNCHANGED, 120).status, KVD_NOT_FOUND);
     kvd_disconnect(second);
@@ -171,7 +178,8 @@ static void space_5_round_neighbours(void) {
     close_stage();
 }
 
-/* SRV-2: retaining what is not complete or not named is refused with what lacks; drain refuses admissions with a word to come back. */
+/* SRV-2: retaining what is not complete or not named is refused with what lacks; drain refuses admissions with a word
+ * to come back. */
 static void cont_1_incomplete_and_drain(void) {
     if (!open_stage(NULL)) return;
     struct kvd_activation want = scene_want(worker_session, 100, 28);
@@ -196,7 +204,8 @@ static void cont_1_incomplete_and_drain(void) {
     close_stage();
 }
 
-/* ACT-8: a recipe is executed with the activation or not at all; the policy finds one; a stale revision changes nothing. */
+/* ACT-8: a recipe is executed with the activation or not at all; the policy finds one; a stale revision changes
+ * nothing. */
 static void act_8_recipes(void) {
     struct e2e_setup setup = { .capacity_tokens = 4096, .max_context = 4096, .max_concurrency = 4 };
     if (!open_stage(&setup)) return;
@@ -227,9 +236,12 @@ static void act_8_recipes(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_2_activation), KVT_CASE(act_1_bundle_or_nothing), KVT_CASE(srv_3_foreign_sequences),
-        KVT_CASE(space_5_round_neighbours), KVT_CASE(cont_1_incomplete_and_drain), KVT_CASE(act_8_recipes), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(srv_2_activation),
+                                             KVT_CASE(act_1_bundle_or_nothing),
+                                             KVT_CASE(srv_3_foreign_sequences),
+                                             KVT_CASE(space_5_round_neighbours),
+                                             KVT_CASE(cont_1_incomplete_and_drain),
+                                             KVT_CASE(act_8_recipes),
+                                             { 0 } };
     return kvt_main("e2e refusal", cases, argc, argv);
 }

@@ -108,10 +108,10 @@ static void finish(kvd_sequence sequence) {
 
 /* ---- scenes -------------------------------------------------------------------------------------- */
 
-/* CKPT-1, CONT-1, CONT-4: the image that a checkpoint kept is bit for bit the one that was reported, though the sequence
- * goes on and writes over its slot at once; a fork of it starts from that image, and goes its own way. No slot bleeds
- * into its neighbour, whatever the image's size. The last size is copied by a thread of the device: the checkpoint is
- * answered when the copy is there. */
+/* CKPT-1, CONT-1, CONT-4: the image that a checkpoint kept is bit for bit the one that was reported, though the
+ * sequence goes on and writes over its slot at once; a fork of it starts from that image, and goes its own way. No slot
+ * bleeds into its neighbour, whatever the image's size. The last size is copied by a thread of the device: the
+ * checkpoint is answered when the copy is there. */
 static void ckpt_1_image_of_a_checkpoint(void) {
     static const char *const sizes[] = { "200", "1000", "99999", "600001" };
     for (unsigned i = 0; i < 4; i++) {
@@ -413,11 +413,14 @@ static void stores_without_state(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(ckpt_1_image_of_a_checkpoint), KVT_CASE(ckpt_1_every_rank_has_its_image),
-        KVT_CASE(fin_1_and_act_3_hand_the_slot_over),
-        KVT_CASE(cont_4_only_where_an_image_is), KVT_CASE(srv_5_death_and_the_image), KVT_CASE(srv_5_death_of_a_fork),
-        KVT_CASE(act_8_slots_run_out), KVT_CASE(stores_without_state), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(ckpt_1_image_of_a_checkpoint),
+                                             KVT_CASE(ckpt_1_every_rank_has_its_image),
+                                             KVT_CASE(fin_1_and_act_3_hand_the_slot_over),
+                                             KVT_CASE(cont_4_only_where_an_image_is),
+                                             KVT_CASE(srv_5_death_and_the_image),
+                                             KVT_CASE(srv_5_death_of_a_fork),
+                                             KVT_CASE(act_8_slots_run_out),
+                                             KVT_CASE(stores_without_state),
+                                             { 0 } };
     return kvt_main("e2e state", cases, argc, argv);
 }

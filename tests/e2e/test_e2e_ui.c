@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page for people in a real browser, headless Chromium: what it shows is what the protocol says, it runs under its own
- * Content-Security-Policy, it says when the daemon is another one and when it is gone. Pictures of it go to UI_PICTURES.
+ * The page for people in a real browser, headless Chromium: what it shows is what the protocol says, it runs under its
+ * own Content-Security-Policy, it says when the daemon is another one and when it is gone. Pictures of it go to
+ * UI_PICTURES.
  *
  * Skipped (77) where there is no Chromium; what needs none is in test_e2e_http.
  */
@@ -91,8 +92,9 @@ static bool open_stage(void) {
     close(fd);
     snprintf(at, sizeof at, "127.0.0.1:%u", port);
     snprintf(more, sizeof more, "[http]\nlisten = %s\n[host]\narena = 64MiB\n", at);
-    if (!e2e_daemon_start(&daemon_, &(struct e2e_setup){ .more = more, .max_context = 8192, .max_concurrency = 16,
-                                                        .capacity_tokens = 32768 }))
+    if (!e2e_daemon_start(&daemon_,
+                          &(struct e2e_setup){
+                              .more = more, .max_context = 8192, .max_concurrency = 16, .capacity_tokens = 32768 }))
         return false;
     client = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "engine-1");
     return KVT_TRUE(client != NULL) && fill();
@@ -127,7 +129,8 @@ static bool browse_once(const char *const *argv) {
     double end = e2e_now() + 40;
     while (some > 0 && e2e_now() < end && got < sizeof page - 1) {
         struct pollfd p = { .fd = ends[0], .events = POLLIN };
-        if (poll(&p, 1, 1000) == 1 && (some = read(ends[0], page + got, sizeof page - 1 - got)) > 0) got += (size_t)some;
+        if (poll(&p, 1, 1000) == 1 && (some = read(ends[0], page + got, sizeof page - 1 - got)) > 0)
+            got += (size_t)some;
     }
     page[got] = 0;
     close(ends[0]);
@@ -136,11 +139,11 @@ static bool browse_once(const char *const *argv) {
     return some == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* With these arguments up to NULL, and what it always needs. Headless Chromium under virtual time does not come back now
- * and then, whatever the page: it is asked three times. */
+/* With these arguments up to NULL, and what it always needs. Headless Chromium under virtual time does not come back
+ * now and then, whatever the page: it is asked three times. */
 static bool browse(const char *first, ...) {
-    const char *argv[24] = { UI_CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                             "--hide-scrollbars", first };
+    const char *argv[24] = { UI_CHROMIUM,      "--headless",        "--no-sandbox", "--disable-gpu",
+                             "--no-first-run", "--hide-scrollbars", first };
     char profile[160], clear[192];
     int n = 7;
     bool ok = false;
@@ -308,9 +311,10 @@ struct double_ {
 static void answer(int fd, const char *type, const char *head, const char *body, size_t bytes) {
     char text[1024];
     const char *policy = strstr(head, "Content-Security-Policy: ");
-    int n = snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-                                        "Connection: close\r\n%.*s\r\n\r\n", type, bytes, policy ? (int)strcspn(policy, "\r") : 6,
-                     policy ? policy : "X-A: b");
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+                     "Connection: close\r\n%.*s\r\n\r\n",
+                     type, bytes, policy ? (int)strcspn(policy, "\r") : 6, policy ? policy : "X-A: b");
     KVT_TRUE(send(fd, text, (size_t)n, MSG_NOSIGNAL) == n);
     for (size_t sent = 0; sent < bytes;) {
         ssize_t some = send(fd, body + sent, bytes - sent, MSG_NOSIGNAL);
@@ -353,8 +357,8 @@ static void *play(void *argument) {
     return NULL;
 }
 
-/* SRV-8 for people: another instance is pointed out; when the daemon is gone a banner says so, and the last figures stay
- * with their age. */
+/* SRV-8 for people: another instance is pointed out; when the daemon is gone a banner says so, and the last figures
+ * stay with their age. */
 static void srv_8_restart_and_loss_show(void) {
     struct double_ d = { .asked = 0 };
     pthread_t thread;
@@ -386,8 +390,9 @@ static void srv_8_restart_and_loss_show(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(figures_are_those_of_stats), KVT_CASE(pictures),
-                                             KVT_CASE(srv_8_restart_and_loss_show), { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(figures_are_those_of_stats), KVT_CASE(pictures), KVT_CASE(srv_8_restart_and_loss_show), { 0 }
+    };
     if (access(UI_CHROMIUM, X_OK) != 0) {
         puts("skipped: no headless Chromium (Debian: chromium-headless-shell)");
         return 77;

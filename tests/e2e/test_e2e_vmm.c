@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device pools that outlive the daemon (export = vmm): descriptors in a holder, as systemd's store; the next kvd has every device page, and waits for the
- * processes that may still run on them. CONT-3, SRV-8, ROW-5, SRV-5. */
+ * Device pools that outlive the daemon (export = vmm): descriptors in a holder, as systemd's store; the next kvd has
+ * every device page, and waits for the processes that may still run on them. CONT-3, SRV-8, ROW-5, SRV-5. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -112,15 +112,19 @@ static void pages_outlive(int signal, const char *more) {
     KVT_EQ(stats.continuations, 3); /* the running one, too, at what it had committed */
     struct kvd_activation want = fork_of(one, 700);
     struct kvd_activated a;
-    KVT_EQ(kvd_activate(scheduler, &(struct kvd_activation){ .worker = kvd_client_session(scheduler), .prompt_tokens = 9, .max_output_tokens = 1 },
-                        &a, NULL), KVD_UNAVAILABLE); /* the worker may still run on its pages */
+    KVT_EQ(kvd_activate(scheduler,
+                        &(struct kvd_activation){
+                            .worker = kvd_client_session(scheduler), .prompt_tokens = 9, .max_output_tokens = 1 },
+                        &a, NULL),
+           KVD_UNAVAILABLE); /* the worker may still run on its pages */
     (void)want;
     worker_learns(running.sequence);
     if (!worker_reattaches()) return;
     KVT_EQ(scene_stats(scheduler).former_drivers, 0);
     reproduce(one, 700);
     reproduce(two, 130);
-    reproduce(e2e_stream(3, 5000, 0), 192); /* 200 tokens were committed; the tail's tokens are not known, its pages are */
+    reproduce(e2e_stream(3, 5000, 0),
+              192); /* 200 tokens were committed; the tail's tokens are not known, its pages are */
     scene_audit(scheduler);
     close_stage();
 }
@@ -153,7 +157,8 @@ static void row_5_a_dead_driver_is_not_waited_for(void) {
     close_stage();
 }
 
-/* Where /proc hides the worker from kvd, as ProtectProc=invisible does, its number alone names it. SRV-5 holds all the same. */
+/* Where /proc hides the worker from kvd, as ProtectProc=invisible does, its number alone names it. SRV-5 holds all the
+ * same. */
 static void row_5_a_hidden_driver_is_waited_for(void) {
     if (!e2e_can_be_apart() || !open_stage(&(struct e2e_setup){ .more = VMM, .apart = true })) return;
     uint64_t one = e2e_stream(1, 5000, 0);
@@ -204,7 +209,8 @@ static bool thread_numbered(pid_t wanted, pthread_t *ret_thread) {
     return false;
 }
 
-/* The number of a driver that died unseen is a thread's by now, of which there is no pidfd: kvd starts, and waits for nobody. */
+/* The number of a driver that died unseen is a thread's by now, of which there is no pidfd: kvd starts, and waits for
+ * nobody. */
 static void row_5_a_number_that_is_a_threads_by_now(void) {
     pthread_t thread;
     if (!open_stage(&(struct e2e_setup){ .more = VMM })) return;
@@ -285,12 +291,18 @@ static void srv_8_other_geometry_is_let_go(void) {
 
 static int ask(const char *path, uint64_t token, uint32_t index, uint32_t *ret_status) {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
-    struct { uint64_t token; uint32_t index, zero; } request = { token, index, 0 };
-    struct { uint32_t status, index; char text[400]; } answer = { 99, 0, "" };
+    struct {
+        uint64_t token;
+        uint32_t index, zero;
+    } request = { token, index, 0 };
+    struct {
+        uint32_t status, index;
+        char text[400];
+    } answer = { 99, 0, "" };
     snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && send(fd, &request, sizeof request, MSG_NOSIGNAL) > 0 &&
-              recv(fd, &answer, sizeof answer, 0) >= 8;
+    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0 &&
+              send(fd, &request, sizeof request, MSG_NOSIGNAL) > 0 && recv(fd, &answer, sizeof answer, 0) >= 8;
     *ret_status = answer.status;
     if (fd >= 0) close(fd);
     return ok ? 0 : -1;
@@ -311,7 +323,8 @@ static void srv_3_tokens_are_good_once_and_for_one_process(void) {
     KVT_EQ_I(ask(info.fd_socket, 0, 0, &status), 0);
     KVT_EQ(status, KVD_PERMISSION_DENIED);
     pid_t child = fork(); /* has the token, is another process */
-    if (child == 0) _exit(ask(info.fd_socket, info.fd_token, 0, &status) == 0 && status == KVD_PERMISSION_DENIED ? 0 : 1);
+    if (child == 0)
+        _exit(ask(info.fd_socket, info.fd_token, 0, &status) == 0 && status == KVD_PERMISSION_DENIED ? 0 : 1);
     int code = 0;
     KVT_EQ_I(waitpid(child, &code, 0), child);
     KVT_EQ_I(WIFEXITED(code) ? WEXITSTATUS(code) : -1, 0);
@@ -334,7 +347,8 @@ static void srv_2_junk_on_the_socket_of_descriptors(void) {
         char junk[64];
         memset(junk, i, sizeof junk);
         fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (connect(fds[i], (struct sockaddr *)&to, sizeof to) == 0 && i % 2) (void)!send(fds[i], junk, (size_t)(i % 64), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (connect(fds[i], (struct sockaddr *)&to, sizeof to) == 0 && i % 2)
+            (void)!send(fds[i], junk, (size_t)(i % 64), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     puppet_kill(&worker);
     KVT_TRUE(connect_worker());
@@ -346,12 +360,16 @@ static void srv_2_junk_on_the_socket_of_descriptors(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(cont_3_pages_outlive_sigkill), KVT_CASE(cont_3_pages_outlive_a_restart),
-        KVT_CASE(cont_3_pages_outlive_without_an_arena), KVT_CASE(row_5_a_dead_driver_is_not_waited_for),
-        KVT_CASE(row_5_a_hidden_driver_is_waited_for), KVT_CASE(row_5_a_number_that_is_a_threads_by_now),
-        KVT_CASE(cont_3_without_a_holder_device_pages_are_lost), KVT_CASE(srv_8_other_geometry_is_let_go),
-        KVT_CASE(srv_3_tokens_are_good_once_and_for_one_process), KVT_CASE(srv_2_junk_on_the_socket_of_descriptors), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(cont_3_pages_outlive_sigkill),
+                                             KVT_CASE(cont_3_pages_outlive_a_restart),
+                                             KVT_CASE(cont_3_pages_outlive_without_an_arena),
+                                             KVT_CASE(row_5_a_dead_driver_is_not_waited_for),
+                                             KVT_CASE(row_5_a_hidden_driver_is_waited_for),
+                                             KVT_CASE(row_5_a_number_that_is_a_threads_by_now),
+                                             KVT_CASE(cont_3_without_a_holder_device_pages_are_lost),
+                                             KVT_CASE(srv_8_other_geometry_is_let_go),
+                                             KVT_CASE(srv_3_tokens_are_good_once_and_for_one_process),
+                                             KVT_CASE(srv_2_junk_on_the_socket_of_descriptors),
+                                             { 0 } };
     return kvt_main("e2e vmm", cases, argc, argv);
 }

@@ -9,8 +9,8 @@
  *
  * With FUZZ_HOST (fuzz_dispatch_host): a host arena that is much smaller than the pools, tenants = uid with two users,
  * victims that are demoted, and steps that hold the copies between device and arena, so that requests come while
- * transitions are in flight and processes leave in the middle of them. FUZZ_HOST 2 (fuzz_dispatch_state): with state images
- * and two devices.
+ * transitions are in flight and processes leave in the middle of them. FUZZ_HOST 2 (fuzz_dispatch_state): with state
+ * images and two devices.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -132,9 +132,10 @@ static const struct link_ops ops = { .post = post, .close = close_link, .release
 /* other: another user's, where users are told apart. */
 static struct fuzz_link *link_new(bool other) {
     struct fuzz_link *l = calloc(1, sizeof *l);
-    struct peer peer = {
-        .uid = getuid() + (FUZZ_HOST && other), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0)
-    };
+    struct peer peer = { .uid = getuid() + (FUZZ_HOST && other),
+                         .gid = getgid(),
+                         .pid = (uint64_t)getpid(),
+                         .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0) };
     must(l && peer.pidfd >= 0, "a link can be made");
     service_link_init(&l->link, &ops, &peer);
     return l;
@@ -310,7 +311,8 @@ static kvd_continuation some_cont(void) { return (kvd_continuation){ conts[u8() 
 static bool commit(kvd_sequence sequence, uint32_t tokens) {
     struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, items } };
     struct msg_reply r;
-    items[0] = (struct kvd_round_item){ .sequence = sequence, .state_frontier = FUZZ_HOST == 2 ? tokens : KVD_UNCHANGED };
+    items[0] =
+        (struct kvd_round_item){ .sequence = sequence, .state_frontier = FUZZ_HOST == 2 ? tokens : KVD_UNCHANGED };
     for (int p = 0; p < KVD_MAX_POOLS; p++)
         items[0].pool[p] = (struct kvd_round_pool){ tokens, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
     if (!scheduler_calls(&q, &r)) return false;
@@ -331,7 +333,9 @@ static void retain(kvd_sequence sequence, uint32_t tokens) {
 static void make_cont(void) {
     uint32_t tokens = 1 + u8() * 2u % 511u;
     struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .u.activation = { .worker = links[0]->session, .prompt_tokens = tokens, .max_output_tokens = 1,
+                             .u.activation = { .worker = links[0]->session,
+                                               .prompt_tokens = tokens,
+                                               .max_output_tokens = 1,
                                                .ensure = { tokens, tokens } } };
     struct msg_reply r;
     if (!scheduler_calls(&q, &r)) return;
@@ -489,7 +493,8 @@ static void settle(void) {
                                     .header = { .session = admin->session, .sequence = ++admin->sequence },
                                     .u.continuation.continuation = c };
         call(admin, &drop, &r);
-        must(r.status == KVD_OK || (FUZZ_HOST && r.status == KVD_NOT_FOUND), "an idle continuation can be released"); /* or is lost by now */
+        must(r.status == KVD_OK || (FUZZ_HOST && r.status == KVD_NOT_FOUND),
+             "an idle continuation can be released"); /* or is lost by now */
     }
     struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
     call(admin, &stats, &r);
@@ -500,7 +505,8 @@ static void settle(void) {
              "everything is available again");
     must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 && s->resting == 0),
          "nothing is left over");
-    for (int i = 0; i < 10000 && !fenced && s->host_occupied; i++) { /* the scrub gives back what it reads a little later */
+    for (int i = 0; i < 10000 && !fenced && s->host_occupied;
+         i++) { /* the scrub gives back what it reads a little later */
         wait_a_while();
         call(admin, &stats, &r);
     }

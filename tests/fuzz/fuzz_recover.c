@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recovery of a store from any directory (CONT-3). The input makes a store with continuations, forks, replicas and running
- * sequences, whose directory is then changed byte by byte; check words are made right again for some of the records, so that
- * recovery gets past them and meets contradictions.
+ * Recovery of a store from any directory (CONT-3). The input makes a store with continuations, forks, replicas and
+ * running sequences, whose directory is then changed byte by byte; check words are made right again for some of the
+ * records, so that recovery gets past them and meets contradictions.
  *
- * Must hold: the audit finds nothing in what was recovered; a second recovery, of the directory that the first one left, finds
- * the same and no damage; whatever came back can be prefetched, demoted, forked and be damaged as what was made by ordinary
- * means; and when all continuations are released, pools, slots and arena are empty.
+ * Must hold: the audit finds nothing in what was recovered; a second recovery, of the directory that the first one
+ * left, finds the same and no damage; whatever came back can be prefetched, demoted, forked and be damaged as what was
+ * made by ordinary means; and when all continuations are released, pools, slots and arena are empty.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,12 +104,19 @@ static void copy_all(struct world *w, struct store_transition of) {
     struct store_copy copy;
     uint64_t cursor = 0;
     while (store_next_copies(w->store, of, &cursor, &copy, 1))
-        if (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT) store_copied_out(w->store, copy.what, copy.host + 1);
+        if (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)
+            store_copied_out(w->store, copy.what, copy.host + 1);
 }
 
 static store_seq activate(struct world *w, store_cont from, uint32_t frontier, uint32_t prompt) {
-    struct store_activation want = { .from = from, .keep = u8() % 4, .frontier = frontier, .lease = LEASE, .prompt_tokens = prompt,
-                                     .max_output_tokens = 1, .ensure = { prompt, prompt }, .tag = u8() };
+    struct store_activation want = { .from = from,
+                                     .keep = u8() % 4,
+                                     .frontier = frontier,
+                                     .lease = LEASE,
+                                     .prompt_tokens = prompt,
+                                     .max_output_tokens = 1,
+                                     .ensure = { prompt, prompt },
+                                     .tag = u8() };
     struct store_activated got;
     struct store_refusal refusal;
     int rc = store_activate_begin(w->store, &want, &got, &refusal);
@@ -149,7 +156,8 @@ static void make(struct world *w) {
     fill(w, seq, tokens);
     if (u8() % 4 == 0) return; /* it runs on */
     struct store_tail tail = { .n = tokens % KVD_PAGE_TOKENS };
-    if (!store_finish(w->store, seq, LEASE, STORE_FINISH_RETAIN, &tail, u8(), &kept, rows, &refusal)) conts[n_conts++ % 8] = kept;
+    if (!store_finish(w->store, seq, LEASE, STORE_FINISH_RETAIN, &tail, u8(), &kept, rows, &refusal))
+        conts[n_conts++ % 8] = kept;
 }
 
 static void move(struct world *w) {
@@ -230,7 +238,8 @@ static void spoil_bundle(const struct directory *d) {
 
 /* ---- recovery --------------------------------------------------------------------------------------------------- */
 
-static struct store_recovered recover(struct world *w, const struct store_config *config, void *tables, bool device_lives) {
+static struct store_recovered recover(struct world *w, const struct store_config *config, void *tables,
+                                      bool device_lives) {
     struct store_recovered recovered;
     open_world(w, config);
     open_directory(w, tables);
@@ -262,7 +271,12 @@ static void place(struct world *w, store_cont cont, enum store_place to) {
 
 /* A fork of it is filled up and goes; where a copy of the fork finds damage, it ends, and the continuation with it. */
 static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool damage) {
-    struct store_activation want = { .from = cont, .keep = true, .frontier = frontier, .lease = LEASE, .prompt_tokens = frontier, .max_output_tokens = 1 };
+    struct store_activation want = { .from = cont,
+                                     .keep = true,
+                                     .frontier = frontier,
+                                     .lease = LEASE,
+                                     .prompt_tokens = frontier,
+                                     .max_output_tokens = 1 };
     struct store_activated got;
     struct store_copy copy;
     struct store_refusal refusal;
@@ -282,8 +296,11 @@ static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool da
     rc = store_activate_commit(w->store, got.seq, &refusal);
     must(rc == (wrong ? STORE_E_DAMAGED : STORE_OK), "a fork of what was recovered is published, unless it is damaged");
     audit(w);
-    if (wrong) must(!store_activate_abort(w->store, got.seq, NULL, &refusal), "an activation that met damage is undone");
-    else must(!store_finish(w->store, got.seq, LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &refusal), "a fork can be released");
+    if (wrong)
+        must(!store_activate_abort(w->store, got.seq, NULL, &refusal), "an activation that met damage is undone");
+    else
+        must(!store_finish(w->store, got.seq, LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &refusal),
+             "a fork can be released");
     audit(w);
 }
 
@@ -307,9 +324,11 @@ static void release_all(struct world *w) {
         must(!store_release(w->store, info.cont, &refusal), "what was recovered can be released");
     audit(w);
     store_get_stats(w->store, &stats);
-    must(!stats.continuations && !stats.host_occupied && !stats.membership_used && !stats.state_slots_used && !stats.resting,
+    must(!stats.continuations && !stats.host_occupied && !stats.membership_used && !stats.state_slots_used &&
+             !stats.resting,
          "nothing is left over");
-    for (uint32_t p = 0; p < store_n_pools(w->store); p++) must(!stats.pool[p].allocated && !stats.pool[p].reserved, "the pools are empty");
+    for (uint32_t p = 0; p < store_n_pools(w->store); p++)
+        must(!stats.pool[p].allocated && !stats.pool[p].reserved, "the pools are empty");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -330,10 +349,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct store_recovered first = recover(&w, &config, tables, lives);
     close_world(&w); /* killed */
     struct store_recovered second = recover(&w, &config, tables, lives);
-    must(second.continuations == first.continuations && second.pages[0] == first.pages[0] && second.pages[1] == first.pages[1] &&
-             second.images == first.images,
+    must(second.continuations == first.continuations && second.pages[0] == first.pages[0] &&
+             second.pages[1] == first.pages[1] && second.images == first.images,
          "what a recovery left is found again");
-    must(!second.damaged && !second.dropped && !second.shortened && !second.dropped_pages[0] && !second.dropped_pages[1],
+    must(!second.damaged && !second.dropped && !second.shortened && !second.dropped_pages[0] &&
+             !second.dropped_pages[1],
          "and nothing else");
     use_all(&w, kind >> 4);
     release_all(&w);

@@ -10,7 +10,7 @@
 #include "codec_fill.h"
 #include "frame.h"
 
-static struct fill fill = {.state = 20240229, .how = FILL_SMALL};
+static struct fill fill = { .state = 20240229, .how = FILL_SMALL };
 static uint8_t frame[FRAME_LIMIT];
 static char err[KVD_MESSAGE_BYTES];
 static struct codec_arena *arena;
@@ -68,7 +68,7 @@ static void save_event(void) {
 static void save_pipelined(void) {
     uint8_t both[2048];
     size_t used = 0;
-    static const uint16_t types[] = {FRAME_ROUND, FRAME_STATS};
+    static const uint16_t types[] = { FRAME_ROUND, FRAME_STATS };
     for (size_t i = 0; i < 2; i++) {
         size_t n = request_body(types[i]);
         frame_head_write(frame, types[i], 0, i + 1, n);
@@ -91,7 +91,10 @@ static void save_broken(void) {
     save_frame("broken-items", FRAME_LIST_SESSIONS, FRAME_F_REPLY, 600);
     memcpy(frame + FRAME_HEADER, "\xa2\x06\x03new\xa8\x06\x07", 9); /* fields 100 and 101 */
     save_frame("newer", FRAME_DRAIN, 0, 9);
-    memcpy(frame + FRAME_HEADER, "\x18\x02\x22\x03" "a\0b", 7);
+    memcpy(frame + FRAME_HEADER,
+           "\x18\x02\x22\x03"
+           "a\0b",
+           7);
     save_frame("broken-name", FRAME_HELLO, 0, 7);
     frame_head_write(frame, 99, 0, 1, 0);
     save("broken-type", frame, FRAME_HEADER);

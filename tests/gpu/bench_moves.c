@@ -81,7 +81,7 @@ static void make_arena(uint64_t bytes) {
     close(fd);
     double begin = driver_now();
     for (int i = 0; i < N; i++) {
-        parts[i] = (struct stretch) { arena + bytes / N * (uint64_t)i, bytes / N };
+        parts[i] = (struct stretch){ arena + bytes / N * (uint64_t)i, bytes / N };
         pthread_create(&threads[i], NULL, touch, &parts[i]);
     }
     for (int i = 0; i < N; i++) pthread_join(threads[i], NULL);
@@ -131,13 +131,13 @@ struct pool {
 };
 
 static struct geom_pool_spec spec_of(uint32_t kind) {
-    return (struct geom_pool_spec) { .storage = (enum kvd_storage)(kind % KVD_N_STORAGE),
-                                     .order = GEOM_PAGE_MAJOR,
-                                     .arrangement = GEOM_RECORD,
-                                     .n_layers = kind < KVD_N_STORAGE ? 16 : 10,
-                                     .n_kv_heads = kind < KVD_N_STORAGE ? 4 : 2,
-                                     .head_dim = 256,
-                                     .n_ranks = 1 };
+    return (struct geom_pool_spec){ .storage = (enum kvd_storage)(kind % KVD_N_STORAGE),
+                                    .order = GEOM_PAGE_MAJOR,
+                                    .arrangement = GEOM_RECORD,
+                                    .n_layers = kind < KVD_N_STORAGE ? 16 : 10,
+                                    .n_kv_heads = kind < KVD_N_STORAGE ? 4 : 2,
+                                    .head_dim = 256,
+                                    .n_ranks = 1 };
 }
 
 static uint64_t next_random(uint64_t *state) {
@@ -160,14 +160,14 @@ static void pick_pages(struct pool *pool, bool shuffled) {
             ids[j] = t;
         }
         for (uint32_t i = 0; i < pool->n; i++)
-            pool->moves[way][i] = (struct device_move) { (uint32_t)way * half + ids[i],
-                                                         arena + ((uint64_t)way * pool->n + i) * pool->packed };
+            pool->moves[way][i] = (struct device_move){ (uint32_t)way * half + ids[i],
+                                                        arena + ((uint64_t)way * pool->n + i) * pool->packed };
     }
     free(ids);
 }
 
 static void pool_up(struct pool *pool, uint32_t kind, uint32_t n_pages, uint32_t n) {
-    *pool = (struct pool) { .spec = spec_of(kind), .n_pages = n_pages, .n = n };
+    *pool = (struct pool){ .spec = spec_of(kind), .n_pages = n_pages, .n = n };
     pool->packed = geom_packed_bytes(&pool->spec);
     snprintf(pool->name, sizeof pool->name, "%ux%u.%s", pool->spec.n_layers, pool->spec.n_kv_heads,
              geom_storage_name(pool->spec.storage));
@@ -216,8 +216,7 @@ static double move_rate(const struct pool *pool, int ways) {
                         last[way] = begin_move(pool, (enum device_direction)way, first,
                                                pool->n - first < 256 ? pool->n - first : 256);
         for (int way = 0; way < 2; way++) wait_for((enum device_direction)way, last[way]);
-        if (turn >= 0)
-            rates[turn] = (double)bytes * passes * (ways == 2 ? 2 : 1) / (driver_now() - begin) / 1e9;
+        if (turn >= 0) rates[turn] = (double)bytes * passes * (ways == 2 ? 2 : 1) / (driver_now() - begin) / 1e9;
     }
     return middle(rates, 3);
 }
@@ -291,7 +290,7 @@ static void tune(uint32_t streams, enum cuda_form near, enum cuda_form far, uint
     /* Both directions are idle: their threads see this with the next job. */
     for (int way = 0; way < 2; way++) {
         struct cuda_mover *m = &cuda_of(device)->movers[way];
-        m->tuning = (struct cuda_move_tuning) {
+        m->tuning = (struct cuda_move_tuning){
             .streams = streams, .near = near, .far = far, .flight_bytes = flight, .depth_bytes = depth
         };
         m->stream = 0;
@@ -314,10 +313,10 @@ static void measure_ways(bool busy) {
         uint32_t streams;
         enum cuda_form form;
         uint64_t flight, depth;
-    } ways[] = { { 1, CUDA_FORM_2D, 4 * MIB, 32 * MIB },    { 2, CUDA_FORM_2D, 4 * MIB, 32 * MIB },
-                 { 4, CUDA_FORM_2D, 4 * MIB, 32 * MIB },    { 2, CUDA_FORM_2D, 1 * MIB, 16 * MIB },
-                 { 1, CUDA_FORM_BATCH, 8 * MIB, 32 * MIB }, { 2, CUDA_FORM_BATCH, 8 * MIB, 32 * MIB },
-                 { 2, CUDA_FORM_BATCH, 2 * MIB, 16 * MIB }, { 1, CUDA_FORM_BATCH_ROWS, 8 * MIB, 32 * MIB },
+    } ways[] = { { 1, CUDA_FORM_2D, 4 * MIB, 32 * MIB },        { 2, CUDA_FORM_2D, 4 * MIB, 32 * MIB },
+                 { 4, CUDA_FORM_2D, 4 * MIB, 32 * MIB },        { 2, CUDA_FORM_2D, 1 * MIB, 16 * MIB },
+                 { 1, CUDA_FORM_BATCH, 8 * MIB, 32 * MIB },     { 2, CUDA_FORM_BATCH, 8 * MIB, 32 * MIB },
+                 { 2, CUDA_FORM_BATCH, 2 * MIB, 16 * MIB },     { 1, CUDA_FORM_BATCH_ROWS, 8 * MIB, 32 * MIB },
                  { 2, CUDA_FORM_BATCH_ROWS, 8 * MIB, 32 * MIB } };
     static const uint32_t kinds[] = { 0, 3, 6, SMALLEST, 9 }; /* pages of 4, 1.1, 0.64, 0.35 and 0.49 MiB */
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -380,7 +379,7 @@ static void measure_far(bool busy) {
             if (forms[f] == CUDA_FORM_2D) cuda_of(device)->pitch_limit = UINT64_MAX; /* try what is not documented */
             /* The same pages both ways, so that one can check the other. */
             struct device_move *in = pool.moves[1], *same = malloc(n * sizeof *same);
-            for (uint32_t i = 0; i < n; i++) same[i] = (struct device_move) { pool.moves[0][i].page, in[i].host };
+            for (uint32_t i = 0; i < n; i++) same[i] = (struct device_move){ pool.moves[0][i].page, in[i].host };
             pool.moves[1] = same;
             bool exact = busy || far_exact(&pool, forms[f]);
             pool.moves[1] = in;
@@ -391,8 +390,10 @@ static void measure_far(bool busy) {
                 printf("FAR %s %-10s %u stream%s of %-10s %s: out %5.1f in %5.1f both %5.1f GB/s, over plain %.2f %.2f "
                        "%.2f\n",
                        busy ? "busy" : "idle", pool.name, streams, streams > 1 ? "s" : " ", form_names[forms[f]],
-                       busy ? "" : exact ? "(exact)" : "(WRONG BYTES)", r[0], r[1], r[2], r[0] / peak[0],
-                       r[1] / peak[1], r[2] / peak[2]);
+                       busy    ? ""
+                       : exact ? "(exact)"
+                               : "(WRONG BYTES)",
+                       r[0], r[1], r[2], r[0] / peak[0], r[1] / peak[1], r[2] / peak[2]);
                 fflush(stdout);
             }
             cuda_of(device)->pitch_limit = limit;
@@ -487,10 +488,12 @@ static void measure_beside(bool busy) {
     pool_down(&pool);
 }
 
-/* What bulk costs those who move a few bytes the same way, by form, flight and depth: rate of the bulk, and the time of small copies that come one after another
- * meanwhile: publications to the device, 8 bytes from it. The engine of a direction turns to another channel only when the one it works on has run dry: a
- * queue that is never empty lets nobody through. */
-static double small_copy_us(struct device_region *table, enum device_direction way, CUstream stream, struct bulk *bulk, double end) {
+/* What bulk costs those who move a few bytes the same way, by form, flight and depth: rate of the bulk, and the time of
+ * small copies that come one after another meanwhile: publications to the device, 8 bytes from it. The engine of a
+ * direction turns to another channel only when the one it works on has run dry: a queue that is never empty lets nobody
+ * through. */
+static double small_copy_us(struct device_region *table, enum device_direction way, CUstream stream, struct bulk *bulk,
+                            double end) {
     static const int32_t value = 5;
     static uint64_t *word;
     struct device_table_write write = { .region = table, .offset = 400, .count = 1, .values = &value };
@@ -512,8 +515,8 @@ static double small_copy_us(struct device_region *table, enum device_direction w
     return (driver_now() - at) * 1e6;
 }
 
-static void mix(const struct pool *pool, struct device_region *table, const char *load, enum device_direction way, enum cuda_form form, uint64_t flight,
-                uint64_t depth, uint32_t streams, bool chain) {
+static void mix(const struct pool *pool, struct device_region *table, const char *load, enum device_direction way,
+                enum cuda_form form, uint64_t flight, uint64_t depth, uint32_t streams, bool chain) {
     enum { N = 20000 };
     static double us[N];
     static CUstream stream;
@@ -534,16 +537,21 @@ static void mix(const struct pool *pool, struct device_region *table, const char
     double rate = (double)(after.bytes - before.bytes) / (driver_now() - begin) / 1e9;
     starve(&bulk);
     double p50 = middle(us, n), p99 = us[n * 99 / 100], most = us[n - 1];
-    printf("MIX %-8s %-4s %u x %-10s %s flight %4.1f depth %4.1f MiB: %5.1f GB/s, small copies p50 %7.1f p99 %7.1f max %9.1f us of %d\n", load, way ? "in" : "out",
-           streams, form_names[form], chain ? "chained" : "free   ", (double)flight / MIB, (double)depth / MIB, rate, p50, p99, most, n);
+    printf("MIX %-8s %-4s %u x %-10s %s flight %4.1f depth %4.1f MiB: %5.1f GB/s, small copies p50 %7.1f p99 %7.1f max "
+           "%9.1f us of %d\n",
+           load, way ? "in" : "out", streams, form_names[form], chain ? "chained" : "free   ", (double)flight / MIB,
+           (double)depth / MIB, rate, p50, p99, most, n);
     fflush(stdout);
 }
 
 static void measure_mix(bool busy) {
     static const uint32_t pools[] = { 0, SMALLEST };
-    static const struct { double flight, depth; uint32_t streams; bool chain; } sizes[] = {
-        { 8, 32, 1, false }, { 8, 32, 2, false }, { 2, 32, 2, true }, { 4, 32, 2, true }, { 8, 32, 2, true }, { 4, 16, 3, true }, { 8, 32, 4, true }, { 16, 64, 2, true }
-    };
+    static const struct {
+        double flight, depth;
+        uint32_t streams;
+        bool chain;
+    } sizes[] = { { 8, 32, 1, false }, { 8, 32, 2, false }, { 2, 32, 2, true }, { 4, 32, 2, true },
+                  { 8, 32, 2, true },  { 4, 16, 3, true },  { 8, 32, 4, true }, { 16, 64, 2, true } };
     static const enum cuda_form forms[] = { CUDA_FORM_BATCH, CUDA_FORM_BATCH_ROWS };
     struct device_region *table;
     if (busy) return;
@@ -555,8 +563,9 @@ static void measure_mix(bool busy) {
         for (int way = 0; way < 2; way++)
             for (size_t f = 0; f < 2; f++)
                 for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-                    mix(&pool, table, p ? "smallest" : "largest", (enum device_direction)way, forms[f], (uint64_t)(sizes[i].flight * MIB),
-                        (uint64_t)(sizes[i].depth * MIB), sizes[i].streams, sizes[i].chain);
+                    mix(&pool, table, p ? "smallest" : "largest", (enum device_direction)way, forms[f],
+                        (uint64_t)(sizes[i].flight * MIB), (uint64_t)(sizes[i].depth * MIB), sizes[i].streams,
+                        sizes[i].chain);
         pool_down(&pool);
     }
     device_region_free(table);

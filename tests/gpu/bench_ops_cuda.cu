@@ -22,8 +22,7 @@ static std::vector<std::string> wanted;
 
 static bool selected(const char *group) {
     for (const std::string &w : wanted)
-        if (w == group)
-            return true;
+        if (w == group) return true;
     return wanted.empty();
 }
 
@@ -50,8 +49,7 @@ static double time_us(const std::function<void(cudaStream_t)> &call, int samples
         cudaGraph_t graph;
         cudaGraphExec_t exec;
         CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        for (int j = 0; j < launches; j++)
-            call(stream);
+        for (int j = 0; j < launches; j++) call(stream);
         CUDA_OK(cudaStreamEndCapture(stream, &graph));
         CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
         us.clear();
@@ -62,8 +60,7 @@ static double time_us(const std::function<void(cudaStream_t)> &call, int samples
             CUDA_OK(cudaEventSynchronize(end));
             float ms = 0;
             CUDA_OK(cudaEventElapsedTime(&ms, begin, end));
-            if (i >= 2)
-                us.push_back(1e3 * ms / launches);
+            if (i >= 2) us.push_back(1e3 * ms / launches);
         }
         std::sort(us.begin(), us.end());
         launches = std::min(100, std::max(2, (int)(4000 / us[us.size() / 2])));
@@ -85,23 +82,19 @@ __global__ void __launch_bounds__(512) read_all(const uint4 *from, size_t n, uin
     for (; i + 7 * stride < n; i += 8 * stride) {
         uint4 v[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            v[j] = __ldcs(from + i + j * stride);
+        for (int j = 0; j < 8; j++) v[j] = __ldcs(from + i + j * stride);
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+        for (int j = 0; j < 8; j++) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
     }
-    for (; i < n; i += stride)
-        x ^= from[i].x;
-    if (x == 0x12345678)
-        *sink = x;
+    for (; i < n; i += stride) x ^= from[i].x;
+    if (x == 0x12345678) *sink = x;
 }
 
 /* GB/s of reading `bytes` plainly, one of `copies` after the other; the best of a few grid sizes. */
 static double read_rate(const uint8_t *at, size_t bytes, uint32_t copies) {
     device_array<uint32_t> sink(1);
     double best = 0;
-    for (int ctas : {2, 3, 4}) {
+    for (int ctas : { 2, 3, 4 }) {
         uint32_t turn = 0;
         const double us = time_us([&](cudaStream_t stream) {
             read_all<<<132 * ctas, 512, 0, stream>>>((const uint4 *)(at + bytes * (turn++ % copies)), bytes / 16,
@@ -157,12 +150,10 @@ struct bench_pool {
         : s(sh), storage(st), copies(copies_of(sh, st)), logical((sh.context + 63) / 64),
           pages(logical * sh.b * copies), spec(pool_spec(st, GEOM_PAGE_MAJOR, arrangement, 1, sh.heads, sh.d)),
           region(geom_region_bytes(&spec, pages)) {
-        rng r = {99};
+        rng r = { 99 };
         std::vector<int32_t> ids = shuffled(pages, r), row_ids(s.b);
-        if (!shuffle)
-            std::sort(ids.begin(), ids.end());
-        for (uint32_t i = 0; i < s.b; i++)
-            row_ids[i] = (int32_t)i;
+        if (!shuffle) std::sort(ids.begin(), ids.end());
+        for (uint32_t i = 0; i < s.b; i++) row_ids[i] = (int32_t)i;
         tables.put(ids), rows.put(row_ids);
         fill();
     }
@@ -179,16 +170,14 @@ struct bench_pool {
         for (uint32_t b = 0; b < s.b * copies; b++)
             for (uint32_t t = 0; t < s.context; t += chunk) {
                 std::vector<int32_t> at(std::min(chunk, s.context - t));
-                for (size_t i = 0; i < at.size(); i++)
-                    at[i] = (int32_t)(t + i);
+                for (size_t i = 0; i < at.size(); i++) at[i] = (int32_t)(t + i);
                 positions.put(at);
                 ops_append op = {};
                 op.view = view(b / s.b), op.k = kv.at, op.v = kv.at, op.positions = positions.at;
                 op.table_rows = rows.at + b % s.b;
                 op.w = (uint32_t)at.size(), op.b = 1;
                 char err[300];
-                if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0)
-                    fprintf(stderr, "append: %s\n", err), exit(2);
+                if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0) fprintf(stderr, "append: %s\n", err), exit(2);
                 CUDA_OK(cudaDeviceSynchronize());
             }
     }
@@ -196,8 +185,7 @@ struct bench_pool {
     ops_attention queries(uint32_t w) {
         std::vector<int32_t> at;
         for (uint32_t b = 0; b < s.b; b++)
-            for (uint32_t i = 0; i < w; i++)
-                at.push_back((int32_t)(s.context - w + i));
+            for (uint32_t i = 0; i < w; i++) at.push_back((int32_t)(s.context - w + i));
         positions.put(at);
         q.alloc((size_t)s.d * s.q_heads * w * s.b), out.alloc(q.n);
         random_bf16<<<1024, 256>>>(q.at, q.n, 3);
@@ -222,8 +210,10 @@ struct bench_pool {
 
 /* Stored bytes of BF16: 0.27, 0.54, 0.54, 2.1 and 0.54 GB; the last is for the quantized profiles, whose bytes are
  * fewer. */
-static const shape decode_shapes[] = {{1, 16, 2, 256, 131072}, {8, 16, 2, 256, 32768},  {32, 16, 2, 256, 8192},
-                                      {64, 32, 8, 128, 8192},  {1, 32, 8, 128, 131072}, {32, 16, 2, 256, 32768}};
+static const shape decode_shapes[] = {
+    { 1, 16, 2, 256, 131072 }, { 8, 16, 2, 256, 32768 },  { 32, 16, 2, 256, 8192 },
+    { 64, 32, 8, 128, 8192 },  { 1, 32, 8, 128, 131072 }, { 32, 16, 2, 256, 32768 }
+};
 
 /* ---- benches ------------------------------------------------------------------------------------------ */
 
@@ -251,8 +241,7 @@ static void decode() {
             decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
             decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
         }
-        if (s.d != 256)
-            continue;
+        if (s.d != 256) continue;
         for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
             decode_one(s, storage, GEOM_DENSE, true, plain);
         if (s.b == 8)
@@ -262,7 +251,7 @@ static void decode() {
 }
 
 static void verify() {
-    for (const shape &s : {decode_shapes[2], decode_shapes[3], decode_shapes[1]})
+    for (const shape &s : { decode_shapes[2], decode_shapes[3], decode_shapes[1] })
         for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             const double one = pool.attention_us(1), eight = pool.attention_us(8);
@@ -273,7 +262,7 @@ static void verify() {
 }
 
 static void prefill() {
-    const shape shapes[] = {{1, 16, 2, 256, 32768}, {1, 32, 8, 128, 32768}};
+    const shape shapes[] = { { 1, 16, 2, 256, 32768 }, { 1, 32, 8, 128, 32768 } };
     for (const shape &s : shapes)
         for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
@@ -290,14 +279,11 @@ __global__ void __launch_bounds__(512) copy_all(const uint4 *from, uint4 *to, si
     for (; i + 3 * stride < n; i += 4 * stride) {
         uint4 v[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            v[j] = from[i + j * stride];
+        for (int j = 0; j < 4; j++) v[j] = from[i + j * stride];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            to[i + j * stride] = v[j];
+        for (int j = 0; j < 4; j++) to[i + j * stride] = v[j];
     }
-    for (; i < n; i += stride)
-        to[i] = from[i];
+    for (; i < n; i += stride) to[i] = from[i];
 }
 
 /* GB/s read and written of copying `bytes`, over as many buffers in turn as pass the L2 several times. */
@@ -305,7 +291,7 @@ static double copy_rate(size_t bytes) {
     const size_t n = bytes / 16, turns = bytes > ((size_t)1 << 28) ? 1 : ((size_t)1 << 29) / bytes + 1;
     device_array<uint4> a(n * turns), b(n * turns);
     double best = 0;
-    for (int ctas : {2, 4}) {
+    for (int ctas : { 2, 4 }) {
         size_t turn = 0;
         const double us = time_us([&](cudaStream_t stream) {
             copy_all<<<132 * ctas, 512, 0, stream>>>(a.at + turn * n, b.at + turn * n, n);
@@ -323,13 +309,12 @@ static void append() {
     const uint32_t rows = 4096, copies = 16;
     line("copy.1GiB", copy_rate((size_t)1 << 30), "GB/s");
     for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
-        const shape s = {copies, 4, 4, 256, rows + 64};
+        const shape s = { copies, 4, 4, 256, rows + 64 };
         bench_pool pool(s, storage, GEOM_DENSE, true);
         device_array<uint16_t> kv((size_t)copies * 2 * rows * s.heads * s.d);
         random_bf16<<<1024, 256>>>(kv.at, kv.n, 5);
         std::vector<int32_t> at(rows);
-        for (uint32_t i = 0; i < rows; i++)
-            at[i] = (int32_t)(i + 37);
+        for (uint32_t i = 0; i < rows; i++) at[i] = (int32_t)(i + 37);
         pool.positions.put(at);
         uint32_t turn = 0;
         const double us = time_us([&](cudaStream_t stream) {
@@ -338,8 +323,7 @@ static void append() {
             op.view = pool.view(0), op.k = k, op.v = k + (size_t)rows * s.heads * s.d, op.positions = pool.positions.at;
             op.table_rows = pool.rows.at + turn % copies, op.w = rows, op.b = 1;
             char err[300];
-            if (ops_append_cuda(&op, stream, err, sizeof err) != 0)
-                fprintf(stderr, "append: %s\n", err), exit(2);
+            if (ops_append_cuda(&op, stream, err, sizeof err) != 0) fprintf(stderr, "append: %s\n", err), exit(2);
             turn++;
         });
         const double stored = (double)geom_page_bytes(&pool.spec) / 64 * rows, read = 4.0 * rows * s.heads * s.d;
@@ -367,8 +351,7 @@ static int steady() {
     CUDA_OK(cudaEventCreate(&begin));
     CUDA_OK(cudaEventCreate(&end));
     for (uint32_t i = 0; i < 17; i++) { /* the first one outside the graph */
-        if (i == 1)
-            CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        if (i == 1) CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         op.view = pool.view(i % pool.copies);
         if (ops_attention_cuda(&op, s.context, pool.workspace.at, pool.workspace.n, stream, err, sizeof err) != 0)
             return fprintf(stderr, "attention: %s\n", err), 2;
@@ -390,22 +373,16 @@ static int steady() {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "--steady") == 0)
-        return steady();
-    for (int i = 1; i < argc; i++)
-        wanted.push_back(argv[i]);
+    if (argc > 1 && strcmp(argv[1], "--steady") == 0) return steady();
+    for (int i = 1; i < argc; i++) wanted.push_back(argv[i]);
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
         printf("no GPU here: skipped\n");
         return 77;
     }
-    if (selected("append"))
-        append();
-    if (selected("decode"))
-        decode();
-    if (selected("verify"))
-        verify();
-    if (selected("prefill"))
-        prefill();
+    if (selected("append")) append();
+    if (selected("decode")) decode();
+    if (selected("verify")) verify();
+    if (selected("prefill")) prefill();
     return 0;
 }

@@ -61,10 +61,10 @@ static void measure(const char *what, const struct device_batch *batch, enum pac
 
 static struct device_batch slices(struct device_table_write *writes, uint32_t rows, uint32_t first, uint32_t count) {
     for (uint32_t r = 0; r < rows; r++)
-        writes[r] = (struct device_table_write) {
+        writes[r] = (struct device_table_write){
             .region = table, .offset = ((uint64_t)r * ENTRIES + first) * 4, .count = count, .values = values + r
         };
-    return (struct device_batch) { .writes = writes, .n_writes = rows };
+    return (struct device_batch){ .writes = writes, .n_writes = rows };
 }
 
 static void publications(const char *load) {
@@ -83,7 +83,7 @@ static void publications(const char *load) {
     measure("256_rows_of_4", &batch, NEAR, load);
     batch = slices(writes, 1, 7, 4);
     writes[1] =
-        (struct device_table_write) { .region = table, .offset = 200 * ENTRIES * 4, .count = 4, .values = values };
+        (struct device_table_write){ .region = table, .offset = 200 * ENTRIES * 4, .count = 4, .values = values };
     batch.n_writes = 2; /* far apart: two copies */
     measure("2_far_slices", &batch, NEAR, load);
 }

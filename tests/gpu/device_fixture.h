@@ -90,10 +90,8 @@ static inline void wedge(struct device *device, CUstream stream) {
 }
 
 static inline void unwedge(void) {
-    if (driver.fake)
-        atomic_store(&driver.fake->wedged, 0);
-    else
-        *gate = 1;
+    if (driver.fake) atomic_store(&driver.fake->wedged, 0);
+    else *gate = 1;
 }
 
 static inline void check_forms(void) {

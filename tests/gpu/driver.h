@@ -17,6 +17,7 @@
 
 #include "fake_driver.h"
 
+/* clang-format off */
 #define DRIVER_FUNCTIONS(X)                                                                                            \
     X(cuInit)                                                                                                          \
     X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuDevicePrimaryCtxRetain)             \
@@ -24,6 +25,7 @@
         X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync)                                                                      \
             X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamWaitValue32) X(cuMemHostAlloc)                          \
                 X(cuMemHostGetDevicePointer) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel)
+/* clang-format on */
 
 #define DRIVER_NAME_(f) #f
 #define DRIVER_NAME(f) DRIVER_NAME_(f)

@@ -81,6 +81,7 @@ static CUstream streams;
 static size_t used[DEVICES];
 static unsigned serial;
 
+/* clang-format off */
 #define NAME_LIST(X)                                                                                                   \
     X(CUDA_SUCCESS)                                                                                                    \
     X(CUDA_ERROR_INVALID_VALUE)                                                                                        \
@@ -88,6 +89,7 @@ static unsigned serial;
     X(CUDA_ERROR_NO_DEVICE) X(CUDA_ERROR_INVALID_DEVICE) X(CUDA_ERROR_INVALID_CONTEXT) X(CUDA_ERROR_MAP_FAILED)        \
         X(CUDA_ERROR_NOT_READY) X(CUDA_ERROR_ILLEGAL_ADDRESS) X(CUDA_ERROR_NOT_SUPPORTED)                             \
             X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) X(CUDA_ERROR_INVALID_HANDLE)
+/* clang-format on */
 
 PUBLIC CUresult CUDAAPI cuGetErrorName(CUresult error, const char **ret_name) {
 #define NAME(e)                                                                                                        \
@@ -176,7 +178,7 @@ static void *map_object(const char *name, size_t bytes, bool create) {
 
 static struct block *add_block(char *at, size_t bytes, int kind, const char *name, int device) {
     struct block *b = calloc(1, sizeof *b);
-    *b = (struct block) { .next = blocks, .at = at, .bytes = bytes, .kind = kind, .device = device };
+    *b = (struct block){ .next = blocks, .at = at, .bytes = bytes, .kind = kind, .device = device };
     snprintf(b->name, sizeof b->name, "%s", name);
     atomic_fetch_add(&fake_cuda.objects, 1);
     return blocks = b;
@@ -309,7 +311,7 @@ static struct physical *physical_of(CUmemGenericAllocationHandle handle) {
 
 static struct physical *new_physical(int fd, int device, uint64_t bytes, bool made_here) {
     struct physical *p = calloc(1, sizeof *p);
-    *p = (struct physical) { .fd = fd, .device = device, .bytes = bytes, .users = 1, .made_here = made_here };
+    *p = (struct physical){ .fd = fd, .device = device, .bytes = bytes, .users = 1, .made_here = made_here };
     atomic_fetch_add(&fake_cuda.objects, 1);
     return p;
 }
@@ -391,10 +393,9 @@ PUBLIC CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHan
 PUBLIC CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_prop,
                                                                CUmemGenericAllocationHandle handle) {
     MAY_FAIL("cuMemGetAllocationPropertiesFromHandle");
-    *ret_prop = (CUmemAllocationProp) {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = physical_of(handle)->device }
-    };
+    *ret_prop =
+        (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = physical_of(handle)->device } };
     return CUDA_SUCCESS;
 }
 PUBLIC CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ret_at, size_t bytes, size_t alignment, CUdeviceptr wish,
@@ -454,8 +455,8 @@ PUBLIC CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, size_t bytes) {
 PUBLIC CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count) {
     MAY_FAIL("cuMemSetAccess");
     pthread_mutex_lock(&lock);
-    struct block *b = count == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? find_exact(at, bytes, MAPPED)
-                                                                                        : NULL;
+    struct block *b =
+        count == 1 && access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? find_exact(at, bytes, MAPPED) : NULL;
     if (b && (b->device != access->location.id || mprotect(b->at, bytes, PROT_READ | PROT_WRITE))) b = NULL;
     if (b) b->accessible = true;
     pthread_mutex_unlock(&lock);
@@ -520,7 +521,7 @@ PUBLIC CUresult CUDAAPI cuEventDestroy(CUevent event) { return free(event), CUDA
 PUBLIC CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
     MAY_FAIL("cuEventRecord");
     pthread_mutex_lock(&lock);
-    *event = (struct CUevent_st) { stream, stream->enqueued };
+    *event = (struct CUevent_st){ stream, stream->enqueued };
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -570,7 +571,7 @@ PUBLIC CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsign
     MAY_FAIL("cuStreamWaitEvent");
     (void)flags;
     pthread_mutex_lock(&lock);
-    append(stream, (struct work) { .after = *event });
+    append(stream, (struct work){ .after = *event });
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -644,23 +645,23 @@ PUBLIC CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
 PUBLIC CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     MAY_FAIL("cuMemcpyHtoDAsync");
     return enqueue(stream,
-                   (struct work) { .to = (char *)(uintptr_t)to,
-                                   .from = from,
-                                   .to_pitch = bytes,
-                                   .from_pitch = bytes,
-                                   .width = bytes,
-                                   .rows = 1 },
+                   (struct work){ .to = (char *)(uintptr_t)to,
+                                  .from = from,
+                                  .to_pitch = bytes,
+                                  .from_pitch = bytes,
+                                  .width = bytes,
+                                  .rows = 1 },
                    true);
 }
 PUBLIC CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
     MAY_FAIL("cuMemcpyDtoHAsync");
     return enqueue(stream,
-                   (struct work) { .to = to,
-                                   .from = (char *)(uintptr_t)from,
-                                   .to_pitch = bytes,
-                                   .from_pitch = bytes,
-                                   .width = bytes,
-                                   .rows = 1 },
+                   (struct work){ .to = to,
+                                  .from = (char *)(uintptr_t)from,
+                                  .to_pitch = bytes,
+                                  .from_pitch = bytes,
+                                  .width = bytes,
+                                  .rows = 1 },
                    false);
 }
 #if CUDA_VERSION >= 13000

@@ -24,10 +24,10 @@ struct fake_cuda {
     /* Calls of this name fail with this CUresult once fail_after more have passed. NULL: none. */
     _Atomic(const char *) fail_call;
     atomic_int fail_code, fail_after;
-    _Atomic uint64_t outside;   /* copies outside an allocation, or of host memory that is not pinned */
-    _Atomic uint64_t early;     /* memory given back under copies that had not ended */
-    atomic_int stuck;           /* copies do not return to their caller */
-    atomic_int callers;         /* that are in such a call now */
+    _Atomic uint64_t outside; /* copies outside an allocation, or of host memory that is not pinned */
+    _Atomic uint64_t early;   /* memory given back under copies that had not ended */
+    atomic_int stuck;         /* copies do not return to their caller */
+    atomic_int callers;       /* that are in such a call now */
 };
 
 #endif

@@ -28,7 +28,7 @@ extern "C" {
         }                                                                                                              \
     } while (0)
 
-static const char *const storage_names[] = {"bf16", "int8", "fp8", "nvfp4", "k8v4"};
+static const char *const storage_names[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
 
 /* splitmix64 */
 struct rng {
@@ -60,8 +60,7 @@ template <typename T> struct device_array {
     }
     void fill(int byte) { CUDA_OK(cudaMemset(at, byte, n * sizeof(T))); }
     void put(const std::vector<T> &x) {
-        if (x.size() != n)
-            alloc(x.size());
+        if (x.size() != n) alloc(x.size());
         CUDA_OK(cudaMemcpy(at, x.data(), n * sizeof(T), cudaMemcpyHostToDevice));
     }
     std::vector<T> get() const {
@@ -97,8 +96,7 @@ static inline PagedKVBatchLayerView layer_view(const geom_pool_spec &spec, uint3
 
 static inline std::vector<int32_t> shuffled(uint32_t n, rng &r) {
     std::vector<int32_t> x(n);
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = (int32_t)i;
+    for (uint32_t i = 0; i < n; i++) x[i] = (int32_t)i;
     for (uint32_t i = n; i > 1; i--) {
         const uint32_t j = r.below(i);
         const int32_t t = x[i - 1];

@@ -166,7 +166,7 @@ bool ipc_start(struct ipc_worker *worker) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return KVT_TRUE(false);
     fflush(stdout);
-    *worker = (struct ipc_worker) { .pid = fork(), .fd = ends[0] };
+    *worker = (struct ipc_worker){ .pid = fork(), .fd = ends[0] };
     if (worker->pid == 0) {
         if (dup2(ends[1], 3) < 0) _exit(127);
         for (int fd = 4; fd < 256; fd++) close(fd);

@@ -96,11 +96,11 @@ static void row_4_slices_of_any_size(void) {
             uint32_t count = kvt_below(&seed, 4) ? kvt_below(&seed, 6) : kvt_below(&seed, ENTRIES);
             uint32_t first = kvt_below(&seed, ROWS * ENTRIES - count + 1);
             for (uint32_t k = 0; k < count; k++) model[first + k] = values[i][k] = (int32_t)kvt_below(&seed, 1u << 30);
-            writes[i] = (struct device_table_write) {
+            writes[i] = (struct device_table_write){
                 .region = table, .offset = first * 4ull, .count = count, .values = values[i]
             };
         }
-        ticket = submit(device, &(struct device_batch) { .writes = writes, .n_writes = n });
+        ticket = submit(device, &(struct device_batch){ .writes = writes, .n_writes = n });
         KVT_EQ(ticket, round + 1);
         memset(values, 0x77, sizeof values);
         if (round % 3 == 0) {
@@ -127,18 +127,18 @@ static void row_3_many_rows_at_once(void) {
         for (uint32_t r = 0; r < ROWS; r++) {
             uint32_t count = pass ? ENTRIES : 3, first = pass ? 0 : r * 7;
             for (uint32_t k = 0; k < count; k++) model[r * ENTRIES + first + k] = (int32_t)(r * 10000 + k + pass);
-            writes[r] = (struct device_table_write) { .region = table,
-                                                      .offset = (r * ENTRIES + first) * 4ull,
-                                                      .count = count,
-                                                      .values = &model[r * ENTRIES + first] };
+            writes[r] = (struct device_table_write){ .region = table,
+                                                     .offset = (r * ENTRIES + first) * 4ull,
+                                                     .count = count,
+                                                     .values = &model[r * ENTRIES + first] };
         }
-        KVT_NEED(await(device, submit(device, &(struct device_batch) { .writes = writes, .n_writes = ROWS }), 5));
+        KVT_NEED(await(device, submit(device, &(struct device_batch){ .writes = writes, .n_writes = ROWS }), 5));
         KVT_TRUE(table_is(table, model));
     }
     /* Without a mirror of its own yet, last entries of the region. */
     int32_t last[3] = { 1, 2, 3 }, there[6];
     struct device_table_write end = { .region = large, .offset = 80 * MIB - 12, .count = 3, .values = last };
-    KVT_NEED(await(device, submit(device, &(struct device_batch) { .writes = &end, .n_writes = 1 }), 5));
+    KVT_NEED(await(device, submit(device, &(struct device_batch){ .writes = &end, .n_writes = 1 }), 5));
     read_device(there, large, 80 * MIB - 24, 24);
     KVT_TRUE(there[2] == -1 && there[3] == 1 && there[4] == 2 && there[5] == 3);
     check_forms();
@@ -186,9 +186,9 @@ static void copies_match(struct device *device, const struct geom_pool_spec *spe
         { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = c, .dst = c, .columns = 1 },
         { .spec = spec, .n_pages = n_pages, .rank = rank, .region = region, .src = b, .dst = c, .columns = 64 }
     };
-    submit(device, &(struct device_batch) { .copies = &copies[1], .n_copies = 1 });
+    submit(device, &(struct device_batch){ .copies = &copies[1], .n_copies = 1 });
     copies[1] = copies[2];
-    KVT_NEED(await(device, submit(device, &(struct device_batch) { .copies = copies, .n_copies = 2 }), 20));
+    KVT_NEED(await(device, submit(device, &(struct device_batch){ .copies = copies, .n_copies = 2 }), 20));
     apply_copy(model, spec, n_pages, rank, a, b);
     apply_copy(model, spec, n_pages, rank, b, c);
     read_device(there, region, 0, bytes);
@@ -280,7 +280,7 @@ static void act_4_region_of_many_gigabytes(void) {
         KVT_EQ(piece.bytes, record);
         write_device(region, piece.region_offset, bytes, record);
     }
-    KVT_NEED(await(device, submit(device, &(struct device_batch) { .copies = &copy, .n_copies = 1 }), 10));
+    KVT_NEED(await(device, submit(device, &(struct device_batch){ .copies = &copy, .n_copies = 1 }), 10));
     for (uint32_t layer = 0; layer < 3; layer++) {
         geom_piece(&spec, n_pages, 0, copy.src, layer, &piece);
         read_device(bytes, region, piece.region_offset, record);
@@ -293,7 +293,7 @@ static void act_4_region_of_many_gigabytes(void) {
     /* What the driver does beyond its documented pitch, for the record: kvd does not rely on it. */
     cuda_of(device)->pitch_limit = UINT64_MAX;
     copy.dst = 9;
-    bool exact = await(device, submit(device, &(struct device_batch) { .copies = &copy, .n_copies = 1 }), 10);
+    bool exact = await(device, submit(device, &(struct device_batch){ .copies = &copy, .n_copies = 1 }), 10);
     for (uint32_t layer = 0; exact && layer < 3; layer++) {
         geom_piece(&spec, n_pages, 0, copy.src, layer, &piece);
         read_device(bytes, region, piece.region_offset, record);
@@ -480,7 +480,7 @@ static void srv_7_wedged_device_blocks_nobody(void) {
         int32_t value = (int32_t)i;
         model[i * 7] = value;
         struct device_table_write write = { .region = table, .offset = i * 28, .count = 1, .values = &value };
-        ticket = submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 });
+        ticket = submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 });
         KVT_OK(device_poll(device, &done, err, sizeof err));
         KVT_EQ(done, 0);
     }
@@ -506,7 +506,7 @@ static int close_wedged(void) {
         return 2;
     wedge(device, cuda_of(device)->stream);
     struct device_table_write write = { .region = table, .count = 1, .values = &value };
-    if (device_submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
+    if (device_submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
                       sizeof err))
         return 3;
     double begin = now_ms();
@@ -518,7 +518,7 @@ static void closes_in_time(const char *mode) {
     struct child child;
     struct pollfd p;
     KVT_NEED(child_start(&child, mode, NULL));
-    p = (struct pollfd) { .fd = child.out, .events = POLLIN };
+    p = (struct pollfd){ .fd = child.out, .events = POLLIN };
     KVT_EQ(poll(&p, 1, 30000), 1); /* end of file: it is gone */
     KVT_EQ_I(child_end(&child, p.revents ? 0 : SIGKILL), 0);
 }
@@ -540,7 +540,7 @@ static int close_stuck(void) {
     struct pollfd p = { .fd = device_event_fd(device), .events = POLLIN };
     struct device_table_write write = { .region = table, .count = 1, .values = &value };
     atomic_store(&driver.fake->stuck, 1);
-    if (device_submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
+    if (device_submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 }, &ticket, &inline_done, err,
                       sizeof err))
         return 3;
     while (!atomic_load(&driver.fake->callers)) usleep(100);
@@ -629,15 +629,12 @@ static void failed_call_in_the_middle_of_a_batch(void) {
         KVT_NEED(table && pool);
         struct device_table_write writes[3]; /* too far apart to be merged */
         for (uint32_t k = 0; k < 3; k++)
-            writes[k] = (struct device_table_write) {
-                .region = table, .offset = k * 200000, .count = 1, .values = &value
-            };
+            writes[k] =
+                (struct device_table_write){ .region = table, .offset = k * 200000, .count = 1, .values = &value };
         struct device_page_copy copy = { .spec = &spec, .n_pages = 4, .region = pool, .dst = 2, .columns = 64 };
         struct device_batch batch = { .copies = &copy, .n_copies = 1, .writes = writes, .n_writes = 3 };
-        if (i / 2 < 5)
-            fail("cuMemcpy2DAsync", good_copies[i / 2], CUDA_ERROR_INVALID_VALUE);
-        else
-            fail("cuEventRecord", 0, CUDA_ERROR_INVALID_VALUE);
+        if (i / 2 < 5) fail("cuMemcpy2DAsync", good_copies[i / 2], CUDA_ERROR_INVALID_VALUE);
+        else fail("cuEventRecord", 0, CUDA_ERROR_INVALID_VALUE);
         KVT_OK(device_submit(device, &batch, &ticket, &inline_done, err, sizeof err));
         struct pollfd p = { .fd = device_event_fd(device), .events = POLLIN };
         KVT_EQ(poll(&p, 1, 5000), 1);

@@ -251,7 +251,7 @@ static void cont_3_adopted_after_sigkill(void) {
     int32_t value = 1000, entries[TABLE_BYTES / 4];
     struct device_table_write writes[2] = { { .region = table, .offset = 404, .count = 1, .values = &value },
                                             { .region = table, .offset = 800, .count = 1, .values = &value } };
-    KVT_TRUE(await(device, submit(device, &(struct device_batch) { .writes = writes, .n_writes = 2 }), 5));
+    KVT_TRUE(await(device, submit(device, &(struct device_batch){ .writes = writes, .n_writes = 2 }), 5));
     read_device(entries, table, 0, sizeof entries);
     wrong = 0;
     for (int i = 0; i < (int)(TABLE_BYTES / 4); i++)
@@ -391,8 +391,10 @@ static void every_call_may_fail(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(regions_are_descriptors), KVT_CASE(cont_3_adopted_after_sigkill),
-                                             KVT_CASE(wrong_descriptors_are_refused), KVT_CASE(every_call_may_fail),
+    static const struct kvt_case cases[] = { KVT_CASE(regions_are_descriptors),
+                                             KVT_CASE(cont_3_adopted_after_sigkill),
+                                             KVT_CASE(wrong_descriptors_are_refused),
+                                             KVT_CASE(every_call_may_fail),
                                              { 0 } };
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver or no GPU here\n");

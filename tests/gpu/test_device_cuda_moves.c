@@ -39,7 +39,7 @@ static void fill(uint8_t *to, uint64_t bytes, uint64_t *seed) {
 /* On a device that is open; rig_down leaves it so. */
 static bool rig_up(struct rig *rig, struct device *device, const struct geom_pool_spec *spec, uint32_t rank,
                    uint32_t n_pages, uint32_t n_host, uint64_t *seed) {
-    *rig = (struct rig) { .device = device, .spec = *spec, .rank = rank, .n_pages = n_pages, .n_host = n_host };
+    *rig = (struct rig){ .device = device, .spec = *spec, .rank = rank, .n_pages = n_pages, .n_host = n_host };
     rig->region_bytes = geom_region_bytes(spec, n_pages);
     rig->packed = geom_packed_bytes(spec);
     rig->host_bytes = (n_host * rig->packed + 4095) / 4096 * 4096;
@@ -146,9 +146,7 @@ static bool there_and_back(struct rig *rig, uint64_t *seed) {
 }
 
 static void every_layout(struct device *device, uint32_t variants, uint64_t *seed) {
-    static const struct {
-        uint32_t layers, heads;
-    } shapes[] = { { 3, 4 }, { 1, 2 }, { 5, 2 } };
+    static const struct { uint32_t layers, heads; } shapes[] = { { 3, 4 }, { 1, 2 }, { 5, 2 } };
     for (uint32_t i = 0; i < KVD_N_STORAGE * 4 * variants * 2; i++) {
         uint32_t storage = i % KVD_N_STORAGE, layout = i / KVD_N_STORAGE % 4,
                  shape = i / (KVD_N_STORAGE * 4) % variants, ranks = 1 + i / (KVD_N_STORAGE * 4 * variants);
@@ -186,19 +184,19 @@ static void host_2_every_form(void) {
         enum cuda_form form;
         uint32_t streams;
         uint64_t flight_bytes;
-    } ways[] = { { CUDA_FORM_2D, 1, 20000 },       { CUDA_FORM_2D, 4, 512 },
-                 { CUDA_FORM_ROWS, 2, 100000 },    { CUDA_FORM_BATCH, 1, 4 * MIB },
-                 { CUDA_FORM_BATCH, 2, 65536 },    { CUDA_FORM_BATCH_ROWS, 1, 4 * MIB },
+    } ways[] = { { CUDA_FORM_2D, 1, 20000 },         { CUDA_FORM_2D, 4, 512 },
+                 { CUDA_FORM_ROWS, 2, 100000 },      { CUDA_FORM_BATCH, 1, 4 * MIB },
+                 { CUDA_FORM_BATCH, 2, 65536 },      { CUDA_FORM_BATCH_ROWS, 1, 4 * MIB },
                  { CUDA_FORM_BATCH_ROWS, 3, 40000 }, { CUDA_FORM_BATCH_ROWS, 0, 0 } /* as shipped */ };
     uint64_t seed = kvt_seed();
     for (size_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++) {
         size_t w = i / 2;
         bool far = i % 2;
-        cuda_move_tuning = (struct cuda_move_tuning) { .streams = ways[w].streams,
-                                                       .near = far ? CUDA_FORM_2D : ways[w].form,
-                                                       .far = far ? ways[w].form : CUDA_FORM_2D,
-                                                       .flight_bytes = ways[w].flight_bytes,
-                                                       .depth_bytes = 4 * ways[w].flight_bytes };
+        cuda_move_tuning = (struct cuda_move_tuning){ .streams = ways[w].streams,
+                                                      .near = far ? CUDA_FORM_2D : ways[w].form,
+                                                      .far = far ? ways[w].form : CUDA_FORM_2D,
+                                                      .flight_bytes = ways[w].flight_bytes,
+                                                      .depth_bytes = 4 * ways[w].flight_bytes };
         if (!ways[w].streams) cuda_move_tuning = shipped;
         if (!ways[w].streams && !far) cuda_move_tuning.wide_bytes = 64 << 10; /* small pages here */
         if (far && ways[w].form == CUDA_FORM_2D) continue;
@@ -279,8 +277,8 @@ static void host_6_runs_are_merged(void) {
         struct device_move run[40], apart[40];
         KVT_NEED(rig_up(&rig, device, &spec, 0, 60, 60, &seed));
         for (uint32_t i = 0; i < 40; i++) {
-            run[i] = (struct device_move) { 7 + i, rig.host + (20 + i) * rig.packed };
-            apart[i] = (struct device_move) { 46 - i, rig.host + i * rig.packed };
+            run[i] = (struct device_move){ 7 + i, rig.host + (20 + i) * rig.packed };
+            apart[i] = (struct device_move){ 46 - i, rig.host + i * rig.packed };
         }
         for (int way = 0; way < 2; way++) {
             KVT_EQ(copies_of(&rig, (enum device_direction)way, run, 1), cases[c].one);
@@ -322,11 +320,9 @@ static void both_directions_at_once(void) {
             uint32_t n = 1 + kvt_below(&seed, 8), base = way ? N / 2 : 0;
             uint32_t page = kvt_below(&seed, N / 2 - n), place = kvt_below(&seed, N / 2 - n);
             for (uint32_t i = 0; i < n; i++) {
-                moves[i] = (struct device_move) { base + page + i, rig.host + (base + place + i) * rig.packed };
-                if (way)
-                    put_pieces(&rig, rig.model, moves[i].page, moves[i].host);
-                else
-                    pack(&rig, rig.model, moves[i].page, arena + (moves[i].host - rig.host));
+                moves[i] = (struct device_move){ base + page + i, rig.host + (base + place + i) * rig.packed };
+                if (way) put_pieces(&rig, rig.model, moves[i].page, moves[i].host);
+                else pack(&rig, rig.model, moves[i].page, arena + (moves[i].host - rig.host));
             }
             KVT_EQ(start(&rig, (enum device_direction)way, moves, n), ++last[way]);
             uint64_t done = done_of(device, (enum device_direction)way);
@@ -336,7 +332,7 @@ static void both_directions_at_once(void) {
         struct device_table_write write = {
             .region = table, .offset = 4u * (uint32_t)round, .count = 1, .values = &round
         };
-        submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 });
+        submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 });
     }
     KVT_TRUE(landed(device, DEVICE_TO_HOST, last[0]) && landed(device, HOST_TO_DEVICE, last[1]) &&
              await(device, 200, 10));
@@ -370,7 +366,7 @@ static void standing_direction(void) {
     struct device_move moves[N];
     KVT_NEED(device && rig_up(&rig, device, &plain, 0, N, N, &seed));
     struct device_region *table = new_region(device, "table", MIB, 0xff);
-    for (uint32_t i = 0; i < N; i++) moves[i] = (struct device_move) { N - 1 - i, rig.host + i * rig.packed };
+    for (uint32_t i = 0; i < N; i++) moves[i] = (struct device_move){ N - 1 - i, rig.host + i * rig.packed };
     struct cuda_mover *out = &cuda_of(device)->movers[DEVICE_TO_HOST];
     hold(out, 0, 1);
     uint64_t copies = atomic_load(&driver.fake->copies);
@@ -388,7 +384,7 @@ static void standing_direction(void) {
     /* What stands there holds up neither the other direction nor publication, and only so much of it is enqueued. */
     int32_t value = 7, there = 0;
     struct device_table_write write = { .region = table, .count = 1, .values = &value };
-    KVT_TRUE(await(device, submit(device, &(struct device_batch) { .writes = &write, .n_writes = 1 }), 5));
+    KVT_TRUE(await(device, submit(device, &(struct device_batch){ .writes = &write, .n_writes = 1 }), 5));
     read_device(&there, table, 0, 4);
     KVT_EQ_I(there, 7);
     struct device_move in = { 5, rig.host + 63 * rig.packed };
@@ -432,7 +428,7 @@ static void lost_in_the_middle(void) {
         struct rig rig;
         struct device_move moves[20];
         KVT_NEED(device && rig_up(&rig, device, &plain, 0, 20, 20, &seed));
-        for (uint32_t p = 0; p < 20; p++) moves[p] = (struct device_move) { 19 - p, rig.host + p * rig.packed };
+        for (uint32_t p = 0; p < 20; p++) moves[p] = (struct device_move){ 19 - p, rig.host + p * rig.packed };
         KVT_TRUE(move(&rig, way, moves, 20));
         fail(calls[i / 8], (i / 2 & 3) * 3, CUDA_ERROR_ILLEGAL_ADDRESS);
         struct device_moves all = {
@@ -449,7 +445,7 @@ static void lost_in_the_middle(void) {
         KVT_HAS(err, calls[i / 8]);
         KVT_HAS(err, "ILLEGAL_ADDRESS");
         fail(NULL, 0, CUDA_SUCCESS);
-        KVT_EQ_I(device_poll_moves(device, (enum device_direction)!way, &done, err, sizeof err), -EIO);
+        KVT_EQ_I(device_poll_moves(device, (enum device_direction) !way, &done, err, sizeof err), -EIO);
         KVT_EQ_I(device_poll(device, &done, err, sizeof err), -EIO);
         KVT_EQ_I(device_move(device, &all, &ticket, &inline_done, err, sizeof err), -EIO);
         KVT_EQ_I(device_pin(device, rig.model, 4096, err, sizeof err), -EIO);
@@ -505,7 +501,7 @@ static void closing_drops_what_has_not_begun(void) {
     struct rig rig;
     struct device_move moves[N];
     KVT_NEED(device && rig_up(&rig, device, &plain, 0, N, N, &seed));
-    for (uint32_t i = 0; i < N; i++) moves[i] = (struct device_move) { N - 1 - i, rig.host + i * rig.packed };
+    for (uint32_t i = 0; i < N; i++) moves[i] = (struct device_move){ N - 1 - i, rig.host + i * rig.packed };
     for (int i = 0; i < 200; i++) start(&rig, (enum device_direction)(i & 1), moves, N);
     double begin = now_ms();
     device_close(device);

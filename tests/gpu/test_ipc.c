@@ -77,7 +77,7 @@ static bool row_holds(struct ipc_worker *worker, uint32_t row, uint32_t membersh
 static void row_4_rows_are_there_before_the_reply(void) {
     struct ipc_worker driver_of = { 0 }, reader = { 0 };
     uint64_t seed = kvt_seed();
-    KVT_NEED(open_stage((struct e2e_setup) { .max_concurrency = 6, .capacity_tokens = 20000 }));
+    KVT_NEED(open_stage((struct e2e_setup){ .max_concurrency = 6, .capacity_tokens = 20000 }));
     KVT_NEED(ipc_open(&driver_of, &daemon_) && ipc_open(&reader, &daemon_));
     for (int round = 0; round < 60; round++) {
         struct kvd_activation want = scene_want(driver_of.session, 1 + kvt_below(&seed, 3000), 200);
@@ -103,7 +103,7 @@ static void row_4_rows_are_there_before_the_reply(void) {
 static void fork_with(const char *more) {
     struct ipc_worker worker = { 0 };
     const uint64_t text = e2e_stream(5, 9000, 0);
-    KVT_NEED(open_stage((struct e2e_setup) { .backend = "dflash", .draft_window = 4, .more = more }));
+    KVT_NEED(open_stage((struct e2e_setup){ .backend = "dflash", .draft_window = 4, .more = more }));
     KVT_NEED(ipc_open(&worker, &daemon_));
     struct kvd_activation want = scene_want(worker.session, 1000, 100);
     want.ensure[1] = 1000;
@@ -139,7 +139,7 @@ static void srv_4_attach_is_refused_with_the_reason(void) {
     struct ipc_worker worker = { 0 };
     struct ipc_call call = { .op = IPC_CONNECT };
     struct ipc_answer answer = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup) { 0 }) && ipc_start(&worker));
+    KVT_NEED(open_stage((struct e2e_setup){ 0 }) && ipc_start(&worker));
     snprintf(call.socket, sizeof call.socket, "%s", daemon_.socket);
     KVT_TRUE(ipc_do(&worker, &call, &answer) && answer.status == KVD_OK);
     call.op = IPC_CONTEXT;
@@ -188,8 +188,8 @@ static void pool_2_ranks_on_two_devices(void) {
     struct ipc_call call = { .op = IPC_ROW };
     struct ipc_answer row[2] = { 0 };
     struct kvd_group members = { .n = 2 };
-    struct kvd_activation want = scene_want((kvd_session_id) { 0 }, 1000, 100);
-    KVT_NEED(open_stage((struct e2e_setup) { .ranks = 2 }));
+    struct kvd_activation want = scene_want((kvd_session_id){ 0 }, 1000, 100);
+    KVT_NEED(open_stage((struct e2e_setup){ .ranks = 2 }));
     for (uint32_t r = 0; r < 2; r++) {
         KVT_NEED(ipc_open_rank(&worker[r], &daemon_, r));
         members.members[r] = worker[r].session;
@@ -207,7 +207,7 @@ static void pool_2_ranks_on_two_devices(void) {
         KVT_EQ(ipc_columns(&worker[r], IPC_CHECK, 0, a.pool[0].row, 40 + r, 0, 1000), KVD_OK);
     finish(a.sequence);
     for (uint32_t r = 0; r < 2; r++) KVT_TRUE(row_holds(&worker[r], a.pool[0].row, 0, 256));
-    call = (struct ipc_call) { .op = IPC_ATTACH, .rank = 0, .device = 1 };
+    call = (struct ipc_call){ .op = IPC_ATTACH, .rank = 0, .device = 1 };
     KVT_TRUE(ipc_do(&worker[1], &call, &row[1]));
     KVT_EQ(row[1].status, KVD_FAILED_PRECONDITION);
     printf("  %s\n", row[1].message);
@@ -232,7 +232,7 @@ static bool kernel_runs(struct ipc_worker *worker, uint32_t row) {
  * its exit is proven, and whoever gets them then is not disturbed; the other worker's bytes never change. */
 static void srv_5_killed_inside_a_kernel(void) {
     struct ipc_worker victim = { 0 }, survivor = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup) { .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048 }));
+    KVT_NEED(open_stage((struct e2e_setup){ .max_context = 1024, .max_concurrency = 2, .capacity_tokens = 2048 }));
     KVT_NEED(ipc_open(&victim, &daemon_) && ipc_open(&survivor, &daemon_));
     struct kvd_activation want = scene_want(survivor.session, 960, 64);
     struct kvd_activated b = scene_activate(scheduler, &want);
@@ -285,7 +285,7 @@ static uint64_t free_bytes(void) {
 
 /* SRV-5: fifty workers attach, write and are killed: device memory, pages and sessions are what they were. */
 static void srv_5_fifty_kill_and_attach_cycles(void) {
-    KVT_NEED(open_stage((struct e2e_setup) { 0 }));
+    KVT_NEED(open_stage((struct e2e_setup){ 0 }));
     struct kvd_stats before = { 0 };
     uint64_t left = 0;
     for (int cycle = 0; cycle < 53; cycle++) {
@@ -320,7 +320,7 @@ static void srv_7_endless_kernel_of_a_worker(void) {
         return;
     }
     struct ipc_worker busy = { 0 }, reader = { 0 };
-    KVT_NEED(open_stage((struct e2e_setup) { 0 }) && ipc_open(&busy, &daemon_) && ipc_open(&reader, &daemon_));
+    KVT_NEED(open_stage((struct e2e_setup){ 0 }) && ipc_open(&busy, &daemon_) && ipc_open(&reader, &daemon_));
     struct kvd_activation want = scene_want(busy.session, 500, 100);
     struct kvd_activated a = scene_activate(scheduler, &want);
     struct ipc_call call = { .op = IPC_SCRIBBLE, .row = a.pool[0].row };
@@ -352,7 +352,7 @@ static void srv_7_status_while_the_device_is_stuck(void) {
     snprintf(file, sizeof file, "/tmp/kvd-wedge-%d", (int)getpid());
     setenv("FAKE_CUDA_WEDGE", file, 1);
     struct ipc_worker worker = { 0 };
-    bool opened = open_stage((struct e2e_setup) { 0 }) && ipc_open(&worker, &daemon_);
+    bool opened = open_stage((struct e2e_setup){ 0 }) && ipc_open(&worker, &daemon_);
     unsetenv("FAKE_CUDA_WEDGE");
     KVT_NEED(opened);
     FILE *f = fopen(file, "w");
@@ -394,7 +394,7 @@ static void srv_7_lost_device_stops_kvd(void) {
     snprintf(file, sizeof file, "/tmp/kvd-fail-%d", (int)getpid());
     setenv("FAKE_CUDA_FAIL", file, 1);
     struct ipc_worker worker = { 0 };
-    bool opened = open_stage((struct e2e_setup) { 0 }) && ipc_open(&worker, &daemon_);
+    bool opened = open_stage((struct e2e_setup){ 0 }) && ipc_open(&worker, &daemon_);
     unsetenv("FAKE_CUDA_FAIL");
     KVT_NEED(opened);
     FILE *f = fopen(file, "w");
@@ -418,13 +418,13 @@ static void srv_7_lost_device_stops_kvd(void) {
 
 static void cap_3_automatic_capacity(void) {
     uint64_t left = free_bytes();
-    KVT_NEED(open_stage((struct e2e_setup) { .layers = 16,
-                                             .kv_heads = 4,
-                                             .head_dim = 256,
-                                             .max_context = 131072,
-                                             .max_concurrency = 256,
-                                             .capacity_tokens = E2E_AUTO,
-                                             .more = "[capacity]\nheadroom = 2GiB" }));
+    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16,
+                                            .kv_heads = 4,
+                                            .head_dim = 256,
+                                            .max_context = 131072,
+                                            .max_concurrency = 256,
+                                            .capacity_tokens = E2E_AUTO,
+                                            .more = "[capacity]\nheadroom = 2GiB" }));
     struct kvd_stats stats = scene_stats(scheduler);
     uint64_t pool = stats.pool[0].capacity * (UINT64_C(4) << 20);
     printf("  %.1f GiB free before kvd, pool of %u pages, %.1f GiB\n", (double)left / 0x1p30, stats.pool[0].capacity,
@@ -488,7 +488,7 @@ static void view_1_torch_maps_the_pool(void) {
     for (int dense = 0; dense < 2; dense++) {
         struct ipc_worker worker = { 0 };
         char path[160], command[512];
-        KVT_NEED(open_stage((struct e2e_setup) { .more = dense ? "[model]\narrangement = dense" : NULL }) &&
+        KVT_NEED(open_stage((struct e2e_setup){ .more = dense ? "[model]\narrangement = dense" : NULL }) &&
                  ipc_open(&worker, &daemon_));
         /* A first sequence that ends scatters the ids of the next. */
         struct kvd_activation want = scene_want(worker.session, 300, 10);
@@ -543,12 +543,12 @@ static void bench(void) {
     double context[20], attach[20];
     struct ipc_worker worker = { 0 };
     double begin = e2e_now();
-    KVT_NEED(open_stage((struct e2e_setup) { .layers = 16,
-                                             .kv_heads = 4,
-                                             .head_dim = 256,
-                                             .max_context = 131072,
-                                             .max_concurrency = 8,
-                                             .capacity_tokens = driver.fake ? 131072 : 1048576 }));
+    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16,
+                                            .kv_heads = 4,
+                                            .head_dim = 256,
+                                            .max_context = 131072,
+                                            .max_concurrency = 8,
+                                            .capacity_tokens = driver.fake ? 131072 : 1048576 }));
     printf("BENCH ipc.start_64GiB %.3f s\n", e2e_now() - begin);
     for (int i = 0; i < 20; i++) {
         ipc_kill(&worker);

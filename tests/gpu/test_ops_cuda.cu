@@ -22,8 +22,7 @@ static std::vector<std::string> wanted;
 
 static bool selected(const std::string &name) {
     for (const std::string &w : wanted)
-        if (name.find(w) == std::string::npos)
-            return false;
+        if (name.find(w) == std::string::npos) return false;
     return true;
 }
 
@@ -77,13 +76,12 @@ struct world {
 
 /* Values that find the corners of the codecs among ordinary ones. */
 static uint16_t odd_value(rng &r) {
-    static const float ties[] = {6.0f,    0.25f,   0.75f, 1.25f,  1.75f,     2.5f,  3.5f,  5.0f, 6.375f,
-                                 3072.0f, 2688.0f, 0.0f,  -0.0f,  1e-6f,     1e-8f, 3e-6f, 5e7f, 8.4e6f,
-                                 448.0f,  127.0f,  1e-3f, -0.25f, 0x1p-130f, 3e38f, -1.0f};
-    static const uint16_t bits[] = {0x7f80, 0xff80, 0x7fc1, 0xffff, 0x7f81, 0x8000, 0x0001};
+    static const float ties[] = { 6.0f,    0.25f,   0.75f, 1.25f,  1.75f,     2.5f,  3.5f,  5.0f, 6.375f,
+                                  3072.0f, 2688.0f, 0.0f,  -0.0f,  1e-6f,     1e-8f, 3e-6f, 5e7f, 8.4e6f,
+                                  448.0f,  127.0f,  1e-3f, -0.25f, 0x1p-130f, 3e38f, -1.0f };
+    static const uint16_t bits[] = { 0x7f80, 0xff80, 0x7fc1, 0xffff, 0x7f81, 0x8000, 0x0001 };
     const uint32_t kind = r.below(24);
-    if (kind == 0)
-        return bits[r.below(sizeof bits / sizeof *bits)];
+    if (kind == 0) return bits[r.below(sizeof bits / sizeof *bits)];
     return ops_f32_to_bf16(ties[r.below(sizeof ties / sizeof *ties)]);
 }
 
@@ -113,19 +111,17 @@ static void run_append(const append_case &c) {
     snprintf(name, sizeof name, "append/%s/%s/%s/h%u-d%u-w%u-b%u%s", storage_names[c.storage],
              c.order == GEOM_PAGE_MAJOR ? "page" : "head", c.arrangement == GEOM_DENSE ? "dense" : "record", c.heads,
              c.d, c.w, c.b, c.ragged ? "-ragged" : "");
-    if (!selected(name))
-        return;
-    rng r = {seed ^ (c.w * 131 + c.b * 7 + c.d)};
+    if (!selected(name)) return;
+    rng r = { seed ^ (c.w * 131 + c.b * 7 + c.d) };
     const uint32_t logical = c.w / 64 + 4, rows = c.b + 2, pages = logical * c.b + 5;
     world x(pool_spec(c.storage, c.order, c.arrangement, 2, c.heads, c.d), pages, logical, rows, 0xA5);
     std::vector<int32_t> free_ids = shuffled(pages, r), positions(c.w * c.b), valid(c.b), table_rows(c.b);
-    static const int32_t starts[] = {0, 1, 31, 32, 63, 64, 65, 127, 128};
+    static const int32_t starts[] = { 0, 1, 31, 32, 63, 64, 65, 127, 128 };
     for (uint32_t b = 0; b < c.b; b++) {
         const int32_t start = starts[r.below(9)];
         table_rows[b] = (int32_t)(rows - 1 - b);
         valid[b] = c.ragged ? (b == 0 ? 0 : (int32_t)r.below(c.w + 1)) : (int32_t)c.w;
-        for (uint32_t w = 0; w < c.w; w++)
-            positions[b * c.w + w] = start + (int32_t)w;
+        for (uint32_t w = 0; w < c.w; w++) positions[b * c.w + w] = start + (int32_t)w;
         x.map((uint32_t)table_rows[b], (uint32_t)start + c.w, free_ids);
     }
     x.upload();
@@ -145,8 +141,7 @@ static void run_append(const append_case &c) {
     CUDA_OK(cudaDeviceSynchronize());
     size_t different = 0;
     const std::vector<uint8_t> got = x.device.get();
-    for (size_t i = 0; i < got.size(); i++)
-        different += got[i] != x.host[i];
+    for (size_t i = 0; i < got.size(); i++) different += got[i] != x.host[i];
     report(ok && different == 0, name,
            different || !ok ? format("%.0f bytes of %.0f differ ", (double)different, (double)got.size()) + err : "");
 }
@@ -154,24 +149,22 @@ static void run_append(const append_case &c) {
 static void append_cases() {
     for (int s = 0; s < KVD_N_STORAGE; s++)
         for (int a = 0; a < 2; a++) {
-            run_append({s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1, 3, false});
-            run_append({s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 2, 256, 16, 3, true});
-            run_append({s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 1, 256, 129, 1, false});
-            if (!small_sizes)
-                run_append({s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1000, 1, true});
+            run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1, 3, false });
+            run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 2, 256, 16, 3, true });
+            run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 1, 256, 129, 1, false });
+            if (!small_sizes) run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1000, 1, true });
         }
-    for (uint32_t d : {64u, 128u, 256u, 72u, 20u}) {
-        run_append({KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_DENSE, 8, d, 7, 4, true});
-        run_append({KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_RECORD, 8, d, 5, 2, false});
+    for (uint32_t d : { 64u, 128u, 256u, 72u, 20u }) {
+        run_append({ KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_DENSE, 8, d, 7, 4, true });
+        run_append({ KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_RECORD, 8, d, 5, 2, false });
     }
 }
 
 /* An unmapped block and a position outside the table are skipped, and nothing else is touched (ROW-6). */
 static void append_unmapped() {
     const char *name = "append/unmapped-is-skipped";
-    if (!selected(name))
-        return;
-    rng r = {seed};
+    if (!selected(name)) return;
+    rng r = { seed };
     for (int s = 0; s < KVD_N_STORAGE; s++) {
         world x(pool_spec(s, GEOM_PAGE_MAJOR, GEOM_DENSE, 1, 2, 256), 3, 4, 2, 0x5A);
         x.tables[0] = 1;
@@ -179,7 +172,7 @@ static void append_unmapped() {
         const std::vector<uint16_t> k = append_input(4 * 2, 256, r);
         device_array<uint16_t> dk;
         device_array<int32_t> dp, dr;
-        dk.put(k), dp.put({64, 256, -1, 70000}), dr.put({0, 0, 0, 0});
+        dk.put(k), dp.put({ 64, 256, -1, 70000 }), dr.put({ 0, 0, 0, 0 });
         x.n_rows = 4; /* the batch has four rows, the table of row 0 is the one in use */
         std::vector<int32_t> t(16, -1);
         t[0] = 1, x.tables = t;
@@ -196,7 +189,7 @@ static void append_unmapped() {
 
 /* ---- attention ------------------------------------------------------------------------------------- */
 
-static const double limits[] = {2.8e-3, 3.15e-3, 1.2e-2, 1.5e-2, 1.5e-2}; /* VIEW-6 */
+static const double limits[] = { 2.8e-3, 3.15e-3, 1.2e-2, 1.5e-2, 1.5e-2 }; /* VIEW-6 */
 
 struct attention_case {
     int storage;
@@ -233,19 +226,16 @@ struct attention_run {
         std::vector<int32_t> free_ids = shuffled(x.pages, r), row_ids = shuffled(x.n_rows, r);
         std::fill(x.tables.begin(), x.tables.end(), -1);
         positions.assign((size_t)c.w * b, 0), valid = c.valid, rows.assign(b, 0), context.assign(b, 0);
-        if (valid.empty())
-            valid.assign(b, (int32_t)c.w);
+        if (valid.empty()) valid.assign(b, (int32_t)c.w);
         for (uint32_t i = 0; i < b; i++) {
             rows[i] = row_ids[i], context[i] = (int32_t)c.context[i];
-            for (uint32_t w = 0; w < c.w; w++)
-                positions[i * c.w + w] = (int32_t)(c.context[i] + w);
+            for (uint32_t w = 0; w < c.w; w++) positions[i * c.w + w] = (int32_t)(c.context[i] + w);
             x.map((uint32_t)rows[i], c.context[i] + c.w, free_ids);
             most = c.context[i] + c.w > most ? c.context[i] + c.w : most;
         }
         write_pages(r);
         q.resize((size_t)c.d * c.q_heads * c.w * b);
-        for (uint16_t &e : q)
-            e = ops_f32_to_bf16(r.uniform(c.peak));
+        for (uint16_t &e : q) e = ops_f32_to_bf16(r.uniform(c.peak));
         out.assign(q.size(), 0x7fc1);
         upload();
     }
@@ -258,8 +248,7 @@ struct attention_run {
             for (size_t e = 0; e < k.size(); e++)
                 k[e] = ops_f32_to_bf16(r.uniform(0.25f)), v[e] = ops_f32_to_bf16(r.uniform(1.0f));
             std::vector<int32_t> at(n);
-            for (uint32_t e = 0; e < n; e++)
-                at[e] = (int32_t)e;
+            for (uint32_t e = 0; e < n; e++) at[e] = (int32_t)e;
             ops_append op = {};
             op.view = x.view(false), op.k = k.data(), op.v = v.data(), op.positions = at.data();
             op.table_rows = &rows[i], op.w = n, op.b = 1;
@@ -315,10 +304,9 @@ static bool oracle(attention_run &a, std::string &note) {
     };
     std::vector<piece> pieces;
     for (uint32_t b = 0; b < a.b; b++)
-        for (uint32_t w = 0; w < a.c.w; w += 4)
-            pieces.push_back({b, w, a.c.w - w < 4 ? a.c.w - w : 4});
-    std::atomic<size_t> next{0};
-    std::atomic<bool> ok{true};
+        for (uint32_t w = 0; w < a.c.w; w += 4) pieces.push_back({ b, w, a.c.w - w < 4 ? a.c.w - w : 4 });
+    std::atomic<size_t> next{ 0 };
+    std::atomic<bool> ok{ true };
     const auto work = [&] {
         for (size_t i; (i = next++) < pieces.size();) {
             const piece x = pieces[i];
@@ -336,12 +324,9 @@ static bool oracle(attention_run &a, std::string &note) {
         }
     };
     std::vector<std::thread> threads;
-    for (unsigned i = 0; i < std::thread::hardware_concurrency(); i++)
-        threads.emplace_back(work);
-    for (std::thread &t : threads)
-        t.join();
-    if (!ok)
-        note += " the oracle refused";
+    for (unsigned i = 0; i < std::thread::hardware_concurrency(); i++) threads.emplace_back(work);
+    for (std::thread &t : threads) t.join();
+    if (!ok) note += " the oracle refused";
     return ok;
 }
 
@@ -353,13 +338,11 @@ static double distance(const std::vector<uint16_t> &got, const std::vector<uint1
     for (size_t i = 0; i < got.size(); i++) {
         const size_t b = i / column / a.c.w, w = i / column % a.c.w;
         if ((int32_t)w >= a.valid[b]) {
-            if (got[i] != 0)
-                return -1;
+            if (got[i] != 0) return -1;
             continue;
         }
         const double x = ops_bf16_to_f32(got[i]), y = ops_bf16_to_f32(want[i]);
-        if (!isfinite(x))
-            return -2;
+        if (!isfinite(x)) return -2;
         num += (x - y) * (x - y), den += y * y;
     }
     return den > 0 ? sqrt(num / den) : num > 0 ? 1 : 0;
@@ -368,8 +351,7 @@ static double distance(const std::vector<uint16_t> &got, const std::vector<uint1
 static std::string attention_name(const attention_case &c, const char *what) {
     char name[200];
     uint32_t most = 0;
-    for (uint32_t n : c.context)
-        most = n > most ? n : most;
+    for (uint32_t n : c.context) most = n > most ? n : most;
     snprintf(name, sizeof name, "attention/%s/%s%s/q%u-h%u-d%u-w%u-b%zu-c%u%s%s-p%g", what, storage_names[c.storage],
              c.causal ? "" : "/draft", c.q_heads, c.heads, c.d, c.w, c.context.size(), most,
              c.arrangement == GEOM_RECORD ? "-record" : "", c.valid.empty() ? "" : "-ragged", c.peak);
@@ -378,17 +360,15 @@ static std::string attention_name(const attention_case &c, const char *what) {
 
 static uint32_t logical_of(const attention_case &c) {
     uint32_t most = 0;
-    for (uint32_t n : c.context)
-        most = n > most ? n : most;
+    for (uint32_t n : c.context) most = n > most ? n : most;
     return (most + c.w + 63) / 64 + 1;
 }
 
 /* VIEW-6 against the oracle; then the same sequences on other page ids and table rows must give the same bits. */
 static void run_attention(const attention_case &c) {
     const std::string name = attention_name(c, "view-6");
-    if (!selected(name))
-        return;
-    rng r = {seed ^ (c.w * 977 + c.q_heads * 31 + c.context[0])}, again = r;
+    if (!selected(name)) return;
+    rng r = { seed ^ (c.w * 977 + c.q_heads * 31 + c.context[0]) }, again = r;
     attention_run a(c, logical_of(c), r);
     std::string note, err;
     bool guards = false;
@@ -401,8 +381,7 @@ static void run_attention(const attention_case &c) {
     std::vector<int32_t> old_tables = a.x.tables;
     std::fill(a.x.tables.begin(), a.x.tables.end(), -1);
     std::vector<int32_t> identity;
-    for (uint32_t i = a.x.pages; i > 0; i--)
-        identity.push_back((int32_t)i - 1);
+    for (uint32_t i = a.x.pages; i > 0; i--) identity.push_back((int32_t)i - 1);
     for (uint32_t i = 0; i < a.b; i++) {
         a.rows[i] = (int32_t)i;
         a.x.map(i, c.context[i] + c.w, identity);
@@ -425,9 +404,8 @@ static void run_attention(const attention_case &c) {
 static void run_graph(attention_case c, const std::vector<uint32_t> &other_context,
                       const std::vector<int32_t> &other_valid) {
     const std::string name = attention_name(c, "view-5-graph");
-    if (!selected(name))
-        return;
-    rng r = {seed + c.w};
+    if (!selected(name)) return;
+    rng r = { seed + c.w };
     attention_case longest = c;
     for (size_t i = 0; i < c.context.size(); i++)
         longest.context[i] = c.context[i] > other_context[i] ? c.context[i] : other_context[i];
@@ -468,57 +446,74 @@ static void attention_profile_cases(int s, uint32_t d) {
     const geom_order page = GEOM_PAGE_MAJOR;
     const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid,
                          float peak, geom_arrangement a) {
-        run_attention({s, q, h, d, w, context, valid, peak, page, a, true});
+        run_attention({ s, q, h, d, w, context, valid, peak, page, a, true });
     };
-    one(8, 2, 1, {0}, {}, 1, GEOM_DENSE);                      /* the first token */
-    one(16, 2, 1, {17, 63, 64, 200}, {}, 4, GEOM_RECORD);      /* decode, page edges */
-    one(4, 4, 1, {130, 5}, {1, 0}, 8, GEOM_DENSE);             /* no grouping; an idle row */
-    one(16, 1, 6, {6, 61, 700}, {6, 0, 3}, 2, GEOM_DENSE);     /* verify, ragged, 96 rows */
-    one(16, 1, 1, {40, 129}, {}, 4, GEOM_DENSE);               /* sixteen rows */
-    one(10, 2, 2, {63, 320}, {2, 1}, 8, GEOM_RECORD);          /* group of five, ten rows, ragged */
-    one(6, 2, 7, {65, 17}, {}, 16, GEOM_RECORD);               /* group of three, 21 rows */
-    one(8, 4, 16, {1000, 128, 64}, {16, 1, 9}, 8, GEOM_DENSE); /* 32 rows */
-    if (small_sizes)
-        return;
-    one(8, 2, 1, {5000}, {}, 1, GEOM_DENSE);  /* cut into many shares */
-    one(8, 2, 1, {5000}, {}, 40, GEOM_DENSE); /* peaked weights */
-    one(32, 8, 1, {3000, 1, 64, 900, 0, 2047, 511, 4000}, {}, 3, GEOM_DENSE);
-    one(16, 1, 1, {4000}, {}, 6, GEOM_DENSE); /* sixteen rows, cut */
-    one(16, 2, 66, {63}, {}, 4, GEOM_DENSE);  /* prefill chunks */
-    one(4, 2, 300, {1000}, {250}, 4, GEOM_RECORD);
-    one(4, 1, 1500, {0}, {}, 4, GEOM_DENSE);
-    one(24, 4, 65, {900}, {}, 2, GEOM_DENSE);
+    one(8, 2, 1, { 0 }, {}, 1, GEOM_DENSE);                        /* the first token */
+    one(16, 2, 1, { 17, 63, 64, 200 }, {}, 4, GEOM_RECORD);        /* decode, page edges */
+    one(4, 4, 1, { 130, 5 }, { 1, 0 }, 8, GEOM_DENSE);             /* no grouping; an idle row */
+    one(16, 1, 6, { 6, 61, 700 }, { 6, 0, 3 }, 2, GEOM_DENSE);     /* verify, ragged, 96 rows */
+    one(16, 1, 1, { 40, 129 }, {}, 4, GEOM_DENSE);                 /* sixteen rows */
+    one(10, 2, 2, { 63, 320 }, { 2, 1 }, 8, GEOM_RECORD);          /* group of five, ten rows, ragged */
+    one(6, 2, 7, { 65, 17 }, {}, 16, GEOM_RECORD);                 /* group of three, 21 rows */
+    one(8, 4, 16, { 1000, 128, 64 }, { 16, 1, 9 }, 8, GEOM_DENSE); /* 32 rows */
+    if (small_sizes) return;
+    one(8, 2, 1, { 5000 }, {}, 1, GEOM_DENSE);  /* cut into many shares */
+    one(8, 2, 1, { 5000 }, {}, 40, GEOM_DENSE); /* peaked weights */
+    one(32, 8, 1, { 3000, 1, 64, 900, 0, 2047, 511, 4000 }, {}, 3, GEOM_DENSE);
+    one(16, 1, 1, { 4000 }, {}, 6, GEOM_DENSE); /* sixteen rows, cut */
+    one(16, 2, 66, { 63 }, {}, 4, GEOM_DENSE);  /* prefill chunks */
+    one(4, 2, 300, { 1000 }, { 250 }, 4, GEOM_RECORD);
+    one(4, 1, 1500, { 0 }, {}, 4, GEOM_DENSE);
+    one(24, 4, 65, { 900 }, {}, 2, GEOM_DENSE);
 }
 
 static void attention_cases() {
     attention_profile_cases(KVD_STORAGE_BF16, 128);
-    for (int s = 0; s < KVD_N_STORAGE; s++)
-        attention_profile_cases(s, 256);
+    for (int s = 0; s < KVD_N_STORAGE; s++) attention_profile_cases(s, 256);
     attention_profile_cases(KVD_STORAGE_BF16, 64);
     /* Draft context: not causal, head-major pages. */
     for (int a = 0; a < 2; a++) {
+        run_attention({ KVD_STORAGE_BF16,
+                        32,
+                        8,
+                        128,
+                        8,
+                        { 100, 0, 63 },
+                        { 8, 5, 0 },
+                        4,
+                        GEOM_HEAD_MAJOR,
+                        (geom_arrangement)a,
+                        false });
         run_attention(
-            {KVD_STORAGE_BF16, 32, 8, 128, 8, {100, 0, 63}, {8, 5, 0}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
-        run_attention({KVD_STORAGE_BF16, 32, 8, 128, 1, {1000}, {}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
+            { KVD_STORAGE_BF16, 32, 8, 128, 1, { 1000 }, {}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false });
         if (!small_sizes)
-            run_attention(
-                {KVD_STORAGE_BF16, 32, 8, 128, 200, {1900}, {190}, 4, GEOM_HEAD_MAJOR, (geom_arrangement)a, false});
+            run_attention({ KVD_STORAGE_BF16,
+                            32,
+                            8,
+                            128,
+                            200,
+                            { 1900 },
+                            { 190 },
+                            4,
+                            GEOM_HEAD_MAJOR,
+                            (geom_arrangement)a,
+                            false });
     }
-    run_graph({KVD_STORAGE_BF16, 16, 2, 256, 1, {300, 70}, {1, 1}, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true}, {10, 700},
-              {1, 0});
-    run_graph({KVD_STORAGE_NVFP4, 16, 2, 256, 8, {300, 70}, {8, 3}, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, true}, {0, 520},
-              {2, 8});
-    run_graph({KVD_STORAGE_BF16, 8, 2, 128, 100, {300}, {100}, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true}, {40}, {77});
+    run_graph({ KVD_STORAGE_BF16, 16, 2, 256, 1, { 300, 70 }, { 1, 1 }, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true },
+              { 10, 700 }, { 1, 0 });
+    run_graph({ KVD_STORAGE_NVFP4, 16, 2, 256, 8, { 300, 70 }, { 8, 3 }, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, true },
+              { 0, 520 }, { 2, 8 });
+    run_graph({ KVD_STORAGE_BF16, 8, 2, 128, 100, { 300 }, { 100 }, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true }, { 40 },
+              { 77 });
 }
 
 /* ---- refusals (VIEW-3): a sentence, and nothing is launched ---------------------------------------------- */
 
 static void refusals() {
     const char *name = "view-3-refusals";
-    if (!selected(name))
-        return;
-    rng r = {seed};
-    const attention_case c = {KVD_STORAGE_BF16, 8, 2, 128, 1, {70}, {}, 1, GEOM_PAGE_MAJOR, GEOM_DENSE, true};
+    if (!selected(name)) return;
+    rng r = { seed };
+    const attention_case c = { KVD_STORAGE_BF16, 8, 2, 128, 1, { 70 }, {}, 1, GEOM_PAGE_MAJOR, GEOM_DENSE, true };
     attention_run a(c, logical_of(c), r);
     char err[300] = "";
     const auto refused = [&](ops_attention o, size_t bytes, const char *what) {
@@ -540,19 +535,15 @@ static void refusals() {
     CUDA_OK(cudaDeviceSynchronize());
     bool guards;
     bool untouched = true;
-    for (uint16_t x : a.result(&guards))
-        untouched = untouched && x == 0x7fc1;
+    for (uint16_t x : a.result(&guards)) untouched = untouched && x == 0x7fc1;
     report(untouched && guards, std::string(name) + "/nothing written", "");
 }
 
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--small") == 0)
-            small_sizes = true;
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-            seed = strtoull(argv[++i], nullptr, 0);
-        else
-            wanted.push_back(argv[i]);
+        if (strcmp(argv[i], "--small") == 0) small_sizes = true;
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) seed = strtoull(argv[++i], nullptr, 0);
+        else wanted.push_back(argv[i]);
     }
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages of a CUDA device that go to the host arena and come back, and that outlive their kvd: copies beside a worker whose kernels keep the GPU busy, restarts
- * in order and by SIGKILL, and kvd replaced under a live worker (export = vmm). CONT-3, PAGE-7, HOST-2, SRV-8, ROW-5, POOL-2. Runs on a GPU or on the stand-in
- * driver; skips (77) where there is neither. With --bench: times of a host hit and a device hit, and of taking over pools, as BENCH lines.
+ * Pages of a CUDA device that go to the host arena and come back, and that outlive their kvd: copies beside a worker
+ * whose kernels keep the GPU busy, restarts in order and by SIGKILL, and kvd replaced under a live worker (export =
+ * vmm). CONT-3, PAGE-7, HOST-2, SRV-8, ROW-5, POOL-2. Runs on a GPU or on the stand-in driver; skips (77) where there
+ * is neither. With --bench: times of a host hit and a device hit, and of taking over pools, as BENCH lines.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -166,7 +167,8 @@ static void page_7_beside_an_endless_kernel(void) {
     KVT_EQ(there.restored[0], 16);
     kill_workers(); /* the kernel ends with its process */
     KVT_NEED(open_workers());
-    KVT_EQ(reproduce(one, 5, 1000), 1); /* full pages are there: what the worker was running is a continuation now; the tail is its own */
+    KVT_EQ(reproduce(one, 5, 1000),
+           1); /* full pages are there: what the worker was running is a continuation now; the tail is its own */
     scene_audit(scheduler);
     close_stage();
 }
@@ -189,7 +191,8 @@ static void stopped_and_killed(uint32_t n_ranks) {
 
 static void cont_3_ipc_demotes_at_an_orderly_stop(void) { stopped_and_killed(1); }
 
-/* kvd is killed and replaced under a worker that lives: it learns the new epoch before its next launch, attaches anew, and goes on with every page. */
+/* kvd is killed and replaced under a worker that lives: it learns the new epoch before its next launch, attaches anew,
+ * and goes on with every page. */
 static void replaced(int signal, uint32_t n_ranks, const char *more) {
     uint64_t one = e2e_stream(1, 9000, 0), running = e2e_stream(2, 9000, 0);
     KVT_NEED(open_stage((struct e2e_setup){ .ranks = n_ranks, .more = more, .capacity_tokens = 8192 }));
@@ -248,11 +251,18 @@ static double activate_ms(uint64_t text, uint32_t n, uint32_t *ret_restored) {
     return ms;
 }
 
-/* Activation of 10,000 tokens from the device and from the host; the geometry of a 27B-class hybrid (16 layers with full attention, 4 kv heads, D 256). */
+/* Activation of 10,000 tokens from the device and from the host; the geometry of a 27B-class hybrid (16 layers with
+ * full attention, 4 kv heads, D 256). */
 static void bench_hit(const char *profile, uint32_t n_ranks) {
     uint64_t one = e2e_stream(1, 90000, 0);
-    const struct e2e_setup setup = { .profile = profile, .ranks = n_ranks, .layers = 16, .kv_heads = 4, .head_dim = 256, .max_context = 16384,
-                                     .capacity_tokens = 32768, .more = "[host]\narena = 2GiB\nscrub = 0\n" };
+    const struct e2e_setup setup = { .profile = profile,
+                                     .ranks = n_ranks,
+                                     .layers = 16,
+                                     .kv_heads = 4,
+                                     .head_dim = 256,
+                                     .max_context = 16384,
+                                     .capacity_tokens = 32768,
+                                     .more = "[host]\narena = 2GiB\nscrub = 0\n" };
     double device = 1e9, host = 1e9, copied;
     char name[64];
     uint32_t restored;
@@ -276,12 +286,13 @@ static void bench_hit(const char *profile, uint32_t n_ranks) {
     }
     double gb = (double)scene_stats(scheduler).host_occupied / 1e9;
     snprintf(name, sizeof name, "BENCH hit10k.%s.%u", profile, n_ranks);
-    printf("%s.device_ms %.3f ms\n%s.host_ms %.3f ms\n%s.restore_rate %.1f GB/s\n%s.demote_rate %.1f GB/s\n", name, device, name, host, name,
-           gb / ((host - device) / 1e3), name, gb / (copied / 1e3));
+    printf("%s.device_ms %.3f ms\n%s.host_ms %.3f ms\n%s.restore_rate %.1f GB/s\n%s.demote_rate %.1f GB/s\n", name,
+           device, name, host, name, gb / ((host - device) / 1e3), name, gb / (copied / 1e3));
     close_stage();
 }
 
-/* What the links of one device and of two at once do with plain copies of pinned memory: what the rates above can be. */
+/* What the links of one device and of two at once do with plain copies of pinned memory: what the rates above can be.
+ */
 static void bench_links(void) {
     enum { BYTES = 256 << 20, TIMES = 8 };
     CUdeviceptr at[2];
@@ -306,7 +317,8 @@ static void bench_links(void) {
                 DRIVER_OK(driver.cuCtxSetCurrent(context[d]));
                 DRIVER_OK(driver.cuStreamSynchronize(stream[d]));
             }
-            printf("BENCH link.%u.%s %.1f GB/s\n", n, in ? "in" : "out", (double)n * TIMES * BYTES / (e2e_now() - begin) / 1e9);
+            printf("BENCH link.%u.%s %.1f GB/s\n", n, in ? "in" : "out",
+                   (double)n * TIMES * BYTES / (e2e_now() - begin) / 1e9);
         }
     }
 }
@@ -317,9 +329,15 @@ static void bench_hits(void) {
         for (uint32_t i = 0; i < 4 && (n_ranks == 1 || two_devices()); i++) bench_hit(profiles[i], n_ranks);
 }
 
-/* How long a client is without kvd when it is replaced, with pools that are taken over (64 GiB of tokens where the device has them). */
+/* How long a client is without kvd when it is replaced, with pools that are taken over (64 GiB of tokens where the
+ * device has them). */
 static void bench_replaced(void) {
-    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16, .kv_heads = 4, .head_dim = 256, .max_context = 131072, .capacity_tokens = 1000000, .more = VMM }));
+    KVT_NEED(open_stage((struct e2e_setup){ .layers = 16,
+                                            .kv_heads = 4,
+                                            .head_dim = 256,
+                                            .max_context = 131072,
+                                            .capacity_tokens = 1000000,
+                                            .more = VMM }));
     kvd_disconnect(scheduler);
     double begin = e2e_now();
     e2e_daemon_stop(&daemon_, SIGKILL);
@@ -347,17 +365,25 @@ static void bench_arena(void) {
         }
         close_stage();
     }
-    printf("BENCH arena32.none_s %.2f s\nBENCH arena32.new_s %.2f s\nBENCH arena32.cost_s %.2f s\n", took[0], took[1], took[1] - took[0]);
+    printf("BENCH arena32.none_s %.2f s\nBENCH arena32.new_s %.2f s\nBENCH arena32.cost_s %.2f s\n", took[0], took[1],
+           took[1] - took[0]);
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(page_7_records), KVT_CASE(page_7_dense_planes), KVT_CASE(page_7_beside_an_endless_kernel),
-        KVT_CASE(cont_3_ipc_demotes_at_an_orderly_stop), KVT_CASE(cont_3_vmm_sigkill), KVT_CASE(cont_3_vmm_sigterm),
-        KVT_CASE(cont_3_vmm_without_an_arena), KVT_CASE(pool_2_there_and_back), KVT_CASE(pool_2_ipc_stopped_and_killed),
-        KVT_CASE(pool_2_vmm_replaced), { 0 }
+    static const struct kvt_case cases[] = { KVT_CASE(page_7_records),
+                                             KVT_CASE(page_7_dense_planes),
+                                             KVT_CASE(page_7_beside_an_endless_kernel),
+                                             KVT_CASE(cont_3_ipc_demotes_at_an_orderly_stop),
+                                             KVT_CASE(cont_3_vmm_sigkill),
+                                             KVT_CASE(cont_3_vmm_sigterm),
+                                             KVT_CASE(cont_3_vmm_without_an_arena),
+                                             KVT_CASE(pool_2_there_and_back),
+                                             KVT_CASE(pool_2_ipc_stopped_and_killed),
+                                             KVT_CASE(pool_2_vmm_replaced),
+                                             { 0 } };
+    static const struct kvt_case benches[] = {
+        KVT_CASE(bench_links), KVT_CASE(bench_hits), KVT_CASE(bench_replaced), KVT_CASE(bench_arena), { 0 }
     };
-    static const struct kvt_case benches[] = { KVT_CASE(bench_links), KVT_CASE(bench_hits), KVT_CASE(bench_replaced), KVT_CASE(bench_arena), { 0 } };
     if (argc > 1 && strcmp(argv[1], "--worker") == 0) return ipc_worker_main();
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver, or no device\n");

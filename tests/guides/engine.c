@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine to look at while the operator's guide is tried: it leaves prefixes, keeps sequences running, says "ready" and
- * stays until its input ends.
- *     engine SOCKET PREFIXES TOKENS SEQUENCES PROMPT OUTPUT      engine SOCKET attach: maps the store, that is all
+ * An engine to look at while the operator's guide is tried: it leaves prefixes, keeps sequences running, says "ready"
+ * and stays until its input ends. engine SOCKET PREFIXES TOKENS SEQUENCES PROMPT OUTPUT      engine SOCKET attach: maps
+ * the store, that is all
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -45,7 +45,9 @@ static void leave_prefix(uint64_t text, uint32_t tokens) {
 }
 
 int main(int argc, char **argv) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .role = KVD_ROLE_SCHEDULER, .name = "engine" };
+    struct kvd_connect_options options = { .struct_size = sizeof options,
+                                           .role = KVD_ROLE_SCHEDULER,
+                                           .name = "engine" };
     char byte;
     if (argc != 7 && argc != 3) return 1;
     options.socket = argv[1];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tables of sizes in the operator's guide, line by line, from the geometry that kvd itself computes with. CAP-3, GEOM-2.
+ * The tables of sizes in the operator's guide, line by line, from the geometry that kvd itself computes with. CAP-3,
+ * GEOM-2.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,12 +26,12 @@ static struct geom_pool_spec pool(const struct model *m, enum kvd_storage storag
 static void page_line(const struct model *m, enum kvd_storage storage) {
     struct geom_pool_spec main = pool(m, storage, m->layers), mtp = pool(m, storage, 1);
     uint64_t page = geom_page_bytes(&main), draft = geom_page_bytes(&mtp);
-    printf("| %s | %s | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " |\n", m->name, geom_storage_name(storage), page / 64,
-           page, draft / 64, draft);
+    printf("| %s | %s | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " |\n", m->name, geom_storage_name(storage),
+           page / 64, page, draft / 64, draft);
 }
 
-/* Tokens of all sequences together, in thousands, that so many GiB hold: without and with MTP; 262,144 a sequence, 128 at
- * once. */
+/* Tokens of all sequences together, in thousands, that so many GiB hold: without and with MTP; 262,144 a sequence, 128
+ * at once. */
 static int capacity_line(const struct model *m, enum kvd_storage storage) {
     static const uint64_t gib[] = { 40, 100 };
     char err[256];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The program of client/ENGINE-GUIDE.md, as it stands there, against a real kvd: this file is the engine around it.
- * The scheduler is this process, workers are processes of their own (the same binary, told what to do over a socket). The
- * model writes bytes that depend on all tokens before them, and checks what is there before it goes on.
- * ACT-4, CONT-2, CONT-3, SPEC-2, SPEC-3, SRV-1, SRV-5, SRV-8.
+ * The scheduler is this process, workers are processes of their own (the same binary, told what to do over a socket).
+ * The model writes bytes that depend on all tokens before them, and checks what is there before it goes on. ACT-4,
+ * CONT-2, CONT-3, SPEC-2, SPEC-3, SRV-1, SRV-5, SRV-8.
  */
 #include "engine_guide.inc" /* the blocks of the guide */
 
@@ -64,8 +64,7 @@ struct answer {
 
 static uint64_t wrong_columns(const struct worker *w, const struct work *s) {
     uint64_t sum = 0;
-    for (uint32_t p = 0; p < w->info->n_pools; p++)
-        sum += e2e_check_columns(w->store, p, s->row[p], s->id, 0, s->done);
+    for (uint32_t p = 0; p < w->info->n_pools; p++) sum += e2e_check_columns(w->store, p, s->row[p], s->id, 0, s->done);
     return sum;
 }
 
@@ -182,9 +181,14 @@ static void begin(struct job *j, uint64_t text, uint32_t prompt, uint32_t output
 
 static struct work work_of(const struct job *j) {
     const struct request *r = &j->request;
-    struct work s = { .id = j->text, .sequence = r->is.sequence, .known = r->n_prompt, .done = r->want.frontier,
-                      .committed = r->want.frontier, .end = r->n_prompt + r->max_output,
-                      .state_slot = r->is.state_slot, .source_state_slot = r->is.source_state_slot };
+    struct work s = { .id = j->text,
+                      .sequence = r->is.sequence,
+                      .known = r->n_prompt,
+                      .done = r->want.frontier,
+                      .committed = r->want.frontier,
+                      .end = r->n_prompt + r->max_output,
+                      .state_slot = r->is.state_slot,
+                      .source_state_slot = r->is.source_state_slot };
     for (uint32_t p = 0; p < r->is.n_pools; p++) {
         s.row[p] = r->is.pool[p].row;
         s.mapped[p] = r->is.pool[p].membership * KVD_PAGE_TOKENS;
@@ -348,7 +352,8 @@ static void ranks(void) {
 static void speculation(void) {
     static struct job a, b;
     struct process w;
-    KVT_NEED(open_all(&(struct e2e_setup){ .backend = "mtp", .draft_window = 5, .max_context = 1024, .capacity_tokens = 4096 }));
+    KVT_NEED(open_all(
+        &(struct e2e_setup){ .backend = "mtp", .draft_window = 5, .max_context = 1024, .capacity_tokens = 4096 }));
     KVT_NEED(start_worker(&w, 0));
     uint64_t text = e2e_stream(70, 0, 1);
     begin(&a, text, 150, 400);
@@ -458,7 +463,9 @@ static void another_instance_and_a_fork(void) {
     KVT_EQ_I(tell(&w, (struct order){ .op = AGAIN }).result, 0);
     pid_t child = fork();
     if (child == 0) {
-        struct kvd_connect_options options = { .struct_size = sizeof options, .socket = daemon_.socket, .role = KVD_ROLE_OBSERVER };
+        struct kvd_connect_options options = { .struct_size = sizeof options,
+                                               .socket = daemon_.socket,
+                                               .role = KVD_ROLE_OBSERVER };
         kvd_client *own = NULL;
         bool refused_both = kvd_stats(scheduler, &stats, NULL) == KVD_FAILED_PRECONDITION &&
                             kvd_connect(&options, &own, NULL) == KVD_FAILED_PRECONDITION && !own;
@@ -469,7 +476,7 @@ static void another_instance_and_a_fork(void) {
     KVT_EQ_I(kvd_stats(scheduler, &stats, NULL), KVD_OK);
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
     KVT_EQ_I(tell(&w, (struct order){ .op = EVENTS, .count = 10000 }).result, -1); /* the connection is lost */
-    KVT_EQ_I(tell(&w, (struct order){ .op = AGAIN }).result, -1); /* and nobody is there yet */
+    KVT_EQ_I(tell(&w, (struct order){ .op = AGAIN }).result, -1);                  /* and nobody is there yet */
     KVT_NEED(e2e_daemon_restart(&daemon_));
     struct answer a = tell(&w, (struct order){ .op = AGAIN });
     KVT_EQ_I(a.result, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program in README.md, as it stands there, twice against a real kvd: the second time it goes on from what the first left.
- * ACT-1, ACT-4, CONT-2.
+ * The program in README.md, as it stands there, twice against a real kvd: the second time it goes on from what the
+ * first left. ACT-1, ACT-4, CONT-2.
  */
 #include <kvd/kvd.h>
 #include <signal.h>

@@ -12,7 +12,7 @@
 #include "kvt.h"
 
 static uint32_t ids_of_pool[POOLS][MODEL_BLOCKS];
-uint32_t *const run_ids[POOLS] = {ids_of_pool[0], ids_of_pool[1]};
+uint32_t *const run_ids[POOLS] = { ids_of_pool[0], ids_of_pool[1] };
 
 /* ---- history and failure ---- */
 
@@ -91,13 +91,13 @@ static uint64_t bad_bits(struct run *r, const uint64_t *dead, uint32_t n_dead, u
 
 store_seq some_seq(struct run *r, int live) {
     if (live >= 0 && chance(r, 96)) return r->model.seq[live].handle;
-    return (store_seq){bad_bits(r, r->dead_seq, r->n_dead_seq, live >= 0 ? r->model.seq[live].handle.bits : 0)};
+    return (store_seq){ bad_bits(r, r->dead_seq, r->n_dead_seq, live >= 0 ? r->model.seq[live].handle.bits : 0) };
 }
 
 store_cont some_cont(struct run *r, int live) {
     if (live >= 0 && chance(r, 96)) return r->model.cont[live].handle;
     uint64_t bits = bad_bits(r, r->dead_cont, r->n_dead_cont, live >= 0 ? r->model.cont[live].handle.bits : 0);
-    return (store_cont){bits ? bits : UINT64_MAX};
+    return (store_cont){ bits ? bits : UINT64_MAX };
 }
 
 void bury_seq(struct run *r, store_seq handle) { r->dead_seq[r->n_dead_seq++ % DEAD] = handle.bits; }
@@ -181,19 +181,19 @@ static const struct {
     uint32_t weight;
     void (*run)(struct run *run);
 } operations[] = {
-    {"round", 36, op_round},
-    {"begin", 15, op_begin},
-    {"resolve", 17, op_resolve},
-    {"name", 10, op_name},
-    {"checkpoint", 8, op_checkpoint},
-    {"finish", 6, op_finish},
-    {"end", 3, op_end},
-    {"quarantine", 3, op_quarantine},
-    {"release", 5, op_release},
-    {"retention", 1, op_retention},
-    {"find", 5, op_find},
-    {"joint", 2, op_joint},
-    {"plan", 4, op_plan},
+    { "round", 36, op_round },
+    { "begin", 15, op_begin },
+    { "resolve", 17, op_resolve },
+    { "name", 10, op_name },
+    { "checkpoint", 8, op_checkpoint },
+    { "finish", 6, op_finish },
+    { "end", 3, op_end },
+    { "quarantine", 3, op_quarantine },
+    { "release", 5, op_release },
+    { "retention", 1, op_retention },
+    { "find", 5, op_find },
+    { "joint", 2, op_joint },
+    { "plan", 4, op_plan },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 
@@ -218,22 +218,22 @@ static void step(struct run *r) {
 /* ---- set-up ---- */
 
 static struct memory *device(const struct scenario *s, uint32_t n_pools) {
-    const struct geom_pool_spec specs[POOLS] = {{.storage = s->storage,
-                                                 .order = GEOM_PAGE_MAJOR,
-                                                 .arrangement = s->arrangement,
-                                                 .n_layers = 2,
-                                                 .n_kv_heads = 2,
-                                                 .head_dim = 256,
-                                                 .n_ranks = s->arrangement == GEOM_RECORD ? 2 : 1},
-                                                {.storage =
-                                                     s->config.backend == GEOM_DFLASH ? KVD_STORAGE_BF16 : s->storage,
-                                                 .order = s->config.backend == GEOM_DFLASH ? GEOM_HEAD_MAJOR
-                                                                                           : GEOM_PAGE_MAJOR,
-                                                 .arrangement = s->arrangement,
-                                                 .n_layers = 1,
-                                                 .n_kv_heads = 2,
-                                                 .head_dim = s->config.backend == GEOM_DFLASH ? 128 : 256,
-                                                 .n_ranks = 1}};
+    const struct geom_pool_spec specs[POOLS] = {
+        { .storage = s->storage,
+          .order = GEOM_PAGE_MAJOR,
+          .arrangement = s->arrangement,
+          .n_layers = 2,
+          .n_kv_heads = 2,
+          .head_dim = 256,
+          .n_ranks = s->arrangement == GEOM_RECORD ? 2 : 1 },
+        { .storage = s->config.backend == GEOM_DFLASH ? KVD_STORAGE_BF16 : s->storage,
+          .order = s->config.backend == GEOM_DFLASH ? GEOM_HEAD_MAJOR : GEOM_PAGE_MAJOR,
+          .arrangement = s->arrangement,
+          .n_layers = 1,
+          .n_kv_heads = 2,
+          .head_dim = s->config.backend == GEOM_DFLASH ? 128 : 256,
+          .n_ranks = 1 }
+    };
     uint32_t slots = s->config.has_state ? s->config.state_slots : 0;
     if (s->geometry) return memory_geometry(n_pools, s->config.pool_pages, slots, specs);
     return memory_flat(n_pools, s->config.pool_pages, slots);

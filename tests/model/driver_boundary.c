@@ -36,7 +36,7 @@ static void write_columns(struct run *r, int k, uint32_t p, uint32_t from, uint3
 
 /* ---- items of a round ---- */
 
-static const struct store_round_pool nothing = {STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE};
+static const struct store_round_pool nothing = { STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE };
 
 static void ask_frontiers(struct run *r, int k, struct store_round_item *it, bool truncating) {
     const struct model_seq *s = &r->model.seq[k];
@@ -103,7 +103,7 @@ static void ask_state(struct run *r, int k, struct store_round_item *it) {
 }
 
 static void make_item(struct run *r, int k, struct store_round_item *it, bool commits_only) {
-    *it = (struct store_round_item){.state_frontier = STORE_NONE, .pool = {nothing, nothing}};
+    *it = (struct store_round_item){ .state_frontier = STORE_NONE, .pool = { nothing, nothing } };
     it->seq = some_seq(r, k);
     if (k < 0) return;
     const struct model_seq *s = &r->model.seq[k];
@@ -170,7 +170,7 @@ static void state_step(struct run *r, const struct store_round_item *it, struct 
 static void applied(struct run *r, const struct store_round_item *it, struct model_round *rd,
                     const struct store_round_result *res) {
     struct model_seq *s = &r->model.seq[rd->seq];
-    uint32_t before[POOLS], n[POOLS] = {0}, source = s->source_slot,
+    uint32_t before[POOLS], n[POOLS] = { 0 }, source = s->source_slot,
                             named = model_named(&r->model, &s->sp, s->sp.committed[0] / 64);
     uint32_t p = 0;
     SAME(res->bounded, rd->bounded, "bounded");
@@ -221,7 +221,7 @@ static int attempt_round(struct run *r, void *context, struct store_refusal *ref
 
 static bool sweep_round(struct run *r, const struct store_round_item *it, const struct model_round *rd,
                         struct store_round_result *res) {
-    struct round_attempt a = {.item = it};
+    struct round_attempt a = { .item = it };
     bool fired = false, grows = rd->growth[0].n || rd->growth[1].n;
     sweep(r, attempt_round, &a, grows, &fired);
     *res = a.result;
@@ -232,7 +232,7 @@ void op_round(struct run *r) {
     struct store_round_item items[MAX_ITEMS];
     struct store_round_result results[MAX_ITEMS];
     struct model_round rd;
-    bool busy[MODEL_SEQS] = {false}, cut[MODEL_SEQS] = {false}, swept = false;
+    bool busy[MODEL_SEQS] = { false }, cut[MODEL_SEQS] = { false }, swept = false;
     uint32_t n = chance(r, 2) ? 0 : 1 + below(r, chance(r, 50) ? 2 : MAX_ITEMS);
     for (uint32_t i = 0; i < n; i++) {
         int k = any_seq(r, chance(r, 97) ? STORE_SEQ_ACTIVE : -1);
@@ -265,8 +265,8 @@ void op_round(struct run *r) {
 
 void op_name(struct run *r) {
     static uint8_t digests[MODEL_BLOCKS + 8][32];
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
     int k = any_seq(r, chance(r, 95) ? STORE_SEQ_ACTIVE : -1);
     store_seq h = some_seq(r, k);
     k = model_find_seq(&r->model, h);
@@ -352,9 +352,9 @@ static void check_snap_copies(struct run *r, int k, int c, const struct store_ch
 
 void op_checkpoint(struct run *r) {
     struct snap s;
-    struct reasons reasons = {0};
-    struct store_refusal refusal = {0};
-    uint32_t n[POOLS] = {0};
+    struct reasons reasons = { 0 };
+    struct store_refusal refusal = { 0 };
+    uint32_t n[POOLS] = { 0 };
     bool fired;
     int k = make_snap(r, &s);
     model_keep_reasons(&r->model, k, s.lease, s.given, false, &reasons);
@@ -363,7 +363,7 @@ void op_checkpoint(struct run *r) {
     int code = reasons.n == 0 && chance(r, 15) ? sweep(r, attempt_checkpoint, &s, false, &fired)
                                                : attempt_checkpoint(r, &s, &refusal);
     if (r->failed || !agreed(r, "checkpoint", code, &refusal, &reasons)) return;
-    read_pages(r, (store_seq){0}, s.got.cont, n);
+    read_pages(r, (store_seq){ 0 }, s.got.cont, n);
     int c = model_checkpoint(&r->model, k, s.given, s.retention, &s.got, run_ids, n);
     note(r, " -> cont %d", c);
     check_snap_copies(r, k, c, &s.got);
@@ -381,9 +381,9 @@ static void free_rows(struct run *r, const struct model_seq *s, const struct sto
 
 void op_finish(struct run *r) {
     struct snap s;
-    struct reasons reasons = {0};
-    struct store_refusal refusal = {0};
-    store_cont cont = {77};
+    struct reasons reasons = { 0 };
+    struct store_refusal refusal = { 0 };
+    store_cont cont = { 77 };
     struct store_pool_view rows[POOLS];
     int k = make_snap(r, &s);
     bool retain = chance(r, 75);
@@ -403,16 +403,16 @@ void op_finish(struct run *r) {
 /* ---- death ---- */
 
 void op_end(struct run *r) {
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
-    store_cont cont = {77};
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
+    store_cont cont = { 77 };
     struct store_pool_view rows[POOLS];
     int k = any_seq(r, chance(r, 40) ? STORE_SEQ_QUARANTINED : -1);
     store_seq h = some_seq(r, k);
     k = model_find_seq(&r->model, h);
     if (k < 0)
         reasons.list[reasons.n++] =
-            (struct reason){.code = STORE_E_STALE, .what = (enum store_what)99, .pool = STORE_NONE - 1};
+            (struct reason){ .code = STORE_E_STALE, .what = (enum store_what)99, .pool = STORE_NONE - 1 };
     note(r, " seq %d", k);
     if (!agreed(r, "end", store_end(r->store, h, &cont, rows, &refusal), &refusal, &reasons)) return;
     bool retains = model_end_retains(&r->model, k), published = r->model.seq[k].state != STORE_SEQ_ACTIVATING;
@@ -426,8 +426,8 @@ void op_end(struct run *r) {
 }
 
 void op_quarantine(struct run *r) {
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
     int k = any_seq(r, chance(r, 50) ? STORE_SEQ_QUARANTINED : -1);
     store_seq h = some_seq(r, k);
     k = model_find_seq(&r->model, h);

@@ -120,7 +120,7 @@ static void plan_numbers(struct run *r, const struct store_plan *got, const stru
 static bool check_plan(struct run *r, const struct wish *wish, const struct model_plan *pl,
                        enum store_feasibility *ret_answer) {
     struct store_plan got;
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     memset(&got, 0xEE, sizeof got);
     int code = store_plan_activation(r->store, &wish->want, &got, &refusal);
     *ret_answer = STORE_BLOCKED;
@@ -209,11 +209,11 @@ static void check_begin_view(struct run *r, const struct model_plan *pl, const s
 }
 
 static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
-    uint32_t n[POOLS] = {0};
+    uint32_t n[POOLS] = { 0 };
     bool gone = victims_gone(r, pl);
     int victims[STORE_MAX_RECIPE];
     memcpy(victims, pl->victims, sizeof victims);
-    read_pages(r, wish->got.seq, (store_cont){0}, n);
+    read_pages(r, wish->got.seq, (store_cont){ 0 }, n);
     int k = model_begin(&r->model, &wish->want, pl, &wish->got, gone, run_ids, n);
     struct model_seq *s = &r->model.seq[k];
     struct worker *worker = &r->worker[k];
@@ -242,7 +242,7 @@ void op_begin(struct run *r) {
     struct wish wish;
     struct model_plan pl;
     struct reasons reasons;
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     enum store_feasibility answer = STORE_BLOCKED;
     bool fired = false, planned = chance(r, 50) || r->model.config.membership_entries != 0, no_room = false;
     make_wish(r, &wish);
@@ -331,7 +331,7 @@ static void resolve_checkpoint(struct run *r, int c, bool commit) {
 /* Commit and abort of what is not in flight. */
 static void resolve_nothing(struct run *r) {
     struct store_refusal refusal;
-    struct reasons reasons = {0};
+    struct reasons reasons = { 0 };
     uint32_t lost;
     if (chance(r, 50)) {
         store_seq h = some_seq(r, any_seq(r, -1));
@@ -361,8 +361,8 @@ void op_resolve(struct run *r) {
 /* ---- continuations ---- */
 
 void op_release(struct run *r) {
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
     store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
     int c = model_find_cont(&r->model, h);
     model_cont_reasons(&r->model, c, &reasons);
@@ -374,8 +374,8 @@ void op_release(struct run *r) {
 }
 
 void op_retention(struct run *r) {
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
     store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
     int c = model_find_cont(&r->model, h);
     uint32_t value = below(r, 100);
@@ -387,7 +387,7 @@ void op_retention(struct run *r) {
 }
 
 static void look_up_strangers(struct run *r) {
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     struct store_seq_info si;
     struct store_cont_info ci;
     store_seq s = some_seq(r, -1);
@@ -405,11 +405,11 @@ static void find_in_parts(struct run *r, const uint8_t (*query)[32], uint32_t n,
     struct store_refusal refusal;
     store_cont anchor;
     uint32_t cut = 2 + below(r, n - 2), deeper = 0, n_got = 0;
-    if (store_find_from(r->store, (store_cont){0}, 0, query, cut, got, MODEL_CONTS, &n_got, &anchor, &refusal))
+    if (store_find_from(r->store, (store_cont){ 0 }, 0, query, cut, got, MODEL_CONTS, &n_got, &anchor, &refusal))
         fail(r, "find: the first of two parts is refused");
     n_got = 0;
-    if (anchor.bits && store_find_from(r->store, anchor, cut - 1, query + cut - 1, n - cut + 1, got, MODEL_CONTS, &n_got,
-                                       &anchor, &refusal))
+    if (anchor.bits && store_find_from(r->store, anchor, cut - 1, query + cut - 1, n - cut + 1, got, MODEL_CONTS,
+                                       &n_got, &anchor, &refusal))
         fail(r, "find: the second of two parts is refused (%d)", (int)refusal.code);
     while (deeper < n_want && want[deeper].matched_pages > cut) deeper++;
     if (n_got != deeper) fail(r, "find: %u candidates past page %u, the model says %u", n_got, cut, deeper);
@@ -424,7 +424,7 @@ void op_find(struct run *r) {
     struct store_candidate got[MODEL_CONTS], want[MODEL_CONTS];
     int c = any_cont(r, true), k = any_seq(r, -1);
     uint32_t n = below(r, r->model.blocks + 1), max = chance(r, 80) ? MODEL_CONTS : below(r, 4);
-    struct space sp = {0};
+    struct space sp = { 0 };
     const struct space *like = c >= 0 && chance(r, 60) ? &r->model.cont[c].sp : k >= 0 ? &r->model.seq[k].sp : NULL;
     if (like) memcpy(sp.chain, like->chain, sizeof sp.chain);
     else chain_fill(r, &sp, 0);
@@ -452,9 +452,9 @@ void op_find(struct run *r) {
 void op_joint(struct run *r) {
     store_cont list[8];
     int index[8];
-    uint32_t n = below(r, 7), pages[POOLS] = {0};
-    struct store_refusal refusal = {0};
-    struct reasons reasons = {0};
+    uint32_t n = below(r, 7), pages[POOLS] = { 0 };
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
     for (uint32_t i = 0; i < n; i++) {
         list[i] = some_cont(r, any_cont(r, !chance(r, 2)));
         index[i] = model_find_cont(&r->model, list[i]);
@@ -466,7 +466,7 @@ void op_joint(struct run *r) {
         }
         if (again)
             reasons.list[reasons.n++] =
-                (struct reason){.code = STORE_E_ARGUMENT, .what = (enum store_what)99, .pool = STORE_NONE - 1};
+                (struct reason){ .code = STORE_E_ARGUMENT, .what = (enum store_what)99, .pool = STORE_NONE - 1 };
         model_cont_reasons(&r->model, index[i], &reasons);
         for (uint32_t j = 0; index[i] >= 0 && r->model.cont[index[i]].published && j < reasons.n; j++)
             if (reasons.list[j].code == STORE_E_STATE) reasons.list[j].maybe = true;

@@ -35,7 +35,7 @@ struct memory *memory_flat(uint32_t n_pools, const uint32_t *pages, uint32_t sta
 }
 
 static bool place_planes(struct memory *m, uint32_t p) {
-    static const enum geom_slot slots[] = {GEOM_K, GEOM_V, GEOM_K_SCALE, GEOM_V_SCALE};
+    static const enum geom_slot slots[] = { GEOM_K, GEOM_V, GEOM_K_SCALE, GEOM_V_SCALE };
     const struct geom_pool_spec *s = &m->spec[p];
     uint32_t per_rank = geom_plane_count(s), n_slots = per_rank / s->n_layers;
     m->plane[p] = must(calloc((size_t)per_rank * s->n_ranks, sizeof **m->plane));

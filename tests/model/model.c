@@ -30,14 +30,14 @@ void model_wrong(struct model *m, const char *format, ...) {
 /* ---- reasons ---- */
 
 void model_reason(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool) {
-    if (r->n < MODEL_REASONS) r->list[r->n++] = (struct reason){.code = code, .what = what, .pool = pool};
+    if (r->n < MODEL_REASONS) r->list[r->n++] = (struct reason){ .code = code, .what = what, .pool = pool };
 }
 
 void model_reason_short(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
                         uint64_t had) {
     if (r->n < MODEL_REASONS)
         r->list[r->n++] =
-            (struct reason){.code = code, .what = what, .pool = pool, .numbers = true, .asked = asked, .had = had};
+            (struct reason){ .code = code, .what = what, .pool = pool, .numbers = true, .asked = asked, .had = had };
 }
 
 void model_reason_maybe(struct reasons *r, enum store_code code) {
@@ -154,11 +154,11 @@ static uint32_t quarantined(const struct model *m, uint32_t p) {
 /* POOL-6, INV-4: occupancy is distinct pages plus reservations; aliases are free. */
 struct store_pool_stats model_stats(struct model *m, uint32_t p) {
     model_count(m);
-    struct store_pool_stats s = {.capacity = m->config.pool_pages[p],
-                                 .allocated = allocated(m, p),
-                                 .reserved = reserved(m, p),
-                                 .quarantined = quarantined(m, p),
-                                 .rows_used = model_seqs_used(m)};
+    struct store_pool_stats s = { .capacity = m->config.pool_pages[p],
+                                  .allocated = allocated(m, p),
+                                  .reserved = reserved(m, p),
+                                  .quarantined = quarantined(m, p),
+                                  .rows_used = model_seqs_used(m) };
     s.available = s.capacity - s.allocated - s.reserved;
     for (uint32_t i = 0; i < s.capacity; i++) s.shared += m->refs[p][i] > 1;
     if (s.allocated + s.reserved > s.capacity)
@@ -260,11 +260,11 @@ static bool candidate(const struct model *m, const struct model_cont *c, const u
     while (match < n && match < named && memcmp(m->digest[c->sp.page[0][match]], digests[match], 32) == 0) match++;
     if (n == 0 ? full > 0 || !c->tail_named : match == 0) return false;
     if (m->config.has_state && (match < full || !c->tail_named)) return false; /* only whole, only token-exact */
-    *ret = (struct store_candidate){.cont = c->handle,
-                                    .matched_pages = match,
-                                    .frontier = c->frontier,
-                                    .exact_pages = match == full && c->tail_named,
-                                    .retention = c->retention};
+    *ret = (struct store_candidate){ .cont = c->handle,
+                                     .matched_pages = match,
+                                     .frontier = c->frontier,
+                                     .exact_pages = match == full && c->tail_named,
+                                     .retention = c->retention };
     if (ret->exact_pages) ret->tail = c->tail;
     return true;
 }

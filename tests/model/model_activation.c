@@ -142,7 +142,7 @@ static void taken_over(const struct model *m, const struct store_activation *w, 
 static uint32_t freed(const struct model *m, const struct store_activation *w, const struct model_plan *pl,
                       uint32_t p) {
     uint32_t n = 0;
-    bool kept[MODEL_PAGES] = {false};
+    bool kept[MODEL_PAGES] = { false };
     for (uint32_t b = 0; pl->from >= 0 && b < pl->shared[p]; b++) kept[m->cont[pl->from].sp.page[p][b]] = true;
     for (uint32_t i = 0; i < m->config.pool_pages[p]; i++)
         n += m->refs[p][i] > 0 && !kept[i] && !m->pins[p][i] && surviving(m, w, pl, p, i) == 0;
@@ -256,7 +256,7 @@ void model_share(const struct model *m, const struct space *from, struct space *
 
 static void begin_pool(struct model *m, struct model_seq *s, const struct store_activation *w,
                        const struct model_plan *pl, uint32_t p, const uint32_t *ids, uint32_t n) {
-    struct space none = {0};
+    struct space none = { 0 };
     const struct space *from = pl->from >= 0 ? &m->cont[pl->from].sp : &none;
     uint32_t free_now = model_available(m, p);
     s->entitlement[p] = pl->entitlement[p];

@@ -22,7 +22,7 @@ void model_drive_reasons(const struct model *m, int k, uint64_t lease, struct re
 
 /* SPACE-3: a thin pool tries window, 128 and 64 tokens past the frontier. */
 static void growth(struct model *m, const struct model_seq *s, uint32_t p, uint32_t want, struct model_round *rd) {
-    const uint32_t extra[] = {model_window(m), 128, 64};
+    const uint32_t extra[] = { model_window(m), 128, 64 };
     uint32_t full = model_full_entitlement(m, p, s->ceiling), now = s->entitlement[p], committed = rd->committed[p];
     rd->entitlement[p] = now;
     if (!m->config.lease_growth || want > full ||

@@ -7,66 +7,69 @@
 #include "kvt.h"
 
 #define BASE .prefill_chunk = 64, .widest_verify = 4, .lease_window = 192
-#define FLAT(title, count, ...) {.name = title, .config = {BASE, __VA_ARGS__}, .operations = count}
+#define FLAT(title, count, ...)                                                                                        \
+    { .name = title, .config = { BASE, __VA_ARGS__ }, .operations = count }
 #define REAL(title, profile, arranged, ...)                                                                            \
-    {.name = title, .config = {BASE, __VA_ARGS__}, .operations = 20000, .geometry = true, .storage = profile,          \
-     .arrangement = arranged}
+    {                                                                                                                  \
+        .name = title, .config = { BASE, __VA_ARGS__ }, .operations = 20000, .geometry = true, .storage = profile,     \
+        .arrangement = arranged                                                                                        \
+    }
 
 const struct scenario scenarios[] = {
-    FLAT("off_tiny", 360000, .backend = GEOM_OFF, .pool_pages = {5}, .max_context = 256, .max_concurrency = 2,
+    FLAT("off_tiny", 360000, .backend = GEOM_OFF, .pool_pages = { 5 }, .max_context = 256, .max_concurrency = 2,
          .max_continuations = 6),
-    FLAT("off_small", 360000, .backend = GEOM_OFF, .pool_pages = {20}, .max_context = 640, .max_concurrency = 4,
+    FLAT("off_small", 360000, .backend = GEOM_OFF, .pool_pages = { 20 }, .max_context = 640, .max_concurrency = 4,
          .max_continuations = 12, .map_ahead = 4),
-    FLAT("off_odd_context", 180000, .backend = GEOM_OFF, .pool_pages = {11}, .max_context = 333, .max_concurrency = 3,
+    FLAT("off_odd_context", 180000, .backend = GEOM_OFF, .pool_pages = { 11 }, .max_context = 333, .max_concurrency = 3,
          .max_continuations = 8),
-    FLAT("off_state", 270000, .backend = GEOM_OFF, .pool_pages = {14}, .max_context = 512, .max_concurrency = 3,
+    FLAT("off_state", 270000, .backend = GEOM_OFF, .pool_pages = { 14 }, .max_context = 512, .max_concurrency = 3,
          .max_continuations = 8, .has_state = true, .state_slots = 6),
-    FLAT("off_growth", 270000, .backend = GEOM_OFF, .pool_pages = {16}, .max_context = 1024, .max_concurrency = 4,
+    FLAT("off_growth", 270000, .backend = GEOM_OFF, .pool_pages = { 16 }, .max_context = 1024, .max_concurrency = 4,
          .max_continuations = 8, .lease_growth = true),
-    FLAT("mtp_tiny", 270000, .backend = GEOM_MTP, .pool_pages = {6, 8}, .max_context = 256, .max_concurrency = 2,
+    FLAT("mtp_tiny", 270000, .backend = GEOM_MTP, .pool_pages = { 6, 8 }, .max_context = 256, .max_concurrency = 2,
          .draft_window = 4, .max_continuations = 6),
-    FLAT("mtp_small", 270000, .backend = GEOM_MTP, .pool_pages = {18, 22}, .max_context = 700, .max_concurrency = 4,
+    FLAT("mtp_small", 270000, .backend = GEOM_MTP, .pool_pages = { 18, 22 }, .max_context = 700, .max_concurrency = 4,
          .draft_window = 15, .max_continuations = 10, .map_ahead = 4),
-    FLAT("mtp_state_growth", 270000, .backend = GEOM_MTP, .pool_pages = {20, 24}, .max_context = 1024,
+    FLAT("mtp_state_growth", 270000, .backend = GEOM_MTP, .pool_pages = { 20, 24 }, .max_context = 1024,
          .max_concurrency = 4, .draft_window = 5, .max_continuations = 10, .has_state = true, .state_slots = 8,
          .lease_growth = true, .map_ahead = 4),
-    FLAT("dflash_full", 270000, .backend = GEOM_DFLASH, .pool_pages = {9, 9}, .max_context = 384, .max_concurrency = 3,
-         .draft_window = 7, .max_continuations = 8),
-    FLAT("dflash_full_growth", 270000, .backend = GEOM_DFLASH, .pool_pages = {16, 13}, .max_context = 900,
+    FLAT("dflash_full", 270000, .backend = GEOM_DFLASH, .pool_pages = { 9, 9 }, .max_context = 384,
+         .max_concurrency = 3, .draft_window = 7, .max_continuations = 8),
+    FLAT("dflash_full_growth", 270000, .backend = GEOM_DFLASH, .pool_pages = { 16, 13 }, .max_context = 900,
          .max_concurrency = 4, .draft_window = 7, .max_continuations = 8, .lease_growth = true),
-    FLAT("dflash_bare", 180000, .backend = GEOM_DFLASH, .pool_pages = {9, 0}, .max_context = 384, .max_concurrency = 3,
-         .draft_window = 7, .max_continuations = 8, .map_ahead = 4),
-    FLAT("few_descriptors", 180000, .backend = GEOM_OFF, .pool_pages = {16}, .max_context = 384, .max_concurrency = 4,
+    FLAT("dflash_bare", 180000, .backend = GEOM_DFLASH, .pool_pages = { 9, 0 }, .max_context = 384,
+         .max_concurrency = 3, .draft_window = 7, .max_continuations = 8, .map_ahead = 4),
+    FLAT("few_descriptors", 180000, .backend = GEOM_OFF, .pool_pages = { 16 }, .max_context = 384, .max_concurrency = 4,
          .max_continuations = 3, .spare_pages = 4),
-    FLAT("few_entries", 180000, .backend = GEOM_MTP, .pool_pages = {20, 24}, .max_context = 512, .max_concurrency = 4,
+    FLAT("few_entries", 180000, .backend = GEOM_MTP, .pool_pages = { 20, 24 }, .max_context = 512, .max_concurrency = 4,
          .draft_window = 3, .max_continuations = 12, .membership_entries = 640),
-    FLAT("roomy", 90000, .backend = GEOM_MTP, .pool_pages = {160, 176}, .max_context = 2048, .max_concurrency = 8,
+    FLAT("roomy", 90000, .backend = GEOM_MTP, .pool_pages = { 160, 176 }, .max_context = 2048, .max_concurrency = 8,
          .draft_window = 4, .max_continuations = 40, .map_ahead = 4),
-    FLAT("roomy_state", 60000, .backend = GEOM_DFLASH, .pool_pages = {160, 160}, .max_context = 2048,
+    FLAT("roomy_state", 60000, .backend = GEOM_DFLASH, .pool_pages = { 160, 160 }, .max_context = 2048,
          .max_concurrency = 8, .draft_window = 4, .max_continuations = 40, .has_state = true, .state_slots = 40,
          .lease_growth = true),
-    FLAT("long", 30000, .backend = GEOM_OFF, .pool_pages = {420}, .max_context = 12800, .max_concurrency = 4,
+    FLAT("long", 30000, .backend = GEOM_OFF, .pool_pages = { 420 }, .max_context = 12800, .max_concurrency = 4,
          .max_continuations = 12, .map_ahead = 4),
-    FLAT("long_few_entries", 30000, .backend = GEOM_MTP, .pool_pages = {300, 310}, .max_context = 9000,
+    FLAT("long_few_entries", 30000, .backend = GEOM_MTP, .pool_pages = { 300, 310 }, .max_context = 9000,
          .max_concurrency = 3, .draft_window = 4, .max_continuations = 12, .membership_entries = 1600,
          .lease_growth = true),
-    {.name = "drawn", .operations = 2400000, .drawn = true},
-    REAL("real_bf16", KVD_STORAGE_BF16, GEOM_DENSE, .backend = GEOM_MTP, .pool_pages = {8, 10}, .max_context = 320,
+    { .name = "drawn", .operations = 2400000, .drawn = true },
+    REAL("real_bf16", KVD_STORAGE_BF16, GEOM_DENSE, .backend = GEOM_MTP, .pool_pages = { 8, 10 }, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6),
-    REAL("real_int8", KVD_STORAGE_INT8, GEOM_RECORD, .backend = GEOM_OFF, .pool_pages = {8}, .max_context = 320,
+    REAL("real_int8", KVD_STORAGE_INT8, GEOM_RECORD, .backend = GEOM_OFF, .pool_pages = { 8 }, .max_context = 320,
          .max_concurrency = 2, .max_continuations = 6),
-    REAL("real_fp8", KVD_STORAGE_FP8, GEOM_DENSE, .backend = GEOM_DFLASH, .pool_pages = {8, 8}, .max_context = 320,
+    REAL("real_fp8", KVD_STORAGE_FP8, GEOM_DENSE, .backend = GEOM_DFLASH, .pool_pages = { 8, 8 }, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6, .map_ahead = 4),
-    REAL("real_nvfp4", KVD_STORAGE_NVFP4, GEOM_RECORD, .backend = GEOM_MTP, .pool_pages = {8, 10}, .max_context = 320,
+    REAL("real_nvfp4", KVD_STORAGE_NVFP4, GEOM_RECORD, .backend = GEOM_MTP, .pool_pages = { 8, 10 }, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6, .lease_growth = true),
-    REAL("real_k8v4", KVD_STORAGE_K8V4, GEOM_RECORD, .backend = GEOM_DFLASH, .pool_pages = {8, 8}, .max_context = 320,
+    REAL("real_k8v4", KVD_STORAGE_K8V4, GEOM_RECORD, .backend = GEOM_DFLASH, .pool_pages = { 8, 8 }, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6, .has_state = true, .state_slots = 5),
 };
 
 static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low + kvt_below(random, high - low + 1); }
 
 void scenario_draw(uint64_t seed, struct store_config *ret_config) {
-    struct store_config c = {BASE};
+    struct store_config c = { BASE };
     uint64_t random = seed;
     c.backend = (enum geom_backend)pick(&random, GEOM_OFF, GEOM_DFLASH);
     c.max_concurrency = pick(&random, 1, 6);

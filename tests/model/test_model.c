@@ -33,21 +33,21 @@ static void run_index(uint32_t i) {
 
 #define RUN(i)                                                                                                         \
     static void run_##i(void) { run_index(i); }
-RUN(0)
-RUN(1)
-RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7) RUN(8) RUN(9) RUN(10) RUN(11) RUN(12) RUN(13) RUN(14) RUN(15) RUN(16) RUN(17)
-    RUN(18) RUN(19) RUN(20) RUN(21)
-        RUN(22) static void (*const runs[])(void) = {run_0,  run_1,  run_2,  run_3,  run_4,  run_5,  run_6,  run_7,
-                                                     run_8,  run_9,  run_10, run_11, run_12, run_13, run_14, run_15,
-                                                     run_16, run_17, run_18, run_19, run_20, run_21, run_22};
+/* clang-format off */
+RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7) RUN(8) RUN(9) RUN(10) RUN(11) RUN(12) RUN(13) RUN(14) RUN(15) RUN(16)
+RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22)
+    /* clang-format on */
+    static void (*const runs[])(void) = { run_0,  run_1,  run_2,  run_3,  run_4,  run_5,  run_6,  run_7,
+                                          run_8,  run_9,  run_10, run_11, run_12, run_13, run_14, run_15,
+                                          run_16, run_17, run_18, run_19, run_20, run_21, run_22 };
 #define N_RUNS (sizeof runs / sizeof *runs)
 
 int main(int argc, char **argv) {
-    struct kvt_case cases[N_RUNS + 1] = {{0}};
+    struct kvt_case cases[N_RUNS + 1] = { { 0 } };
     char *args[N_RUNS + 8];
     int n_args = 0, opt;
     args[n_args++] = argv[0];
-    for (uint32_t i = 0; i < n_scenarios && i < N_RUNS; i++) cases[i] = (struct kvt_case){scenarios[i].name, runs[i]};
+    for (uint32_t i = 0; i < n_scenarios && i < N_RUNS; i++) cases[i] = (struct kvt_case){ scenarios[i].name, runs[i] };
     if (n_scenarios != N_RUNS) return 2;
     char *names[N_RUNS];
     int n_names = 0;
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         if (opt == 'n') operations_given = strtoull(optarg, NULL, 0);
         else if (opt == 's') setenv("KVT_SEED", optarg, 1);
         else if (opt == 'c' && n_names < (int)N_RUNS) names[n_names++] = optarg;
-        else if (opt == 'l') args[n_args++] = (char[]){"-l"};
+        else if (opt == 'l') args[n_args++] = (char[]){ "-l" };
         else return 2;
     }
     for (int i = 0; i < n_names; i++) args[n_args++] = names[i];

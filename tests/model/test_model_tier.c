@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Model-based test of the store's two tiers, its directory and recovery: PAGE-3, PAGE-6, PAGE-7, PAGE-8, HOST-4, HOST-7, CAP-7, ACT-5, ACT-7, ACT-8, CONT-1, CONT-3,
- * INV-9, SRV-2, by random operations in small stores; each run has its own configuration. Usage: test_model_tier [-n OPERATIONS of one run] [-s SEED] [-c SCENARIO]...
+ * Model-based test of the store's two tiers, its directory and recovery: PAGE-3, PAGE-6, PAGE-7, PAGE-8, HOST-4,
+ * HOST-7, CAP-7, ACT-5, ACT-7, ACT-8, CONT-1, CONT-3, INV-9, SRV-2, by random operations in small stores; each run has
+ * its own configuration. Usage: test_model_tier [-n OPERATIONS of one run] [-s SEED] [-c SCENARIO]...
  */
 #include <getopt.h>
 #include <stdlib.h>
@@ -15,33 +16,36 @@
 #endif
 
 static const struct tier_scenario scenarios[] = {
-    {.name = "tier", .runs = 200, .operations = 1200, .host = true},
-    {.name = "tier_starved", .runs = 200, .operations = 1200, .host = true, .starved = true},
-    {.name = "tier_state", .runs = 200, .operations = 1200, .host = true, .state = true},
-    {.name = "tier_state_starved", .runs = 200, .operations = 1200, .host = true, .state = true, .starved = true},
-    {.name = "tier_long", .runs = 30, .operations = 600, .host = true, .long_context = true},
-    {.name = "tier_long_state", .runs = 30, .operations = 600, .host = true, .state = true, .long_context = true},
-    {.name = "tier_tight", .runs = 100, .operations = 1200, .host = true, .tight = true},
-    {.name = "tier_tight_state", .runs = 100, .operations = 1200, .host = true, .state = true, .tight = true},
-    {.name = "tier_off", .runs = 40, .operations = 1000},
-    {.name = "tier_off_state", .runs = 40, .operations = 1000, .state = true},
+    { .name = "tier", .runs = 200, .operations = 1200, .host = true },
+    { .name = "tier_starved", .runs = 200, .operations = 1200, .host = true, .starved = true },
+    { .name = "tier_state", .runs = 200, .operations = 1200, .host = true, .state = true },
+    { .name = "tier_state_starved", .runs = 200, .operations = 1200, .host = true, .state = true, .starved = true },
+    { .name = "tier_long", .runs = 30, .operations = 600, .host = true, .long_context = true },
+    { .name = "tier_long_state", .runs = 30, .operations = 600, .host = true, .state = true, .long_context = true },
+    { .name = "tier_tight", .runs = 100, .operations = 1200, .host = true, .tight = true },
+    { .name = "tier_tight_state", .runs = 100, .operations = 1200, .host = true, .state = true, .tight = true },
+    { .name = "tier_off", .runs = 40, .operations = 1000 },
+    { .name = "tier_off_state", .runs = 40, .operations = 1000, .state = true },
 };
 #define N_SCENARIOS (sizeof scenarios / sizeof *scenarios)
 
 static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low + kvt_below(random, high - low + 1); }
 
-/* starved: an arena of a few pages, pools of hardly more than a sequence. tight: such pools, and an arena that takes all that must give way. */
+/* starved: an arena of a few pages, pools of hardly more than a sequence. tight: such pools, and an arena that takes
+ * all that must give way. */
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config) {
     uint64_t random = seed;
-    struct store_config c = {.widest_verify = 4, .lease_window = 128, .prefill_chunk = 64};
+    struct store_config c = { .widest_verify = 4, .lease_window = 128, .prefill_chunk = 64 };
     uint32_t most = scenario->long_context ? 110 : scenario->starved ? 10 : 26, pages;
     c.backend = (enum geom_backend)pick(&random, GEOM_OFF, GEOM_DFLASH);
-    c.max_context = (scenario->long_context ? pick(&random, 64, BLOCKS) : pick(&random, 2, SHORT)) * 64 - (pick(&random, 0, 2) ? 0 : pick(&random, 0, 63));
+    c.max_context = (scenario->long_context ? pick(&random, 64, BLOCKS) : pick(&random, 2, SHORT)) * 64 -
+                    (pick(&random, 0, 2) ? 0 : pick(&random, 0, 63));
     c.max_concurrency = pick(&random, 1, scenario->starved || scenario->tight ? 3 : SEQS);
     pages = pages_of(c.max_context);
     if (scenario->tight) most = pages + 3;
     c.pool_pages[0] = pick(&random, pages, max_u32(pages, most));
-    if (c.backend == GEOM_MTP || (c.backend == GEOM_DFLASH && pick(&random, 0, 3))) c.pool_pages[1] = pick(&random, pages, max_u32(pages, most));
+    if (c.backend == GEOM_MTP || (c.backend == GEOM_DFLASH && pick(&random, 0, 3)))
+        c.pool_pages[1] = pick(&random, pages, max_u32(pages, most));
     if (c.backend != GEOM_OFF) c.draft_window = pick(&random, 1, 15);
     c.lease_growth = pick(&random, 0, 3) == 0 || scenario->tight;
     c.map_ahead = pick(&random, 0, 1) ? 0 : pick(&random, 1, 4);
@@ -54,7 +58,11 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
         c.host_stride[0] = UNIT * pick(&random, 1, 2);
         c.host_stride[1] = UNIT * pick(&random, 1, 3);
         c.host_state_stride = UNIT * pick(&random, 1, 2);
-        c.host_bytes = UNIT * (uint64_t)pick(&random, scenario->tight ? 60 : 1, scenario->long_context ? 500 : scenario->starved ? 24 : 120) + (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
+        c.host_bytes = UNIT * (uint64_t)pick(&random, scenario->tight ? 60 : 1,
+                                             scenario->long_context ? 500
+                                             : scenario->starved    ? 24
+                                                                    : 120) +
+                       (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
     }
     *ret_config = c;
 }
@@ -63,17 +71,20 @@ static uint64_t operations_given;
 static struct world totals;
 
 static void add_up(const struct world *w) {
-    totals.kills += w->kills, totals.recoveries += w->recoveries, totals.restarts += w->restarts, totals.refused += w->refused, totals.applied += w->applied;
-    totals.injected += w->injected, totals.waits += w->waits, totals.staged += w->staged, totals.lost += w->lost, totals.damages += w->damages;
+    totals.kills += w->kills, totals.recoveries += w->recoveries, totals.restarts += w->restarts,
+        totals.refused += w->refused, totals.applied += w->applied;
+    totals.injected += w->injected, totals.waits += w->waits, totals.staged += w->staged, totals.lost += w->lost,
+        totals.damages += w->damages;
     totals.shortened += w->shortened, totals.atomic_checks += w->atomic_checks;
 }
 
 void tier_report(void) {
-    printf("\n    applied %" PRIu64 ", refused %" PRIu64 ", injected shortages %" PRIu64 ", staged %" PRIu64 ", waits %" PRIu64 ", plans held to the page %" PRIu64
-           ", damages %" PRIu64 ", lost continuations %" PRIu64 ", kill points %" PRIu64 ", recoveries %" PRIu64 " (shortened %" PRIu64 "), restarts %" PRIu64 "\n    ",
-           totals.applied, totals.refused, totals.injected, totals.staged, totals.waits, totals.atomic_checks, totals.damages, totals.lost, totals.kills,
-           totals.recoveries, totals.shortened, totals.restarts);
-    totals = (struct world){0};
+    printf("\n    applied %" PRIu64 ", refused %" PRIu64 ", injected shortages %" PRIu64 ", staged %" PRIu64
+           ", waits %" PRIu64 ", plans held to the page %" PRIu64 ", damages %" PRIu64 ", lost continuations %" PRIu64
+           ", kill points %" PRIu64 ", recoveries %" PRIu64 " (shortened %" PRIu64 "), restarts %" PRIu64 "\n    ",
+           totals.applied, totals.refused, totals.injected, totals.staged, totals.waits, totals.atomic_checks,
+           totals.damages, totals.lost, totals.kills, totals.recoveries, totals.shortened, totals.restarts);
+    totals = (struct world){ 0 };
 }
 
 bool tier_run(const struct tier_scenario *scenario, uint64_t seed, uint64_t operations) {
@@ -112,12 +123,13 @@ static void run_index(uint32_t i) {
         KVT_TRUE(tier_run(s, seed, operations_given)); /* the replay of one run */
     } else {
         uint32_t runs = s->runs / MODEL_DIVISOR ? s->runs / MODEL_DIVISOR : 1;
-        for (uint32_t run = 0; run < runs && KVT_TRUE(tier_run(s, seed, s->operations)); run++) seed = kvt_random(&seed);
+        for (uint32_t run = 0; run < runs && KVT_TRUE(tier_run(s, seed, s->operations)); run++)
+            seed = kvt_random(&seed);
     }
     tier_report();
 }
 
-#define RUN(i) \
+#define RUN(i)                                                                                                         \
     static void run_##i(void) { run_index(i); }
 RUN(0)
 RUN(1)
@@ -129,20 +141,20 @@ RUN(6)
 RUN(7)
 RUN(8)
 RUN(9)
-static void (*const runs[])(void) = {run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7, run_8, run_9};
+static void (*const runs[])(void) = { run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7, run_8, run_9 };
 _Static_assert(sizeof runs / sizeof *runs == N_SCENARIOS, "a runner for each scenario");
 
 int main(int argc, char **argv) {
-    struct kvt_case cases[N_SCENARIOS + 1] = {{0}};
+    struct kvt_case cases[N_SCENARIOS + 1] = { { 0 } };
     char *args[N_SCENARIOS + 8];
     int n_args = 1, opt;
     args[0] = argv[0];
-    for (uint32_t i = 0; i < N_SCENARIOS; i++) cases[i] = (struct kvt_case){scenarios[i].name, runs[i]};
+    for (uint32_t i = 0; i < N_SCENARIOS; i++) cases[i] = (struct kvt_case){ scenarios[i].name, runs[i] };
     while ((opt = getopt(argc, argv, "n:s:c:l")) != -1) {
         if (opt == 'n') operations_given = strtoull(optarg, NULL, 0);
         else if (opt == 's') setenv("KVT_SEED", optarg, 1);
         else if (opt == 'c' && n_args < (int)N_SCENARIOS + 1) args[n_args++] = optarg;
-        else if (opt == 'l') args[n_args++] = (char[]){"-l"};
+        else if (opt == 'l') args[n_args++] = (char[]){ "-l" };
         else return 2;
     }
     args[n_args] = NULL;

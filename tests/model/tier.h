@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two tiers under random operations: a store with a host arena and a directory, the bytes of both tiers, and what every bundle must
- * read back. The driver plays the workers, the transfer engine (which makes the copies of a stage late, in any order, among those of
- * other transitions), bit rot, and the next kvd that finds the directory.
+ * The two tiers under random operations: a store with a host arena and a directory, the bytes of both tiers, and what
+ * every bundle must read back. The driver plays the workers, the transfer engine (which makes the copies of a stage
+ * late, in any order, among those of other transitions), bit rot, and the next kvd that finds the directory.
  *
- * What must hold is computed from three things only: the tokens that were written, the memberships, and which replicas are there
- * (read in the store's inside, never its counters). Free device pages and free arena bytes are scribbled over after every step.
+ * What must hold is computed from three things only: the tokens that were written, the memberships, and which replicas
+ * are there (read in the store's inside, never its counters). Free device pages and free arena bytes are scribbled over
+ * after every step.
  */
 #ifndef KVD_TESTS_MODEL_TIER_H
 #define KVD_TESTS_MODEL_TIER_H
@@ -14,7 +15,7 @@
 #include "store_internal.h"
 
 #define POOLS STORE_MAX_POOLS
-#define BLOCKS 70  /* a membership of two chunks, in the long scenarios; SHORT in all others */
+#define BLOCKS 70 /* a membership of two chunks, in the long scenarios; SHORT in all others */
 #define SHORT 9
 #define TOKENS (BLOCKS * KVD_PAGE_TOKENS)
 #define SEQS 6
@@ -49,9 +50,9 @@ struct tier_cont {
     uint32_t frontier, retention;
     bool tail_named;
     struct store_tail tail;
-    bool doomed; /* a page or the image of it is lost: it goes when no transition holds it */
+    bool doomed;     /* a page or the image of it is lost: it goes when no transition holds it */
     bool publishing; /* the step under way publishes it */
-    bool leaves; /* the step under way releases or consumes it */
+    bool leaves;     /* the step under way releases or consumes it */
     struct content c;
 };
 
@@ -97,13 +98,13 @@ struct world {
     uint8_t *arena;
     bool held[POOLS][256]; /* device pages that were taken after the last step */
     uint8_t held_units[UNITS];
-    bool rotten[UNITS];    /* bytes there were changed behind the store's back */
+    bool rotten[UNITS]; /* bytes there were changed behind the store's back */
     struct tier_seq seq[SEQS];
     struct tier_cont cont[CONTS];
     struct flight flight[FLIGHTS];
     uint64_t tags;
-    bool rots;                /* bytes in the arena rot in this run */
-    bool tight;               /* most activations have victims that are to be demoted */
+    bool rots;  /* bytes in the arena rot in this run */
+    bool tight; /* most activations have victims that are to be demoted */
     bool scrubbing;
     struct store_copy scrub;
     /* inside a step: what the directory would give back at each of its writes */
@@ -113,7 +114,8 @@ struct world {
     uint64_t watched[CONTS];  /* whose */
     uint32_t least_seq[SEQS], expected_seq[SEQS];
     uint64_t watched_seq[SEQS];
-    uint64_t kills, recoveries, restarts, refused, applied, injected, waits, staged, lost, damages, shortened, atomic_checks;
+    uint64_t kills, recoveries, restarts, refused, applied, injected, waits, staged, lost, damages, shortened,
+        atomic_checks;
     char history[HISTORY][200];
     bool failed;
 };
@@ -149,12 +151,17 @@ uint64_t fingerprint(const struct world *w); /* of everything that a refusal mus
 
 /* tier_look.c */
 void look(struct world *w); /* audit, contents, names; and the scribbling */
-/* Whether the bytes behind a bundle's pages are these tokens, wherever a replica is valid. why: who asks, for the failure; NULL: it is none. */
-bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier, const struct content *c, const char *why);
+/* Whether the bytes behind a bundle's pages are these tokens, wherever a replica is valid. why: who asks, for the
+ * failure; NULL: it is none. */
+bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier,
+           const struct content *c, const char *why);
 uint32_t lost_pages(const struct world *w, const struct store *store, const struct cont *cont);
 
 /* tier_plan.c */
-struct want { struct store_activation a; store_cont victims[STORE_MAX_RECIPE]; };
+struct want {
+    struct store_activation a;
+    store_cont victims[STORE_MAX_RECIPE];
+};
 /* The plan, recounted from memberships and replicas. */
 void plan_check(struct world *w, const struct want *want, const struct store_plan *plan);
 /* Bytes of host replicas that cover less than is committed and that the demotions replace. */
@@ -183,6 +190,7 @@ void damaged(struct world *w, uint64_t what); /* tells the store, and what must 
 void op_recover(struct world *w);
 void kill_begin(struct world *w); /* from now on every write of the directory is a place to die */
 void kill_end(struct world *w);
-uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont, bool device_lives);
+uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont,
+                           bool device_lives);
 
 #endif

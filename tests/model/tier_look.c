@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * After every step: the audit, what every listed bundle reads back from each of its replicas, and rubbish into all that is free.
+ * After every step: the audit, what every listed bundle reads back from each of its replicas, and rubbish into all that
+ * is free.
  */
 #include "tier.h"
 
@@ -14,7 +15,8 @@ static bool device_holds(struct world *w, uint32_t p, uint32_t page, uint32_t n,
 }
 
 /* A host replica that nobody rotted is what was copied out, and its checksum says so. */
-static bool host_holds(const struct world *w, const struct store *store, uint32_t p, uint32_t d, uint32_t n, const uint32_t *tokens) {
+static bool host_holds(const struct world *w, const struct store *store, uint32_t p, uint32_t d, uint32_t n,
+                       const uint32_t *tokens) {
     const struct page *page = &store->pool[p].pages[d];
     uint64_t offset = extent_offset(store->arena, page->host);
     if (offset == UINT64_MAX || w->rotten[offset / UNIT]) return offset != UINT64_MAX;
@@ -23,7 +25,8 @@ static bool host_holds(const struct world *w, const struct store *store, uint32_
 }
 
 /* What is wrong with a page, NULL: nothing. */
-static const char *page_reads(struct world *w, const struct store *store, uint32_t p, uint32_t d, uint32_t n, const uint32_t *tokens) {
+static const char *page_reads(struct world *w, const struct store *store, uint32_t p, uint32_t d, uint32_t n,
+                              const uint32_t *tokens) {
     const struct page *page = &store->pool[p].pages[d];
     bool device = page_on_device(page), host = page_in_host(page, n);
     if (!device && !host && !(page->flags & PAGE_LOST)) return "has no replica (PAGE-7)";
@@ -32,12 +35,15 @@ static const char *page_reads(struct world *w, const struct store *store, uint32
     return NULL;
 }
 
-bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier, const struct content *c, const char *why) {
+bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier,
+           const struct content *c, const char *why) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         for (uint32_t b = 0; b < pages_of(frontier); b++) {
             uint32_t d = space_entry(store, &spaces[p], b);
             const char *wrong = page_reads(w, store, p, d, columns_of(frontier, b), &c->token[p][b * KVD_PAGE_TOKENS]);
-            if (wrong && why) fail(w, "%s: pool %u block %u (descriptor %u, device page %d) %s", why, p, b, d, (int)store->pool[p].pages[d].device, wrong);
+            if (wrong && why)
+                fail(w, "%s: pool %u block %u (descriptor %u, device page %d) %s", why, p, b, d,
+                     (int)store->pool[p].pages[d].device, wrong);
             if (wrong) return false;
         }
     return true;
@@ -46,26 +52,31 @@ bool reads(struct world *w, const struct store *store, const struct space *space
 uint32_t lost_pages(const struct world *w, const struct store *store, const struct cont *cont) {
     uint32_t n = cont->image_lost && !image_in_slot(cont);
     for (uint32_t p = 0; p < w->n_pools; p++)
-        for (uint32_t b = 0; b < cont->space[p].count; b++) n += (store->pool[p].pages[space_entry(store, &cont->space[p], b)].flags & PAGE_LOST) != 0;
+        for (uint32_t b = 0; b < cont->space[p].count; b++)
+            n += (store->pool[p].pages[space_entry(store, &cont->space[p], b)].flags & PAGE_LOST) != 0;
     return n;
 }
 
 /* ---- continuations ---- */
 
-static void look_at_image(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
+static void look_at_image(struct world *w, const struct store *store, const struct cont *cont,
+                          const struct content *c) {
     if (!store->config.has_state || (cont->image_lost && !image_in_slot(cont))) return;
-    if (image_in_slot(cont) && w->slots[cont->slot] != c->image) fail(w, "a state image changed on the device (slot %u)", cont->slot);
+    if (image_in_slot(cont) && w->slots[cont->slot] != c->image)
+        fail(w, "a state image changed on the device (slot %u)", cont->slot);
     if (!image_in_host(cont)) {
         if (cont->slot == NONE) fail(w, "a continuation without a state image (CONT-1)");
         return;
     }
     uint64_t offset = extent_offset(store->arena, cont->image), image;
     memcpy(&image, w->arena + offset, sizeof image);
-    if (!w->rotten[offset / UNIT] && (image != c->image || checksum_of(w, offset, store->config.host_state_stride) != cont->image_checksum))
+    if (!w->rotten[offset / UNIT] &&
+        (image != c->image || checksum_of(w, offset, store->config.host_state_stride) != cont->image_checksum))
         fail(w, "a state image changed in the host");
 }
 
-static void look_at_names(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
+static void look_at_names(struct world *w, const struct store *store, const struct cont *cont,
+                          const struct content *c) {
     for (uint32_t b = 0; b < cont->named; b++) {
         uint32_t d = space_entry(store, &cont->space[0], b);
         if (!(store->pool[0].pages[d].flags & PAGE_NAMED) || memcmp(store->digests[d], c->chain[b], 32) != 0)
@@ -86,8 +97,10 @@ static void look_at_cont(struct world *w, struct tier_cont *m) {
     if (m->doomed && m->published && !cont->claimed && !cont->pins && !cont->image_pins)
         fail(w, "a continuation with a lost page is still there");
     if (!m->published || m->doomed || w->failed) return;
-    if (cont->frontier != m->frontier || cont->tag != m->tag || cont->tail_named != m->tail_named) fail(w, "a continuation changed");
-    if (cont->tail_named && (cont->tail.n != m->tail.n || memcmp(cont->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0])))
+    if (cont->frontier != m->frontier || cont->tag != m->tag || cont->tail_named != m->tail_named)
+        fail(w, "a continuation changed");
+    if (cont->tail_named &&
+        (cont->tail.n != m->tail.n || memcmp(cont->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0])))
         fail(w, "the tail of a continuation changed");
     if (lost_pages(w, store, cont)) fail(w, "a continuation lost a page that was not damaged");
     reads(w, store, cont->space, m->frontier, &m->c, "continuation");
@@ -116,14 +129,17 @@ static void look_at_seq(struct world *w, const struct tier_seq *m) {
         if (seq->space[p].committed != m->committed[p]) fail(w, "pool %u: a frontier changed", p);
         for (uint32_t b = 0; b < seq->space[p].count; b++) {
             const struct page *page = &store->pool[p].pages[space_entry(store, &seq->space[p], b)];
-            if (!page_on_device(page) || row[b] != (int32_t)page->device) fail(w, "pool %u block %u: an active page is at %d, its row says %d", p, b, (int)page->device, row[b]);
+            if (!page_on_device(page) || row[b] != (int32_t)page->device)
+                fail(w, "pool %u block %u: an active page is at %d, its row says %d", p, b, (int)page->device, row[b]);
             uint32_t n = columns_of(m->written[p], b);
             if (!w->failed && !device_holds(w, p, page->device, n, &m->c.token[p][b * KVD_PAGE_TOKENS]))
                 fail(w, "pool %u block %u (page %u): a sequence reads other bytes", p, b, page->device);
         }
     }
-    if (m->source_slot != STORE_NONE && w->slots[m->source_slot] != m->c.image) fail(w, "the source's state image went before the first commit");
-    if (m->source_slot == STORE_NONE && m->state_frontier != STORE_NONE && w->slots[seq->state_slot] != m->c.image) fail(w, "the state image of a sequence changed");
+    if (m->source_slot != STORE_NONE && w->slots[m->source_slot] != m->c.image)
+        fail(w, "the source's state image went before the first commit");
+    if (m->source_slot == STORE_NONE && m->state_frontier != STORE_NONE && w->slots[seq->state_slot] != m->c.image)
+        fail(w, "the state image of a sequence changed");
 }
 
 /* ---- scribbling ---- */
@@ -132,18 +148,20 @@ static void scribble_device(struct world *w, uint32_t p) {
     const struct pool *pool = &w->kvd.store->pool[p];
     for (uint32_t i = 0; i < pool->capacity; i++) {
         bool held = !pool_is_free(pool, i);
-        if (w->held[p][i] && !held) memset(device_page(w, p, i), (int)(0x80 | (w->step & 0x7f)), KVD_PAGE_TOKENS * sizeof(uint32_t));
+        if (w->held[p][i] && !held)
+            memset(device_page(w, p, i), (int)(0x80 | (w->step & 0x7f)), KVD_PAGE_TOKENS * sizeof(uint32_t));
         w->held[p][i] = held;
     }
 }
 
 static void scribble_arena(struct world *w) {
     const struct store *store = w->kvd.store;
-    uint8_t held[UNITS] = {0};
+    uint8_t held[UNITS] = { 0 };
     uint32_t cursor = 0;
     struct extent_info extent;
     if (!store->arena) return;
-    while (extent_next(store->arena, &cursor, &extent)) memset(held + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
+    while (extent_next(store->arena, &cursor, &extent))
+        memset(held + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
     for (uint32_t i = 0; i < w->config.host_bytes / UNIT; i++) {
         if (held[i]) continue;
         if (w->held_units[i]) memset(w->arena + (size_t)i * UNIT, (int)(0x80 | (w->step & 0x7f)), UNIT);

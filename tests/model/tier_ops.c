@@ -42,23 +42,27 @@ void flight_end(struct world *w, struct flight *f) {
 }
 
 static struct store_transition transition_of(const struct flight *f) {
-    return (struct store_transition){f->kind == FLIGHT_MOVE, f->kind == FLIGHT_MOVE ? f->move.bits : f->seq.bits};
+    return (struct store_transition){ f->kind == FLIGHT_MOVE, f->kind == FLIGHT_MOVE ? f->move.bits : f->seq.bits };
 }
 
 static bool same_copy(const struct store_copy *a, const struct store_copy *b) {
-    return a->kind == b->kind && a->pool == b->pool && a->src == b->src && a->dst == b->dst && a->columns == b->columns && a->host == b->host && a->what == b->what;
+    return a->kind == b->kind && a->pool == b->pool && a->src == b->src && a->dst == b->dst &&
+           a->columns == b->columns && a->host == b->host && a->what == b->what;
 }
 
 /* The copies of the stage, by lists of any length; the sums must agree. */
 void flight_fetch(struct world *w, struct flight *f) {
     uint64_t cursor = 0, again = 0;
     struct store_copy other[COPIES];
-    struct store_work work = {0};
+    struct store_work work = { 0 };
     uint32_t n, max = between(w, 1, 9), out = 0, in = 0, m = 0;
     bool same = true;
     f->n = 0;
-    while (f->n + max <= COPIES && (n = store_next_copies(w->kvd.store, transition_of(f), &cursor, f->copies + f->n, max)) > 0) f->n += n;
-    while (m < COPIES && (n = store_next_copies(w->kvd.store, transition_of(f), &again, other + m, COPIES - m)) > 0) m += n;
+    while (f->n + max <= COPIES &&
+           (n = store_next_copies(w->kvd.store, transition_of(f), &cursor, f->copies + f->n, max)) > 0)
+        f->n += n;
+    while (m < COPIES && (n = store_next_copies(w->kvd.store, transition_of(f), &again, other + m, COPIES - m)) > 0)
+        m += n;
     for (uint32_t i = 0; i < m && i < f->n; i++) same &= same_copy(&other[i], &f->copies[i]);
     if (m != f->n || !same) fail(w, "the list of copies depends on how it is read: %u and %u", f->n, m);
     for (uint32_t i = 0; i < f->n; i++) {
@@ -67,7 +71,8 @@ void flight_fetch(struct world *w, struct flight *f) {
         in += kind == STORE_COPY_PAGE_IN || kind == STORE_COPY_STATE_IN;
     }
     store_get_work(w->kvd.store, transition_of(f), &work);
-    if (work.copies_out != out || work.copies_in != in || work.copies_device != f->n - out - in) fail(w, "work counts other copies than are listed");
+    if (work.copies_out != out || work.copies_in != in || work.copies_device != f->n - out - in)
+        fail(w, "work counts other copies than are listed");
     memset(f->done, 0, sizeof f->done);
     f->left = f->n;
     f->stages++;
@@ -78,14 +83,16 @@ static bool copy_in(struct world *w, const struct store_copy *c) {
         damaged(w, c->what);
         return false;
     }
-    if (c->kind == STORE_COPY_PAGE_IN) memcpy(device_page(w, c->pool, c->dst), w->arena + c->host, c->columns * sizeof(uint32_t));
+    if (c->kind == STORE_COPY_PAGE_IN)
+        memcpy(device_page(w, c->pool, c->dst), w->arena + c->host, c->columns * sizeof(uint32_t));
     else memcpy(&w->slots[c->dst], w->arena + c->host, sizeof *w->slots);
     return true;
 }
 
 static void copy_out(struct world *w, const struct store_copy *c) {
     memset(w->arena + c->host, 0x11, c->bytes);
-    if (c->kind == STORE_COPY_PAGE_OUT) memcpy(w->arena + c->host, device_page(w, c->pool, c->src), KVD_PAGE_TOKENS * sizeof(uint32_t));
+    if (c->kind == STORE_COPY_PAGE_OUT)
+        memcpy(w->arena + c->host, device_page(w, c->pool, c->src), KVD_PAGE_TOKENS * sizeof(uint32_t));
     else memcpy(w->arena + c->host, &w->slots[c->src], sizeof *w->slots);
     for (uint64_t i = 0; i < c->bytes; i += UNIT) w->rotten[(c->host + i) / UNIT] = false;
     store_copied_out(w->kvd.store, c->what, checksum_of(w, c->host, c->bytes));
@@ -96,7 +103,9 @@ bool flight_copy(struct world *w, struct flight *f, uint32_t i) {
     f->done[i] = true;
     f->left--;
     switch (c->kind) {
-    case STORE_COPY_PAGE: memcpy(device_page(w, c->pool, c->dst), device_page(w, c->pool, c->src), c->columns * sizeof(uint32_t)); return true;
+    case STORE_COPY_PAGE:
+        memcpy(device_page(w, c->pool, c->dst), device_page(w, c->pool, c->src), c->columns * sizeof(uint32_t));
+        return true;
     case STORE_COPY_STATE: w->slots[c->dst] = w->slots[c->src]; return true;
     case STORE_COPY_PAGE_OUT:
     case STORE_COPY_STATE_OUT: copy_out(w, c); return true;
@@ -113,7 +122,8 @@ static uint32_t victims_gone(struct world *w, struct flight *f) {
     uint32_t gone = 0;
     for (uint32_t i = 0; i < f->n_victims; i++) {
         int v = find_cont(w, f->victims[i]);
-        if (v < 0 || cont_find(w->kvd.store, f->victims[i]) || f->victims[i].bits == f->cont.bits) continue; /* a moved source may stand there: it goes anyhow */
+        if (v < 0 || cont_find(w->kvd.store, f->victims[i]) || f->victims[i].bits == f->cont.bits)
+            continue; /* a moved source may stand there: it goes anyhow */
         if (f->demote >> i & 1 && !w->cont[v].doomed) fail(w, "a demoted victim is gone");
         w->cont[v].leaves = true;
         gone++;
@@ -129,7 +139,8 @@ static void victims_settled(struct world *w, struct flight *f) {
         struct cont *cont = cont_find(w->kvd.store, f->victims[i]);
         if (v < 0 || !cont || f->victims[i].bits == f->cont.bits) continue;
         if (!(f->demote >> i & 1)) fail(w, "a released victim is still there");
-        else if (!cont->resting && !w->rots && tier_all_current(w->kvd.store, cont)) fail(w, "a demoted victim does not rest");
+        else if (!cont->resting && !w->rots && tier_all_current(w->kvd.store, cont))
+            fail(w, "a demoted victim does not rest");
     }
 }
 
@@ -138,17 +149,19 @@ static void activated(struct world *w, struct flight *f) {
     struct store_activated got;
     int source = find_cont(w, f->cont);
     victims_settled(w, f);
-    if (store_activate_look(w->kvd.store, f->seq, &got, NULL)) fail(w, "a sequence that was published cannot be looked at");
+    if (store_activate_look(w->kvd.store, f->seq, &got, NULL))
+        fail(w, "a sequence that was published cannot be looked at");
     s->active = true;
     if (source >= 0 && !f->keep) w->cont[source].leaves = true;
     if (!w->config.has_state || source < 0) return;
     s->source_slot = f->keep ? got.source_state_slot : STORE_NONE;
     if (s->source_slot == STORE_NONE) s->state_frontier = f->frontier;
-    if (s->source_slot == STORE_NONE && w->slots[got.state_slot] != s->c.image) fail(w, "the state image of the source is not in slot %u", got.state_slot);
+    if (s->source_slot == STORE_NONE && w->slots[got.state_slot] != s->c.image)
+        fail(w, "the state image of the source is not in slot %u", got.state_slot);
 }
 
 static int commit_activation(struct world *w, struct flight *f) {
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     int code = store_activate_commit(w->kvd.store, f->seq, &refusal);
     if (code == STORE_OK) {
         activated(w, f);
@@ -176,7 +189,7 @@ static int commit_activation(struct world *w, struct flight *f) {
 
 static int commit_move(struct world *w, struct flight *f) {
     struct store *store = w->kvd.store;
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     int code = store_move_commit(store, f->move, &refusal), c = find_cont(w, f->cont);
     const struct cont *cont = cont_find(store, f->cont);
     if (code == STORE_WAIT) {
@@ -190,14 +203,18 @@ static int commit_move(struct world *w, struct flight *f) {
         return code;
     }
     if (code == STORE_E_DAMAGED && !w->rots) fail(w, "damage where nothing was damaged");
-    if (code != STORE_OK && code != STORE_E_DAMAGED && code != STORE_E_SHORT && code != STORE_E_STATE) fail(w, "commit of a move: %d", code);
+    if (code != STORE_OK && code != STORE_E_DAMAGED && code != STORE_E_SHORT && code != STORE_E_STATE)
+        fail(w, "commit of a move: %d", code);
     if (code == STORE_OK && cont && c >= 0 && !cont->claimed && !w->cont[c].doomed && !w->rots) {
         bool on_device = true;
         for (uint32_t p = 0; p < w->n_pools; p++)
-            for (uint32_t b = 0; b < cont->space[p].count; b++) on_device &= page_on_device(&store->pool[p].pages[space_entry(store, &cont->space[p], b)]);
-        if (f->place != STORE_PLACE_DEVICE && !tier_all_current(store, cont)) fail(w, "moved to the host, and not all is there");
+            for (uint32_t b = 0; b < cont->space[p].count; b++)
+                on_device &= page_on_device(&store->pool[p].pages[space_entry(store, &cont->space[p], b)]);
+        if (f->place != STORE_PLACE_DEVICE && !tier_all_current(store, cont))
+            fail(w, "moved to the host, and not all is there");
         if (f->place == STORE_PLACE_HOST && !cont->resting) fail(w, "demoted, and does not rest");
-        if (f->place == STORE_PLACE_DEVICE && (!on_device || cont->resting || (w->config.has_state && cont->slot == NONE)))
+        if (f->place == STORE_PLACE_DEVICE &&
+            (!on_device || cont->resting || (w->config.has_state && cont->slot == NONE)))
             fail(w, "prefetched, and not all is on the device");
     }
     flight_end(w, f);
@@ -205,7 +222,7 @@ static int commit_move(struct world *w, struct flight *f) {
 }
 
 static int commit_checkpoint(struct world *w, struct flight *f) {
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     int c = find_cont(w, f->cont), code;
     w->cont[c].publishing = true;
     code = store_checkpoint_commit(w->kvd.store, f->cont, &refusal);
@@ -217,13 +234,15 @@ static int commit_checkpoint(struct world *w, struct flight *f) {
 }
 
 int flight_commit(struct world *w, struct flight *f) {
-    int code = f->kind == FLIGHT_MOVE ? commit_move(w, f) : f->kind == FLIGHT_CHECKPOINT ? commit_checkpoint(w, f) : commit_activation(w, f);
+    int code = f->kind == FLIGHT_MOVE         ? commit_move(w, f)
+               : f->kind == FLIGHT_CHECKPOINT ? commit_checkpoint(w, f)
+                                              : commit_activation(w, f);
     note(w, " commit=%d", code);
     return code;
 }
 
 void flight_abort(struct world *w, struct flight *f) {
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     uint32_t lost = 0;
     int code, c = find_cont(w, f->cont), s = find_seq(w, f->seq);
     if (f->kind == FLIGHT_MOVE) {
@@ -234,7 +253,8 @@ void flight_abort(struct world *w, struct flight *f) {
     } else {
         code = store_activate_abort(w->kvd.store, f->seq, &lost, &refusal);
         w->seq[s].used = false;
-        if (victims_gone(w, f) && lost == 0 && f->stages < 2 && !w->rots) fail(w, "an abort lost victims and does not say so");
+        if (victims_gone(w, f) && lost == 0 && f->stages < 2 && !w->rots)
+            fail(w, "an abort lost victims and does not say so");
     }
     if (code) fail(w, "abort: %d", code);
     note(w, " abort");
@@ -253,7 +273,8 @@ static struct flight *any_flight(struct world *w) {
 static void op_fly(struct world *w) {
     struct flight *f = any_flight(w);
     if (!f) return;
-    note(w, " %d (seq %d cont %d) %u of %u left", (int)f->kind, find_seq(w, f->seq), find_cont(w, f->cont), f->left, f->n);
+    note(w, " %d (seq %d cont %d) %u of %u left", (int)f->kind, find_seq(w, f->seq), find_cont(w, f->cont), f->left,
+         f->n);
     for (uint32_t tries = below(w, 2 * f->n + 1); tries && f->left && !w->failed; tries--) {
         uint32_t i = below(w, f->n);
         if (!f->done[i]) flight_copy(w, f, i);
@@ -309,11 +330,16 @@ static void make_want(struct world *w, struct want *want) {
         if (chance(w, 70)) a->ensure[p] = between(w, a->frontier, a->prompt_tokens);
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);
     a->tag = ++w->tags;
-    note(w, " from %d keep %d F %u prompt %u ensure %u,%u victims", c, a->keep, a->frontier, a->prompt_tokens, a->ensure[0], a->ensure[1]);
-    for (uint32_t i = 0; i < a->n_victims; i++) note(w, " %d%s", find_cont(w, want->victims[i]), a->demote >> i & 1 ? "d" : "");
+    note(w, " from %d keep %d F %u prompt %u ensure %u,%u victims", c, a->keep, a->frontier, a->prompt_tokens,
+         a->ensure[0], a->ensure[1]);
+    for (uint32_t i = 0; i < a->n_victims; i++)
+        note(w, " %d%s", find_cont(w, want->victims[i]), a->demote >> i & 1 ? "d" : "");
 }
 
-struct begun { struct want *want; struct store_activated got; };
+struct begun {
+    struct want *want;
+    struct store_activated got;
+};
 
 static int attempt_begin(struct world *w, void *context, struct store_refusal *refusal) {
     struct begun *b = context;
@@ -326,7 +352,9 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
     int k = 0, c = find_cont(w, a->from);
     while (w->seq[k].used) k++;
     struct tier_seq *s = &w->seq[k];
-    *s = (struct tier_seq){.used = true, .handle = got->seq, .tag = a->tag, .state_frontier = STORE_NONE, .source_slot = STORE_NONE};
+    *s = (struct tier_seq){
+        .used = true, .handle = got->seq, .tag = a->tag, .state_frontier = STORE_NONE, .source_slot = STORE_NONE
+    };
     if (c >= 0) s->c = w->cont[c].c;
     for (uint32_t p = 0; p < w->n_pools; p++) s->committed[p] = s->written[p] = a->frontier;
     chain_fill(w, &s->c, a->frontier / KVD_PAGE_TOKENS);
@@ -346,24 +374,30 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
 }
 
 /* What begin did is what the plan said. */
-static void check_begun(struct world *w, struct flight *f, const struct store_plan *plan, const struct store_activated *got,
-                        uint64_t occupied) {
-    uint32_t out[POOLS] = {0}, gone = victims_gone(w, f);
+static void check_begun(struct world *w, struct flight *f, const struct store_plan *plan,
+                        const struct store_activated *got, uint64_t occupied) {
+    uint32_t out[POOLS] = { 0 }, gone = victims_gone(w, f);
     struct store_stats st;
     store_get_stats(w->kvd.store, &st);
     for (uint32_t i = 0; i < f->n; i++)
         if (f->copies[i].kind == STORE_COPY_PAGE_OUT) out[f->copies[i].pool]++;
     for (uint32_t p = 0; p < w->n_pools; p++) {
-        if (out[p] != plan->demote_pages[p]) fail(w, "pool %u: %u pages are copied out, the plan said %u", p, out[p], plan->demote_pages[p]);
+        if (out[p] != plan->demote_pages[p])
+            fail(w, "pool %u: %u pages are copied out, the plan said %u", p, out[p], plan->demote_pages[p]);
         /* A tail that victims held on the device, and that left with them at once, is read from the host. */
         bool tail = gone && f->keep && f->frontier % KVD_PAGE_TOKENS;
-        if (!got->staged && got->restored[p] != plan->restore_pages[p] && !(tail && got->restored[p] == plan->restore_pages[p] + 1)) fail(w, "pool %u: %u pages are restored, the plan said %u", p, got->restored[p], plan->restore_pages[p]);
+        if (!got->staged && got->restored[p] != plan->restore_pages[p] &&
+            !(tail && got->restored[p] == plan->restore_pages[p] + 1))
+            fail(w, "pool %u: %u pages are restored, the plan said %u", p, got->restored[p], plan->restore_pages[p]);
         uint32_t base = pages_of(f->frontier), ensure = pages_of(f->ensure[p]);
         uint32_t mapped = ensure > base ? min_u32(ensure + w->config.map_ahead, plan->entitlement[p]) : base;
-        if (!got->staged && got->pool[p].membership != mapped) fail(w, "pool %u: %u pages are mapped, not %u", p, got->pool[p].membership, mapped);
-        if (!got->staged && got->pool[p].entitlement != plan->entitlement[p]) fail(w, "pool %u: another entitlement than the plan's", p);
+        if (!got->staged && got->pool[p].membership != mapped)
+            fail(w, "pool %u: %u pages are mapped, not %u", p, got->pool[p].membership, mapped);
+        if (!got->staged && got->pool[p].entitlement != plan->entitlement[p])
+            fail(w, "pool %u: another entitlement than the plan's", p);
     }
-    if (!gone && st.host_occupied != occupied + plan->arena.needed) fail(w, "the arena grew by another number of bytes than the plan said");
+    if (!gone && st.host_occupied != occupied + plan->arena.needed)
+        fail(w, "the arena grew by another number of bytes than the plan said");
 }
 
 /* All of it at once, nothing between: the device is left as the plan said. */
@@ -379,15 +413,17 @@ static void complete(struct world *w, struct flight *f, const struct store_plan 
     w->atomic_checks++;
     for (uint32_t p = 0; p < w->n_pools; p++) {
         uint64_t left = pool_available(&w->kvd.store->pool[p]), said = plan->pages[p].available - plan->pages[p].needed;
-        if (left != said) fail(w, "pool %u: %llu pages are left, the plan said %llu", p, (unsigned long long)left, (unsigned long long)said);
+        if (left != said)
+            fail(w, "pool %u: %llu pages are left, the plan said %llu", p, (unsigned long long)left,
+                 (unsigned long long)said);
     }
 }
 
 static void op_begin(struct world *w) {
     struct want want;
-    struct begun b = {.want = &want};
-    struct store_refusal planned = {0}, refusal = {0};
-    struct store_plan plan = {0};
+    struct begun b = { .want = &want };
+    struct store_refusal planned = { 0 }, refusal = { 0 };
+    struct store_plan plan = { 0 };
     struct store_stats st;
     make_want(w, &want);
     uint64_t before = fingerprint(w);
@@ -402,7 +438,10 @@ static void op_begin(struct world *w) {
     bool ready = code == STORE_OK && plan.feasibility == STORE_READY;
     rc = ready && chance(w, 12) ? sweep(w, attempt_begin, &b, &refusal) : attempt_begin(w, &b, &refusal);
     note(w, " plan %d/%d = %d", code, (int)plan.feasibility, rc);
-    int want_code = code ? code : plan.feasibility == STORE_READY ? STORE_OK : plan.feasibility == STORE_BLOCKED ? STORE_E_SHORT : STORE_E_NEVER;
+    int want_code = code                                ? code
+                    : plan.feasibility == STORE_READY   ? STORE_OK
+                    : plan.feasibility == STORE_BLOCKED ? STORE_E_SHORT
+                                                        : STORE_E_NEVER;
     if (rc != want_code) fail(w, "begin answers %d, its plan %d and feasibility %d", rc, code, (int)plan.feasibility);
     if (rc) {
         w->refused++;
@@ -417,17 +456,19 @@ static void op_begin(struct world *w) {
 
 /* ---- workers ---- */
 
-static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[POOLS], const uint32_t truncate[POOLS], const uint32_t ensure[POOLS],
-                    uint32_t state, struct store_round_result *result) {
+static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[POOLS], const uint32_t truncate[POOLS],
+                    const uint32_t ensure[POOLS], uint32_t state, struct store_round_result *result) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    struct store_round_item item = {.seq = s->handle, .lease = seq->lease, .state_frontier = state};
-    for (uint32_t p = 0; p < POOLS; p++) item.pool[p] = (struct store_round_pool){commit[p], truncate[p], STORE_NONE, ensure[p]};
-    if ((commit[0] & truncate[0] & ensure[0]) != STORE_NONE && chance(w, truncate[0] != STORE_NONE ? 60 : 15)) item.pool[0].keep = 0; /* trims */
+    struct store_round_item item = { .seq = s->handle, .lease = seq->lease, .state_frontier = state };
+    for (uint32_t p = 0; p < POOLS; p++)
+        item.pool[p] = (struct store_round_pool){ commit[p], truncate[p], STORE_NONE, ensure[p] };
+    if ((commit[0] & truncate[0] & ensure[0]) != STORE_NONE && chance(w, truncate[0] != STORE_NONE ? 60 : 15))
+        item.pool[0].keep = 0; /* trims */
     store_round(w->kvd.store, &item, 1, result);
     return (int)result->refusal.code;
 }
 
-static const uint32_t none[POOLS] = {STORE_NONE, STORE_NONE};
+static const uint32_t none[POOLS] = { STORE_NONE, STORE_NONE };
 
 /* The kernels write behind the frontier, through the row. */
 static void write_tokens(struct world *w, struct tier_seq *s, uint32_t p, uint32_t to) {
@@ -458,7 +499,8 @@ static void commit_to(struct world *w, struct tier_seq *s, const uint32_t to[POO
     for (uint32_t p = 0; p < w->n_pools; p++) write_tokens(w, s, p, to[p]);
     if (s->source_slot != STORE_NONE) w->slots[seq->state_slot] = w->slots[s->source_slot];
     if (image) write_image(w, s);
-    if (round_of(w, s, to, none, none, image ? to[0] : STORE_NONE, &result)) fail(w, "commit refused: %d", (int)result.refusal.code);
+    if (round_of(w, s, to, none, none, image ? to[0] : STORE_NONE, &result))
+        fail(w, "commit refused: %d", (int)result.refusal.code);
     s->source_slot = STORE_NONE;
     if (image) s->state_frontier = to[0];
     for (uint32_t p = 0; p < w->n_pools; p++) {
@@ -472,7 +514,8 @@ static void op_round(struct world *w) {
     struct store_round_result result;
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
-    uint32_t target = min_u32(w->config.max_context, s->committed[0] + below(w, chance(w, 30) ? 140 : 40)), ensure[POOLS], to[POOLS] = {STORE_NONE, STORE_NONE};
+    uint32_t target = min_u32(w->config.max_context, s->committed[0] + below(w, chance(w, 30) ? 140 : 40)),
+             ensure[POOLS], to[POOLS] = { STORE_NONE, STORE_NONE };
     for (uint32_t p = 0; p < POOLS; p++) ensure[p] = p < w->n_pools ? target + below(w, 30) : STORE_NONE;
     int code = round_of(w, s, none, none, ensure, STORE_NONE, &result);
     note(w, " seq %d to %u = %d", k, target, code);
@@ -483,7 +526,8 @@ static void op_round(struct world *w) {
         s->written[p] = min_u32(s->written[p], seq->space[p].count * KVD_PAGE_TOKENS);
         low = min_u32(low, seq->space[p].count * KVD_PAGE_TOKENS);
     }
-    for (uint32_t p = 0; p < w->n_pools; p++) to[p] = max_u32(s->committed[p], chance(w, 85) ? low : min_u32(low, s->committed[p] + below(w, 9)));
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        to[p] = max_u32(s->committed[p], chance(w, 85) ? low : min_u32(low, s->committed[p] + below(w, 9)));
     commit_to(w, s, to);
     w->applied++;
 }
@@ -494,7 +538,7 @@ static void op_truncate(struct world *w) {
     struct store_round_result result;
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
-    uint32_t to[POOLS] = {STORE_NONE, STORE_NONE};
+    uint32_t to[POOLS] = { STORE_NONE, STORE_NONE };
     for (uint32_t p = 0; p < w->n_pools; p++) to[p] = s->committed[p] - min_u32(s->committed[p], below(w, 50));
     if (w->n_pools > 1 && chance(w, 70)) to[1] = to[0] = min_u32(to[0], to[1]);
     if (s->source_slot != STORE_NONE) return; /* nothing was committed yet */
@@ -516,17 +560,18 @@ static void op_truncate(struct world *w) {
 
 static void name_all(struct world *w, struct tier_seq *s) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     uint32_t full = s->committed[0] / KVD_PAGE_TOKENS;
     if (seq->named >= full) return;
-    int code = store_name_pages(w->kvd.store, s->handle, seq->lease, seq->named, full - seq->named, (const uint8_t(*)[32])s->c.chain[seq->named], &refusal);
+    int code = store_name_pages(w->kvd.store, s->handle, seq->lease, seq->named, full - seq->named,
+                                (const uint8_t(*)[32])s->c.chain[seq->named], &refusal);
     if (code) fail(w, "names refused: %d", code);
 }
 
 /* All pools at one frontier, an image of it, names: what a continuation needs. False: it cannot be now. */
 static bool make_whole(struct world *w, struct tier_seq *s) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    uint32_t f = s->committed[0], to[POOLS] = {STORE_NONE, STORE_NONE};
+    uint32_t f = s->committed[0], to[POOLS] = { STORE_NONE, STORE_NONE };
     struct store_round_result result;
     if (w->n_pools > 1) f = max_u32(f, s->committed[1]);
     for (uint32_t p = 0; p < w->n_pools; p++) {
@@ -540,7 +585,8 @@ static bool make_whole(struct world *w, struct tier_seq *s) {
         if (round_of(w, s, none, none, none, f, &result)) fail(w, "an image is refused");
         s->state_frontier = f;
     }
-    for (uint32_t p = 0; p < w->n_pools; p++) s->written[p] = min_u32(s->written[p], seq->space[p].count * KVD_PAGE_TOKENS);
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        s->written[p] = min_u32(s->written[p], seq->space[p].count * KVD_PAGE_TOKENS);
     if (!w->failed) name_all(w, s);
     return !w->failed;
 }
@@ -551,22 +597,29 @@ static void op_name(struct world *w) {
 }
 
 static struct store_tail make_tail(struct world *w, uint32_t frontier) {
-    struct store_tail tail = {.n = frontier % KVD_PAGE_TOKENS};
+    struct store_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
     for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = below(w, 50000);
     return tail;
 }
 
-static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, store_cont handle, uint32_t frontier, const struct store_tail *tail,
-                                  uint32_t retention) {
+static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, store_cont handle, uint32_t frontier,
+                                  const struct store_tail *tail, uint32_t retention) {
     struct tier_cont *m = &w->cont[free_cont(w)];
-    *m = (struct tier_cont){.used = true, .handle = handle, .tag = s->tag, .frontier = frontier, .retention = retention, .c = s->c};
+    *m = (struct tier_cont){
+        .used = true, .handle = handle, .tag = s->tag, .frontier = frontier, .retention = retention, .c = s->c
+    };
     m->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
     if (tail) m->tail = *tail;
     note(w, " -> cont %d", (int)(m - w->cont));
     return m;
 }
 
-struct snap { store_seq seq; uint64_t lease; struct store_tail tail; struct store_checkpointed got; };
+struct snap {
+    store_seq seq;
+    uint64_t lease;
+    struct store_tail tail;
+    struct store_checkpointed got;
+};
 
 static int attempt_checkpoint(struct world *w, void *context, struct store_refusal *refusal) {
     struct snap *s = context;
@@ -575,10 +628,12 @@ static int attempt_checkpoint(struct world *w, void *context, struct store_refus
 
 static void op_checkpoint(struct world *w) {
     int k = any_seq(w, true);
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     if (k < 0 || !make_whole(w, &w->seq[k])) return;
     struct tier_seq *s = &w->seq[k];
-    struct snap snap = {.seq = s->handle, .lease = seq_find(w->kvd.store, s->handle)->lease, .tail = make_tail(w, s->committed[0])};
+    struct snap snap = { .seq = s->handle,
+                         .lease = seq_find(w->kvd.store, s->handle)->lease,
+                         .tail = make_tail(w, s->committed[0]) };
     struct flight *f = flight_new(w);
     if (!f) return;
     int code = chance(w, 15) ? sweep(w, attempt_checkpoint, &snap, &refusal) : attempt_checkpoint(w, &snap, &refusal);
@@ -603,15 +658,16 @@ static void op_checkpoint(struct world *w) {
 static void op_finish(struct world *w) {
     int k = any_seq(w, true);
     struct store_pool_view rows[POOLS];
-    struct store_refusal refusal = {0};
-    store_cont cont = {0};
+    struct store_refusal refusal = { 0 };
+    store_cont cont = { 0 };
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     bool retain = chance(w, 85) && make_whole(w, s);
     struct store_tail tail = make_tail(w, s->committed[0]);
     if (w->failed) return;
-    int code = store_finish(w->kvd.store, s->handle, seq_find(w->kvd.store, s->handle)->lease, retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE,
-                            retain ? &tail : NULL, 5, &cont, rows, &refusal);
+    int code = store_finish(w->kvd.store, s->handle, seq_find(w->kvd.store, s->handle)->lease,
+                            retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, retain ? &tail : NULL, 5, &cont, rows,
+                            &refusal);
     note(w, " seq %d retain %d = %d", k, retain, code);
     if (code && (code != STORE_E_SHORT || !retain)) fail(w, "finish: %d", code);
     if (code) return;
@@ -624,8 +680,8 @@ static void op_finish(struct world *w) {
 static void op_end(struct world *w) {
     int k = any_seq(w, chance(w, 70));
     struct store_pool_view rows[POOLS];
-    struct store_refusal refusal = {0};
-    store_cont cont = {0};
+    struct store_refusal refusal = { 0 };
+    store_cont cont = { 0 };
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     uint32_t f = s->committed[0];
@@ -649,7 +705,7 @@ static void op_end(struct world *w) {
 
 static void op_release(struct world *w) {
     int c = any_cont(w, true);
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     if (c < 0) return;
     int code = store_release(w->kvd.store, w->cont[c].handle, &refusal);
     note(w, " cont %d = %d", c, code);
@@ -662,15 +718,25 @@ static void op_retention(struct world *w) {
     int c = any_cont(w, true);
     struct store_refusal refusal;
     uint32_t retention = between(w, 1, 9);
-    if (c >= 0 && store_set_retention(w->kvd.store, w->cont[c].handle, retention, &refusal) == STORE_OK) w->cont[c].retention = retention;
+    if (c >= 0 && store_set_retention(w->kvd.store, w->cont[c].handle, retention, &refusal) == STORE_OK)
+        w->cont[c].retention = retention;
 }
 
 /* ---- choice ---- */
 
-static const struct { const char *name; uint32_t weight; void (*run)(struct world *w); } operations[] = {
-    {"begin", 16, op_begin},       {"fly", 34, op_fly},         {"round", 20, op_round},       {"truncate", 3, op_truncate}, {"name", 3, op_name},
-    {"checkpoint", 6, op_checkpoint}, {"finish", 8, op_finish}, {"end", 3, op_end},            {"release", 3, op_release},   {"retention", 1, op_retention},
-    {"move", 10, op_move},         {"drop", 5, op_drop},        {"damage", 1, op_damage},      {"scrub", 2, op_scrub},       {"recover", 2, op_recover}, {"drain", 1, drain},
+static const struct {
+    const char *name;
+    uint32_t weight;
+    void (*run)(struct world *w);
+} operations[] = {
+    { "begin", 16, op_begin },    { "fly", 34, op_fly },
+    { "round", 20, op_round },    { "truncate", 3, op_truncate },
+    { "name", 3, op_name },       { "checkpoint", 6, op_checkpoint },
+    { "finish", 8, op_finish },   { "end", 3, op_end },
+    { "release", 3, op_release }, { "retention", 1, op_retention },
+    { "move", 10, op_move },      { "drop", 5, op_drop },
+    { "damage", 1, op_damage },   { "scrub", 2, op_scrub },
+    { "recover", 2, op_recover }, { "drain", 1, drain },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 

@@ -12,7 +12,11 @@
 
 /* ---- moves ---- */
 
-struct moving { store_cont cont; enum store_place place; store_move move; };
+struct moving {
+    store_cont cont;
+    enum store_place place;
+    store_move move;
+};
 
 static int attempt_move(struct world *w, void *context, struct store_refusal *refusal) {
     struct moving *m = context;
@@ -32,40 +36,44 @@ static uint32_t lacking(const struct world *w, const struct cont *cont, enum sto
 }
 
 static void check_moving(struct world *w, struct flight *f, const uint32_t lacks[POOLS], bool image) {
-    uint32_t listed[POOLS] = {0}, images = 0, p = 0;
+    uint32_t listed[POOLS] = { 0 }, images = 0, p = 0;
     for (uint32_t i = 0; i < f->n; i++) {
         const struct store_copy *c = &f->copies[i];
-        bool out = c->kind == STORE_COPY_PAGE_OUT || c->kind == STORE_COPY_STATE_OUT, state = c->kind == STORE_COPY_STATE_OUT || c->kind == STORE_COPY_STATE_IN;
+        bool out = c->kind == STORE_COPY_PAGE_OUT || c->kind == STORE_COPY_STATE_OUT,
+             state = c->kind == STORE_COPY_STATE_OUT || c->kind == STORE_COPY_STATE_IN;
         if (out != (f->place != STORE_PLACE_DEVICE)) fail(w, "a move lists a copy in the other direction");
         if (state) images++;
         else listed[c->pool]++;
     }
     for (p = 0; p < w->n_pools; p++)
-        if (listed[p] != lacks[p]) fail(w, "pool %u: a move lists %u copies, %u pages are lacking", p, listed[p], lacks[p]);
+        if (listed[p] != lacks[p])
+            fail(w, "pool %u: a move lists %u copies, %u pages are lacking", p, listed[p], lacks[p]);
     if (images != image) fail(w, "a move lists %u state images, %d is lacking", images, image);
 }
 
 void op_move(struct world *w) {
-    struct store_refusal refusal = {0};
-    struct moving m = {.place = (enum store_place)below(w, 3)};
+    struct store_refusal refusal = { 0 };
+    struct moving m = { .place = (enum store_place)below(w, 3) };
     int c = any_cont(w, true);
     struct flight *f = c < 0 ? NULL : flight_new(w);
     if (!f) return;
     m.cont = w->cont[c].handle;
     const struct cont *cont = cont_find(w->kvd.store, m.cont);
-    uint32_t lacks[POOLS] = {0};
+    uint32_t lacks[POOLS] = { 0 };
     for (uint32_t p = 0; p < w->n_pools; p++) lacks[p] = lacking(w, cont, m.place, p);
     bool image = w->config.has_state && (m.place == STORE_PLACE_DEVICE ? cont->slot == NONE : !cont->image.bits);
     uint64_t before = fingerprint(w);
     int code = chance(w, 12) ? sweep(w, attempt_move, &m, &refusal) : attempt_move(w, &m, &refusal);
     note(w, " cont %d place %d = %d", c, (int)m.place, code);
     if (code) {
-        bool known = code == STORE_E_STATE || code == STORE_E_SHORT || code == STORE_E_TIER || code == STORE_E_REVISION || code == STORE_E_DAMAGED;
+        bool known = code == STORE_E_STATE || code == STORE_E_SHORT || code == STORE_E_TIER ||
+                     code == STORE_E_REVISION || code == STORE_E_DAMAGED;
         if (!known || (code == STORE_E_TIER) != (w->config.host_bytes == 0)) fail(w, "move: %d", code);
         if (fingerprint(w) != before) fail(w, "a refused move changed the store");
         for (uint32_t p = 0; p < w->n_pools; p++)
             if (code == STORE_E_SHORT && refusal.what == STORE_W_PAGES && refusal.pool == p &&
-                (refusal.asked != lacks[p] || refusal.had != pool_available(&w->kvd.store->pool[p]) || lacks[p] <= refusal.had))
+                (refusal.asked != lacks[p] || refusal.had != pool_available(&w->kvd.store->pool[p]) ||
+                 lacks[p] <= refusal.had))
                 fail(w, "pool %u: a prefetch of %u pages is refused", p, lacks[p]);
         flight_end(w, f);
         w->refused++;
@@ -83,25 +91,28 @@ void op_move(struct world *w) {
 /* ---- drops ---- */
 
 void op_drop(struct world *w) {
-    struct store_refusal refusal = {0};
+    struct store_refusal refusal = { 0 };
     enum store_tier tier = chance(w, 50) ? STORE_TIER_DEVICE : STORE_TIER_HOST;
-    uint32_t dropped[POOLS] = {0}, before[POOLS], host[POOLS];
+    uint32_t dropped[POOLS] = { 0 }, before[POOLS], host[POOLS];
     int c = any_cont(w, true);
     if (c < 0) return;
     struct store *store = w->kvd.store;
     const struct cont *cont = cont_find(store, w->cont[c].handle);
-    for (uint32_t p = 0; p < w->n_pools; p++) before[p] = pool_available(&store->pool[p]), host[p] = store->pool[p].host_pages;
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        before[p] = pool_available(&store->pool[p]), host[p] = store->pool[p].host_pages;
     uint64_t print = fingerprint(w);
     int code = store_drop_replica(store, w->cont[c].handle, tier, dropped, &refusal);
     note(w, " cont %d tier %d = %d", c, (int)tier, code);
     if (code) {
-        if (code != STORE_E_STATE && code != STORE_E_TIER && code != STORE_E_DAMAGED && code != STORE_E_REVISION) fail(w, "drop: %d", code);
+        if (code != STORE_E_STATE && code != STORE_E_TIER && code != STORE_E_DAMAGED && code != STORE_E_REVISION)
+            fail(w, "drop: %d", code);
         if (fingerprint(w) != print) fail(w, "a refused drop changed the store");
         w->refused++;
         return;
     }
     for (uint32_t p = 0; p < w->n_pools; p++) {
-        uint32_t freed = tier == STORE_TIER_DEVICE ? pool_available(&store->pool[p]) - before[p] : host[p] - store->pool[p].host_pages;
+        uint32_t freed = tier == STORE_TIER_DEVICE ? pool_available(&store->pool[p]) - before[p]
+                                                   : host[p] - store->pool[p].host_pages;
         if (freed != dropped[p]) fail(w, "pool %u: %u replicas are dropped, %u are told", p, freed, dropped[p]);
     }
     if (tier == STORE_TIER_DEVICE && !cont->resting) fail(w, "its device replicas were dropped, and it does not rest");
@@ -127,11 +138,13 @@ static void doom(struct world *w, uint64_t what) {
         if (!cont) continue;
         if (what & WHAT_IMAGE) {
             bool arriving = cont->image_coming;
-            m->doomed |= cont == &store->conts[d] && cont->image.bits && !cont->image_backing && (cont->slot == NONE || arriving);
+            m->doomed |= cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
+                         (cont->slot == NONE || arriving);
             continue;
         }
         const struct page *page = &store->pool[p].pages[d];
-        bool lost = (page->flags & PAGE_OCCUPIED) && page->host.bits && !(page->flags & PAGE_BACKING) && !page_on_device(page);
+        bool lost =
+            (page->flags & PAGE_OCCUPIED) && page->host.bits && !(page->flags & PAGE_BACKING) && !page_on_device(page);
         m->doomed |= lost && holds(store, cont, p, d);
     }
 }
@@ -165,7 +178,8 @@ static bool what_of(const struct world *w, const struct extent_info *extent, uin
     const struct store *store = w->kvd.store;
     for (uint32_t i = 0; extent->tag == POOLS && i < store->config.max_continuations; i++) {
         *ret_what = WHAT_IMAGE | i;
-        if (store->conts[i].occupied && store->conts[i].image.bits == extent->id.bits) return !store->conts[i].image_backing;
+        if (store->conts[i].occupied && store->conts[i].image.bits == extent->id.bits)
+            return !store->conts[i].image_backing;
     }
     for (uint32_t d = 0; extent->tag < w->n_pools && d < store->pool[extent->tag].descriptors; d++) {
         const struct page *page = &store->pool[extent->tag].pages[d];
@@ -177,7 +191,7 @@ static bool what_of(const struct world *w, const struct extent_info *extent, uin
 
 void op_damage(struct world *w) {
     uint32_t cursor = 0, n = 0;
-    struct extent_info extent, chosen = {0};
+    struct extent_info extent, chosen = { 0 };
     uint64_t what;
     if (!w->rots || !w->kvd.store->arena) return;
     while (extent_next(w->kvd.store->arena, &cursor, &extent))
@@ -202,7 +216,8 @@ static void end_scrub(struct world *w) {
         doom(w, c->what);
     }
     bool damage = store_scrub_end(w->kvd.store, right, &told);
-    if (damage != (!right && there) || before - conts_there(w) != told) fail(w, "the scrub tells %d and %u", damage, told);
+    if (damage != (!right && there) || before - conts_there(w) != told)
+        fail(w, "the scrub tells %d and %u", damage, told);
 }
 
 void op_scrub(struct world *w) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan, recounted from scratch: memberships, who rests, which replicas are there (ACT-7, ACT-8, CAP-7, HOST-4). A page leaves the device when
- * everybody who holds it is a victim, rests, or is the part of a moved source that is dropped: the joint post-state.
+ * A plan, recounted from scratch: memberships, who rests, which replicas are there (ACT-7, ACT-8, CAP-7, HOST-4). A
+ * page leaves the device when everybody who holds it is a victim, rests, or is the part of a moved source that is
+ * dropped: the joint post-state.
  */
 #include "tier.h"
 
@@ -48,7 +49,9 @@ static void count_holders(struct count *c, uint32_t p) {
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
         bool moves = seq->occupied && seq->state == STORE_SEQ_ACTIVATING && seq->from != NONE && !seq->keep;
-        if (seq->occupied) hold(c, c->holders, p, &seq->space[p], moves ? seq->kept[p] : 0); /* what a move takes over is the source's still */
+        if (seq->occupied)
+            hold(c, c->holders, p, &seq->space[p],
+                 moves ? seq->kept[p] : 0); /* what a move takes over is the source's still */
     }
     for (uint32_t i = 0; i < c->n_victims; i++)
         if (!c->demote[i]) hold(c, c->released, p, &c->victims[i]->space[p], 0);
@@ -67,7 +70,8 @@ static uint32_t run_at(const struct play *play, uint32_t i) {
     return n;
 }
 
-/* n pages side by side where a run holds them all, else wherever there is room, lowest first. Returns how many found a place. */
+/* n pages side by side where a run holds them all, else wherever there is room, lowest first. Returns how many found a
+ * place. */
 static uint32_t take(struct play *play, uint32_t stride, uint32_t n) {
     uint32_t left = n;
     for (uint32_t i = 0, run; i < play->n; i += run ? run : 1) {
@@ -91,12 +95,14 @@ static void play_arena(struct world *w, const struct count *c, struct play *play
     (void)c;
     memset(play, 0, sizeof *play);
     play->n = (uint32_t)(w->config.host_bytes / UNIT);
-    while (extent_next(w->kvd.store->arena, &cursor, &extent)) memset(play->taken + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
+    while (extent_next(w->kvd.store->arena, &cursor, &extent))
+        memset(play->taken + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
 }
 
 static void give_back(struct world *w, struct play *play, extent_id id) {
     struct extent_info extent;
-    if (extent_look(w->kvd.store->arena, id, &extent) == 0) memset(play->taken + extent.offset / UNIT, 0, extent.stride / UNIT);
+    if (extent_look(w->kvd.store->arena, id, &extent) == 0)
+        memset(play->taken + extent.offset / UNIT, 0, extent.stride / UNIT);
 }
 
 static void release_played(struct world *w, struct count *c, struct play *play) {
@@ -104,32 +110,39 @@ static void release_played(struct world *w, struct count *c, struct play *play) 
         count_holders(c, p);
         for (uint32_t d = 0; d < w->kvd.store->pool[p].descriptors; d++) {
             const struct page *page = &w->kvd.store->pool[p].pages[d];
-            bool goes = (page->flags & PAGE_OCCUPIED) && c->released[d] && c->released[d] == c->holders[d] && page->pins == 0;
-            if (goes && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits) give_back(w, play, page->host);
+            bool goes =
+                (page->flags & PAGE_OCCUPIED) && c->released[d] && c->released[d] == c->holders[d] && page->pins == 0;
+            if (goes && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits)
+                give_back(w, play, page->host);
         }
     }
     for (uint32_t i = 0; i < c->n_victims; i++)
-        if (!c->demote[i] && c->victims[i]->image.bits && c->victims[i]->image.bits != w->kvd.store->scrub_extent.bits) give_back(w, play, c->victims[i]->image);
+        if (!c->demote[i] && c->victims[i]->image.bits && c->victims[i]->image.bits != w->kvd.store->scrub_extent.bits)
+            give_back(w, play, c->victims[i]->image);
 }
 
 /* ---- the numbers ---- */
 
-#define SAME(got, want)                                                                                                                   \
-    do {                                                                                                                                  \
-        if ((uint64_t)(got) != (uint64_t)(want))                                                                                          \
-            fail(w, "plan, pool %u: %s is %llu, recounted it is %llu", p, #got, (unsigned long long)(got), (unsigned long long)(want));  \
+#define SAME(got, want)                                                                                                \
+    do {                                                                                                               \
+        if ((uint64_t)(got) != (uint64_t)(want))                                                                       \
+            fail(w, "plan, pool %u: %s is %llu, recounted it is %llu", p, #got, (unsigned long long)(got),             \
+                 (unsigned long long)(want));                                                                          \
     } while (0)
 
 /* ACT-3: a moved tail goes on in place when nobody else reads it. */
 static bool tail_stays(const struct count *c, uint32_t p, uint32_t frontier) {
     uint32_t d = space_entry(c->store, &c->source->space[p], frontier / KVD_PAGE_TOKENS);
     const struct page *page = &c->store->pool[p].pages[d];
-    return c->move && c->holders[d] - c->released[d] == 1 && (page->pins == 0 || page->committed == frontier % KVD_PAGE_TOKENS);
+    return c->move && c->holders[d] - c->released[d] == 1 &&
+           (page->pins == 0 || page->committed == frontier % KVD_PAGE_TOKENS);
 }
 
-static void check_pool(struct world *w, struct count *c, const struct store_activation *a, const struct store_plan *plan, uint32_t p, uint32_t *ret_demote) {
+static void check_pool(struct world *w, struct count *c, const struct store_activation *a,
+                       const struct store_plan *plan, uint32_t p, uint32_t *ret_demote) {
     const struct pool *pool = &c->store->pool[p];
-    uint32_t full = a->frontier / KVD_PAGE_TOKENS, tail = a->frontier % KVD_PAGE_TOKENS, kept = full, freed = 0, restore = 0;
+    uint32_t full = a->frontier / KVD_PAGE_TOKENS, tail = a->frontier % KVD_PAGE_TOKENS, kept = full, freed = 0,
+             restore = 0;
     count_holders(c, p);
     memset(c->kept, 0, sizeof c->kept);
     if (tail && tail_stays(c, p, a->frontier)) kept++;
@@ -154,7 +167,8 @@ static void check_pool(struct world *w, struct count *c, const struct store_acti
     SAME(plan->shared_pages[p], kept);
     SAME(plan->copied_columns[p], kept > full ? 0 : tail);
     SAME(plan->freed_pages[p], freed);
-    bool tail_in = tail && kept == full && !page_on_device(&pool->pages[space_entry(c->store, &c->source->space[p], full)]);
+    bool tail_in =
+        tail && kept == full && !page_on_device(&pool->pages[space_entry(c->store, &c->source->space[p], full)]);
     SAME(plan->restore_pages[p], restore + tail_in);
     SAME(plan->demote_pages[p], *ret_demote);
     SAME(plan->pages[p].needed, plan->entitlement[p] - kept + restore);
@@ -165,7 +179,8 @@ static void check_arena(struct world *w, struct count *c, const struct store_pla
     struct play play;
     uint32_t images = 0, p = 0;
     uint64_t needed = 0, placed = 0;
-    for (uint32_t i = 0; i < c->n_victims; i++) images += w->config.has_state && c->demote[i] && !c->victims[i]->image.bits;
+    for (uint32_t i = 0; i < c->n_victims; i++)
+        images += w->config.has_state && c->demote[i] && !c->victims[i]->image.bits;
     for (int turn = 0; turn < 2; turn++) { /* as it is; if that is too little, after the releases */
         play_arena(w, c, &play);
         if (turn) release_played(w, c, &play);
@@ -186,14 +201,16 @@ static void check_arena(struct world *w, struct count *c, const struct store_pla
 uint64_t plan_replaced(const struct world *w, const struct want *want) {
     uint64_t bytes = 0;
     for (uint32_t p = 0; p < w->n_pools; p++) {
-        bool seen[PAGES] = {false};
+        bool seen[PAGES] = { false };
         for (uint32_t i = 0; i < want->a.n_victims; i++) {
             const struct cont *victim = cont_find(w->kvd.store, want->victims[i]);
             bool demoted = (want->a.demote >> i & 1) && want->victims[i].bits != want->a.from.bits;
             for (uint32_t b = 0; demoted && b < victim->space[p].count; b++) {
                 uint32_t d = space_entry(w->kvd.store, &victim->space[p], b);
                 const struct page *page = &w->kvd.store->pool[p].pages[d];
-                if (!seen[d] && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits && !page_is_current(page)) bytes += w->config.host_stride[p];
+                if (!seen[d] && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits &&
+                    !page_is_current(page))
+                    bytes += w->config.host_stride[p];
                 seen[d] = true;
             }
         }
@@ -203,9 +220,11 @@ uint64_t plan_replaced(const struct world *w, const struct want *want) {
 
 void plan_check(struct world *w, const struct want *want, const struct store_plan *plan) {
     static struct count c;
-    uint32_t demote[POOLS] = {0};
+    uint32_t demote[POOLS] = { 0 };
     const struct store_activation *a = &want->a;
-    c = (struct count){.store = w->kvd.store, .source = a->from.bits ? cont_find(w->kvd.store, a->from) : NULL, .move = a->from.bits && !a->keep};
+    c = (struct count){ .store = w->kvd.store,
+                        .source = a->from.bits ? cont_find(w->kvd.store, a->from) : NULL,
+                        .move = a->from.bits && !a->keep };
     for (uint32_t i = 0; i < a->n_victims; i++) {
         const struct cont *victim = cont_find(c.store, want->victims[i]);
         if (victim == c.source) continue; /* it goes anyhow */

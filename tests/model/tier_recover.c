@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The next kvd: recovers from a copy of the directory, at rest and at every write of it (CONT-3). What comes back is exactly what was there, as far as it has a place;
- * nothing that was released comes back; no two records name the same bytes.
+ * The next kvd: recovers from a copy of the directory, at rest and at every write of it (CONT-3). What comes back is
+ * exactly what was there, as far as it has a place; nothing that was released comes back; no two records name the same
+ * bytes.
  */
 #include "tier.h"
 
@@ -16,27 +17,34 @@ static bool has_place(const struct page *page, uint32_t columns, bool device_liv
     return (device_lives && page_on_device(page)) || page_in_host(page, columns);
 }
 
-uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont, bool device_lives) {
+uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont,
+                           bool device_lives) {
     uint32_t f = cont->frontier;
     for (uint32_t p = 0; p < w->n_pools; p++) {
         uint32_t b = 0;
-        while (b < pages_of(f) && has_place(&store->pool[p].pages[space_entry(store, &cont->space[p], b)], columns_of(cont->frontier, b), device_lives)) b++;
+        while (b < pages_of(f) && has_place(&store->pool[p].pages[space_entry(store, &cont->space[p], b)],
+                                            columns_of(cont->frontier, b), device_lives))
+            b++;
         f = min_u32(f, b * KVD_PAGE_TOKENS);
     }
     if (!w->config.has_state) return f;
     bool coming = cont->image_coming;
-    bool image = (cont->image.bits && !cont->image_backing && !cont->image_lost) || (device_lives && cont->slot != NONE && !coming);
+    bool image = (cont->image.bits && !cont->image_backing && !cont->image_lost) ||
+                 (device_lives && cont->slot != NONE && !coming);
     return f == cont->frontier && image ? f : 0;
 }
 
-static uint32_t expected_of_seq(const struct world *w, const struct store *store, const struct tier_seq *s, bool device_lives) {
+static uint32_t expected_of_seq(const struct world *w, const struct store *store, const struct tier_seq *s,
+                                bool device_lives) {
     const struct seq *seq = seq_find(store, s->handle);
     uint32_t f = UINT32_MAX;
     if (!seq || !s->active) return 0;
     for (uint32_t p = 0; p < w->n_pools; p++) {
         uint32_t b = 0, full = s->committed[p];
         f = min_u32(f, full);
-        while (b < pages_of(full) && has_place(&store->pool[p].pages[space_entry(store, &seq->space[p], b)], columns_of(full, b), device_lives)) b++;
+        while (b < pages_of(full) && has_place(&store->pool[p].pages[space_entry(store, &seq->space[p], b)],
+                                               columns_of(full, b), device_lives))
+            b++;
         if (b < pages_of(f)) f = b * KVD_PAGE_TOKENS;
     }
     if (!w->config.has_state) return f;
@@ -55,7 +63,8 @@ static bool same_names(const struct store *store, const struct cont *cont, const
 static struct tier_cont *old_cont(struct world *w, uint32_t place, const struct cont *cont) {
     for (int i = 0; i < CONTS; i++) {
         struct tier_cont *m = &w->cont[i];
-        if (m->used && (m->published || m->publishing) && (uint32_t)m->handle.bits == place && m->tag == cont->tag && (w->dying || cont->retention == m->retention) && cont->frontier <= m->frontier)
+        if (m->used && (m->published || m->publishing) && (uint32_t)m->handle.bits == place && m->tag == cont->tag &&
+            (w->dying || cont->retention == m->retention) && cont->frontier <= m->frontier)
             return m;
     }
     return NULL;
@@ -73,7 +82,8 @@ static struct tier_seq *old_seq(struct world *w, const struct cont *cont) {
 
 static void check_tail(struct world *w, const struct cont *cont, const struct tier_cont *m) {
     if (!cont->tail_named || cont->tail.n == 0) return;
-    if (!m->tail_named || cont->tail.n != m->tail.n || memcmp(cont->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0]))
+    if (!m->tail_named || cont->tail.n != m->tail.n ||
+        memcmp(cont->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0]))
         fail(w, "a continuation came back with another tail");
 }
 
@@ -81,36 +91,45 @@ static void check_image(struct world *w, const struct store *store, const struct
     uint64_t offset = cont->image.bits ? extent_offset(store->arena, cont->image) : 0, image;
     if (!w->config.has_state) return;
     if (cont->slot == NONE && !cont->image.bits) fail(w, "a continuation came back without its state image (CONT-1)");
-    if (cont->slot != NONE && w->slots[cont->slot] != c->image) fail(w, "a continuation came back with another state image (slot %u)", cont->slot);
+    if (cont->slot != NONE && w->slots[cont->slot] != c->image)
+        fail(w, "a continuation came back with another state image (slot %u)", cont->slot);
     if (!cont->image.bits || w->rotten[offset / UNIT]) return;
     memcpy(&image, w->arena + offset, sizeof image);
-    if (image != c->image || checksum_of(w, offset, store->config.host_state_stride) != cont->image_checksum) fail(w, "a continuation came back with another state image in the host");
+    if (image != c->image || checksum_of(w, offset, store->config.host_state_stride) != cont->image_checksum)
+        fail(w, "a continuation came back with another state image in the host");
 }
 
 static bool is_it(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
-    return reads(w, store, cont->space, cont->frontier, c, NULL) && (cont->slot == NONE || w->slots[cont->slot] == c->image);
+    return reads(w, store, cont->space, cont->frontier, c, NULL) &&
+           (cont->slot == NONE || w->slots[cont->slot] == c->image);
 }
 
-struct back { uint32_t cont[CONTS], seq[SEQS]; }; /* frontiers that came back, by the old one's index */
+struct back {
+    uint32_t cont[CONTS], seq[SEQS];
+}; /* frontiers that came back, by the old one's index */
 
-static void check_cont(struct world *w, const struct store *store, uint32_t place, bool device_lives, struct back *back) {
+static void check_cont(struct world *w, const struct store *store, uint32_t place, bool device_lives,
+                       struct back *back) {
     const struct cont *cont = &store->conts[place];
     struct tier_cont *m = old_cont(w, place, cont);
     struct tier_seq *s = old_seq(w, cont);
     if (m && s && w->dying && !is_it(w, store, cont, &m->c)) m = NULL; /* its own record is not there yet, or no more */
     const struct content *c = m ? &m->c : s ? &s->c : NULL;
     if (!c) {
-        fail(w, "place %u: a continuation of %u tokens (tag %llu) came back that nobody holds", place, cont->frontier, (unsigned long long)cont->tag);
+        fail(w, "place %u: a continuation of %u tokens (tag %llu) came back that nobody holds", place, cont->frontier,
+             (unsigned long long)cont->tag);
         return;
     }
     for (uint32_t p = 0; p < w->n_pools && !device_lives; p++)
         for (uint32_t b = 0; b < cont->space[p].count; b++)
-            if (store->pool[p].pages[space_entry(store, &cont->space[p], b)].device != NONE) fail(w, "a page came back on a device that is gone");
+            if (store->pool[p].pages[space_entry(store, &cont->space[p], b)].device != NONE)
+                fail(w, "a page came back on a device that is gone");
     reads(w, store, cont->space, cont->frontier, c, "came back");
     if (!same_names(store, cont, c)) fail(w, "place %u: a continuation came back with other names", place);
     if (m) check_tail(w, cont, m);
     check_image(w, store, cont, c);
-    if (m && s && w->dying) back->seq[s - w->seq] = max_u32(back->seq[s - w->seq], cont->frontier); /* which of the two cannot be told */
+    if (m && s && w->dying)
+        back->seq[s - w->seq] = max_u32(back->seq[s - w->seq], cont->frontier); /* which of the two cannot be told */
     uint32_t *slot = m ? &back->cont[m - w->cont] : &back->seq[s - w->seq];
     if (*slot && !w->dying) fail(w, "place %u: one bundle came back twice", place);
     *slot = max_u32(*slot, cont->frontier); /* a kill may find it in its old record and in its new one */
@@ -119,16 +138,18 @@ static void check_cont(struct world *w, const struct store *store, uint32_t plac
 /* Deletions go first: nothing is in a record that the store has given back already. */
 static void check_held(struct world *w) {
     const struct store *now = w->kvd.store, *next = w->next.store;
-    uint8_t held[UNITS] = {0};
+    uint8_t held[UNITS] = { 0 };
     struct extent_info extent;
     uint32_t cursor = 0;
     for (uint32_t p = 0; p < w->n_pools; p++)
         for (uint32_t i = 0; i < w->config.pool_pages[p]; i++)
-            if (!pool_is_free(&next->pool[p], i) && pool_is_free(&now->pool[p], i)) fail(w, "pool %u: the directory names page %u, which is free", p, i);
+            if (!pool_is_free(&next->pool[p], i) && pool_is_free(&now->pool[p], i))
+                fail(w, "pool %u: the directory names page %u, which is free", p, i);
     if (!now->arena) return;
     while (extent_next(now->arena, &cursor, &extent)) memset(held + extent.offset / UNIT, 1, extent.stride / UNIT);
     for (cursor = 0; extent_next(next->arena, &cursor, &extent);)
-        if (!held[extent.offset / UNIT]) fail(w, "the directory names arena bytes at %llu, which are free", (unsigned long long)extent.offset);
+        if (!held[extent.offset / UNIT])
+            fail(w, "the directory names arena bytes at %llu, which are free", (unsigned long long)extent.offset);
 }
 
 /* Recovers a copy of the directory as it is at this moment into w->next. */
@@ -160,25 +181,29 @@ static void check_all_back(struct world *w, const struct back *back, bool device
         const struct tier_cont *m = &w->cont[i];
         if (!m->used || !m->published) continue;
         uint32_t want = expected_frontier(w, store, cont_find(store, m->handle), device_lives);
-        if (back->cont[i] != want) fail(w, "cont %d of %u tokens came back at %u, it has places up to %u", i, m->frontier, back->cont[i], want);
+        if (back->cont[i] != want)
+            fail(w, "cont %d of %u tokens came back at %u, it has places up to %u", i, m->frontier, back->cont[i],
+                 want);
     }
     for (int i = 0; i < SEQS && !w->failed; i++) {
         uint32_t want = w->seq[i].used ? expected_of_seq(w, store, &w->seq[i], device_lives) : 0;
         bool full = w->next.store->conts_used == w->config.max_continuations;
-        if (back->seq[i] != want && !(full && back->seq[i] == 0)) fail(w, "seq %d came back at %u, it has places up to %u", i, back->seq[i], want);
+        if (back->seq[i] != want && !(full && back->seq[i] == 0))
+            fail(w, "seq %d came back at %u, it has places up to %u", i, back->seq[i], want);
     }
 }
 
 /* The directory that recovery rewrote says the same again. */
 static void check_again(struct world *w, bool device_lives) {
     struct store_recovered again;
-    uint32_t frontier[64] = {0};
+    uint32_t frontier[64] = { 0 };
     struct store *store = w->next.store;
     for (uint32_t i = 0; i < w->config.max_continuations; i++)
         if (store->conts[i].occupied) frontier[i] = store->conts[i].frontier;
     if (!kvd_start(w, &w->next)) return;
     store_recover(w->next.store, w->next.directory, device_lives, &again);
-    if (again.damaged || again.dropped || again.shortened || again.dropped_pages[0] || again.dropped_pages[1]) fail(w, "recovered twice: something was dropped");
+    if (again.damaged || again.dropped || again.shortened || again.dropped_pages[0] || again.dropped_pages[1])
+        fail(w, "recovered twice: something was dropped");
     for (uint32_t i = 0; i < w->config.max_continuations; i++) {
         const struct cont *cont = &w->next.store->conts[i];
         if ((cont->occupied ? cont->frontier : 0) != frontier[i]) fail(w, "recovered twice: place %u differs", i);
@@ -200,15 +225,25 @@ static void restart(struct world *w, bool device_lives) {
         const struct tier_cont *m = NULL;
         if (!cont->occupied) continue;
         for (int k = 0; k < CONTS; k++)
-            if (old[k].used && old[k].published && (uint32_t)old[k].handle.bits == i && old[k].tag == cont->tag && old[k].retention == cont->retention && cont->frontier <= old[k].frontier) m = &old[k];
+            if (old[k].used && old[k].published && (uint32_t)old[k].handle.bits == i && old[k].tag == cont->tag &&
+                old[k].retention == cont->retention && cont->frontier <= old[k].frontier)
+                m = &old[k];
         const struct tier_seq *s = m ? NULL : old_seq(w, cont);
-        w->cont[n++] = (struct tier_cont){.used = true, .published = true, .handle = cont_handle(w->kvd.store, cont), .tag = cont->tag, .frontier = cont->frontier, .retention = cont->retention,
-                                          .tail_named = cont->tail_named, .tail = cont->tail, .c = m ? m->c : s->c};
+        w->cont[n++] = (struct tier_cont){ .used = true,
+                                           .published = true,
+                                           .handle = cont_handle(w->kvd.store, cont),
+                                           .tag = cont->tag,
+                                           .frontier = cont->frontier,
+                                           .retention = cont->retention,
+                                           .tail_named = cont->tail_named,
+                                           .tail = cont->tail,
+                                           .c = m ? m->c : s->c };
     }
     memset(w->seq, 0, sizeof w->seq);
     for (uint32_t p = 0; p < w->n_pools; p++) {
         memset(w->held[p], 1, sizeof w->held[p]);
-        if (!device_lives) memset(w->device[p], 0x99, (size_t)w->config.pool_pages[p] * KVD_PAGE_TOKENS * sizeof(uint32_t));
+        if (!device_lives)
+            memset(w->device[p], 0x99, (size_t)w->config.pool_pages[p] * KVD_PAGE_TOKENS * sizeof(uint32_t));
     }
     for (uint32_t i = 0; !device_lives && i < w->config.state_slots; i++) w->slots[i] = UINT64_MAX;
     memset(w->held_units, 1, sizeof w->held_units);
@@ -244,8 +279,7 @@ static void at_a_write(void *context, const char *where) {
     size_t length = strlen(line);
     note(w, " (%s)", where);
     w->kills++;
-    if (recover_copy(w, w->killing_device, &back))
-        note_least(w, &back);
+    if (recover_copy(w, w->killing_device, &back)) note_least(w, &back);
     if (!w->failed) line[length] = 0;
     w->killing = true;
     w->dying = false;
@@ -253,7 +287,8 @@ static void at_a_write(void *context, const char *where) {
 
 void kill_begin(struct world *w) {
     for (int i = 0; i < CONTS; i++) {
-        const struct cont *cont = w->cont[i].used && w->cont[i].published ? cont_find(w->kvd.store, w->cont[i].handle) : NULL;
+        const struct cont *cont =
+            w->cont[i].used && w->cont[i].published ? cont_find(w->kvd.store, w->cont[i].handle) : NULL;
         w->least[i] = UINT32_MAX;
         w->expected[i] = cont ? expected_frontier(w, w->kvd.store, cont, w->killing_device) : 0;
         w->watched[i] = cont ? w->cont[i].handle.bits : 0;
@@ -273,15 +308,19 @@ void kill_end(struct world *w) {
     crash_hook(NULL, NULL);
     for (int i = 0; i < CONTS && !w->failed; i++) {
         if (!w->cont[i].used || !w->watched[i] || w->cont[i].handle.bits != w->watched[i]) continue;
-        uint32_t after = expected_frontier(w, w->kvd.store, cont_find(w->kvd.store, w->cont[i].handle), w->killing_device);
+        uint32_t after =
+            expected_frontier(w, w->kvd.store, cont_find(w->kvd.store, w->cont[i].handle), w->killing_device);
         if (w->least[i] < min_u32(w->expected[i], after))
-            fail(w, "killed in this step, cont %d would come back at %u; before it was %u, after it %u", i, w->least[i], w->expected[i], after);
+            fail(w, "killed in this step, cont %d would come back at %u; before it was %u, after it %u", i, w->least[i],
+                 w->expected[i], after);
     }
-    for (int i = 0; i < SEQS && !w->failed && !w->config.has_state; i++) { /* with state an image is none while it is written */
+    for (int i = 0; i < SEQS && !w->failed && !w->config.has_state;
+         i++) { /* with state an image is none while it is written */
         if (!w->seq[i].used || !w->watched_seq[i] || w->seq[i].handle.bits != w->watched_seq[i]) continue;
         uint32_t after = expected_of_seq(w, w->kvd.store, &w->seq[i], w->killing_device);
         if (w->least_seq[i] < min_u32(w->expected_seq[i], after))
-            fail(w, "killed in this step, seq %d would come back at %u; before it was %u, after it %u", i, w->least_seq[i], w->expected_seq[i], after);
+            fail(w, "killed in this step, seq %d would come back at %u; before it was %u, after it %u", i,
+                 w->least_seq[i], w->expected_seq[i], after);
     }
     w->killing_device = chance(w, 50);
 }

@@ -16,8 +16,8 @@
 static struct world *running;
 
 static void print_history(const struct world *w) {
-    printf("\n  scenario %s, seed %" PRIu64 ", step %" PRIu64 "; replay: -c %s -s %" PRIu64 " -n %" PRIu64 "\n", w->name, w->seed, w->step, w->name,
-           w->seed, w->step + 1);
+    printf("\n  scenario %s, seed %" PRIu64 ", step %" PRIu64 "; replay: -c %s -s %" PRIu64 " -n %" PRIu64 "\n",
+           w->name, w->seed, w->step, w->name, w->seed, w->step + 1);
     for (uint64_t i = w->step < HISTORY ? 0 : w->step - HISTORY + 1; i <= w->step; i++)
         printf("    %" PRIu64 " %s\n", i, w->history[i % HISTORY]);
     fflush(stdout);
@@ -54,7 +54,9 @@ static void crashed(int sig) {
 
 uint32_t below(struct world *w, uint32_t n) { return n ? kvt_below(&w->random, n) : 0; }
 bool chance(struct world *w, uint32_t percent) { return below(w, 100) < percent; }
-uint32_t between(struct world *w, uint32_t low, uint32_t high) { return high <= low ? low : low + below(w, high - low + 1); }
+uint32_t between(struct world *w, uint32_t low, uint32_t high) {
+    return high <= low ? low : low + below(w, high - low + 1);
+}
 
 /* ---- objects ---- */
 
@@ -92,7 +94,8 @@ int free_cont(const struct world *w) {
     abort();
 }
 
-/* Every page of every continuation of a chain is named by what nobody else has: a name that comes back with other bytes is seen. */
+/* Every page of every continuation of a chain is named by what nobody else has: a name that comes back with other bytes
+ * is seen. */
 void chain_fill(struct world *w, struct content *c, uint32_t from) {
     for (uint32_t b = from; b < w->blocks; b++)
         for (size_t i = 0; i < 32; i += 8) {
@@ -103,7 +106,9 @@ void chain_fill(struct world *w, struct content *c, uint32_t from) {
 
 /* ---- memory ---- */
 
-uint32_t *device_page(struct world *w, uint32_t p, uint32_t page) { return w->device[p] + (size_t)page * KVD_PAGE_TOKENS; }
+uint32_t *device_page(struct world *w, uint32_t p, uint32_t page) {
+    return w->device[p] + (size_t)page * KVD_PAGE_TOKENS;
+}
 
 uint64_t checksum_of(const struct world *w, uint64_t offset, uint64_t bytes) {
     if (offset > w->config.host_bytes || bytes > w->config.host_bytes - offset) return 0;
@@ -151,7 +156,7 @@ void kvd_free(struct kvd *kvd) {
     free(kvd->block);
     free(kvd->tables);
     free(kvd->handle);
-    *kvd = (struct kvd){0};
+    *kvd = (struct kvd){ 0 };
 }
 
 bool world_open(struct world *w) {
@@ -169,7 +174,8 @@ bool world_open(struct world *w) {
     directory_format(w->kvd.tables, &w->limits, w->kvd.id);
     if (directory_open(w->kvd.handle, w->kvd.tables, &w->limits, w->kvd.id, &w->kvd.directory)) return false;
     store_set_directory(w->kvd.store, w->kvd.directory);
-    for (uint32_t p = 0; p < w->n_pools; p++) w->device[p] = must(calloc((size_t)c->pool_pages[p] * KVD_PAGE_TOKENS, sizeof(uint32_t)));
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        w->device[p] = must(calloc((size_t)c->pool_pages[p] * KVD_PAGE_TOKENS, sizeof(uint32_t)));
     w->slots = must(calloc(c->state_slots + 1, sizeof *w->slots));
     w->arena = must(calloc(1, c->host_bytes + UNIT));
     running = w;
@@ -195,7 +201,8 @@ static uint64_t mix(uint64_t seed, const void *data, size_t bytes) { return XXH3
 
 static uint64_t print_pool(const struct store *store, uint32_t p, uint64_t sum) {
     const struct pool *pool = &store->pool[p];
-    uint32_t numbers[] = {pool->allocated, pool->reserved, pool->shared, pool->occupied, pool->spare, pool->host_pages, pool->absent, pool->rows_used};
+    uint32_t numbers[] = { pool->allocated, pool->reserved,   pool->shared, pool->occupied,
+                           pool->spare,     pool->host_pages, pool->absent, pool->rows_used };
     sum = mix(sum, numbers, sizeof numbers);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         struct page page;
@@ -204,7 +211,7 @@ static uint64_t print_pool(const struct store *store, uint32_t p, uint64_t sum) 
         page.stamp = page.mark = 0;
         sum = mix(sum, &page, offsetof(struct page, pinned) + sizeof page.pinned);
         if (!pool->tier) continue;
-        uint64_t tier[] = {pool->tier[d].checksum, pool->tier[d].resting};
+        uint64_t tier[] = { pool->tier[d].checksum, pool->tier[d].resting };
         sum = mix(sum, tier, sizeof tier);
     }
     sum = mix(sum, pool->bitmap, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
@@ -217,7 +224,7 @@ static uint64_t print_arena(const struct store *store, uint64_t sum) {
     struct extent_info extent;
     if (!store->arena) return sum;
     while (extent_next(store->arena, &cursor, &extent)) {
-        uint64_t words[] = {extent.id.bits, extent.offset, extent.stride, extent.pages, extent.tag};
+        uint64_t words[] = { extent.id.bits, extent.offset, extent.stride, extent.pages, extent.tag };
         sum = mix(sum, words, sizeof words);
     }
     return sum;
@@ -225,21 +232,36 @@ static uint64_t print_arena(const struct store *store, uint64_t sum) {
 
 uint64_t fingerprint(const struct world *w) {
     const struct store *store = w->kvd.store;
-    uint64_t sum = 0, numbers[] = {store->revision,   store->operations, store->entries,     store->seqs_used,    store->conts_used, store->in_flight,
-                                   store->slots_used, store->moves_used, store->host_images, store->resting,      store->damaged,    store->lost,
-                                   store->chunks.used, store->chunks.reserved, store->seq_free, store->cont_free, store->move_free};
+    uint64_t sum = 0, numbers[] = { store->revision,    store->operations,      store->entries,    store->seqs_used,
+                                    store->conts_used,  store->in_flight,       store->slots_used, store->moves_used,
+                                    store->host_images, store->resting,         store->damaged,    store->lost,
+                                    store->chunks.used, store->chunks.reserved, store->seq_free,   store->cont_free,
+                                    store->move_free };
     for (uint32_t p = 0; p < store->n_pools; p++) sum = print_pool(store, p, sum);
     sum = print_arena(store, sum);
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         struct cont cont = store->conts[i];
         if (!cont.occupied) continue;
         cont.stamp = 0;
-        uint64_t words[] = {i, cont.generation, cont.published, cont.claimed, cont.pins, cont.frontier, cont.slot, cont.image.bits, cont.image_pins,
-                            cont.resting, cont.moves, cont.used, cont.space[0].count, cont.space[1].count};
+        uint64_t words[] = { i,
+                             cont.generation,
+                             cont.published,
+                             cont.claimed,
+                             cont.pins,
+                             cont.frontier,
+                             cont.slot,
+                             cont.image.bits,
+                             cont.image_pins,
+                             cont.resting,
+                             cont.moves,
+                             cont.used,
+                             cont.space[0].count,
+                             cont.space[1].count };
         sum = mix(sum, words, sizeof words);
     }
     sum = mix(sum, store->seqs, store->config.max_concurrency * sizeof *store->seqs);
-    if (store->slots && store->config.has_state) sum = mix(sum, store->slots, store->config.state_slots * sizeof *store->slots);
+    if (store->slots && store->config.has_state)
+        sum = mix(sum, store->slots, store->config.state_slots * sizeof *store->slots);
     sum = mix(sum, w->kvd.tables, w->tables_size);
     return mix(sum, numbers, sizeof numbers);
 }

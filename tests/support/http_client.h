@@ -9,11 +9,11 @@
 #include <stddef.h>
 
 struct http_answer {
-    int status;       /* 0: closed without an answer */
-    char head[1024];  /* status line and headers */
-    char *body;       /* ends with 0; http_done frees */
-    size_t bytes;     /* of the body */
-    long announced;   /* Content-Length; -1: none */
+    int status;      /* 0: closed without an answer */
+    char head[1024]; /* status line and headers */
+    char *body;      /* ends with 0; http_done frees */
+    size_t bytes;    /* of the body */
+    long announced;  /* Content-Length; -1: none */
 };
 
 /* at: a path, or an IPv4 address and port. -1: refused. */

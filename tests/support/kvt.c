@@ -14,7 +14,8 @@ uint64_t kvt_seed(void) {
         const char *given = getenv("KVT_SEED");
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
-        the_seed = given ? (uint64_t)strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec * 2654435761u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid();
+        the_seed = given ? (uint64_t)strtoull(given, NULL, 0)
+                         : (uint64_t)now.tv_nsec * 2654435761u ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid();
         seed_set = true;
         printf("seed %" PRIu64 " (give it back with -s or KVT_SEED)\n", the_seed);
     }
@@ -86,8 +87,11 @@ int kvt_main(const char *suite, const struct kvt_case *cases, int argc, char **a
     setvbuf(stdout, NULL, _IOLBF, 0);
     while ((opt = getopt(argc, argv, "ls:")) != -1) {
         if (opt == 'l') list = true;
-        else if (opt == 's') { the_seed = strtoull(optarg, NULL, 0); seed_set = true; printf("seed %" PRIu64 "\n", the_seed); }
-        else return 2;
+        else if (opt == 's') {
+            the_seed = strtoull(optarg, NULL, 0);
+            seed_set = true;
+            printf("seed %" PRIu64 "\n", the_seed);
+        } else return 2;
     }
     if (list) {
         for (; cases->name; cases++) puts(cases->name);

@@ -24,7 +24,8 @@ struct kvt_case {
     const char *name;
     void (*run)(void);
 };
-#define KVT_CASE(fn) { #fn, fn }
+#define KVT_CASE(fn)                                                                                                   \
+    { #fn, fn }
 
 /* Runs the cases (all, or those named on the command line), prints CUnit's summary; 0 = all passed. */
 int kvt_main(const char *suite, const struct kvt_case *cases, int argc, char **argv);
@@ -53,6 +54,9 @@ bool kvt_check_near(double a, double b, double limit, const char *file, int line
 #define KVT_NEAR(a, b, limit) kvt_check_near((a), (b), (limit), __FILE__, __LINE__, #a " ~ " #b)
 #define KVT_OK(e) KVT_EQ_I((e), 0)
 /* Leaves the case: for what the rest of it stands on. */
-#define KVT_NEED(e) do { if (!KVT_TRUE(e)) return; } while (0)
+#define KVT_NEED(e)                                                                                                    \
+    do {                                                                                                               \
+        if (!KVT_TRUE(e)) return;                                                                                      \
+    } while (0)
 
 #endif

@@ -116,7 +116,8 @@ bool program_says(struct live *live, const char *word) {
 int program_end(struct live *live) {
     int status = -1;
     char rest[4096];
-    while (read(live->fd, rest, sizeof rest) > 0) { }
+    while (read(live->fd, rest, sizeof rest) > 0) {
+    }
     waitpid(live->pid, &status, 0);
     close(live->fd);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

@@ -8,8 +8,8 @@
  *                                                  pages were: device, arena (every page restored), or none (not found)
  *     kvd_boot_engine SOCKET refused               an activation waits for who may still run on the device memory, and
  *                                                  kvd says so in words, which it prints
- *     kvd_boot_engine SOCKET stay BASE             one prefix and a running sequence; at SIGUSR1, when kvd is another one,
- *                                                  it learns so by its next call, attaches anew and has both again
+ *     kvd_boot_engine SOCKET stay BASE             one prefix and a running sequence; at SIGUSR1, when kvd is another
+ * one, it learns so by its next call, attaches anew and has both again
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -40,8 +40,9 @@ static void must(enum kvd_status status, const char *what) { need(status == KVD_
 /* ---- sessions ---- */
 
 static kvd_client *session(enum kvd_role role) {
-    struct kvd_connect_options options = { .struct_size = sizeof options, .socket = socket_path, .role = role,
-                                           .name = "engine", .timeout_ms = 5000 };
+    struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = socket_path, .role = role, .name = "engine", .timeout_ms = 5000
+    };
     kvd_client *client = NULL;
     must(kvd_connect(&options, &client, &error), "connect");
     return client;
@@ -101,9 +102,7 @@ static void finish(kvd_sequence sequence, uint64_t seed, uint32_t tokens, bool r
     must(kvd_finish(scheduler, &how, &finished, &error), "finish");
 }
 
-static void fill(uint32_t base) {
-    finish(compute(stream(base), length(base)), stream(base), length(base), true);
-}
+static void fill(uint32_t base) { finish(compute(stream(base), length(base)), stream(base), length(base), true); }
 
 static struct kvd_hit find(uint64_t seed, uint32_t tokens) {
     struct kvd_hit hit = { 0 };
@@ -138,7 +137,9 @@ static void refused(void) {
     struct kvd_activated activated;
     scheduler = session(KVD_ROLE_SCHEDULER);
     worker = session(KVD_ROLE_WORKER);
-    struct kvd_activation want = { .worker = kvd_client_session(worker), .prompt_tokens = 9, .max_output_tokens = OUTPUT };
+    struct kvd_activation want = { .worker = kvd_client_session(worker),
+                                   .prompt_tokens = 9,
+                                   .max_output_tokens = OUTPUT };
     need(kvd_activate(scheduler, &want, &activated, &error) == KVD_UNAVAILABLE, "an activation is not refused");
     puts(error.message);
     kvd_disconnect(worker);

@@ -46,7 +46,7 @@ static void tail(struct fill *f, struct kvd_tail *t) {
     for (uint32_t i = 0; i < t->n; i++) t->tokens[i] = u32(f);
 }
 static void place(struct fill *f, struct kvd_pool_place *p) {
-    *p = (struct kvd_pool_place){u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f)};
+    *p = (struct kvd_pool_place){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
 }
 static uint32_t places(struct fill *f, struct kvd_pool_place p[KVD_MAX_POOLS]) {
     uint32_t n = count(f, KVD_MAX_POOLS);
@@ -92,7 +92,7 @@ static void round_items(struct fill *f, struct msg_request *q) {
         it->sequence.bits = u64(f);
         it->state_frontier = silent & 256 ? KVD_UNCHANGED : asked(f);
         for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
-            uint32_t *v[4] = {&it->pool[p].commit, &it->pool[p].truncate, &it->pool[p].keep, &it->pool[p].ensure};
+            uint32_t *v[4] = { &it->pool[p].commit, &it->pool[p].truncate, &it->pool[p].keep, &it->pool[p].ensure };
             for (uint32_t k = 0; k < 4; k++) *v[k] = silent >> (4 * p + k) & 1 ? KVD_UNCHANGED : asked(f);
         }
     }
@@ -108,11 +108,11 @@ static void group(struct fill *f, struct kvd_group *g) {
 void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     memset(q, 0, sizeof *q);
     q->type = type;
-    if (type != FRAME_HELLO) q->header = (struct msg_header){{u64(f)}, u64(f), u64(f), u64(f)};
+    if (type != FRAME_HELLO) q->header = (struct msg_header){ { u64(f) }, u64(f), u64(f), u64(f) };
     switch (type) {
     case FRAME_HELLO: hello(f, &q->u.hello); break;
     case FRAME_DESCRIBE_PLANES:
-        q->u.planes = (struct kvd_planes_request){upto(f, KVD_MAX_POOLS - 1), upto(f, KVD_MAX_RANKS - 1), u32(f)};
+        q->u.planes = (struct kvd_planes_request){ upto(f, KVD_MAX_POOLS - 1), upto(f, KVD_MAX_RANKS - 1), u32(f) };
         break;
     case FRAME_PLAN:
     case FRAME_ACTIVATE: activation(f, &q->u.activation); break;
@@ -124,7 +124,7 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
         break;
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
-    case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){u32(f), upto(f, KVD_MAX_LIST)}; break;
+    case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ u32(f), upto(f, KVD_MAX_LIST) }; break;
     case FRAME_ROUND: round_items(f, q); break;
     case FRAME_NAME_PAGES:
         q->u.names.sequence.bits = u64(f);
@@ -152,9 +152,9 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     case FRAME_FENCE: q->u.session.bits = u64(f); break;
     case FRAME_DRAIN: q->u.drain = flag(f); break;
     case FRAME_SUBSCRIBE: q->u.event_mask = u32(f); break;
-    case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){{u64(f)}, flag(f)}; break;
+    case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){ { u64(f) }, flag(f) }; break;
     case FRAME_PREFETCH: q->u.prefetch.bits = u64(f); break;
-    case FRAME_DROP: q->u.drop = (struct kvd_drop){{u64(f)}, upto(f, KVD_TIER_HOST)}; break;
+    case FRAME_DROP: q->u.drop = (struct kvd_drop){ { u64(f) }, upto(f, KVD_TIER_HOST) }; break;
     default: break;
     }
 }
@@ -195,7 +195,7 @@ static void store(struct fill *f, struct kvd_store_info *s) {
     }
 }
 
-static void need(struct fill *f, struct kvd_need *n) { *n = (struct kvd_need){u64(f), u64(f), u64(f)}; }
+static void need(struct fill *f, struct kvd_need *n) { *n = (struct kvd_need){ u64(f), u64(f), u64(f) }; }
 
 static void plan(struct fill *f, struct kvd_plan *p) {
     p->feasibility = upto(f, KVD_INFEASIBLE);
@@ -210,8 +210,8 @@ static void plan(struct fill *f, struct kvd_plan *p) {
 static void planes(struct fill *f, struct msg_reply *y) {
     uint32_t n = count(f, KVD_MAX_LIST);
     for (uint32_t i = 0; i < n; i++)
-        f->planes[i] = (struct kvd_plane_info){u32(f), u32(f), upto(f, 3), upto(f, 5), u32(f), u32(f),
-                                               u64(f), u64(f), u64(f),     u64(f),     u64(f)};
+        f->planes[i] = (struct kvd_plane_info){ u32(f), u32(f), upto(f, 3), upto(f, 5), u32(f), u32(f),
+                                                u64(f), u64(f), u64(f),     u64(f),     u64(f) };
     y->u.planes.n = n, y->u.planes.total = u32(f), y->u.planes.items = n ? f->planes : NULL;
 }
 
@@ -294,7 +294,7 @@ static void results(struct fill *f, struct msg_reply *y) {
 static void stats(struct fill *f, struct kvd_stats *s) {
     s->n_pools = count(f, KVD_MAX_POOLS);
     for (uint32_t p = 0; p < s->n_pools; p++)
-        s->pool[p] = (struct kvd_pool_stats){u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f)};
+        s->pool[p] = (struct kvd_pool_stats){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
     s->sequences = u32(f), s->continuations = u32(f), s->continuation_limit = u32(f), s->sessions = u32(f),
     s->groups = u32(f);
     s->state_slots_used = u32(f);
@@ -351,9 +351,9 @@ void fill_reply(struct fill *f, uint16_t type, struct msg_reply *y) {
     case FRAME_ACTIVATE: activated(f, &y->u.activated); break;
     case FRAME_ROUND: results(f, y); break;
     case FRAME_CHECKPOINT:
-        y->u.checkpointed = (struct kvd_checkpointed){{u64(f)}, u32(f), u64(f), {u32(f), u32(f)}};
+        y->u.checkpointed = (struct kvd_checkpointed){ { u64(f) }, u32(f), u64(f), { u32(f), u32(f) } };
         break;
-    case FRAME_FINISH: y->u.finished = (struct kvd_finished){{u64(f)}, u64(f)}; break;
+    case FRAME_FINISH: y->u.finished = (struct kvd_finished){ { u64(f) }, u64(f) }; break;
     case FRAME_YIELD: y->u.yielded = u32(f); break;
     case FRAME_RELEASE:
     case FRAME_SET_RETENTION: y->u.revision = u64(f); break;
@@ -389,20 +389,20 @@ void fill_event(struct fill *f, struct kvd_event *e) {
 }
 
 void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct msg_reply *y) {
-    static const struct kvd_round_pool nothing = {KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED};
+    static const struct kvd_round_pool nothing = { KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
     memset(q, 0, sizeof *q);
     memset(y, 0, sizeof *y);
     memset(f->results, 0, sizeof f->results);
     q->type = y->type = FRAME_ROUND;
-    q->header = (struct msg_header){{0x100000001}, 77, 0, 0x123456789abcdef0};
+    q->header = (struct msg_header){ { 0x100000001 }, 77, 0, 0x123456789abcdef0 };
     y->epoch = q->header.epoch;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t frontier = 1000 + kvt_below(&f->state, 100000), pages = frontier / 64 + 5;
-        f->items[i] = (struct kvd_round_item){{0x300000000 + i}, KVD_UNCHANGED, {nothing, nothing}};
+        f->items[i] = (struct kvd_round_item){ { 0x300000000 + i }, KVD_UNCHANGED, { nothing, nothing } };
         f->items[i].pool[0].commit = frontier;
         f->items[i].pool[0].ensure = frontier + 2;
         f->results[i].n_pools = 1;
-        f->results[i].pool[0] = (struct kvd_pool_place){i, pages, pages + 20, frontier, 0, pages - 4, 4};
+        f->results[i].pool[0] = (struct kvd_pool_place){ i, pages, pages + 20, frontier, 0, pages - 4, 4 };
     }
     q->u.round.n = y->u.round.n = n;
     q->u.round.items = f->items;
@@ -416,13 +416,15 @@ static bool same_array(const void *a, const void *b, size_t n, size_t bytes) {
 }
 
 /* Compares what pointers point to, then clears them in the copies, whose bytes must then agree. */
-#define DEEP(n_field, pointer) do { \
-        if (x.n_field != z.n_field || !same_array(x.pointer, z.pointer, x.n_field, sizeof *x.pointer)) return false; \
-        x.pointer = z.pointer = NULL; \
+#define DEEP(n_field, pointer)                                                                                         \
+    do {                                                                                                               \
+        if (x.n_field != z.n_field || !same_array(x.pointer, z.pointer, x.n_field, sizeof *x.pointer)) return false;   \
+        x.pointer = z.pointer = NULL;                                                                                  \
     } while (0)
-#define DEEP_ONE(pointer) do { \
-        if (!x.pointer || !z.pointer || memcmp(x.pointer, z.pointer, sizeof *x.pointer) != 0) return false; \
-        x.pointer = z.pointer = NULL; \
+#define DEEP_ONE(pointer)                                                                                              \
+    do {                                                                                                               \
+        if (!x.pointer || !z.pointer || memcmp(x.pointer, z.pointer, sizeof *x.pointer) != 0) return false;            \
+        x.pointer = z.pointer = NULL;                                                                                  \
     } while (0)
 
 bool same_request(const struct msg_request *a, const struct msg_request *b) {

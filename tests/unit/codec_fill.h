@@ -15,7 +15,7 @@ enum fill_how {
     FILL_FULL    /* every count and value at its limit: the longest body */
 };
 
-struct fill { /* what pointers of a filled struct point to; one message at a time */
+struct fill {       /* what pointers of a filled struct point to; one message at a time */
     uint64_t state; /* of the generator */
     enum fill_how how;
     kvd_digest digests[KVD_MAX_DIGESTS];

@@ -9,32 +9,20 @@
 #ifdef DEMO_CUDA
 #include <cuda_runtime_api.h>
 
-static void *pages_alloc(uint64_t bytes)
-{
+static void *pages_alloc(uint64_t bytes) {
     void *at = NULL; /* pinned host memory: the test and the kernels see it at one address */
     return cudaMallocHost(&at, bytes) == cudaSuccess ? at : NULL;
 }
 
-static void pages_free(void *at)
-{
-    cudaFreeHost(at);
-}
+static void pages_free(void *at) { cudaFreeHost(at); }
 #else
-static void *pages_alloc(uint64_t bytes)
-{
-    return aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-}
+static void *pages_alloc(uint64_t bytes) { return aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); }
 
-static void pages_free(void *at)
-{
-    free(at);
-}
+static void pages_free(void *at) { free(at); }
 #endif
 
-static void shuffle(int32_t *ids, uint32_t n, uint64_t *seed)
-{
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = (int32_t)i;
+static void shuffle(int32_t *ids, uint32_t n, uint64_t *seed) {
+    for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)i;
     for (uint32_t i = n - 1; i > 0; i--) {
         uint32_t j = kvt_below(seed, i + 1);
         int32_t id = ids[i];
@@ -44,8 +32,7 @@ static void shuffle(int32_t *ids, uint32_t n, uint64_t *seed)
 }
 
 void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct engine *engine, uint32_t n_pools,
-                     uint32_t window, uint64_t seed)
-{
+                     uint32_t window, uint64_t seed) {
     char err[256] = "";
     memset(pages, 0, sizeof *pages);
     engine->n_pools = n_pools;
@@ -65,8 +52,7 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
         pages->region[p] = pages_alloc(pages->bytes[p]);
         pages->table[p] = pages_alloc(DEMO_PAGES_PAGES * sizeof(int32_t));
         KVT_NEED(pages->region[p] != NULL && pages->table[p] != NULL);
-        for (uint64_t i = 0; i < pages->bytes[p]; i++)
-            pages->region[p][i] = (uint8_t)(i * 167 + seed);
+        for (uint64_t i = 0; i < pages->bytes[p]; i++) pages->region[p][i] = (uint8_t)(i * 167 + seed);
         shuffle(pages->ids[p], DEMO_PAGES_PAGES, &seed);
         memset(pages->table[p], 0xff, DEMO_PAGES_PAGES * sizeof(int32_t));
         for (uint32_t l = 0; l < layers; l++) {
@@ -79,16 +65,14 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
     }
 }
 
-void demo_pages_free(struct demo_pages *pages)
-{
+void demo_pages_free(struct demo_pages *pages) {
     for (uint32_t p = 0; p < ENGINE_POOLS; p++) {
         pages_free(pages->region[p]);
         pages_free(pages->table[p]);
     }
 }
 
-void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens)
-{
+void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens) {
     uint32_t n = (n_tokens + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
     for (uint32_t p = 0; p < engine->n_pools; p++) {
         uint32_t row = lane->row[p];
@@ -99,8 +83,7 @@ void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane
 }
 
 uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer,
-                       uint32_t position, uint32_t head, bool value)
-{
+                       uint32_t position, uint32_t head, bool value) {
     const kvd_plane_view *plane = value ? &engine->main[layer].v : &engine->main[layer].k;
     uint64_t page = (uint64_t)pages->table[ENGINE_MAIN][row][position / KVD_PAGE_TOKENS];
     return (uint8_t *)plane->base + (position & KVD_PAGE_MASK) * plane->stride_token + head * plane->stride_head +

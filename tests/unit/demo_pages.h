@@ -18,7 +18,7 @@ struct demo_pages {
     uint8_t *region[ENGINE_POOLS];
     uint64_t bytes[ENGINE_POOLS];
     int32_t (*table[ENGINE_POOLS])[DEMO_PAGES_ENTRIES]; /* [DEMO_PAGES_ROWS] */
-    int32_t ids[ENGINE_POOLS][DEMO_PAGES_PAGES]; /* shuffled; row r owns ids[r * L ..) */
+    int32_t ids[ENGINE_POOLS][DEMO_PAGES_PAGES];        /* shuffled; row r owns ids[r * L ..) */
 };
 
 /* Fresh pages for an engine (n_pools 1 or 2, K = window): sets its views. All entries are -1; bytes are noise. */

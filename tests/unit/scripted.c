@@ -16,7 +16,7 @@
 
 #define ANSWERS 4096u
 
-struct kept { /* one numbered request */
+struct kept {        /* one numbered request */
     uint8_t *answer; /* a whole frame */
     size_t bytes;
     uint64_t check; /* of the request's body behind its header */
@@ -92,7 +92,9 @@ static void act(struct script *s, enum script_act what, const struct frame_head 
     uint8_t junk[FRAME_HEADER + 3] = { 0 };
     switch (what) {
     case SCRIPT_ANSWER: send_bytes(s, s->outbox, bytes); break;
-    case SCRIPT_HOLD: if (kept) kept->held = true; break;
+    case SCRIPT_HOLD:
+        if (kept) kept->held = true;
+        break;
     case SCRIPT_DROP:
     case SCRIPT_DROP_UNRUN: hang_up(s); break;
     case SCRIPT_LOSE: break;
@@ -320,18 +322,19 @@ bool script_wait_requests(struct script *s, unsigned n) {
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 10;
     pthread_mutex_lock(&s->lock);
-    while (s->served < n && pthread_cond_timedwait(&s->came, &s->lock, &until) == 0) { }
+    while (s->served < n && pthread_cond_timedwait(&s->came, &s->lock, &until) == 0) {
+    }
     bool ok = s->served >= n;
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
 
-#define COUNT(function, field)                  \
-    unsigned function(struct script *s) {       \
-        pthread_mutex_lock(&s->lock);           \
-        unsigned n = s->field;                  \
-        pthread_mutex_unlock(&s->lock);         \
-        return n;                               \
+#define COUNT(function, field)                                                                                         \
+    unsigned function(struct script *s) {                                                                              \
+        pthread_mutex_lock(&s->lock);                                                                                  \
+        unsigned n = s->field;                                                                                         \
+        pthread_mutex_unlock(&s->lock);                                                                                \
+        return n;                                                                                                      \
     }
 COUNT(script_requests, requests)
 COUNT(script_executed, executed)

@@ -28,12 +28,11 @@ static bool start(struct fx *fx, const char *text) {
 
 bool fx_start_large(struct fx *fx, uint32_t context, uint32_t concurrency) {
     char text[512];
-    snprintf(
-        text, sizeof text,
-        "[kvd]\nlog_level = error\n[devices]\nmemory = 8GiB\n"
+    snprintf(text, sizeof text,
+             "[kvd]\nlog_level = error\n[devices]\nmemory = 8GiB\n"
              "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = %u\n"
-        "max_concurrency = %u\n[lease]\nmap_ahead = 0\n",
-        context, concurrency);
+             "max_concurrency = %u\n[lease]\nmap_ahead = 0\n",
+             context, concurrency);
     return start(fx, text);
 }
 
@@ -45,10 +44,10 @@ bool fx_start(struct fx *fx, const struct fx_setup *setup) {
     n += (size_t)snprintf(text + n, sizeof text - n, "[kvd]\nlog_level = error\n[devices]\nmemory = 256MiB\n");
     for (uint32_t r = 0; r < or (s->ranks, 1); r++)
         n += (size_t)snprintf(text + n, sizeof text - n, "device.%u = host:%u\n", r, r);
-    n += (size_t)snprintf(
-        text + n, sizeof text - n,
-        "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
-        or (s->layers, 2), or (s->head_dim, 64), or (s->concurrency, 8));
+    n += (size_t)
+        snprintf(text + n, sizeof text - n,
+                 "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
+                 or (s->layers, 2), or (s->head_dim, 64), or (s->concurrency, 8));
     n += (size_t)snprintf(text + n, sizeof text - n,
                           "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = 0\n%s\n",
                           s->backend ? s->backend : "off", or (s->capacity_tokens, 16384), s->growth ? "yes" : "no",

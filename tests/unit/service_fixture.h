@@ -36,7 +36,7 @@ struct fx_peer {
     bool own_process; /* forked for this peer */
     uint8_t *bytes;
     size_t n, room;
-    bool slow; /* refuses events */
+    bool slow;                   /* refuses events */
     const struct groups *groups; /* supplementary */
     uint32_t asked_groups;       /* how often the service wanted to know */
     bool closed, released;

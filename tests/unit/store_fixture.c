@@ -5,15 +5,15 @@
 #include <stdlib.h>
 
 struct store_config fix_config(enum geom_backend backend) {
-    return (struct store_config){.backend = backend,
-                                 .pool_pages = {8, 8},
-                                 .max_context = 512,
-                                 .max_concurrency = 3,
-                                 .draft_window = 4,
-                                 .widest_verify = 4,
-                                 .lease_window = 4096,
-                                 .prefill_chunk = 256,
-                                 .max_continuations = 8};
+    return (struct store_config){ .backend = backend,
+                                  .pool_pages = { 8, 8 },
+                                  .max_context = 512,
+                                  .max_concurrency = 3,
+                                  .draft_window = 4,
+                                  .widest_verify = 4,
+                                  .lease_window = 4096,
+                                  .prefill_chunk = 256,
+                                  .max_continuations = 8 };
 }
 
 void fix_open(struct fix *fix, const struct store_config *config) {
@@ -40,7 +40,8 @@ void fix_close(struct fix *fix) {
 
 struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure) {
     return (struct store_activation){
-        .lease = FIX_LEASE, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = {ensure, ensure}};
+        .lease = FIX_LEASE, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = { ensure, ensure }
+    };
 }
 
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output) {
@@ -53,7 +54,7 @@ struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, 
 
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret) {
     struct store_activated got;
-    store_seq none = {0};
+    store_seq none = { 0 };
     if (store_activate_begin(fix->store, &want, &got, &fix->refusal)) return none;
     if (!KVT_OK(store_activate_commit(fix->store, got.seq, &fix->refusal))) return none;
     if (ret) *ret = got;
@@ -61,16 +62,17 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 }
 
 struct store_round_item fix_item(store_seq seq) {
-    struct store_round_pool nothing = {STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE};
+    struct store_round_pool nothing = { STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE };
     return (struct store_round_item){
-        .seq = seq, .lease = FIX_LEASE, .state_frontier = STORE_NONE, .pool = {nothing, nothing}};
+        .seq = seq, .lease = FIX_LEASE, .state_frontier = STORE_NONE, .pool = { nothing, nothing }
+    };
 }
 
 int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
               struct store_round_result *ret) {
     struct store_round_result result;
     struct store_round_item item = fix_item(seq);
-    struct store_round_pool asked = {commit, truncate, keep, ensure};
+    struct store_round_pool asked = { commit, truncate, keep, ensure };
     item.pool[0] = item.pool[1] = asked;
     store_round(fix->store, &item, 1, &result);
     fix->refusal = result.refusal;
@@ -116,22 +118,22 @@ const struct store_tail *fix_tail(uint32_t frontier) {
 
 store_cont fix_retain(struct fix *fix, store_seq seq, uint32_t frontier) {
     struct store_pool_view rows[STORE_MAX_POOLS];
-    store_cont cont = {0};
+    store_cont cont = { 0 };
     KVT_OK(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(frontier), 1, &cont, rows,
                         &fix->refusal));
     return cont;
 }
 
 store_cont fix_cont(struct fix *fix, uint32_t tokens, uint32_t salt) {
-    store_cont none = {0};
+    store_cont none = { 0 };
     store_seq seq = fix_activate(fix, fix_root(tokens, 1, 0), NULL);
     if (!KVT_TRUE(seq.bits != 0) || !fix_fill(fix, seq, tokens, salt)) return none;
     return fix_retain(fix, seq, tokens);
 }
 
 store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier) {
-    struct store_checkpointed got = {0};
-    store_cont none = {0};
+    struct store_checkpointed got = { 0 };
+    store_cont none = { 0 };
     if (!KVT_OK(store_checkpoint_begin(fix->store, seq, FIX_LEASE, fix_tail(frontier), 1, &got, &fix->refusal)))
         return none;
     KVT_OK(store_checkpoint_commit(fix->store, got.cont, &fix->refusal));
@@ -228,7 +230,7 @@ static void dump_pool(struct dump *d, const struct store *store, uint32_t p) {
 
 char *fix_dump(struct fix *fix) {
     const struct store *store = fix->store;
-    struct dump d = {malloc(4096), 0, 4096};
+    struct dump d = { malloc(4096), 0, 4096 };
     for (uint32_t p = 0; p < store->n_pools; p++) dump_pool(&d, store, p);
     add(&d, "chunks used %u reserved %u, %llu entries, %u sequences, %u continuations, %u slots, %u nodes\n",
         store->chunks.used, store->chunks.reserved, (unsigned long long)store->entries, store->seqs_used,

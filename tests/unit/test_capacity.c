@@ -265,8 +265,20 @@ static void bad_counts_refused(void) {
 /* CAP-4, GEOM-8: an image's slot is exactly a page of its spec, without padding, so that what copies pages copies
  * images. */
 static void state_slots_are_pages(void) {
-    static const uint64_t sizes[] = { 1, 256, 257, 511, 512, 513, 1000, 100000, 1 << 24, (1 << 24) + 1, 33333333,
-                                      UINT64_C(1) << 30, (UINT64_C(1) << 35) - 77, UINT64_C(1) << 40 };
+    static const uint64_t sizes[] = { 1,
+                                      256,
+                                      257,
+                                      511,
+                                      512,
+                                      513,
+                                      1000,
+                                      100000,
+                                      1 << 24,
+                                      (1 << 24) + 1,
+                                      33333333,
+                                      UINT64_C(1) << 30,
+                                      (UINT64_C(1) << 35) - 77,
+                                      UINT64_C(1) << 40 };
     uint64_t seed = kvt_seed();
     for (uint32_t i = 0; i < 400; i++) {
         uint64_t random = 1 + (kvt_random(&seed) >> (24 + kvt_below(&seed, 39)));
@@ -298,16 +310,11 @@ static void state_slots_are_pages(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(cap_1_range),
-        KVT_CASE(cap_3_automatic_worked),
-        KVT_CASE(cap_2_explicit_worked),
-        KVT_CASE(cap_4_curve_is_the_layout),
-        KVT_CASE(state_slots_are_pages),
-        KVT_CASE(cap_3_automatic_takes_all_it_may),
-        KVT_CASE(cap_5_backend_pages),
-        KVT_CASE(pool_3_backend_profiles),
-        KVT_CASE(bad_counts_refused),
-        { 0 },
+        KVT_CASE(cap_1_range),           KVT_CASE(cap_3_automatic_worked),
+        KVT_CASE(cap_2_explicit_worked), KVT_CASE(cap_4_curve_is_the_layout),
+        KVT_CASE(state_slots_are_pages), KVT_CASE(cap_3_automatic_takes_all_it_may),
+        KVT_CASE(cap_5_backend_pages),   KVT_CASE(pool_3_backend_profiles),
+        KVT_CASE(bad_counts_refused),    { 0 },
     };
     return kvt_main("capacity", cases, argc, argv);
 }

@@ -32,9 +32,9 @@
 #define STRIDE 1024u
 
 struct bed {
-    pid_t owner;       /* the process that holds the device; a region's own process would get no mapping */
-    int leave;         /* closed: the owner goes */
-    char *planes;      /* the owner's memory, mapped here by name */
+    pid_t owner;  /* the process that holds the device; a region's own process would get no mapping */
+    int leave;    /* closed: the owner goes */
+    char *planes; /* the owner's memory, mapped here by name */
     int32_t *table;
     size_t planes_bytes, table_bytes;
     struct kvd_region_info state; /* described only where a case says so */
@@ -78,12 +78,14 @@ static void own(int tell, int stay) {
     if (device_open(&config, &device, err, sizeof err) ||
         device_region_new(device, "planes", geom_region_bytes(&spec, PAGES), 0, &planes, err, sizeof err) ||
         device_region_new(device, "table", ROWS * (CONTEXT / 64) * 4, 0xff, &table, err, sizeof err) ||
-        device_region_new(device, "state", SLOTS * STRIDE, 0, &state, err, sizeof err)) _exit(1);
+        device_region_new(device, "state", SLOTS * STRIDE, 0, &state, err, sizeof err))
+        _exit(1);
     device_region_export(planes, &exported[0]);
     device_region_export(table, &exported[1]);
     device_region_export(state, &exported[2]);
     if (write(tell, exported, sizeof exported) != (ssize_t)sizeof exported) _exit(2);
-    while (read(stay, &byte, 1) > 0) { }
+    while (read(stay, &byte, 1) > 0) {
+    }
     device_close(device);
     _exit(0);
 }
@@ -102,7 +104,10 @@ static void seal(struct bed *bed) {
 
 /* Owners are forked before this process has threads (what a sanitizer of threads insists on); each case takes one. */
 #define OWNERS 13
-static struct owner { pid_t pid; int told, leave; } owners[OWNERS];
+static struct owner {
+    pid_t pid;
+    int told, leave;
+} owners[OWNERS];
 static int next_owner;
 
 static bool fork_owners(void) {
@@ -621,10 +626,16 @@ static void srv_6_store_of_a_parent(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(descriptors_without_room), /* first: no earlier client's descriptors are closed beside it */
-        KVT_CASE(view_1_addresses), KVT_CASE(tables_are_read_only),    KVT_CASE(mappings_are_shared_and_counted),
-        KVT_CASE(srv_4_refusals),   KVT_CASE(srv_6_store_of_a_parent),
-        KVT_CASE(state_slots),      KVT_CASE(srv_4_state_refusals),
-        KVT_CASE(descriptors_among_signals), KVT_CASE(descriptors_until_the_deadline), { 0 }
+        KVT_CASE(view_1_addresses),
+        KVT_CASE(tables_are_read_only),
+        KVT_CASE(mappings_are_shared_and_counted),
+        KVT_CASE(srv_4_refusals),
+        KVT_CASE(srv_6_store_of_a_parent),
+        KVT_CASE(state_slots),
+        KVT_CASE(srv_4_state_refusals),
+        KVT_CASE(descriptors_among_signals),
+        KVT_CASE(descriptors_until_the_deadline),
+        { 0 }
     };
     if (!fork_owners()) return 2;
     int status = kvt_main("client attach", cases, argc, argv);

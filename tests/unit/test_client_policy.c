@@ -90,11 +90,11 @@ static void cont_2_hits_are_exact(void) {
     struct kvd_hit hits[16];
     for (uint32_t i = 0; i < 200; i++) prompt[i] = 1000 + i;
     struct shelf shelf = { .info = small_store(0), .n = 5 };
-    shelf.candidates[0] = candidate(1, 2, 500, false, prompt, 0);  /* leaves within page 2: usable at its boundary */
-    shelf.candidates[1] = candidate(2, 2, 150, true, prompt, 10);  /* tail differs at 138 */
-    shelf.candidates[2] = candidate(3, 2, 150, true, prompt, 99);  /* all of it */
-    shelf.candidates[3] = candidate(4, 0, 30, true, prompt, 99);   /* no full page */
-    shelf.candidates[4] = candidate(5, 0, 30, true, prompt, 0);    /* nothing in common */
+    shelf.candidates[0] = candidate(1, 2, 500, false, prompt, 0); /* leaves within page 2: usable at its boundary */
+    shelf.candidates[1] = candidate(2, 2, 150, true, prompt, 10); /* tail differs at 138 */
+    shelf.candidates[2] = candidate(3, 2, 150, true, prompt, 99); /* all of it */
+    shelf.candidates[3] = candidate(4, 0, 30, true, prompt, 99);  /* no full page */
+    shelf.candidates[4] = candidate(5, 0, 30, true, prompt, 0);   /* nothing in common */
     find_in(&shelf, prompt, 200, hits, 16, &n);
     KVT_EQ(n, 4);
     KVT_EQ(hits[0].continuation.bits, 3);
@@ -149,9 +149,9 @@ static void odd_candidates_are_left_out(void) {
 struct long_shelf {
     struct kvd_store_info info;
     uint32_t match[2], messages, gone_at; /* gone_at: the message (from 1) whose anchor has gone */
-    uint32_t sent;          /* pages sent so far */
-    kvd_digest last;        /* digest of page sent - 1 */
-    bool wrong;             /* a message that the protocol does not allow, or a needless one */
+    uint32_t sent;                        /* pages sent so far */
+    kvd_digest last;                      /* digest of page sent - 1 */
+    bool wrong;                           /* a message that the protocol does not allow, or a needless one */
 };
 
 static enum script_act long_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
@@ -174,8 +174,9 @@ static enum script_act long_fn(void *user, const struct msg_request *request, st
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t matched = low(s->match[i], s->sent);
         if (on && matched <= f->first + 1) continue;
-        answer[n++] = (struct kvd_candidate){
-            .continuation = { i + 1 }, .matched_pages = matched, .frontier = 2 * s->match[i] * 64 };
+        answer[n++] = (struct kvd_candidate){ .continuation = { i + 1 },
+                                              .matched_pages = matched,
+                                              .frontier = 2 * s->match[i] * 64 };
         if (s->match[i] > s->sent) reply->u.candidates.anchor.bits = 77;
     }
     reply->u.candidates.n = n;
@@ -200,7 +201,8 @@ static uint32_t find_long(struct long_shelf *shelf, struct kvd_hit *hits) {
     return n;
 }
 
-/* CONT-2: matches deeper than a message are found to their end, each continuation once, in as few messages as hold them. */
+/* CONT-2: matches deeper than a message are found to their end, each continuation once, in as few messages as hold
+ * them. */
 static void cont_2_prompts_longer_than_a_message(void) {
     struct kvd_hit hits[16];
     struct long_shelf deep = { .info = small_store(0), .match = { 2400, 1100 } };
@@ -254,7 +256,11 @@ struct pile {
     uint32_t arena;   /* pages */
     uint32_t entries; /* of membership that are needed beyond what all continuations hold now */
     bool rows_short;
-    struct { uint32_t first, count, retention; uint64_t used; bool claimed, gone, resting; } cont[400];
+    struct {
+        uint32_t first, count, retention;
+        uint64_t used;
+        bool claimed, gone, resting;
+    } cont[400];
 };
 
 static bool is_victim(const struct kvd_activation *want, uint32_t i, bool demoted) {
@@ -554,7 +560,7 @@ static void victims_of_less_value_do_not_push_out_more(void) {
     KVT_EQ(choose(pile, &want, NULL), KVD_OK);
     KVT_EQ(want.n_victims, 1);
     KVT_EQ(want.victims[0].bits, 3);
-    KVT_EQ(want.demote, 0); /* released */
+    KVT_EQ(want.demote, 0);      /* released */
     pile->cont[1].retention = 0; /* worth less than the victim */
     KVT_EQ(choose(pile, &want, NULL), KVD_OK);
     KVT_EQ(want.n_victims, 2);

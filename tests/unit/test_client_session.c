@@ -291,7 +291,10 @@ static void repeat_after_kvd_refused_by_deadline_runs(void) {
     script_stop(s);
 }
 
-struct adoption { kvd_client *c; struct script *s; };
+struct adoption {
+    kvd_client *c;
+    struct script *s;
+};
 
 /* Lets the held answer go when the main thread has taken the call up again. */
 static void *let_go_when_adopted(void *arg) {
@@ -328,7 +331,10 @@ static void srv_1_repeat_that_waits_for_a_refusal_by_deadline_runs(void) {
 }
 
 /* The three of them say what they should, and what came of it. */
-struct moves { struct msg_request seen[3]; unsigned n; };
+struct moves {
+    struct msg_request seen[3];
+    unsigned n;
+};
 static enum script_act moves_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
     struct moves *m = user;
     if (request->header.sequence && m->n < 3) m->seen[m->n++] = *request;
@@ -908,7 +914,8 @@ static void reading_is_passed_on(void) {
     script_stop(s);
 }
 
-/* The descriptor is asked for while a caller reads: events are told by the caller, and by the transport when it has left. */
+/* The descriptor is asked for while a caller reads: events are told by the caller, and by the transport when it has
+ * left. */
 static void the_descriptor_works_beside_a_reader(void) {
     struct first_lost gate = { 0 };
     struct script *s = script_start(first_lost_fn, &gate);
@@ -932,7 +939,8 @@ static void the_descriptor_works_beside_a_reader(void) {
     script_stop(s);
 }
 
-/* A connection that breaks while nobody calls: the next call resumes; with the descriptor in use it is known at once. */
+/* A connection that breaks while nobody calls: the next call resumes; with the descriptor in use it is known at once.
+ */
 static void an_idle_connection_breaks(void) {
     struct script *s = script_start(NULL, NULL);
     kvd_client *c = connect_to(s, 5000);
@@ -1020,7 +1028,8 @@ static void transport_send_after_the_end(void) {
     }
 }
 
-/* Reading for oneself: frames, the deadline, an earlier deadline after a later one, an interruption, the end; each once. */
+/* Reading for oneself: frames, the deadline, an earlier deadline after a later one, an interruption, the end; each
+ * once. */
 static atomic_int transport_frames;
 static void count_frame(void *user, const struct frame_head *head, const uint8_t *body) {
     (void)user, (void)head, (void)body;

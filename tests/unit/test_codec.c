@@ -144,7 +144,7 @@ static void srv_2_numbers_of_a_round_go_before_sentences(void) {
 static void empty_bodies_take_defaults(void) {
     begin(FILL_SMALL);
     for (uint16_t type = FRAME_DESCRIBE_STORE; type < FRAME_TYPE_END; type++) {
-        struct msg_request request, zero = {.type = type};
+        struct msg_request request, zero = { .type = type };
         KVT_OK(codec_decode_request(type, NULL, 0, arena, &request, err, sizeof err));
         KVT_TRUE(same_request(&request, &zero));
     }
@@ -165,7 +165,8 @@ static void empty_bodies_take_defaults(void) {
 /* The body of a refusal does not count, whatever it holds. */
 static void refusals_have_no_body(void) {
     begin(FILL_SMALL);
-    struct msg_reply reply = {.type = FRAME_STATS, .status = KVD_UNAVAILABLE, .message = "draining", .epoch = 9}, back;
+    struct msg_reply reply = { .type = FRAME_STATS, .status = KVD_UNAVAILABLE, .message = "draining", .epoch = 9 },
+                     back;
     memset(&reply.u, 0xff, sizeof reply.u);
     size_t bytes;
     KVT_OK(codec_encode_reply(&reply, arena, body, SPACE, &bytes, err, sizeof err));
@@ -180,7 +181,7 @@ static void refusals_have_no_body(void) {
 /* A sentence may quote what a client sent; an answer does not fail for that. */
 static void sentences_are_made_printable(void) {
     begin(FILL_SMALL);
-    struct msg_reply reply = {.type = FRAME_FENCE, .status = KVD_NOT_FOUND, .message = "name \xff\x01\n is unknown"},
+    struct msg_reply reply = { .type = FRAME_FENCE, .status = KVD_NOT_FOUND, .message = "name \xff\x01\n is unknown" },
                      back;
     size_t bytes;
     KVT_OK(codec_encode_reply(&reply, arena, body, SPACE, &bytes, err, sizeof err));
@@ -202,7 +203,7 @@ static void refuse_encode(const struct msg_request *request, int code, const cha
 
 static void srv_2_encoder_refuses_what_the_decoder_would(void) {
     begin(FILL_SMALL);
-    struct msg_request q = {.type = FRAME_HELLO, .u.hello = {.protocol = 1, .role = 5, .name = "engine"}};
+    struct msg_request q = { .type = FRAME_HELLO, .u.hello = { .protocol = 1, .role = 5, .name = "engine" } };
     refuse_encode(&q, CODEC_E_VALUE, "role is 5", "from 1 to 4");
     q.u.hello.role = KVD_ROLE_WORKER;
     q.u.hello.rank = 8;
@@ -214,34 +215,34 @@ static void srv_2_encoder_refuses_what_the_decoder_would(void) {
     refuse_encode(&q, CODEC_E_LIMIT, "name has 64 characters", "63");
     q.u.hello.name[0] = '\0';
     refuse_encode(&q, CODEC_E_VALUE, "name is empty", "give one");
-    q = (struct msg_request){.type = FRAME_ACTIVATE, .u.activation.n_victims = 65};
+    q = (struct msg_request){ .type = FRAME_ACTIVATE, .u.activation.n_victims = 65 };
     refuse_encode(&q, CODEC_E_LIMIT, "victims has 65 entries", "64");
-    q = (struct msg_request){.type = FRAME_FIND, .u.find = {.n = 1025, .max = 1, .digests = fill.digests}};
+    q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1025, .max = 1, .digests = fill.digests } };
     refuse_encode(&q, CODEC_E_LIMIT, "digests has 1025 entries", "1024");
-    q = (struct msg_request){.type = FRAME_FIND, .u.find = {.n = 1, .max = 17, .digests = fill.digests}};
+    q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 17, .digests = fill.digests } };
     refuse_encode(&q, CODEC_E_VALUE, "max is 17", "16");
-    q = (struct msg_request){.type = FRAME_FIND, .u.find = {.n = 1, .max = 1}};
+    q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 1 } };
     refuse_encode(&q, CODEC_E_VALUE, "digests", "no address");
-    q = (struct msg_request){.type = FRAME_ROUND, .u.round = {257, fill.items}};
+    q = (struct msg_request){ .type = FRAME_ROUND, .u.round = { 257, fill.items } };
     refuse_encode(&q, CODEC_E_LIMIT, "sequence has 257 entries", "256");
-    q = (struct msg_request){.type = FRAME_ROUND, .u.round = {1, NULL}};
+    q = (struct msg_request){ .type = FRAME_ROUND, .u.round = { 1, NULL } };
     refuse_encode(&q, CODEC_E_VALUE, "1 items", "no address");
-    q = (struct msg_request){.type = FRAME_CHECKPOINT, .u.checkpoint.tail.n = 64};
+    q = (struct msg_request){ .type = FRAME_CHECKPOINT, .u.checkpoint.tail.n = 64 };
     refuse_encode(&q, CODEC_E_LIMIT, "tail has 64 entries", "63");
-    q = (struct msg_request){.type = FRAME_OPEN_GROUP, .u.group.n = 9};
+    q = (struct msg_request){ .type = FRAME_OPEN_GROUP, .u.group.n = 9 };
     refuse_encode(&q, CODEC_E_LIMIT, "members has 9 entries", "8");
-    q = (struct msg_request){.type = FRAME_DROP, .u.drop.tier = 2};
+    q = (struct msg_request){ .type = FRAME_DROP, .u.drop.tier = 2 };
     refuse_encode(&q, CODEC_E_VALUE, "tier is 2", "from 0 to 1");
-    q = (struct msg_request){.type = FRAME_LIST_SESSIONS, .u.list.max = 257};
+    q = (struct msg_request){ .type = FRAME_LIST_SESSIONS, .u.list.max = 257 };
     refuse_encode(&q, CODEC_E_VALUE, "max is 257", "256");
 }
 
 static void srv_2_unknown_types_are_refused(void) {
-    static const uint16_t types[] = {0, FRAME_TYPE_END, FRAME_EVENT, 255, UINT16_MAX};
+    static const uint16_t types[] = { 0, FRAME_TYPE_END, FRAME_EVENT, 255, UINT16_MAX };
     begin(FILL_SMALL);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        struct msg_request q = {.type = types[i]};
-        struct msg_reply y = {.type = types[i]};
+        struct msg_request q = { .type = types[i] };
+        struct msg_reply y = { .type = types[i] };
         size_t bytes;
         KVT_EQ_I(codec_encode_request(&q, arena, body, SPACE, &bytes, err, sizeof err), CODEC_E_TYPE);
         KVT_EQ_I(codec_encode_reply(&y, arena, body, SPACE, &bytes, err, sizeof err), CODEC_E_TYPE);
@@ -254,7 +255,8 @@ static void srv_2_unknown_types_are_refused(void) {
 /* SRV-2: an unknown type can be told so: the header of a reply is the same in all. */
 static void srv_2_unknown_types_can_be_refused(void) {
     begin(FILL_SMALL);
-    struct msg_reply y = {.type = 999, .status = KVD_UNIMPLEMENTED, .message = "type 999 is unknown", .epoch = 3}, back;
+    struct msg_reply y = { .type = 999, .status = KVD_UNIMPLEMENTED, .message = "type 999 is unknown", .epoch = 3 },
+                     back;
     size_t bytes;
     KVT_OK(codec_encode_reply(&y, arena, body, SPACE, &bytes, err, sizeof err));
     KVT_OK(codec_decode_reply(FRAME_GOODBYE, body, bytes, arena, &back, err, sizeof err));
@@ -294,7 +296,7 @@ static void encoders_never_pass_their_space(void) {
 /* Sentences are optional and cut at the caller's buffer. */
 static void error_buffers_may_be_short_or_missing(void) {
     begin(FILL_SMALL);
-    struct msg_request q = {.type = FRAME_OPEN_GROUP, .u.group.n = 9};
+    struct msg_request q = { .type = FRAME_OPEN_GROUP, .u.group.n = 9 };
     size_t bytes;
     char tiny[8] = "xxxxxxx";
     KVT_EQ_I(codec_encode_request(&q, arena, body, SPACE, &bytes, NULL, 0), CODEC_E_LIMIT);
@@ -323,8 +325,8 @@ static bool read_page(bool with_spaces) {
 static void protocol_page_tables(void) {
     char row[256];
     KVT_NEED(read_page(true));
-#define ROW(name, code, text) \
-    snprintf(row, sizeof row, "| %d | %s | %s |\n", code, #name, text); \
+#define ROW(name, code, text)                                                                                          \
+    snprintf(row, sizeof row, "| %d | %s | %s |\n", code, #name, text);                                                \
     KVT_TRUE(strstr(page, row) != NULL);
     KVD_STATUS_LIST(ROW)
 #undef ROW
@@ -332,20 +334,22 @@ static void protocol_page_tables(void) {
         snprintf(row, sizeof row, "| %u | %s |", type, frame_type_name(type));
         KVT_TRUE(strstr(page, row) != NULL);
     }
-    static const struct { const char *what; unsigned limit;
+    static const struct {
+        const char *what;
+        unsigned limit;
     } limits[] = {
-        {"| frame | %u bytes", FRAME_LIMIT},
-        {"| sequences in a Round | %u |", KVD_MAX_ROUND},
-        {"| digests in a message | %u |", KVD_MAX_DIGESTS},
-        {"| victims of an activation | %u |", KVD_MAX_VICTIMS},
-        {"| candidates of a Find | %u |", KVD_MAX_CANDIDATES},
-        {"| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST},
-        {"| tokens of a tail | %u |", KVD_TAIL_TOKENS},
-        {"| members of a group | %u |", KVD_MAX_RANKS},
-        {"| pools of a store | %u |", KVD_MAX_POOLS},
-        {"| name, library, version | %u characters", KVD_NAME_BYTES - 1},
-        {"| sentence | %u characters", KVD_MESSAGE_BYTES - 1},
-        {"| audit text | %u characters", sizeof((struct kvd_audit *)0)->text - 1},
+        { "| frame | %u bytes", FRAME_LIMIT },
+        { "| sequences in a Round | %u |", KVD_MAX_ROUND },
+        { "| digests in a message | %u |", KVD_MAX_DIGESTS },
+        { "| victims of an activation | %u |", KVD_MAX_VICTIMS },
+        { "| candidates of a Find | %u |", KVD_MAX_CANDIDATES },
+        { "| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST },
+        { "| tokens of a tail | %u |", KVD_TAIL_TOKENS },
+        { "| members of a group | %u |", KVD_MAX_RANKS },
+        { "| pools of a store | %u |", KVD_MAX_POOLS },
+        { "| name, library, version | %u characters", KVD_NAME_BYTES - 1 },
+        { "| sentence | %u characters", KVD_MESSAGE_BYTES - 1 },
+        { "| audit text | %u characters", sizeof((struct kvd_audit *)0)->text - 1 },
     };
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         char *number = row + snprintf(row, sizeof row, "%.*s", (int)strcspn(limits[i].what, "%"), limits[i].what);
@@ -369,17 +373,18 @@ static void page_has_frame(const struct msg_request *q, uint64_t id) {
 /* The bytes that the page shows are those of the codec. */
 static void protocol_page_examples(void) {
     KVT_NEED(read_page(false));
-    struct msg_request hello = {.type = FRAME_HELLO,
-                                .u.hello = {.protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine"}};
+    struct msg_request hello = { .type = FRAME_HELLO,
+                                 .u.hello = { .protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine" } };
     page_has_frame(&hello, 1);
     struct kvd_round_item item = {
-        .sequence = {0x0000000300000002},
+        .sequence = { 0x0000000300000002 },
         .state_frontier = KVD_UNCHANGED,
-        .pool = {{128, KVD_UNCHANGED, KVD_UNCHANGED, 192},
-                 {KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED}},
+        .pool = { { 128, KVD_UNCHANGED, KVD_UNCHANGED, 192 },
+                  { KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED } },
     };
-    struct msg_request round = {
-        .type = FRAME_ROUND, .header = {.session = {0x0000000100000001}, .sequence = 1}, .u.round = {1, &item}};
+    struct msg_request round = { .type = FRAME_ROUND,
+                                 .header = { .session = { 0x0000000100000001 }, .sequence = 1 },
+                                 .u.round = { 1, &item } };
     page_has_frame(&round, 2);
 }
 
@@ -401,7 +406,7 @@ int main(int argc, char **argv) {
         KVT_CASE(error_buffers_may_be_short_or_missing),
         KVT_CASE(protocol_page_tables),
         KVT_CASE(protocol_page_examples),
-        {0},
+        { 0 },
     };
     arena = codec_arena_new();
     other = codec_arena_new();

@@ -23,7 +23,10 @@ static void begin(void) {
 
 /* ---- a writer of protobuf bytes ------------------------------------------------------------------------- */
 
-struct wire { size_t n; uint8_t bytes[FRAME_LIMIT * 2]; };
+struct wire {
+    size_t n;
+    uint8_t bytes[FRAME_LIMIT * 2];
+};
 static struct wire wire;
 
 static void wire_varint(struct wire *w, uint64_t v) {
@@ -267,7 +270,10 @@ static void srv_2_round_columns_must_agree(void) {
     wire_zeros(&wire, 3, 2 * 4);
     refused(FRAME_ROUND, CODEC_E_VALUE, "state_frontier has 2 entries", "3 items");
     wire_zeros(&wire, 2, 3 * 8);
-    wire_bytes(&wire, 4, "\x1a\x10" "aaaabbbbccccdddd", 18);
+    wire_bytes(&wire, 4,
+               "\x1a\x10"
+               "aaaabbbbccccdddd",
+               18);
     refused(FRAME_ROUND, CODEC_E_VALUE, "keep has 4 entries", "3 items");
     for (int i = 0; i < 3; i++) wire_zeros(&wire, 4, 0);
     refused(FRAME_ROUND, CODEC_E_LIMIT, "pool has 3 entries", "2");
@@ -318,7 +324,7 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     refused_reply(FRAME_YIELD, CODEC_E_VALUE, "status is 17", "from 0 to 16");
     wire_number(&wire, 2, 3);
     refused_reply(FRAME_PLAN, CODEC_E_VALUE, "feasibility is 3", "from 0 to 2");
-    struct kvd_event event = {.kind = 77};
+    struct kvd_event event = { .kind = 77 };
     KVT_EQ_I(codec_decode_event((const uint8_t *)"\x08\x07", 2, &event, err, sizeof err), CODEC_E_VALUE);
     KVT_HAS(err, "kind is 7");
     KVT_EQ_I(codec_decode_event(NULL, 0, &event, err, sizeof err), CODEC_E_VALUE);
@@ -326,11 +332,14 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
 }
 
 static void srv_2_names(void) {
-    static const struct { const char *name; size_t n; const char *part;
+    static const struct {
+        const char *name;
+        size_t n;
+        const char *part;
     } cases[] = {
-        {"", 0, "name is empty"}, {"a b", 3, "0x20 at 1"},   {"a\0b", 3, "0x00 at 1"},
-        {"\0", 1, "0x00 at 0"},   {"x\n", 2, "0x0a at 1"},   {"caf\xc3\xa9", 5, "0xc3 at 3"},
-        {"a%s", 3, "0x25 at 1"},  {"../\\", 4, "0x5c at 3"}, {"end\x7f", 4, "0x7f at 3"},
+        { "", 0, "name is empty" }, { "a b", 3, "0x20 at 1" },   { "a\0b", 3, "0x00 at 1" },
+        { "\0", 1, "0x00 at 0" },   { "x\n", 2, "0x0a at 1" },   { "caf\xc3\xa9", 5, "0xc3 at 3" },
+        { "a%s", 3, "0x25 at 1" },  { "../\\", 4, "0x5c at 3" }, { "end\x7f", 4, "0x7f at 3" },
     };
     begin();
     wire.n = 0;
@@ -355,7 +364,7 @@ static void srv_2_names(void) {
 }
 
 static void srv_2_fixed_lengths(void) {
-    static const size_t lengths[] = {1, 15, 17, 63, 65, 128};
+    static const size_t lengths[] = { 1, 15, 17, 63, 65, 128 };
     begin();
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         static struct wire region, pool, info;
@@ -445,7 +454,7 @@ int main(int argc, char **argv) {
         KVT_CASE(unknown_fields_are_ignored),
         KVT_CASE(srv_2_amplification_stops_at_the_cap),
         KVT_CASE(srv_2_bodies_longer_than_a_frame),
-        {0},
+        { 0 },
     };
     arena = codec_arena_new();
     other = codec_arena_new();

@@ -22,7 +22,11 @@ static void arena_is_aligned_zeroed_and_apart(void) {
     KVT_NEED(arena != NULL);
     uint64_t state = kvt_seed();
     for (int round = 0; round < 20; round++) {
-        struct { uint8_t *p; size_t n; uint8_t mark; } taken[200];
+        struct {
+            uint8_t *p;
+            size_t n;
+            uint8_t mark;
+        } taken[200];
         codec_arena_reset(arena);
         for (int i = 0; i < 200; i++) {
             size_t n = kvt_below(&state, i % 16 ? 300 : 30000);
@@ -30,13 +34,19 @@ static void arena_is_aligned_zeroed_and_apart(void) {
             KVT_NEED(p != NULL);
             KVT_EQ((uintptr_t)p % 16, 0);
             for (size_t k = 0; k < n; k++)
-                if (p[k] != 0) { KVT_EQ(p[k], 0); return; }
+                if (p[k] != 0) {
+                    KVT_EQ(p[k], 0);
+                    return;
+                }
             taken[i].p = p, taken[i].n = n, taken[i].mark = (uint8_t)(i + 1);
             memset(p, taken[i].mark, n);
         }
         for (int i = 0; i < 200; i++)
             for (size_t k = 0; k < taken[i].n; k++)
-                if (taken[i].p[k] != taken[i].mark) { KVT_EQ(taken[i].p[k], taken[i].mark); return; }
+                if (taken[i].p[k] != taken[i].mark) {
+                    KVT_EQ(taken[i].p[k], taken[i].mark);
+                    return;
+                }
     }
     KVT_TRUE(codec_arena_free(arena) == NULL);
     KVT_TRUE(codec_arena_free(NULL) == NULL);
@@ -44,7 +54,7 @@ static void arena_is_aligned_zeroed_and_apart(void) {
 
 /* Whether an allocation succeeds depends on what was taken since the reset, not on what came before it. */
 static void arena_cap_is_exact(void) {
-    static const size_t sizes[] = {16, 48, 1024, 16384, 65536, 262144, CODEC_ARENA_LIMIT};
+    static const size_t sizes[] = { 16, 48, 1024, 16384, 65536, 262144, CODEC_ARENA_LIMIT };
     struct codec_arena *arena = codec_arena_new();
     KVT_NEED(arena != NULL);
     uint64_t state = kvt_seed();
@@ -206,7 +216,7 @@ int main(int argc, char **argv) {
         KVT_CASE(decode_with_too_little_memory),
         KVT_CASE(encode_with_too_little_memory),
         KVT_CASE(maps_cover_their_messages),
-        {0},
+        { 0 },
     };
     return kvt_main("codec_inside", cases, argc, argv);
 }

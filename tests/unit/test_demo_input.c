@@ -12,12 +12,10 @@
 #include "prompts.h"
 #include "wire.h"
 
-static int load(const char *text, struct prompts *ret_prompts, char *err)
-{
+static int load(const char *text, struct prompts *ret_prompts, char *err) {
     char path[] = "/tmp/kvd-prompts-XXXXXX";
     int fd = mkstemp(path);
-    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-        return -EIO;
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) return -EIO;
     close(fd);
     int r = prompts_load(path, ret_prompts, err, 512);
     unlink(path);
@@ -26,8 +24,7 @@ static int load(const char *text, struct prompts *ret_prompts, char *err)
 
 #define DOC "/usr/share/common-licenses/BSD"
 
-static void a_prompt_list_gives_turns_in_order(void)
-{
+static void a_prompt_list_gives_turns_in_order(void) {
     char err[512] = "";
     struct prompts p;
     KVT_OK(load("# list\nsystem " DOC " 0 100\nask a " DOC " 10 20 5\n\nask b " DOC " 0 30 6 # b\nask a " DOC
@@ -43,8 +40,7 @@ static void a_prompt_list_gives_turns_in_order(void)
     prompts_free(&p);
 }
 
-static void a_bad_prompt_list_is_refused_with_its_line(void)
-{
+static void a_bad_prompt_list_is_refused_with_its_line(void) {
     static const struct {
         const char *text, *says;
     } bad[] = {
@@ -65,8 +61,7 @@ static void a_bad_prompt_list_is_refused_with_its_line(void)
     }
 }
 
-static void last_words_survive_the_speaker(void)
-{
+static void last_words_survive_the_speaker(void) {
     int fd[2];
     static struct wire_message m, got;
     KVT_NEED(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd) == 0);
@@ -87,8 +82,7 @@ static void last_words_survive_the_speaker(void)
     close(fd[0]);
 }
 
-static void a_message_of_another_length_is_no_message(void)
-{
+static void a_message_of_another_length_is_no_message(void) {
     int fd[2];
     static struct wire_message m, got;
     KVT_NEED(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fd) == 0);
@@ -103,8 +97,7 @@ static void a_message_of_another_length_is_no_message(void)
     close(fd[1]);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(a_prompt_list_gives_turns_in_order),
                                              KVT_CASE(a_bad_prompt_list_is_refused_with_its_line),
                                              KVT_CASE(last_words_survive_the_speaker),

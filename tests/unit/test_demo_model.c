@@ -30,8 +30,7 @@ static struct engine engine;
 static struct demo_pages pages;
 static uint8_t document[1 << 16];
 
-static int new_model(struct model **ret_model, char *err, size_t err_bytes)
-{
+static int new_model(struct model **ret_model, char *err, size_t err_bytes) {
     const uint32_t context = DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS;
 #ifdef DEMO_CUDA
     return model_cuda_new(NULL, context, DOCUMENT, ret_model, err, err_bytes);
@@ -40,13 +39,11 @@ static int new_model(struct model **ret_model, char *err, size_t err_bytes)
 #endif
 }
 
-static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, uint64_t seed)
-{
+static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, uint64_t seed) {
     char err[256] = "";
     uint8_t *bytes = NULL;
     size_t n = 0;
-    if (!engine.model && new_model(&engine.model, err, sizeof err) != 0)
-        printf("%s\n", err);
+    if (!engine.model && new_model(&engine.model, err, sizeof err) != 0) printf("%s\n", err);
     KVT_NEED(engine.model != NULL);
     KVT_OK(text_load("/usr/share/common-licenses/Apache-2.0", &bytes, &n, err, sizeof err));
     memcpy(document, bytes, n < sizeof document ? n : sizeof document);
@@ -55,8 +52,7 @@ static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, u
 }
 
 static struct lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t n_prompt, uint32_t output,
-                              bool speculate)
-{
+                              bool speculate) {
     struct lane *lane = &engine.lane[i];
     memset(lane, 0, sizeof *lane);
     lane->used = true;
@@ -70,8 +66,7 @@ static struct lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t 
     return lane;
 }
 
-static void run_all(void)
-{
+static void run_all(void) {
     char err[256] = "";
     uint32_t columns = 0;
     do {
@@ -85,8 +80,7 @@ static void run_all(void)
 }
 
 /* The text of one lane alone, in chunks of ENGINE_CHUNK. */
-static void reference(uint32_t from, uint32_t n_prompt, uint32_t output, uint8_t *ret_text)
-{
+static void reference(uint32_t from, uint32_t n_prompt, uint32_t output, uint8_t *ret_text) {
     struct lane *lane = lane_open(0, 0, from, n_prompt, output, false);
     run_all();
     KVT_EQ(lane->known, n_prompt + output);
@@ -95,14 +89,12 @@ static void reference(uint32_t from, uint32_t n_prompt, uint32_t output, uint8_t
     lane->used = false;
 }
 
-static void text_is_printable_and_depends_on_the_prompt(void)
-{
+static void text_is_printable_and_depends_on_the_prompt(void) {
     uint8_t a[OUTPUT], b[OUTPUT];
     setup(KVD_STORAGE_BF16, 1, 1, 1);
     reference(0, PROMPT, OUTPUT, a);
     reference(1, PROMPT, OUTPUT, b); /* another beginning, the same end but for one byte */
-    for (uint32_t i = 0; i < OUTPUT; i++)
-        KVT_TRUE(a[i] == '\n' || (a[i] >= 0x20 && a[i] < 0x7f));
+    for (uint32_t i = 0; i < OUTPUT; i++) KVT_TRUE(a[i] == '\n' || (a[i] >= 0x20 && a[i] < 0x7f));
     KVT_TRUE(memcmp(a, b, OUTPUT) != 0);
     printf("    %.*s\n", OUTPUT, (const char *)a);
     demo_pages_free(&pages);
@@ -110,38 +102,31 @@ static void text_is_printable_and_depends_on_the_prompt(void)
 
 /* INV-15, VIEW-4: neither page ids, nor what stood in the pages before, nor batches, nor chunks change a token, in any
  * profile. */
-static void text_is_exact_in_any_batch_chunk_and_page_order(void)
-{
+static void text_is_exact_in_any_batch_chunk_and_page_order(void) {
     for (uint32_t storage = REPEAT(KVD_STORAGE_K8V4, 0); storage < KVD_N_STORAGE; storage++) {
         uint8_t want[3][OUTPUT];
         setup((enum kvd_storage)storage, 1, 1, 1);
-        for (uint32_t i = 0; i < 3; i++)
-            reference(i * 300, PROMPT + i * 37, OUTPUT, want[i]);
+        for (uint32_t i = 0; i < 3; i++) reference(i * 300, PROMPT + i * 37, OUTPUT, want[i]);
         demo_pages_free(&pages);
         setup((enum kvd_storage)storage, 1, 1, kvt_seed());
         for (uint32_t i = 0; i < 3; i++)
             lane_open(2 - i, i + 1, i * 300, PROMPT + i * 37, OUTPUT, false)->hold_at = 61 + i; /* odd chunks */
         run_all();
-        for (uint32_t i = 0; i < 3; i++)
-            engine.lane[i].hold_at = 0;
+        for (uint32_t i = 0; i < 3; i++) engine.lane[i].hold_at = 0;
         run_all();
-        for (uint32_t i = 0; i < 3; i++)
-            KVT_EQ_MEM(engine.lane[2 - i].history + PROMPT + i * 37, want[i], OUTPUT);
+        for (uint32_t i = 0; i < 3; i++) KVT_EQ_MEM(engine.lane[2 - i].history + PROMPT + i * 37, want[i], OUTPUT);
         demo_pages_free(&pages);
     }
 }
 
 /* SPEC-1..3: with drafts the text is the same token for token, and some drafts are accepted, some rejected. */
-static void speculation_gives_the_text_of_plain_decoding(void)
-{
+static void speculation_gives_the_text_of_plain_decoding(void) {
     for (uint32_t window = REPEAT(5, 2); window <= REPEAT(5, 8); window += 3) {
         uint8_t want[2][OUTPUT];
         setup(KVD_STORAGE_INT8, 2, window, kvt_seed());
-        for (uint32_t i = 0; i < 2; i++)
-            reference(i * 500, PROMPT + i, OUTPUT, want[i]);
+        for (uint32_t i = 0; i < 2; i++) reference(i * 500, PROMPT + i, OUTPUT, want[i]);
         uint32_t drafted = 0, accepted = 0;
-        for (uint32_t i = 0; i < 2; i++)
-            lane_open(i, i, i * 500, PROMPT + i, OUTPUT, true);
+        for (uint32_t i = 0; i < 2; i++) lane_open(i, i, i * 500, PROMPT + i, OUTPUT, true);
         run_all();
         for (uint32_t i = 0; i < 2; i++) {
             struct lane *lane = &engine.lane[i];
@@ -158,8 +143,7 @@ static void speculation_gives_the_text_of_plain_decoding(void)
 }
 
 /* A lane never goes past its mapping, and goes on when more is mapped. */
-static void a_lane_stops_where_its_pages_end(void)
-{
+static void a_lane_stops_where_its_pages_end(void) {
     uint8_t want[OUTPUT];
     setup(KVD_STORAGE_BF16, 2, 4, 3);
     reference(0, PROMPT, OUTPUT, want);
@@ -178,8 +162,7 @@ static void a_lane_stops_where_its_pages_end(void)
 }
 
 /* Tokens depend on single bytes of KV: equal text means equal pages. */
-static void one_byte_of_kv_changes_what_is_said(void)
-{
+static void one_byte_of_kv_changes_what_is_said(void) {
     uint8_t want[OUTPUT];
     float before[MODEL_VOCABULARY], after[MODEL_VOCABULARY];
     char err[256] = "";
@@ -216,8 +199,7 @@ static void one_byte_of_kv_changes_what_is_said(void)
 
 /* Keys carry their rotation, so that swapped pages would still be the same set; a page in the place of another is not.
  */
-static void another_page_in_the_table_changes_the_text(void)
-{
+static void another_page_in_the_table_changes_the_text(void) {
     uint8_t want[OUTPUT];
     setup(KVD_STORAGE_FP8, 1, 1, 6);
     reference(0, PROMPT, OUTPUT, want);
@@ -231,8 +213,7 @@ static void another_page_in_the_table_changes_the_text(void)
     demo_pages_free(&pages);
 }
 
-static void a_step_that_does_not_fit_is_refused(void)
-{
+static void a_step_that_does_not_fit_is_refused(void) {
     char err[256] = "";
     uint8_t next[4], history[8] = { 0 };
     setup(KVD_STORAGE_BF16, 1, 1, 7);
@@ -248,8 +229,7 @@ static void a_step_that_does_not_fit_is_refused(void)
 }
 
 /* Logits of the last n columns of a prompt on row `row`, which the lane has computed up to there. */
-static void logits_of(struct model *model, const struct lane *lane, uint32_t n, float *ret_logits)
-{
+static void logits_of(struct model *model, const struct lane *lane, uint32_t n, float *ret_logits) {
     char err[256] = "";
     uint8_t next[4];
     const struct model_segment s = { .row = lane->row[ENGINE_MAIN],
@@ -264,8 +244,7 @@ static void logits_of(struct model *model, const struct lane *lane, uint32_t n, 
 
 /* A column alone has the logits that it has among others. On a GPU one column is a captured graph, replayed for other
  * rows and positions, and several are launches (VIEW-5). */
-static void a_column_alone_is_the_column_in_a_chunk(void)
-{
+static void a_column_alone_is_the_column_in_a_chunk(void) {
     for (uint32_t storage = 0; storage < KVD_N_STORAGE; storage++) {
         float chunk[4][MODEL_VOCABULARY], alone[MODEL_VOCABULARY];
         setup((enum kvd_storage)storage, 1, 1, 8);
@@ -284,8 +263,7 @@ static void a_column_alone_is_the_column_in_a_chunk(void)
 
 #ifdef DEMO_CUDA
 /* The same prompt through the model of the host: not the same bits, but the same model. */
-static void the_host_says_nearly_the_same(void)
-{
+static void the_host_says_nearly_the_same(void) {
     struct model *gpu = engine.model, *host = NULL;
     char err[256] = "";
     KVT_OK(model_new(DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS, DOCUMENT, &host, err, sizeof err));
@@ -314,8 +292,7 @@ static void the_host_says_nearly_the_same(void)
 }
 #endif
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(text_is_printable_and_depends_on_the_prompt),
                                              KVT_CASE(text_is_exact_in_any_batch_chunk_and_page_order),
                                              KVT_CASE(speculation_gives_the_text_of_plain_decoding),
@@ -331,8 +308,7 @@ int main(int argc, char **argv)
 #ifdef DEMO_CUDA
     char err[256] = "";
     int none = new_model(&engine.model, err, sizeof err);
-    if (none == -ENODEV)
-        return printf("skipped: %s\n", err), 77;
+    if (none == -ENODEV) return printf("skipped: %s\n", err), 77;
 #endif
     int r = kvt_main("demo_model", cases, argc, argv);
     model_free(engine.model);

@@ -23,14 +23,12 @@ static struct prompts prompts = { /* system 100; a: 20 + 4, then 10 + 2; b: 30 +
 };
 static struct report report;
 
-static void hear(const char *text)
-{
+static void hear(const char *text) {
     struct report_line line;
     KVT_OK(report_line(&report, text, &line));
 }
 
-static void hear_reference(void)
-{
+static void hear_reference(void) {
     KVT_OK(report_init(&report, &prompts));
     report.reference = true;
     hear("worker 7");
@@ -49,8 +47,7 @@ static void hear_reference(void)
     report_restart(&report);
 }
 
-static void hear_first_turn(const char *b)
-{
+static void hear_first_turn(const char *b) {
     hear("activate a 0 120 0 root 7 0");
     hear("checkpoint a 100");
     hear("activate b 0 130 100 fork 8 0");
@@ -61,8 +58,7 @@ static void hear_first_turn(const char *b)
     hear("end b 0 4 0 0");
 }
 
-static void an_undisturbed_run_is_exact_and_repeats_nothing(void)
-{
+static void an_undisturbed_run_is_exact_and_repeats_nothing(void) {
     hear_reference();
     hear_first_turn("tokens b 0 8 0 71727374");
     KVT_FALSE(report_exact(&report)); /* one answer is missing */
@@ -80,8 +76,7 @@ static void an_undisturbed_run_is_exact_and_repeats_nothing(void)
     report_fini(&report);
 }
 
-static void one_wrong_token_is_not_exact(void)
-{
+static void one_wrong_token_is_not_exact(void) {
     hear_reference();
     hear_first_turn("tokens b 0 8 0 71727375");
     hear("activate a 1 134 123 move 7 0");
@@ -92,8 +87,7 @@ static void one_wrong_token_is_not_exact(void)
     report_fini(&report);
 }
 
-static void what_is_computed_twice_is_counted(void)
-{
+static void what_is_computed_twice_is_counted(void) {
     hear_reference();
     hear_first_turn("tokens b 0 8 0 7172"); /* b is cut off after two tokens: columns up to 131 */
     report_restart(&report);
@@ -111,8 +105,7 @@ static void what_is_computed_twice_is_counted(void)
     report_fini(&report);
 }
 
-static void a_strange_line_is_refused(void)
-{
+static void a_strange_line_is_refused(void) {
     static const char *const bad[] = { "",
                                        "tokens",
                                        "tokens a 0 7 0 616",
@@ -130,8 +123,7 @@ static void a_strange_line_is_refused(void)
     report_fini(&report);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(an_undisturbed_run_is_exact_and_repeats_nothing),
                                              KVT_CASE(one_wrong_token_is_not_exact),
                                              KVT_CASE(what_is_computed_twice_is_counted),

@@ -23,11 +23,9 @@ static char err[512];
 
 static struct device *open_index(uint32_t index, uint64_t bytes) {
     struct device *device = NULL;
-    struct device_config config = { .kind = DEVICE_HOST,
-                                    .index = index,
-                                    .name_prefix = "/kvd-test-fd-",
-                                    .memory_bytes = bytes,
-                                    .export_fd = true };
+    struct device_config config = {
+        .kind = DEVICE_HOST, .index = index, .name_prefix = "/kvd-test-fd-", .memory_bytes = bytes, .export_fd = true
+    };
     if (device_open(&config, &device, err, sizeof err)) printf("  %s\n", err);
     return device;
 }

@@ -112,9 +112,7 @@ static void pack(const struct rig *rig, uint32_t page, uint8_t *to) {
     }
 }
 
-static const struct {
-    uint32_t layers, heads;
-} shapes[] = { { 1, 2 }, { 3, 4 }, { 5, 2 } };
+static const struct { uint32_t layers, heads; } shapes[] = { { 1, 2 }, { 3, 4 }, { 5, 2 } };
 
 /* The packed bytes of a page are a function of its columns alone: the same for both orders, both arrangements, padding
  * zero (HOST-2); a page that comes back is the page that went, and no other byte of the region or the arena changes. */
@@ -208,8 +206,8 @@ static void host_6_runs_are_merged(void) {
         if (!rig_up(&rig, &spec, 0, 80, 80, &seed)) return;
         for (uint32_t i = 0; i < 40; i++) {
             run[i] = (struct device_move){ 7 + i, rig.host + (20 + i) * rig.packed };
-            apart[i] = (struct device_move){ 7 + 39 - i, rig.host + i * rig.packed };  /* ids go down */
-            holes[i] = (struct device_move){ 7 + i, rig.host + 2 * i * rig.packed };   /* places are not adjacent */
+            apart[i] = (struct device_move){ 7 + 39 - i, rig.host + i * rig.packed }; /* ids go down */
+            holes[i] = (struct device_move){ 7 + i, rig.host + 2 * i * rig.packed };  /* places are not adjacent */
         }
         for (int direction = 0; direction < 2; direction++) {
             enum device_direction way = (enum device_direction)direction;

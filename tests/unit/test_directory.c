@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The directory: what is written is read, what a kill leaves is a prefix of history, what is damaged does not count. CONT-1, CONT-3 (its records), SRV-2 (garbage stops
- * nothing). */
+ * The directory: what is written is read, what a kill leaves is a prefix of history, what is damaged does not count.
+ * CONT-1, CONT-3 (its records), SRV-2 (garbage stops nothing). */
 #include "directory.h"
 
 #include <stdlib.h>
@@ -15,7 +15,9 @@
 #define PAGES 4u
 #define PLACES 3u
 #define ID UINT64_C(0x5eedf00d12345678)
-static const struct directory_limits LIMITS = { .n_pools = 2, .pages = { PAGES, PAGES }, .continuations = PLACES, .sequences = PLACES };
+static const struct directory_limits LIMITS = {
+    .n_pools = 2, .pages = { PAGES, PAGES }, .continuations = PLACES, .sequences = PLACES
+};
 
 struct tables {
     void *memory, *handle;
@@ -60,7 +62,8 @@ static uint32_t look(const struct directory *d, struct view *ret_view) {
             bad += damaged + (ret_view->open[k][i] ? ret_view->page[k][i].damaged_parts : 0);
         }
         for (uint32_t i = 0; i < PLACES; i++) {
-            ret_view->there[k][i] = directory_bundle_load(d, (enum directory_kind)k, i, &ret_view->bundle[k][i], &damaged);
+            ret_view->there[k][i] =
+                directory_bundle_load(d, (enum directory_kind)k, i, &ret_view->bundle[k][i], &damaged);
             KVT_EQ(directory_bundle_is_there(d, (enum directory_kind)k, i), ret_view->there[k][i]);
             bad += damaged;
         }
@@ -73,8 +76,12 @@ static void random_digest(uint64_t *seed, uint8_t *digest) {
 }
 
 static struct directory_base random_base(uint64_t *seed, uint32_t page) {
-    struct directory_base base = { .generation = (uint32_t)kvt_random(seed), .block = kvt_below(seed, 3), .parent = DIRECTORY_NONE };
-    if (base.block) base.parent = (page + 1 + kvt_below(seed, PAGES - 1)) % PAGES, base.parent_generation = (uint32_t)kvt_random(seed);
+    struct directory_base base = { .generation = (uint32_t)kvt_random(seed),
+                                   .block = kvt_below(seed, 3),
+                                   .parent = DIRECTORY_NONE };
+    if (base.block)
+        base.parent = (page + 1 + kvt_below(seed, PAGES - 1)) % PAGES,
+        base.parent_generation = (uint32_t)kvt_random(seed);
     return base;
 }
 
@@ -94,7 +101,8 @@ static void random_bundle(uint64_t *seed, struct directory_bundle *b) {
     }
     b->named = kvt_below(seed, 9), b->retention = kvt_below(seed, 5);
     b->created = kvt_random(seed), b->used = kvt_random(seed), b->tag = kvt_random(seed);
-    b->state_slot = kvt_below(seed, 2) ? kvt_below(seed, 9) : DIRECTORY_NONE, b->state_frontier = kvt_below(seed, INT32_MAX);
+    b->state_slot = kvt_below(seed, 2) ? kvt_below(seed, 9) : DIRECTORY_NONE,
+    b->state_frontier = kvt_below(seed, INT32_MAX);
     b->has_image = kvt_below(seed, 2), b->tail_named = kvt_below(seed, 2);
     if (b->has_image) b->image.offset = kvt_random(seed), b->image.checksum = kvt_random(seed);
     b->n_tail = kvt_below(seed, DIRECTORY_TAIL + 1);
@@ -118,13 +126,16 @@ static void parts_alone_and_together(void) {
             memset(&want, 0, sizeof want);
             want.open[1][2] = true, p->base = base, p->device = DIRECTORY_NONE;
             directory_page_open(t.directory, 1, 2, &base);
-            if (set & 1) random_digest(&seed, p->digest), p->named = true, directory_page_name(t.directory, 1, 2, p->digest);
-            if (set & 2) p->host = random_host(&seed), p->has_host = true, directory_page_host(t.directory, 1, 2, &p->host);
+            if (set & 1)
+                random_digest(&seed, p->digest), p->named = true, directory_page_name(t.directory, 1, 2, p->digest);
+            if (set & 2)
+                p->host = random_host(&seed), p->has_host = true, directory_page_host(t.directory, 1, 2, &p->host);
             if (set & 4) directory_page_device(t.directory, 1, 2, p->device = kvt_below(&seed, 1000));
             look(t.directory, &v);
             KVT_EQ_MEM(&v, &want, sizeof v);
             if (unset & 1) memset(p->digest, 0, 32), p->named = false, directory_page_name(t.directory, 1, 2, NULL);
-            if (unset & 2) memset(&p->host, 0, sizeof p->host), p->has_host = false, directory_page_host(t.directory, 1, 2, NULL);
+            if (unset & 2)
+                memset(&p->host, 0, sizeof p->host), p->has_host = false, directory_page_host(t.directory, 1, 2, NULL);
             if (unset & 4) directory_page_device(t.directory, 1, 2, p->device = DIRECTORY_NONE);
             KVT_EQ(look(t.directory, &v), 0);
             KVT_EQ_MEM(&v, &want, sizeof v);
@@ -163,7 +174,8 @@ static void bundles_come_back(void) {
     tables_free(&t);
 }
 
-/* A kill between the mark of the new copy and the end of the old one leaves both: the newer counts, wherever it stands, and both go with a drop. */
+/* A kill between the mark of the new copy and the end of the old one leaves both: the newer counts, wherever it stands,
+ * and both go with a drop. */
 static void the_newer_of_two_copies(void) {
     for (unsigned puts = 1; puts < 4; puts++) {
         struct tables t = tables_new();
@@ -265,13 +277,16 @@ static void page_step(struct history *h, struct directory *d) {
     } else if (what < 5) {
         bool set = kvt_below(h->seed, 3);
         random_digest(h->seed, digest);
-        if (open) gone->page[pool][i].named = false, memset(gone->page[pool][i].digest, 0, 32), *p = gone->page[pool][i];
+        if (open)
+            gone->page[pool][i].named = false, memset(gone->page[pool][i].digest, 0, 32), *p = gone->page[pool][i];
         if (open && set) p->named = true, memcpy(p->digest, digest, 32);
         directory_page_name(d, pool, i, set ? digest : NULL);
     } else if (what < 7) {
         bool set = kvt_below(h->seed, 3);
         struct directory_host host = random_host(h->seed);
-        if (open) gone->page[pool][i].has_host = false, memset(&gone->page[pool][i].host, 0, sizeof host), *p = gone->page[pool][i];
+        if (open)
+            gone->page[pool][i].has_host = false, memset(&gone->page[pool][i].host, 0, sizeof host),
+            *p = gone->page[pool][i];
         if (open && set) p->has_host = true, memcpy(&p->host, &host, sizeof host);
         directory_page_host(d, pool, i, set ? &host : NULL);
     } else {
@@ -295,13 +310,16 @@ static void bundle_step(struct history *h, struct directory *d) {
     } else directory_bundle_drop(d, (enum directory_kind)kind, place);
 }
 
-/* CONT-1, CONT-3: at each point of each operation, a kill leaves a prefix of history; the next directory goes on from there, and is killed again. */
+/* CONT-1, CONT-3: at each point of each operation, a kill leaves a prefix of history; the next directory goes on from
+ * there, and is killed again. */
 static void a_kill_leaves_a_prefix(void) {
     uint64_t seed = kvt_seed();
     struct tables t = tables_new();
     size_t bytes = directory_bytes(&LIMITS);
     struct history *h = calloc(1, sizeof *h);
-    *h = (struct history){ .tables = &t, .copy = aligned_alloc(4096, bytes), .pick = aligned_alloc(4096, bytes), .seed = &seed };
+    *h = (struct history){
+        .tables = &t, .copy = aligned_alloc(4096, bytes), .pick = aligned_alloc(4096, bytes), .seed = &seed
+    };
     for (unsigned step = 0; step < 4000; step++) {
         h->at = h->points = 0, h->n = 3;
         look(t.directory, &h->states[0]);
@@ -330,8 +348,8 @@ static void script(struct directory *d, uint32_t steps) {
     }
 }
 
-/* The same with real deaths: another process dies by SIGKILL at $KVD_CRASH_AT, and what it leaves in shared memory is one of the script's states, none earlier than the
- * death before. */
+/* The same with real deaths: another process dies by SIGKILL at $KVD_CRASH_AT, and what it leaves in shared memory is
+ * one of the script's states, none earlier than the death before. */
 static void a_process_dies_at_a_point(void) {
     size_t bytes = directory_bytes(&LIMITS);
     int fd = memfd_create("directory", 0), status = 0;
@@ -457,19 +475,23 @@ static void check_in_range(const struct view *v) {
         for (uint32_t i = 0; i < PAGES; i++) {
             const struct directory_page *p = &v->page[k][i];
             if (!v->open[k][i]) continue;
-            KVT_TRUE(p->base.block ? p->base.parent < PAGES && p->base.block < 1u << 25 : p->base.parent == DIRECTORY_NONE);
+            KVT_TRUE(p->base.block ? p->base.parent < PAGES && p->base.block < 1u << 25
+                                   : p->base.parent == DIRECTORY_NONE);
             if (p->has_host) KVT_TRUE(p->host.columns >= 1 && p->host.columns <= 64);
         }
         for (uint32_t i = 0; i < PLACES; i++) {
             const struct directory_bundle *b = &v->bundle[k][i];
             if (!v->there[k][i]) continue;
-            KVT_TRUE(b->n_tail <= DIRECTORY_TAIL && b->frontier[0] <= INT32_MAX && b->frontier[1] <= INT32_MAX && b->state_frontier <= INT32_MAX);
-            for (int pool = 0; pool < 2; pool++) KVT_TRUE(b->last[pool] == DIRECTORY_NONE ? b->frontier[pool] == 0 : b->last[pool] < PAGES);
+            KVT_TRUE(b->n_tail <= DIRECTORY_TAIL && b->frontier[0] <= INT32_MAX && b->frontier[1] <= INT32_MAX &&
+                     b->state_frontier <= INT32_MAX);
+            for (int pool = 0; pool < 2; pool++)
+                KVT_TRUE(b->last[pool] == DIRECTORY_NONE ? b->frontier[pool] == 0 : b->last[pool] < PAGES);
         }
     }
 }
 
-/* SRV-2: tables of noise hold nothing; noise whose check words are right still gives no value out of range; and both can be written over. */
+/* SRV-2: tables of noise hold nothing; noise whose check words are right still gives no value out of range; and both
+ * can be written over. */
 static void garbage(void) {
     uint64_t seed = kvt_seed();
     struct tables t = tables_new();
@@ -481,12 +503,14 @@ static void garbage(void) {
         uint64_t *words = t.memory;
         for (size_t i = 0; i < directory_bytes(&LIMITS) / 8; i++) {
             words[i] = kvt_random(&seed);
-            if (kvt_below(&seed, 3) == 0) words[i] &= UINT64_C(0x0000004f00000003); /* small numbers are the likelier to pass */
+            if (kvt_below(&seed, 3) == 0)
+                words[i] &= UINT64_C(0x0000004f00000003); /* small numbers are the likelier to pass */
         }
         for (uint32_t k = 0; forge && k < 2; k++) {
             for (uint32_t i = 0; i < PAGES; i++) {
                 struct page_record *r = &d->pages[k][i];
-                if (kvt_below(&seed, 2)) r->base.body.block = 0, r->base.body.parent = DIRECTORY_NONE, r->base.body.parent_generation = 0;
+                if (kvt_below(&seed, 2))
+                    r->base.body.block = 0, r->base.body.parent = DIRECTORY_NONE, r->base.body.parent_generation = 0;
                 uint64_t base = base_check(d, k, i, &r->base.body);
                 r->base.check = base;
                 r->host.check = check_of(&r->host.body, sizeof r->host.body, base + PART_HOST);
@@ -500,7 +524,8 @@ static void garbage(void) {
         look(d, &v);
         check_in_range(&v);
         for (uint32_t i = 0; i < PAGES; i++) forged += v.open[0][i];
-        if (!forge) for (uint32_t i = 0; i < PAGES; i++) KVT_FALSE(v.open[0][i] || v.open[1][i]);
+        if (!forge)
+            for (uint32_t i = 0; i < PAGES; i++) KVT_FALSE(v.open[0][i] || v.open[1][i]);
         struct directory_bundle b, back;
         bool damaged;
         random_bundle(&seed, &b);
@@ -518,8 +543,10 @@ static void garbage(void) {
 }
 
 static void limits_and_arguments(void) {
-    struct directory_limits none = { 0 }, three = { .n_pools = 3, .pages = { 1, 1 } }, empty = { .n_pools = 2, .pages = { 1, 0 } },
-                            all = { .n_pools = 1, .pages = { UINT32_MAX } }, most = { .n_pools = 1, .pages = { UINT32_MAX - 1 } };
+    struct directory_limits none = { 0 }, three = { .n_pools = 3, .pages = { 1, 1 } },
+                            empty = { .n_pools = 2, .pages = { 1, 0 } },
+                            all = { .n_pools = 1, .pages = { UINT32_MAX } },
+                            most = { .n_pools = 1, .pages = { UINT32_MAX - 1 } };
     KVT_EQ(directory_bytes(&none), 0);
     KVT_EQ(directory_bytes(&three), 0);
     KVT_EQ(directory_bytes(&empty), 0);
@@ -542,17 +569,25 @@ static void limits_and_arguments(void) {
     directory_page_close(d, 9, 9);
     directory_bundle_drop(d, DIRECTORY_CONTINUATION, DIRECTORY_NONE);
     KVT_FALSE(directory_page_load(d, 2, 0, &page, &damaged) || damaged || directory_page_is_open(d, 0, PAGES));
-    KVT_FALSE(directory_bundle_load(d, DIRECTORY_SEQUENCE, PLACES, &out, &damaged) || damaged || directory_bundle_is_there(d, DIRECTORY_SEQUENCE, PLACES));
+    KVT_FALSE(directory_bundle_load(d, DIRECTORY_SEQUENCE, PLACES, &out, &damaged) || damaged ||
+              directory_bundle_is_there(d, DIRECTORY_SEQUENCE, PLACES));
     look(d, &v);
     KVT_EQ_MEM(&v, &before, sizeof v);
     tables_free(&t);
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(parts_alone_and_together), KVT_CASE(bundles_come_back), KVT_CASE(the_newer_of_two_copies), KVT_CASE(records_are_bound_to_their_place),
-        KVT_CASE(a_kill_leaves_a_prefix), KVT_CASE(a_process_dies_at_a_point), KVT_CASE(every_bit_of_a_page), KVT_CASE(every_bit_of_a_bundle), KVT_CASE(garbage), KVT_CASE(limits_and_arguments), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(parts_alone_and_together),
+                                             KVT_CASE(bundles_come_back),
+                                             KVT_CASE(the_newer_of_two_copies),
+                                             KVT_CASE(records_are_bound_to_their_place),
+                                             KVT_CASE(a_kill_leaves_a_prefix),
+                                             KVT_CASE(a_process_dies_at_a_point),
+                                             KVT_CASE(every_bit_of_a_page),
+                                             KVT_CASE(every_bit_of_a_bundle),
+                                             KVT_CASE(garbage),
+                                             KVT_CASE(limits_and_arguments),
+                                             { 0 } };
     if (argc == 3 && !strcmp(argv[1], "--script")) return run_script(atoi(argv[2]));
     return kvt_main("directory", cases, argc, argv);
 }

@@ -54,7 +54,9 @@ static void host_3_first_fit(void) {
 /* HOST-4: free bytes prove nothing: half the arena is free, in holes of one page. */
 static void host_4_geometry_decides(void) {
     struct extent_arena *a = arena_new(256 * 16, 32);
-    struct extent_id_list { extent_id id; } ids[16];
+    struct extent_id_list {
+        extent_id id;
+    } ids[16];
     struct extent_info info;
     struct extent_stats stats;
     for (int i = 0; i < 16; i++) ids[i].id = take(a, 256, 1).id;
@@ -63,7 +65,9 @@ static void host_4_geometry_decides(void) {
     KVT_EQ(stats.free_bytes, 256 * 8);
     KVT_EQ(stats.largest_free, 256);
     KVT_EQ(extent_allocate(a, 256, 2, 0, &info), EXTENT_E_SPACE);
-    struct extent_recipe r = { .n_drops = 1, .n_wants = 1, .drops = { { ids[1].id, 0, 0 } }, .wants = { { 256, 3, 0 } } };
+    struct extent_recipe r = {
+        .n_drops = 1, .n_wants = 1, .drops = { { ids[1].id, 0, 0 } }, .wants = { { 256, 3, 0 } }
+    };
     uint64_t revision = stats.revision;
     KVT_OK(extent_plan(a, &r));
     KVT_EQ(r.offsets[0], 0);
@@ -76,11 +80,14 @@ static void host_4_geometry_decides(void) {
     free(a);
 }
 
-/* HOST-5: a recipe of another revision, or with a stale or doubled release, changes nothing; a good one lands where it was planned. */
+/* HOST-5: a recipe of another revision, or with a stale or doubled release, changes nothing; a good one lands where it
+ * was planned. */
 static void host_5_stale_recipe(void) {
     struct extent_arena *a = arena_new(256 * 8, 8);
     struct extent_info x = take(a, 256, 4), out[EXTENT_RECIPE_MAX], y;
-    struct extent_recipe r = { .n_drops = 1, .n_wants = 2, .drops = { { x.id, 0, 0 } }, .wants = { { 256, 3, 1 }, { 512, 2, 2 } } };
+    struct extent_recipe r = {
+        .n_drops = 1, .n_wants = 2, .drops = { { x.id, 0, 0 } }, .wants = { { 256, 3, 1 }, { 512, 2, 2 } }
+    };
     KVT_OK(extent_plan(a, &r));
     KVT_EQ(r.offsets[0], 0);
     KVT_EQ(r.offsets[1], 768);
@@ -99,11 +106,14 @@ static void host_5_stale_recipe(void) {
     free(a);
 }
 
-/* The worked examples of the reference: releasing {0, 2} of 4 leaves two one-page extents; a partial release admits exactly two pages, not three. */
+/* The worked examples of the reference: releasing {0, 2} of 4 leaves two one-page extents; a partial release admits
+ * exactly two pages, not three. */
 static void host_4_partial_releases(void) {
     struct extent_arena *a = arena_new(256 * 6, 6);
     struct extent_info x = take(a, 256, 4), rest = take(a, 256, 2), info, out[4];
-    struct extent_recipe r = { .n_drops = 2, .n_wants = 1, .drops = { { x.id, 1, 1 }, { x.id, 2, 1 } }, .wants = { { 256, 3, 0 } } };
+    struct extent_recipe r = {
+        .n_drops = 2, .n_wants = 1, .drops = { { x.id, 1, 1 }, { x.id, 2, 1 } }, .wants = { { 256, 3, 0 } }
+    };
     KVT_EQ(extent_plan(a, &r), EXTENT_E_SPACE);
     r.wants[0].pages = 2;
     KVT_OK(extent_plan(a, &r));
@@ -172,7 +182,8 @@ static void check_map(const struct extent_arena *a) {
     KVT_EQ(extent_audit(a), 0);
 }
 
-/* HOST-3, HOST-4, HOST-5: random allocations, releases, range releases, splits and recipes give the offsets that a page map gives. */
+/* HOST-3, HOST-4, HOST-5: random allocations, releases, range releases, splits and recipes give the offsets that a page
+ * map gives. */
 static void host_4_random_against_a_map(void) {
     uint64_t seed = kvt_seed();
     struct extent_arena *a = arena_new(256 * MAP, 48);
@@ -201,14 +212,17 @@ static void host_4_random_against_a_map(void) {
             if (extent_release_range(a, pick.id, from, count, parts) == 0)
                 memset(map + first + from * wide, 0, count * wide * sizeof map[0]);
         } else if (n) {
-            struct extent_recipe r = { .n_drops = 1, .n_wants = 2, .drops = { { pick.id, 0, 1 } },
+            struct extent_recipe r = { .n_drops = 1,
+                                       .n_wants = 2,
+                                       .drops = { { pick.id, 0, 1 } },
                                        .wants = { { 256 * units, pages, 0 }, { 256, 1 + kvt_below(&seed, 4), 0 } } };
             struct extent_info out[2];
             uint16_t after[MAP];
             memcpy(after, map, sizeof map);
             memset(after + first, 0, wide * sizeof map[0]);
             int x = model_fit(after, pages * units), y = -1;
-            if (x >= 0) for (uint32_t i = 0; i < pages * units; i++) after[x + (int)i] = 1;
+            if (x >= 0)
+                for (uint32_t i = 0; i < pages * units; i++) after[x + (int)i] = 1;
             if (x >= 0) y = model_fit(after, r.wants[1].pages);
             int rc = extent_plan(a, &r);
             if (rc == EXTENT_E_DESCRIPTOR) continue;
@@ -227,7 +241,8 @@ static void host_4_random_against_a_map(void) {
 
 /* ---- pages that are extents of their own --------------------------------------------------- */
 
-/* HOST-3, HOST-6: adjacent and in order where one run holds them all, though a lower run holds some; else scattered from the lowest run on; each goes back alone. */
+/* HOST-3, HOST-6: adjacent and in order where one run holds them all, though a lower run holds some; else scattered
+ * from the lowest run on; each goes back alone. */
 static void host_6_pages_adjacent_or_scattered(void) {
     struct extent_arena *a = arena_new(256 * 16, 17);
     struct extent_info info;
@@ -307,7 +322,8 @@ static uint32_t model_pages(uint16_t *m, uint32_t units, uint32_t n) {
     }
     uint32_t left = n;
     for (uint32_t i = 0, run; i < MAP && left; i += run + 1) {
-        for (run = 0; i + run < MAP && !m[i + run]; run++) {}
+        for (run = 0; i + run < MAP && !m[i + run]; run++) {
+        }
         uint32_t pages = run / units < left ? run / units : left;
         for (uint32_t k = 0; k < pages * units; k++) m[i + k] = 1;
         left -= pages;
@@ -315,7 +331,9 @@ static uint32_t model_pages(uint16_t *m, uint32_t units, uint32_t n) {
     return n - left;
 }
 
-struct twins { struct extent_arena *asked, *blind; }; /* the same history, one without the questions */
+struct twins {
+    struct extent_arena *asked, *blind;
+}; /* the same history, one without the questions */
 
 static uint32_t pick_drops(struct extent_arena *a, uint64_t *seed, extent_id *ids, uint16_t *after) {
     struct extent_info info;
@@ -328,9 +346,11 @@ static uint32_t pick_drops(struct extent_arena *a, uint64_t *seed, extent_id *id
     return n;
 }
 
-static bool really(struct twins *t, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants, uint32_t n_wants) {
+static bool really(struct twins *t, const extent_id *drops, uint32_t n_drops, const struct extent_page_want *wants,
+                   uint32_t n_wants) {
     extent_id ids[MAP], others[MAP];
-    for (uint32_t i = 0; i < n_drops; i++) KVT_OK(extent_release(t->asked, drops[i]) | extent_release(t->blind, drops[i]));
+    for (uint32_t i = 0; i < n_drops; i++)
+        KVT_OK(extent_release(t->asked, drops[i]) | extent_release(t->blind, drops[i]));
     for (uint32_t i = 0; i < n_wants; i++) {
         if (!wants[i].pages) continue;
         int r = extent_take_pages(t->asked, wants[i].stride, wants[i].pages, i, ids);
@@ -341,7 +361,8 @@ static bool really(struct twins *t, const extent_id *drops, uint32_t n_drops, co
     return true;
 }
 
-/* HOST-4: extent_pages_fit is right exactly when doing it succeeds, counts what a page map counts, and leaves the arena as it was, down to the handles that come next. */
+/* HOST-4: extent_pages_fit is right exactly when doing it succeeds, counts what a page map counts, and leaves the arena
+ * as it was, down to the handles that come next. */
 static void host_4_pages_fit_is_exact(void) {
     uint64_t seed = kvt_seed();
     struct twins t = { arena_new(256 * MAP, 64), arena_new(256 * MAP, 64) };
@@ -356,7 +377,8 @@ static void host_4_pages_fit_is_exact(void) {
         struct extent_stats before, now;
         memcpy(after, map, sizeof map);
         uint32_t n_drops = pick_drops(t.asked, &seed, drops, after);
-        for (uint32_t i = 0; i < n_wants; i++) wants[i] = (struct extent_page_want){ 256 * (1 + kvt_below(&seed, 3)), kvt_below(&seed, 20), i };
+        for (uint32_t i = 0; i < n_wants; i++)
+            wants[i] = (struct extent_page_want){ 256 * (1 + kvt_below(&seed, 3)), kvt_below(&seed, 20), i };
         extent_get_stats(t.asked, &before);
         bool fit = extent_pages_fit(t.asked, drops, n_drops, wants, n_wants, scratch, placed);
         extent_get_stats(t.asked, &now);
@@ -405,11 +427,18 @@ static void many_scattered_pages(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(host_7_no_tier), KVT_CASE(host_3_first_fit), KVT_CASE(host_4_geometry_decides), KVT_CASE(host_5_stale_recipe),
-        KVT_CASE(host_4_partial_releases), KVT_CASE(host_4_descriptor_budget), KVT_CASE(host_4_random_against_a_map),
-        KVT_CASE(host_6_pages_adjacent_or_scattered), KVT_CASE(host_7_no_pages), KVT_CASE(host_4_pages_fit_arguments),
-        KVT_CASE(host_4_pages_fit_is_exact), KVT_CASE(many_scattered_pages), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(host_7_no_tier),
+                                             KVT_CASE(host_3_first_fit),
+                                             KVT_CASE(host_4_geometry_decides),
+                                             KVT_CASE(host_5_stale_recipe),
+                                             KVT_CASE(host_4_partial_releases),
+                                             KVT_CASE(host_4_descriptor_budget),
+                                             KVT_CASE(host_4_random_against_a_map),
+                                             KVT_CASE(host_6_pages_adjacent_or_scattered),
+                                             KVT_CASE(host_7_no_pages),
+                                             KVT_CASE(host_4_pages_fit_arguments),
+                                             KVT_CASE(host_4_pages_fit_is_exact),
+                                             KVT_CASE(many_scattered_pages),
+                                             { 0 } };
     return kvt_main("extent", cases, argc, argv);
 }

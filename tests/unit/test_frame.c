@@ -7,7 +7,7 @@
 
 /* The bytes of PROTOCOL.md, so that another language's client is right. */
 static void header_bytes(void) {
-    static const uint8_t want[FRAME_HEADER] = {0x11, 0, 0, 0, 10, 0, 1, 0, 8, 7, 6, 5, 4, 3, 2, 1};
+    static const uint8_t want[FRAME_HEADER] = { 0x11, 0, 0, 0, 10, 0, 1, 0, 8, 7, 6, 5, 4, 3, 2, 1 };
     uint8_t got[FRAME_HEADER];
     frame_head_write(got, FRAME_ROUND, FRAME_F_REPLY, 0x0102030405060708, 5);
     KVT_EQ_MEM(got, want, sizeof want);
@@ -32,23 +32,25 @@ static void header_round_trip(void) {
 
 /* SRV-2: a length that cannot be is refused as soon as its four bytes are there, and nothing is written. */
 static void srv_2_length_is_judged_first(void) {
-    static const struct { uint32_t length; int want;
+    static const struct {
+        uint32_t length;
+        int want;
     } cases[] = {
-        {0, FRAME_E_LENGTH},
-        {11, FRAME_E_LENGTH},
-        {12, 0},
-        {13, 0},
-        {FRAME_LIMIT - 4, 0},
-        {FRAME_LIMIT - 3, FRAME_E_LENGTH},
-        {FRAME_LIMIT, FRAME_E_LENGTH},
-        {0x7fffffff, FRAME_E_LENGTH},
-        {0x80000000, FRAME_E_LENGTH},
-        {UINT32_MAX, FRAME_E_LENGTH},
+        { 0, FRAME_E_LENGTH },
+        { 11, FRAME_E_LENGTH },
+        { 12, 0 },
+        { 13, 0 },
+        { FRAME_LIMIT - 4, 0 },
+        { FRAME_LIMIT - 3, FRAME_E_LENGTH },
+        { FRAME_LIMIT, FRAME_E_LENGTH },
+        { 0x7fffffff, FRAME_E_LENGTH },
+        { 0x80000000, FRAME_E_LENGTH },
+        { UINT32_MAX, FRAME_E_LENGTH },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        uint8_t bytes[FRAME_HEADER] = {0};
+        uint8_t bytes[FRAME_HEADER] = { 0 };
         for (unsigned k = 0; k < 4; k++) bytes[k] = (uint8_t)(cases[i].length >> 8 * k);
-        struct frame_head head = {.length = 99, .type = 98, .flags = 97, .id = 96};
+        struct frame_head head = { .length = 99, .type = 98, .flags = 97, .id = 96 };
         KVT_EQ_I(frame_head_read(bytes, FRAME_HEADER, &head), cases[i].want);
         KVT_EQ(head.length, cases[i].want ? 99 : cases[i].length);
         KVT_EQ_I(frame_head_read(bytes, 4, &head), cases[i].want ? cases[i].want : FRAME_E_SHORT);
@@ -59,7 +61,7 @@ static void short_headers_ask_for_more(void) {
     uint8_t bytes[FRAME_HEADER];
     frame_head_write(bytes, FRAME_STATS, 0, 1, 0);
     for (size_t n = 0; n < FRAME_HEADER; n++) {
-        struct frame_head head = {.length = 99};
+        struct frame_head head = { .length = 99 };
         KVT_EQ_I(frame_head_read(bytes, n, &head), FRAME_E_SHORT);
         KVT_EQ(head.length, 99);
     }
@@ -84,7 +86,7 @@ int main(int argc, char **argv) {
         KVT_CASE(srv_2_length_is_judged_first),
         KVT_CASE(short_headers_ask_for_more),
         KVT_CASE(every_type_has_a_name_of_its_own),
-        {0},
+        { 0 },
     };
     return kvt_main("frame", cases, argc, argv);
 }

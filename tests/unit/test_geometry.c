@@ -25,10 +25,8 @@ static void geom_1_closed_profiles(void) {
         for (uint32_t d = 1; d < 1025; d++) {
             if (d == 256) continue;
             int r = geom_schema((enum kvd_storage)s, d, &schema, err, sizeof err);
-            if (s == KVD_STORAGE_BF16)
-                KVT_OK(r);
-            else
-                KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
+            if (s == KVD_STORAGE_BF16) KVT_OK(r);
+            else KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
         }
         KVT_EQ_I(geom_schema((enum kvd_storage)s, 0, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     }
@@ -178,12 +176,9 @@ static void paint(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank,
                         plane.offset + o * plane.nb1 +
                         (p->order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3 : g * plane.nb2 + h * plane.nb3);
                     for (uint64_t k = 0; k < plane.nb1; k++) {
-                        if (at + k >= bytes)
-                            outside++;
-                        else if (map[at + k])
-                            twice++;
-                        else
-                            map[at + k] = (uint8_t)(1 + g % 200);
+                        if (at + k >= bytes) outside++;
+                        else if (map[at + k]) twice++;
+                        else map[at + k] = (uint8_t)(1 + g % 200);
                     }
                 }
     }

@@ -27,20 +27,21 @@ static struct run run_;
 /* ---- a small store ---------------------------------------------------------------------------------- */
 
 struct shop {
-    _Atomic uint32_t violations, needed; /* the case changes and reads while the server's thread lives: kvdctl's exit orders them */
+    _Atomic uint32_t violations,
+        needed; /* the case changes and reads while the server's thread lives: kvdctl's exit orders them */
     uint32_t free;
-    uint32_t owns[8]; /* pages of continuation i + 1 */
-    uint32_t arena;   /* free pages there */
+    uint32_t owns[8];            /* pages of continuation i + 1 */
+    uint32_t arena;              /* free pages there */
     struct msg_request moved[4]; /* Demote, Prefetch, DropReplica */
     _Atomic uint32_t n_moved;
     _Atomic uint64_t released;
-    _Atomic uint32_t refuse;  /* status of the next changing request */
+    _Atomic uint32_t refuse; /* status of the next changing request */
     _Atomic bool draining;
     _Atomic uint32_t many;      /* continuations, in pages of PAGE_OF_LIST */
     _Atomic uint32_t committed; /* grows by 1000 a list of sequences */
     _Atomic uint32_t requests;
     _Atomic uint32_t rows_short;
-    _Atomic uint32_t no_lists;  /* lists are not answered */
+    _Atomic uint32_t no_lists; /* lists are not answered */
 };
 #define PAGE_OF_LIST 64u
 
@@ -57,9 +58,10 @@ static void plan(const struct shop *shop, const struct kvd_activation *want, str
     ret_plan->pages[0] = (struct kvd_need){ shop->needed, have, shop->needed > have ? shop->needed - have : 0 };
     ret_plan->rows = (struct kvd_need){ 1, 4, 0 };
     if (shop->rows_short) ret_plan->rows = (struct kvd_need){ 1, 0, 1 };
-    ret_plan->feasibility = shop->rows_short ? KVD_BLOCKED : shop->needed > 1000           ? KVD_INFEASIBLE
+    ret_plan->feasibility = shop->rows_short                                          ? KVD_BLOCKED
+                            : shop->needed > 1000                                     ? KVD_INFEASIBLE
                             : ret_plan->pages[0].short_by || ret_plan->arena.short_by ? KVD_BLOCKED
-                                                          : KVD_READY;
+                                                                                      : KVD_READY;
 }
 
 static void list_many(const struct shop *shop, uint32_t cursor, struct msg_reply *reply) {
@@ -230,7 +232,8 @@ static void looking(void) {
     const cJSON *pool = cJSON_GetArrayItem(at(root, "pools"), 0);
     KVT_NEAR(cJSON_GetNumberValue(at(pool, "reserved_pages")), 15, 0);
     KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "epoch")), "0000000000001267");
-    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "requests_total")), "1152921504606846976"); /* exact, as text */
+    KVT_EQ_STR(cJSON_GetStringValue(at(at(root, "daemon"), "requests_total")),
+               "1152921504606846976"); /* exact, as text */
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "stores")->out, "fp8");
     KVT_HAS(CTL("-s", script_path(s), "sessions")->out, "worker-1");
@@ -262,7 +265,8 @@ static void audit_violations_are_4(void) {
 
 /* JSON is UTF-8 (RFC 8259), whatever bytes a path or a file holds; what is UTF-8 stays. */
 static void json_of_any_bytes(void) {
-    static const char path_of_any[] = "/none/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\xff\xc3(\xed\xa0\x80\xe2\x82\"\x01\n",
+    static const char path_of_any[] =
+        "/none/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\xff\xc3(\xed\xa0\x80\xe2\x82\"\x01\n",
                       in_json[] = "/none/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\?\?(\?\?\?\?\?\\\"\\u0001\\n";
     struct run *run = CTL("--json", "--socket", path_of_any, "status");
     KVT_EQ(run->status, 3);
@@ -538,7 +542,8 @@ static void srv_8_events_follow(void) {
     LIVE(live, false, "-s", script_path(s), "events", "--follow", "--json");
     KVT_TRUE(program_says(live, "\"event\":\"connected\",\"store\":\"shop\",\"version\":\"9.9\""));
     script_event(s, &pressure);
-    KVT_TRUE(program_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
+    KVT_TRUE(
+        program_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
     script_event(s, &ended);
     KVT_TRUE(program_says(live, "\"event\":\"sequence_ended\",\"sequence\":\"0x200000003\""));
     script_disconnect(s);
@@ -657,8 +662,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(json_of_any_bytes),
                                              KVT_CASE(doing),
                                              KVT_CASE(moves),
-        KVT_CASE(plan_with_demotion),
-        KVT_CASE(act_8_plan_and_why),
+                                             KVT_CASE(plan_with_demotion),
+                                             KVT_CASE(act_8_plan_and_why),
                                              KVT_CASE(why_prefers_the_least_loss),
                                              KVT_CASE(lists_go_by_cursors),
                                              KVT_CASE(top_prints_once_into_a_file),

@@ -14,10 +14,8 @@ static uint8_t *row_at(const struct fix *fix, enum geom_slot slot, int32_t page,
     struct geom_plane p;
     if (geom_plane(&fix->spec, fix->view.n_pages, 0, 1, slot, &p, NULL, 0)) return NULL;
     uint64_t at = p.offset + offset * p.nb1;
-    if (fix->spec.order == GEOM_PAGE_MAJOR)
-        at += head * p.nb2 + (uint64_t)page * p.nb3;
-    else
-        at += (uint64_t)page * p.nb2 + head * p.nb3;
+    if (fix->spec.order == GEOM_PAGE_MAJOR) at += head * p.nb2 + (uint64_t)page * p.nb3;
+    else at += (uint64_t)page * p.nb2 + head * p.nb3;
     *ret_bytes = p.nb1;
     return fix->region + at;
 }
@@ -25,14 +23,10 @@ static uint8_t *row_at(const struct fix *fix, enum geom_slot slot, int32_t page,
 static void encode(const struct fix *fix, enum geom_slot slot, const uint16_t *x, uint8_t *codes, uint8_t *scales) {
     uint32_t dtype = slot == GEOM_K ? fix->view.k.dtype : fix->view.v.dtype;
     uint16_t halves[4] = { 0 };
-    if (dtype == KVD_DTYPE_BF16)
-        ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
-    else if (dtype == KVD_DTYPE_I8)
-        ops_encode_int8(x, (int8_t *)codes, halves);
-    else if (dtype == KVD_DTYPE_E4M3)
-        ops_encode_fp8(x, codes, halves);
-    else
-        ops_encode_nvfp4(x, codes, scales);
+    if (dtype == KVD_DTYPE_BF16) ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
+    else if (dtype == KVD_DTYPE_I8) ops_encode_int8(x, (int8_t *)codes, halves);
+    else if (dtype == KVD_DTYPE_E4M3) ops_encode_fp8(x, codes, halves);
+    else ops_encode_nvfp4(x, codes, scales);
     if (dtype == KVD_DTYPE_I8 || dtype == KVD_DTYPE_E4M3) memcpy(scales, halves, sizeof halves);
 }
 

@@ -234,10 +234,8 @@ static void view_4_ids_do_not_matter(void) {
             if (first) KVT_EQ_MEM(out, first, n * 2);
             call_close(&c);
             fix_close(&fix);
-            if (first)
-                free(out);
-            else
-                first = out;
+            if (first) free(out);
+            else first = out;
         }
         free(first);
     }

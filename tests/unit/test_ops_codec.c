@@ -31,10 +31,8 @@ static uint32_t nearest(struct format f, double x, uint32_t top) {
     if (x >= value_of(f, top)) return top;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (value_of(f, middle) <= x)
-            low = middle;
-        else
-            high = middle;
+        if (value_of(f, middle) <= x) low = middle;
+        else high = middle;
     }
     double down = x - value_of(f, low), up = value_of(f, high) - x;
     return down < up || (down == up && low % 2 == 0) ? low : high;
@@ -310,24 +308,12 @@ static void random_row(uint16_t *x, int kind, uint64_t *seed) {
     for (int i = 0; i < 256; i++) {
         float unit = (float)(int32_t)kvt_random(seed) * 0x1p-31f;
         switch (kind % 6) {
-        case 0:
-            x[i] = ops_f32_to_bf16(unit);
-            break;
-        case 1:
-            x[i] = ops_f32_to_bf16(unit * ldexpf(1, (int)kvt_below(seed, 60) - 40));
-            break; /* outliers */
-        case 2:
-            x[i] = (uint16_t)kvt_random(seed);
-            break; /* any bits at all */
-        case 3:
-            x[i] = kvt_below(seed, 8) ? 0 : (uint16_t)(kvt_random(seed) & 0x807F);
-            break; /* zeros and subnormals */
-        case 4:
-            x[i] = ops_f32_to_bf16((float)((int)kvt_below(seed, 33) - 16) * 0.125f);
-            break; /* many ties */
-        default:
-            x[i] = ops_f32_to_bf16(unit * 3e38f);
-            break; /* scales clamp */
+        case 0: x[i] = ops_f32_to_bf16(unit); break;
+        case 1: x[i] = ops_f32_to_bf16(unit * ldexpf(1, (int)kvt_below(seed, 60) - 40)); break; /* outliers */
+        case 2: x[i] = (uint16_t)kvt_random(seed); break;                                       /* any bits at all */
+        case 3: x[i] = kvt_below(seed, 8) ? 0 : (uint16_t)(kvt_random(seed) & 0x807F); break; /* zeros and subnormals */
+        case 4: x[i] = ops_f32_to_bf16((float)((int)kvt_below(seed, 33) - 16) * 0.125f); break; /* many ties */
+        default: x[i] = ops_f32_to_bf16(unit * 3e38f); break;                                   /* scales clamp */
         }
     }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The segment: made, adopted, refused, replaced; in the face of kills, damage and shortage. HOST-1, HOST-7, CAP-7, CONT-3 (host part), SRV-8. */
+ * The segment: made, adopted, refused, replaced; in the face of kills, damage and shortage. HOST-1, HOST-7, CAP-7,
+ * CONT-3 (host part), SRV-8. */
 #include "segment.h"
 
 #include <errno.h>
@@ -30,7 +31,9 @@ static char err[512];
 static char test_name[64]; /* "/kvd-test-segment-PID" */
 
 static struct segment_config config_of(uint64_t arena_bytes) {
-    struct segment_config c = { .name = test_name, .arena_bytes = arena_bytes, .numa_node = SEGMENT_ANY_NODE,
+    struct segment_config c = { .name = test_name,
+                                .arena_bytes = arena_bytes,
+                                .numa_node = SEGMENT_ANY_NODE,
                                 .limits = { .n_pools = 2, .pages = { 100, 50 }, .continuations = 10, .sequences = 5 } };
     memset(c.geometry, 7, sizeof c.geometry);
     return c;
@@ -85,7 +88,8 @@ static void leave_records(struct segment *s) {
 static bool has_record(struct segment *s) {
     struct directory_page page;
     bool damaged;
-    return directory_page_load(segment_directory(s), 1, 49, &page, &damaged) && page.has_host && page.host.checksum == 77;
+    return directory_page_load(segment_directory(s), 1, 49, &page, &damaged) && page.has_host &&
+           page.host.checksum == 77;
 }
 
 static void check_records(struct segment *s) {
@@ -226,7 +230,8 @@ static void damaged_headers(void) {
         check_empty(s);
         segment_close(s);
     }
-    for (uint64_t at = offsetof(struct segment_header, state); at < offsetof(struct segment_header, state) + 2 * sizeof(struct state_slot); at += 3) {
+    for (uint64_t at = offsetof(struct segment_header, state);
+         at < offsetof(struct segment_header, state) + 2 * sizeof(struct state_slot); at += 3) {
         leave_segment(&c);
         turn(at, 0x10);
         struct segment *s = NULL;
@@ -244,7 +249,9 @@ static void damaged_headers(void) {
 static void cut_short_and_noise(void) {
     uint64_t seed = kvt_seed();
     struct segment_config c = config_of(3 * MIB);
-    static const uint64_t lengths[] = { 0, 1, 100, 4095, 4096, 4097, 2 * MIB, 5 * MIB - 4096, 5 * MIB - 1, 5 * MIB + 4096 };
+    static const uint64_t lengths[] = {
+        0, 1, 100, 4095, 4096, 4097, 2 * MIB, 5 * MIB - 4096, 5 * MIB - 1, 5 * MIB + 4096
+    };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         leave_segment(&c);
         int fd = object_fd();
@@ -325,7 +332,8 @@ static void drivers_are_kept(void) {
     struct segment_config c = config_of(0);
     struct segment *s = open_as(&c, SEGMENT_NEW);
     KVT_NEED(s);
-    for (uint64_t i = 0; i < SEGMENT_DRIVERS; i++) KVT_OK(segment_driver_add(s, &(struct segment_driver){ i % 2000, i }));
+    for (uint64_t i = 0; i < SEGMENT_DRIVERS; i++)
+        KVT_OK(segment_driver_add(s, &(struct segment_driver){ i % 2000, i }));
     KVT_EQ_I(segment_driver_add(s, &(struct segment_driver){ 1, 1 << 20 }), -ENOSPC);
     KVT_OK(segment_driver_add(s, &(struct segment_driver){ 5, 5 })); /* there: the message came twice */
     segment_driver_remove(s, &(struct segment_driver){ 6, 2006 });
@@ -338,7 +346,8 @@ static void drivers_are_kept(void) {
     s = open_as(&c, SEGMENT_ADOPTED);
     KVT_NEED(s);
     KVT_EQ(segment_drivers(s, all, SEGMENT_DRIVERS), SEGMENT_DRIVERS - 2);
-    for (uint32_t i = 0; i < SEGMENT_DRIVERS - 2; i++) KVT_TRUE(all[i].pid == all[i].start_time % 2000 && all[i].start_time != 2006 && all[i].start_time != 9);
+    for (uint32_t i = 0; i < SEGMENT_DRIVERS - 2; i++)
+        KVT_TRUE(all[i].pid == all[i].start_time % 2000 && all[i].start_time != 2006 && all[i].start_time != 9);
     KVT_OK(segment_driver_add(s, &(struct segment_driver){ 1, 1 << 20 }));
     KVT_OK(segment_driver_add(s, &(struct segment_driver){ 1, 2 << 20 }));
     KVT_EQ_I(segment_driver_add(s, &(struct segment_driver){ 1, 3 << 20 }), -ENOSPC);
@@ -348,7 +357,12 @@ static void drivers_are_kept(void) {
 
 /* ---- pinning ----------------------------------------------------------------------------------------------------- */
 
-struct pinning { int answer; unsigned pins, unpins; void *address; uint64_t bytes; };
+struct pinning {
+    int answer;
+    unsigned pins, unpins;
+    void *address;
+    uint64_t bytes;
+};
 
 static int pin(void *context, void *address, uint64_t bytes, char *text, size_t text_bytes) {
     struct pinning *p = context;
@@ -406,7 +420,13 @@ static int in_child(int (*run)(void)) {
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return -1;
     return WEXITSTATUS(status);
 }
-#define EXPECT(e) do { if (!(e)) { fprintf(stderr, "%s:%d: %s  [%s]\n", __FILE__, __LINE__, #e, err); return 1; } } while (0)
+#define EXPECT(e)                                                                                                      \
+    do {                                                                                                               \
+        if (!(e)) {                                                                                                    \
+            fprintf(stderr, "%s:%d: %s  [%s]\n", __FILE__, __LINE__, #e, err);                                         \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
 
 static int try_open(const struct segment_config *c, enum segment_found *ret_found) {
     struct segment *s = NULL;
@@ -428,9 +448,10 @@ static bool write_map(const char *path, const char *text) {
 static bool own_mounts(void) {
     char user[64], group[64];
     if (geteuid() == 0) return unshare(CLONE_NEWNS) == 0;
-    snprintf(user, sizeof user, "%u %u 1", geteuid(), geteuid()), snprintf(group, sizeof group, "%u %u 1", getegid(), getegid());
-    return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_map("/proc/self/setgroups", "deny") && write_map("/proc/self/uid_map", user) &&
-           write_map("/proc/self/gid_map", group);
+    snprintf(user, sizeof user, "%u %u 1", geteuid(), geteuid()),
+        snprintf(group, sizeof group, "%u %u 1", getegid(), getegid());
+    return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_map("/proc/self/setgroups", "deny") &&
+           write_map("/proc/self/uid_map", user) && write_map("/proc/self/gid_map", group);
 }
 
 /* A /dev/shm of 8 MiB of our own. */
@@ -442,7 +463,8 @@ static int small_shm(void) {
     enum segment_found found;
     struct stat st;
     EXPECT(try_open(&c, &found) == -ENOSPC);
-    EXPECT(strstr(err, "69206016") && strstr(err, "8388608 are free") && strstr(err, "remount,size=66M") && strstr(err, "--shm-size") && strstr(err, "[host] arena"));
+    EXPECT(strstr(err, "69206016") && strstr(err, "8388608 are free") && strstr(err, "remount,size=66M") &&
+           strstr(err, "--shm-size") && strstr(err, "[host] arena"));
     EXPECT(!look_at(&st));
     c.arena_bytes = 4 * MIB;
     EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_NEW);
@@ -459,11 +481,14 @@ static int small_shm(void) {
     close(held);
     EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_NEW);
     segment_destroy(test_name);
-    for (int by_hand = 0; by_hand < 2; by_hand++) { /* asked first, and taken by another meanwhile: a refusal, no SIGBUS */
+    for (int by_hand = 0; by_hand < 2;
+         by_hand++) { /* asked first, and taken by another meanwhile: a refusal, no SIGBUS */
         int fd = shm_open("/kvd-test-touch", O_CREAT | O_RDWR, 0600);
         EXPECT(fd >= 0 && ftruncate(fd, 100 * MIB) == 0);
         uint8_t *base = mmap(NULL, 100 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        struct segment_touch touch = { .fd = fd, .address = base, .bytes = 100 * MIB, .node = SEGMENT_ANY_NODE, .threads = 2, .by_hand = by_hand };
+        struct segment_touch touch = {
+            .fd = fd, .address = base, .bytes = 100 * MIB, .node = SEGMENT_ANY_NODE, .threads = 2, .by_hand = by_hand
+        };
         EXPECT(base != MAP_FAILED && segment_touch_all(&touch, err, sizeof err) == -ENOSPC);
         EXPECT(strstr(err, "104857600") && strstr(err, "[host] arena"));
         munmap(base, 100 * MIB), close(fd), shm_unlink("/kvd-test-touch");
@@ -482,7 +507,8 @@ static int short_memlock(void) {
     struct segment_config c = config_of(MIB);
     enum segment_found found;
     struct stat st;
-    if (geteuid() == 0 && (setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))) return 77;
+    if (geteuid() == 0 && (setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)))
+        return 77;
     c.lock = true;
     if (setrlimit(RLIMIT_MEMLOCK, &limit)) return 77;
     EXPECT(try_open(&c, &found) == -EPERM);
@@ -508,10 +534,13 @@ static int soft_memlock(void) {
     enum segment_found found;
     char line[128];
     unsigned long locked = 0;
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) || (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < 4 * MIB && geteuid())) return 77;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) || (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < 4 * MIB && geteuid()))
+        return 77;
     if (geteuid() == 0) {
         limit.rlim_max = 4 * MIB;
-        if (setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 65536, 4 * MIB }) || setgroups(0, NULL) || setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)) return 77;
+        if (setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 65536, 4 * MIB }) || setgroups(0, NULL) ||
+            setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))
+            return 77;
     } else if (setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 65536, limit.rlim_max })) return 77;
     c.lock = true;
     EXPECT(segment_open(&c, &s, &found, err, sizeof err) == 0);
@@ -556,7 +585,8 @@ static void too_large_by_far(void) {
     KVT_EQ_I(segment_node_of_pci("ffff:ff:1f.7"), SEGMENT_ANY_NODE);
 }
 
-/* ---- memory and control groups, from a folder that stands for / ---------------------------------------------------- */
+/* ---- memory and control groups, from a folder that stands for / ----------------------------------------------------
+ */
 
 static char root[128];
 
@@ -604,7 +634,8 @@ static void memory_and_groups(void) {
     put_file("/sys/fs/cgroup/a/memory.stat", "anon 7\nfile 4000\ninactive_file 300\nactive_file 200\n");
     KVT_OK(room_for(3500, 0));
     KVT_EQ_I(room_for(3501, 0), -ENOMEM);
-    put_file("/proc/self/cgroup", "1:cpu:/q\n4:memory:/not/here\n0::/\n"); /* v1 in a container: only the mount is there */
+    put_file("/proc/self/cgroup",
+             "1:cpu:/q\n4:memory:/not/here\n0::/\n"); /* v1 in a container: only the mount is there */
     put_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put_file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "100\n");
     KVT_OK(room_for(90000, 0));
@@ -629,7 +660,12 @@ static void touch_keeps_bytes(void) {
         KVT_EQ(pwrite(fd, "here", 4, (off_t)bytes - 4096), 4);
         uint8_t *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         KVT_NEED(base != MAP_FAILED);
-        struct segment_touch touch = { .fd = fd, .address = base, .bytes = bytes, .node = SEGMENT_ANY_NODE, .threads = way % 3 * 2, .by_hand = way >= 3 };
+        struct segment_touch touch = { .fd = fd,
+                                       .address = base,
+                                       .bytes = bytes,
+                                       .node = SEGMENT_ANY_NODE,
+                                       .threads = way % 3 * 2,
+                                       .by_hand = way >= 3 };
         KVT_OK(segment_touch_all(&touch, err, sizeof err));
         KVT_TRUE(fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= bytes);
         KVT_EQ_MEM(base + bytes - 4096, "here\0", 5);
@@ -645,9 +681,11 @@ static int populate_with_bad(uint8_t *address, uint64_t bytes) {
     return madvise(address, bytes, 23 /* MADV_POPULATE_WRITE */) ? -errno : 0;
 }
 
-/* HOST-1: memory that a failed DIMM took from an object of before costs the pages that lay there, and nothing else; not the header, without which kvd does not start. */
+/* HOST-1: memory that a failed DIMM took from an object of before costs the pages that lay there, and nothing else; not
+ * the header, without which kvd does not start. */
 static void bad_memory_is_replaced(void) {
-    static const uint64_t bad[] = { SEGMENT_TABLES, 31 * MIB, 32 * MIB - 4096, 32 * MIB, 69 * MIB, 70 * MIB - 4096, SEGMENT_TABLES - 4096 };
+    static const uint64_t bad[] = { SEGMENT_TABLES, 31 * MIB,        32 * MIB - 4096,      32 * MIB,
+                                    69 * MIB,       70 * MIB - 4096, SEGMENT_TABLES - 4096 };
     for (uint32_t header = 0; header < 2; header++) {
         uint64_t bytes = 70 * MIB;
         uint32_t n = 6 + header, wrong = 0;
@@ -657,7 +695,12 @@ static void bad_memory_is_replaced(void) {
         KVT_NEED(base != MAP_FAILED);
         memset(base, 0x31, bytes);
         for (uint32_t i = 0; i < n; i++) memset(base + bad[i], 0xbd, 4096);
-        struct segment_touch touch = { .fd = fd, .address = base, .bytes = bytes, .node = SEGMENT_ANY_NODE, .threads = 2, .populate = populate_with_bad };
+        struct segment_touch touch = { .fd = fd,
+                                       .address = base,
+                                       .bytes = bytes,
+                                       .node = SEGMENT_ANY_NODE,
+                                       .threads = 2,
+                                       .populate = populate_with_bad };
         KVT_EQ(segment_touch_all(&touch, err, sizeof err), header ? -EHWPOISON : 0);
         if (header) KVT_HAS(err, "out of use");
         for (uint64_t at = 0; at < bytes && !header; at += 4096) {
@@ -754,7 +797,8 @@ static void killed_while_it_is_replaced(void) {
     segment_destroy(test_name);
 }
 
-/* CONT-3: killed while it is adopted: nothing is lost. Killed while it forgets: all is there or nothing is. Killed while state and drivers change: old or new. */
+/* CONT-3: killed while it is adopted: nothing is lost. Killed while it forgets: all is there or nothing is. Killed
+ * while state and drivers change: old or new. */
 static void killed_while_it_is_used(void) {
     struct segment_config c = config_of(MIB);
     for (int action = CHILD_OPEN; action <= CHILD_STATE; action++) {
@@ -773,7 +817,8 @@ static void killed_while_it_is_used(void) {
             struct directory_page page;
             bool damaged;
             for (uint32_t i = 0; i < 50; i++)
-                if (!directory_page_load(segment_directory(s), 1, i, &page, &damaged)) KVT_FALSE(damaged); /* an unfinished forget is finished */
+                if (!directory_page_load(segment_directory(s), 1, i, &page, &damaged))
+                    KVT_FALSE(damaged); /* an unfinished forget is finished */
             segment_close(s);
         }
         KVT_TRUE(n < 60 && n > (action == CHILD_OPEN ? 1 : 4) * (action != CHILD_OPEN_OTHER));
@@ -782,12 +827,24 @@ static void killed_while_it_is_used(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(host_1_adopted_as_it_was), KVT_CASE(host_7_no_arena), KVT_CASE(srv_8_foreign_is_replaced), KVT_CASE(damaged_headers),
-        KVT_CASE(cut_short_and_noise), KVT_CASE(names_and_strangers), KVT_CASE(drivers_are_kept), KVT_CASE(host_1_pinned_or_refused),
-        KVT_CASE(shm_too_small), KVT_CASE(limits_of_the_process), KVT_CASE(too_large_by_far), KVT_CASE(memory_and_groups),
-        KVT_CASE(touch_keeps_bytes), KVT_CASE(bad_memory_is_replaced), KVT_CASE(killed_while_it_is_made), KVT_CASE(killed_while_it_is_replaced), KVT_CASE(killed_while_it_is_used), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(host_1_adopted_as_it_was),
+                                             KVT_CASE(host_7_no_arena),
+                                             KVT_CASE(srv_8_foreign_is_replaced),
+                                             KVT_CASE(damaged_headers),
+                                             KVT_CASE(cut_short_and_noise),
+                                             KVT_CASE(names_and_strangers),
+                                             KVT_CASE(drivers_are_kept),
+                                             KVT_CASE(host_1_pinned_or_refused),
+                                             KVT_CASE(shm_too_small),
+                                             KVT_CASE(limits_of_the_process),
+                                             KVT_CASE(too_large_by_far),
+                                             KVT_CASE(memory_and_groups),
+                                             KVT_CASE(touch_keeps_bytes),
+                                             KVT_CASE(bad_memory_is_replaced),
+                                             KVT_CASE(killed_while_it_is_made),
+                                             KVT_CASE(killed_while_it_is_replaced),
+                                             KVT_CASE(killed_while_it_is_used),
+                                             { 0 } };
     if (argc == 4 && !strcmp(argv[1], "--child")) return child(argv[2], argv[3]);
     snprintf(test_name, sizeof test_name, "/kvd-test-segment-%d", (int)getpid());
     int r = kvt_main("segment", cases, argc, argv);

@@ -10,7 +10,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }

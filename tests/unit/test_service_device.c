@@ -14,7 +14,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define L 64u
 
@@ -446,8 +446,12 @@ static void checkpoint_copies_the_image(void) {
         KVT_EQ(fx_stats(s).state_slots_used, 2);
         /* CONT-4, and a fork is told where its image is */
         struct msg_request q = { .type = FRAME_ACTIVATE,
-                                 .u.activation = { .worker = s->session, .from = made, .keep = true, .frontier = 60,
-                                                   .prompt_tokens = 100, .max_output_tokens = 5 } };
+                                 .u.activation = { .worker = s->session,
+                                                   .from = made,
+                                                   .keep = true,
+                                                   .frontier = 60,
+                                                   .prompt_tokens = 100,
+                                                   .max_output_tokens = 5 } };
         KVT_EQ(ask(s, &q), KVD_OUT_OF_RANGE);
         q.u.activation.frontier = 64;
         q.header.sequence = 0;

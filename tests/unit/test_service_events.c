@@ -10,7 +10,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define MASK(kind) KVD_EVENT_MASK(KVD_EVENT_##kind)
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Descriptors that outlive the daemon: what a holder hands over, what is sent to it, and which sets of regions are taken over. CONT-3. */
+ * Descriptors that outlive the daemon: what a holder hands over, what is sent to it, and which sets of regions are
+ * taken over. CONT-3. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,7 +24,8 @@ static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
 static int memory(void) { return memfd_create("kept", MFD_CLOEXEC); }
 
-/* As systemd does before exec: in a child, so that descriptors 3.. can be what they must be. Exit status: bits of what was right. */
+/* As systemd does before exec: in a child, so that descriptors 3.. can be what they must be. Exit status: bits of what
+ * was right. */
 static int in_child(const char *pid, const char *count, const char *names, uint32_t expect) {
     int status = 0;
     pid_t child = fork();
@@ -54,11 +56,11 @@ static void cont_3_what_is_handed_over(void) {
     for (int i = 0; i < 200; i++) strcat(many, ":b");
     memset(longer, 'x', 150);
     KVT_EQ_I(in_child(NULL, "2", "a:b", 2), 0);
-    KVT_EQ_I(in_child("1", "2", "a:b", 0), 0);   /* another process's */
-    KVT_EQ_I(in_child(NULL, "2", "a", 1), 0);    /* no name: let go */
+    KVT_EQ_I(in_child("1", "2", "a:b", 0), 0); /* another process's */
+    KVT_EQ_I(in_child(NULL, "2", "a", 1), 0);  /* no name: let go */
     KVT_EQ_I(in_child(NULL, "2", NULL, 0), 0);
     KVT_EQ_I(in_child(NULL, "200", many, FDSTORE_MAX), 0); /* more than there is room for */
-    KVT_EQ_I(in_child(NULL, "1", longer, 0), 0); /* a name that does not fit */
+    KVT_EQ_I(in_child(NULL, "1", longer, 0), 0);           /* a name that does not fit */
     KVT_EQ_I(in_child(NULL, "-1", "a", 0), 0);
     KVT_EQ_I(in_child(NULL, "4294967295", "a", 0), 0);
     KVT_EQ_I(in_child(NULL, "x", "a", 0), 0);
@@ -108,9 +110,14 @@ static void srv_7_a_manager_that_does_not_read(void) {
 static void cont_3_what_is_sent(void) {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     char text[256];
-    union { char room[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
     struct iovec part = { .iov_base = text, .iov_len = sizeof text - 1 };
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
     snprintf(at.sun_path, sizeof at.sun_path, "/tmp/kvd-fdstore-%d", (int)getpid());
     int fd = memory(), socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     unsetenv("NOTIFY_SOCKET");
@@ -148,8 +155,9 @@ static struct fdstore_item item(uint64_t id, uint32_t rank, enum kept_what what,
 
 static void cont_3_a_set_is_taken_as_a_whole(void) {
     struct geom_layout layout = { .n_pools = 2, .pages = { 100, 7 }, .pool_bytes = { 4096, 512 }, .state_bytes = 64 };
-    struct fdstore_item items[8] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_DRAFT, 100, 512), item(5, 0, KEPT_STATE, 100, 64),
-                                     item(5, 1, KEPT_MAIN, 100, 4096), item(5, 1, KEPT_DRAFT, 100, 512), item(5, 1, KEPT_STATE, 100, 64) };
+    struct fdstore_item items[8] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_DRAFT, 100, 512),
+                                     item(5, 0, KEPT_STATE, 100, 64),  item(5, 1, KEPT_MAIN, 100, 4096),
+                                     item(5, 1, KEPT_DRAFT, 100, 512), item(5, 1, KEPT_STATE, 100, 64) };
     struct kept kept;
     kept_load(&kept, items, 6);
     KVT_EQ(kept.id, 5);
@@ -170,8 +178,8 @@ static void cont_3_a_set_is_taken_as_a_whole(void) {
     KVT_EQ(kept.id, 0);
 }
 
-/* A set that was taken over in part is forgotten as a whole: what stayed with the holder would be memory that nobody ever
- * frees, and, standing first at the next start, would cost the set that is good. */
+/* A set that was taken over in part is forgotten as a whole: what stayed with the holder would be memory that nobody
+ * ever frees, and, standing first at the next start, would cost the set that is good. */
 static void cont_3_what_was_taken_over_is_forgotten_too(void) {
     struct fdstore_item items[2] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 1, KEPT_MAIN, 100, 4096) };
     struct kept kept;
@@ -191,7 +199,8 @@ static void cont_3_what_was_taken_over_is_forgotten_too(void) {
 
 /* The holder forgets by name: of one that it handed over twice it must keep the first. */
 static void cont_3_one_that_is_there_twice(void) {
-    struct fdstore_item items[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096) };
+    struct fdstore_item items[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096),
+                                     item(6, 0, KEPT_MAIN, 100, 4096) };
     struct kept kept;
     int fd = manager();
     KVT_NEED(fd >= 0);
@@ -212,7 +221,10 @@ static bool readable(const struct fdpass *f) {
 }
 
 static uint32_t ask(int fd, const void *request, size_t bytes, struct fdpass *f, char *ret_text) {
-    struct { uint32_t status, index; char text[400]; } answer = { 99, 0, "" };
+    struct {
+        uint32_t status, index;
+        char text[400];
+    } answer = { 99, 0, "" };
     KVT_EQ_I(send(fd, request, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
     while (readable(f)) fdpass_run(f);
     KVT_TRUE(recv(fd, &answer, sizeof answer, MSG_DONTWAIT) >= 8);
@@ -253,9 +265,15 @@ static void srv_2_a_newcomer_without_a_file(void) {
 }
 
 static void cont_3_foreign_names_are_let_go(void) {
-    const char *const names[] = { "kvd", "kvd.0000000000000005.r0.main.100", "kvd.5.r0.main.100.4096", "kvd.0000000000000005.r9.main.100.4096",
-                                  "kvd.0000000000000005.r0.other.100.4096", "kvd.0000000000000000.r0.main.100.4096",
-                                  "kvd.0000000000000005.r0.main.100.4096x", "kvd.0000000000000005.r0.main.100.0", "kvd.0000000000000005.r0.main.-1.4096" };
+    const char *const names[] = { "kvd",
+                                  "kvd.0000000000000005.r0.main.100",
+                                  "kvd.5.r0.main.100.4096",
+                                  "kvd.0000000000000005.r9.main.100.4096",
+                                  "kvd.0000000000000005.r0.other.100.4096",
+                                  "kvd.0000000000000000.r0.main.100.4096",
+                                  "kvd.0000000000000005.r0.main.100.4096x",
+                                  "kvd.0000000000000005.r0.main.100.0",
+                                  "kvd.0000000000000005.r0.main.-1.4096" };
     struct kept kept;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fdstore_item one = { .fd = memory() };
@@ -263,7 +281,8 @@ static void cont_3_foreign_names_are_let_go(void) {
         kept_load(&kept, &one, 1);
         if (!KVT_EQ(kept.id, 0) || !KVT_FALSE(is_open(one.fd))) printf("    %s\n", names[i]);
     }
-    struct fdstore_item two[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096) };
+    struct fdstore_item two[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096),
+                                   item(5, 0, KEPT_MAIN, 100, 4096) };
     kept_load(&kept, two, 3); /* of two sets the first; nothing twice */
     KVT_EQ(kept.id, 5);
     KVT_TRUE(is_open(two[0].fd));
@@ -273,9 +292,14 @@ static void cont_3_foreign_names_are_let_go(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(cont_3_what_is_handed_over), KVT_CASE(cont_3_what_is_sent),
-                                             KVT_CASE(cont_3_a_set_is_taken_as_a_whole), KVT_CASE(cont_3_foreign_names_are_let_go),
-                                             KVT_CASE(cont_3_what_was_taken_over_is_forgotten_too), KVT_CASE(cont_3_one_that_is_there_twice),
-                                             KVT_CASE(srv_7_a_manager_that_does_not_read), KVT_CASE(srv_2_a_newcomer_without_a_file), { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(cont_3_what_is_handed_over),
+                                             KVT_CASE(cont_3_what_is_sent),
+                                             KVT_CASE(cont_3_a_set_is_taken_as_a_whole),
+                                             KVT_CASE(cont_3_foreign_names_are_let_go),
+                                             KVT_CASE(cont_3_what_was_taken_over_is_forgotten_too),
+                                             KVT_CASE(cont_3_one_that_is_there_twice),
+                                             KVT_CASE(srv_7_a_manager_that_does_not_read),
+                                             KVT_CASE(srv_2_a_newcomer_without_a_file),
+                                             { 0 } };
     return kvt_main("service fdstore", cases, argc, argv);
 }

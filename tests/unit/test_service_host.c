@@ -15,7 +15,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define PAGES 96u
 
@@ -220,7 +220,9 @@ static void what_needs_no_copy_does_not_wait(void) {
 
 /* Turns are taken chunk by chunk: the small one of two is done while the large one has most of its way before it. */
 static void the_small_one_does_not_wait_for_the_large_one(void) {
-    static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_tokens = PAGES * 64, /* 2 MiB a page */
+    static const struct fx_setup large = { .layers = 16,
+                                           .head_dim = 256,
+                                           .capacity_tokens = PAGES * 64, /* 2 MiB a page */
                                            .more = "[host]\narena = 200MiB\nscrub = 0\n" };
     KVT_NEED(start(&large));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *other = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -441,10 +443,12 @@ static void death_during_a_restore(void) {
     stop();
 }
 
-/* PAGE-7, INV-9: the end of one request's copies is not that of another's: the worker of an activation dies while a prefetch
- * is under way, which goes on, and what it answers for is there. */
+/* PAGE-7, INV-9: the end of one request's copies is not that of another's: the worker of an activation dies while a
+ * prefetch is under way, which goes on, and what it answers for is there. */
 static void death_of_one_cuts_nothing_of_another(void) {
-    static const struct fx_setup large = { .layers = 16, .head_dim = 256, .capacity_tokens = PAGES * 64, /* 2 MiB a page */
+    static const struct fx_setup large = { .layers = 16,
+                                           .head_dim = 256,
+                                           .capacity_tokens = PAGES * 64, /* 2 MiB a page */
                                            .more = "[host]\narena = 200MiB\nscrub = 0\n" };
     KVT_NEED(start(&large));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
@@ -699,8 +703,8 @@ static void figures_add_up(void) {
 static void plan_of_the_arena(void) {
     char *text = NULL;
     size_t bytes;
-    KVT_NEED(start(&(struct fx_setup){ .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp",
-                                       .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
+    KVT_NEED(start(&(struct fx_setup){
+        .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp", .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
     struct config config = service_config(fx.service);
     FILE *out = open_memstream(&text, &bytes);
     plan_print(out, &config, service_plan(fx.service));

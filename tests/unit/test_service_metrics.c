@@ -18,7 +18,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 
 /* What the cases have asked, by type, and how it was refused. */
@@ -149,12 +149,25 @@ static char *all_series(unsigned *ret_families, unsigned *ret_samples) {
 /* ---- cases --------------------------------------------------------------------------------------- */
 
 static const char *const scalar[] = {
-    "kvd_uptime_seconds",    "kvd_former_drivers",   "kvd_draining",         "kvd_device_lost",
-    "kvd_metadata_bytes",    "kvd_sequences",        "kvd_continuations",
-    "kvd_groups",            "kvd_connections",      "kvd_prefix_lookups_total",
-    "kvd_frames_bad_total",  "kvd_audits_total",     "kvd_audit_violations",
-    "kvd_continuation_limit", "kvd_membership_limit", "kvd_bounded_completions_total",
-    "kvd_membership_entries", "kvd_resident_memory_bytes", "kvd_events_dropped_total",
+    "kvd_uptime_seconds",
+    "kvd_former_drivers",
+    "kvd_draining",
+    "kvd_device_lost",
+    "kvd_metadata_bytes",
+    "kvd_sequences",
+    "kvd_continuations",
+    "kvd_groups",
+    "kvd_connections",
+    "kvd_prefix_lookups_total",
+    "kvd_frames_bad_total",
+    "kvd_audits_total",
+    "kvd_audit_violations",
+    "kvd_continuation_limit",
+    "kvd_membership_limit",
+    "kvd_bounded_completions_total",
+    "kvd_membership_entries",
+    "kvd_resident_memory_bytes",
+    "kvd_events_dropped_total",
 };
 
 /* All there on the first page, in a valid form; the same ones after work and clients came: nothing grows. */
@@ -323,7 +336,7 @@ static void requests_refusals_and_times(void) {
         KVT_NEAR(value_of("kvd_requests_total", "request", name, NULL), (double)(asked[type] + rubbish), 0);
         all += (double)(asked[type] + rubbish);
         check_times(type, asked[type]);
-#define NAME(status, code, words) \
+#define NAME(status, code, words)                                                                                      \
     if ((code) != 0) KVT_NEAR(value_of("kvd_refusals_total", "request", name, #status), (double)refused[type][code], 0);
         KVD_STATUS_LIST(NAME)
 #undef NAME
@@ -388,8 +401,7 @@ static void shortages_items_and_replays(void) {
         KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK); /* the same number: the same answer */
     }
     struct msg_request again = {
-        .type = FRAME_ACTIVATE,
-        .u.activation = { .worker = s->session, .prompt_tokens = 64, .max_output_tokens = 1 }
+        .type = FRAME_ACTIVATE, .u.activation = { .worker = s->session, .prompt_tokens = 64, .max_output_tokens = 1 }
     };
     for (int i = 0; i < 3; i++) KVT_EQ(ask(s, &again), KVD_OK);
     good++;
@@ -411,7 +423,7 @@ static void shortages_items_and_replays(void) {
     KVT_NEAR(sum_of("kvd_replays_total"), 4, 0);
     KVT_NEAR(sum_of("kvd_activations_total"), good, 0);
     KVT_NEAR(value("kvd_request_seconds_count{request=\"Activate\"}"), good + 3 + 2, 0); /* + refused + replayed */
-    KVT_NEAR(sum_of("kvd_shortages_total"), 5, 0); /* 4 refusals, 1 item */
+    KVT_NEAR(sum_of("kvd_shortages_total"), 5, 0);                                       /* 4 refusals, 1 item */
     struct kvd_stats stats = fx_stats(s);
     KVT_NEAR(sum_of("kvd_refusals_total"), (double)stats.refusals, 0);
     KVT_NEAR(sum_of("kvd_requests_total"), (double)stats.requests - 1, 0);
@@ -486,14 +498,12 @@ static void lookups_are_hits_and_misses(void) {
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 3, .max = 4, .digests = d })), KVD_OK);
     kvd_continuation anchor = r.u.candidates.anchor;
     lookups_are(2, 2, 11 * 64);
-    KVT_EQ(ask(s, REQUEST(FRAME_FIND,
-                          .u.find = { .n = 4, .max = 4, .digests = d + 2, .first = 2, .anchor = anchor })),
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 4, .max = 4, .digests = d + 2, .first = 2, .anchor = anchor })),
            KVD_OK);
     KVT_EQ(r.u.candidates.items[0].matched_pages, 6);
     lookups_are(2, 2, 14 * 64);
     kvd_digest leaves[2] = { d[2], other }; /* a part that finds nothing further takes nothing away */
-    KVT_EQ(ask(s, REQUEST(FRAME_FIND,
-                          .u.find = { .n = 2, .max = 4, .digests = leaves, .first = 2, .anchor = anchor })),
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 2, .max = 4, .digests = leaves, .first = 2, .anchor = anchor })),
            KVD_OK);
     KVT_EQ(r.u.candidates.n, 0);
     lookups_are(2, 2, 14 * 64);
@@ -656,7 +666,7 @@ static void sessions_are(uint32_t observers, uint32_t workers, uint32_t schedule
 static void sessions_groups_events(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2, .more = "[limits]\nevent_queue = 8\nsessions = 40\n" }));
     struct fx_peer *w[10], *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0),
-                   *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+                           *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);
     for (uint32_t i = 0; i < 10; i++) w[i] = fx_session(&fx, KVD_ROLE_WORKER, i % 2);
     sessions_are(1, 10, 1, 1);
     IS("kvd_session_limit", 40);

@@ -11,8 +11,8 @@
 #include "device_host_hook.h"
 #include "service_fixture.h"
 
-#define SLOTS 14u   /* continuations at once */
-#define FLIGHT 6u   /* requests under way */
+#define SLOTS 14u /* continuations at once */
+#define FLIGHT 6u /* requests under way */
 #define ALL 1000000u
 
 static struct fx fx;
@@ -259,7 +259,9 @@ static void a_million_pages(void) {
     random_state = seed = kvt_seed();
     const struct device_host_hook hook = { delay, &seed };
     device_host_set_hook(&hook);
-    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .layers = 1, .head_dim = 4, .capacity_tokens = 512 * 64,
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .layers = 1,
+                                               .head_dim = 4,
+                                               .capacity_tokens = 512 * 64,
                                                .more = "[host]\narena = 3MiB\nscrub = 1GiB\n" }));
     spec = service_plan(fx.service)->spec.main;
     pool_pages = service_info(fx.service)->pool[0].pages;
@@ -279,8 +281,8 @@ static void a_million_pages(void) {
     }
     take_answers(0);
     stats = fx_stats(s);
-    printf("    %" PRIu64 " pages out, %" PRIu64 " in, %" PRIu64 " forks compared, %" PRIu64 " requests refused, %" PRIu64
-           " pages scrubbed; seed %" PRIu64 "\n",
+    printf("    %" PRIu64 " pages out, %" PRIu64 " in, %" PRIu64 " forks compared, %" PRIu64
+           " requests refused, %" PRIu64 " pages scrubbed; seed %" PRIu64 "\n",
            stats.demoted_pages, stats.restored_pages, forks, refused, stats.scrubbed_pages, seed);
     KVT_EQ(wrong, 0);
     KVT_EQ(stats.damaged_replicas, 0);

@@ -156,7 +156,10 @@ static void many_groups(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(as_they_were_when_it_connected), KVT_CASE(never_more_than_it_had),
-                                             KVT_CASE(of_nobody_else), KVT_CASE(many_groups), { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(as_they_were_when_it_connected),
+                                             KVT_CASE(never_more_than_it_had),
+                                             KVT_CASE(of_nobody_else),
+                                             KVT_CASE(many_groups),
+                                             { 0 } };
     return kvt_main("service_peer", cases, argc, argv);
 }

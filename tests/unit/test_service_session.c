@@ -13,7 +13,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 
 static void hello_and_stats(void) {
@@ -80,7 +80,8 @@ static void roles_need_access(void) {
 
 /* SRV-3: supplementary groups count like the primary one; they are looked for only where the answer depends on them. */
 static void groups_give_access(void) {
-    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = uid:4711 gid:4712\nscheduler = uid:4711\n" }));
+    KVT_NEED(
+        fx_start(&fx, &(struct fx_setup){ .more = "[access]\nworker = uid:4711 gid:4712\nscheduler = uid:4711\n" }));
     struct groups *three = malloc(sizeof *three + 3 * sizeof *three->gid);
     *three = (struct groups){ .n = 3 };
     memcpy(three->gid, (uint32_t[]){ 7, 4713, 4712 }, 12);
@@ -453,8 +454,9 @@ static void sessions_of_a_user(void) {
     }
     KVT_EQ(fx_hello(p[0], KVD_ROLE_OBSERVER, 0), KVD_OK);
     KVT_EQ(fx_hello(p[1], KVD_ROLE_OBSERVER, 0), KVD_OK);
-    struct msg_request q = { .type = FRAME_HELLO,
-                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "third" } };
+    struct msg_request q = {
+        .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "third" }
+    };
     KVT_NEED(fx_call_as_is(p[2], &q, &r));
     KVT_EQ(r.status, KVD_RESOURCE_EXHAUSTED);
     KVT_HAS(r.message, "uid 4711 has 2 sessions");
@@ -550,7 +552,11 @@ static void who_cannot_be_watched_gets_no_session(void) {
         int file = memfd_create("no process", MFD_CLOEXEC);
         dup3(file, p->link.peer.pidfd, O_CLOEXEC); /* epoll takes no such thing */
         close(file);
-        KVT_NEED(fx_call(p, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }), &r));
+        KVT_NEED(
+            fx_call(p,
+                    REQUEST(FRAME_HELLO,
+                            .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }),
+                    &r));
         KVT_EQ(r.status, KVD_UNAVAILABLE);
         KVT_HAS(r.message, "cannot be watched (epoll: Operation not permitted)");
         fx_peer_free(p);
@@ -567,7 +573,10 @@ static void one_session_a_connection(void) {
     struct fx_peer *p = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
     KVT_EQ(fx_hello(p, KVD_ROLE_OBSERVER, 0), KVD_FAILED_PRECONDITION);
     KVT_NEED(fx_call(p, REQUEST(FRAME_GOODBYE), &r));
-    KVT_NEED(fx_call(p, REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }), &r));
+    KVT_NEED(fx_call(p,
+                     REQUEST(FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_OBSERVER, .name = "p" }),
+                     &r));
     KVT_EQ(r.status, KVD_FAILED_PRECONDITION);
     KVT_HAS(r.message, "has ended; open another connection");
     fx_peer_free(p);
@@ -599,7 +608,11 @@ static void find_in_parts_is_checked(void) {
     static const kvd_digest digests[4];
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *p = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    const struct { struct kvd_find find; uint32_t status; const char *says; } tries[] = {
+    const struct {
+        struct kvd_find find;
+        uint32_t status;
+        const char *says;
+    } tries[] = {
         { { 4, 1, digests, 0, { 0 } }, KVD_OK, "" },
         { { 4, 1, digests, 3, { 0 } }, KVD_INVALID_ARGUMENT, "no anchor" },
         { { 4, 1, digests, 0, { 1 } }, KVD_INVALID_ARGUMENT, "begins at page 0 without one" },

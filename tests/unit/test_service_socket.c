@@ -77,12 +77,11 @@ static bool start(const char *more) {
     snprintf(kvd.socket, sizeof kvd.socket, "%s/kvd.sock", kvd.dir);
     snprintf(kvd.config, sizeof kvd.config, "%s/kvd.conf", kvd.dir);
     FILE *f = fopen(kvd.config, "w");
-    fprintf(
-        f,
-        "[kvd]\nsocket = %s\nlog_level = error\n[devices]\nmemory = 64MiB\n"
+    fprintf(f,
+            "[kvd]\nsocket = %s\nlog_level = error\n[devices]\nmemory = 64MiB\n"
             "[model]\nlayers = 2\nhead_dim = 64\nmax_context = 4096\n[capacity]\n"
-        "tokens = 16384\n%s",
-        kvd.socket, more);
+            "tokens = 16384\n%s",
+            kvd.socket, more);
     fclose(f);
     arena = codec_arena_new();
     return launch();
@@ -504,7 +503,8 @@ static void no_reload_while_it_stops(void) {
     kvd.pid = spawn(path, -1);
     KVT_NEED(poll(&p, 1, 20000 * SLOW) == 1 && recv(notify, one, sizeof one, 0) > 0); /* READY=1 */
     int fd = session(KVD_ROLE_SCHEDULER, &id);
-    struct msg_request q = { .type = FRAME_ACTIVATE, .header = { .session = id, .sequence = 1 },
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .header = { .session = id, .sequence = 1 },
                              .u.activation = { .worker = id, .prompt_tokens = 64, .max_output_tokens = 64 } };
     KVT_NEED(ask(fd, &q, &r));
     KVT_EQ(r.status, KVD_OK); /* the stop waits for its worker */

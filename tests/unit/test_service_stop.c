@@ -10,7 +10,7 @@
 #include "device_host_hook.h"
 #include "service_fixture.h"
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define CLIENTS 4u
 #define EACH 16u
@@ -58,7 +58,8 @@ static kvd_continuation retained(struct fx_peer *s, uint8_t name) {
 }
 
 static void send_demote(struct fx_peer *p, kvd_continuation c) {
-    fx_send(p, REQUEST(FRAME_DEMOTE, .header = { .session = p->session, .sequence = ++p->sequence }, .u.demote = { c, false }));
+    fx_send(p, REQUEST(FRAME_DEMOTE, .header = { .session = p->session, .sequence = ++p->sequence },
+                       .u.demote = { c, false }));
 }
 
 static struct service_stop stopped(void) {
@@ -147,25 +148,27 @@ static void a_stop_in_the_middle_of_sums(void) {
     }
 }
 
-/* SRV-7: a connection that has closed is let go of at once, whatever stands still behind its requests: a stop closes all of
- * them, and would wait for a device that does not answer. SRV-1: who asks again is answered. */
+/* SRV-7: a connection that has closed is let go of at once, whatever stands still behind its requests: a stop closes
+ * all of them, and would wait for a device that does not answer. SRV-1: who asks again is answered. */
 static void no_connection_is_kept_for_a_copy(void) {
     start();
     struct fx_peer *client = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *peer[2];
     kvd_continuation c = retained(client, 1);
-    struct msg_request q = { .type = FRAME_DEMOTE, .header = { .session = client->session, .sequence = client->sequence + 1 },
+    struct msg_request q = { .type = FRAME_DEMOTE,
+                             .header = { .session = client->session, .sequence = client->sequence + 1 },
                              .u.demote.continuation = c };
     close_gate(true);
     fx_send(client, &q);
     fx_cut(client);
     KVT_EQ(atomic_load(&client->link.refs), 1); /* the transport's own */
-    for (int i = 0; i < 2; i++) { /* the second one takes the session over from the first */
+    for (int i = 0; i < 2; i++) {               /* the second one takes the session over from the first */
         peer[i] = fx_peer_again(client);
         KVT_EQ(ask(peer[i], REQUEST(FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION,
                                                               .role = KVD_ROLE_SCHEDULER,
                                                               .name = "fx",
                                                               .resume = client->session,
-                                                              .resume_secret = client->secret })), KVD_OK);
+                                                              .resume_secret = client->secret })),
+               KVD_OK);
         fx_send(peer[i], &q);
         KVT_EQ(peer[i]->n, 0); /* it waits */
     }
@@ -182,8 +185,8 @@ static void no_connection_is_kept_for_a_copy(void) {
     device_host_set_hook(NULL);
 }
 
-/* SRV-2, CONT-3: what drains still moves what it is told to; what stops has its own order, and a client neither takes room
- * and time from it nor drops what it has brought to safety. */
+/* SRV-2, CONT-3: what drains still moves what it is told to; what stops has its own order, and a client neither takes
+ * room and time from it nor drops what it has brought to safety. */
 static void places_while_it_drains_and_while_it_stops(void) {
     start();
     struct fx_peer *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tenants = uid: what one user's processes keep is not there for another's (CONT-2, SRV-3). Two users with equal tokens.
+ * tenants = uid: what one user's processes keep is not there for another's (CONT-2, SRV-3). Two users with equal
+ * tokens.
  */
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 static struct fx fx;
 static struct msg_reply r;
 
-#define REQUEST(t, ...) \
+#define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define ANN 4711u
 #define BOB 4712u
@@ -43,8 +44,9 @@ static kvd_sequence running(struct fx_peer *s, struct fx_peer *worker, uint32_t 
 /* A continuation of n < 128 tokens. */
 static kvd_continuation kept(struct fx_peer *s, uint32_t n) {
     kvd_sequence sequence = running(s, s, n);
-    KVT_EQ(ask(s, REQUEST(FRAME_FINISH,
-                          .u.finish = { .sequence = sequence, .retain = true, .tail = { .n = n % 64, .tokens = { n } } })),
+    KVT_EQ(ask(s,
+               REQUEST(FRAME_FINISH,
+                       .u.finish = { .sequence = sequence, .retain = true, .tail = { .n = n % 64, .tokens = { n } } })),
            KVD_OK);
     return r.u.finished.continuation;
 }
@@ -126,7 +128,9 @@ static void same_as_none(struct fx_peer *p, struct msg_request *q, kvd_continuat
     uint32_t status = ask(p, q);
     KVT_TRUE(status != KVD_OK);
     char *at = strstr(r.message, hex[0]);
-    if (at) snprintf(expected, sizeof expected, "%.*s%s%.300s", (int)(at - r.message), r.message, hex[1], at + strlen(hex[0]));
+    if (at)
+        snprintf(expected, sizeof expected, "%.*s%s%.300s", (int)(at - r.message), r.message, hex[1],
+                 at + strlen(hex[0]));
     else snprintf(expected, sizeof expected, "%s", r.message);
     q->header = (struct msg_header){ 0 };
     *where = theirs;
@@ -139,8 +143,12 @@ static void foreign_handles_are_none(void) {
     struct fx_peer *ann = user(ANN, KVD_ROLE_SCHEDULER), *bob = user(BOB, KVD_ROLE_SCHEDULER);
     kvd_continuation of_ann = kept(ann, 100), of_bob = kept(bob, 100);
     struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .u.activation = { .worker = bob->session, .keep = true, .frontier = 100, .prompt_tokens = 120,
-                                               .max_output_tokens = 10, .ensure = { 120 } } };
+                             .u.activation = { .worker = bob->session,
+                                               .keep = true,
+                                               .frontier = 100,
+                                               .prompt_tokens = 120,
+                                               .max_output_tokens = 10,
+                                               .ensure = { 120 } } };
     for (int plan = 0; plan < 2; plan++)
         for (int keep = 0; keep < 2; keep++)
             for (uint32_t prompt = 0; prompt < 200; prompt += 60) { /* some are wrong themselves */
@@ -149,8 +157,11 @@ static void foreign_handles_are_none(void) {
                 q.u.activation.prompt_tokens = prompt;
                 same_as_none(bob, &q, &q.u.activation.from, of_ann);
             }
-    q.u.activation = (struct kvd_activation){ .worker = bob->session, .prompt_tokens = 120, .max_output_tokens = 10,
-                                              .n_victims = 2, .victims = { of_bob, of_ann } };
+    q.u.activation = (struct kvd_activation){ .worker = bob->session,
+                                              .prompt_tokens = 120,
+                                              .max_output_tokens = 10,
+                                              .n_victims = 2,
+                                              .victims = { of_bob, of_ann } };
     q.type = FRAME_ACTIVATE;
     same_as_none(bob, &q, &q.u.activation.victims[1], of_ann);
     q.type = FRAME_PLAN;
@@ -162,15 +173,19 @@ static void foreign_handles_are_none(void) {
     q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &page0, .first = 1 } };
     same_as_none(bob, &q, &q.u.find.anchor, of_ann);
     KVT_EQ(ask(ann, REQUEST(FRAME_SET_RETENTION, .u.continuation = { of_ann, 3 })), KVD_OK);
-    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = ann->session, .from = of_ann, .frontier = 100,
-                                                              .prompt_tokens = 120, .max_output_tokens = 10 })),
+    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = ann->session,
+                                                              .from = of_ann,
+                                                              .frontier = 100,
+                                                              .prompt_tokens = 120,
+                                                              .max_output_tokens = 10 })),
            KVD_OK); /* it was untouched, and its own user has it */
     fx_peer_free(ann);
     fx_peer_free(bob);
     fx_stop(&fx);
 }
 
-/* However a continuation comes to be, it is of the tenant of its sequence; a slot that is used again, of the new one. */
+/* However a continuation comes to be, it is of the tenant of its sequence; a slot that is used again, of the new one.
+ */
 static void every_origin_is_noted(void) {
     KVT_NEED(start("tenants = uid"));
     struct fx_peer *ann = user(ANN, KVD_ROLE_SCHEDULER), *bob = user(BOB, KVD_ROLE_SCHEDULER),
@@ -210,9 +225,11 @@ static void leases_stay_with_the_user(void) {
            KVD_PERMISSION_DENIED);
     KVT_EQ(ask(ann, REQUEST(FRAME_OPEN_GROUP, .u.group = { .n = 1, .members = { own->session } })), KVD_OK);
     kvd_group_id group = r.u.group;
-    KVT_EQ(ask(admin, REQUEST(FRAME_ACTIVATE, .u.activation = { .group = group, .prompt_tokens = 10, .max_output_tokens = 9 })),
+    KVT_EQ(ask(admin, REQUEST(FRAME_ACTIVATE,
+                              .u.activation = { .group = group, .prompt_tokens = 10, .max_output_tokens = 9 })),
            KVD_PERMISSION_DENIED); /* it may lease to any group, but not across users */
-    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = { .group = group, .prompt_tokens = 10, .max_output_tokens = 9 })),
+    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE,
+                            .u.activation = { .group = group, .prompt_tokens = 10, .max_output_tokens = 9 })),
            KVD_OK);
     KVT_EQ(fx_activate(ann, own->session, 100, 10, &a), KVD_OK);
     fx_peer_free(ann);
@@ -245,11 +262,18 @@ static void operators_see_all(void) {
     KVT_EQ(listed(root, FRAME_LIST_SESSIONS), 6);
     KVT_EQ(ask(root, REQUEST(FRAME_RELEASE, .u.continuation.continuation = of[0])), KVD_OK);
     KVT_EQ(ask(admin, REQUEST(FRAME_SET_RETENTION, .u.continuation = { of[1], 9 })), KVD_OK);
-    KVT_EQ(ask(admin, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = admin->session, .prompt_tokens = 9, .max_output_tokens = 9,
-                                                                .n_victims = 1, .victims = { of[1] } })),
+    KVT_EQ(ask(admin, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = admin->session,
+                                                                .prompt_tokens = 9,
+                                                                .max_output_tokens = 9,
+                                                                .n_victims = 1,
+                                                                .victims = { of[1] } })),
            KVD_OK);
-    KVT_EQ(ask(root, REQUEST(FRAME_PLAN, .u.activation = { .worker = root->session, .from = of[2], .keep = true, .frontier = 100,
-                                                           .prompt_tokens = 120, .max_output_tokens = 9 })),
+    KVT_EQ(ask(root, REQUEST(FRAME_PLAN, .u.activation = { .worker = root->session,
+                                                           .from = of[2],
+                                                           .keep = true,
+                                                           .frontier = 100,
+                                                           .prompt_tokens = 120,
+                                                           .max_output_tokens = 9 })),
            KVD_NOT_FOUND); /* what they see they still do not use */
     fx_kill(ann);
     struct kvd_event e;
@@ -358,8 +382,7 @@ static void random_find(uint32_t user, uint32_t pages) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < pages; i++) chain[i] = (kvd_digest){ { (uint8_t)(i + 1) } };
     KVT_EQ(ask(users[user], REQUEST(FRAME_FIND, .u.find = { .n = pages, .max = 16, .digests = chain })), KVD_OK);
-    for (uint32_t i = 0; i < r.u.candidates.n; i++)
-        KVT_TRUE(is_kept_by(user, r.u.candidates.items[i].continuation));
+    for (uint32_t i = 0; i < r.u.candidates.n; i++) KVT_TRUE(is_kept_by(user, r.u.candidates.items[i].continuation));
     for (uint32_t i = 0; i < KEPT; i++)
         if (model_kept[i].cont.bits && model_kept[i].user == user && model_kept[i].frontier / 64 > most)
             most = model_kept[i].frontier / 64;

@@ -202,10 +202,10 @@ static void act_5_abort_restores(void) {
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 150, 1), victim = fix_cont(&fix, 100, 2);
     fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
-    struct store_activation wants[] = {fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2),
-                                       fix_from(cont, true, 150, 160, 2)};
+    struct store_activation wants[] = { fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2),
+                                        fix_from(cont, true, 150, 160, 2) };
     KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0,
-                        &(store_cont){0}, (struct store_pool_view[2]){{0}}, NULL)); /* the slot's pin goes */
+                        &(store_cont){ 0 }, (struct store_pool_view[2]){ { 0 } }, NULL)); /* the slot's pin goes */
     for (uint32_t i = 0; i < 6; i++) {
         struct store_activation want = wants[i % 3];
         uint32_t lost = 9;
@@ -255,7 +255,7 @@ static void act_5_claims(void) {
     KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1);
     again.ensure[0] = 0;
     KVT_OK(begin(&fix, &again, &fork));
-    KVT_OK(begin(&fix, &again, &other)); /* several forks of one source may be in flight */
+    KVT_OK(begin(&fix, &again, &other));              /* several forks of one source may be in flight */
     KVT_EQ(begin(&fix, &want, &move), STORE_E_STATE); /* a move needs it alone */
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
     KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
@@ -273,8 +273,8 @@ static void act_8_recipe_errors(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 100, 1), b = fix_cont(&fix, 64, 2);
-    store_cont twice[2] = {b, b}, source[1] = {a}, many[STORE_MAX_RECIPE + 1] = {{0}},
-               stale[1] = {{a.bits + (UINT64_C(1) << 32)}};
+    store_cont twice[2] = { b, b }, source[1] = { a }, many[STORE_MAX_RECIPE + 1] = { { 0 } },
+               stale[1] = { { a.bits + (UINT64_C(1) << 32) } };
     struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
     want.victims = twice;
     want.n_victims = 2;
@@ -304,8 +304,11 @@ static void act_1_argument_errors(void) {
     struct store_activation want;
     config.pool_pages[0] = 7;
     fix_open(&fix, &config);
-    store_cont cont = fix_cont(&fix, 100, 1), stale = {cont.bits ^ UINT64_C(1) << 33};
-#define REFUSED(base, change, code, what) want = base; change; refused(&fix, want, code, what)
+    store_cont cont = fix_cont(&fix, 100, 1), stale = { cont.bits ^ UINT64_C(1) << 33 };
+#define REFUSED(base, change, code, what)                                                                              \
+    want = base;                                                                                                       \
+    change;                                                                                                            \
+    refused(&fix, want, code, what)
     REFUSED(fix_root(64, 1, 0), want.lease = 0, STORE_E_ARGUMENT, STORE_W_SEQUENCE);
     REFUSED(fix_root(64, 1, 0), want.frontier = 1, STORE_E_RANGE, STORE_W_FRONTIER);
     REFUSED(fix_root(0, 1, 0), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
@@ -334,7 +337,7 @@ static void act_8_plan_counts_the_joint_state(void) {
     store_cont cont = fix_cont(&fix, 256, 1);
     store_cont branch =
         fix_retain(&fix, fix_activate(&fix, fix_from(cont, true, 130, 130, 1), NULL), 130); /* shares 2, copies 1 */
-    store_cont both[2] = {cont, branch};
+    store_cont both[2] = { cont, branch };
     struct store_activation want = fix_root(300, 1, 0); /* 5 pages; 3 are free */
     uint64_t revision = store_revision(fix.store);
     char *before = fix_dump(&fix);
@@ -385,7 +388,7 @@ static void act_8_victims_intact_until_commit(void) {
     struct store_config config = fix_config(GEOM_OFF);
     struct store_activated got;
     fix_open(&fix, &config);
-    store_cont victim = fix_cont(&fix, 384, 1); /* 6 of 8 */
+    store_cont victim = fix_cont(&fix, 384, 1);           /* 6 of 8 */
     struct store_activation want = fix_root(400, 1, 300); /* 7 pages, 5 mapped at once: 2 are free */
     want.victims = &victim;
     want.n_victims = 1;
@@ -470,7 +473,7 @@ static void act_8_owed_membership(void) {
     config.pool_pages[0] = 300;
     config.membership_entries = 6 * CHUNK;
     fix_open(&fix, &config);
-    store_cont victim = fix_cont(&fix, 64 * 130, 1); /* 4 chunks of 6 */
+    store_cont victim = fix_cont(&fix, 64 * 130, 1);         /* 4 chunks of 6 */
     struct store_activation want = fix_root(64 * 100, 1, 0); /* 3 chunks */
     refused(&fix, want, STORE_E_SHORT, STORE_W_MEMBERSHIP);
     KVT_EQ(fix.refusal.asked, 3 * CHUNK);
@@ -531,7 +534,7 @@ static void cont_4_state_slots(void) {
     KVT_EQ(got.state_slot, 1);
     KVT_EQ(got.source_state_slot, 0);
     refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_STATE, STORE_W_STATE_SLOT); /* still read by the fork */
-    KVT_OK(store_release(fix.store, cont, NULL)); /* the slot outlives it */
+    KVT_OK(store_release(fix.store, cont, NULL));                                         /* the slot outlives it */
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
     KVT_TRUE(fix_audit(&fix));
@@ -591,7 +594,9 @@ static void act_8_revision(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     uint64_t r = store_revision(fix.store);
-#define MOVED(yes) KVT_EQ(store_revision(fix.store) > r, yes); r = store_revision(fix.store)
+#define MOVED(yes)                                                                                                     \
+    KVT_EQ(store_revision(fix.store) > r, yes);                                                                        \
+    r = store_revision(fix.store)
     store_seq seq = fix_activate(&fix, fix_root(200, 1, 0), NULL);
     MOVED(true);
     fix_fill(&fix, seq, 150, 1);
@@ -622,7 +627,7 @@ static void copies_are_done(struct fix *fix, struct store_transition of) {
 static void move_to(struct fix *fix, store_cont cont, enum store_place place) {
     store_move move;
     KVT_OK(store_move_begin(fix->store, cont, place, &move, &fix->refusal));
-    copies_are_done(fix, (struct store_transition){true, move.bits});
+    copies_are_done(fix, (struct store_transition){ true, move.bits });
     KVT_OK(store_move_commit(fix->store, move, &fix->refusal));
 }
 
@@ -645,15 +650,15 @@ static int activate_staged(struct fix *fix, struct store_activation want, struct
     int rc = store_activate_begin(fix->store, &want, got, &fix->refusal);
     if (rc) return rc;
     do {
-        copies_are_done(fix, (struct store_transition){false, got->seq.bits});
+        copies_are_done(fix, (struct store_transition){ false, got->seq.bits });
         rc = store_activate_commit(fix->store, got->seq, &fix->refusal);
     } while (rc == STORE_MORE);
     return rc;
 }
 
 /* ACT-7, ACT-8: what a resting source shares with a victim stays on the device for the sequence: the victim frees its
- * one page, not the shared two. The same whether the victim must be copied first or is in the host already, is demoted or
- * released, the source forked or moved. */
+ * one page, not the shared two. The same whether the victim must be copied first or is in the host already, is demoted
+ * or released, the source forked or moved. */
 static void act_8_a_resting_source_keeps_what_victims_share(void) {
     for (uint32_t kind = 0; kind < 8; kind++) {
         bool copied = kind & 1, demoted = kind & 2, keep = kind & 4;
@@ -687,27 +692,27 @@ static void act_8_a_resting_source_keeps_what_victims_share(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(act_4_fork_1000),
-                                            KVT_CASE(act_4_aligned_fork),
-                                            KVT_CASE(act_3_move),
-                                            KVT_CASE(act_3_move_below_the_frontier),
-                                            KVT_CASE(act_3_move_copies_a_shared_cut),
-                                            KVT_CASE(act_3_move_with_a_victim_that_shares),
-                                            KVT_CASE(act_4_two_branches),
-                                            KVT_CASE(act_5_abort_restores),
-                                            KVT_CASE(act_5_claims),
-                                            KVT_CASE(act_8_recipe_errors),
-                                            KVT_CASE(act_1_argument_errors),
-                                            KVT_CASE(act_8_plan_counts_the_joint_state),
-                                            KVT_CASE(act_8_victims_intact_until_commit),
-                                            KVT_CASE(act_8_move_uses_what_it_drops),
-                                            KVT_CASE(act_8_exception_when_no_page_is_free),
-                                            KVT_CASE(act_8_owed_membership),
-                                            KVT_CASE(act_1_concurrency_is_bounded),
-                                            KVT_CASE(cont_4_state_slots),
-                                            KVT_CASE(act_8_state_slot_of_a_victim),
-                                            KVT_CASE(act_8_revision),
-                                            KVT_CASE(act_8_a_resting_source_keeps_what_victims_share),
-                                            {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(act_4_fork_1000),
+                                             KVT_CASE(act_4_aligned_fork),
+                                             KVT_CASE(act_3_move),
+                                             KVT_CASE(act_3_move_below_the_frontier),
+                                             KVT_CASE(act_3_move_copies_a_shared_cut),
+                                             KVT_CASE(act_3_move_with_a_victim_that_shares),
+                                             KVT_CASE(act_4_two_branches),
+                                             KVT_CASE(act_5_abort_restores),
+                                             KVT_CASE(act_5_claims),
+                                             KVT_CASE(act_8_recipe_errors),
+                                             KVT_CASE(act_1_argument_errors),
+                                             KVT_CASE(act_8_plan_counts_the_joint_state),
+                                             KVT_CASE(act_8_victims_intact_until_commit),
+                                             KVT_CASE(act_8_move_uses_what_it_drops),
+                                             KVT_CASE(act_8_exception_when_no_page_is_free),
+                                             KVT_CASE(act_8_owed_membership),
+                                             KVT_CASE(act_1_concurrency_is_bounded),
+                                             KVT_CASE(cont_4_state_slots),
+                                             KVT_CASE(act_8_state_slot_of_a_victim),
+                                             KVT_CASE(act_8_revision),
+                                             KVT_CASE(act_8_a_resting_source_keeps_what_victims_share),
+                                             { 0 } };
     return kvt_main("store activate", cases, argc, argv);
 }

@@ -45,7 +45,7 @@ static void ckpt_1_of_a_running_sequence(void) {
     KVT_EQ(listed(&fix), 0); /* CONT-1: invisible until commit */
     KVT_EQ(store_release(fix.store, got.cont, NULL), STORE_E_STATE);
     KVT_EQ(fix_info(&fix, got.cont).frontier, 0);
-    KVT_EQ(fix_seq(&fix, seq).pool[0].protected_frontier, 150); /* while it is being read */
+    KVT_EQ(fix_seq(&fix, seq).pool[0].protected_frontier, 150);                  /* while it is being read */
     KVT_OK(fix_round(&fix, seq, 160, STORE_NONE, STORE_NONE, STORE_NONE, NULL)); /* it goes on */
     KVT_EQ(fix_round(&fix, seq, STORE_NONE, 149, STORE_NONE, STORE_NONE, NULL), STORE_E_PROTECTED);
     KVT_TRUE(fix_audit(&fix));
@@ -144,7 +144,7 @@ static void incomplete(struct fix *fix, store_seq seq, const struct store_tail *
                        enum store_what what) {
     struct store_checkpointed got;
     struct store_pool_view rows[STORE_MAX_POOLS];
-    store_cont cont = {99};
+    store_cont cont = { 99 };
     char *before = fix_dump(fix);
     KVT_EQ(store_checkpoint_begin(fix->store, seq, FIX_LEASE, tail, 0, &got, &fix->refusal), code);
     KVT_EQ(fix->refusal.what, what);
@@ -282,7 +282,7 @@ static void fin_1_no_descriptor_left(void) {
     struct store_config config = fix_config(GEOM_OFF);
     struct store_pool_view rows[STORE_MAX_POOLS];
     struct store_checkpointed got;
-    store_cont cont = {0};
+    store_cont cont = { 0 };
     config.max_continuations = 1;
     fix_open(&fix, &config);
     fix_cont(&fix, 64, 1);
@@ -397,7 +397,7 @@ static void cont_release_errors(void) {
     struct store_config config = fix_config(GEOM_OFF);
     uint32_t pages[2];
     fix_open(&fix, &config);
-    store_cont cont = fix_cont(&fix, 64, 1), twice[2] = {cont, cont};
+    store_cont cont = fix_cont(&fix, 64, 1), twice[2] = { cont, cont };
     KVT_EQ(store_joint_release(fix.store, twice, 2, pages, NULL), STORE_E_ARGUMENT);
     KVT_OK(store_release(fix.store, cont, NULL));
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
@@ -407,19 +407,19 @@ static void cont_release_errors(void) {
     KVT_EQ((uint32_t)next.bits, (uint32_t)cont.bits);
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
     KVT_EQ(fix_info(&fix, next).frontier, 64);
-    KVT_EQ(store_release(fix.store, (store_cont){0}, NULL), STORE_E_STALE);
-    KVT_EQ(store_release(fix.store, (store_cont){UINT64_MAX}, NULL), STORE_E_STALE);
+    KVT_EQ(store_release(fix.store, (store_cont){ 0 }, NULL), STORE_E_STALE);
+    KVT_EQ(store_release(fix.store, (store_cont){ UINT64_MAX }, NULL), STORE_E_STALE);
     fix_close(&fix);
 }
 
 /* Each code's sentence carries what was asked, what there was and what to change. */
 static void srv_2_sentences(void) {
     char text[256];
-    struct store_refusal r = {STORE_E_SHORT, STORE_W_PAGES, 1, 7, 5, 9};
+    struct store_refusal r = { STORE_E_SHORT, STORE_W_PAGES, 1, 7, 5, 9 };
     KVT_HAS(store_refusal_text(&r, text, sizeof text),
             "pages of pool 1: asked for 7, had 5 of 9: release continuations");
     for (int code = STORE_E_STALE; code <= STORE_E_ARGUMENT; code++) {
-        r = (struct store_refusal){(enum store_code)code, STORE_W_COMMIT, STORE_NONE, 4711, 5, 9};
+        r = (struct store_refusal){ (enum store_code)code, STORE_W_COMMIT, STORE_NONE, 4711, 5, 9 };
         store_refusal_text(&r, text, sizeof text);
         KVT_HAS(text, "commit: ");
         KVT_TRUE(strlen(text) > 40);
@@ -430,21 +430,21 @@ static void srv_2_sentences(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(ckpt_1_of_a_running_sequence),
-                                            KVT_CASE(ckpt_1_aligned_needs_no_copy),
-                                            KVT_CASE(ckpt_1_abort_restores),
-                                            KVT_CASE(ckpt_1_survives_the_end_of_its_sequence),
-                                            KVT_CASE(cont_1_only_complete),
-                                            KVT_CASE(cont_1_truncation_outdates_the_image),
-                                            KVT_CASE(cont_2_names),
-                                            KVT_CASE(fin_1_retain),
-                                            KVT_CASE(fin_1_last_reference_frees),
-                                            KVT_CASE(fin_1_no_descriptor_left),
-                                            KVT_CASE(srv_5_quarantine),
-                                            KVT_CASE(srv_5_end_keeps_the_common_frontier),
-                                            KVT_CASE(srv_5_end_releases_the_incomplete),
-                                            KVT_CASE(cont_release_errors),
-                                            KVT_CASE(srv_2_sentences),
-                                            {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(ckpt_1_of_a_running_sequence),
+                                             KVT_CASE(ckpt_1_aligned_needs_no_copy),
+                                             KVT_CASE(ckpt_1_abort_restores),
+                                             KVT_CASE(ckpt_1_survives_the_end_of_its_sequence),
+                                             KVT_CASE(cont_1_only_complete),
+                                             KVT_CASE(cont_1_truncation_outdates_the_image),
+                                             KVT_CASE(cont_2_names),
+                                             KVT_CASE(fin_1_retain),
+                                             KVT_CASE(fin_1_last_reference_frees),
+                                             KVT_CASE(fin_1_no_descriptor_left),
+                                             KVT_CASE(srv_5_quarantine),
+                                             KVT_CASE(srv_5_end_keeps_the_common_frontier),
+                                             KVT_CASE(srv_5_end_releases_the_incomplete),
+                                             KVT_CASE(cont_release_errors),
+                                             KVT_CASE(srv_2_sentences),
+                                             { 0 } };
     return kvt_main("store checkpoint", cases, argc, argv);
 }

@@ -206,7 +206,7 @@ static void inv_audit_sees_damage(void) {
     DAMAGE(pool->rows_used, 0, "rows leased");
     DAMAGE(q->space[0].committed, 140, "the frontier of its sequence");
     DAMAGE(q->space[1].reserved, 5, "reserved");
-    DAMAGE(*space_run(s, &c->space[0], 1, &(uint32_t){0}), 0, "block");
+    DAMAGE(*space_run(s, &c->space[0], 1, &(uint32_t){ 0 }), 0, "block");
     DAMAGE(c->frontier, 149, "continuation");
     DAMAGE(c->pins, 1, "forks in flight");
     DAMAGE(c->claimed, true, "claims");
@@ -235,6 +235,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(act_5_each_acquisition), KVT_CASE(ckpt_1_each_acquisition),
         KVT_CASE(fin_1_each_acquisition), KVT_CASE(space_4_each_acquisition_of_a_round),
-        KVT_CASE(inv_audit_sees_damage),  {0}};
+        KVT_CASE(inv_audit_sees_damage),  { 0 }
+    };
     return kvt_main("store fault", cases, argc, argv);
 }

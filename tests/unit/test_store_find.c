@@ -4,7 +4,8 @@
  */
 #include "store_fixture.h"
 
-static uint32_t find(struct fix *fix, uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n, struct store_candidate *ret, uint32_t max) {
+static uint32_t find(struct fix *fix, uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n,
+                     struct store_candidate *ret, uint32_t max) {
     uint8_t chain[64][32];
     fix_chain(salt, turn, salt2, n, chain);
     return store_find(fix->store, (const uint8_t(*)[32])chain, n, ret, max);
@@ -67,7 +68,8 @@ static void cont_2_same_name_twice(void) {
     fix_close(&fix);
 }
 
-/* CONT-2: pages that a death left without names get them from a sequence that shares them, many at a time: whoever holds them is found by them, as far as he holds them. */
+/* CONT-2: pages that a death left without names get them from a sequence that shares them, many at a time: whoever
+ * holds them is found by them, as far as he holds them. */
 static void cont_2_late_names(void) {
     struct fix fix;
     struct store_config config = roomy();
@@ -82,7 +84,8 @@ static void cont_2_late_names(void) {
     KVT_OK(store_end(fix.store, seq, &died, rows, NULL));
     seq = fix_activate(&fix, fix_from(died, true, 256, 256, 1), NULL);
     KVT_OK(store_end(fix.store, seq, &shorter, rows, NULL));
-    store_seq first = fix_activate(&fix, fix_from(died, true, 384, 384, 1), NULL), second = fix_activate(&fix, fix_from(shorter, true, 192, 192, 1), NULL);
+    store_seq first = fix_activate(&fix, fix_from(died, true, 384, 384, 1), NULL),
+              second = fix_activate(&fix, fix_from(shorter, true, 192, 192, 1), NULL);
     KVT_OK(store_name_pages(fix.store, first, FIX_LEASE, 0, 2, (const uint8_t(*)[32])chain, NULL));
     KVT_TRUE(fix_audit(&fix));
     KVT_EQ(fix_info(&fix, died).named_pages, 2);
@@ -131,8 +134,8 @@ static int part(struct fix *fix, uint32_t turn, uint32_t salt2, store_cont ancho
                 struct store_candidate *ret, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor) {
     uint8_t chain[64][32];
     fix_chain(1, turn, salt2, 64, chain);
-    return store_find_from(fix->store, anchor, first, (const uint8_t(*)[32])chain + first, n, ret, max, ret_n, ret_anchor,
-                           &fix->refusal);
+    return store_find_from(fix->store, anchor, first, (const uint8_t(*)[32])chain + first, n, ret, max, ret_n,
+                           ret_anchor, &fix->refusal);
 }
 
 /* A chain in parts: each goes on from the anchor of the one before, and tells only what matches further. */
@@ -140,10 +143,11 @@ static void cont_2_long_chains_in_parts(void) {
     struct fix fix;
     struct store_config config = roomy();
     struct store_candidate got[8];
-    store_cont none = {0}, anchor, next;
+    store_cont none = { 0 }, anchor, next;
     uint32_t n;
     fix_open(&fix, &config);
-    store_cont deep = fix_cont(&fix, 64 * 14 + 9, 1), four = fix_cont(&fix, 64 * 4, 1), nine = fix_cont(&fix, 64 * 9 + 1, 1);
+    store_cont deep = fix_cont(&fix, 64 * 14 + 9, 1), four = fix_cont(&fix, 64 * 4, 1),
+               nine = fix_cont(&fix, 64 * 9 + 1, 1);
     KVT_OK(part(&fix, 99, 0, none, 0, 4, got, 8, &n, &anchor));
     KVT_EQ(n, 3);
     KVT_EQ(got[2].cont.bits, four.bits);
@@ -160,13 +164,14 @@ static void cont_2_long_chains_in_parts(void) {
     KVT_EQ(got[0].tail.n, 9);
     KVT_EQ(got[1].matched_pages, 9);
     KVT_TRUE(got[1].exact_pages);
-    KVT_EQ(anchor.bits, 0); /* nothing goes on */
+    KVT_EQ(anchor.bits, 0);                                      /* nothing goes on */
     KVT_OK(part(&fix, 11, 5, next, 7, 20, got, 1, &n, &anchor)); /* the prompt leaves at page 11 */
     KVT_EQ(n, 1);
     KVT_EQ(got[0].cont.bits, deep.bits);
     KVT_EQ(got[0].matched_pages, 11);
     KVT_EQ(anchor.bits, 0);
-    KVT_OK(part(&fix, 8, 5, next, 7, 20, got, 8, &n, &anchor)); /* it leaves where this part begins: all known already */
+    KVT_OK(
+        part(&fix, 8, 5, next, 7, 20, got, 8, &n, &anchor)); /* it leaves where this part begins: all known already */
     KVT_EQ(n, 0);
     KVT_OK(part(&fix, 99, 0, next, 7, 1, got, 8, &n, &anchor)); /* only the page that was known */
     KVT_EQ(n, 0);
@@ -179,7 +184,7 @@ static void cont_2_anchor_is_checked(void) {
     struct fix fix;
     struct store_config config = roomy();
     struct store_candidate got[8];
-    store_cont none = {0}, anchor;
+    store_cont none = { 0 }, anchor;
     uint32_t n;
     fix_open(&fix, &config);
     store_cont deep = fix_cont(&fix, 64 * 6, 1);
@@ -192,15 +197,17 @@ static void cont_2_anchor_is_checked(void) {
     fix_fill(&fix, seq, 128, 1);
     struct store_checkpointed taken;
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(128), 1, &taken, NULL));
-    KVT_EQ(part(&fix, 99, 0, taken.cont, 1, 2, got, 8, &n, &anchor), STORE_E_STALE); /* not published: it is in no path */
+    KVT_EQ(part(&fix, 99, 0, taken.cont, 1, 2, got, 8, &n, &anchor),
+           STORE_E_STALE); /* not published: it is in no path */
     KVT_OK(store_checkpoint_commit(fix.store, taken.cont, NULL));
-    KVT_OK(part(&fix, 99, 0, taken.cont, 1, 5, got, 8, &n, &anchor)); /* it ends there, the path goes on: still a place in it */
+    KVT_OK(part(&fix, 99, 0, taken.cont, 1, 5, got, 8, &n,
+                &anchor)); /* it ends there, the path goes on: still a place in it */
     KVT_EQ(n, 1);
     KVT_EQ(got[0].cont.bits, deep.bits);
     KVT_EQ(got[0].matched_pages, 6);
     KVT_OK(store_release(fix.store, deep, NULL));
     KVT_EQ(part(&fix, 99, 0, deep, 3, 2, got, 8, &n, &anchor), STORE_E_STALE);
-    KVT_HAS(store_refusal_text(&fix.refusal, (char[256]){0}, 256), "continuation");
+    KVT_HAS(store_refusal_text(&fix.refusal, (char[256]){ 0 }, 256), "continuation");
     fix_close(&fix);
 }
 
@@ -209,7 +216,7 @@ static void cont_4_parts_with_state(void) {
     struct fix fix;
     struct store_config config = roomy();
     struct store_candidate got[8];
-    store_cont none = {0}, anchor;
+    store_cont none = { 0 }, anchor;
     uint32_t n = 9;
     config.has_state = true;
     config.state_slots = 20;
@@ -225,14 +232,17 @@ static void cont_4_parts_with_state(void) {
     fix_close(&fix);
 }
 
-struct known { store_cont cont; uint32_t salt, turn, salt2, frontier; };
+struct known {
+    store_cont cont;
+    uint32_t salt, turn, salt2, frontier;
+};
 
 static bool page_equal(const struct known *k, uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t page) {
     return (page < k->turn ? k->salt : k->salt2) == (page < turn ? salt : salt2);
 }
 
-/* Random forests of chains, inserted and removed, against the plain definition. Chains that turn at page t into another salt make
- * branches at every depth. A chain that turned never comes back, as with real digests. */
+/* Random forests of chains, inserted and removed, against the plain definition. Chains that turn at page t into another
+ * salt make branches at every depth. A chain that turned never comes back, as with real digests. */
 static void cont_2_against_scan(void) {
     struct fix fix;
     struct store_config config = roomy();
@@ -242,7 +252,9 @@ static void cont_2_against_scan(void) {
     fix_open(&fix, &config);
     for (int step = 0; step < 3000; step++) {
         if (n < 40 && kvt_below(&random, 2)) {
-            struct known k = {{0}, 1, kvt_below(&random, 10), 2 + kvt_below(&random, 3), 1 + kvt_below(&random, 64 * 12)};
+            struct known k = {
+                { 0 }, 1, kvt_below(&random, 10), 2 + kvt_below(&random, 3), 1 + kvt_below(&random, 64 * 12)
+            };
             store_seq seq = fix_activate(&fix, fix_root(k.frontier, 1, k.frontier), NULL);
             if (seq.bits == 0) continue;
             uint8_t chain[16][32];
@@ -258,16 +270,21 @@ static void cont_2_against_scan(void) {
             memmove(known + i, known + i + 1, (--n - i) * sizeof *known); /* known stays in order of age */
         }
         struct store_candidate got[40], best[40];
-        uint32_t turn = kvt_below(&random, 10), salt2 = 2 + kvt_below(&random, 3) + 100 * turn, pages = kvt_below(&random, 14), want = 0;
+        uint32_t turn = kvt_below(&random, 10), salt2 = 2 + kvt_below(&random, 3) + 100 * turn,
+                 pages = kvt_below(&random, 14), want = 0;
         uint32_t max = kvt_below(&random, 4) ? 40 : 1 + kvt_below(&random, 5);
         for (uint32_t i = n; i-- > 0;) { /* newest first, then insertion by depth and length keeps the age order */
             uint32_t match = 0, at = want;
-            while (match < pages && match < known[i].frontier / 64 && page_equal(&known[i], 1, turn, salt2, match)) match++;
+            while (match < pages && match < known[i].frontier / 64 && page_equal(&known[i], 1, turn, salt2, match))
+                match++;
             if (pages ? match == 0 : known[i].frontier >= 64) continue;
             for (; at > 0 && (match > best[at - 1].matched_pages ||
-                              (match == best[at - 1].matched_pages && known[i].frontier > best[at - 1].frontier)); at--)
+                              (match == best[at - 1].matched_pages && known[i].frontier > best[at - 1].frontier));
+                 at--)
                 best[at] = best[at - 1];
-            best[at] = (struct store_candidate){.cont = known[i].cont, .matched_pages = match, .frontier = known[i].frontier};
+            best[at] = (struct store_candidate){ .cont = known[i].cont,
+                                                 .matched_pages = match,
+                                                 .frontier = known[i].frontier };
             want++;
         }
         uint32_t have = find(&fix, 1, turn, salt2, pages, got, max);
@@ -279,11 +296,12 @@ static void cont_2_against_scan(void) {
         if (pages >= 3) { /* the same in two parts: the second has what matches past the cut */
             uint32_t cut = 2 + kvt_below(&random, pages - 2), deeper = 0;
             store_cont anchor;
-            KVT_OK(part(&fix, turn, salt2, (store_cont){0}, 0, cut, got, max, &have, &anchor));
+            KVT_OK(part(&fix, turn, salt2, (store_cont){ 0 }, 0, cut, got, max, &have, &anchor));
             while (deeper < want && best[deeper].matched_pages > cut) deeper++;
             if (deeper) KVT_TRUE(anchor.bits != 0);
             have = 0;
-            if (anchor.bits) KVT_OK(part(&fix, turn, salt2, anchor, cut - 1, pages - cut + 1, got, max, &have, &anchor));
+            if (anchor.bits)
+                KVT_OK(part(&fix, turn, salt2, anchor, cut - 1, pages - cut + 1, got, max, &have, &anchor));
             KVT_EQ(have, deeper < max ? deeper : max);
             for (uint32_t i = 0; i < have; i++) KVT_EQ(got[i].cont.bits, best[i].cont.bits);
         }
@@ -293,9 +311,14 @@ static void cont_2_against_scan(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(cont_2_deepest_longest_newest), KVT_CASE(cont_2_same_name_twice),
-                                            KVT_CASE(cont_2_late_names), KVT_CASE(cont_4_find_with_state), KVT_CASE(cont_2_long_chains_in_parts),
-                                            KVT_CASE(cont_2_anchor_is_checked), KVT_CASE(cont_4_parts_with_state),
-                                            KVT_CASE(cont_2_against_scan), {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(cont_2_deepest_longest_newest),
+                                             KVT_CASE(cont_2_same_name_twice),
+                                             KVT_CASE(cont_2_late_names),
+                                             KVT_CASE(cont_4_find_with_state),
+                                             KVT_CASE(cont_2_long_chains_in_parts),
+                                             KVT_CASE(cont_2_anchor_is_checked),
+                                             KVT_CASE(cont_4_parts_with_state),
+                                             KVT_CASE(cont_2_against_scan),
+                                             { 0 } };
     return kvt_main("store find", cases, argc, argv);
 }

@@ -23,14 +23,14 @@ static void copy_all(struct fix *fix, struct store_transition of) {
 static void move(struct fix *fix, store_cont cont, enum store_place place) {
     store_move begun;
     if (!KVT_OK(store_move_begin(fix->store, cont, place, &begun, &fix->refusal))) return;
-    copy_all(fix, (struct store_transition){true, begun.bits});
+    copy_all(fix, (struct store_transition){ true, begun.bits });
     KVT_OK(store_move_commit(fix->store, begun, &fix->refusal));
 }
 
 /* Eight pages are wanted, and the victims hold some. */
 static store_seq begin_over(struct fix *fix, const store_cont *victims, uint32_t n) {
     struct store_activation want = fix_root(512, 1, 512);
-    struct store_activated got = {.staged = false};
+    struct store_activated got = { .staged = false };
     want.victims = victims;
     want.n_victims = n;
     KVT_OK(store_activate_begin(fix->store, &want, &got, &fix->refusal));
@@ -62,8 +62,8 @@ static void scrub_beside_a_promise(void) {
     }
 }
 
-/* Of a continuation that rests, pages are on the device for the sake of one that does not, which has the same ones and more.
- * rester: the first four of the victim's six pages. */
+/* Of a continuation that rests, pages are on the device for the sake of one that does not, which has the same ones and
+ * more. rester: the first four of the victim's six pages. */
 static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_victim) {
     open_host(fix);
     store_seq seq = fix_activate(fix, fix_root(384, 1, 0), NULL);
@@ -108,7 +108,8 @@ static void damage_beside_a_promise(void) {
     }
 }
 
-/* The damaged page stays on the device for a third one's sake, which shares two pages with them: the other two are promised. */
+/* The damaged page stays on the device for a third one's sake, which shares two pages with them: the other two are
+ * promised. */
 static void damage_beside_a_promise_elsewhere(void) {
     struct fix fix;
     struct store_copy copy;
@@ -122,7 +123,7 @@ static void damage_beside_a_promise_elsewhere(void) {
     store_cont victim = fix_retain(&fix, seq, 256);
     move(&fix, rester, STORE_PLACE_HOST);
     struct store_activation want = fix_root(384, 1, 384);
-    struct store_activated got = {.staged = false};
+    struct store_activated got = { .staged = false };
     want.victims = &victim;
     want.n_victims = 1;
     KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
@@ -158,7 +159,7 @@ static void source_beside_a_promise(bool keep) {
     move(&fix, rester, STORE_PLACE_HOST);
     store_cont other = fix_cont(&fix, 64, 2);
     struct store_activation want = fix_root(512, 1, 512);
-    struct store_activated got = {.staged = false}, mine = got;
+    struct store_activated got = { .staged = false }, mine = got;
     want.victims = &victim;
     want.n_victims = 1;
     KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
@@ -173,7 +174,7 @@ static void source_beside_a_promise(bool keep) {
     fix_audit(&fix);
     KVT_EQ(rc, keep ? STORE_OK : STORE_E_REVISION); /* a fork leaves what it does not share where it is going */
     for (int code = STORE_MORE; rc == STORE_OK && code == STORE_MORE; fix_audit(&fix)) {
-        copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+        copy_all(&fix, (struct store_transition){ .bits = mine.seq.bits });
         code = store_activate_commit(fix.store, mine.seq, &fix.refusal);
         KVT_TRUE(code == STORE_OK || code == STORE_MORE);
     }
@@ -189,7 +190,7 @@ static void prefetch_beside_a_dropped_tail(void) {
     store_move begun;
     beside(&fix, &rester, &source);
     struct store_activation want = fix_from(source, false, 128, 512, 1);
-    struct store_activated got = {.staged = false};
+    struct store_activated got = { .staged = false };
     want.ensure[0] = 512;
     KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
     fix_audit(&fix);
@@ -203,7 +204,8 @@ static void prefetch_beside_a_dropped_tail(void) {
     fix_close(&fix);
 }
 
-/* A promise that damage has broken, and that nobody came to need, is none any more when its activation has committed: the page is its holders' again. */
+/* A promise that damage has broken, and that nobody came to need, is none any more when its activation has committed:
+ * the page is its holders' again. */
 static void promise_ends_with_its_activation(void) {
     for (uint32_t abort = 0; abort < 2; abort++) {
         struct fix fix;
@@ -223,8 +225,9 @@ static void promise_ends_with_its_activation(void) {
     }
 }
 
-/* ACT-1: a fork waits for its victims to give way; meanwhile another activation is promised the page of its tail, which its source only rests on. The fork is not
- * refused for that: it comes after the other, and reads the tail from the host. */
+/* ACT-1: a fork waits for its victims to give way; meanwhile another activation is promised the page of its tail, which
+ * its source only rests on. The fork is not refused for that: it comes after the other, and reads the tail from the
+ * host. */
 static void tail_promised_to_another(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -235,7 +238,8 @@ static void tail_promised_to_another(void) {
     config.host_stride[0] = 4096;
     config.pool_pages[0] = 8;
     fix_open(&fix, &config);
-    store_seq seq = fix_activate(&fix, fix_root(128, 1, 0), NULL); /* two pages; the rester has the first, the victim both */
+    store_seq seq =
+        fix_activate(&fix, fix_root(128, 1, 0), NULL); /* two pages; the rester has the first, the victim both */
     fix_fill(&fix, seq, 64, 1);
     store_cont rester = fix_checkpoint(&fix, seq, 64);
     fix_fill(&fix, seq, 128, 1);
@@ -254,14 +258,14 @@ static void tail_promised_to_another(void) {
     want.victims = &victim;
     want.n_victims = 1;
     KVT_OK(store_activate_begin(fix.store, &want, &other, &fix.refusal));
-    copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+    copy_all(&fix, (struct store_transition){ .bits = mine.seq.bits });
     fix_audit(&fix);
     KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_WAIT);
     fix_audit(&fix);
     KVT_OK(store_activate_commit(fix.store, other.seq, &fix.refusal));
     KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_MORE);
     fix_audit(&fix);
-    copy_all(&fix, (struct store_transition){.bits = mine.seq.bits});
+    copy_all(&fix, (struct store_transition){ .bits = mine.seq.bits });
     KVT_OK(store_activate_commit(fix.store, mine.seq, &fix.refusal));
     KVT_OK(store_finish(fix.store, mine.seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
     fix_close(&fix);
@@ -269,9 +273,12 @@ static void tail_promised_to_another(void) {
 
 /* ---- damage beside a transition ---- */
 
-static uint64_t what_of(struct fix *fix, store_cont cont, uint32_t block) { return space_entry(fix->store, &cont_find(fix->store, cont)->space[0], block); }
+static uint64_t what_of(struct fix *fix, store_cont cont, uint32_t block) {
+    return space_entry(fix->store, &cont_find(fix->store, cont)->space[0], block);
+}
 
-/* PAGE-6: lost pages whose continuation a fork in flight still reads have no place, but a record; whatever else the two tiers can hold beside them has one, too. */
+/* PAGE-6: lost pages whose continuation a fork in flight still reads have no place, but a record; whatever else the two
+ * tiers can hold beside them has one, too. */
 static void lost_pages_beside_a_full_store(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -283,7 +290,13 @@ static void lost_pages_beside_a_full_store(void) {
     store_cont source = fix_cont(&fix, 192, 1), other[3];
     move(&fix, source, STORE_PLACE_HOST);
     for (uint32_t i = 0; i < 3; i++) other[i] = fix_cont(&fix, 64, 2 + i);
-    KVT_OK(store_activate_begin(fix.store, &(struct store_activation){.from = source, .keep = true, .frontier = 64, .lease = FIX_LEASE, .prompt_tokens = 64, .max_output_tokens = 1},
+    KVT_OK(store_activate_begin(fix.store,
+                                &(struct store_activation){ .from = source,
+                                                            .keep = true,
+                                                            .frontier = 64,
+                                                            .lease = FIX_LEASE,
+                                                            .prompt_tokens = 64,
+                                                            .max_output_tokens = 1 },
                                 &got, &fix.refusal));
     for (uint32_t block = 1; block < 3; block++) KVT_EQ(store_damaged(fix.store, what_of(&fix, source, block)), 0);
     fix_audit(&fix);
@@ -292,7 +305,7 @@ static void lost_pages_beside_a_full_store(void) {
         int rc = store_move_begin(fix.store, other[i], STORE_PLACE_HOST, &begun, &fix.refusal);
         KVT_TRUE(rc == STORE_OK || rc == STORE_E_SHORT);
         if (rc) continue;
-        copy_all(&fix, (struct store_transition){true, begun.bits});
+        copy_all(&fix, (struct store_transition){ true, begun.bits });
         KVT_OK(store_move_commit(fix.store, begun, &fix.refusal));
     }
     uint32_t available = fix_pool(&fix, 0).available * KVD_PAGE_TOKENS;
@@ -301,7 +314,7 @@ static void lost_pages_beside_a_full_store(void) {
     KVT_TRUE(seq.bits != 0);
     KVT_EQ(fix_pool(&fix, 0).available, 0);
     fix_audit(&fix);
-    copy_all(&fix, (struct store_transition){.bits = got.seq.bits});
+    copy_all(&fix, (struct store_transition){ .bits = got.seq.bits });
     KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal)); /* of the page that is whole */
     KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_STALE);
     fix_close(&fix);
@@ -311,7 +324,8 @@ static bool page_is_lost(struct fix *fix, store_cont cont, uint32_t block) {
     return fix->store->pool[0].pages[what_of(fix, cont, block)].flags & PAGE_LOST;
 }
 
-/* PAGE-3, PAGE-7: bytes that were found wrong once are found so again by whoever was reading them: it is one damage, and no replica comes of it. */
+/* PAGE-3, PAGE-7: bytes that were found wrong once are found so again by whoever was reading them: it is one damage,
+ * and no replica comes of it. */
 static void damage_is_found_twice(void) {
     struct fix fix;
     struct store_copy copy;
@@ -320,7 +334,13 @@ static void damage_is_found_twice(void) {
     open_host(&fix);
     store_cont source = fix_cont(&fix, 192, 1);
     move(&fix, source, STORE_PLACE_HOST);
-    KVT_OK(store_activate_begin(fix.store, &(struct store_activation){.from = source, .keep = true, .frontier = 64, .lease = FIX_LEASE, .prompt_tokens = 64, .max_output_tokens = 1},
+    KVT_OK(store_activate_begin(fix.store,
+                                &(struct store_activation){ .from = source,
+                                                            .keep = true,
+                                                            .frontier = 64,
+                                                            .lease = FIX_LEASE,
+                                                            .prompt_tokens = 64,
+                                                            .max_output_tokens = 1 },
                                 &got, &fix.refusal));
     uint64_t what = what_of(&fix, source, 1);
     for (uint32_t turn = 0; turn < 2; turn++) {
@@ -342,7 +362,8 @@ static void damage_is_found_twice(void) {
     fix_close(&fix);
 }
 
-/* Every holder of a damaged page is told, and nobody else: those that only share the pages before it stay whole, those that are resting and have it on the device rest no more. */
+/* Every holder of a damaged page is told, and nobody else: those that only share the pages before it stay whole, those
+ * that are resting and have it on the device rest no more. */
 static void damage_finds_all_holders(void) {
     for (uint32_t block = 0; block < 4; block++)
         for (uint32_t lost = 0; lost < 2; lost++) {
@@ -356,7 +377,9 @@ static void damage_finds_all_holders(void) {
                 conts[i] = fix_checkpoint(&fix, seq, 64 * (i + 1));
             }
             for (uint32_t i = 0; i < 4; i++) move(&fix, conts[i], STORE_PLACE_HOST);
-            if (lost) KVT_OK(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
+            if (lost)
+                KVT_OK(
+                    store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
             KVT_EQ(store_damaged(fix.store, what_of(&fix, conts[3], block)), lost ? 4 - block : 0);
             for (uint32_t i = 0; i < 4; i++) {
                 bool holds = i >= block, there = cont_find(fix.store, conts[i]) != NULL;
@@ -368,12 +391,18 @@ static void damage_finds_all_holders(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(scrub_beside_a_promise), KVT_CASE(drop_beside_a_promise), KVT_CASE(damage_beside_a_promise),
-        KVT_CASE(damage_beside_a_promise_elsewhere), KVT_CASE(fork_beside_a_promise), KVT_CASE(move_beside_a_promise),
-        KVT_CASE(prefetch_beside_a_dropped_tail), KVT_CASE(promise_ends_with_its_activation),
-        KVT_CASE(tail_promised_to_another), KVT_CASE(lost_pages_beside_a_full_store), KVT_CASE(damage_is_found_twice),
-        KVT_CASE(damage_finds_all_holders), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(scrub_beside_a_promise),
+                                             KVT_CASE(drop_beside_a_promise),
+                                             KVT_CASE(damage_beside_a_promise),
+                                             KVT_CASE(damage_beside_a_promise_elsewhere),
+                                             KVT_CASE(fork_beside_a_promise),
+                                             KVT_CASE(move_beside_a_promise),
+                                             KVT_CASE(prefetch_beside_a_dropped_tail),
+                                             KVT_CASE(promise_ends_with_its_activation),
+                                             KVT_CASE(tail_promised_to_another),
+                                             KVT_CASE(lost_pages_beside_a_full_store),
+                                             KVT_CASE(damage_is_found_twice),
+                                             KVT_CASE(damage_finds_all_holders),
+                                             { 0 } };
     return kvt_main("store flight", cases, argc, argv);
 }

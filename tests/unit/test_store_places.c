@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rules of places, one a case, and the worked example of last-reference credits: PAGE-3, PAGE-6, PAGE-7, PAGE-8, INV-9, ACT-7, ACT-8, CAP-7, HOST-1,
- * HOST-4.
+ * The rules of places, one a case, and the worked example of last-reference credits: PAGE-3, PAGE-6, PAGE-7, PAGE-8,
+ * INV-9, ACT-7, ACT-8, CAP-7, HOST-1, HOST-4.
  */
 #include "store_fixture.h"
 
@@ -23,7 +23,8 @@ static uint32_t make_copies(struct store_transition of, bool tell) {
     uint64_t cursor = 0;
     uint32_t n = 0;
     for (; store_next_copies(f.store, of, &cursor, &copy, 1); n++)
-        if (tell && (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)) store_copied_out(f.store, copy.what, copy.host + 1);
+        if (tell && (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT))
+            store_copied_out(f.store, copy.what, copy.host + 1);
     return n;
 }
 
@@ -31,7 +32,7 @@ static int move(store_cont cont, enum store_place place, bool tell) {
     store_move m;
     int code = store_move_begin(f.store, cont, place, &m, &f.refusal);
     if (code) return code;
-    make_copies((struct store_transition){true, m.bits}, tell);
+    make_copies((struct store_transition){ true, m.bits }, tell);
     return store_move_commit(f.store, m, &f.refusal);
 }
 
@@ -47,14 +48,16 @@ static store_cont fork_of(store_cont from, uint32_t frontier) {
     return fix_retain(&f, seq, frontier);
 }
 
-/* HOST-4: an arena of 8 pages holds 2; the last reference to one of them goes: a demotion of 7 pages fits, of 8 it does not. */
+/* HOST-4: an arena of 8 pages holds 2; the last reference to one of them goes: a demotion of 7 pages fits, of 8 it does
+ * not. */
 static void host_4_last_reference_credits(void) {
     struct store_plan plan;
     open_arena(8);
-    store_cont both = fix_cont(&f, 128, 1), first = fork_of(both, 64), seven = fix_cont(&f, 7 * 64, 2), eight = fix_cont(&f, 8 * 64, 3);
+    store_cont both = fix_cont(&f, 128, 1), first = fork_of(both, 64), seven = fix_cont(&f, 7 * 64, 2),
+               eight = fix_cont(&f, 8 * 64, 3);
     KVT_EQ(move(both, STORE_PLACE_BOTH, true), STORE_OK);
     KVT_EQ(stats().host_pages[0], 2);
-    store_cont recipe[2] = {both, seven};
+    store_cont recipe[2] = { both, seven };
     struct store_activation want = fix_root(64, 1, 0);
     want.victims = recipe;
     want.n_victims = 2;
@@ -83,8 +86,9 @@ static extent_id blockers[16];
 
 /* Takes units [first, end) for nobody. */
 static extent_id block(uint32_t first, uint32_t end) {
-    struct extent_info extent = {.id = {0}};
-    KVT_EQ(extent_allocate_at(f.store->arena, (uint64_t)first * UNIT, (uint64_t)(end - first) * UNIT, 1, 9, &extent), 0);
+    struct extent_info extent = { .id = { 0 } };
+    KVT_EQ(extent_allocate_at(f.store->arena, (uint64_t)first * UNIT, (uint64_t)(end - first) * UNIT, 1, 9, &extent),
+           0);
     return extent.id;
 }
 
@@ -92,8 +96,9 @@ static void unblock(extent_id *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) KVT_EQ(extent_release(f.store->arena, ids[i]), 0);
 }
 
-/* Packed pages of four units in both pools, an image of six. A continuation of two pages whose first pages have older replicas of 40 columns, in units [19, 23) and
- * [30, 34). Free beside them: eight units, four, four, and six that the older replica of Main touches. */
+/* Packed pages of four units in both pools, an image of six. A continuation of two pages whose first pages have older
+ * replicas of 40 columns, in units [19, 23) and [30, 34). Free beside them: eight units, four, four, and six that the
+ * older replica of Main touches. */
 static store_cont in_pieces(void) {
     struct store_config c = fix_config(GEOM_MTP);
     c.has_state = true;
@@ -103,15 +108,17 @@ static store_cont in_pieces(void) {
     c.host_state_stride = 6 * UNIT;
     fix_open(&f, &c);
     store_cont older = fix_cont(&f, 40, 1);
-    extent_id first[4] = {block(0, 19), block(23, 30), block(34, 35), block(41, 200)};
+    extent_id first[4] = { block(0, 19), block(23, 30), block(34, 35), block(41, 200) };
     KVT_EQ(move(older, STORE_PLACE_BOTH, true), STORE_OK);
     store_seq seq = fix_activate(&f, fix_from(older, false, 40, 100, 1), NULL); /* the image goes */
     fix_fill(&f, seq, 100, 1);
     store_cont cont = fix_retain(&f, seq, 100);
     KVT_EQ(stats().host_pages[0] + stats().host_pages[1], 2);
-    KVT_EQ(extent_offset(f.store->arena, f.store->pool[0].pages[space_entry(f.store, &cont_find(f.store, cont)->space[0], 0)].host), 19 * UNIT);
+    KVT_EQ(extent_offset(f.store->arena,
+                         f.store->pool[0].pages[space_entry(f.store, &cont_find(f.store, cont)->space[0], 0)].host),
+           19 * UNIT);
     unblock(first, 4);
-    static const uint32_t taken[][2] = {{8, 9}, {13, 14}, {18, 19}, {29, 30}, {34, 200}};
+    static const uint32_t taken[][2] = { { 8, 9 }, { 13, 14 }, { 18, 19 }, { 29, 30 }, { 34, 200 } };
     for (uint32_t i = 0; i < 5; i++) blockers[i] = block(taken[i][0], taken[i][1]);
     return cont;
 }
@@ -127,7 +134,7 @@ static void host_4_older_replicas_go_afterwards(void) {
             want.n_victims = 1;
             want.demote = 1;
             KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
-            make_copies((struct store_transition){false, got.seq.bits}, true);
+            make_copies((struct store_transition){ false, got.seq.bits }, true);
             KVT_OK(store_activate_commit(f.store, got.seq, &f.refusal));
         } else {
             KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
@@ -139,7 +146,8 @@ static void host_4_older_replicas_go_afterwards(void) {
     }
 }
 
-/* CAP-7, HOST-1: the host is charged by packed pages, each page once however many hold it, and it gives no entitlement on the device. */
+/* CAP-7, HOST-1: the host is charged by packed pages, each page once however many hold it, and it gives no entitlement
+ * on the device. */
 static void cap_7_charged_by_packed_pages(void) {
     struct store_plan plan;
     open_arena(16);
@@ -166,7 +174,8 @@ static void page_7_nothing_untold_is_published(void) {
     fix_close(&f);
 }
 
-/* PAGE-6, PAGE-3: a page lives on in the host alone; its descriptor goes with the last of all, and comes back as another generation. */
+/* PAGE-6, PAGE-3: a page lives on in the host alone; its descriptor goes with the last of all, and comes back as
+ * another generation. */
 static void page_6_host_only_then_recycled(void) {
     open_arena(8);
     store_cont cont = fix_cont(&f, 64, 1);
@@ -201,7 +210,8 @@ static void page_8_truncation_outdates_the_replica(void) {
     fix_close(&f);
 }
 
-/* ACT-7: restored pages come out of the activation's own reservation: what the plan says is what goes from available, and an abort gives it back. */
+/* ACT-7: restored pages come out of the activation's own reservation: what the plan says is what goes from available,
+ * and an abort gives it back. */
 static void act_7_restores_are_the_activations_own(void) {
     struct store_plan plan;
     struct store_activated got;
@@ -215,7 +225,7 @@ static void act_7_restores_are_the_activations_own(void) {
     KVT_EQ(plan.pages[0].needed, 5);
     KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
     KVT_EQ(fix_pool(&f, 0).available, 27);
-    KVT_EQ(make_copies((struct store_transition){false, got.seq.bits}, true), 4);
+    KVT_EQ(make_copies((struct store_transition){ false, got.seq.bits }, true), 4);
     KVT_OK(store_activate_abort(f.store, got.seq, &lost, &f.refusal));
     fix_audit(&f);
     KVT_EQ(fix_pool(&f, 0).available, 32);
@@ -227,7 +237,7 @@ static void act_7_restores_are_the_activations_own(void) {
 static void act_8_shared_pages_go_with_the_last(void) {
     struct store_plan plan;
     open_arena(8);
-    store_cont a = fix_cont(&f, 192, 1), b = fork_of(a, 128), recipe[2] = {a, b};
+    store_cont a = fix_cont(&f, 192, 1), b = fork_of(a, 128), recipe[2] = { a, b };
     struct store_activation want = fix_root(64, 1, 0);
     want.victims = recipe;
     want.n_victims = 1;
@@ -242,8 +252,8 @@ static void act_8_shared_pages_go_with_the_last(void) {
     fix_close(&f);
 }
 
-/* HOST-5: whatever changes the arena makes another revision, so that a recipe from before is refused: a truncation that outdates replicas, and
- * bytes that were only being read when their replica went. */
+/* HOST-5: whatever changes the arena makes another revision, so that a recipe from before is refused: a truncation that
+ * outdates replicas, and bytes that were only being read when their replica went. */
 static void host_5_a_changed_arena_is_another_revision(void) {
     struct store_activated got;
     struct store_round_result r;
@@ -264,7 +274,8 @@ static void host_5_a_changed_arena_is_another_revision(void) {
     KVT_EQ(fix_round(&f, seq, 160, NONE, NONE, NONE, &r), STORE_OK);
     KVT_EQ(store_revision(f.store), want.revision);
     KVT_EQ(move(other, STORE_PLACE_BOTH, true), STORE_OK);
-    while (store_scrub_begin(f.store, &copy) && (uint32_t)copy.what != space_entry(f.store, &cont_find(f.store, other)->space[0], 0))
+    while (store_scrub_begin(f.store, &copy) &&
+           (uint32_t)copy.what != space_entry(f.store, &cont_find(f.store, other)->space[0], 0))
         (void)store_scrub_end(f.store, true, &released);
     KVT_OK(store_release(f.store, other, &f.refusal));
     want.revision = store_revision(f.store);
@@ -276,10 +287,15 @@ static void host_5_a_changed_arena_is_another_revision(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(host_4_last_reference_credits), KVT_CASE(host_4_older_replicas_go_afterwards), KVT_CASE(cap_7_charged_by_packed_pages),
-                                            KVT_CASE(page_7_nothing_untold_is_published), KVT_CASE(page_6_host_only_then_recycled),
-                                            KVT_CASE(page_8_truncation_outdates_the_replica), KVT_CASE(act_7_restores_are_the_activations_own),
-                                            KVT_CASE(act_8_shared_pages_go_with_the_last),
-                                            KVT_CASE(host_5_a_changed_arena_is_another_revision), {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(host_4_last_reference_credits),
+                                             KVT_CASE(host_4_older_replicas_go_afterwards),
+                                             KVT_CASE(cap_7_charged_by_packed_pages),
+                                             KVT_CASE(page_7_nothing_untold_is_published),
+                                             KVT_CASE(page_6_host_only_then_recycled),
+                                             KVT_CASE(page_8_truncation_outdates_the_replica),
+                                             KVT_CASE(act_7_restores_are_the_activations_own),
+                                             KVT_CASE(act_8_shared_pages_go_with_the_last),
+                                             KVT_CASE(host_5_a_changed_arena_is_another_revision),
+                                             { 0 } };
     return kvt_main("places", cases, argc, argv);
 }

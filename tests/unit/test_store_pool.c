@@ -11,7 +11,7 @@ static struct pool *pool_of(struct fix *fix) { return &fix->store->pool[0]; }
 /* Takes k pages by the rule of choice and writes the ids as text. */
 static const char *take(struct fix *fix, uint32_t k, uint32_t predecessor) {
     static char text[256];
-    struct pool_choice choice = {k, predecessor, false};
+    struct pool_choice choice = { k, predecessor, false };
     size_t used = 0;
     text[0] = '\0';
     while (choice.need) {
@@ -26,7 +26,7 @@ static const char *take(struct fix *fix, uint32_t k, uint32_t predecessor) {
 }
 
 static void put(struct fix *fix, uint32_t page) {
-    struct pool_batch batch = {pool_of(fix), 0, 0};
+    struct pool_batch batch = { pool_of(fix), 0, 0 };
     page_unref(fix->store, &batch, pool_of(fix)->leases[page].owner, false);
     pool_flush(&batch);
 }
@@ -42,7 +42,7 @@ static void page_choice_order(void) {
     KVT_EQ_STR(take(&fix, 5, NONE), "0 1 2 6 7"); /* rule 3: lowest runs upward */
     for (uint32_t page = 0; page < 8; page++) put(&fix, page);
     KVT_EQ_STR(take(&fix, 2, NONE), "0 1");
-    KVT_EQ_STR(take(&fix, 1, 4), "5"); /* rule 1: directly after the predecessor, though 2 is lower */
+    KVT_EQ_STR(take(&fix, 1, 4), "5");     /* rule 1: directly after the predecessor, though 2 is lower */
     KVT_EQ_STR(take(&fix, 3, 4), "2 3 4"); /* 5 is taken: rule 2, the first run that is long enough */
     KVT_EQ_STR(take(&fix, 1, 7), "6");     /* past the end */
     for (uint32_t page = 0; page < 7; page++) put(&fix, page);
@@ -74,7 +74,7 @@ static void page_choice_against_scan(void) {
         uint32_t predecessor = kvt_below(&random, pool->capacity), want = scan_first(pool, k);
         KVT_EQ(want != NONE, run >= k);
         if (kvt_below(&random, 2) && pool->capacity - pool->allocated >= k) {
-            struct pool_choice choice = {k, predecessor, false};
+            struct pool_choice choice = { k, predecessor, false };
             uint32_t next = predecessor + 1, fits = 0;
             while (fits < k && next + fits < pool->capacity && pool_is_free(pool, next + fits)) fits++;
             uint32_t n = pool_choose(pool, &choice, &start);
@@ -85,13 +85,13 @@ static void page_choice_against_scan(void) {
             for (uint32_t i = 0; i < n; i++) page_open(fix.store, 0, start + i, i, false);
         } else {
             uint32_t from = kvt_below(&random, pool->capacity), n = kvt_below(&random, 300);
-            struct pool_batch batch = {pool, 0, 0};
+            struct pool_batch batch = { pool, 0, 0 };
             for (uint32_t i = from; i < from + n && i < pool->capacity; i++)
                 if (!pool_is_free(pool, i)) page_unref(fix.store, &batch, pool->leases[i].owner, false);
             pool_flush(&batch);
         }
     }
-    struct pool_batch batch = {pool, 0, 0};
+    struct pool_batch batch = { pool, 0, 0 };
     for (uint32_t i = 0; i < pool->capacity; i++)
         if (!pool_is_free(pool, i)) page_unref(fix.store, &batch, pool->leases[i].owner, false);
     pool_flush(&batch);
@@ -117,8 +117,8 @@ static void pool_6_capacity_is_the_sum(void) {
     fix_close(&fix);
 }
 
-/* POOL-7. Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does the
- * revision). */
+/* POOL-7. Materialize takes from the reservation, trim gives back to the same one; available stands still (and so does
+ * the revision). */
 static void pool_7_materialize_leaves_available(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -248,27 +248,27 @@ static void config_is_checked(void) {
 
 /* <= 160 bytes of metadata a page group at 10^6 pages, everything counted. */
 static void metadata_stays_small(void) {
-    struct store_config config = {.backend = GEOM_OFF,
-                                  .pool_pages = {1000000},
-                                  .max_context = 131072,
-                                  .max_concurrency = 64,
-                                  .max_continuations = 10000};
+    struct store_config config = { .backend = GEOM_OFF,
+                                   .pool_pages = { 1000000 },
+                                   .max_context = 131072,
+                                   .max_concurrency = 64,
+                                   .max_continuations = 10000 };
     double bytes = (double)store_bytes(&config) / 1e6;
     KVT_TRUE(bytes > 96);
     KVT_TRUE(bytes <= 160);
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(page_choice_order),
-                                            KVT_CASE(page_choice_against_scan),
-                                            KVT_CASE(pool_6_capacity_is_the_sum),
-                                            KVT_CASE(pool_7_materialize_leaves_available),
-                                            KVT_CASE(pool_8_stale_lease_is_refused),
-                                            KVT_CASE(pool_8_handles_retire_on_wrap),
-                                            KVT_CASE(pool_9_pools_are_apart),
-                                            KVT_CASE(pool_3_pool_sets),
-                                            KVT_CASE(config_is_checked),
-                                            KVT_CASE(metadata_stays_small),
-                                            {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(page_choice_order),
+                                             KVT_CASE(page_choice_against_scan),
+                                             KVT_CASE(pool_6_capacity_is_the_sum),
+                                             KVT_CASE(pool_7_materialize_leaves_available),
+                                             KVT_CASE(pool_8_stale_lease_is_refused),
+                                             KVT_CASE(pool_8_handles_retire_on_wrap),
+                                             KVT_CASE(pool_9_pools_are_apart),
+                                             KVT_CASE(pool_3_pool_sets),
+                                             KVT_CASE(config_is_checked),
+                                             KVT_CASE(metadata_stays_small),
+                                             { 0 } };
     return kvt_main("store pool", cases, argc, argv);
 }

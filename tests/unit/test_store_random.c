@@ -117,7 +117,7 @@ static void round_one(struct world *w) {
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) {
         uint32_t committed = info.pool[p].committed, mapped = info.pool[p].membership * 64;
         item.pool[p] =
-            (struct store_round_pool){maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2)};
+            (struct store_round_pool){ maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2) };
         if (item.pool[p].commit != STORE_NONE && below(w, 8))
             item.pool[p].commit = committed + below(w, mapped - committed + 1);
         if (both && p) item.pool[p] = item.pool[0];
@@ -196,7 +196,7 @@ static void checkpoint_ends(struct world *w) {
 
 static void finish(struct world *w) {
     struct store_pool_view rows[STORE_MAX_POOLS];
-    store_cont cont = {0};
+    store_cont cont = { 0 };
     if (!w->n_seqs) return;
     uint32_t i = below(w, w->n_seqs);
     store_seq seq = w->seqs[i];
@@ -272,9 +272,9 @@ static void close_world(struct world *w) {
 }
 
 static void run(struct store_config config, uint32_t steps) {
-    struct world w = {.random = kvt_seed()};
-    void (*const step[])(struct world *) = {activate, activate, round_one, round_one, round_one, round_one,
-                                            checkpoint, checkpoint_ends, finish, finish, release, find};
+    struct world w = { .random = kvt_seed() };
+    void (*const step[])(struct world *) = { activate,   activate,        round_one, round_one, round_one, round_one,
+                                             checkpoint, checkpoint_ends, finish,    finish,    release,   find };
     fix_open(&w.fix, &config);
     for (uint32_t i = 0; i < steps; i++) {
         step[below(&w, sizeof step / sizeof *step)](&w);
@@ -324,8 +324,10 @@ static void srv_2_act_5_pool_6_membership(void) { /* chunks are short, not pages
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(srv_2_act_5_pool_6_off),    KVT_CASE(srv_2_act_5_pool_6_mtp),
-                                            KVT_CASE(srv_2_act_5_pool_6_growth), KVT_CASE(srv_2_act_5_pool_6_state),
-                                            KVT_CASE(srv_2_act_5_pool_6_membership), {0}};
+    static const struct kvt_case cases[] = {
+        KVT_CASE(srv_2_act_5_pool_6_off),        KVT_CASE(srv_2_act_5_pool_6_mtp),
+        KVT_CASE(srv_2_act_5_pool_6_growth),     KVT_CASE(srv_2_act_5_pool_6_state),
+        KVT_CASE(srv_2_act_5_pool_6_membership), { 0 }
+    };
     return kvt_main("store random", cases, argc, argv);
 }

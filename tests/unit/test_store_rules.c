@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rules that are about the store as a whole rather than one operation of it: what it decides and what not (Q), what never changes (POOL-1),
- * identities (PAGE, INV-5), and what stays true between the steps of others (INV-10, INV-11, INV-16, INV-17).
+ * Rules that are about the store as a whole rather than one operation of it: what it decides and what not (Q), what
+ * never changes (POOL-1), identities (PAGE, INV-5), and what stays true between the steps of others (INV-10, INV-11,
+ * INV-16, INV-17).
  */
 #include "store_fixture.h"
 
-static struct store_pool_view view(struct fix *fix, store_seq seq, uint32_t pool) { return fix_seq(fix, seq).pool[pool]; }
+static struct store_pool_view view(struct fix *fix, store_seq seq, uint32_t pool) {
+    return fix_seq(fix, seq).pool[pool];
+}
 
-/* the store answers whether a chosen target can be honoured; it never picks a source or a victim, however near they lie. */
+/* Q-1, Q-2: the store answers whether a chosen target can be honoured; it never picks a source or a victim, however
+ * near they lie. */
 static void q_1_q_2_never_chooses(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -38,7 +42,7 @@ static void pool_1_fixed_at_start(void) {
     struct store_config config = fix_config(GEOM_MTP);
     fix_open(&fix, &config);
     uint64_t seed = kvt_seed();
-    store_cont kept[4] = {{0}};
+    store_cont kept[4] = { { 0 } };
     for (unsigned i = 0; i < 200; i++) {
         unsigned k = kvt_below(&seed, 4);
         if (kept[k].bits) {
@@ -57,8 +61,8 @@ static void pool_1_fixed_at_start(void) {
     fix_close(&fix);
 }
 
-/* ACT-2, ACT-5: the order of an activation as others see it: until commit the sequence cannot be driven, the source is claimed but whole, rows are ready; after
- * commit all at once. */
+/* ACT-2, ACT-5: the order of an activation as others see it: until commit the sequence cannot be driven, the source is
+ * claimed but whole, rows are ready; after commit all at once. */
 static void act_2_order(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
@@ -91,7 +95,8 @@ static void act_6_backend_is_never_off(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
     fix_open(&fix, &config);
-    store_seq seq = fix_activate(&fix, fix_root(190, 1, 0), NULL); /* 3 main pages; with the lead of 3 tokens 4 draft pages */
+    store_seq seq =
+        fix_activate(&fix, fix_root(190, 1, 0), NULL); /* 3 main pages; with the lead of 3 tokens 4 draft pages */
     KVT_EQ(view(&fix, seq, 0).entitlement, 3);
     KVT_EQ(view(&fix, seq, 1).entitlement, 4);
     store_seq second = fix_activate(&fix, fix_root(190, 1, 0), NULL);
@@ -104,7 +109,8 @@ static void act_6_backend_is_never_off(void) {
     fix_close(&fix);
 }
 
-/* SPACE-1, SPACE-2: entitlement >= membership >= pages(committed) at every step of a sequence's life, in each pool on its own. */
+/* SPACE-1, SPACE-2: entitlement >= membership >= pages(committed) at every step of a sequence's life, in each pool on
+ * its own. */
 static void space_1_space_2_order_of_extents(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
@@ -115,7 +121,8 @@ static void space_1_space_2_order_of_extents(void) {
         struct store_round_item item = fix_item(seq);
         struct store_round_result r;
         for (uint32_t p = 0; p < 2; p++) {
-            uint32_t *field[] = {&item.pool[p].commit, &item.pool[p].truncate, &item.pool[p].keep, &item.pool[p].ensure};
+            uint32_t *field[] = { &item.pool[p].commit, &item.pool[p].truncate, &item.pool[p].keep,
+                                  &item.pool[p].ensure };
             *field[kvt_below(&seed, 4)] = kvt_below(&seed, 600);
         }
         store_round(fix.store, &item, 1, &r);
@@ -123,20 +130,22 @@ static void space_1_space_2_order_of_extents(void) {
             struct store_pool_view v = view(&fix, seq, p);
             KVT_TRUE(v.entitlement >= v.membership && v.membership >= geom_pages(v.committed));
             const int32_t *row = store_table_row(fix.store, p, v.row);
-            for (uint32_t b = 0; b < store_row_entries(fix.store); b++) KVT_TRUE((row[b] >= 0) == (b < v.membership)); /* ROW-6, GEOM-7: entry b is ordinal block b */
+            for (uint32_t b = 0; b < store_row_entries(fix.store); b++)
+                KVT_TRUE((row[b] >= 0) == (b < v.membership)); /* ROW-6, GEOM-7: entry b is ordinal block b */
         }
     }
     fix_close(&fix);
 }
 
-/* PAGE-1, PAGE-2, INV-6: content is epoch + committed columns; mapped or written bytes past the frontier belong to nobody. */
+/* PAGE-1, PAGE-2, INV-6: content is epoch + committed columns; mapped or written bytes past the frontier belong to
+ * nobody. */
 static void page_1_page_2_content(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(200, 1, 200), NULL); /* 4 pages mapped */
     KVT_OK(fix_round(&fix, seq, 70, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
-    static const uint32_t columns[] = {64, 6, 0, 0};
+    static const uint32_t columns[] = { 64, 6, 0, 0 };
     for (uint32_t b = 0; b < 4; b++) {
         const struct page *page = fix_page(&fix, 0, (uint32_t)store_table_row(fix.store, 0, 0)[b]);
         KVT_EQ(page->committed, columns[b]);
@@ -167,7 +176,8 @@ static void page_4_aliases_are_free(void) {
     fix_close(&fix);
 }
 
-/* INV-5: identity, epoch and place are three things: a new row changes none, truncation the epoch alone, a copy has its own of each. */
+/* INV-5: identity, epoch and place are three things: a new row changes none, truncation the epoch alone, a copy has its
+ * own of each. */
 static void inv_5_identity_epoch_place(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -209,7 +219,8 @@ static void inv_10_entitlement_is_kept(void) {
         KVT_EQ(fix_pool(&fix, 0).available, 2);
         KVT_EQ(fix_activate(&fix, fix_root(129, 1, 0), NULL).bits, 0);
     }
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, NULL)); /* trimmed: back to its own reservation */
+    KVT_OK(
+        fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, NULL)); /* trimmed: back to its own reservation */
     KVT_EQ(view(&fix, seq, 0).membership, 0);
     KVT_EQ(fix_pool(&fix, 0).available, 2);
     KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 383, NULL));
@@ -217,7 +228,8 @@ static void inv_10_entitlement_is_kept(void) {
     fix_close(&fix);
 }
 
-/* INV-11, ROW-5: between two boundaries of a sequence nothing that others do changes its row, its pages' places, or its frontier. */
+/* INV-11, ROW-5: between two boundaries of a sequence nothing that others do changes its row, its pages' places, or its
+ * frontier. */
 static void inv_11_frozen_between_boundaries(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -243,7 +255,8 @@ static void inv_11_frozen_between_boundaries(void) {
     fix_close(&fix);
 }
 
-/* INV-16, CONT-1: pages and names alone are no hit: not while the sequence runs, not while the checkpoint's copy is in flight. */
+/* INV-16, CONT-1: pages and names alone are no hit: not while the sequence runs, not while the checkpoint's copy is in
+ * flight. */
 static void inv_16_a_page_is_no_hit(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -264,7 +277,8 @@ static void inv_16_a_page_is_no_hit(void) {
     fix_close(&fix);
 }
 
-/* INV-17, SPACE-4: with lease growth every launch that a boundary allowed is covered: either mapped as asked, or told where to end. */
+/* INV-17, SPACE-4: with lease growth every launch that a boundary allowed is covered: either mapped as asked, or told
+ * where to end. */
 static void inv_17_every_launch_is_covered(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -293,7 +307,8 @@ static void inv_17_every_launch_is_covered(void) {
     fix_close(&fix);
 }
 
-/* INV-2, POOL-2, SPEC-1: pools of a bundle share nothing: the same block has its own page, frontier and fate in each. */
+/* INV-2, POOL-2, SPEC-1: pools of a bundle share nothing: the same block has its own page, frontier and fate in each.
+ */
 static void inv_2_pools_are_grouped_apart(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
@@ -331,20 +346,20 @@ static void spec_4_state_is_apart(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(q_1_q_2_never_chooses),
-                                            KVT_CASE(pool_1_fixed_at_start),
-                                            KVT_CASE(act_2_order),
-                                            KVT_CASE(act_6_backend_is_never_off),
-                                            KVT_CASE(space_1_space_2_order_of_extents),
-                                            KVT_CASE(page_1_page_2_content),
-                                            KVT_CASE(page_4_aliases_are_free),
-                                            KVT_CASE(inv_5_identity_epoch_place),
-                                            KVT_CASE(inv_10_entitlement_is_kept),
-                                            KVT_CASE(inv_11_frozen_between_boundaries),
-                                            KVT_CASE(inv_16_a_page_is_no_hit),
-                                            KVT_CASE(inv_17_every_launch_is_covered),
-                                            KVT_CASE(inv_2_pools_are_grouped_apart),
-                                            KVT_CASE(spec_4_state_is_apart),
-                                            {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(q_1_q_2_never_chooses),
+                                             KVT_CASE(pool_1_fixed_at_start),
+                                             KVT_CASE(act_2_order),
+                                             KVT_CASE(act_6_backend_is_never_off),
+                                             KVT_CASE(space_1_space_2_order_of_extents),
+                                             KVT_CASE(page_1_page_2_content),
+                                             KVT_CASE(page_4_aliases_are_free),
+                                             KVT_CASE(inv_5_identity_epoch_place),
+                                             KVT_CASE(inv_10_entitlement_is_kept),
+                                             KVT_CASE(inv_11_frozen_between_boundaries),
+                                             KVT_CASE(inv_16_a_page_is_no_hit),
+                                             KVT_CASE(inv_17_every_launch_is_covered),
+                                             KVT_CASE(inv_2_pools_are_grouped_apart),
+                                             KVT_CASE(spec_4_state_is_apart),
+                                             { 0 } };
     return kvt_main("store rules", cases, argc, argv);
 }

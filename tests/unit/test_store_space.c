@@ -74,11 +74,13 @@ static void space_5_terminal_walk(void) {
 static void space_3_entitlement_default(void) {
     struct fix fix;
     struct store_plan plan;
-    static const struct { enum geom_backend backend; uint32_t prompt, output, main, draft;
-    } t[] = {{GEOM_OFF, 64, 1, 1, 0}, {GEOM_OFF, 64, 2, 2, 0},    {GEOM_OFF, 1, 64, 1, 0},
-             {GEOM_OFF, 1, 65, 2, 0}, {GEOM_OFF, 512, 999, 8, 0}, {GEOM_OFF, 100, 999, 8, 0},
-             {GEOM_MTP, 60, 2, 1, 1}, {GEOM_MTP, 60, 3, 1, 2},    {GEOM_MTP, 61, 1, 1, 1},
-             {GEOM_MTP, 62, 1, 1, 2}, {GEOM_MTP, 512, 1, 8, 8},   {GEOM_DFLASH, 62, 1, 1, 1}};
+    static const struct {
+        enum geom_backend backend;
+        uint32_t prompt, output, main, draft;
+    } t[] = { { GEOM_OFF, 64, 1, 1, 0 }, { GEOM_OFF, 64, 2, 2, 0 },    { GEOM_OFF, 1, 64, 1, 0 },
+              { GEOM_OFF, 1, 65, 2, 0 }, { GEOM_OFF, 512, 999, 8, 0 }, { GEOM_OFF, 100, 999, 8, 0 },
+              { GEOM_MTP, 60, 2, 1, 1 }, { GEOM_MTP, 60, 3, 1, 2 },    { GEOM_MTP, 61, 1, 1, 1 },
+              { GEOM_MTP, 62, 1, 1, 2 }, { GEOM_MTP, 512, 1, 8, 8 },   { GEOM_DFLASH, 62, 1, 1, 1 } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct store_config config = fix_config(t[i].backend);
         struct store_activation want = fix_root(t[i].prompt, t[i].output, 0);
@@ -119,7 +121,7 @@ static void space_3_space_4_lease_growth(void) {
     KVT_EQ(store_revision(fix.store), revision);
     KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 385, NULL));
     KVT_OK(fix_round(&fix, seq, 385, STORE_NONE, STORE_NONE, STORE_NONE, &r)); /* thin: window */
-    KVT_EQ(r.pool[0].entitlement, 11 + 2); /* pages(385 + 256) + 2 */
+    KVT_EQ(r.pool[0].entitlement, 11 + 2);                                     /* pages(385 + 256) + 2 */
     KVT_TRUE(store_revision(fix.store) > revision);
     KVT_FALSE(r.bounded);
     store_seq other = fix_activate(&fix, fix_root(64 * 2, 1, 0), NULL); /* 6 of 21 left */
@@ -389,7 +391,7 @@ static void round_is_all_or_nothing(void) {
     struct store_round_result r[3];
     fix_open(&fix, &config);
     store_seq a = fix_activate(&fix, fix_root(100, 1, 100), NULL), b = fix_activate(&fix, fix_root(100, 1, 100), NULL);
-    struct store_round_item item[3] = {fix_item(a), fix_item(b), fix_item(a)};
+    struct store_round_item item[3] = { fix_item(a), fix_item(b), fix_item(a) };
     item[0].pool[0].commit = item[0].pool[1].commit = 90;
     item[1].pool[0].commit = 90;
     item[1].pool[1].commit = 129;
@@ -416,8 +418,8 @@ static void membership_grows_and_shrinks(void) {
     config.pool_pages[0] = 5000;
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(64 * 5000, 1, 0), NULL);
-    static const uint32_t pages[] = {1, 63, 64, 65, 66, 128, 129, 4095, 4096, 4097, 4160, 4161, 5000,
-                                     4161, 4160, 4097, 4096, 4095, 129, 128, 66, 65, 64, 63, 1, 0, 4999, 2};
+    static const uint32_t pages[] = { 1,    63,   64,   65,   66,  128, 129, 4095, 4096, 4097, 4160, 4161, 5000, 4161,
+                                      4160, 4097, 4096, 4095, 129, 128, 66,  65,   64,   63,   1,    0,    4999, 2 };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, pages[i] * 64, pages[i] * 64, &r));
         KVT_EQ(r.pool[0].membership, pages[i]);
@@ -437,22 +439,22 @@ static void membership_grows_and_shrinks(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(space_5_mapping_walk),
-                                            KVT_CASE(space_5_terminal_walk),
-                                            KVT_CASE(space_3_entitlement_default),
-                                            KVT_CASE(space_3_space_4_lease_growth),
-                                            KVT_CASE(space_3_growth_stops_at_ceiling),
-                                            KVT_CASE(space_3_window_is_at_least_a_prefill_chunk),
-                                            KVT_CASE(gran_1_space_6_commit),
-                                            KVT_CASE(page_8_space_7_truncate),
-                                            KVT_CASE(page_6_epochs_never_repeat),
-                                            KVT_CASE(space_8_protection_rises_and_falls),
-                                            KVT_CASE(inv_8_sharers_protect_each_other),
-                                            KVT_CASE(row_lease_and_mirror),
-                                            KVT_CASE(map_ahead_is_capped),
-                                            KVT_CASE(spec_1_pools_go_apart),
-                                            KVT_CASE(round_is_all_or_nothing),
-                                            KVT_CASE(membership_grows_and_shrinks),
-                                            {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(space_5_mapping_walk),
+                                             KVT_CASE(space_5_terminal_walk),
+                                             KVT_CASE(space_3_entitlement_default),
+                                             KVT_CASE(space_3_space_4_lease_growth),
+                                             KVT_CASE(space_3_growth_stops_at_ceiling),
+                                             KVT_CASE(space_3_window_is_at_least_a_prefill_chunk),
+                                             KVT_CASE(gran_1_space_6_commit),
+                                             KVT_CASE(page_8_space_7_truncate),
+                                             KVT_CASE(page_6_epochs_never_repeat),
+                                             KVT_CASE(space_8_protection_rises_and_falls),
+                                             KVT_CASE(inv_8_sharers_protect_each_other),
+                                             KVT_CASE(row_lease_and_mirror),
+                                             KVT_CASE(map_ahead_is_capped),
+                                             KVT_CASE(spec_1_pools_go_apart),
+                                             KVT_CASE(round_is_all_or_nothing),
+                                             KVT_CASE(membership_grows_and_shrinks),
+                                             { 0 } };
     return kvt_main("store space", cases, argc, argv);
 }

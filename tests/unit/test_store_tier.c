@@ -31,7 +31,7 @@ static int move(store_cont cont, enum store_place place) {
     store_move m;
     int code = store_move_begin(f.store, cont, place, &m, &refusal);
     if (code) return code;
-    do copies((struct store_transition){true, m.bits});
+    do copies((struct store_transition){ true, m.bits });
     while ((code = store_move_commit(f.store, m, &refusal)) == STORE_MORE);
     return code;
 }
@@ -79,7 +79,7 @@ static void restored_counts_the_tail(void) {
     KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK);
     KVT_EQ(made.restored[0], 5);
     struct store_work work;
-    KVT_EQ(store_get_work(f.store, (struct store_transition){.bits = made.seq.bits}, &work), STORE_OK);
+    KVT_EQ(store_get_work(f.store, (struct store_transition){ .bits = made.seq.bits }, &work), STORE_OK);
     KVT_EQ(work.copies_in, 5);
     KVT_EQ(store_activate_commit(f.store, made.seq, &refusal), STORE_OK);
     fix_close(&f);
@@ -112,7 +112,8 @@ static void scrub_sees_all(void) {
     KVT_EQ(pages, 2 * 4);
     KVT_EQ(images, 2);
     /* What is released under the reader is no damage, and its place is given back afterwards. */
-    for (int what = 0; what < 5; what++) KVT_TRUE(store_scrub_begin(f.store, &copy) && !store_scrub_end(f.store, true, &released));
+    for (int what = 0; what < 5; what++)
+        KVT_TRUE(store_scrub_begin(f.store, &copy) && !store_scrub_end(f.store, true, &released));
     KVT_FALSE(store_scrub_begin(f.store, &copy));
     while (store_scrub_begin(f.store, &copy) && copy.bytes != 8192) store_scrub_end(f.store, true, &released);
     KVT_EQ(copy.bytes, 8192);
@@ -151,7 +152,8 @@ static void scrub_keeps_nobody(void) {
     fix_close(&f);
 }
 
-/* PAGE-7: a state image whose host copy was found wrong while somebody was reading it has none: the slot is not given up for it. */
+/* PAGE-7: a state image whose host copy was found wrong while somebody was reading it has none: the slot is not given
+ * up for it. */
 static void wrong_image_is_no_replica(void) {
     for (uint32_t abort = 0; abort < 2; abort++) {
         struct store_config c = tiers(true);
@@ -163,13 +165,14 @@ static void wrong_image_is_no_replica(void) {
         KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
         KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
         struct store_activation want = fix_from(cont, true, 128, 128, 1);
-        KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK); /* the image is still on its way: read from the host */
-        copies((struct store_transition){true, m.bits});
+        KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal),
+               STORE_OK); /* the image is still on its way: read from the host */
+        copies((struct store_transition){ true, m.bits });
         KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
         KVT_TRUE(fix_info(&f, cont).image_on_device && fix_info(&f, cont).image_in_host);
         struct store_copy copy;
         uint64_t cursor = 0, what = 0;
-        while (store_next_copies(f.store, (struct store_transition){.bits = made.seq.bits}, &cursor, &copy, 1))
+        while (store_next_copies(f.store, (struct store_transition){ .bits = made.seq.bits }, &cursor, &copy, 1))
             if (copy.kind == STORE_COPY_STATE_IN) what = copy.what;
         KVT_EQ(store_damaged(f.store, what), 0);
         KVT_EQ(store_damaged(f.store, what), 0);
@@ -181,9 +184,9 @@ static void wrong_image_is_no_replica(void) {
         fix_audit(&f);
         KVT_EQ(stats().host_images, 0);
         KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
-        KVT_EQ(store_get_work(f.store, (struct store_transition){true, m.bits}, &work), STORE_OK);
+        KVT_EQ(store_get_work(f.store, (struct store_transition){ true, m.bits }, &work), STORE_OK);
         KVT_EQ(work.bytes_out, 8192);
-        copies((struct store_transition){true, m.bits});
+        copies((struct store_transition){ true, m.bits });
         KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
         KVT_TRUE(fix_info(&f, cont).resting);
         fix_close(&f);
@@ -220,9 +223,12 @@ static void lost_ones_are_named(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {KVT_CASE(prefetch_of_what_rests), KVT_CASE(restored_counts_the_tail),
-                                            KVT_CASE(scrub_sees_all), KVT_CASE(scrub_keeps_nobody),
-                                            KVT_CASE(wrong_image_is_no_replica),
-                                            KVT_CASE(lost_ones_are_named), {0}};
+    static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),
+                                             KVT_CASE(restored_counts_the_tail),
+                                             KVT_CASE(scrub_sees_all),
+                                             KVT_CASE(scrub_keeps_nobody),
+                                             KVT_CASE(wrong_image_is_no_replica),
+                                             KVT_CASE(lost_ones_are_named),
+                                             { 0 } };
     return kvt_main("store_tier", cases, argc, argv);
 }

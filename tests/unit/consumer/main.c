@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 int main(void) {
-    struct kvd_connect_options options = { sizeof options, "/nonexistent/kvd.sock", KVD_ROLE_OBSERVER, "consumer", 0, 200 };
+    struct kvd_connect_options options = {
+        sizeof options, "/nonexistent/kvd.sock", KVD_ROLE_OBSERVER, "consumer", 0, 200
+    };
     struct kvd_error error;
     kvd_client *client = NULL;
     enum kvd_status status = kvd_connect(&options, &client, &error);
