@@ -9,31 +9,14 @@
 #include "client.h"
 
 bool call_mutates(uint16_t type) {
-    switch (type) {
-    case FRAME_ACTIVATE:
-    case FRAME_ROUND:
-    case FRAME_NAME_PAGES:
-    case FRAME_CHECKPOINT:
-    case FRAME_FINISH:
-    case FRAME_YIELD:
-    case FRAME_RELEASE:
-    case FRAME_SET_RETENTION:
-    case FRAME_OPEN_GROUP:
-    case FRAME_CLOSE_GROUP:
-    case FRAME_FENCE:
-    case FRAME_DRAIN:
-    case FRAME_DEMOTE:
-    case FRAME_PREFETCH:
-    case FRAME_DROP: return true;
-    default: return false;
-    }
+    const struct frame_info *info = frame_info(type);
+    return info && info->numbering >= FRAME_CHANGE;
 }
 
 /* A second execution would answer or do something else than the first. */
 static bool adoptable(uint16_t type) {
-    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_CHECKPOINT || type == FRAME_FINISH ||
-           type == FRAME_RELEASE || type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_DEMOTE ||
-           type == FRAME_PREFETCH || type == FRAME_DROP;
+    const struct frame_info *info = frame_info(type);
+    return info && info->numbering == FRAME_REPEAT;
 }
 
 /* ---- objects ---------------------------------------------------------------------------------------- */

@@ -17,10 +17,9 @@
  *         v
  *       forgotten
  *
- * Only calls whose second execution would do or answer something else are adopted: Activate, Round, Checkpoint, Finish,
- * Release, OpenGroup, CloseGroup, Demote, Prefetch, DropReplica. A LEFT Round or Checkpoint is no longer adopted once
- * another call about one of its sequences was sent, nor one of the last three once another of them about the same
- * continuation, or an Activate, was.
+ * Only calls whose second execution would do or answer something else (FRAME_REPEAT) are adopted. A LEFT call about
+ * sequences is no longer adopted once another call about one of them was sent. A LEFT Demote, Prefetch or DropReplica
+ * is no longer adopted once another of them about the same continuation, or an Activate, was sent.
  *
  * When the connection breaks, a thread that waits resumes the session (one does, the others wait for it) and every
  * pending call is sent again in the order of its numbers, with the same numbers. kvd says the highest number that it

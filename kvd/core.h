@@ -214,33 +214,9 @@ void publish(struct call *call, struct op *op);
 bool round_room(struct call *call);
 
 /* serve_*.c: one function a request, under the lock. */
-void serve_hello(struct call *call);
-void serve_goodbye(struct call *call);
-void serve_subscribe(struct call *call);
-void serve_open_group(struct call *call);
-void serve_close_group(struct call *call);
-void serve_fence(struct call *call);
-void serve_yield(struct call *call);
-void serve_drain(struct call *call);
-void serve_plan(struct call *call);
-void serve_activate(struct call *call);
-void serve_round(struct call *call);
-void serve_name_pages(struct call *call);
-void serve_checkpoint(struct call *call);
-void serve_finish(struct call *call);
-void serve_release(struct call *call);
-void serve_set_retention(struct call *call);
-void serve_demote(struct call *call);
-void serve_prefetch(struct call *call);
-void serve_drop(struct call *call);
-void serve_find(struct call *call);
-void serve_describe_store(struct call *call);
-void serve_describe_planes(struct call *call);
-void serve_list_continuations(struct call *call);
-void serve_list_sequences(struct call *call);
-void serve_list_sessions(struct call *call);
-void serve_stats(struct call *call);
-void serve_audit(struct call *call);
+#define SERVE_FUNCTION(constant, number, name, function, ...) void serve_##function(struct call *call);
+FRAME_LIST(SERVE_FUNCTION)
+#undef SERVE_FUNCTION
 
 /* ---- access.c -------------------------------------------------------------------------------- */
 

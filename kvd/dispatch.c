@@ -14,45 +14,10 @@
 
 #include "core.h"
 
-#define ROLE(r) (1u << KVD_ROLE_##r)
-#define ANYONE (ROLE(OBSERVER) | ROLE(WORKER) | ROLE(SCHEDULER) | ROLE(ADMIN))
-#define ENGINES (ROLE(WORKER) | ROLE(SCHEDULER) | ROLE(ADMIN))
-#define SCHEDULERS (ROLE(SCHEDULER) | ROLE(ADMIN))
-
-enum numbering { QUERY, MUTATING, EITHER /* 0 = do not record */ };
-
-static const struct handler {
-    void (*serve)(struct call *);
-    unsigned roles;
-    enum numbering numbering;
-} handlers[FRAME_TYPE_END] = {
-    [FRAME_HELLO] = { serve_hello, 0, QUERY },
-    [FRAME_DESCRIBE_STORE] = { serve_describe_store, ANYONE, QUERY },
-    [FRAME_DESCRIBE_PLANES] = { serve_describe_planes, ANYONE, QUERY },
-    [FRAME_PLAN] = { serve_plan, ANYONE, QUERY },
-    [FRAME_FIND] = { serve_find, ENGINES, QUERY },
-    [FRAME_LIST_CONTINUATIONS] = { serve_list_continuations, ANYONE, QUERY },
-    [FRAME_LIST_SEQUENCES] = { serve_list_sequences, ANYONE, QUERY },
-    [FRAME_LIST_SESSIONS] = { serve_list_sessions, ANYONE, QUERY },
-    [FRAME_ACTIVATE] = { serve_activate, SCHEDULERS, MUTATING },
-    [FRAME_ROUND] = { serve_round, ENGINES, MUTATING },
-    [FRAME_NAME_PAGES] = { serve_name_pages, ENGINES, MUTATING },
-    [FRAME_CHECKPOINT] = { serve_checkpoint, ENGINES, MUTATING },
-    [FRAME_FINISH] = { serve_finish, ENGINES, MUTATING },
-    [FRAME_YIELD] = { serve_yield, ENGINES, MUTATING },
-    [FRAME_RELEASE] = { serve_release, SCHEDULERS, MUTATING },
-    [FRAME_SET_RETENTION] = { serve_set_retention, SCHEDULERS, MUTATING },
-    [FRAME_OPEN_GROUP] = { serve_open_group, SCHEDULERS, MUTATING },
-    [FRAME_CLOSE_GROUP] = { serve_close_group, SCHEDULERS, MUTATING },
-    [FRAME_FENCE] = { serve_fence, SCHEDULERS, MUTATING },
-    [FRAME_STATS] = { serve_stats, ANYONE, QUERY },
-    [FRAME_AUDIT] = { serve_audit, SCHEDULERS, QUERY },
-    [FRAME_DRAIN] = { serve_drain, ROLE(ADMIN), MUTATING },
-    [FRAME_SUBSCRIBE] = { serve_subscribe, ANYONE, EITHER },
-    [FRAME_GOODBYE] = { serve_goodbye, ANYONE, EITHER },
-    [FRAME_DEMOTE] = { serve_demote, SCHEDULERS, MUTATING },
-    [FRAME_PREFETCH] = { serve_prefetch, SCHEDULERS, MUTATING },
-    [FRAME_DROP] = { serve_drop, SCHEDULERS, MUTATING },
+static void (*const serve_functions[FRAME_TYPE_END])(struct call *) = {
+#define SERVE(constant, number, name, function, ...) [number] = serve_##function,
+    FRAME_LIST(SERVE)
+#undef SERVE
 };
 
 /* ---- refusals ------------------------------------------------------------------------------ */
@@ -188,9 +153,9 @@ static bool has_place(struct call *call, struct session *session, uint64_t n) {
     return false;
 }
 
-static enum admitted admit_number(struct call *call, struct session *session, enum numbering numbering) {
+static enum admitted admit_number(struct call *call, struct session *session, enum frame_numbering numbering) {
     uint64_t n = call->request.header.sequence, expected = session->last_sequence + 1;
-    if (numbering == QUERY || (numbering == EITHER && n == 0)) return APPLY;
+    if (numbering == FRAME_QUERY || (numbering == FRAME_EITHER && n == 0)) return APPLY;
     if (n == 0) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "%s changes things and needs a sequence number; expected is %" PRIu64,
                     frame_type_name(call->request.type), expected);
@@ -208,9 +173,9 @@ static enum admitted admit_number(struct call *call, struct session *session, en
 }
 
 /* What a numbered request may be refused for, and be recorded. */
-static bool may_run(struct call *call, const struct handler *handler) {
+static bool may_run(struct call *call, const struct frame_info *info) {
     const struct msg_header *h = &call->request.header;
-    if (!(handler->roles & 1u << call->session->role)) {
+    if (!(info->roles & 1u << call->session->role)) {
         call_refuse(call, KVD_PERMISSION_DENIED, "%s is not for the role of this session; say Hello with another role",
                     frame_type_name(call->request.type));
         return false;
@@ -236,7 +201,7 @@ static void record(struct call *call) {
 
 /* Under the lock. */
 static enum admitted apply(struct call *call, bool room) {
-    const struct handler *handler = &handlers[call->request.type];
+    const struct frame_info *info = frame_info(call->request.type);
     struct service *s = call->service;
     s->requests++;
     metrics_request(&s->metrics, call->request.type);
@@ -244,11 +209,11 @@ static enum admitted apply(struct call *call, bool room) {
         struct session *session = admit_session(call);
         if (!session) return REFUSED;
         session->requests++;
-        enum admitted admitted = admit_number(call, session, handler->numbering);
+        enum admitted admitted = admit_number(call, session, info->numbering);
         if (admitted != APPLY) return admitted;
         call->session = session;
     }
-    if (room && (!call->session || may_run(call, handler))) handler->serve(call);
+    if (room && (!call->session || may_run(call, info))) serve_functions[call->request.type](call);
     record(call);
     if (call->numbered) events_pressure(s);
     return APPLY;
@@ -353,7 +318,7 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
     enum admitted admitted = REFUSED;
     call->reply.type = type;
     int error = codec_decode_request(type, body, bytes, call->scratch->arena, &call->request, why, sizeof why);
-    if (error || type >= FRAME_TYPE_END || !handlers[type].serve) {
+    if (error || !frame_info(type)) {
         refuse_malformed(call, error ? error : CODEC_E_TYPE, error ? why : "there is no such request");
     } else {
         call->request.type = type;

@@ -104,7 +104,7 @@ int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena,
                        size_t *ret_bytes, char *err, size_t err_bytes) {
     struct codec_pass pass = pass_begin(arena, type_name(reply->type), space, err, err_bytes);
     const struct codec_map *map = codec_reply_map(reply->type);
-    if (!map && reply->status != KVD_OK) map = &codec_empty_reply_map; /* to say that the type is unknown */
+    if (!map && reply->status != KVD_OK) map = codec_reply_map(FRAME_GOODBYE); /* a header alone: the type is unknown */
     if (!map) return refuse_type(&pass, reply->type);
     ProtobufCMessage *message = codec_message_new(&pass, map->pb);
     if (!message) return codec_refuse_memory(&pass);

@@ -27,7 +27,7 @@ _Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
 #define T struct msg_reply
 static const struct codec_field header_fields[] = { U32_IN(status, status, KVD_OK, KVD_UNAUTHENTICATED),
                                                     TEXT(message, message), U64(epoch, epoch) };
-const struct codec_map codec_reply_header_map = CODEC_TABLE(kvd__v1__reply_header__descriptor, header_fields);
+static const struct codec_map header_map = CODEC_TABLE(kvd__v1__reply_header__descriptor, header_fields);
 #undef PB
 #undef T
 
@@ -243,11 +243,11 @@ const struct codec_map codec_event_map = CODEC_TABLE(kvd__v1__event__descriptor,
 
 #define T struct msg_reply
 #define HEADER                                                                                                         \
-    { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &codec_reply_header_map }
+    { .name = "header", .kind = CODEC_SUB, .pb = offsetof(PB, header), .at = 0, .sub = &header_map }
 
 #define PB Kvd__V1__EmptyReply
 static const struct codec_field empty_fields[] = { HEADER };
-const struct codec_map codec_empty_reply_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
+static const struct codec_map empty_map = CODEC_TABLE(kvd__v1__empty_reply__descriptor, empty_fields);
 #undef PB
 
 #define PB Kvd__V1__HelloReply
@@ -477,33 +477,9 @@ static const struct codec_map audit_map = CODEC_TABLE(kvd__v1__audit_reply__desc
 
 const struct codec_map *codec_reply_map(uint16_t type) {
     static const struct codec_map *const maps[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = &hello_map,
-        [FRAME_DESCRIBE_STORE] = &describe_map,
-        [FRAME_DESCRIBE_PLANES] = &planes_map,
-        [FRAME_PLAN] = &plan_map,
-        [FRAME_FIND] = &find_map,
-        [FRAME_LIST_CONTINUATIONS] = &continuations_map,
-        [FRAME_LIST_SEQUENCES] = &sequences_map,
-        [FRAME_LIST_SESSIONS] = &sessions_map,
-        [FRAME_ACTIVATE] = &activated_map,
-        [FRAME_ROUND] = &round_map,
-        [FRAME_NAME_PAGES] = &codec_empty_reply_map,
-        [FRAME_CHECKPOINT] = &checkpointed_map,
-        [FRAME_FINISH] = &finished_map,
-        [FRAME_YIELD] = &yielded_map,
-        [FRAME_RELEASE] = &revision_map,
-        [FRAME_SET_RETENTION] = &revision_map,
-        [FRAME_OPEN_GROUP] = &group_map,
-        [FRAME_CLOSE_GROUP] = &codec_empty_reply_map,
-        [FRAME_FENCE] = &codec_empty_reply_map,
-        [FRAME_STATS] = &stats_map,
-        [FRAME_AUDIT] = &audit_map,
-        [FRAME_DRAIN] = &codec_empty_reply_map,
-        [FRAME_SUBSCRIBE] = &codec_empty_reply_map,
-        [FRAME_GOODBYE] = &codec_empty_reply_map,
-        [FRAME_DEMOTE] = &moved_map,
-        [FRAME_PREFETCH] = &moved_map,
-        [FRAME_DROP] = &moved_map,
+#define MAP(constant, number, name, function, request, reply, ...) [number] = &reply##_map,
+        FRAME_LIST(MAP)
+#undef MAP
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;
 }

@@ -195,33 +195,9 @@ static const struct codec_map subscribe_map = CODEC_TABLE(kvd__v1__subscribe_req
 
 const struct codec_map *codec_request_map(uint16_t type) {
     static const struct codec_map *const maps[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = &hello_map,
-        [FRAME_DESCRIBE_STORE] = &empty_map,
-        [FRAME_DESCRIBE_PLANES] = &planes_map,
-        [FRAME_PLAN] = &activation_map,
-        [FRAME_FIND] = &find_map,
-        [FRAME_LIST_CONTINUATIONS] = &list_map,
-        [FRAME_LIST_SEQUENCES] = &list_map,
-        [FRAME_LIST_SESSIONS] = &list_map,
-        [FRAME_ACTIVATE] = &activation_map,
-        [FRAME_ROUND] = &round_map,
-        [FRAME_NAME_PAGES] = &names_map,
-        [FRAME_CHECKPOINT] = &checkpoint_map,
-        [FRAME_FINISH] = &finish_map,
-        [FRAME_YIELD] = &empty_map,
-        [FRAME_RELEASE] = &continuation_map,
-        [FRAME_SET_RETENTION] = &continuation_map,
-        [FRAME_OPEN_GROUP] = &open_group_map,
-        [FRAME_CLOSE_GROUP] = &close_group_map,
-        [FRAME_FENCE] = &fence_map,
-        [FRAME_STATS] = &empty_map,
-        [FRAME_AUDIT] = &empty_map,
-        [FRAME_DRAIN] = &drain_map,
-        [FRAME_SUBSCRIBE] = &subscribe_map,
-        [FRAME_GOODBYE] = &empty_map,
-        [FRAME_DEMOTE] = &demote_map,
-        [FRAME_PREFETCH] = &prefetch_map,
-        [FRAME_DROP] = &drop_map,
+#define MAP(constant, number, name, function, request, reply, ...) [number] = &request##_map,
+        FRAME_LIST(MAP)
+#undef MAP
     };
     return type < FRAME_TYPE_END ? maps[type] : NULL;
 }

@@ -32,36 +32,17 @@ void frame_head_write(uint8_t *bytes, uint16_t type, uint16_t flags, uint64_t id
     put32(bytes + 12, (uint32_t)(id >> 32));
 }
 
-const char *frame_type_name(uint16_t type) {
-    static const char *const names[FRAME_TYPE_END] = {
-        [FRAME_HELLO] = "Hello",
-        [FRAME_DESCRIBE_STORE] = "DescribeStore",
-        [FRAME_DESCRIBE_PLANES] = "DescribePlanes",
-        [FRAME_PLAN] = "Plan",
-        [FRAME_FIND] = "Find",
-        [FRAME_LIST_CONTINUATIONS] = "ListContinuations",
-        [FRAME_LIST_SEQUENCES] = "ListSequences",
-        [FRAME_LIST_SESSIONS] = "ListSessions",
-        [FRAME_ACTIVATE] = "Activate",
-        [FRAME_ROUND] = "Round",
-        [FRAME_NAME_PAGES] = "NamePages",
-        [FRAME_CHECKPOINT] = "Checkpoint",
-        [FRAME_FINISH] = "Finish",
-        [FRAME_YIELD] = "Yield",
-        [FRAME_RELEASE] = "Release",
-        [FRAME_SET_RETENTION] = "SetRetention",
-        [FRAME_OPEN_GROUP] = "OpenGroup",
-        [FRAME_CLOSE_GROUP] = "CloseGroup",
-        [FRAME_FENCE] = "Fence",
-        [FRAME_STATS] = "Stats",
-        [FRAME_AUDIT] = "Audit",
-        [FRAME_DRAIN] = "Drain",
-        [FRAME_SUBSCRIBE] = "Subscribe",
-        [FRAME_GOODBYE] = "Goodbye",
-        [FRAME_DEMOTE] = "Demote",
-        [FRAME_PREFETCH] = "Prefetch",
-        [FRAME_DROP] = "DropReplica",
+const struct frame_info *frame_info(uint16_t type) {
+    static const struct frame_info infos[FRAME_TYPE_END] = {
+#define INFO(constant, number, name, function, request, reply, roles, numbering)                                       \
+    [number] = { #name, FRAME_##roles, FRAME_##numbering },
+        FRAME_LIST(INFO)
+#undef INFO
     };
-    if (type == FRAME_EVENT) return "Event";
-    return type < FRAME_TYPE_END && names[type] ? names[type] : "?";
+    return type < FRAME_TYPE_END && infos[type].name ? &infos[type] : NULL;
+}
+
+const char *frame_type_name(uint16_t type) {
+    const struct frame_info *info = frame_info(type);
+    return info ? info->name : type == FRAME_EVENT ? "Event" : "?";
 }

@@ -288,8 +288,8 @@ static void learn(const struct msg_reply *r) {
 }
 
 static bool mutates(uint16_t type) {
-    return (type >= FRAME_ACTIVATE && type <= FRAME_FENCE) || type == FRAME_DRAIN ||
-           (type >= FRAME_DEMOTE && type <= FRAME_DROP);
+    const struct frame_info *info = frame_info(type);
+    return info && info->numbering >= FRAME_CHANGE;
 }
 
 /* ---- continuations that come and go between the tiers: what bytes alone seldom get to ---------------- */

@@ -206,16 +206,10 @@ bool fx_call_as_is(struct fx_peer *p, struct msg_request *request, struct msg_re
     return KVT_TRUE(fx_reply(p, request->type, ret_reply));
 }
 
-static bool mutates(uint16_t type) {
-    return type == FRAME_ACTIVATE || type == FRAME_ROUND || type == FRAME_NAME_PAGES || type == FRAME_CHECKPOINT ||
-           type == FRAME_FINISH || type == FRAME_YIELD || type == FRAME_RELEASE || type == FRAME_SET_RETENTION ||
-           type == FRAME_OPEN_GROUP || type == FRAME_CLOSE_GROUP || type == FRAME_FENCE || type == FRAME_DRAIN ||
-           type == FRAME_DEMOTE || type == FRAME_PREFETCH || type == FRAME_DROP;
-}
-
 bool fx_call(struct fx_peer *p, struct msg_request *request, struct msg_reply *ret_reply) {
     if (!request->header.session.bits) request->header.session = p->session;
-    if (!request->header.sequence && mutates(request->type)) request->header.sequence = ++p->sequence;
+    const struct frame_info *info = frame_info(request->type);
+    if (!request->header.sequence && info && info->numbering >= FRAME_CHANGE) request->header.sequence = ++p->sequence;
     return fx_call_as_is(p, request, ret_reply);
 }
 

@@ -330,10 +330,6 @@ static void protocol_page_tables(void) {
     KVT_TRUE(strstr(page, row) != NULL);
     KVD_STATUS_LIST(ROW)
 #undef ROW
-    for (uint16_t type = FRAME_HELLO; type < FRAME_TYPE_END; type++) {
-        snprintf(row, sizeof row, "| %u | %s |", type, frame_type_name(type));
-        KVT_TRUE(strstr(page, row) != NULL);
-    }
     static const struct {
         const char *what;
         unsigned limit;

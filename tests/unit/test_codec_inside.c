@@ -208,6 +208,45 @@ static void maps_cover_their_messages(void) {
     check_map(&codec_event_map);
 }
 
+/* ---- PROTOCOL.md ------------------------------------------------------------------------------------------------ */
+
+static void append_roles(char *text, size_t bytes, unsigned roles) {
+    static const char *const names[] = { "observer", "worker", "scheduler", "admin" };
+    size_t n = strlen(text);
+    if (roles == FRAME_PEERS) snprintf(text + n, bytes - n, "any peer that the configuration lets in");
+    if (roles == FRAME_ANYONE) snprintf(text + n, bytes - n, "all");
+    if (roles == FRAME_PEERS || roles == FRAME_ANYONE) return;
+    const char *comma = "";
+    for (uint32_t i = 0; i < 4; i++) {
+        if (!(roles & 1u << (KVD_ROLE_OBSERVER + i))) continue;
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s", comma, names[i]);
+        comma = ", ";
+    }
+}
+
+/* The page's table of requests is FRAME_LIST: numbers, names, messages, numbering, roles, and nothing else. */
+static void protocol_page_has_the_list_of_requests(void) {
+    static const char *const changes[] = { "", "may ", "yes ", "yes " };
+    static char page[1 << 16];
+    char rows[1 << 13] = "\n|---|---|---|---|---|---|\n";
+    FILE *file = fopen(PROTOCOL_MD, "r");
+    KVT_NEED(file != NULL);
+    page[fread(page, 1, sizeof page - 1, file)] = '\0';
+    fclose(file);
+    for (uint16_t type = FRAME_HELLO; type < FRAME_TYPE_END; type++) {
+        const struct frame_info *info = frame_info(type);
+        size_t n = strlen(rows);
+        KVT_NEED(info != NULL);
+        snprintf(rows + n, sizeof rows - n, "| %u | %s | %s | %s | %s| ", type, info->name,
+                 codec_request_map(type)->pb->short_name, codec_reply_map(type)->pb->short_name,
+                 changes[info->numbering]);
+        append_roles(rows, sizeof rows, info->roles);
+        strncat(rows, " |\n", sizeof rows - strlen(rows) - 1);
+    }
+    strncat(rows, "\n", sizeof rows - strlen(rows) - 1);
+    if (!KVT_TRUE(strstr(page, rows) != NULL)) printf("the table of requests in PROTOCOL.md should be:\n%s", rows);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(arena_is_aligned_zeroed_and_apart),
@@ -216,6 +255,7 @@ int main(int argc, char **argv) {
         KVT_CASE(decode_with_too_little_memory),
         KVT_CASE(encode_with_too_little_memory),
         KVT_CASE(maps_cover_their_messages),
+        KVT_CASE(protocol_page_has_the_list_of_requests),
         { 0 },
     };
     return kvt_main("codec_inside", cases, argc, argv);
