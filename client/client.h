@@ -55,8 +55,8 @@
 enum call_keeper { CALL_WAITED, CALL_TICKET, CALL_LEFT };
 enum call_state { CALL_SENT, CALL_BROKEN /* its connection went before the answer */, CALL_ANSWERED };
 
-struct call {
-    struct call *next; /* bucket or free list */
+struct pending_call {
+    struct pending_call *next; /* bucket or free list */
     uint64_t id;
     struct msg_header header; /* as sent */
     uint16_t type;
@@ -81,7 +81,7 @@ struct call {
 };
 
 /* One connection; a new one for every resume. */
-struct link {
+struct client_link {
     struct kvd_client *client;
     struct transport *transport;
     uint64_t number;          /* of this client's connections */
@@ -94,7 +94,7 @@ struct kvd_client {
     pthread_mutex_t lock;
     pthread_cond_t turn; /* sending or resuming ended, a pending call went */
     bool sending, resuming;
-    struct link *link;        /* NULL only before the first connection */
+    struct client_link *link; /* NULL only before the first connection */
     uint64_t n_links, reader; /* reader: number of the connection that a caller reads; 0 = none */
     uint32_t n_waiting;       /* calls with .waiting */
     bool watching;            /* every connection is watched */
@@ -108,8 +108,8 @@ struct kvd_client {
     uint32_t timeout_ms;
 
     uint64_t next_id, next_sequence;
-    struct call *pending[CLIENT_BUCKETS];
-    struct call *free_calls;
+    struct pending_call *pending[CLIENT_BUCKETS];
+    struct pending_call *free_calls;
     uint32_t n_pending, n_left, n_tickets_answered;
     uint32_t room_frames; /* sent and not answered, on this connection */
     size_t room_bytes;
@@ -130,55 +130,76 @@ struct kvd_client {
 enum kvd_status client_fail(struct kvd_error *error, enum kvd_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Statics apart, a file calls only what stands above it here. */
+
 /* ---- client.c ------------------------------------------------------------------------------------------ */
 /* First thing in every call: refuses a fork's child. */
 enum kvd_status client_guard(const struct kvd_client *c, struct kvd_error *error);
 uint64_t client_deadline(const struct kvd_client *c); /* now + timeout */
+bool client_init_cond(pthread_cond_t *cond);          /* on CLOCK_MONOTONIC; false: no memory */
 /* With the lock held: waits on cond until the deadline. False when it has passed. */
 bool client_wait(struct kvd_client *c, pthread_cond_t *cond, uint64_t deadline_ns);
 /* With the lock held: makes the descriptor readable or not, as things stand. */
 void client_update_fd(struct kvd_client *c);
 /* With the lock held: the connection is watched from now on, or when its reader leaves. always: later ones, too. */
 void client_watch(struct kvd_client *c, bool always);
+
+/* ---- pending.c ----------------------------------------------------------------------------------------- */
+bool call_mutates(uint16_t type);
+struct pending_call *call_new(struct kvd_client *c); /* with the lock held; NULL: no memory */
+void call_free(struct kvd_client *c,
+               struct pending_call *call); /* with the lock held: out of the table, to the free list */
+void call_done(struct kvd_client *c, struct pending_call *call); /* call_free, without the lock held */
+void call_destroy(struct pending_call *call);
+/* The other functions of the table are called with the lock held. */
+void call_insert(struct kvd_client *c, struct pending_call *call);
+struct pending_call *call_lookup(struct kvd_client *c, uint64_t id);
+/* Nobody waits for it any longer. A mutating call may have run: it is kept for a repeat. A query is of no more use. */
+void call_leave(struct kvd_client *c, struct pending_call *call);
+/* Returns the call to signal once the lock is free: whoever waits for it need not wait for the lock then. NULL:
+ * nobody's answer. Calls live as long as the client, so that a late signal finds a condition variable, if of another
+ * call by now. */
+struct pending_call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body);
+/* The call's frame has left the connection: the socket's buffer has room for another. */
+void call_give_room(struct kvd_client *c, const struct pending_call *call);
+void client_lost(struct kvd_client *c, const char *why);
+/* Encodes request under call->header into call->frame. */
+enum kvd_status call_encode(struct pending_call *call, struct msg_request *request, struct kvd_error *error);
+/* Sends call->frame on the current link; the lock is not held. */
+int call_transmit(struct kvd_client *c, struct pending_call *call, uint64_t deadline_ns, bool room, size_t *ret_sent);
+
+/* ---- link.c -------------------------------------------------------------------------------------------- */
 struct kvd_client *client_new(const char *path);
 void client_free(struct kvd_client *c); /* also in a fork's child */
-struct link *client_link_new(struct kvd_client *c);
+struct client_link *client_link_new(struct kvd_client *c);
 /* Connects the link, which must be c->link already; the lock is not held. */
-enum kvd_status client_link_open(struct kvd_client *c, struct link *link, uint64_t deadline_ns,
+enum kvd_status client_link_open(struct kvd_client *c, struct client_link *link, uint64_t deadline_ns,
                                  struct kvd_error *error);
+
+/* ---- answer.c ------------------------------------------------------------------------------------------ */
+/* With the lock held, let go meanwhile: waits until the call is ANSWERED, or BROKEN and not yet resumed. Any status but
+ * KVD_OK: neither will be. */
+enum kvd_status call_await(struct kvd_client *c, struct pending_call *call, uint64_t deadline_ns,
+                           struct kvd_error *error);
+/* The end of a wait that gave `status`: decodes the answer. Takes the lock held and lets it go. */
+enum kvd_status call_conclude(struct kvd_client *c, struct pending_call *call, enum kvd_status status,
+                              struct msg_reply *ret_reply, struct kvd_error *error);
 
 /* ---- session.c ----------------------------------------------------------------------------------------- */
 /* With the lock held (let go meanwhile): a new connection with the same session, all pending calls sent again. */
 enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct kvd_error *error);
-void client_lost(struct kvd_client *c, const char *why); /* with the lock held */
 
 /* ---- call.c -------------------------------------------------------------------------------------------- */
-bool call_mutates(uint16_t type);
-struct call *call_new(struct kvd_client *c);             /* with the lock held; NULL: no memory */
-void call_free(struct kvd_client *c, struct call *call); /* with the lock held: out of the table, to the free list */
-void call_destroy(struct call *call);
-void call_insert(struct kvd_client *c, struct call *call);
-struct call *call_lookup(struct kvd_client *c, uint64_t id);
-/* Encodes request under call->header into call->frame. */
-enum kvd_status call_encode(struct call *call, struct msg_request *request, struct kvd_error *error);
-/* Sends call->frame on the current link; the lock is not held. */
-int call_transmit(struct kvd_client *c, struct call *call, uint64_t deadline_ns, bool room, size_t *ret_sent);
-/* With the lock held. Returns the call to signal once the lock is free: whoever waits for it need not wait for the lock
- * then. NULL: nobody's answer. Calls live as long as the client, so that a late signal finds a condition variable, if
- * of another call by now. */
-struct call *call_arrived(struct kvd_client *c, const struct frame_head *head, const uint8_t *body);
-
 /* Sends a request. KVD_OK: *ret_call is pending and belongs to the caller. */
 enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper,
-                           uint64_t deadline_ns, struct call **ret_call, struct kvd_error *error);
+                           uint64_t deadline_ns, struct pending_call **ret_call, struct kvd_error *error);
 /* Waits for the answer and decodes it into ret_reply, whose pointers live until call_done. Any status but KVD_OK has
  * ended the call. */
-enum kvd_status call_finish(struct kvd_client *c, struct call *call, uint64_t deadline_ns, struct msg_reply *ret_reply,
-                            struct kvd_error *error);
+enum kvd_status call_finish(struct kvd_client *c, struct pending_call *call, uint64_t deadline_ns,
+                            struct msg_reply *ret_reply, struct kvd_error *error);
 /* Both. On KVD_OK the caller ends with call_done. */
-enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct call **ret_call,
+enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct pending_call **ret_call,
                          struct msg_reply *ret_reply, struct kvd_error *error);
-void call_done(struct kvd_client *c, struct call *call);
 
 /* ---- request.c ------------------------------------------------------------------------------------------ */
 /* The store's description, asked for once a client. */

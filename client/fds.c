@@ -17,7 +17,7 @@ struct answer {
     char message[KVD_MESSAGE_BYTES];
 };
 
-static enum kvd_status fail(const struct kvd_store_info *info, struct kvd_error *error) {
+static enum kvd_status fail_socket(const struct kvd_store_info *info, struct kvd_error *error) {
     if (errno == EAGAIN)
         return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd did not answer at the socket of descriptors %s in time",
                            info->fd_socket);
@@ -27,7 +27,7 @@ static enum kvd_status fail(const struct kvd_store_info *info, struct kvd_error 
 
 /* ---- until the deadline, whatever signals come: false, with errno EAGAIN once it has passed ------------------- */
 
-static bool limit(int socket, uint64_t deadline_ns) {
+static bool limit_wait(int socket, uint64_t deadline_ns) {
     uint64_t now = transport_now(), us = deadline_ns > now ? (deadline_ns - now + 999) / 1000 : 0;
     struct timeval left = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) };
     errno = EAGAIN;
@@ -36,7 +36,7 @@ static bool limit(int socket, uint64_t deadline_ns) {
 }
 
 static bool connect_to(int socket, const struct sockaddr_un *to, uint64_t deadline_ns) {
-    while (limit(socket, deadline_ns)) {
+    while (limit_wait(socket, deadline_ns)) {
         if (!connect(socket, (const struct sockaddr *)to, sizeof *to)) return true;
         if (errno != EINTR) break;
     }
@@ -44,15 +44,15 @@ static bool connect_to(int socket, const struct sockaddr_un *to, uint64_t deadli
 }
 
 static bool send_request(int socket, const struct request *request, uint64_t deadline_ns) {
-    while (limit(socket, deadline_ns)) {
+    while (limit_wait(socket, deadline_ns)) {
         if (send(socket, request, sizeof *request, MSG_NOSIGNAL) >= 0) return true;
         if (errno != EINTR) break;
     }
     return false;
 }
 
-static bool receive(int socket, struct msghdr *message, size_t *ret_bytes, uint64_t deadline_ns) {
-    while (limit(socket, deadline_ns)) {
+static bool receive_answer(int socket, struct msghdr *message, size_t *ret_bytes, uint64_t deadline_ns) {
+    while (limit_wait(socket, deadline_ns)) {
         ssize_t n = recvmsg(socket, message, MSG_CMSG_CLOEXEC);
         *ret_bytes = n > 0 ? (size_t)n : 0;
         if (n >= 0) return true;
@@ -72,7 +72,7 @@ static enum kvd_status open_socket(struct fds *fds, const struct kvd_store_info 
     fds->token = info->fd_token;
     fds->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fds->socket >= 0 && connect_to(fds->socket, &to, deadline_ns)) return KVD_OK;
-    enum kvd_status status = fail(info, error);
+    enum kvd_status status = fail_socket(info, error);
     fds_close(fds);
     return status;
 }
@@ -100,9 +100,9 @@ enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, ui
     enum kvd_status status = fds->socket < 0 ? open_socket(fds, info, deadline_ns, error) : KVD_OK;
     if (status != KVD_OK) return status;
     struct request request = { .token = fds->token, .fd_index = fd_index };
-    if (!send_request(fds->socket, &request, deadline_ns)) return fail(info, error);
+    if (!send_request(fds->socket, &request, deadline_ns)) return fail_socket(info, error);
     fds->token = 0; /* it has been used */
-    if (!receive(fds->socket, &message, &n, deadline_ns)) return fail(info, error);
+    if (!receive_answer(fds->socket, &message, &n, deadline_ns)) return fail_socket(info, error);
     if (!n)
         return client_fail(error, KVD_UNAVAILABLE,
                            "kvd closed its socket of descriptors %s before the answer: attach again", info->fd_socket);

@@ -11,7 +11,7 @@
 
 #include "client.h"
 
-struct found {
+struct found_hits {
     struct kvd_hit *hits;
     uint32_t n, max;
 };
@@ -33,27 +33,27 @@ static uint32_t usable_tokens(const struct kvd_candidate *candidate, const uint3
     return smaller(usable, n_prompt - 1); /* the last token's query must be computed */
 }
 
-static bool better(const struct kvd_hit *a, const struct kvd_hit *b) {
+static bool better_hit(const struct kvd_hit *a, const struct kvd_hit *b) {
     if (a->usable != b->usable) return a->usable > b->usable;
     if (a->restore_pages != b->restore_pages) return a->restore_pages < b->restore_pages;
     return a->frontier < b->frontier; /* the one that ends sooner holds less that is of no use here */
 }
 
-static void take_out(struct found *found, uint32_t at) {
+static void remove_hit(struct found_hits *found, uint32_t at) {
     found->n--;
     memmove(&found->hits[at], &found->hits[at + 1], (found->n - at) * sizeof *found->hits);
 }
 
 /* Keeps the best, each continuation once: a deeper answer may know more of one. */
-static void add(struct found *found, const struct kvd_hit *hit) {
+static void add_hit(struct found_hits *found, const struct kvd_hit *hit) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < found->n; i++) {
         if (found->hits[i].continuation.bits != hit->continuation.bits) continue;
-        if (!better(hit, &found->hits[i])) return;
-        take_out(found, i);
+        if (!better_hit(hit, &found->hits[i])) return;
+        remove_hit(found, i);
         break;
     }
-    while (at < found->n && !better(hit, &found->hits[at])) at++;
+    while (at < found->n && !better_hit(hit, &found->hits[at])) at++;
     if (at == found->max) return;
     if (found->n < found->max) found->n++;
     memmove(&found->hits[at + 1], &found->hits[at], (found->n - 1 - at) * sizeof *found->hits);
@@ -69,10 +69,11 @@ struct question {
 };
 
 /* One message. */
-static enum kvd_status ask(struct kvd_client *c, struct question *q, struct found *found, struct kvd_error *error) {
+static enum kvd_status ask_candidates(struct kvd_client *c, struct question *q, struct found_hits *found,
+                                      struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_FIND, .u.find = q->find };
     struct msg_reply reply;
-    struct call *call;
+    struct pending_call *call;
     enum kvd_status status = call_run(c, &request, &call, &reply, error);
     if (status != KVD_OK) return status;
     for (uint32_t i = 0; i < reply.u.candidates.n; i++) {
@@ -83,7 +84,7 @@ static enum kvd_status ask(struct kvd_client *c, struct question *q, struct foun
                                .restore_pages = candidate->restore_pages };
         if (candidate->matched_pages > q->find.first + q->find.n) continue;
         hit.usable = usable_tokens(candidate, q->prompt, q->n_prompt, q->whole_only);
-        if (hit.usable) add(found, &hit);
+        if (hit.usable) add_hit(found, &hit);
     }
     q->find.anchor = reply.u.candidates.anchor;
     call_done(c, call);
@@ -91,15 +92,15 @@ static enum kvd_status ask(struct kvd_client *c, struct question *q, struct foun
 }
 
 /* The whole chain, a message for every KVD_MAX_DIGESTS - 1 pages as long as they match. */
-static enum kvd_status ask_pages(struct kvd_client *c, struct question *q, const kvd_chain *chain, struct found *found,
-                                 struct kvd_error *error) {
+static enum kvd_status ask_pages(struct kvd_client *c, struct question *q, const kvd_chain *chain,
+                                 struct found_hits *found, struct kvd_error *error) {
     uint32_t pages = (uint32_t)kvd_chain_pages(chain), sent = 0;
     while (sent < pages) {
         q->find.first = sent ? sent - 1 : 0;
         q->find.n = smaller(pages - q->find.first, KVD_MAX_DIGESTS);
         q->find.digests = kvd_chain_digests(chain) + q->find.first;
         struct kvd_error refusal = { .message = "" };
-        enum kvd_status status = ask(c, q, found, &refusal);
+        enum kvd_status status = ask_candidates(c, q, found, &refusal);
         if (status == KVD_NOT_FOUND && sent) return KVD_OK; /* the anchor has gone: what was found stays true */
         if (status != KVD_OK) return client_fail(error, status, "%s", refusal.message);
         sent = q->find.first + q->find.n;
@@ -108,8 +109,8 @@ static enum kvd_status ask_pages(struct kvd_client *c, struct question *q, const
     return KVD_OK;
 }
 
-static enum kvd_status check(const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt, struct kvd_hit *ret_hits,
-                             uint32_t max, uint32_t *ret_n, struct kvd_error *error) {
+static enum kvd_status check_prompt(const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
+                                    struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error) {
     if (!chain || !prompt || !n_prompt || !ret_hits || !max || !ret_n)
         return client_fail(error, KVD_INVALID_ARGUMENT,
                            "kvd_find needs a chain, its prompt of at least one token, and a place for hits");
@@ -125,17 +126,17 @@ enum kvd_status kvd_find(kvd_client *c, const kvd_chain *chain, const uint32_t *
                          struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error) {
     struct kvd_store_info info;
     struct kvd_hit hits[KVD_MAX_CANDIDATES + 1];
-    enum kvd_status status = check(chain, prompt, n_prompt, ret_hits, max, ret_n, error);
+    enum kvd_status status = check_prompt(chain, prompt, n_prompt, ret_hits, max, ret_n, error);
     if (status == KVD_OK) status = client_store(c, &info, error);
     if (status != KVD_OK) return status;
 
-    struct found found = { .hits = hits, .max = smaller(max, KVD_MAX_CANDIDATES) };
+    struct found_hits found = { .hits = hits, .max = smaller(max, KVD_MAX_CANDIDATES) };
     struct question q = { .prompt = prompt, .n_prompt = (uint32_t)n_prompt, .whole_only = info.state_bytes > 0 };
     q.find.max = KVD_MAX_CANDIDATES;
     status = ask_pages(c, &q, chain, &found, error);
     if (status == KVD_OK && found.n < found.max) {
         q.find = (struct kvd_find){ .max = KVD_MAX_CANDIDATES };
-        status = ask(c, &q, &found, error);
+        status = ask_candidates(c, &q, &found, error);
     }
     if (status != KVD_OK) return status;
     memcpy(ret_hits, hits, found.n * sizeof *hits);

@@ -109,8 +109,8 @@ static bool suffices(const struct kvd_plan *plan) {
     return plan->arena.short_by && !others;
 }
 
-static enum kvd_status refuse(const struct ranking *ranking, uint32_t n, const struct kvd_plan *plan,
-                              struct kvd_error *error) {
+static enum kvd_status refuse_choice(const struct ranking *ranking, uint32_t n, const struct kvd_plan *plan,
+                                     struct kvd_error *error) {
     const struct kvd_need *need = &plan->rows;
     const char *what = "rows";
     if (plan->sequences.short_by) need = &plan->sequences, what = "sequences";
@@ -212,14 +212,14 @@ static enum kvd_status choose_among(struct kvd_client *c, struct kvd_activation 
         status = try_all(c, want, all, demote, &plan, error);
     }
     if (status != KVD_OK) return status;
-    if (!suffices(&plan)) return refuse(ranking, all->n, &plan, error);
+    if (!suffices(&plan)) return refuse_choice(ranking, all->n, &plan, error);
     status = shorten(c, want, all->list, all->n, demote, &ranking->chosen, &plan, error);
     if (status != KVD_OK || plan.feasibility == KVD_READY) return status;
     return release_some(c, want, ranking, error);
 }
 
-static enum kvd_status choose(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,
-                              struct kvd_error *error) {
+static enum kvd_status choose_plan(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,
+                                   struct kvd_error *error) {
     struct kvd_plan plan;
     struct kvd_stats stats;
     enum kvd_status status = plan_with(c, want, NULL, 0, 0, &plan, error);
@@ -244,7 +244,7 @@ enum kvd_status kvd_choose_victims(kvd_client *c, struct kvd_activation *want, s
     if (!ranking || !trial) status = client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for choosing victims");
     for (int i = 0; status == KVD_OK && i < ATTEMPTS; i++) {
         *trial = *want;
-        status = choose(c, trial, ranking, error);
+        status = choose_plan(c, trial, ranking, error);
         /* A continuation that was listed has gone or is claimed: look again. */
         if (i + 1 == ATTEMPTS || (status != KVD_ABORTED && status != KVD_NOT_FOUND)) break;
         status = KVD_OK;

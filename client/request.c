@@ -3,19 +3,36 @@
  * The plain requests: one message, one answer.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "client.h"
 
-/* For requests whose answer's body is not needed. */
-static enum kvd_status run_simple(struct kvd_client *c, struct msg_request *request, struct kvd_error *error) {
+/* Runs a request and copies the answer: the member of the reply's union that has so many bytes, or what it points to.
+ * ret NULL: the answer's body is not needed. */
+static enum kvd_status run_into(struct kvd_client *c, struct msg_request *request, bool pointed, void *ret,
+                                size_t bytes, struct kvd_error *error) {
     struct msg_reply reply;
-    struct call *call;
+    struct pending_call *call;
     enum kvd_status status = call_run(c, request, &call, &reply, error);
-    if (status == KVD_OK) call_done(c, call);
-    return status;
+    if (status != KVD_OK) return status;
+    const void *from = &reply.u;
+    if (pointed) memcpy(&from, &reply.u, sizeof from);
+    if (ret) memcpy(ret, from, bytes);
+    call_done(c, call);
+    return KVD_OK;
 }
 
-static enum kvd_status no_place(struct kvd_error *error, const char *function) {
+/* The size says that ret has the type of what is copied: the assignment in it is compiled, never executed. */
+#define RUN(c, request, member, ret, error)                                                                            \
+    run_into(c, request, false, ret, sizeof(*(ret) = ((struct msg_reply *)0)->u.member), error)
+#define RUN_POINTED(c, request, member, ret, error)                                                                    \
+    run_into(c, request, true, ret, sizeof(*(ret) = *((struct msg_reply *)0)->u.member), error)
+
+static enum kvd_status run_simple(struct kvd_client *c, struct msg_request *request, struct kvd_error *error) {
+    return run_into(c, request, false, NULL, 0, error);
+}
+
+static enum kvd_status refuse_null(struct kvd_error *error, const char *function) {
     return client_fail(error, KVD_INVALID_ARGUMENT, "%s was given a NULL argument", function);
 }
 
@@ -29,35 +46,23 @@ static enum kvd_status check_want(const struct kvd_activation *want, struct kvd_
 
 enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *want, struct kvd_plan *ret_plan,
                                     struct kvd_error *error) {
-    if (!want || !ret_plan) return no_place(error, __func__);
+    if (!want || !ret_plan) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_PLAN, .u.activation = *want };
-    struct msg_reply reply;
-    struct call *call;
     enum kvd_status status = check_want(want, error);
-    if (status == KVD_OK) status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_plan = reply.u.plan;
-    call_done(c, call);
-    return KVD_OK;
+    return status == KVD_OK ? RUN(c, &request, plan, ret_plan, error) : status;
 }
 
 enum kvd_status kvd_activate(kvd_client *c, const struct kvd_activation *want, struct kvd_activated *ret_activated,
                              struct kvd_error *error) {
-    if (!want || !ret_activated) return no_place(error, __func__);
+    if (!want || !ret_activated) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_ACTIVATE, .u.activation = *want };
-    struct msg_reply reply;
-    struct call *call;
     enum kvd_status status = check_want(want, error);
-    if (status == KVD_OK) status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_activated = reply.u.activated;
-    call_done(c, call);
-    return KVD_OK;
+    return status == KVD_OK ? RUN(c, &request, activated, ret_activated, error) : status;
 }
 
 enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_chain *chain, uint32_t first_page,
                                uint32_t n_pages, struct kvd_error *error) {
-    if (!chain) return no_place(error, __func__);
+    if (!chain) return refuse_null(error, __func__);
     size_t have = kvd_chain_pages(chain);
     if (first_page > have || n_pages > have - first_page) {
         return client_fail(error, KVD_OUT_OF_RANGE,
@@ -80,28 +85,16 @@ enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_c
 
 enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what,
                                struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error) {
-    if (!what || !ret_checkpointed) return no_place(error, __func__);
+    if (!what || !ret_checkpointed) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_CHECKPOINT, .u.checkpoint = *what };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_checkpointed = reply.u.checkpointed;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN(c, &request, checkpointed, ret_checkpointed, error);
 }
 
 enum kvd_status kvd_finish(kvd_client *c, const struct kvd_finish *how, struct kvd_finished *ret_finished,
                            struct kvd_error *error) {
-    if (!how || !ret_finished) return no_place(error, __func__);
+    if (!how || !ret_finished) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_FINISH, .u.finish = *how };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_finished = reply.u.finished;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN(c, &request, finished, ret_finished, error);
 }
 
 enum kvd_status kvd_release(kvd_client *c, kvd_continuation continuation, struct kvd_error *error) {
@@ -116,49 +109,32 @@ enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, 
     return run_simple(c, &request, error);
 }
 
-static enum kvd_status run_move(struct kvd_client *c, struct msg_request *request, struct kvd_moved *ret_moved,
-                                struct kvd_error *error) {
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    if (ret_moved) *ret_moved = reply.u.moved;
-    call_done(c, call);
-    return KVD_OK;
-}
-
 enum kvd_status kvd_demote(kvd_client *c, kvd_continuation continuation, bool keep_device, struct kvd_moved *ret_moved,
                            struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_DEMOTE, .u.demote = { continuation, keep_device } };
-    return run_move(c, &request, ret_moved, error);
+    return RUN(c, &request, moved, ret_moved, error);
 }
 
 enum kvd_status kvd_prefetch(kvd_client *c, kvd_continuation continuation, struct kvd_moved *ret_moved,
                              struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_PREFETCH, .u.prefetch = continuation };
-    return run_move(c, &request, ret_moved, error);
+    return RUN(c, &request, moved, ret_moved, error);
 }
 
 enum kvd_status kvd_drop_replica(kvd_client *c, kvd_continuation continuation, enum kvd_tier tier,
                                  struct kvd_moved *ret_moved, struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_DROP, .u.drop = { continuation, (uint32_t)tier } };
-    return run_move(c, &request, ret_moved, error);
+    return RUN(c, &request, moved, ret_moved, error);
 }
 
 enum kvd_status kvd_open_group(kvd_client *c, const struct kvd_group *group, kvd_group_id *ret_group,
                                struct kvd_error *error) {
-    if (!group || !ret_group) return no_place(error, __func__);
+    if (!group || !ret_group) return refuse_null(error, __func__);
     if (group->n == 0 || group->n > KVD_MAX_RANKS)
         return client_fail(error, KVD_INVALID_ARGUMENT, "a group of %u members; 1 to %d, one a rank", group->n,
                            KVD_MAX_RANKS);
     struct msg_request request = { .type = FRAME_OPEN_GROUP, .u.group = *group };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_group = reply.u.group;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN(c, &request, group, ret_group, error);
 }
 
 enum kvd_status kvd_close_group(kvd_client *c, kvd_group_id group, struct kvd_error *error) {
@@ -172,29 +148,17 @@ enum kvd_status kvd_fence(kvd_client *c, kvd_session_id session, struct kvd_erro
 }
 
 enum kvd_status kvd_yield(kvd_client *c, uint32_t *ret_yielded, struct kvd_error *error) {
-    if (!ret_yielded) return no_place(error, __func__);
+    if (!ret_yielded) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_YIELD };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_yielded = reply.u.yielded;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN(c, &request, yielded, ret_yielded, error);
 }
 
 /* ---- operators ------------------------------------------------------------------------------------------- */
 
 enum kvd_status kvd_describe(kvd_client *c, struct kvd_store_info *ret_info, struct kvd_error *error) {
-    if (!ret_info) return no_place(error, __func__);
+    if (!ret_info) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_DESCRIBE_STORE };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_info = *reply.u.store;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN_POINTED(c, &request, store, ret_info, error);
 }
 
 enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_info, struct kvd_error *error) {
@@ -217,10 +181,10 @@ enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_in
 enum kvd_status kvd_describe_planes(kvd_client *c, const struct kvd_planes_request *which,
                                     struct kvd_plane_info *ret_planes, uint32_t max, uint32_t *ret_n,
                                     uint32_t *ret_total, struct kvd_error *error) {
-    if (!which || !ret_planes || !ret_n || !ret_total) return no_place(error, __func__);
+    if (!which || !ret_planes || !ret_n || !ret_total) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_DESCRIBE_PLANES, .u.planes = *which };
     struct msg_reply reply;
-    struct call *call;
+    struct pending_call *call;
     enum kvd_status status = call_run(c, &request, &call, &reply, error);
     if (status != KVD_OK) return status;
     uint32_t n = reply.u.planes.n < max ? reply.u.planes.n : max;
@@ -232,27 +196,15 @@ enum kvd_status kvd_describe_planes(kvd_client *c, const struct kvd_planes_reque
 }
 
 enum kvd_status kvd_stats(kvd_client *c, struct kvd_stats *ret_stats, struct kvd_error *error) {
-    if (!ret_stats) return no_place(error, __func__);
+    if (!ret_stats) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_STATS };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_stats = reply.u.stats;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN(c, &request, stats, ret_stats, error);
 }
 
 enum kvd_status kvd_audit(kvd_client *c, struct kvd_audit *ret_audit, struct kvd_error *error) {
-    if (!ret_audit) return no_place(error, __func__);
+    if (!ret_audit) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_AUDIT };
-    struct msg_reply reply;
-    struct call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    *ret_audit = *reply.u.audit;
-    call_done(c, call);
-    return KVD_OK;
+    return RUN_POINTED(c, &request, audit, ret_audit, error);
 }
 
 enum kvd_status kvd_drain(kvd_client *c, bool on, struct kvd_error *error) {
@@ -263,7 +215,7 @@ enum kvd_status kvd_drain(kvd_client *c, bool on, struct kvd_error *error) {
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
 static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint32_t *cursor, const void *infos,
-                                uint32_t max, const uint32_t *ret_n, struct call **ret_call,
+                                uint32_t max, const uint32_t *ret_n, struct pending_call **ret_call,
                                 struct msg_reply *ret_reply, struct kvd_error *error) {
     if (!cursor || !infos || !ret_n || !max) {
         return client_fail(error, KVD_INVALID_ARGUMENT,
@@ -279,7 +231,7 @@ static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint3
     enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n,   \
                              struct kvd_error *error) {                                                                \
         struct msg_reply reply;                                                                                        \
-        struct call *call;                                                                                             \
+        struct pending_call *call;                                                                                     \
         enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);              \
         if (status != KVD_OK) return status;                                                                           \
         uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                  \
@@ -332,7 +284,7 @@ static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, st
 
 enum kvd_status kvd_next_event(kvd_client *c, uint32_t timeout_ms, struct kvd_event *ret_event,
                                struct kvd_error *error) {
-    if (!ret_event) return no_place(error, __func__);
+    if (!ret_event) return refuse_null(error, __func__);
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;
     uint64_t deadline_ns = transport_now() + (uint64_t)timeout_ms * 1000000u;
@@ -340,4 +292,16 @@ enum kvd_status kvd_next_event(kvd_client *c, uint32_t timeout_ms, struct kvd_ev
     status = take_event(c, deadline_ns, ret_event, error);
     pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------ */
+
+void kvd_disconnect(kvd_client *c) {
+    if (!c) return;
+    if (c->pid == getpid() && !c->dead) {
+        struct msg_request request = { .type = FRAME_GOODBYE };
+        if (c->timeout_ms > CLIENT_GOODBYE_MS) c->timeout_ms = CLIENT_GOODBYE_MS;
+        (void)run_simple(c, &request, NULL);
+    }
+    client_free(c);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions: Hello, resuming after a lost connection, Goodbye.
+ * Sessions: Hello, and resuming after a lost connection.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,32 +10,14 @@
 
 #include "client.h"
 
-void client_lost(struct kvd_client *c, const char *why) {
-    if (!c->link->lost) {
-        c->link->lost = true;
-        snprintf(c->link->why, sizeof c->link->why, "%s", why);
-    }
-    for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
-        for (struct call *call = c->pending[i]; call; call = call->next) {
-            if (call->state != CALL_SENT) continue;
-            call->state = CALL_BROKEN;
-            pthread_cond_signal(&call->changed);
-        }
-    }
-    if (c->reader == c->link->number) transport_interrupt(c->link->transport);
-    pthread_cond_broadcast(&c->turn);
-    pthread_cond_broadcast(&c->event_came);
-    client_update_fd(c);
-}
-
 /* ---- a request of the library's own ------------------------------------------------------------------ */
 
 /* While nobody else sends: one request and its answer, without retry. The lock is not held. */
-static enum kvd_status exchange(struct kvd_client *c, struct msg_request *request, uint64_t deadline_ns,
-                                struct msg_reply *ret_reply, struct kvd_error *error) {
+static enum kvd_status exchange_alone(struct kvd_client *c, struct msg_request *request, uint64_t deadline_ns,
+                                      struct msg_reply *ret_reply, struct kvd_error *error) {
     size_t sent;
     pthread_mutex_lock(&c->lock);
-    struct call *call = call_new(c);
+    struct pending_call *call = call_new(c);
     if (call) {
         call->resumed = true;
         if (request->type != FRAME_HELLO)
@@ -47,9 +29,13 @@ static enum kvd_status exchange(struct kvd_client *c, struct msg_request *reques
     enum kvd_status status = call_encode(call, request, error);
     if (status == KVD_OK && call_transmit(c, call, deadline_ns, true, &sent) != 0)
         status = client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s broke at once", c->path);
-    if (status != KVD_OK) call_done(c, call);
-    else status = call_finish(c, call, deadline_ns, ret_reply, error);
-    if (status == KVD_OK) call_done(c, call); /* Hello's and Subscribe's answers hold no pointers */
+    if (status == KVD_OK) {
+        pthread_mutex_lock(&c->lock);
+        status = call_await(c, call, deadline_ns, error);
+        status = call_conclude(c, call, status, ret_reply, error);
+        if (status != KVD_OK) return status;
+    }
+    call_done(c, call); /* Hello's and Subscribe's answers hold no pointers */
     return status;
 }
 
@@ -57,7 +43,7 @@ static enum kvd_status say_hello(struct kvd_client *c, uint64_t deadline_ns, str
                                  struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_HELLO, .u.hello = c->hello };
     struct msg_reply reply;
-    enum kvd_status status = exchange(c, &request, deadline_ns, &reply, error);
+    enum kvd_status status = exchange_alone(c, &request, deadline_ns, &reply, error);
     if (status == KVD_OK) *ret_hello = reply.u.hello;
     return status;
 }
@@ -142,7 +128,7 @@ enum kvd_status kvd_connect(const struct kvd_connect_options *o, kvd_client **re
 /* ---- resuming --------------------------------------------------------------------------------------------- */
 
 /* The session cannot be had again. */
-static enum kvd_status die(struct kvd_client *c, struct kvd_error *error, const char *why) {
+static enum kvd_status end_session(struct kvd_client *c, struct kvd_error *error, const char *why) {
     c->dead = true;
     snprintf(c->why_dead, sizeof c->why_dead, "%s", why);
     return client_fail(error, KVD_ABORTED, "%s", why);
@@ -154,8 +140,8 @@ static bool final_refusal(enum kvd_status status) {
 }
 
 /* Under the lock: judges the answer to a resuming Hello. */
-static enum kvd_status judge(struct kvd_client *c, enum kvd_status status, const struct kvd_hello_reply *hello,
-                             const struct kvd_error *refusal, struct kvd_error *error) {
+static enum kvd_status judge_hello(struct kvd_client *c, enum kvd_status status, const struct kvd_hello_reply *hello,
+                                   const struct kvd_error *refusal, struct kvd_error *error) {
     char why[KVD_MESSAGE_BYTES];
     if (status == KVD_OK && hello->epoch == c->epoch && hello->session.bits == c->session.bits) return KVD_OK;
     if (status == KVD_OK && hello->epoch != c->epoch) {
@@ -163,21 +149,21 @@ static enum kvd_status judge(struct kvd_client *c, enum kvd_status status, const
                  "kvd at %s is another instance than this session's (epoch %016llx, was %016llx): sequences are gone, "
                  "mapped memory is stale; connect and attach anew",
                  c->path, (unsigned long long)hello->epoch, (unsigned long long)c->epoch);
-        return die(c, error, why);
+        return end_session(c, error, why);
     }
-    if (status == KVD_OK) return die(c, error, "kvd gave another session instead of this one: connect anew");
+    if (status == KVD_OK) return end_session(c, error, "kvd gave another session instead of this one: connect anew");
     if (!final_refusal(status)) return client_fail(error, status, "%s", refusal->message);
     snprintf(why, sizeof why, "kvd does not resume the session: %.300s: connect anew", refusal->message);
-    return die(c, error, why);
+    return end_session(c, error, why);
 }
 
 static int by_id(const void *a, const void *b) {
-    const struct call *x = *(struct call *const *)a, *y = *(struct call *const *)b;
+    const struct pending_call *x = *(struct pending_call *const *)a, *y = *(struct pending_call *const *)b;
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
 /* Another number for a request that never ran. */
-static bool renumber(struct call *call, uint64_t sequence) {
+static bool renumber_call(struct pending_call *call, uint64_t sequence) {
     struct msg_request request;
     size_t bytes;
     codec_arena_reset(call->arena);
@@ -195,11 +181,11 @@ static bool renumber(struct call *call, uint64_t sequence) {
 
 /* Under the lock: what is to be sent again, in the order of sending (ids grow with it). Numbers past `last` never ran:
  * LEFT ones go, the others close up. */
-static bool prepare(struct kvd_client *c, uint64_t last, struct call **ret_calls, uint32_t *ret_n) {
+static bool prepare_resend(struct kvd_client *c, uint64_t last, struct pending_call **ret_calls, uint32_t *ret_n) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
-        struct call *next;
-        for (struct call *call = c->pending[i]; call; call = next) {
+        struct pending_call *next;
+        for (struct pending_call *call = c->pending[i]; call; call = next) {
             next = call->next;
             if (call->state != CALL_BROKEN) continue;
             if (call->keeper == CALL_LEFT && call->header.sequence > last) call_free(c, call);
@@ -209,9 +195,9 @@ static bool prepare(struct kvd_client *c, uint64_t last, struct call **ret_calls
     if (n) qsort(ret_calls, n, sizeof *ret_calls, by_id);
     c->next_sequence = last + 1;
     for (uint32_t i = 0; i < n; i++) {
-        struct call *call = ret_calls[i];
+        struct pending_call *call = ret_calls[i];
         if (call->header.sequence <= last) continue;
-        if (call->header.sequence != c->next_sequence && !renumber(call, c->next_sequence)) return false;
+        if (call->header.sequence != c->next_sequence && !renumber_call(call, c->next_sequence)) return false;
         c->next_sequence++;
     }
     *ret_n = n;
@@ -219,11 +205,11 @@ static bool prepare(struct kvd_client *c, uint64_t last, struct call **ret_calls
 }
 
 /* Under the lock, let go for each frame. */
-static void send_again(struct kvd_client *c, struct call **calls, uint32_t n, uint64_t deadline_ns) {
+static void send_again(struct kvd_client *c, struct pending_call **calls, uint32_t n, uint64_t deadline_ns) {
     if (n > 1) client_watch(c, false); /* kvd reads on only while its answers are read, and no caller waits yet */
     for (uint32_t i = 0; i < n; i++) calls[i]->pinned = true;
     for (uint32_t i = 0; i < n; i++) {
-        struct call *call = calls[i];
+        struct pending_call *call = calls[i];
         if (!c->link->lost && !(call->keeper == CALL_LEFT && !call->header.sequence)) {
             size_t sent;
             call->state = CALL_SENT;
@@ -245,16 +231,16 @@ static void subscribe_again(struct kvd_client *c, uint64_t deadline_ns) {
     struct msg_reply reply;
     if (!c->event_mask || c->link->lost) return;
     pthread_mutex_unlock(&c->lock);
-    exchange(c, &request, deadline_ns, &reply, NULL); /* a lost connection shows itself */
+    exchange_alone(c, &request, deadline_ns, &reply, NULL); /* a lost connection shows itself */
     pthread_mutex_lock(&c->lock);
 }
 
 /* resuming is set and nobody sends. The lock is held and let go meanwhile. */
-static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint64_t deadline_ns,
+static enum kvd_status resume_now(struct kvd_client *c, struct client_link *link, uint64_t deadline_ns,
                                   struct kvd_error *error) {
     struct kvd_hello_reply hello = { 0 };
     struct kvd_error refusal = { .message = "" };
-    struct link *old = c->link;
+    struct client_link *old = c->link;
     c->link = link;
     c->room_frames = 0;
     c->room_bytes = 0;
@@ -267,14 +253,14 @@ static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint6
     bool open = status == KVD_OK;
     if (open) status = say_hello(c, deadline_ns, &hello, &refusal);
     pthread_mutex_lock(&c->lock);
-    status = open ? judge(c, status, &hello, &refusal, error) : client_fail(error, status, "%s", refusal.message);
+    status = open ? judge_hello(c, status, &hello, &refusal, error) : client_fail(error, status, "%s", refusal.message);
 
-    struct call **calls = NULL;
+    struct pending_call **calls = NULL;
     uint32_t n = 0;
     if (status == KVD_OK && c->n_pending && !(calls = calloc(c->n_pending, sizeof *calls)))
         status = client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory while resuming the session");
-    if (status == KVD_OK && !prepare(c, hello.last_sequence, calls, &n))
-        status = die(c, error, "a pending request could not be numbered anew: connect anew");
+    if (status == KVD_OK && !prepare_resend(c, hello.last_sequence, calls, &n))
+        status = end_session(c, error, "a pending request could not be numbered anew: connect anew");
     if (status == KVD_OK) {
         send_again(c, calls, n, deadline_ns);
         subscribe_again(c, deadline_ns);
@@ -286,7 +272,7 @@ static enum kvd_status resume_now(struct kvd_client *c, struct link *link, uint6
 }
 
 /* How things stand after another thread's attempt. */
-static enum kvd_status standing(struct kvd_client *c, struct kvd_error *error) {
+static enum kvd_status session_standing(struct kvd_client *c, struct kvd_error *error) {
     if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
     if (!c->link->lost) return KVD_OK;
     return client_fail(error, KVD_UNAVAILABLE, "the connection to kvd at %s is lost (%s): call kvd_client_reconnect",
@@ -301,8 +287,8 @@ enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct
             return client_fail(error, KVD_DEADLINE_EXCEEDED, "the session with kvd at %s was not resumed in time",
                                c->path);
     }
-    if (other || c->dead || !c->link->lost) return standing(c, error);
-    struct link *link = client_link_new(c);
+    if (other || c->dead || !c->link->lost) return session_standing(c, error);
+    struct client_link *link = client_link_new(c);
     if (!link) return client_fail(error, KVD_RESOURCE_EXHAUSTED, "out of memory for a connection");
     c->resuming = true;
     enum kvd_status status = resume_now(c, link, deadline_ns, error);
@@ -319,18 +305,4 @@ enum kvd_status kvd_client_reconnect(kvd_client *c, struct kvd_error *error) {
     status = client_resume(c, client_deadline(c), error);
     pthread_mutex_unlock(&c->lock);
     return status;
-}
-
-/* ---- the end ------------------------------------------------------------------------------------------------ */
-
-void kvd_disconnect(kvd_client *c) {
-    if (!c) return;
-    if (c->pid == getpid() && !c->dead) {
-        struct msg_request request = { .type = FRAME_GOODBYE };
-        struct msg_reply reply;
-        struct call *call;
-        if (c->timeout_ms > CLIENT_GOODBYE_MS) c->timeout_ms = CLIENT_GOODBYE_MS;
-        if (call_run(c, &request, &call, &reply, NULL) == KVD_OK) call_done(c, call);
-    }
-    client_free(c);
 }

@@ -61,7 +61,7 @@ bool transport_forked(void) {
     return pid && pid != getpid();
 }
 
-static nng_duration remaining(uint64_t deadline_ns) {
+static nng_duration remaining_ms(uint64_t deadline_ns) {
     if (deadline_ns == TRANSPORT_NEVER) return NNG_DURATION_INFINITE;
     uint64_t now = transport_now();
     if (deadline_ns <= now) return 0;
@@ -72,7 +72,7 @@ static nng_duration remaining(uint64_t deadline_ns) {
 /* ---- receiving --------------------------------------------------------------------------------- */
 
 /* With the lock held, open. */
-static void post(struct transport *t, nng_aio *aio) {
+static void post_receive(struct transport *t, nng_aio *aio) {
     nng_iov iov = { .iov_buf = t->inbox + t->filled, .iov_len = INBOX - t->filled };
     nng_aio_set_iov(aio, 1, &iov);
     nng_stream_recv(t->stream, aio);
@@ -97,7 +97,7 @@ static bool cut_frames(struct transport *t) {
 }
 
 /* What became of a receive: frames or the end. False: the end, of which the sink was told. */
-static bool deliver(struct transport *t, nng_aio *aio) {
+static bool deliver_received(struct transport *t, nng_aio *aio) {
     int rc = nng_aio_result(aio);
     if (rc != 0) {
         t->sink.lost(t->sink.user, rc == NNG_ECONNSHUT ? "kvd closed the connection" : nng_strerror(rc));
@@ -110,17 +110,17 @@ static bool deliver(struct transport *t, nng_aio *aio) {
     return false;
 }
 
-static void received(void *arg) {
+static void receive_done(void *arg) {
     struct transport *t = arg;
-    if (!deliver(t, t->recv_aio)) return;
+    if (!deliver_received(t, t->recv_aio)) return;
     pthread_mutex_lock(&t->lock);
-    if (!t->closed) post(t, t->recv_aio);
+    if (!t->closed) post_receive(t, t->recv_aio);
     pthread_mutex_unlock(&t->lock);
 }
 
 void transport_watch(struct transport *t) {
     pthread_mutex_lock(&t->lock);
-    if (!t->closed) post(t, t->recv_aio);
+    if (!t->closed) post_receive(t, t->recv_aio);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -130,7 +130,7 @@ void transport_watch(struct transport *t) {
 static void set_guard(struct transport *t) {
     t->guarded = true;
     t->guarded_ns = t->deadline_ns;
-    nng_sleep_aio(remaining(t->deadline_ns), t->guard);
+    nng_sleep_aio(remaining_ms(t->deadline_ns), t->guard);
 }
 
 /* The guard fired, or was set too late and cancelled. */
@@ -151,7 +151,7 @@ bool transport_begin_read(struct transport *t, uint64_t deadline_ns) {
     if (go) {
         t->reading = true;
         t->deadline_ns = deadline_ns;
-        post(t, t->read_aio);
+        post_receive(t, t->read_aio);
         if (!t->guarded) set_guard(t);
         else if (deadline_ns < t->guarded_ns) nng_aio_cancel(t->guard);
     }
@@ -163,7 +163,7 @@ int transport_end_read(struct transport *t) {
     nng_aio_wait(t->read_aio);
     int rc = 0;
     if (nng_aio_result(t->read_aio) == NNG_ECANCELED) rc = TRANSPORT_E_TIMEOUT;
-    else if (!deliver(t, t->read_aio)) rc = TRANSPORT_E_LOST;
+    else if (!deliver_received(t, t->read_aio)) rc = TRANSPORT_E_LOST;
     pthread_mutex_lock(&t->lock);
     if (rc == TRANSPORT_E_TIMEOUT && (t->interrupted || t->closed)) rc = TRANSPORT_E_LOST;
     t->reading = false;
@@ -181,7 +181,7 @@ void transport_interrupt(struct transport *t) {
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
-static int refuse(int code, char *err, size_t err_bytes, const char *path, const char *text) {
+static int refuse_path(int code, char *err, size_t err_bytes, const char *path, const char *text) {
     if (err) snprintf(err, err_bytes, "cannot connect to kvd at %s: %s", path, text);
     return code;
 }
@@ -189,23 +189,24 @@ static int refuse(int code, char *err, size_t err_bytes, const char *path, const
 static int refuse_nng(int rc, char *err, size_t err_bytes, const char *path) {
     switch (rc) {
     case NNG_ENOENT:
-        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path,
-                      "there is no such socket; is the daemon running, and is this the path "
-                      "in its configuration?");
+        return refuse_path(TRANSPORT_E_ABSENT, err, err_bytes, path,
+                           "there is no such socket; is the daemon running, and is this the path "
+                           "in its configuration?");
     case NNG_ECONNREFUSED:
         /* nng reports a missing file in this way too. */
         if (access(path, F_OK) != 0 && errno == ENOENT) return refuse_nng(NNG_ENOENT, err, err_bytes, path);
-        return refuse(TRANSPORT_E_ABSENT, err, err_bytes, path,
-                      "the socket is there but nobody listens; the daemon has died or is "
-                      "starting");
+        return refuse_path(TRANSPORT_E_ABSENT, err, err_bytes, path,
+                           "the socket is there but nobody listens; the daemon has died or is "
+                           "starting");
     case NNG_EPERM:
-        return refuse(TRANSPORT_E_DENIED, err, err_bytes, path,
-                      "permission denied; join the group that owns the socket, or ask its "
-                      "administrator");
-    case NNG_ETIMEDOUT: return refuse(TRANSPORT_E_TIMEOUT, err, err_bytes, path, "no connection within the timeout");
+        return refuse_path(TRANSPORT_E_DENIED, err, err_bytes, path,
+                           "permission denied; join the group that owns the socket, or ask its "
+                           "administrator");
+    case NNG_ETIMEDOUT:
+        return refuse_path(TRANSPORT_E_TIMEOUT, err, err_bytes, path, "no connection within the timeout");
     case NNG_ENOMEM:
-    case NNG_ENOFILES: return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, nng_strerror(rc));
-    default: return refuse(TRANSPORT_E_LOST, err, err_bytes, path, nng_strerror(rc));
+    case NNG_ENOFILES: return refuse_path(TRANSPORT_E_RESOURCE, err, err_bytes, path, nng_strerror(rc));
+    default: return refuse_path(TRANSPORT_E_LOST, err, err_bytes, path, nng_strerror(rc));
     }
 }
 
@@ -223,15 +224,15 @@ static int alloc_dialer(const char *url, nng_stream_dialer **ret_dialer) {
 #define BACKLOG_MS 2
 
 /* A full backlog refuses at once, and the kernel has nothing to wait on: asked again until there is room. */
-static int dial(struct transport *t, uint64_t deadline_ns) {
+static int dial_kvd(struct transport *t, uint64_t deadline_ns) {
     int rc;
     for (;;) {
-        nng_aio_set_timeout(t->send_aio, remaining(deadline_ns));
+        nng_aio_set_timeout(t->send_aio, remaining_ms(deadline_ns));
         nng_stream_dialer_dial(t->dialer, t->send_aio);
         nng_aio_wait(t->send_aio);
         rc = nng_aio_result(t->send_aio);
         if (rc != NNG_EAGAIN) break;
-        if (remaining(deadline_ns) <= BACKLOG_MS) return NNG_ETIMEDOUT;
+        if (remaining_ms(deadline_ns) <= BACKLOG_MS) return NNG_ETIMEDOUT;
         nng_sleep_aio(BACKLOG_MS, t->send_aio);
         nng_aio_wait(t->send_aio);
     }
@@ -243,24 +244,25 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
                    struct transport **ret_transport, char *err, size_t err_bytes) {
     char url[sizeof((struct sockaddr_un *)0)->sun_path + 8];
     if (transport_forked())
-        return refuse(TRANSPORT_E_FORKED, err, err_bytes, path,
-                      "this process is a fork of one that used libkvd; connect before "
-                      "forking in neither or exec in the child");
+        return refuse_path(TRANSPORT_E_FORKED, err, err_bytes, path,
+                           "this process is a fork of one that used libkvd; connect before "
+                           "forking in neither or exec in the child");
     if (!path[0] || strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
-        return refuse(TRANSPORT_E_PATH, err, err_bytes, path, "a socket path has 1 to 107 bytes; use a shorter one");
+        return refuse_path(TRANSPORT_E_PATH, err, err_bytes, path,
+                           "a socket path has 1 to 107 bytes; use a shorter one");
     snprintf(url, sizeof url, "ipc://%s", path);
 
     struct transport *t = calloc(1, sizeof *t);
-    if (!t) return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, "out of memory");
+    if (!t) return refuse_path(TRANSPORT_E_RESOURCE, err, err_bytes, path, "out of memory");
     t->sink = *sink;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->left, NULL);
     int rc = alloc_dialer(url, &t->dialer);
     if (rc == 0) rc = nng_aio_alloc(&t->send_aio, NULL, NULL);
     if (rc == 0) rc = nng_aio_alloc(&t->read_aio, NULL, NULL);
-    if (rc == 0) rc = nng_aio_alloc(&t->recv_aio, received, t);
+    if (rc == 0) rc = nng_aio_alloc(&t->recv_aio, receive_done, t);
     if (rc == 0) rc = nng_aio_alloc(&t->guard, guard_fired, t);
-    if (rc == 0) rc = dial(t, deadline_ns);
+    if (rc == 0) rc = dial_kvd(t, deadline_ns);
     if (rc != 0) {
         transport_close(t);
         return refuse_nng(rc, err, err_bytes, path);
@@ -280,7 +282,7 @@ int transport_send(struct transport *t, const uint8_t *bytes, size_t n, uint64_t
     while (rc == 0 && sent < n) {
         nng_iov iov = { .iov_buf = (void *)(uintptr_t)(bytes + sent), .iov_len = n - sent };
         nng_aio_set_iov(t->send_aio, 1, &iov);
-        nng_aio_set_timeout(t->send_aio, remaining(deadline_ns));
+        nng_aio_set_timeout(t->send_aio, remaining_ms(deadline_ns));
         nng_stream_send(t->stream, t->send_aio);
         nng_aio_wait(t->send_aio);
         rc = nng_aio_result(t->send_aio);
