@@ -8,14 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-struct request {
-    uint64_t token;
-    uint32_t fd_index, zero;
-};
-struct answer {
-    uint32_t status, fd_index;
-    char message[KVD_MESSAGE_BYTES];
-};
+#include "fd_message.h"
 
 static enum kvd_status fail_socket(const struct kvd_store_info *info, struct kvd_error *error) {
     if (errno == EAGAIN)
@@ -43,7 +36,7 @@ static bool connect_to(int socket, const struct sockaddr_un *to, uint64_t deadli
     return false;
 }
 
-static bool send_request(int socket, const struct request *request, uint64_t deadline_ns) {
+static bool send_request(int socket, const struct fd_request *request, uint64_t deadline_ns) {
     while (limit_wait(socket, deadline_ns)) {
         if (send(socket, request, sizeof *request, MSG_NOSIGNAL) >= 0) return true;
         if (errno != EINTR) break;
@@ -87,19 +80,16 @@ static int received_fd(struct msghdr *message) {
 
 enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,
                           int *ret_fd, struct kvd_error *error) {
-    union {
-        char room[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = { 0 };
-    struct answer answer = { 0 };
+    union fd_control control = { 0 };
+    struct fd_answer answer = { 0 };
     struct iovec part = { .iov_base = &answer, .iov_len = sizeof answer - 1 };
     struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes
     };
     size_t n;
     enum kvd_status status = fds->socket < 0 ? open_socket(fds, info, deadline_ns, error) : KVD_OK;
     if (status != KVD_OK) return status;
-    struct request request = { .token = fds->token, .fd_index = fd_index };
+    struct fd_request request = { .token = fds->token, .fd_index = fd_index };
     if (!send_request(fds->socket, &request, deadline_ns)) return fail_socket(info, error);
     fds->token = 0; /* it has been used */
     if (!receive_answer(fds->socket, &message, &n, deadline_ns)) return fail_socket(info, error);
@@ -110,7 +100,8 @@ enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, ui
     if (fd < 0 && (message.msg_flags & MSG_CTRUNC))
         return client_fail(error, KVD_RESOURCE_EXHAUSTED,
                            "kvd's memory comes as descriptors, and this process can open no more (RLIMIT_NOFILE)");
-    if (n < offsetof(struct answer, message) || answer.fd_index != fd_index || (answer.status == KVD_OK) != (fd >= 0)) {
+    if (n < offsetof(struct fd_answer, message) || answer.fd_index != fd_index ||
+        (answer.status == KVD_OK) != (fd >= 0)) {
         if (fd >= 0) close(fd);
         return client_fail(error, KVD_UNAVAILABLE, "the socket of descriptors %s answers out of turn: is it kvd's?",
                            info->fd_socket);

@@ -13,22 +13,13 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "fd_message.h"
 
 #define CONNECTIONS 64
 #define IDLE_NS UINT64_C(5000000000)
 #define LISTENER CONNECTIONS /* its tag in epoll; the others are places */
 
-struct request {
-    uint64_t token;
-    uint32_t fd_index, zero;
-};
-
-struct answer {
-    uint32_t status, fd_index;
-    char message[KVD_MESSAGE_BYTES];
-};
-
-struct connection {
+struct fd_connection {
     int fd; /* -1: free */
     struct ucred peer;
     kvd_session_id session; /* none until a token was good */
@@ -40,7 +31,7 @@ struct fdpass {
     char path[112];
     int listener, epoll;
     bool paused; /* there was no file for a newcomer: until the next tick */
-    struct connection connection[CONNECTIONS];
+    struct fd_connection connection[CONNECTIONS];
 };
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -110,13 +101,13 @@ int fdpass_fd(const struct fdpass *f) { return f->epoll; }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void drop(struct connection *c) {
+static void drop(struct fd_connection *c) {
     close(c->fd); /* leaves epoll with it */
     c->fd = -1;
 }
 
-static struct connection *free_place(struct fdpass *f) {
-    struct connection *oldest = &f->connection[0];
+static struct fd_connection *free_place(struct fdpass *f) {
+    struct fd_connection *oldest = &f->connection[0];
     for (uint32_t i = 0; i < CONNECTIONS; i++) {
         if (f->connection[i].fd < 0) return &f->connection[i];
         if (f->connection[i].used_ns < oldest->used_ns) oldest = &f->connection[i];
@@ -137,8 +128,8 @@ static void take_connection(struct fdpass *f) {
         pause_accepts(f, true); /* it stays readable: the main loop would turn for nothing */
     }
     if (fd < 0) return;
-    struct connection *c = free_place(f);
-    *c = (struct connection){ .fd = fd, .used_ns = clock_ns() };
+    struct fd_connection *c = free_place(f);
+    *c = (struct fd_connection){ .fd = fd, .used_ns = clock_ns() };
     socklen_t length = sizeof c->peer;
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = (uint32_t)(c - f->connection) };
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &length) || epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &e))
@@ -146,18 +137,15 @@ static void take_connection(struct fdpass *f) {
 }
 
 /* The peer reads it or loses the connection: its buffer holds an answer. */
-static void send_answer(struct connection *c, const struct answer *answer, int fd) {
-    union {
-        char room[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = { 0 };
-    size_t head = offsetof(struct answer, message);
+static void send_answer(struct fd_connection *c, const struct fd_answer *answer, int fd) {
+    union fd_control control = { 0 };
+    size_t head = offsetof(struct fd_answer, message);
     struct iovec part = { .iov_base = (void *)(uintptr_t)answer,
                           .iov_len = fd >= 0 ? head : head + strlen(answer->message) };
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
     if (fd >= 0) {
-        message.msg_control = control.room;
-        message.msg_controllen = sizeof control.room;
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
         struct cmsghdr *h = CMSG_FIRSTHDR(&message);
         h->cmsg_level = SOL_SOCKET;
         h->cmsg_type = SCM_RIGHTS;
@@ -168,17 +156,17 @@ static void send_answer(struct connection *c, const struct answer *answer, int f
 }
 
 /* n: bytes of it; 0 or less: closed. */
-static void refuse_junk(struct connection *c, ssize_t n) {
-    struct answer answer = { .status = KVD_INVALID_ARGUMENT };
+static void refuse_junk(struct fd_connection *c, ssize_t n) {
+    struct fd_answer answer = { .status = KVD_INVALID_ARGUMENT };
     snprintf(answer.message, sizeof answer.message,
              "a request of %zd bytes: one has 16, a token, a number of a region, and four zeros", n);
     if (n > 0) send_answer(c, &answer, -1);
     if (c->fd >= 0) drop(c);
 }
 
-static void serve(struct fdpass *f, struct connection *c) {
-    struct request request;
-    struct answer answer = { 0 };
+static void serve(struct fdpass *f, struct fd_connection *c) {
+    struct fd_request request;
+    struct fd_answer answer = { 0 };
     ssize_t n = recv(c->fd, &request, sizeof request, MSG_TRUNC | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n != (ssize_t)sizeof request || request.zero) {
