@@ -106,7 +106,7 @@ static struct pending_call *oldest_change(struct kvd_client *c, bool answered) {
 
 /* kvd can repeat its last CLIENT_WINDOW answers, so no more numbers than that may be open. Of the answers that came too
  * late as many are kept. Positive: the turn was let go. */
-static int make_room(struct kvd_client *c, uint64_t deadline_ns) {
+static int wait_for_window(struct kvd_client *c, uint64_t deadline_ns) {
     if (c->n_pending < CLIENT_WINDOW && !c->n_left) return 0;
     if (c->n_left > CLIENT_WINDOW) {
         struct pending_call *late = oldest_change(c, true);
@@ -165,7 +165,7 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
     int room;
     do {
         if ((status = take_turn(c, deadline_ns, error)) != KVD_OK) return status;
-        room = call_mutates(request->type) ? make_room(c, deadline_ns) : 0;
+        room = call_mutates(request->type) ? wait_for_window(c, deadline_ns) : 0;
     } while (room > 0);
     if (keeper == CALL_TICKET) client_watch(c, true);
     if (room < 0) {

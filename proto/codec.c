@@ -19,8 +19,8 @@ static int refuse_type(const struct codec_pass *pass, uint16_t type) {
                         KVD_PROTOCOL_VERSION, FRAME_TYPE_END - 1);
 }
 
-static int unpack(const struct codec_pass *pass, const struct codec_map *map, const uint8_t *body, size_t bytes,
-                  ProtobufCMessage **ret_message) {
+static int unpack_message(const struct codec_pass *pass, const struct codec_map *map, const uint8_t *body, size_t bytes,
+                          ProtobufCMessage **ret_message) {
     if (bytes > FRAME_LIMIT - FRAME_HEADER)
         return codec_refuse(pass, CODEC_E_LIMIT, "the body has %zu bytes, the limit is %u", bytes,
                             FRAME_LIMIT - FRAME_HEADER);
@@ -34,7 +34,8 @@ static int unpack(const struct codec_pass *pass, const struct codec_map *map, co
     return 0;
 }
 
-static int pack(const struct codec_pass *pass, const ProtobufCMessage *message, uint8_t *body, size_t *ret_bytes) {
+static int pack_message(const struct codec_pass *pass, const ProtobufCMessage *message, uint8_t *body,
+                        size_t *ret_bytes) {
     size_t bytes = protobuf_c_message_get_packed_size(message);
     if (bytes > pass->space)
         return codec_refuse(pass, CODEC_E_SPACE, "the body needs %zu bytes, there are %zu; ask for less at once", bytes,
@@ -59,7 +60,7 @@ int codec_decode_request(uint16_t type, const uint8_t *body, size_t bytes, struc
     const struct codec_map *map = codec_request_map(type);
     if (!map) return refuse_type(&pass, type);
     ProtobufCMessage *message;
-    int r = unpack(&pass, map, body, bytes, &message);
+    int r = unpack_message(&pass, map, body, bytes, &message);
     if (r) return r;
     struct msg_request request;
     memset(&request, 0, sizeof request);
@@ -77,7 +78,7 @@ int codec_encode_request(const struct msg_request *request, struct codec_arena *
     ProtobufCMessage *message = codec_message_new(&pass, map->pb);
     if (!message) return codec_refuse_memory(&pass);
     int r = codec_store(&pass, map, message, request);
-    return r ? r : pack(&pass, message, body, ret_bytes);
+    return r ? r : pack_message(&pass, message, body, ret_bytes);
 }
 
 /* ---- replies ------------------------------------------------------------------------------------------ */
@@ -88,7 +89,7 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
     const struct codec_map *map = codec_reply_map(type);
     if (!map) return refuse_type(&pass, type);
     ProtobufCMessage *message;
-    int r = unpack(&pass, map, body, bytes, &message);
+    int r = unpack_message(&pass, map, body, bytes, &message);
     if (r) return r;
     struct msg_reply reply;
     memset(&reply, 0, sizeof reply);
@@ -111,7 +112,7 @@ int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena,
     struct codec_map header = first_row(map), rest = other_rows(map);
     int r = codec_store(&pass, &header, message, reply);
     if (r == 0 && reply->status == KVD_OK) r = codec_store(&pass, &rest, message, reply);
-    return r ? r : pack(&pass, message, body, ret_bytes);
+    return r ? r : pack_message(&pass, message, body, ret_bytes);
 }
 
 /* ---- events --------------------------------------------------------------------------------------------- */
@@ -124,7 +125,7 @@ int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_
     codec_arena_fixed(&arena, memory, sizeof memory);
     struct codec_pass pass = pass_begin(&arena, "Event", 0, err, err_bytes);
     ProtobufCMessage *message;
-    int r = unpack(&pass, &codec_event_map, body, bytes, &message);
+    int r = unpack_message(&pass, &codec_event_map, body, bytes, &message);
     if (r) return r;
     struct kvd_event event;
     memset(&event, 0, sizeof event);
@@ -142,5 +143,5 @@ int codec_encode_event(const struct kvd_event *event, uint8_t *body, size_t spac
     ProtobufCMessage *message = codec_message_new(&pass, codec_event_map.pb);
     if (!message) return codec_refuse_memory(&pass);
     int r = codec_store(&pass, &codec_event_map, message, event);
-    return r ? r : pack(&pass, message, body, ret_bytes);
+    return r ? r : pack_message(&pass, message, body, ret_bytes);
 }

@@ -40,21 +40,18 @@ static int refuse_number(const struct codec_pass *pass, const struct codec_field
 
 /* ---- access ------------------------------------------------------------------------------------------ */
 
-static const void *at(const void *base, size_t offset) { return (const char *)base + offset; }
-static void *at_mut(void *base, size_t offset) { return (char *)base + offset; }
-
 static const void *pointer_at(const void *base, size_t offset) {
     const void *p;
-    memcpy(&p, at(base, offset), sizeof p);
+    memcpy(&p, codec_at(base, offset), sizeof p);
     return p;
 }
-static void pointer_set(void *base, size_t offset, const void *p) { memcpy(at_mut(base, offset), &p, sizeof p); }
+static void pointer_set(void *base, size_t offset, const void *p) { memcpy(codec_at_mut(base, offset), &p, sizeof p); }
 
 static uint32_t count_of(const struct codec_field *f, const void *plain) {
-    return *(const uint32_t *)at(plain, f->at_n);
+    return *(const uint32_t *)codec_at(plain, f->at_n);
 }
 static void count_set(const struct codec_field *f, void *plain, size_t n) {
-    if (f->at_n != CODEC_NO_COUNT) *(uint32_t *)at_mut(plain, f->at_n) = (uint32_t)n;
+    if (f->at_n != CODEC_NO_COUNT) *(uint32_t *)codec_at_mut(plain, f->at_n) = (uint32_t)n;
 }
 
 static bool all_zero(const uint8_t *p, size_t n) { return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0); }
@@ -63,7 +60,7 @@ static bool all_zero(const uint8_t *p, size_t n) { return n == 0 || (p[0] == 0 &
 static uint32_t entries(const struct codec_field *f, const void *plain, size_t entry_bytes) {
     if (f->at_n != CODEC_NO_COUNT) return count_of(f, plain);
     uint32_t n = f->high;
-    while (n > 0 && all_zero(at(plain, f->at + (n - 1) * entry_bytes), entry_bytes)) n--;
+    while (n > 0 && all_zero(codec_at(plain, f->at + (n - 1) * entry_bytes), entry_bytes)) n--;
     return n;
 }
 
@@ -173,10 +170,10 @@ static int store_digests(const struct codec_pass *pass, const struct codec_field
 
 static int load_numbers(const struct codec_pass *pass, const struct codec_field *f, const void *pb, void *plain,
                         size_t bytes) {
-    size_t n = *(const size_t *)at(pb, f->pb_n);
+    size_t n = *(const size_t *)codec_at(pb, f->pb_n);
     const void *from = pointer_at(pb, f->pb);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
-    if (n) memcpy(at_mut(plain, f->at), from, n * bytes);
+    if (n) memcpy(codec_at_mut(plain, f->at), from, n * bytes);
     count_set(f, plain, n);
     return 0;
 }
@@ -185,8 +182,8 @@ static int store_numbers(const struct codec_pass *pass, const struct codec_field
                          size_t bytes) {
     uint32_t n = entries(f, plain, bytes);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
-    *(size_t *)at_mut(pb, f->pb_n) = n;
-    pointer_set(pb, f->pb, n ? at(plain, f->at) : NULL);
+    *(size_t *)codec_at_mut(pb, f->pb_n) = n;
+    pointer_set(pb, f->pb, n ? codec_at(plain, f->at) : NULL);
     return 0;
 }
 
@@ -196,7 +193,7 @@ static int load_sub(struct codec_pass *pass, const struct codec_field *f, const 
     const void *message = pointer_at(pb, f->pb);
     if (!message) message = codec_message_new(pass, f->sub->pb); /* defaults are not always zeros */
     if (!message) return codec_refuse_memory(pass);
-    if (f->kind == CODEC_SUB) return codec_load(pass, f->sub, message, at_mut(plain, f->at));
+    if (f->kind == CODEC_SUB) return codec_load(pass, f->sub, message, codec_at_mut(plain, f->at));
     void *fresh = codec_arena_alloc(pass->arena, f->sub->bytes);
     if (!fresh) return codec_refuse_memory(pass);
     pointer_set(plain, f->at, fresh);
@@ -204,7 +201,7 @@ static int load_sub(struct codec_pass *pass, const struct codec_field *f, const 
 }
 
 static int store_sub(struct codec_pass *pass, const struct codec_field *f, void *pb, const void *plain) {
-    const void *from = f->kind == CODEC_SUB ? at(plain, f->at) : pointer_at(plain, f->at);
+    const void *from = f->kind == CODEC_SUB ? codec_at(plain, f->at) : pointer_at(plain, f->at);
     if (!from) return 0;
     void *message = codec_message_new(pass, f->sub->pb);
     if (!message) return codec_refuse_memory(pass);
@@ -213,9 +210,9 @@ static int store_sub(struct codec_pass *pass, const struct codec_field *f, void 
 }
 
 static int load_subs(struct codec_pass *pass, const struct codec_field *f, const void *pb, void *plain) {
-    size_t n = *(const size_t *)at(pb, f->pb_n);
+    size_t n = *(const size_t *)codec_at(pb, f->pb_n);
     const void *const *messages = pointer_at(pb, f->pb);
-    void *to = at_mut(plain, f->at);
+    void *to = codec_at_mut(plain, f->at);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
     count_set(f, plain, n);
     if (f->kind == CODEC_SUBS_NEW) {
@@ -225,7 +222,7 @@ static int load_subs(struct codec_pass *pass, const struct codec_field *f, const
         to = fresh;
     }
     for (size_t i = 0; i < n; i++) {
-        int r = codec_load(pass, f->sub, messages[i], at_mut(to, i * f->sub->bytes));
+        int r = codec_load(pass, f->sub, messages[i], codec_at_mut(to, i * f->sub->bytes));
         if (r) return r;
     }
     return 0;
@@ -233,7 +230,7 @@ static int load_subs(struct codec_pass *pass, const struct codec_field *f, const
 
 static int store_subs(struct codec_pass *pass, const struct codec_field *f, void *pb, const void *plain) {
     uint32_t n = entries(f, plain, f->sub->bytes);
-    const void *from = f->kind == CODEC_SUBS ? at(plain, f->at) : pointer_at(plain, f->at);
+    const void *from = f->kind == CODEC_SUBS ? codec_at(plain, f->at) : pointer_at(plain, f->at);
     if (n > f->high) return codec_refuse_count(pass, f->name, n, f->high);
     if (n == 0) return 0;
     if (!from) return codec_refuse(pass, CODEC_E_VALUE, "%s has %u entries and no address", f->name, n);
@@ -242,10 +239,10 @@ static int store_subs(struct codec_pass *pass, const struct codec_field *f, void
     for (uint32_t i = 0; i < n; i++) {
         messages[i] = codec_message_new(pass, f->sub->pb);
         if (!messages[i]) return codec_refuse_memory(pass);
-        int r = codec_store(pass, f->sub, messages[i], at(from, i * f->sub->bytes));
+        int r = codec_store(pass, f->sub, messages[i], codec_at(from, i * f->sub->bytes));
         if (r) return r;
     }
-    *(size_t *)at_mut(pb, f->pb_n) = n;
+    *(size_t *)codec_at_mut(pb, f->pb_n) = n;
     pointer_set(pb, f->pb, messages);
     return 0;
 }
@@ -259,8 +256,8 @@ static int load_u32(const struct codec_pass *pass, const struct codec_field *f, 
 }
 
 static int load_field(struct codec_pass *pass, const struct codec_field *f, const void *pb, void *plain) {
-    const void *from = at(pb, f->pb);
-    void *to = at_mut(plain, f->at);
+    const void *from = codec_at(pb, f->pb);
+    void *to = codec_at_mut(plain, f->at);
     switch (f->kind) {
     case CODEC_U32: return load_u32(pass, f, *(const uint32_t *)from, to);
     case CODEC_U32_PLUS: *(uint32_t *)to = *(const uint32_t *)from - 1u; return 0; /* 0 -> KVD_UNCHANGED */
@@ -282,8 +279,8 @@ static int load_field(struct codec_pass *pass, const struct codec_field *f, cons
 }
 
 static int store_field(struct codec_pass *pass, const struct codec_field *f, void *pb, const void *plain) {
-    const void *from = at(plain, f->at);
-    void *to = at_mut(pb, f->pb);
+    const void *from = codec_at(plain, f->at);
+    void *to = codec_at_mut(pb, f->pb);
     switch (f->kind) {
     case CODEC_U32: return load_u32(pass, f, *(const uint32_t *)from, to);
     case CODEC_U32_PLUS: *(uint32_t *)to = *(const uint32_t *)from + 1u; return 0;

@@ -51,6 +51,9 @@ int codec_refuse(const struct codec_pass *pass, int code, const char *format, ..
 int codec_refuse_count(const struct codec_pass *pass, const char *field, size_t n, size_t limit);
 int codec_refuse_memory(const struct codec_pass *pass);
 
+static inline const void *codec_at(const void *base, size_t offset) { return (const char *)base + offset; }
+static inline void *codec_at_mut(void *base, size_t offset) { return (char *)base + offset; }
+
 /* ---- maps --------------------------------------------------------------------------------------------- */
 
 enum codec_kind {

@@ -29,24 +29,21 @@ static int check_columns(const struct codec_pass *pass, const struct column *col
     return 0;
 }
 
-static void *at_mut(void *base, size_t offset) { return (char *)base + offset; }
-static const void *at(const void *base, size_t offset) { return (const char *)base + offset; }
-
 /* items[i] + offset, a uint32_t each, from a column (absent: all 0 less `plus`), and back. */
 static void spread(const struct column *column, void *items, size_t n, size_t stride, size_t offset, uint32_t plus) {
     for (size_t i = 0; i < n; i++)
-        *(uint32_t *)at_mut(items, i * stride + offset) = (column->n ? column->values[i] : 0) - plus;
+        *(uint32_t *)codec_at_mut(items, i * stride + offset) = (column->n ? column->values[i] : 0) - plus;
 }
 
 /* NULL in *ret_values: nothing to say. */
-static int gather(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset,
-                  uint32_t plus, size_t *ret_n, uint32_t **ret_values) {
+static int gather_column(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset,
+                         uint32_t plus, size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
-    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)at(items, i * stride + offset) + plus;
+    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)codec_at(items, i * stride + offset) + plus;
     if (any == 0) return 0;
     uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
     if (!values) return codec_refuse_memory(pass);
-    for (size_t i = 0; i < n; i++) values[i] = *(const uint32_t *)at(items, i * stride + offset) + plus;
+    for (size_t i = 0; i < n; i++) values[i] = *(const uint32_t *)codec_at(items, i * stride + offset) + plus;
     *ret_n = n;
     *ret_values = values;
     return 0;
@@ -103,10 +100,11 @@ static int store_ask(const struct codec_pass *pass, const struct kvd_round_item 
                      Kvd__V1__RoundColumns **ret_pb, bool *ret_used) {
     Kvd__V1__RoundColumns *pb = codec_message_new(pass, &kvd__v1__round_columns__descriptor);
     if (!pb) return codec_refuse_memory(pass);
-    int r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1, &pb->n_commit, &pb->commit);
-    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1, &pb->n_truncate, &pb->truncate);
-    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1, &pb->n_keep, &pb->keep);
-    if (r == 0) r = gather(pass, items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1, &pb->n_ensure, &pb->ensure);
+    int r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1, &pb->n_commit, &pb->commit);
+    if (r == 0)
+        r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1, &pb->n_truncate, &pb->truncate);
+    if (r == 0) r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1, &pb->n_keep, &pb->keep);
+    if (r == 0) r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1, &pb->n_ensure, &pb->ensure);
     if (r) return r;
     *ret_pb = pb;
     *ret_used = pb->n_commit || pb->n_truncate || pb->n_keep || pb->n_ensure;
@@ -126,8 +124,8 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
     if (!pb->sequence || !pb->pool) return codec_refuse_memory(pass);
     pb->n_sequence = n;
     for (size_t i = 0; i < n; i++) pb->sequence[i] = items[i].sequence.bits;
-    int r = gather(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1,
-                   &pb->n_state_frontier, &pb->state_frontier);
+    int r = gather_column(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1,
+                          &pb->n_state_frontier, &pb->state_frontier);
     for (size_t p = 0; r == 0 && p < KVD_MAX_POOLS; p++) {
         bool used = false;
         r = store_ask(pass, items, n, p, &pb->pool[p], &used);
@@ -166,7 +164,7 @@ static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumn
 
 /* A place counts only below the n_pools of its item: what lies beyond does not travel. */
 static uint32_t place_value(const struct kvd_round_result *result, size_t pool, size_t k) {
-    return pool < result->n_pools ? *(const uint32_t *)at(result, PLACE_AT(pool, k)) : 0;
+    return pool < result->n_pools ? *(const uint32_t *)codec_at(result, PLACE_AT(pool, k)) : 0;
 }
 
 static int gather_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
@@ -246,8 +244,8 @@ static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb
         pb->n_status = n;
     }
     pb->n_pool = n_pool;
-    return uneven ? gather(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0,
-                           &pb->n_n_pools, &pb->n_pools)
+    return uneven ? gather_column(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0,
+                                  &pb->n_n_pools, &pb->n_pools)
                   : 0;
 }
 

@@ -32,14 +32,14 @@ void report_fini(struct report *report) {
 }
 
 /* Columns of the sequence that ends, or that was lost, count as computed from now on. */
-static void settle(struct report *report, uint32_t c) {
+static void settle_columns(struct report *report, uint32_t c) {
     if (report->to[c] > report->high[c]) report->high[c] = report->to[c];
     report->from[c] = report->to[c] = 0;
 }
 
 void report_restart(struct report *report) {
     for (uint32_t c = 0; c < report->prompts->n_conversations; c++) {
-        settle(report, c);
+        settle_columns(report, c);
         for (uint32_t t = 0; t < PROMPTS_TURNS; t++) turn_of(report, c, t)->ended = false;
     }
 }
@@ -69,7 +69,7 @@ static void computed(struct report *report, uint32_t c, uint32_t turn, uint32_t 
 
 static void take_activate(struct report *report, const struct report_line *line) {
     uint32_t c = line->conversation, system = report->prompts->n_system;
-    settle(report, c);
+    settle_columns(report, c);
     report->from[c] = report->to[c] = line->frontier;
     report->prompts_sent++;
     report->prompt_tokens += line->prompt;

@@ -62,7 +62,7 @@ static uint64_t now_ms(void) {
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-__attribute__((format(printf, 2, 3))) static void tell(const struct run *run, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void tell_user(const struct run *run, const char *format, ...) {
     char text[512];
     va_list args;
     va_start(args, format);
@@ -74,8 +74,8 @@ __attribute__((format(printf, 2, 3))) static void tell(const struct run *run, co
 
 /* ---- processes ------------------------------------------------------------------------------------------ */
 
-static int start(struct run *run, const char *name, const char *const *argv, const char *notify, int listener,
-                 int *ret_stdout, struct process *ret_process) {
+static int start_program(struct run *run, const char *name, const char *const *argv, const char *notify, int listener,
+                         int *ret_stdout, struct process *ret_process) {
     char log[256];
     snprintf(log, sizeof log, "%s/%s.log", run->dir, name);
     const struct process_spec spec = {
@@ -96,7 +96,7 @@ static int start_worker(struct run *run, uint32_t i) {
     snprintf(scheduler, sizeof scheduler, "%s/scheduler.sock", run->dir);
     snprintf(name, sizeof name, "worker-%u", i);
     const char *const argv[] = { path, "--kvd", run->socket, "--scheduler", scheduler, "--name", name, NULL };
-    return start(run, name, argv, NULL, -1, NULL, &run->worker[i]);
+    return start_program(run, name, argv, NULL, -1, NULL, &run->worker[i]);
 }
 
 static int start_scheduler(struct run *run) {
@@ -109,7 +109,7 @@ static int start_scheduler(struct run *run) {
     else if (run->speculate) argv[n++] = "--speculate";
     if (run->act == ACT_ARENA) argv[n++] = "--step";
     run->n_buffer = 0;
-    return start(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
+    return start_program(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
 }
 
 static int take_line(struct run *run, struct report_line *ret_line) {
@@ -163,8 +163,8 @@ static int kill_worker(struct run *run, const struct report_line *line) {
     for (uint32_t i = 0; i < WORKERS; i++)
         if ((uint32_t)run->worker[i].pid == line->pid) {
             process_kill(&run->worker[i]);
-            tell(run, "SIGKILL of worker %u, which was at token %u of its answer to '%s'; a new one starts", line->pid,
-                 line->index + line->n, run->prompts.conversation[line->conversation].name);
+            tell_user(run, "SIGKILL of worker %u, which was at token %u of its answer to '%s'; a new one starts",
+                      line->pid, line->index + line->n, run->prompts.conversation[line->conversation].name);
             return start_worker(run, i);
         }
     return 0;
@@ -173,7 +173,7 @@ static int kill_worker(struct run *run, const struct report_line *line) {
 static int kill_everything(struct run *run) {
     process_signal(&run->scheduler, SIGKILL);
     for (uint32_t i = 0; i < WORKERS; i++) process_kill(&run->worker[i]);
-    tell(run, "SIGKILL of the scheduler and of all workers; only kvd goes on");
+    tell_user(run, "SIGKILL of the scheduler and of all workers; only kvd goes on");
     for (uint32_t i = 0; i < WORKERS; i++)
         if (start_worker(run, i) != 0) return 2;
     return stop_scheduler(run);
@@ -226,8 +226,8 @@ static int end_daemon(struct run *run) {
     int signal = end_signal[run->ends], r = add_moves(run);
     if (r == 0) r = restart_daemon(run, signal, &run->recovered[run->ends]);
     if (r != 0) return r;
-    tell(run, "SIG%s to kvd after turn %u; %u continuations are back with the next one", sigabbrev_np(signal),
-         run->ends + 1, run->recovered[run->ends]);
+    tell_user(run, "SIG%s to kvd after turn %u; %u continuations are back with the next one", sigabbrev_np(signal),
+              run->ends + 1, run->recovered[run->ends]);
     run->ends++;
     process_signal(&run->scheduler, SIGUSR1);
     return 0;
@@ -236,22 +236,22 @@ static int end_daemon(struct run *run) {
 static int act_on(struct run *run, const struct report_line *line) {
     if (line->kind == REPORT_PAUSE) return end_daemon(run);
     if (line->kind == REPORT_ACTIVATE && line->restored > 0)
-        tell(run, "'%s' goes on from token %u; %u of its tokens come out of the arena",
-             run->prompts.conversation[line->conversation].name, line->frontier, line->restored);
-    if (line->kind == REPORT_INSTANCE) tell(run, "the scheduler has found the new kvd");
+        tell_user(run, "'%s' goes on from token %u; %u of its tokens come out of the arena",
+                  run->prompts.conversation[line->conversation].name, line->frontier, line->restored);
+    if (line->kind == REPORT_INSTANCE) tell_user(run, "the scheduler has found the new kvd");
     if (line->kind == REPORT_ADOPT)
-        tell(run, "kvd kept '%s' up to token %u: it goes on from there",
-             run->prompts.conversation[line->conversation].name, line->frontier);
+        tell_user(run, "kvd kept '%s' up to token %u: it goes on from there",
+                  run->prompts.conversation[line->conversation].name, line->frontier);
     if (line->kind == REPORT_CHECKPOINT)
-        tell(run, "the system prefix of %u tokens is a checkpoint now", line->frontier);
+        tell_user(run, "the system prefix of %u tokens is a checkpoint now", line->frontier);
     if (run->act >= ACT_REST || line->kind != REPORT_TOKENS || line->turn != act_point[run->act].turn ||
         line->index < act_point[run->act].index)
         return 0;
     switch (run->act++) {
     case ACT_WORKER: return kill_worker(run, line);
     case ACT_SCHEDULER:
-        tell(run, "SIGKILL of the scheduler at token %u of an answer in turn 2; a new one knows the prompts only",
-             line->index + line->n);
+        tell_user(run, "SIGKILL of the scheduler at token %u of an answer in turn 2; a new one knows the prompts only",
+                  line->index + line->n);
         return stop_scheduler(run);
     case ACT_EVERYTHING: return kill_everything(run);
     case ACT_REST:
@@ -286,7 +286,7 @@ static bool lost_one(const struct run *run) {
 }
 
 /* Until the scheduler of this run ends in order. */
-static int follow(struct run *run) {
+static int follow_report(struct run *run) {
     for (;;) {
         struct pollfd fds[3 + WORKERS] = { { .fd = run->lines, .events = POLLIN },
                                            { .fd = run->signals, .events = POLLIN },
@@ -315,14 +315,14 @@ static int follow(struct run *run) {
 
 /* ---- the row ------------------------------------------------------------------------------------------------ */
 
-static void show_text(const struct run *run) {
+static void show_answers(const struct run *run) {
     const struct report_turn *turn = run->report.turn;
     char text[100];
     uint32_t n = 0;
     for (; n < turn->n_reference && n < sizeof text - 1; n++)
         text[n] = turn->reference[n] == '\n' ? ' ' : (char)turn->reference[n];
     text[n] = '\0';
-    tell(run, "it says: \"%s\"", text);
+    tell_user(run, "it says: \"%s\"", text);
 }
 
 static int check_daemon(const struct run *run) {
@@ -362,11 +362,11 @@ static int run_reference(struct run *run) {
     run->report.reference = true;
     run->act = ACT_UNDISTURBED;
     int r = start_scheduler(run);
-    if (r == 0) r = follow(run);
+    if (r == 0) r = follow_report(run);
     if (r == 0)
-        tell(run, "reference: %u prompts from their first token, %llu tokens said", run->report.prompts_sent,
-             (unsigned long long)run->report.produced);
-    if (r == 0) show_text(run);
+        tell_user(run, "reference: %u prompts from their first token, %llu tokens said", run->report.prompts_sent,
+                  (unsigned long long)run->report.produced);
+    if (r == 0) show_answers(run);
     return r;
 }
 
@@ -374,7 +374,7 @@ static int run_acts(struct run *run) {
     report_begin(&run->report);
     run->act = ACT_WORKER;
     int r = start_scheduler(run);
-    if (r == 0) r = follow(run);
+    if (r == 0) r = follow_report(run);
     if (r == 0 && run->act != ACT_REST) {
         fprintf(stderr, "demo_run: the run ended before all kills were made: the answers are too short\n");
         r = 2;
@@ -385,9 +385,9 @@ static int run_acts(struct run *run) {
 static void tell_wrong(const struct run *run) {
     const struct report *r = &run->report;
     if (r->wrong > 0)
-        tell(run, "%llu tokens are wrong; the first is token %u of the answer to '%s' in turn %u",
-             (unsigned long long)r->wrong, r->wrong_token, run->prompts.conversation[r->wrong_conversation].name,
-             r->wrong_turn + 1);
+        tell_user(run, "%llu tokens are wrong; the first is token %u of the answer to '%s' in turn %u",
+                  (unsigned long long)r->wrong, r->wrong_token, run->prompts.conversation[r->wrong_conversation].name,
+                  r->wrong_turn + 1);
 }
 
 /* Says how it went. True: as it should be. */
@@ -396,11 +396,11 @@ static bool judge_acts(const struct run *run) {
     bool exact = report_exact(report);
     tell_wrong(run);
     if (report->drafted > 0)
-        tell(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted,
-             (unsigned long long)report->drafted);
-    tell(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused,
-         (unsigned long long)report->prompt_tokens,
-         exact ? "every token is that of the reference" : "NOT the tokens of the reference");
+        tell_user(run, "%llu of %llu drafts accepted", (unsigned long long)report->accepted,
+                  (unsigned long long)report->drafted);
+    tell_user(run, "%llu of %llu prompt tokens reused; %s", (unsigned long long)report->reused,
+              (unsigned long long)report->prompt_tokens,
+              exact ? "every token is that of the reference" : "NOT the tokens of the reference");
     return exact && report->reused > 0 && report->prefix_again == 0 && (!run->speculate || report->accepted > 0);
 }
 
@@ -411,9 +411,9 @@ static int run_arena(struct run *run) {
     report_begin(&run->report);
     int r = restart_daemon(run, SIGTERM, &recovered);
     if (r == 0)
-        tell(run, "another kvd: few pages, and an arena in host memory; the workers attach to it by themselves");
+        tell_user(run, "another kvd: few pages, and an arena in host memory; the workers attach to it by themselves");
     if (r == 0) r = start_scheduler(run);
-    if (r == 0) r = follow(run);
+    if (r == 0) r = follow_report(run);
     if (r == 0) r = add_moves(run);
     if (r == 0 && run->ends != ENDS) {
         fprintf(stderr, "demo_run: kvd was ended %u times: the prompt list needs %d turns\n", run->ends, ENDS + 1);
@@ -426,10 +426,10 @@ static bool judge_arena(const struct run *run) {
     const struct report *report = &run->report;
     bool exact = report_exact(report);
     tell_wrong(run);
-    tell(run, "%llu pages went to the arena, %llu came back; %llu of %llu reused tokens are out of it; %s",
-         (unsigned long long)run->demoted_pages, (unsigned long long)run->restored_pages,
-         (unsigned long long)report->restored, (unsigned long long)report->reused,
-         exact ? "every token is that of the reference" : "NOT the tokens of the reference");
+    tell_user(run, "%llu pages went to the arena, %llu came back; %llu of %llu reused tokens are out of it; %s",
+              (unsigned long long)run->demoted_pages, (unsigned long long)run->restored_pages,
+              (unsigned long long)report->restored, (unsigned long long)report->reused,
+              exact ? "every token is that of the reference" : "NOT the tokens of the reference");
     return exact && report->restored > 0 && report->prefix_again == 0 && run->demoted_pages > 0 &&
            run->restored_pages > 0 && run->recovered[0] > 0 && run->recovered[1] > 0;
 }

@@ -40,21 +40,21 @@ static void hear_join(struct scheduler *s, int listener) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     for (uint32_t i = 0; fd >= 0 && i < SCHEDULER_WORKERS; i++)
         if (s->peer[i].fd < 0) {
-            s->peer[i] = (struct peer){ .fd = fd };
+            s->peer[i] = (struct worker_peer){ .fd = fd };
             return;
         }
     if (fd >= 0) close(fd);
 }
 
-static void lose(struct scheduler *s, struct peer *worker) {
+static void lose_worker(struct scheduler *s, struct worker_peer *worker) {
     printf("lost %u\n", worker->pid);
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++)
         if (s->request[i].worker == worker) request_orphan(s, &s->request[i]);
     close(worker->fd);
-    *worker = (struct peer){ .fd = -1 };
+    *worker = (struct worker_peer){ .fd = -1 };
 }
 
-static void welcome(struct scheduler *s, const struct peer *worker) {
+static void welcome_worker(struct scheduler *s, const struct worker_peer *worker) {
     s->message.type = WIRE_WELCOME;
     s->message.session = kvd_client_session(s->client).bits;
     s->message.n_tokens = 0;
@@ -62,11 +62,11 @@ static void welcome(struct scheduler *s, const struct peer *worker) {
 }
 
 /* It is there, and in the same instance of kvd as the scheduler. */
-static bool has_joined(const struct scheduler *s, const struct peer *worker) {
+static bool has_joined(const struct scheduler *s, const struct worker_peer *worker) {
     return worker->fd >= 0 && worker->session.bits != 0 && worker->epoch == kvd_client_epoch(s->client);
 }
 
-static int hear_worker(struct scheduler *s, struct peer *worker) {
+static int hear_worker(struct scheduler *s, struct worker_peer *worker) {
     static struct wire_message m;
     int r;
     while ((r = wire_receive(worker->fd, false, &m)) > 0) {
@@ -75,13 +75,13 @@ static int hear_worker(struct scheduler *s, struct peer *worker) {
             worker->epoch = m.epoch;
             worker->pid = m.pid;
             printf("worker %u\n", m.pid);
-            welcome(s, worker);
+            welcome_worker(s, worker);
             continue;
         }
-        struct request *request = m.id < s->prompts.n_conversations ? &s->request[m.id] : NULL;
+        struct demo_request *request = m.id < s->prompts.n_conversations ? &s->request[m.id] : NULL;
         if (request && request->worker == worker && request_hear(s, request, &m) != 0) return -1;
     }
-    if (r != -EAGAIN) lose(s, worker);
+    if (r != -EAGAIN) lose_worker(s, worker);
     return 0;
 }
 
@@ -91,7 +91,7 @@ static int hear_kvd(struct scheduler *s) {
     enum kvd_status status;
     while ((status = kvd_next_event(s->client, 0, &event, &error)) == KVD_OK)
         for (uint32_t i = 0; event.kind == KVD_EVENT_SEQUENCE_ENDED && i < s->prompts.n_conversations; i++) {
-            struct request *request = &s->request[i];
+            struct demo_request *request = &s->request[i];
             if (request->sequence.bits != event.sequence.bits) continue;
             if (request->state == REQUEST_RUNNING) /* kvd was quicker than the socket: hear its last words first */
                 if (hear_worker(s, request->worker) != 0) return -1;
@@ -104,8 +104,8 @@ static int hear_kvd(struct scheduler *s) {
 }
 
 /* The worker with the least to do. */
-static struct peer *choose_worker(struct scheduler *s) {
-    struct peer *best = NULL;
+static struct worker_peer *choose_worker(struct scheduler *s) {
+    struct worker_peer *best = NULL;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++)
         if (has_joined(s, &s->peer[i]) && (!best || s->peer[i].load < best->load)) best = &s->peer[i];
     return best;
@@ -113,14 +113,14 @@ static struct peer *choose_worker(struct scheduler *s) {
 
 static int start_waiting(struct scheduler *s) {
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) {
-        struct peer *worker = choose_worker(s);
+        struct worker_peer *worker = choose_worker(s);
         if (s->request[i].state != REQUEST_WAITING || s->request[i].turn >= s->turns || !worker) continue;
         if (request_start(s, &s->request[i], worker) != 0) return -1;
     }
     return 0;
 }
 
-static uint32_t count(const struct scheduler *s, enum request_state state) {
+static uint32_t count_requests(const struct scheduler *s, enum request_state state) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) n += s->request[i].state == state;
     return n;
@@ -133,8 +133,8 @@ static uint32_t joined(const struct scheduler *s) {
 }
 
 static int patience(const struct scheduler *s) {
-    if (count(s, REQUEST_ORPHANED) > 0) return ORPHAN_MS;
-    bool idle = count(s, REQUEST_WAITING) > 0 && count(s, REQUEST_RUNNING) == 0;
+    if (count_requests(s, REQUEST_ORPHANED) > 0) return ORPHAN_MS;
+    bool idle = count_requests(s, REQUEST_WAITING) > 0 && count_requests(s, REQUEST_RUNNING) == 0;
     return idle && joined(s) > 0 && !s->paused ? RETRY_MS : -1;
 }
 
@@ -194,7 +194,7 @@ static bool kvd_is_gone(struct scheduler *s) {
 }
 
 /* 0 goes on, 1 end in order, -3. */
-static int come_back(struct scheduler *s, const struct kvd_connect_options *options, int signals) {
+static int meet_other_kvd(struct scheduler *s, const struct kvd_connect_options *options, int signals) {
     struct kvd_error error;
     enum again again;
     while ((again = kvd_again(&s->client, options, signals)) == AGAIN_STOP && !hear_signal(s, signals))
@@ -206,7 +206,7 @@ static int come_back(struct scheduler *s, const struct kvd_connect_options *opti
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) {
         s->peer[i].load = 0;
         if (has_joined(s, &s->peer[i])) /* before the scheduler itself */
-            welcome(s, &s->peer[i]);
+            welcome_worker(s, &s->peer[i]);
     }
     printf("instance %016llx\n", (unsigned long long)kvd_client_epoch(s->client));
     enum kvd_status status = look_around(s, &error);
@@ -216,16 +216,16 @@ static int come_back(struct scheduler *s, const struct kvd_connect_options *opti
     return -2;
 }
 
-static int serve(struct scheduler *s, const struct kvd_connect_options *options, int listener, int signals,
-                 uint32_t n_workers) {
+static int serve_conversations(struct scheduler *s, const struct kvd_connect_options *options, int listener,
+                               int signals, uint32_t n_workers) {
     bool enough = false;
-    while (count(s, REQUEST_OVER) < s->prompts.n_conversations) {
+    while (count_requests(s, REQUEST_OVER) < s->prompts.n_conversations) {
         enough = enough || joined(s) >= n_workers;
         int r = enough ? start_waiting(s) : 0;
         pause_between_turns(s);
         fflush(stdout);
         if (r == 0) r = hear(s, listener, signals);
-        if (r < 0 && (r == -3 || kvd_is_gone(s))) r = come_back(s, options, signals);
+        if (r < 0 && (r == -3 || kvd_is_gone(s))) r = meet_other_kvd(s, options, signals);
         if (r != 0) return r > 0 ? 0 : r == -3 ? 3 : 2;
     }
     return 0;
@@ -243,7 +243,7 @@ static int check_context(const struct scheduler *s) {
     return 0;
 }
 
-static int run(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers) {
+static int run_scheduler(struct scheduler *s, const char *socket, int listener, int signals, uint32_t n_workers) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_SCHEDULER, .name = "demo-scheduler"
     };
@@ -255,7 +255,7 @@ static int run(struct scheduler *s, const char *socket, int listener, int signal
     }
     int r = check_context(s) == 0 ? 0 : 2;
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) request_init(s, &s->request[i], i);
-    if (r == 0) r = serve(s, &options, listener, signals, n_workers);
+    if (r == 0) r = serve_conversations(s, &options, listener, signals, n_workers);
     fflush(stdout);
     kvd_disconnect(s->client);
     return r;
@@ -313,7 +313,7 @@ int main(int argc, char **argv) {
         return fprintf(stderr, "demo_scheduler: cannot listen at %s: %s\n", path, strerror(-listener)), 2;
     if (prompts_load(prompts, &s.prompts, err, sizeof err) != 0) return fprintf(stderr, "demo_scheduler: %s\n", err), 2;
     for (uint32_t i = 0; i < SCHEDULER_WORKERS; i++) s.peer[i].fd = -1;
-    int r = run(&s, socket, listener, signals, (uint32_t)workers);
+    int r = run_scheduler(&s, socket, listener, signals, (uint32_t)workers);
     prompts_free(&s.prompts);
     return r;
 }

@@ -23,53 +23,14 @@
 
 #define YIELD_MS 5000 /* kvd learns of a dead scheduler within 100 ms */
 
-struct service { /* what it was started with */
+struct worker_setup { /* what it was started with */
     struct kvd_connect_options options;
     const char *scheduler, *document;
     uint32_t round_tokens;
     int signals;
 };
 
-static void say_message(struct worker *worker, uint32_t type, const struct lane *lane) {
-    struct wire_message *m = &worker->message;
-    m->type = type;
-    m->id = lane->id;
-    m->pid = (uint32_t)getpid();
-    m->frontier = lane->committed[ENGINE_MAIN];
-    if (worker->engine.n_pools > 1 && lane->committed[ENGINE_MTP] < m->frontier)
-        m->frontier = lane->committed[ENGINE_MTP];
-    m->held = lane->hold_at != 0 && m->frontier == lane->hold_at;
-    m->bounded = lane->bounded;
-    m->drafted = lane->drafted;
-    m->accepted = lane->accepted;
-    (void)wire_send(worker->scheduler, m);
-}
-
-void worker_say(struct worker *worker, uint32_t type, const struct lane *lane) {
-    worker->message.n_tokens = 0;
-    say_message(worker, type, lane);
-}
-
-void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why) {
-    size_t n = strlen(why);
-    worker->message.n_tokens = (uint32_t)(n < WIRE_MAX_TOKENS ? n : WIRE_MAX_TOKENS);
-    memcpy(worker->message.tokens, why, worker->message.n_tokens);
-    say_message(worker, WIRE_FAILED, lane);
-}
-
-static void say_tokens(struct worker *worker) {
-    for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-        struct lane *lane = &worker->engine.lane[i];
-        if (!lane->used || lane->known == lane->reported) continue;
-        worker->message.first = lane->reported;
-        worker->message.n_tokens = lane->known - lane->reported;
-        memcpy(worker->message.tokens, lane->history + lane->reported, worker->message.n_tokens);
-        say_message(worker, WIRE_TOKENS, lane);
-        lane->reported = lane->known;
-    }
-}
-
-static struct lane *lane_of(struct worker *worker, uint32_t id) {
+static struct engine_lane *lane_of(struct worker *worker, uint32_t id) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++)
         if (worker->engine.lane[i].used && worker->engine.lane[i].id == id) return &worker->engine.lane[i];
     return NULL;
@@ -77,10 +38,10 @@ static struct lane *lane_of(struct worker *worker, uint32_t id) {
 
 static void start_lane(struct worker *worker, const struct wire_message *m) {
     const struct engine *engine = &worker->engine;
-    struct lane *lane = NULL;
+    struct engine_lane *lane = NULL;
     for (uint32_t i = 0; i < ENGINE_LANES && !lane; i++)
         if (!engine->lane[i].used) lane = &worker->engine.lane[i];
-    struct lane refused = { .id = m->id };
+    struct engine_lane refused = { .id = m->id };
     if (!lane || m->n_pools != engine->n_pools || m->frontier >= m->n_tokens || m->budget == 0 ||
         m->n_tokens > engine->max_context || m->budget > engine->max_context - m->n_tokens + 1) {
         worker_say_failed(worker, &refused,
@@ -88,14 +49,14 @@ static void start_lane(struct worker *worker, const struct wire_message *m) {
         return;
     }
     memset(lane, 0, sizeof *lane);
-    *lane = (struct lane){ .used = true,
-                           .id = m->id,
-                           .sequence = m->sequence,
-                           .known = m->n_tokens,
-                           .reported = m->n_tokens,
-                           .end = m->n_tokens + m->budget,
-                           .hold_at = m->hold_at,
-                           .speculate = m->speculate != 0 };
+    *lane = (struct engine_lane){ .used = true,
+                                  .id = m->id,
+                                  .sequence = m->sequence,
+                                  .known = m->n_tokens,
+                                  .reported = m->n_tokens,
+                                  .end = m->n_tokens + m->budget,
+                                  .hold_at = m->hold_at,
+                                  .speculate = m->speculate != 0 };
     for (uint32_t p = 0; p < engine->n_pools; p++) {
         lane->row[p] = m->row[p];
         lane->mapped[p] = m->mapped[p] < engine->max_context ? m->mapped[p] : engine->max_context;
@@ -110,7 +71,7 @@ static int hear_scheduler(struct worker *worker) {
     int r = wire_receive(worker->scheduler, false, &m);
     if (r == -EAGAIN) return 0;
     if (r <= 0) return -EPIPE;
-    struct lane *lane = lane_of(worker, m.id);
+    struct engine_lane *lane = lane_of(worker, m.id);
     if (m.type == WIRE_WELCOME) {
         worker->scheduler_session.bits = m.session;
     } else if (m.type == WIRE_START && !lane) {
@@ -186,7 +147,7 @@ static int give_back(struct worker *worker) {
 }
 
 /* 1 connected, 0 nobody listens. */
-static int join(struct worker *worker, const char *path) {
+static int join_scheduler(struct worker *worker, const char *path) {
     worker->scheduler = wire_connect(path);
     if (worker->scheduler < 0) return 0;
     worker->message.type = WIRE_HELLO;
@@ -286,7 +247,7 @@ refused:
 }
 
 /* Until kvd is there again and joined. 0, -EIO: it went once more; positive: end, with this exit code + 1. */
-static int come_back(struct worker *worker, const struct service *service) {
+static int come_back(struct worker *worker, const struct worker_setup *service) {
     switch (kvd_again(&worker->client, &service->options, service->signals)) {
     case AGAIN_SAME: return 0;
     case AGAIN_STOP: return 1;
@@ -303,12 +264,12 @@ static int come_back(struct worker *worker, const struct service *service) {
     worker->scheduler = -1;
     int r = open_store(worker, service->document);
     if (r != 0) return r > 0 ? r + 1 : r;
-    return join(worker, service->scheduler) == 0 ? 1 : 0;
+    return join_scheduler(worker, service->scheduler) == 0 ? 1 : 0;
 }
 
-static int serve(struct worker *worker, const struct service *service) {
+static int serve_scheduler(struct worker *worker, const struct worker_setup *service) {
     char err[256];
-    if (join(worker, service->scheduler) == 0) return 0;
+    if (join_scheduler(worker, service->scheduler) == 0) return 0;
     uint32_t columns = 0;
     for (;;) {
         if (wait_input(worker, service->signals, !lanes_ready(worker))) return 0;
@@ -317,12 +278,12 @@ static int serve(struct worker *worker, const struct service *service) {
             ;
         if (r == 0 && heard == -EPIPE) {
             r = give_back(worker);
-            if (r == 0 && join(worker, service->scheduler) == 0) return 0;
+            if (r == 0 && join_scheduler(worker, service->scheduler) == 0) return 0;
         }
         if (r == 0) r = engine_step(&worker->engine, &columns, err, sizeof err) == 0 ? 0 : -EINVAL;
         if (r == -EINVAL) fprintf(stderr, "demo_worker: %s\n", err);
         if (r == 0) {
-            say_tokens(worker);
+            worker_say_tokens(worker);
             r = worker_rounds(worker, false);
         }
         while (r == -EIO) r = come_back(worker, service);
@@ -330,7 +291,7 @@ static int serve(struct worker *worker, const struct service *service) {
     }
 }
 
-static int run(const struct service *service) {
+static int run_worker(const struct worker_setup *service) {
     static struct worker worker;
     struct kvd_error error;
     worker.round_tokens = service->round_tokens;
@@ -339,7 +300,7 @@ static int run(const struct service *service) {
     if (kvd_connect(&service->options, &worker.client, &error) != KVD_OK)
         fprintf(stderr, "demo_worker: %s\n", error.message);
     else r = open_store(&worker, service->document);
-    if (r == 0) r = serve(&worker, service);
+    if (r == 0) r = serve_scheduler(&worker, service);
     worker_rounds_drop(&worker);
     kvd_detach(worker.store);
     kvd_disconnect(worker.client);
@@ -381,12 +342,12 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &set, NULL);
     int signals = signalfd(-1, &set, SFD_CLOEXEC);
     if (signals < 0) return perror("demo_worker: signalfd"), 2;
-    return run(&(struct service){ .options = { .struct_size = sizeof(struct kvd_connect_options),
-                                               .socket = socket,
-                                               .role = KVD_ROLE_WORKER,
-                                               .name = name },
-                                  .scheduler = scheduler,
-                                  .document = document,
-                                  .round_tokens = (uint32_t)round_tokens,
-                                  .signals = signals });
+    return run_worker(&(struct worker_setup){ .options = { .struct_size = sizeof(struct kvd_connect_options),
+                                                           .socket = socket,
+                                                           .role = KVD_ROLE_WORKER,
+                                                           .name = name },
+                                              .scheduler = scheduler,
+                                              .document = document,
+                                              .round_tokens = (uint32_t)round_tokens,
+                                              .signals = signals });
 }

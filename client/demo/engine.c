@@ -5,72 +5,70 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
 /* Ordinal that no column of the lane may reach in any pool. */
-static uint32_t lane_limit(const struct engine *engine, const struct lane *lane) {
+static uint32_t lane_limit(const struct engine *engine, const struct engine_lane *lane) {
     uint32_t limit = lane->mapped[ENGINE_MAIN];
-    if (engine->n_pools > 1) limit = least(limit, lane->mapped[ENGINE_MTP]);
-    return lane->hold_at != 0 ? least(limit, lane->hold_at) : limit;
+    if (engine->n_pools > 1) limit = engine_least(limit, lane->mapped[ENGINE_MTP]);
+    return lane->hold_at != 0 ? engine_least(limit, lane->hold_at) : limit;
 }
 
-uint32_t engine_room(const struct engine *engine, const struct lane *lane) {
+uint32_t engine_room(const struct engine *engine, const struct engine_lane *lane) {
     if (!lane->used || lane->over || lane->known >= lane->end) return 0;
-    uint32_t limit = least(lane_limit(engine, lane), lane->known);
+    uint32_t limit = engine_least(lane_limit(engine, lane), lane->known);
     return limit > lane->computed[ENGINE_MAIN] ? limit - lane->computed[ENGINE_MAIN] : 0;
 }
 
-uint32_t engine_drafts(const struct engine *engine, const struct lane *lane) {
+uint32_t engine_drafts(const struct engine *engine, const struct engine_lane *lane) {
     if (!lane->used || lane->over || !lane->speculate || engine->n_pools < 2 || lane->known >= lane->end ||
         lane->known - lane->computed[ENGINE_MAIN] != 1)
         return 0;
     uint32_t frontier = lane->computed[ENGINE_MAIN]; /* e = min(window - 1, budget - 1, S - f - 1) */
-    uint32_t drafts = least(engine->window - 1, lane->end - lane->known - 1);
-    return least(drafts, engine->max_context - frontier - 1);
+    uint32_t drafts = engine_least(engine->window - 1, lane->end - lane->known - 1);
+    return engine_least(drafts, engine->max_context - frontier - 1);
 }
 
 /* One pass over the lanes: how many columns of each. */
-struct plan {
+struct step_plan {
     uint32_t n[ENGINE_LANES]; /* main columns */
     uint32_t drafts[ENGINE_LANES];
     uint8_t next[ENGINE_LANES][ENGINE_WINDOW];
     uint32_t columns;
 };
 
-static void plan_make(const struct engine *engine, struct plan *plan) {
+static void plan_step(const struct engine *engine, struct step_plan *plan) {
     uint32_t chunk = ENGINE_CHUNK;
     memset(plan, 0, sizeof *plan);
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-        const struct lane *lane = &engine->lane[i];
+        const struct engine_lane *lane = &engine->lane[i];
         uint32_t room = engine_room(engine, lane);
         if (room == 0) continue;
         uint32_t behind = lane->known - lane->computed[ENGINE_MAIN];
         if (behind == 1) {
             uint32_t mapped = lane_limit(engine, lane) - lane->computed[ENGINE_MAIN] - 1;
-            plan->drafts[i] = least(engine_drafts(engine, lane), mapped);
+            plan->drafts[i] = engine_least(engine_drafts(engine, lane), mapped);
             plan->n[i] = 1 + plan->drafts[i];
         } else {
-            plan->n[i] = least(room, chunk);
+            plan->n[i] = engine_least(room, chunk);
             chunk -= plan->n[i];
         }
         plan->columns += plan->n[i];
     }
 }
 
-static struct model_segment lane_segment(struct lane *lane, uint32_t pool, uint32_t first, uint32_t n, uint32_t want,
-                                         uint8_t *next) {
+static struct model_segment lane_segment(struct engine_lane *lane, uint32_t pool, uint32_t first, uint32_t n,
+                                         uint32_t want, uint8_t *next) {
     return (struct model_segment){
         .row = lane->row[pool], .first = first, .n = n, .want = want, .history = lane->history, .next = next
     };
 }
 
 /* Draft tokens go to the history past `known`: provisional until verified. */
-static int draft(struct engine *engine, const struct plan *plan, char *err, size_t err_bytes) {
+static int draft_tokens(struct engine *engine, const struct step_plan *plan, char *err, size_t err_bytes) {
     for (uint32_t j = 0;; j++) {
         struct model_segment segments[ENGINE_LANES];
         uint32_t n = 0;
         for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-            struct lane *lane = &engine->lane[i];
+            struct engine_lane *lane = &engine->lane[i];
             if (plan->drafts[i] <= j) continue;
             uint32_t first = lane->computed[ENGINE_MTP], last = lane->known + j;
             segments[n++] = lane_segment(lane, ENGINE_MTP, first, last - first, 1, &lane->history[last]);
@@ -83,12 +81,12 @@ static int draft(struct engine *engine, const struct plan *plan, char *err, size
 }
 
 /* Short segments first, so that they share one batched attention. */
-static int verify(struct engine *engine, struct plan *plan, char *err, size_t err_bytes) {
+static int verify_drafts(struct engine *engine, struct step_plan *plan, char *err, size_t err_bytes) {
     struct model_segment segments[ENGINE_LANES];
     uint32_t n = 0;
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-            struct lane *lane = &engine->lane[i];
+            struct engine_lane *lane = &engine->lane[i];
             uint32_t first = lane->computed[ENGINE_MAIN];
             if (plan->n[i] == 0 || (plan->n[i] > MODEL_SHORT) != (pass == 1)) continue;
             uint32_t want = first + plan->n[i] >= lane->known ? plan->drafts[i] + 1 : 0;
@@ -98,9 +96,9 @@ static int verify(struct engine *engine, struct plan *plan, char *err, size_t er
 }
 
 /* Drafts that the main model says too are kept, and one token more that it says itself. */
-static void accept(struct engine *engine, const struct plan *plan) {
+static void accept_drafts(struct engine *engine, const struct step_plan *plan) {
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-        struct lane *lane = &engine->lane[i];
+        struct engine_lane *lane = &engine->lane[i];
         if (plan->n[i] == 0) continue;
         if (lane->computed[ENGINE_MAIN] + plan->n[i] < lane->known) {
             lane->computed[ENGINE_MAIN] += plan->n[i];
@@ -111,7 +109,7 @@ static void accept(struct engine *engine, const struct plan *plan) {
         lane->history[lane->known + same] = plan->next[i][same];
         lane->computed[ENGINE_MAIN] = lane->known + same;
         lane->known += same + 1;
-        lane->computed[ENGINE_MTP] = least(lane->computed[ENGINE_MTP], lane->computed[ENGINE_MAIN]);
+        lane->computed[ENGINE_MTP] = engine_least(lane->computed[ENGINE_MTP], lane->computed[ENGINE_MAIN]);
         lane->drafted += plan->drafts[i];
         lane->accepted += same;
         lane->over = lane->known >= lane->end;
@@ -119,12 +117,12 @@ static void accept(struct engine *engine, const struct plan *plan) {
 }
 
 /* The draft pool follows the main one, so that both can be committed at one frontier. */
-static int follow(struct engine *engine, char *err, size_t err_bytes) {
+static int follow_main(struct engine *engine, char *err, size_t err_bytes) {
     struct model_segment segments[ENGINE_LANES];
     uint32_t n = 0;
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-            struct lane *lane = &engine->lane[i];
+            struct engine_lane *lane = &engine->lane[i];
             uint32_t first = lane->computed[ENGINE_MTP], last = lane->computed[ENGINE_MAIN];
             if (!lane->used || first >= last || (last - first > MODEL_SHORT) != (pass == 1)) continue;
             segments[n++] = lane_segment(lane, ENGINE_MTP, first, last - first, 0, NULL);
@@ -137,17 +135,17 @@ static int follow(struct engine *engine, char *err, size_t err_bytes) {
 }
 
 int engine_step(struct engine *engine, uint32_t *ret_columns, char *err, size_t err_bytes) {
-    struct plan plan;
-    plan_make(engine, &plan);
+    struct step_plan plan;
+    plan_step(engine, &plan);
     if (plan.columns == 0) {
         *ret_columns = 0;
         return 0;
     }
-    int r = draft(engine, &plan, err, err_bytes);
-    if (r == 0) r = verify(engine, &plan, err, err_bytes);
+    int r = draft_tokens(engine, &plan, err, err_bytes);
+    if (r == 0) r = verify_drafts(engine, &plan, err, err_bytes);
     if (r != 0) return r;
-    accept(engine, &plan);
-    if (engine->n_pools > 1) r = follow(engine, err, err_bytes);
+    accept_drafts(engine, &plan);
+    if (engine->n_pools > 1) r = follow_main(engine, err, err_bytes);
     if (r == 0) *ret_columns = plan.columns;
     return r;
 }

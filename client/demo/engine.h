@@ -23,7 +23,7 @@
 
 enum { ENGINE_MAIN = 0, ENGINE_MTP = 1, ENGINE_POOLS = 2 };
 
-struct lane {
+struct engine_lane {
     bool used;
     bool over;         /* nothing more to compute, ever */
     uint32_t id;       /* the user's name for it */
@@ -48,13 +48,15 @@ struct engine {
     uint32_t window; /* K of the MTP pool, 1..ENGINE_WINDOW: up to K - 1 drafts */
     uint32_t max_context;
     PagedKVBatchLayerView main[MODEL_LAYERS], mtp[MODEL_DRAFT_LAYERS];
-    struct lane lane[ENGINE_LANES];
+    struct engine_lane lane[ENGINE_LANES];
 };
 
+static inline uint32_t engine_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
 /* Columns that the lane may compute now: 0 when it is over, held, or at the end of its mapping. */
-uint32_t engine_room(const struct engine *engine, const struct lane *lane);
+uint32_t engine_room(const struct engine *engine, const struct engine_lane *lane);
 /* Drafts that the next step of a speculating lane would make if all of them were mapped; 0 while it is not decoding. */
-uint32_t engine_drafts(const struct engine *engine, const struct lane *lane);
+uint32_t engine_drafts(const struct engine *engine, const struct engine_lane *lane);
 
 /* One step. *ret_columns: columns of the main model, 0 = no lane can go on. 0 or -EINVAL with a sentence. */
 int engine_step(struct engine *engine, uint32_t *ret_columns, char *err, size_t err_bytes);

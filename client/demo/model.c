@@ -53,7 +53,7 @@ void model_free(struct model *model) {
     if (model) model->kind->free(model);
 }
 
-static uint8_t choose(const struct model *model, const float *logits, const uint8_t *history, uint32_t n) {
+static uint8_t choose_token(const struct model *model, const float *logits, const uint8_t *history, uint32_t n) {
     float scores[TEXT_VOCABULARY];
     text_scores(model->text, history, n, scores);
     uint32_t best = 0;
@@ -70,14 +70,14 @@ void model_answer(const struct model *model, const struct model_segment *segment
     for (uint32_t i = 0; i < n; i++) {
         const struct model_segment *s = &segments[i];
         for (uint32_t j = 0; j < s->want; j++, logits += MODEL_VOCABULARY) {
-            s->next[j] = choose(model, logits, s->history, s->first + s->n - s->want + j + 1);
+            s->next[j] = choose_token(model, logits, s->history, s->first + s->n - s->want + j + 1);
             if (s->logits) memcpy(s->logits + (size_t)j * MODEL_VOCABULARY, logits, MODEL_VOCABULARY * sizeof *logits);
         }
     }
 }
 
-static int check(const struct model *model, const struct model_segment *segments, uint32_t n, uint32_t *ret_columns,
-                 char *err, size_t err_bytes) {
+static int check_segments(const struct model *model, const struct model_segment *segments, uint32_t n,
+                          uint32_t *ret_columns, char *err, size_t err_bytes) {
     uint32_t columns = 0;
     if (n == 0 || n > MODEL_SEGMENTS) {
         snprintf(err, err_bytes, "a step takes 1 to %d segments, not %u", MODEL_SEGMENTS, n);
@@ -101,6 +101,6 @@ static int check(const struct model *model, const struct model_segment *segments
 int model_step(struct model *model, enum model_part part, const PagedKVBatchLayerView *views,
                const struct model_segment *segments, uint32_t n_segments, char *err, size_t err_bytes) {
     uint32_t columns = 0;
-    int r = check(model, segments, n_segments, &columns, err, err_bytes);
+    int r = check_segments(model, segments, n_segments, &columns, err, err_bytes);
     return r == 0 ? model->kind->step(model, part, views, segments, n_segments, columns, err, err_bytes) : r;
 }

@@ -44,13 +44,13 @@ static void rotate(const struct cpu_model *model, const float *x, uint32_t heads
 }
 
 /* Segments that go through one call of the ops: `w` columns each, padded with columns past `valid`. */
-struct group {
+struct cpu_group {
     const struct model_segment *segments;
     uint32_t n, w;
     uint32_t column; /* of the first segment's first column */
 };
 
-static void group_pack(struct cpu_model *model, const struct group *group, int32_t *valid, int32_t *rows) {
+static void group_pack(struct cpu_model *model, const struct cpu_group *group, int32_t *valid, int32_t *rows) {
     uint32_t column = group->column;
     for (uint32_t b = 0; b < group->n; b++) {
         const struct model_segment *s = &group->segments[b];
@@ -73,7 +73,7 @@ static void group_pack(struct cpu_model *model, const struct group *group, int32
     }
 }
 
-static void group_unpack(struct cpu_model *model, const struct group *group) {
+static void group_unpack(struct cpu_model *model, const struct cpu_group *group) {
     uint32_t column = group->column;
     for (uint32_t b = 0; b < group->n; b++)
         for (uint32_t i = 0; i < group->segments[b].n; i++, column++)
@@ -81,7 +81,7 @@ static void group_unpack(struct cpu_model *model, const struct group *group) {
                 model->mix[column][d] = ops_bf16_to_f32(model->out[b * group->w + i][d]);
 }
 
-static int group_attend(struct cpu_model *model, const struct group *group, const PagedKVBatchLayerView *view,
+static int group_attend(struct cpu_model *model, const struct cpu_group *group, const PagedKVBatchLayerView *view,
                         char *err, size_t err_bytes) {
     int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
     group_pack(model, group, valid, rows);
@@ -111,11 +111,11 @@ static int group_attend(struct cpu_model *model, const struct group *group, cons
 }
 
 /* Neighbouring short segments share a call; a long one has its own. */
-static int attend(struct cpu_model *model, const PagedKVBatchLayerView *view, const struct model_segment *segments,
-                  uint32_t n, char *err, size_t err_bytes) {
+static int attend_segments(struct cpu_model *model, const PagedKVBatchLayerView *view,
+                           const struct model_segment *segments, uint32_t n, char *err, size_t err_bytes) {
     uint32_t column = 0;
     for (uint32_t i = 0; i < n;) {
-        struct group group = { .segments = segments + i, .n = 1, .w = segments[i].n, .column = column };
+        struct cpu_group group = { .segments = segments + i, .n = 1, .w = segments[i].n, .column = column };
         column += segments[i++].n;
         while (group.w <= MODEL_SHORT && i < n && segments[i].n <= MODEL_SHORT) {
             group.n++;
@@ -128,11 +128,11 @@ static int attend(struct cpu_model *model, const PagedKVBatchLayerView *view, co
     return 0;
 }
 
-static int layer_step(struct cpu_model *model, const struct model_layer *layer, const PagedKVBatchLayerView *view,
+static int step_layer(struct cpu_model *model, const struct model_layer *layer, const PagedKVBatchLayerView *view,
                       const struct model_segment *segments, uint32_t n, uint32_t columns, char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < columns; i++) rms_norm(model->x[i], model->norm[i]);
     matmul(model->norm[0], columns, MODEL_HIDDEN, layer->qkv, MODEL_QKV, 0, model->qkv[0]);
-    int r = attend(model, view, segments, n, err, err_bytes);
+    int r = attend_segments(model, view, segments, n, err, err_bytes);
     if (r != 0) return r;
     matmul(model->mix[0], columns, MODEL_Q, layer->out, MODEL_HIDDEN, 1, model->x[0]);
     for (uint32_t i = 0; i < columns; i++) rms_norm(model->x[i], model->norm[i]);
@@ -147,7 +147,7 @@ static int layer_step(struct cpu_model *model, const struct model_layer *layer, 
 }
 
 /* Output head of the wanted columns only, each a row of its own. */
-static void answer(struct cpu_model *model, const struct model_segment *segments, uint32_t n) {
+static void write_logits(struct cpu_model *model, const struct model_segment *segments, uint32_t n) {
     uint32_t column = 0, wanted = 0;
     for (uint32_t i = 0; i < n; column += segments[i++].n)
         for (uint32_t j = segments[i].n - segments[i].want; j < segments[i].n; j++)
@@ -169,10 +169,10 @@ static int cpu_step(struct model *base, enum model_part part, const PagedKVBatch
                    sizeof model->x[column]);
     uint32_t layers = part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS;
     for (uint32_t l = 0; l < layers; l++) {
-        int r = layer_step(model, &weights->layer[l], &views[l], segments, n_segments, columns, err, err_bytes);
+        int r = step_layer(model, &weights->layer[l], &views[l], segments, n_segments, columns, err, err_bytes);
         if (r != 0) return r;
     }
-    answer(model, segments, n_segments);
+    write_logits(model, segments, n_segments);
     return 0;
 }
 

@@ -70,8 +70,8 @@ static int failed(cudaError_t e, const char *what, char *err, size_t err_bytes) 
 
 /* ---- one step in the stream ----------------------------------------------------------------------------- */
 
-static int append(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view, char *err,
-                  size_t err_bytes) {
+static int append_step(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view,
+                       char *err, size_t err_bytes) {
     const struct activations *on = &m->on;
     uint32_t column = 0, calls = step->decode ? 1 : step->n_segments;
     for (uint32_t i = 0; i < calls; i++) {
@@ -103,8 +103,8 @@ static struct ops_attention attention_of(const struct cuda_model *m, const Paged
                                    .scale = MODEL_SCALE };
 }
 
-static int attend(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view, char *err,
-                  size_t err_bytes) {
+static int attend_step(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view,
+                       char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < step->columns; i++) {
         const struct ops_attention op = attention_of(m, view, i);
         if (ops_attention_cuda(&op, m->base.max_context, m->workspace, m->workspace_bytes, m->stream, err, err_bytes))
@@ -120,8 +120,8 @@ static int layer_step(const struct cuda_model *m, const struct step *step, uint3
     kernel_norm(on->x, NULL, n, on->norm, m->stream);
     kernel_matmul(on->norm, n, MODEL_HIDDEN, layer->qkv, MODEL_QKV, 0, on->qkv, m->stream);
     kernel_rotate(on->qkv, m->cos, m->sin, on->input->position, n, on->q, on->k, on->v, m->stream);
-    int r = append(m, step, &step->views[l], err, err_bytes);
-    if (r == 0) r = attend(m, step, &step->views[l], err, err_bytes);
+    int r = append_step(m, step, &step->views[l], err, err_bytes);
+    if (r == 0) r = attend_step(m, step, &step->views[l], err, err_bytes);
     if (r != 0) return r;
     kernel_matmul_bf16(on->out, n, MODEL_Q, layer->out, MODEL_HIDDEN, 1, on->x, m->stream);
     kernel_norm(on->x, NULL, n, on->norm, m->stream);
@@ -132,7 +132,8 @@ static int layer_step(const struct cuda_model *m, const struct step *step, uint3
 }
 
 /* From the pinned input to the pinned logits of the first `wanted` wanted columns. */
-static int enqueue(const struct cuda_model *m, const struct step *step, uint32_t wanted, char *err, size_t err_bytes) {
+static int enqueue_step(const struct cuda_model *m, const struct step *step, uint32_t wanted, char *err,
+                        size_t err_bytes) {
     const struct activations *on = &m->on;
     const size_t bytes = (size_t)wanted * MODEL_VOCABULARY * sizeof *m->logits;
     int r = failed(cudaMemcpyAsync(on->input, m->input, sizeof *m->input, cudaMemcpyHostToDevice, m->stream),
@@ -164,7 +165,7 @@ static int capture(const struct cuda_model *m, const struct step *step, cudaGrap
     int r =
         failed(cudaStreamBeginCapture(m->stream, cudaStreamCaptureModeThreadLocal), "begin a capture", err, err_bytes);
     if (r != 0) return r;
-    r = enqueue(m, step, step->columns, err, err_bytes);
+    r = enqueue_step(m, step, step->columns, err, err_bytes);
     cudaError_t e = cudaStreamEndCapture(m->stream, &graph);
     if (r == 0) r = failed(e, "end a capture", err, err_bytes);
     if (r == 0) r = failed(cudaGraphInstantiate(ret_exec, graph, 0), "make a graph of a step", err, err_bytes);
@@ -198,7 +199,7 @@ static void input_fill(struct step_input *input, struct step *step) {
 }
 
 /* Graphs hold the workspace and the views that they were captured with. */
-static int prepare(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes) {
+static int prepare_step(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes) {
     struct replays *replays = &m->replays[step->part];
     const size_t bytes = (step->part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS) * sizeof *step->views;
     const struct ops_attention op = attention_of(m, step->views, 0);
@@ -228,10 +229,10 @@ static int cuda_step(struct model *base, enum model_part part, const PagedKVBatc
         .part = part, .views = views, .segments = segments, .n_segments = n_segments, .columns = columns
     };
     input_fill(m->input, &step);
-    int r = prepare(m, &step, err, err_bytes);
+    int r = prepare_step(m, &step, err, err_bytes);
     if (r == 0) {
         bool graph = step.decode && columns <= GRAPH_COLUMNS && replays->warm;
-        r = graph ? replay(m, &step, err, err_bytes) : enqueue(m, &step, step.wanted, err, err_bytes);
+        r = graph ? replay(m, &step, err, err_bytes) : enqueue_step(m, &step, step.wanted, err, err_bytes);
     }
     /* Also after a refusal: nothing of this step runs when the caller goes on. */
     int end = failed(cudaStreamSynchronize(m->stream), "finish a step", r == 0 ? err : NULL, r == 0 ? err_bytes : 0);
@@ -278,7 +279,7 @@ static void place_weights(const struct model_weights *host, struct model_weights
     }
 }
 
-static cudaError_t make_room(struct cuda_model *m) {
+static cudaError_t make_buffers(struct cuda_model *m) {
     struct activations *on = &m->on;
     const struct {
         void **at;
@@ -330,7 +331,7 @@ int model_cuda_new(const uint8_t *device_uuid, uint32_t max_context, const char 
     if (r == 0) e = upload(m->base.weights.block, m->base.weights.n, &m->weights.block);
     if (r == 0 && e == cudaSuccess) e = upload(m->base.cos, angles, &m->cos);
     if (r == 0 && e == cudaSuccess) e = upload(m->base.sin, angles, &m->sin);
-    if (r == 0 && e == cudaSuccess) e = make_room(m);
+    if (r == 0 && e == cudaSuccess) e = make_buffers(m);
     if (r == 0 && e == cudaSuccess) e = cudaDeviceSynchronize(); /* uploads may still be on their way */
     if (r == 0) r = failed(e, "hold the demo model", err, err_bytes);
     if (r != 0) {

@@ -22,13 +22,13 @@ static uint64_t next_random(uint64_t *state) {
 }
 
 /* Uniform with unit variance, from 24 bits: exact in float on every machine. */
-static void fill(float *w, size_t n, float scale, uint64_t *state) {
+static void fill_weights(float *w, size_t n, float scale, uint64_t *state) {
     for (size_t i = 0; i < n; i++) w[i] = ((float)(next_random(state) >> 40) * 0x1p-23f - 1.0f) * (1.7320508f * scale);
 }
 
 static float *carve(float **at, size_t n, uint32_t n_in, float gain, uint64_t *state) {
     float *w = *at;
-    fill(w, n, gain / sqrtf((float)n_in), state);
+    fill_weights(w, n, gain / sqrtf((float)n_in), state);
     *at += n;
     return w;
 }

@@ -11,27 +11,27 @@
 #define KEEP_SYSTEM 100
 #define MAX_FAILURES 50 /* refusals in a row before the scheduler gives up: some seconds */
 
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static uint32_t least_tokens(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-static const char *name_of(const struct scheduler *s, const struct request *request) {
+static const char *conversation_name(const struct scheduler *s, const struct demo_request *request) {
     return s->prompts.conversation[request->id].name;
 }
 
-static int refused(const struct scheduler *s, const struct request *request, const char *what,
+static int refused(const struct scheduler *s, const struct demo_request *request, const char *what,
                    const struct kvd_error *error) {
-    fprintf(stderr, "demo_scheduler: %s turn %u: %s: %s: %s\n", name_of(s, request), request->turn + 1, what,
+    fprintf(stderr, "demo_scheduler: %s turn %u: %s: %s: %s\n", conversation_name(s, request), request->turn + 1, what,
             kvd_status_name(error->status), error->message);
     return -1;
 }
 
 /* The chain of history[0..n). NULL: out of memory. */
-static kvd_chain *chain_of(const struct request *request, uint32_t n) {
+static kvd_chain *chain_of(const struct demo_request *request, uint32_t n) {
     static const struct kvd_domain domain = { .model = MODEL_NAME, .tenant = "demo" };
     uint32_t tokens[KVD_PAGE_TOKENS];
     kvd_chain *chain = NULL;
     if (kvd_chain_new(&domain, &chain) != KVD_OK) return NULL;
     for (uint32_t i = 0; i < n; i += KVD_PAGE_TOKENS) {
-        uint32_t count = least(KVD_PAGE_TOKENS, n - i);
+        uint32_t count = least_tokens(KVD_PAGE_TOKENS, n - i);
         for (uint32_t j = 0; j < count; j++) tokens[j] = request->history[i + j];
         if (kvd_chain_push(chain, tokens, count) != KVD_OK) {
             kvd_chain_free(chain);
@@ -41,12 +41,12 @@ static kvd_chain *chain_of(const struct request *request, uint32_t n) {
     return chain;
 }
 
-static void say_text(struct request *request, const uint8_t *text, uint32_t n) {
+static void say_text(struct demo_request *request, const uint8_t *text, uint32_t n) {
     memcpy(request->history + request->known, text, n);
     request->known += n;
 }
 
-static void begin_turn(const struct scheduler *s, struct request *request) {
+static void begin_turn(const struct scheduler *s, struct demo_request *request) {
     const struct prompts_turn *turn = &s->prompts.conversation[request->id].turn[request->turn];
     say_text(request, turn->text, turn->n);
     request->prompt = request->known;
@@ -54,7 +54,7 @@ static void begin_turn(const struct scheduler *s, struct request *request) {
     request->state = REQUEST_WAITING;
 }
 
-void request_init(struct scheduler *s, struct request *request, uint32_t id) {
+void request_init(struct scheduler *s, struct demo_request *request, uint32_t id) {
     memset(request, 0, sizeof *request);
     request->id = id;
     say_text(request, s->prompts.system, s->prompts.n_system);
@@ -65,7 +65,7 @@ void request_init(struct scheduler *s, struct request *request, uint32_t id) {
 
 /* The source: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. *ret_cheap: a
  * turn of some conversation, which may be used up where pages are short. */
-static int choose_source(struct scheduler *s, const struct request *request, struct kvd_activation *want,
+static int choose_source(struct scheduler *s, const struct demo_request *request, struct kvd_activation *want,
                          bool *ret_cheap) {
     struct kvd_hit hits[KVD_MAX_CANDIDATES];
     struct kvd_error error;
@@ -73,7 +73,7 @@ static int choose_source(struct scheduler *s, const struct request *request, str
     if (!s->reuse) return 0;
     if (request->own.bits != 0 && request->own_frontier > 0) {
         want->from = request->own;
-        want->frontier = least(request->own_frontier, request->known - 1);
+        want->frontier = least_tokens(request->own_frontier, request->known - 1);
         return 0;
     }
     kvd_chain *chain = chain_of(request, request->known);
@@ -116,8 +116,8 @@ static void keep_copy(struct scheduler *s, kvd_continuation continuation) {
         fprintf(stderr, "demo_scheduler: no copy in the arena: %s\n", error.message);
 }
 
-static int start_worker(struct scheduler *s, struct request *request, const struct kvd_activation *want,
-                        const struct kvd_activated *activated) {
+static int send_start(struct scheduler *s, struct demo_request *request, const struct kvd_activation *want,
+                      const struct kvd_activated *activated) {
     struct wire_message *m = &s->message;
     m->type = WIRE_START;
     m->id = request->id;
@@ -137,7 +137,7 @@ static int start_worker(struct scheduler *s, struct request *request, const stru
     return wire_send(request->worker->fd, m);
 }
 
-static int not_now(struct scheduler *s, struct request *request, const struct kvd_error *error) {
+static int not_now(struct scheduler *s, struct demo_request *request, const struct kvd_error *error) {
     uint32_t running = 0;
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) running += s->request[i].state == REQUEST_RUNNING;
     if (error->status == KVD_RESOURCE_EXHAUSTED && running > 0) {
@@ -153,7 +153,7 @@ static int not_now(struct scheduler *s, struct request *request, const struct kv
 }
 
 /* Tokens of a frontier that stand in its last `pages` pages: what came back, for what others share is first. */
-static uint32_t tokens_of_last(uint32_t frontier, uint32_t pages) {
+static uint32_t tokens_restored(uint32_t frontier, uint32_t pages) {
     uint32_t all = (frontier + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     return pages == 0 ? 0 : pages >= all ? frontier : frontier - (all - pages) * KVD_PAGE_TOKENS;
 }
@@ -163,7 +163,7 @@ static const char *how_of(const struct kvd_activation *want) {
     return want->keep ? "fork" : "move";
 }
 
-int request_start(struct scheduler *s, struct request *request, struct peer *worker) {
+int request_start(struct scheduler *s, struct demo_request *request, struct worker_peer *worker) {
     struct kvd_activation want = { .worker = worker->session,
                                    .prompt_tokens = request->known,
                                    .max_output_tokens = request->target - request->known };
@@ -175,7 +175,7 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
     bool computes_prefix = s->reuse && want.frontier < s->prompts.n_system;
     if (computes_prefix && s->holder) return 0;
     for (uint32_t p = 0; p < s->info.n_pools; p++)
-        want.ensure[p] = request->known + least(MAP_AHEAD, want.max_output_tokens) - 1;
+        want.ensure[p] = request->known + least_tokens(MAP_AHEAD, want.max_output_tokens) - 1;
     activate(s, &want, cheap, &activated, &error);
     if (error.status != KVD_OK) return not_now(s, request, &error);
     request->failures = request->short_at = 0;
@@ -188,15 +188,15 @@ int request_start(struct scheduler *s, struct request *request, struct peer *wor
     request->hold_at = computes_prefix ? s->prompts.n_system : 0;
     if (computes_prefix) s->holder = request;
     worker->load++;
-    printf("activate %s %u %u %u %s %u %u\n", name_of(s, request), request->turn, request->known, want.frontier,
-           how_of(&want), worker->pid, tokens_of_last(want.frontier, activated.restored[0]));
-    (void)start_worker(s, request, &want, &activated); /* a worker that is gone is heard on its socket */
+    printf("activate %s %u %u %u %s %u %u\n", conversation_name(s, request), request->turn, request->known,
+           want.frontier, how_of(&want), worker->pid, tokens_restored(want.frontier, activated.restored[0]));
+    (void)send_start(s, request, &want, &activated); /* a worker that is gone is heard on its socket */
     return 0;
 }
 
 /* ---- progress ------------------------------------------------------------------------------------------ */
 
-static int name_pages(struct scheduler *s, struct request *request, uint32_t frontier) {
+static int name_pages(struct scheduler *s, struct demo_request *request, uint32_t frontier) {
     struct kvd_error error;
     uint32_t pages = frontier / KVD_PAGE_TOKENS;
     if (!s->reuse || pages <= request->named) return 0;
@@ -210,7 +210,7 @@ static int name_pages(struct scheduler *s, struct request *request, uint32_t fro
     return 0;
 }
 
-static int tail_of(const struct request *request, uint32_t frontier, struct kvd_tail *ret_tail) {
+static int tail_of(const struct demo_request *request, uint32_t frontier, struct kvd_tail *ret_tail) {
     kvd_chain *chain = chain_of(request, frontier);
     if (!chain) return -1;
     kvd_chain_tail(chain, ret_tail);
@@ -219,14 +219,14 @@ static int tail_of(const struct request *request, uint32_t frontier, struct kvd_
 }
 
 /* The shared prefix stands complete: a checkpoint of it outlives this sequence, and the others may fork it. */
-static int checkpoint(struct scheduler *s, struct request *request, uint32_t frontier) {
+static int checkpoint(struct scheduler *s, struct demo_request *request, uint32_t frontier) {
     struct kvd_checkpoint what = { .sequence = request->sequence, .retention = KEEP_SYSTEM };
     struct kvd_checkpointed done;
     struct kvd_error error;
     if (tail_of(request, frontier, &what.tail) != 0) return -1;
     enum kvd_status status = kvd_checkpoint(s->client, &what, &done, &error);
     if (status == KVD_OK) {
-        printf("checkpoint %s %u\n", name_of(s, request), done.frontier);
+        printf("checkpoint %s %u\n", conversation_name(s, request), done.frontier);
         keep_copy(s, done.continuation);
     } else if (status != KVD_RESOURCE_EXHAUSTED) { /* no room for its tail: it goes on without */
         return refused(s, request, "checkpoint", &error);
@@ -240,7 +240,7 @@ static int checkpoint(struct scheduler *s, struct request *request, uint32_t fro
     return 0;
 }
 
-static void leave_worker(struct scheduler *s, struct request *request) {
+static void leave_worker(struct scheduler *s, struct demo_request *request) {
     if (s->holder == request) s->holder = NULL;
     request->worker->load--;
     request->worker = NULL;
@@ -248,7 +248,7 @@ static void leave_worker(struct scheduler *s, struct request *request) {
     s->ends++;
 }
 
-static int finish(struct scheduler *s, struct request *request, const struct wire_message *m) {
+static int finish_turn(struct scheduler *s, struct demo_request *request, const struct wire_message *m) {
     struct kvd_finish how = { .sequence = request->sequence, .retain = s->reuse, .retention = KEEP_TURN };
     struct kvd_finished finished;
     struct kvd_error error;
@@ -259,44 +259,45 @@ static int finish(struct scheduler *s, struct request *request, const struct wir
     s->message.n_tokens = 0;
     (void)wire_send(request->worker->fd, &s->message);
     leave_worker(s, request);
-    printf("end %s %u %u %u %u\n", name_of(s, request), request->turn, request->known - request->prompt, m->drafted,
-           m->accepted);
+    printf("end %s %u %u %u %u\n", conversation_name(s, request), request->turn, request->known - request->prompt,
+           m->drafted, m->accepted);
     if (s->reuse) keep_copy(s, finished.continuation);
     request->own = finished.continuation;
     request->own_frontier = 0; /* found by its name like any other */
     request->turn++;
     if (m->bounded)
-        fprintf(stderr, "demo_scheduler: %s: kvd bounded the answer at %u tokens\n", name_of(s, request), m->frontier);
+        fprintf(stderr, "demo_scheduler: %s: kvd bounded the answer at %u tokens\n", conversation_name(s, request),
+                m->frontier);
     if (request->turn < s->prompts.conversation[request->id].n_turns) begin_turn(s, request);
     else request->state = REQUEST_OVER;
     return 0;
 }
 
-static int take_tokens(struct scheduler *s, struct request *request, const struct wire_message *m) {
+static int hear_tokens(struct scheduler *s, struct demo_request *request, const struct wire_message *m) {
     if (m->first != request->known || m->n_tokens > request->target - request->known) {
-        fprintf(stderr, "demo_scheduler: %s: tokens %u..%u do not follow token %u\n", name_of(s, request), m->first,
-                m->first + m->n_tokens, request->known);
+        fprintf(stderr, "demo_scheduler: %s: tokens %u..%u do not follow token %u\n", conversation_name(s, request),
+                m->first, m->first + m->n_tokens, request->known);
         return -1;
     }
     say_text(request, m->tokens, m->n_tokens);
-    printf("tokens %s %u %u %u ", name_of(s, request), request->turn, m->pid, m->first - request->prompt);
+    printf("tokens %s %u %u %u ", conversation_name(s, request), request->turn, m->pid, m->first - request->prompt);
     for (uint32_t i = 0; i < m->n_tokens; i++) printf("%02x", m->tokens[i]);
     putchar('\n');
     return 0;
 }
 
-int request_hear(struct scheduler *s, struct request *request, const struct wire_message *m) {
+int request_hear(struct scheduler *s, struct demo_request *request, const struct wire_message *m) {
     int r = 0;
     switch (m->type) {
-    case WIRE_TOKENS: return take_tokens(s, request, m);
+    case WIRE_TOKENS: return hear_tokens(s, request, m);
     case WIRE_COMMITTED:
         r = name_pages(s, request, m->frontier);
         if (r == 0 && m->held && request->hold_at != 0) r = checkpoint(s, request, m->frontier);
         return r;
-    case WIRE_DONE: r = name_pages(s, request, m->frontier); return r == 0 ? finish(s, request, m) : r;
+    case WIRE_DONE: r = name_pages(s, request, m->frontier); return r == 0 ? finish_turn(s, request, m) : r;
     case WIRE_FAILED:
-        fprintf(stderr, "demo_scheduler: %s: the worker failed: %.*s\n", name_of(s, request), (int)m->n_tokens,
-                (const char *)m->tokens);
+        fprintf(stderr, "demo_scheduler: %s: the worker failed: %.*s\n", conversation_name(s, request),
+                (int)m->n_tokens, (const char *)m->tokens);
         return -1;
     default: fprintf(stderr, "demo_scheduler: a worker sent message %u, which it never should\n", m->type); return -1;
     }
@@ -304,14 +305,14 @@ int request_hear(struct scheduler *s, struct request *request, const struct wire
 
 /* ---- death of a worker ----------------------------------------------------------------------------------- */
 
-void request_orphan(struct scheduler *s, struct request *request) {
+void request_orphan(struct scheduler *s, struct demo_request *request) {
     kvd_sequence sequence = request->sequence;
     leave_worker(s, request);
     request->sequence = sequence;
     request->state = REQUEST_ORPHANED;
 }
 
-void request_forget(struct request *request) {
+void request_forget(struct demo_request *request) {
     if (request->state == REQUEST_RUNNING || request->state == REQUEST_ORPHANED) request->state = REQUEST_WAITING;
     request->worker = NULL;
     request->sequence.bits = request->own.bits = 0;
@@ -329,11 +330,11 @@ static uint32_t frontier_of(struct scheduler *s, kvd_continuation continuation) 
     return 0;
 }
 
-void request_adopt(struct scheduler *s, struct request *request, kvd_continuation left) {
+void request_adopt(struct scheduler *s, struct demo_request *request, kvd_continuation left) {
     s->ends++;
     request->sequence.bits = 0;
     request->own = left;
     request->own_frontier = left.bits != 0 ? frontier_of(s, left) : 0;
     request->state = REQUEST_WAITING;
-    printf("adopt %s %u %u\n", name_of(s, request), request->turn, request->own_frontier);
+    printf("adopt %s %u %u\n", conversation_name(s, request), request->turn, request->own_frontier);
 }

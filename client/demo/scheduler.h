@@ -16,8 +16,8 @@
 #define SCHEDULER_WORKERS 8
 #define SCHEDULER_CONTEXT WIRE_MAX_TOKENS
 
-struct peer { /* a worker */
-    int fd;   /* -1 = free */
+struct worker_peer { /* a worker */
+    int fd;          /* -1 = free */
     uint32_t pid, load;
     kvd_session_id session; /* 0 before its HELLO */
     uint64_t epoch;         /* the kvd instance of that */
@@ -30,7 +30,7 @@ enum request_state {
     REQUEST_OVER = 3
 };
 
-struct request { /* a conversation */
+struct demo_request { /* a conversation */
     uint32_t id, turn;
     enum request_state state;
     uint32_t known, prompt, target; /* tokens: in history, before the answer of this turn, after it */
@@ -39,7 +39,7 @@ struct request { /* a conversation */
     uint32_t failures;
     uint32_t short_at; /* kvd was short after so many ends, plus 1: worth a try after the next one; 0 = not short */
     kvd_sequence sequence;
-    struct peer *worker;
+    struct worker_peer *worker;
     kvd_continuation own;  /* nobody else's: may be moved */
     uint32_t own_frontier; /* 0 = as kvd_find says */
     uint8_t history[SCHEDULER_CONTEXT];
@@ -50,27 +50,27 @@ struct scheduler {
     struct kvd_store_info info;
     struct prompts prompts;
     bool reuse, speculate;
-    bool arena;             /* kvd has one */
-    uint32_t turns;         /* that may begin */
-    bool paused;            /* said so: all wait for more turns */
-    struct request *holder; /* the request that computes the system prefix, which the others then fork */
-    uint32_t ends;          /* sequences that have ended */
-    struct peer peer[SCHEDULER_WORKERS];
-    struct request request[PROMPTS_CONVERSATIONS];
+    bool arena;                  /* kvd has one */
+    uint32_t turns;              /* that may begin */
+    bool paused;                 /* said so: all wait for more turns */
+    struct demo_request *holder; /* the request that computes the system prefix, which the others then fork */
+    uint32_t ends;               /* sequences that have ended */
+    struct worker_peer peer[SCHEDULER_WORKERS];
+    struct demo_request request[PROMPTS_CONVERSATIONS];
     struct wire_message message; /* scratch */
 };
 
 /* Puts the first turn of a conversation in line. */
-void request_init(struct scheduler *s, struct request *request, uint32_t id);
+void request_init(struct scheduler *s, struct demo_request *request, uint32_t id);
 /* Activates a waiting request on a worker if that can be done now. 0, or -1 when it can never be done (printed). */
-int request_start(struct scheduler *s, struct request *request, struct peer *worker);
+int request_start(struct scheduler *s, struct demo_request *request, struct worker_peer *worker);
 /* What the worker said about a running request. 0, or -1 (printed). */
-int request_hear(struct scheduler *s, struct request *request, const struct wire_message *m);
+int request_hear(struct scheduler *s, struct demo_request *request, const struct wire_message *m);
 /* The worker is gone. */
-void request_orphan(struct scheduler *s, struct request *request);
+void request_orphan(struct scheduler *s, struct demo_request *request);
 /* kvd is another instance: what it had of this request is void, but for what it finds by name. */
-void request_forget(struct request *request);
+void request_forget(struct demo_request *request);
 /* kvd: the sequence ended; what is left of it (may be none). */
-void request_adopt(struct scheduler *s, struct request *request, kvd_continuation left);
+void request_adopt(struct scheduler *s, struct demo_request *request, kvd_continuation left);
 
 #endif

@@ -30,12 +30,14 @@ struct worker {
     struct wire_message message; /* scratch */
 };
 
-/* Sends a message about a lane to the scheduler; a scheduler that is gone shows on its socket, not here. */
-void worker_say(struct worker *worker, uint32_t type, const struct lane *lane);
-void worker_say_failed(struct worker *worker, const struct lane *lane, const char *why);
+/* worker_say.c. Sends a message about a lane to the scheduler; a scheduler that is gone shows on its socket, not here.
+ */
+void worker_say(struct worker *worker, uint32_t type, const struct engine_lane *lane);
+void worker_say_failed(struct worker *worker, const struct engine_lane *lane, const char *why);
+void worker_say_tokens(struct worker *worker); /* those of every lane that it has not been told yet */
 
-/* The boundary after a step: starts a Round where one is due, takes the answer of the one in flight if it is there
- * (wait: waits for it). 0, or -EIO when kvd is gone (printed). */
+/* worker_round.c. The boundary after a step: starts a Round where one is due, takes the answer of the one in flight if
+ * it is there (wait: waits for it). 0, or -EIO when kvd is gone (printed). */
 int worker_rounds(struct worker *worker, bool wait);
 /* Waits for the Round in flight and forgets its answer. */
 void worker_rounds_drop(struct worker *worker);

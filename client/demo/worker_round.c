@@ -8,30 +8,28 @@
 #define MAP_AHEAD 256 /* tokens mapped beyond the frontier */
 #define MAP_LOW 64    /* asked for when fewer are left */
 
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-static uint32_t lane_committed(const struct worker *worker, const struct lane *lane) {
+static uint32_t lane_committed(const struct worker *worker, const struct engine_lane *lane) {
     uint32_t committed = lane->committed[ENGINE_MAIN];
-    return worker->engine.n_pools > 1 ? least(committed, lane->committed[ENGINE_MTP]) : committed;
+    return worker->engine.n_pools > 1 ? engine_least(committed, lane->committed[ENGINE_MTP]) : committed;
 }
 
-static uint32_t lane_mapped(const struct worker *worker, const struct lane *lane) {
-    return worker->engine.n_pools > 1 ? least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP])
+static uint32_t lane_mapped(const struct worker *worker, const struct engine_lane *lane) {
+    return worker->engine.n_pools > 1 ? engine_least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP])
                                       : lane->mapped[ENGINE_MAIN];
 }
 
-static bool lane_verifies(const struct lane *lane) {
+static bool lane_verifies(const struct engine_lane *lane) {
     return lane->speculate && lane->known - lane->computed[ENGINE_MAIN] == 1;
 }
 
-static bool lane_wants_pages(const struct worker *worker, const struct lane *lane) {
+static bool lane_wants_pages(const struct worker *worker, const struct engine_lane *lane) {
     uint32_t mapped = lane_mapped(worker, lane), frontier = lane->computed[ENGINE_MAIN];
     if (lane->over || mapped >= lane->end - 1) return false;
     return lane_verifies(lane) ? mapped < frontier + engine_drafts(&worker->engine, lane) + 1
                                : mapped - frontier < MAP_LOW;
 }
 
-static bool lane_due(const struct worker *worker, const struct lane *lane) {
+static bool lane_due(const struct worker *worker, const struct engine_lane *lane) {
     if (!lane->used) return false;
     uint32_t fresh = lane->computed[ENGINE_MAIN] - lane_committed(worker, lane);
     if (lane_wants_pages(worker, lane)) return true;
@@ -39,7 +37,7 @@ static bool lane_due(const struct worker *worker, const struct lane *lane) {
     return fresh >= worker->round_tokens;
 }
 
-static struct kvd_round_item lane_item(const struct worker *worker, const struct lane *lane) {
+static struct kvd_round_item lane_item(const struct worker *worker, const struct engine_lane *lane) {
     const struct engine *engine = &worker->engine;
     struct kvd_round_item item = { .sequence = { lane->sequence }, .state_frontier = KVD_UNCHANGED };
     uint32_t frontier = lane->computed[ENGINE_MAIN];
@@ -54,22 +52,22 @@ static struct kvd_round_item lane_item(const struct worker *worker, const struct
         if (lane_verifies(lane)) {
             uint32_t drafts = engine_drafts(engine, lane);
             pool->ensure = p == ENGINE_MAIN ? frontier + drafts + 1
-                                            : least(engine->max_context, frontier + drafts + engine->window);
+                                            : engine_least(engine->max_context, frontier + drafts + engine->window);
         } else if (lane_wants_pages(worker, lane)) {
-            pool->ensure = least(lane->end - 1, frontier + MAP_LOW + MAP_AHEAD);
+            pool->ensure = engine_least(lane->end - 1, frontier + MAP_LOW + MAP_AHEAD);
         }
     }
     return item;
 }
 
-static void take_bound(struct lane *lane, uint32_t frontier) {
+static void take_bound(struct engine_lane *lane, uint32_t frontier) {
     uint32_t end = frontier + 1 > lane->known ? frontier + 1 : lane->known;
     lane->bounded = true;
-    lane->end = least(lane->end, end);
+    lane->end = engine_least(lane->end, end);
     lane->over = lane->known >= lane->end;
 }
 
-static void take_result(struct worker *worker, struct lane *lane, const struct kvd_round_result *result) {
+static void take_result(struct worker *worker, struct engine_lane *lane, const struct kvd_round_result *result) {
     if (result->status != KVD_OK) {
         worker_say_failed(worker, lane, result->message);
         lane->over = true;
@@ -79,7 +77,7 @@ static void take_result(struct worker *worker, struct lane *lane, const struct k
     uint32_t before = lane_committed(worker, lane);
     for (uint32_t p = 0; p < worker->engine.n_pools; p++) {
         lane->committed[p] = result->pool[p].committed;
-        lane->mapped[p] = least(result->pool[p].membership * KVD_PAGE_TOKENS, worker->engine.max_context);
+        lane->mapped[p] = engine_least(result->pool[p].membership * KVD_PAGE_TOKENS, worker->engine.max_context);
     }
     if (result->bounded) take_bound(lane, result->bounded_frontier);
     uint32_t committed = lane_committed(worker, lane);
@@ -93,7 +91,7 @@ static int round_start(struct worker *worker) {
     uint32_t n = 0;
     bool due = false;
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
-        const struct lane *lane = &worker->engine.lane[i];
+        const struct engine_lane *lane = &worker->engine.lane[i];
         if (!lane->used ||
             (lane->computed[ENGINE_MAIN] == lane_committed(worker, lane) && !lane_wants_pages(worker, lane)))
             continue;
@@ -126,7 +124,7 @@ static int round_take(struct worker *worker, bool wait) {
         return -EIO;
     }
     for (uint32_t i = 0; i < n; i++) {
-        struct lane *lane = &worker->engine.lane[worker->flight[i]];
+        struct engine_lane *lane = &worker->engine.lane[worker->flight[i]];
         if (lane->used && lane->sequence == worker->flight_sequence[i]) take_result(worker, lane, &results[i]);
     }
     return 0;
@@ -140,7 +138,7 @@ int worker_rounds(struct worker *worker, bool wait) {
     int r = round_start(worker);
     if (r != 0 || !worker->in_flight) return r;
     for (uint32_t i = 0; i < ENGINE_LANES; i++) { /* the next verify stands on this boundary */
-        const struct lane *lane = &worker->engine.lane[i];
+        const struct engine_lane *lane = &worker->engine.lane[i];
         if (lane->used && !lane->over && lane_verifies(lane)) return round_take(worker, true);
     }
     return 0;

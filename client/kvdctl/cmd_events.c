@@ -8,7 +8,7 @@
 #include "figures.h"
 #include "follow.h"
 
-static bool show(struct ctl *ctl, cJSON *event) {
+static bool show_event(struct ctl *ctl, cJSON *event) {
     char text[640], clock[16];
     bool ok = true;
     if (out_is_json(ctl->out)) {
@@ -26,7 +26,7 @@ static bool show_all(struct follow *f, uint32_t *left, int *ret_code) {
     cJSON *lost, *event;
     while (*left && (event = follow_event(f, &lost))) {
         if (*left != KVD_UNCHANGED) --*left;
-        if (show(f->ctl, event)) continue;
+        if (show_event(f->ctl, event)) continue;
         perror("kvdctl: standard output");
         *ret_code = CTL_REFUSED;
         return false;
@@ -37,7 +37,7 @@ static bool show_all(struct follow *f, uint32_t *left, int *ret_code) {
         fprintf(stderr, "kvdctl: %s (with --follow it would wait for the daemon)\n", figures_string(lost, "message"));
         *ret_code = CTL_UNREACHABLE;
     }
-    return show(f->ctl, lost) && f->ctl->options.follow;
+    return show_event(f->ctl, lost) && f->ctl->options.follow;
 }
 
 int cmd_events(struct ctl *ctl) {
@@ -47,11 +47,11 @@ int cmd_events(struct ctl *ctl) {
     int code = follow_begin(&follow, ctl, &news);
     if (code != CTL_OK) return code;
     uint64_t end = seconds ? follow_now() + seconds * UINT64_C(1000000000) : UINT64_MAX;
-    for (bool on = show(ctl, news); on;) {
+    for (bool on = show_event(ctl, news); on;) {
         uint64_t until = ctl->client ? end : follow_now() + UINT64_C(1000000000);
         enum follow_wake wake = follow_wait(&follow, until < end ? until : end);
         if (wake == FOLLOW_STOP || (wake == FOLLOW_TIME && follow_now() >= end)) break;
-        if (!ctl->client && (news = follow_connect(&follow)) != NULL) on = show(ctl, news);
+        if (!ctl->client && (news = follow_connect(&follow)) != NULL) on = show_event(ctl, news);
         on = on && show_all(&follow, &left, &code);
     }
     follow_end(&follow);

@@ -10,7 +10,7 @@
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
-static const char *name_of(const char *const *names, size_t n, uint32_t value) {
+static const char *value_name(const char *const *names, size_t n, uint32_t value) {
     return value < n ? names[value] : "?";
 }
 
@@ -101,7 +101,7 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
     for (size_t i = 0; i < KVD_DIGEST_BYTES; i++) snprintf(digest + 2 * i, 3, "%02x", info->geometry.bytes[i]);
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "name", info->name);
-    cJSON_AddStringToObject(o, "backend", name_of(backends, N(backends), info->backend));
+    cJSON_AddStringToObject(o, "backend", value_name(backends, N(backends), info->backend));
     out_put_u64(o, "max_context", info->max_context);
     out_put_u64(o, "max_concurrency", info->max_concurrency);
     out_put_u64(o, "row_entries", info->row_entries);
@@ -134,7 +134,7 @@ int cmd_stores(struct ctl *ctl) {
         const struct kvd_pool_info *pool = &info.pool[i];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "pool", figures_pool(i));
-        cJSON_AddStringToObject(o, "storage", name_of(storages, N(storages), pool->storage));
+        cJSON_AddStringToObject(o, "storage", value_name(storages, N(storages), pool->storage));
         out_put_u64(o, "layers", pool->n_layers);
         out_put_u64(o, "kv_heads", pool->n_kv_heads);
         out_put_u64(o, "head_dim", pool->head_dim);
@@ -142,8 +142,8 @@ int cmd_stores(struct ctl *ctl) {
         out_put_u64(o, "pages", pool->pages);
         out_put_bytes(o, "page_bytes", pool->page_bytes);
         out_put_bytes(o, "bytes", pool->page_bytes * pool->pages);
-        cJSON_AddStringToObject(o, "order", name_of(orders, N(orders), pool->order));
-        cJSON_AddStringToObject(o, "arrangement", name_of(arrangements, N(arrangements), pool->arrangement));
+        cJSON_AddStringToObject(o, "order", value_name(orders, N(orders), pool->order));
+        cJSON_AddStringToObject(o, "arrangement", value_name(arrangements, N(arrangements), pool->arrangement));
         cJSON_AddItemToArray(rows, o);
     }
     out_table(ctl->out, "pools", columns, N(columns), rows);
@@ -163,7 +163,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     char buf[24];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "sequence", ctl_handle_text(s->sequence.bits, buf));
-    out_put_text(o, "state", "%s%s", name_of(states, N(states), s->state), s->ending ? ", ending" : "");
+    out_put_text(o, "state", "%s%s", value_name(states, N(states), s->state), s->ending ? ", ending" : "");
     cJSON_AddStringToObject(o, "owner", ctl_handle_text(s->owner.bits, buf));
     cJSON_AddStringToObject(o, "worker", ctl_handle_text(s->worker.bits, buf));
     cJSON_AddStringToObject(o, "group", ctl_handle_text(s->group.bits, buf));
@@ -187,7 +187,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     return o;
 }
 
-static const char *place_of(const struct kvd_continuation_info *c) {
+static const char *continuation_place(const struct kvd_continuation_info *c) {
     bool host = c->host_pages[0] || c->host_pages[1] || c->image_in_host;
     if (c->moving) return "moving";
     return !host ? "device" : c->resting ? "host" : "device, host";
@@ -204,7 +204,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "sharers", c->sharers);
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
     put_slot(o, c->state_slot);
-    cJSON_AddStringToObject(o, "place", place_of(c));
+    cJSON_AddStringToObject(o, "place", continuation_place(c));
     cJSON_AddBoolToObject(o, "resting", c->resting);
     cJSON_AddBoolToObject(o, "moving", c->moving);
     out_put_u64(o, "device_pages", c->device_pages[0]);
@@ -226,7 +226,7 @@ static cJSON *session_row(const struct kvd_session_info *s) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "session", ctl_handle_text(s->session.bits, buf));
     cJSON_AddStringToObject(o, "name", s->name);
-    cJSON_AddStringToObject(o, "role", name_of(roles, N(roles), s->role));
+    cJSON_AddStringToObject(o, "role", value_name(roles, N(roles), s->role));
     out_put_u64(o, "rank", s->rank);
     out_put_u64(o, "pid", s->pid);
     out_put_u64(o, "uid", s->uid);

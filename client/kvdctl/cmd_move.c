@@ -29,8 +29,8 @@ static void add_done(const struct verb *verb, cJSON *done, const char *handle, c
 }
 
 /* A handle that is refused does not keep the others; a daemon that is not there does. */
-static int one(struct ctl *ctl, const struct verb *verb, uint64_t bits, cJSON *done, cJSON *refused,
-               struct kvd_moved *total) {
+static int move_one(struct ctl *ctl, const struct verb *verb, uint64_t bits, cJSON *done, cJSON *refused,
+                    struct kvd_moved *total) {
     struct kvd_error error = { .message = "" };
     struct kvd_moved moved = { 0 };
     char buf[24];
@@ -52,7 +52,7 @@ static int one(struct ctl *ctl, const struct verb *verb, uint64_t bits, cJSON *d
 }
 
 /* All of the handles, from argument `first` on, must be well-formed before anything is done. */
-static int each(struct ctl *ctl, const struct verb *verb, int first) {
+static int move_each(struct ctl *ctl, const struct verb *verb, int first) {
     cJSON *done, *refused;
     struct kvd_moved total = { 0 };
     uint64_t bits;
@@ -63,7 +63,7 @@ static int each(struct ctl *ctl, const struct verb *verb, int first) {
     out_add(ctl->out, "refused", refused = cJSON_CreateArray());
     for (int i = first; i < ctl->n_args && code != CTL_UNREACHABLE; i++) {
         ctl_handle(ctl->args[i], "continuation", &bits);
-        int result = one(ctl, verb, bits, done, refused, &total);
+        int result = move_one(ctl, verb, bits, done, refused, &total);
         if (result != CTL_OK) code = result;
     }
     char counts[96] = "";
@@ -75,8 +75,8 @@ static int each(struct ctl *ctl, const struct verb *verb, int first) {
     return code;
 }
 
-static enum kvd_status release(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
-                               struct kvd_error *error) {
+static enum kvd_status release_one(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
+                                   struct kvd_error *error) {
     (void)ret_moved;
     return kvd_release(ctl->client, continuation, error);
 }
@@ -101,11 +101,11 @@ static enum kvd_status drop_host(struct ctl *ctl, kvd_continuation continuation,
     return kvd_drop_replica(ctl->client, continuation, KVD_TIER_HOST, ret_moved, error);
 }
 
-int cmd_release(struct ctl *ctl) { return each(ctl, &(struct verb){ "released", release, false }, 0); }
+int cmd_release(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "released", release_one, false }, 0); }
 
-int cmd_demote(struct ctl *ctl) { return each(ctl, &(struct verb){ "demoted", demote, true }, 0); }
+int cmd_demote(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "demoted", demote, true }, 0); }
 
-int cmd_prefetch(struct ctl *ctl) { return each(ctl, &(struct verb){ "prefetched", prefetch, true }, 0); }
+int cmd_prefetch(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "prefetched", prefetch, true }, 0); }
 
 int cmd_drop(struct ctl *ctl) {
     bool host = strcmp(ctl->args[0], "host") == 0;
@@ -113,5 +113,5 @@ int cmd_drop(struct ctl *ctl) {
         fprintf(stderr, "kvdctl: drop takes \"device\" or \"host\" before the handles, not \"%s\"\n", ctl->args[0]);
         return CTL_USAGE;
     }
-    return each(ctl, &(struct verb){ "dropped", host ? drop_host : drop_device, true }, 1);
+    return move_each(ctl, &(struct verb){ "dropped", host ? drop_host : drop_device, true }, 1);
 }

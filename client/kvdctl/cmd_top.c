@@ -52,7 +52,7 @@ static void note_event(struct top *t, cJSON *event) {
     if (cJSON_GetArraySize(t->events) > (int)EVENTS) cJSON_DeleteItemFromArray(t->events, 0);
 }
 
-static void lose(struct top *t, cJSON *lost) {
+static void lose_connection(struct top *t, cJSON *lost) {
     snprintf(t->why, sizeof t->why, "%s", figures_string(lost, "message"));
     note_event(t, lost);
 }
@@ -106,7 +106,7 @@ static double rate_tokens(const struct picture *before, const struct picture *no
 }
 
 /* False: refused for good; *ret_code. */
-static bool look(struct top *t, int *ret_code) {
+static bool look_again(struct top *t, int *ret_code) {
     struct ctl *ctl = t->follow.ctl;
     struct kvd_error error = { .message = "" };
     struct picture seen = { .at_ns = 0 };
@@ -122,7 +122,7 @@ static bool look(struct top *t, int *ret_code) {
     enum kvd_status status = look_now(ctl, &seen, &error);
     if (status != KVD_OK) {
         cJSON *lost = follow_failed(&t->follow, status, &error);
-        if (lost) lose(t, lost);
+        if (lost) lose_connection(t, lost);
         else *ret_code = ctl_refused(ctl, status, &error);
         return lost != NULL;
     }
@@ -136,7 +136,7 @@ static bool look(struct top *t, int *ret_code) {
 static void take_events(struct top *t) {
     cJSON *event, *lost;
     while ((event = follow_event(&t->follow, &lost))) note_event(t, event);
-    if (lost) lose(t, lost);
+    if (lost) lose_connection(t, lost);
 }
 
 /* ---- showing ------------------------------------------------------------------------------------------- */
@@ -153,18 +153,18 @@ static const char *state_of(const struct top *t) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(t->now.daemon, "draining")) ? "draining" : "ready";
 }
 
-static double pages_of(const cJSON *sequence) {
+static double sequence_pages(const cJSON *sequence) {
     return figures_number(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(sequence, "pools"), 0), "membership");
 }
 
 static int by_pages(const void *a, const void *b) {
     const cJSON *x = *(cJSON *const *)a, *y = *(cJSON *const *)b;
-    double p = pages_of(x), q = pages_of(y);
+    double p = sequence_pages(x), q = sequence_pages(y);
     return p != q ? (p < q ? 1 : -1) : strcmp(figures_string(x, "sequence"), figures_string(y, "sequence"));
 }
 
 /* The largest ones, as a new array that refers to the others' objects. */
-static cJSON *largest(const cJSON *sequences, size_t most) {
+static cJSON *largest_sequences(const cJSON *sequences, size_t most) {
     cJSON *array = cJSON_CreateArray(), *s;
     size_t n = 0, all = (size_t)cJSON_GetArraySize(sequences);
     cJSON **order = calloc(all + 1, sizeof(cJSON *));
@@ -187,7 +187,7 @@ static void show_json(struct top *t) {
     out_add(out, "pools", cJSON_Duplicate(t->now.pools, true));
     out_add(out, "arena", cJSON_Duplicate(t->now.arena, true));
     out_add(out, "rates", rates_of(t));
-    out_add(out, "sequences", largest(t->now.sequences, SHOWN_SEQUENCES));
+    out_add(out, "sequences", largest_sequences(t->now.sequences, SHOWN_SEQUENCES));
 }
 
 static void show_head(struct top *t, FILE *to, struct out *out) {
@@ -244,10 +244,10 @@ static void show_tables(struct top *t, struct out *out, size_t most) {
         { "rate_text", "TOKENS/S", true },
     };
     out_table(out, "pools", pools, N(pools), cJSON_Duplicate(t->now.pools, true));
-    out_table(out, "sequences", sequences, N(sequences), largest(t->now.sequences, most));
+    out_table(out, "sequences", sequences, N(sequences), largest_sequences(t->now.sequences, most));
 }
 
-static void show_text(struct top *t) {
+static void show_screen(struct top *t) {
     struct out *out = t->follow.ctl->out;
     char *text = NULL, line[640], clock[16];
     size_t bytes, lines = t->screen ? screen_lines() : 1000, used = 13 + (size_t)cJSON_GetArraySize(t->now.pools);
@@ -272,17 +272,17 @@ static void show_text(struct top *t) {
     free(text);
 }
 
-static bool show(struct top *t) {
+static bool show_picture(struct top *t) {
     struct out *out = t->follow.ctl->out;
     if (out_is_json(out)) show_json(t);
-    else if (t->now.at_ns) show_text(t);
+    else if (t->now.at_ns) show_screen(t);
     return out_next(out) && fflush(stdout) == 0;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------- */
 
 /* Until the next look is due; events and keys show at once. False: the end. */
-static bool pause(struct top *t, uint64_t due_ns) {
+static bool pause_until(struct top *t, uint64_t due_ns) {
     for (;;) {
         int key;
         switch (follow_wait(&t->follow, due_ns)) {
@@ -294,21 +294,21 @@ static bool pause(struct top *t, uint64_t due_ns) {
             return true; /* any other: look now */
         case FOLLOW_CONNECTION:
             take_events(t);
-            if (t->screen && !show(t)) return false;
+            if (t->screen && !show_picture(t)) return false;
             break;
         }
     }
 }
 
-static int run(struct top *t, uint32_t count) {
+static int run_top(struct top *t, uint32_t count) {
     uint64_t interval = t->follow.ctl->options.interval * UINT64_C(1000000000);
     int code = CTL_OK;
-    if (!look(t, &code)) return code;
-    if (t->screen && !show(t)) return CTL_REFUSED; /* at once; rates come with the second look */
+    if (!look_again(t, &code)) return code;
+    if (t->screen && !show_picture(t)) return CTL_REFUSED; /* at once; rates come with the second look */
     for (uint32_t shown = 0;;) {
-        if (!pause(t, follow_now() + interval) || !look(t, &code)) return code;
+        if (!pause_until(t, follow_now() + interval) || !look_again(t, &code)) return code;
         take_events(t);
-        if (!show(t)) return CTL_REFUSED;
+        if (!show_picture(t)) return CTL_REFUSED;
         if (count && ++shown == count) return t->follow.ctl->client ? CTL_OK : CTL_UNREACHABLE;
     }
 }
@@ -323,7 +323,7 @@ int cmd_top(struct ctl *ctl) {
         if (!ctl->options.json) top.screen = screen_open();
         top.follow.keys = screen_has_keys(top.screen);
         if (count == KVD_UNCHANGED) count = top.screen ? 0 : 1;
-        code = run(&top, count);
+        code = run_top(&top, count);
         screen_close(top.screen);
         follow_end(&top.follow);
     }

@@ -27,7 +27,7 @@ struct recorder {
 };
 
 /* A file that exists is not touched: it may be the trace of last night. */
-static FILE *create(const char *path) {
+static FILE *create_file(const char *path) {
     if (strcmp(path, "-") == 0) return fdopen(dup(STDOUT_FILENO), "w");
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
@@ -35,14 +35,14 @@ static FILE *create(const char *path) {
     return file;
 }
 
-static bool put(struct recorder *r, cJSON *object) {
+static bool put_object(struct recorder *r, cJSON *object) {
     bool ok = out_line(r->file, object);
     cJSON_Delete(object);
     if (!ok) fprintf(stderr, "kvdctl: %s: %s\n", r->path, strerror(errno));
     return ok;
 }
 
-static cJSON *header(const struct recorder *r, const cJSON *connected) {
+static cJSON *header_object(const struct recorder *r, const cJSON *connected) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "kvd_trace", TRACE_VERSION);
     cJSON_AddNumberToObject(o, "time", figures_time());
@@ -64,27 +64,27 @@ static bool record_figures(struct recorder *r, int *ret_code) {
     if (status != KVD_OK) {
         cJSON *lost = follow_failed(&r->follow, status, &error);
         *ret_code = lost ? CTL_OK : ctl_refused(ctl, status, &error);
-        return lost && put(r, lost);
+        return lost && put_object(r, lost);
     }
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "time", figures_time());
     cJSON_AddItemToObject(o, "daemon", figures_daemon(&stats, &r->follow.store));
     cJSON_AddItemToObject(o, "pools", figures_pools(&stats, &r->follow.store));
     r->figures++;
-    return put(r, o);
+    return put_object(r, o);
 }
 
 static bool record_events(struct recorder *r) {
     cJSON *event, *lost;
     while ((event = follow_event(&r->follow, &lost))) {
         r->events++;
-        if (!put(r, event)) return false;
+        if (!put_object(r, event)) return false;
     }
-    return !lost || put(r, lost);
+    return !lost || put_object(r, lost);
 }
 
 /* Until interrupted or until the time is over. */
-static int record(struct recorder *r) {
+static int record_all(struct recorder *r) {
     const struct ctl_options *o = &r->follow.ctl->options;
     uint64_t interval = o->interval * UINT64_C(1000000000), due = follow_now();
     uint64_t end = o->seconds ? due + o->seconds * UINT64_C(1000000000) : UINT64_MAX;
@@ -92,7 +92,7 @@ static int record(struct recorder *r) {
     for (;;) {
         if (follow_now() >= due) {
             cJSON *news = r->follow.ctl->client ? NULL : follow_connect(&r->follow);
-            if (news && !put(r, news)) return CTL_REFUSED;
+            if (news && !put_object(r, news)) return CTL_REFUSED;
             if (!record_figures(r, &code)) return code ? code : CTL_REFUSED;
             due += interval;
             if (due < follow_now()) due = follow_now() + interval; /* it was stopped for a while */
@@ -107,15 +107,15 @@ static int trace_record(struct ctl *ctl, const char *path) {
     cJSON *connected;
     int code = follow_begin(&r.follow, ctl, &connected);
     if (code != CTL_OK) return code;
-    r.file = create(path);
+    r.file = create_file(path);
     if (!r.file) {
         fprintf(stderr, "kvdctl: %s: %s%s\n", path, strerror(errno),
                 errno == EEXIST ? "; remove it, or choose another name" : "");
         code = CTL_USAGE;
-    } else if (!put(&r, header(&r, connected))) {
+    } else if (!put_object(&r, header_object(&r, connected))) {
         code = CTL_REFUSED;
     } else {
-        code = record(&r);
+        code = record_all(&r);
     }
     cJSON_Delete(connected);
     follow_end(&r.follow);
@@ -146,7 +146,7 @@ struct reading {
 };
 
 /* The next object, NULL at the end. */
-static cJSON *next(struct reading *r) {
+static cJSON *next_object(struct reading *r) {
     ssize_t n = getline(&r->line, &r->room, r->file);
     if (n <= 0) return NULL;
     r->number++;
@@ -229,8 +229,8 @@ static int no_trace(const struct reading *r, const char *why) {
     return CTL_USAGE;
 }
 
-static int show(struct ctl *ctl, struct reading *r) {
-    cJSON *head = next(r), *o;
+static int show_trace(struct ctl *ctl, struct reading *r) {
+    cJSON *head = next_object(r), *o;
     char clock[16];
     if (!head || !cJSON_HasObjectItem(head, "kvd_trace")) {
         cJSON_Delete(head);
@@ -242,7 +242,7 @@ static int show(struct ctl *ctl, struct reading *r) {
     }
     r->begin = figures_number(head, "time");
     out_put_text(head, "begin_text", "%s", figures_clock(r->begin, clock));
-    while ((o = next(r))) add_row(r, o);
+    while ((o = next_object(r))) add_row(r, o);
     bool middle = r->cut && getline(&r->line, &r->room, r->file) > 0;
     if (middle) {
         cJSON_Delete(head);
@@ -262,7 +262,7 @@ static int trace_show(struct ctl *ctl, const char *path) {
         return CTL_USAGE;
     }
     r.rows = cJSON_CreateArray();
-    int code = show(ctl, &r);
+    int code = show_trace(ctl, &r);
     cJSON_Delete(r.rows);
     cJSON_Delete(r.before);
     free(r.line);

@@ -42,18 +42,18 @@ struct search {
     struct kvd_error error;
 };
 
-static uint64_t freed(const struct kvd_continuation_info *info) {
+static uint64_t pages_freed(const struct kvd_continuation_info *info) {
     return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1];
 }
 
 static int by_freed(const void *a, const void *b) {
-    uint64_t x = freed(a), y = freed(b);
+    uint64_t x = pages_freed(a), y = pages_freed(b);
     if (x != y) return x < y ? 1 : -1;
     const struct kvd_continuation_info *p = a, *q = b;
     return p->used < q->used ? -1 : p->used > q->used;
 }
 
-static bool load(struct search *s) {
+static bool load_candidates(struct search *s) {
     struct candidates *c = &s->candidates;
     uint32_t cursor = 0, n;
     while (cursor != KVD_UNCHANGED) {
@@ -90,7 +90,7 @@ static bool works(struct search *s, const uint32_t *members, uint32_t n) {
     return status == KVD_OK && plan.feasibility == KVD_READY;
 }
 
-static void record(struct search *s, const uint32_t *members, uint32_t n) {
+static void record_set(struct search *s, const uint32_t *members, uint32_t n) {
     struct set *set = &s->sets[s->found++];
     *set = (struct set){ .n = n };
     for (uint32_t i = 0; i < n; i++) {
@@ -119,7 +119,7 @@ static int by_loss(const void *a, const void *b) {
     return p->used < q->used ? -1 : p->used > q->used;
 }
 
-static cJSON *row_of(struct search *s, const struct set *set) {
+static cJSON *set_row(struct search *s, const struct set *set) {
     char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
     cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
     for (uint32_t i = 0; i < set->n; i++) {
@@ -139,7 +139,7 @@ static cJSON *row_of(struct search *s, const struct set *set) {
 
 static void try_ones(struct search *s) {
     for (uint32_t i = 0; i < s->candidates.n && i < TRIED_ONE && s->status == KVD_OK; i++)
-        if (works(s, &i, 1)) record(s, &i, 1);
+        if (works(s, &i, 1)) record_set(s, &i, 1);
 }
 
 static void try_twos(struct search *s) {
@@ -147,7 +147,7 @@ static void try_twos(struct search *s) {
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = i + 1; k < n && s->status == KVD_OK; k++) {
             uint32_t pair[2] = { i, k };
-            if (works(s, pair, 2)) record(s, pair, 2);
+            if (works(s, pair, 2)) record_set(s, pair, 2);
         }
     }
 }
@@ -170,7 +170,7 @@ static void grow_and_thin(struct search *s) {
         memcpy(without + i, members + i + 1, (n - i - 1) * sizeof *members);
         if (n > 1 && works(s, without, n - 1)) memcpy(members, without, --n * sizeof *members);
     }
-    if (s->status == KVD_OK) record(s, members, n);
+    if (s->status == KVD_OK) record_set(s, members, n);
 }
 
 static void show_sets(struct search *s) {
@@ -185,7 +185,7 @@ static void show_sets(struct search *s) {
     cJSON *rows = cJSON_CreateArray();
     qsort(s->sets, s->found, sizeof *s->sets, by_loss);
     for (uint32_t i = 0; i < s->found && i < s->ctl->options.sets; i++)
-        cJSON_AddItemToArray(rows, row_of(s, &s->sets[i]));
+        cJSON_AddItemToArray(rows, set_row(s, &s->sets[i]));
     out_table(s->ctl->out, "sets", columns, N(columns), rows);
     if (s->found) out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
     else
@@ -221,7 +221,7 @@ int cmd_why(struct ctl *ctl) {
     if (!s.sets) {
         s.status = KVD_RESOURCE_EXHAUSTED;
         snprintf(s.error.message, sizeof s.error.message, "out of memory for the sets");
-    } else if (load(&s)) {
+    } else if (load_candidates(&s)) {
         try_ones(&s);
         if (!s.found && s.status == KVD_OK) try_twos(&s);
         if (!s.found && s.status == KVD_OK) grow_and_thin(&s);

@@ -47,7 +47,7 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands);
 /* "0x2a", "42". Zero and rubbish are refused with a sentence. */
 bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits);
 
-/* main.c. Connects as ctl->client; says nothing. */
+/* ctl.c. Connects as ctl->client; says nothing. */
 enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error);
 /* The same, with a sentence on stderr (and in JSON): the exit status. */
 int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role);

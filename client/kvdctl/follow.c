@@ -27,7 +27,7 @@ static void stop_signals(sigset_t *ret_set) {
 }
 
 /* An older daemon refuses the kinds that it does not have: the newest are given up one by one. */
-static enum kvd_status subscribe(kvd_client *client, struct kvd_error *error) {
+static enum kvd_status subscribe_all(kvd_client *client, struct kvd_error *error) {
     enum kvd_status status = KVD_INVALID_ARGUMENT;
     for (uint32_t mask = figures_event_mask(), highest; mask && status == KVD_INVALID_ARGUMENT; mask ^= highest) {
         highest = UINT32_C(1) << (31 - __builtin_clz(mask));
@@ -37,16 +37,16 @@ static enum kvd_status subscribe(kvd_client *client, struct kvd_error *error) {
 }
 
 /* Subscribes and learns whom it talks to. */
-static enum kvd_status greet(struct follow *f, struct kvd_error *error) {
+static enum kvd_status greet_daemon(struct follow *f, struct kvd_error *error) {
     struct kvd_stats stats;
-    enum kvd_status status = subscribe(f->ctl->client, error);
+    enum kvd_status status = subscribe_all(f->ctl->client, error);
     if (status == KVD_OK) status = kvd_describe(f->ctl->client, &f->store, error);
     if (status == KVD_OK) status = kvd_stats(f->ctl->client, &stats, error);
     if (status == KVD_OK) memcpy(f->version, stats.version, sizeof f->version);
     return status;
 }
 
-static cJSON *news(const struct follow *f, const char *what) {
+static cJSON *make_news(const struct follow *f, const char *what) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "time", figures_time());
     cJSON_AddStringToObject(o, "event", what);
@@ -69,12 +69,12 @@ int follow_begin(struct follow *f, struct ctl *ctl, cJSON **ret_news) {
         return code;
     }
     f->epoch = kvd_client_epoch(ctl->client);
-    enum kvd_status status = greet(f, &error);
+    enum kvd_status status = greet_daemon(f, &error);
     if (status != KVD_OK) {
         follow_end(f);
         return ctl_refused(ctl, status, &error);
     }
-    *ret_news = news(f, "connected");
+    *ret_news = make_news(f, "connected");
     return CTL_OK;
 }
 
@@ -129,12 +129,12 @@ cJSON *follow_event(struct follow *f, cJSON **ret_lost) {
 cJSON *follow_connect(struct follow *f) {
     struct kvd_error error;
     if (ctl_connect(f->ctl, KVD_ROLE_OBSERVER, &error) != KVD_OK) return NULL;
-    if (greet(f, &error) != KVD_OK) {
+    if (greet_daemon(f, &error) != KVD_OK) {
         kvd_disconnect(f->ctl->client);
         f->ctl->client = NULL;
         return NULL;
     }
     bool same = kvd_client_epoch(f->ctl->client) == f->epoch;
     f->epoch = kvd_client_epoch(f->ctl->client);
-    return news(f, same ? "reconnected" : "restarted");
+    return make_news(f, same ? "reconnected" : "restarted");
 }

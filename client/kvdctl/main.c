@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,53 +34,13 @@ static const struct ctl_command commands[] = {
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
-const char *ctl_handle_text(uint64_t bits, char buf[24]) {
-    if (!bits) return "-";
-    snprintf(buf, 24, "0x%" PRIx64, bits);
-    return buf;
-}
-
-int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error) {
-    fprintf(stderr, "kvdctl: %s\n", error->message);
-    if (ctl->out && ctl->options.json) {
-        cJSON *refusal = cJSON_CreateObject();
-        cJSON_AddStringToObject(refusal, "status", kvd_status_name(status));
-        cJSON_AddStringToObject(refusal, "message", error->message);
-        out_facts(ctl->out, "error", NULL, 0, refusal);
-    }
-    return ctl_status(status);
-}
-
-int ctl_status(enum kvd_status status) {
-    if (status == KVD_OK) return CTL_OK;
-    return status == KVD_UNAVAILABLE || status == KVD_DEADLINE_EXCEEDED ? CTL_UNREACHABLE : CTL_REFUSED;
-}
-
 static bool want_colour(const struct ctl_options *options) {
     if (options->color && strcmp(options->color, "auto") != 0) return strcmp(options->color, "always") == 0;
     const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
     return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
-enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error) {
-    struct kvd_connect_options o = { .struct_size = sizeof o,
-                                     .socket = ctl->options.socket,
-                                     .role = role,
-                                     .name = "kvdctl",
-                                     .timeout_ms = ctl->options.timeout_ms };
-    return kvd_connect(&o, &ctl->client, error);
-}
-
-int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role) {
-    struct kvd_error error = { .message = "" };
-    enum kvd_status status = ctl_connect(ctl, role, &error);
-    if (status == KVD_OK) return CTL_OK;
-    int code = ctl_refused(ctl, status, &error);
-    /* No right to the socket is no connection; no right to the role is a refusal. */
-    return strncmp(error.message, "cannot connect", 14) == 0 ? CTL_UNREACHABLE : code;
-}
-
-static int run(struct ctl *ctl, const struct ctl_command *command) {
+static int run_command(struct ctl *ctl, const struct ctl_command *command) {
     int code = CTL_OK;
     ctl->out = out_new(ctl->options.json, want_colour(&ctl->options));
     if (!ctl->out) {
@@ -129,5 +88,5 @@ int main(int argc, char **argv) {
                 command->args ? command->args : "");
         return CTL_USAGE;
     }
-    return run(&ctl, command);
+    return run_command(&ctl, command);
 }

@@ -44,7 +44,7 @@ static const struct option_row {
 };
 #define N_ROWS (sizeof rows / sizeof *rows)
 
-static bool set(const struct option_row *row, const char *value, struct ctl_options *options) {
+static bool set_option(const struct option_row *row, const char *value, struct ctl_options *options) {
     char *at = (char *)options + row->at, *end;
     if (row->kind == FLAG) {
         *(bool *)(void *)at = true;
@@ -82,7 +82,7 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
         if (got == '?') return CTL_USAGE;
         for (size_t i = 0; i < N_ROWS; i++)
             if (got ? rows[i].letter == got : which == (int)i + 1) row = &rows[i];
-        if (!row || !set(row, optarg, ret_options)) return CTL_USAGE;
+        if (!row || !set_option(row, optarg, ret_options)) return CTL_USAGE;
     }
     if (!ret_options->interval) {
         fputs("kvdctl: --interval takes at least 1 second\n", stderr);

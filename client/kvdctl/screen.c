@@ -16,7 +16,7 @@ struct screen {
     struct termios before;
 };
 
-static void put(const char *text) {
+static void put_text(const char *text) {
     fputs(text, stdout);
     fflush(stdout);
 }
@@ -34,13 +34,13 @@ struct screen *screen_open(void) {
         raw.c_cc[VTIME] = 0;
         s->keys = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
     }
-    put("\033[?1049h\033[?25l\033[?7l"); /* other screen, no cursor, no wrapping */
+    put_text("\033[?1049h\033[?25l\033[?7l"); /* other screen, no cursor, no wrapping */
     return s;
 }
 
 void screen_close(struct screen *s) {
     if (!s) return;
-    put("\033[?7h\033[?25h\033[?1049l");
+    put_text("\033[?7h\033[?25h\033[?1049l");
     if (s->keys) tcsetattr(STDIN_FILENO, TCSANOW, &s->before);
     free(s);
 }
@@ -63,7 +63,7 @@ void screen_draw(const struct screen *s, const char *text) {
         text += n + (text[n] == '\n');
         if (*text && left) putchar('\n');
     }
-    put("\033[J");
+    put_text("\033[J");
 }
 
 int screen_key(const struct screen *s) {

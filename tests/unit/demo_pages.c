@@ -72,7 +72,7 @@ void demo_pages_free(struct demo_pages *pages) {
     }
 }
 
-void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens) {
+void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct engine_lane *lane, uint32_t n_tokens) {
     uint32_t n = (n_tokens + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
     for (uint32_t p = 0; p < engine->n_pools; p++) {
         uint32_t row = lane->row[p];

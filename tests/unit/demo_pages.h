@@ -26,7 +26,7 @@ void demo_pages_init(struct demo_pages *pages, enum kvd_storage storage, struct 
                      uint32_t window, uint64_t seed);
 void demo_pages_free(struct demo_pages *pages);
 /* Maps the first n_tokens of a row in both pools, unmaps the rest, and says so to the lane. */
-void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct lane *lane, uint32_t n_tokens);
+void demo_pages_map(struct demo_pages *pages, struct engine *engine, struct engine_lane *lane, uint32_t n_tokens);
 /* Address of element 0 of a row of K or V. */
 uint8_t *demo_pages_at(const struct demo_pages *pages, const struct engine *engine, uint32_t row, uint32_t layer,
                        uint32_t position, uint32_t head, bool value);

@@ -51,9 +51,9 @@ static void setup(enum kvd_storage storage, uint32_t n_pools, uint32_t window, u
     demo_pages_init(&pages, storage, &engine, n_pools, window, seed);
 }
 
-static struct lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t n_prompt, uint32_t output,
-                              bool speculate) {
-    struct lane *lane = &engine.lane[i];
+static struct engine_lane *lane_open(uint32_t i, uint32_t row, uint32_t from, uint32_t n_prompt, uint32_t output,
+                                     bool speculate) {
+    struct engine_lane *lane = &engine.lane[i];
     memset(lane, 0, sizeof *lane);
     lane->used = true;
     lane->id = i;
@@ -81,7 +81,7 @@ static void run_all(void) {
 
 /* The text of one lane alone, in chunks of ENGINE_CHUNK. */
 static void reference(uint32_t from, uint32_t n_prompt, uint32_t output, uint8_t *ret_text) {
-    struct lane *lane = lane_open(0, 0, from, n_prompt, output, false);
+    struct engine_lane *lane = lane_open(0, 0, from, n_prompt, output, false);
     run_all();
     KVT_EQ(lane->known, n_prompt + output);
     KVT_EQ(lane->computed[ENGINE_MAIN], n_prompt + output - 1);
@@ -129,7 +129,7 @@ static void speculation_gives_the_text_of_plain_decoding(void) {
         for (uint32_t i = 0; i < 2; i++) lane_open(i, i, i * 500, PROMPT + i, OUTPUT, true);
         run_all();
         for (uint32_t i = 0; i < 2; i++) {
-            struct lane *lane = &engine.lane[i];
+            struct engine_lane *lane = &engine.lane[i];
             KVT_EQ_MEM(lane->history + PROMPT + i, want[i], OUTPUT);
             KVT_EQ(lane->computed[ENGINE_MAIN], PROMPT + i + OUTPUT - 1);
             KVT_EQ(lane->computed[ENGINE_MTP], lane->computed[ENGINE_MAIN]);
@@ -148,7 +148,7 @@ static void a_lane_stops_where_its_pages_end(void) {
     setup(KVD_STORAGE_BF16, 2, 4, 3);
     reference(0, PROMPT, OUTPUT, want);
     for (uint32_t speculate = 0; speculate < 2; speculate++) {
-        struct lane *lane = lane_open(1, 1, 0, PROMPT, OUTPUT, speculate != 0);
+        struct engine_lane *lane = lane_open(1, 1, 0, PROMPT, OUTPUT, speculate != 0);
         demo_pages_map(&pages, &engine, lane, 128);
         run_all();
         KVT_EQ(lane->computed[ENGINE_MAIN], 128);
@@ -172,7 +172,7 @@ static void one_byte_of_kv_changes_what_is_said(void) {
     uint64_t seed = kvt_seed();
     const uint32_t tries = REPEAT(6, 24);
     for (uint32_t t = 0; t < tries; t++) {
-        struct lane *lane = lane_open(0, 0, 0, PROMPT, OUTPUT, false);
+        struct engine_lane *lane = lane_open(0, 0, 0, PROMPT, OUTPUT, false);
         lane->hold_at = PROMPT - 1;
         run_all();
         uint8_t next = 0;
@@ -203,7 +203,7 @@ static void another_page_in_the_table_changes_the_text(void) {
     uint8_t want[OUTPUT];
     setup(KVD_STORAGE_FP8, 1, 1, 6);
     reference(0, PROMPT, OUTPUT, want);
-    struct lane *lane = lane_open(0, 0, 0, PROMPT, OUTPUT, false);
+    struct engine_lane *lane = lane_open(0, 0, 0, PROMPT, OUTPUT, false);
     lane->hold_at = PROMPT - 1;
     run_all();
     pages.table[ENGINE_MAIN][0][0] = pages.table[ENGINE_MAIN][0][1];
@@ -229,7 +229,7 @@ static void a_step_that_does_not_fit_is_refused(void) {
 }
 
 /* Logits of the last n columns of a prompt on row `row`, which the lane has computed up to there. */
-static void logits_of(struct model *model, const struct lane *lane, uint32_t n, float *ret_logits) {
+static void logits_of(struct model *model, const struct engine_lane *lane, uint32_t n, float *ret_logits) {
     char err[256] = "";
     uint8_t next[4];
     const struct model_segment s = { .row = lane->row[ENGINE_MAIN],
@@ -249,7 +249,7 @@ static void a_column_alone_is_the_column_in_a_chunk(void) {
         float chunk[4][MODEL_VOCABULARY], alone[MODEL_VOCABULARY];
         setup((enum kvd_storage)storage, 1, 1, 8);
         for (uint32_t row = 0; row < 2; row++) {
-            struct lane *lane = lane_open(0, row, row * 100, PROMPT, 1, false);
+            struct engine_lane *lane = lane_open(0, row, row * 100, PROMPT, 1, false);
             run_all();
             logits_of(engine.model, lane, 4, chunk[0]);
             for (uint32_t times = 0; times < 3; times++) {
@@ -273,7 +273,7 @@ static void the_host_says_nearly_the_same(void) {
         setup((enum kvd_storage)storage, 1, 1, 9);
         for (uint32_t i = 0; i < 2; i++) {
             engine.model = i == 0 ? gpu : host;
-            const struct lane *lane = lane_open(0, i, 0, PROMPT, 1, false);
+            const struct engine_lane *lane = lane_open(0, i, 0, PROMPT, 1, false);
             run_all();
             logits_of(engine.model, lane, 4, logits[i][0]);
         }
