@@ -10,31 +10,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "segment_internal.h"
-
-int segment_refuse(int r, char *err, size_t err_bytes, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    if (err_bytes) vsnprintf(err, err_bytes, format, arguments);
-    va_end(arguments);
-    return r;
-}
-
-uint64_t segment_random(void) {
-    uint64_t id = 0;
-    while (!id)
-        if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = 0; /* only a signal at boot can cut it short */
-    return id;
-}
 
 /* ---- an object that is there ------------------------------------------------------------------------------------- */
 

@@ -2,9 +2,27 @@
  * What stands before the tables: identity, state, drivers. */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "segment_internal.h"
+
+int segment_refuse(int r, char *err, size_t err_bytes, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (err_bytes) vsnprintf(err, err_bytes, format, arguments);
+    va_end(arguments);
+    return r;
+}
+
+uint64_t segment_random(void) {
+    uint64_t id = 0;
+    while (!id)
+        if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) id = 0; /* only a signal at boot can cut it short */
+    return id;
+}
 
 /* ---- identity ----------------------------------------------------------------------------------------------- */
 

@@ -27,7 +27,7 @@ static void take_host(struct recovery *r, uint32_t p, uint32_t d, const struct d
     struct extent_info extent;
     if (!from->has_host || !store->arena) return;
     if (!from->host.checksum || /* never written: 0 says that none was told */
-        extent_allocate_at(store->arena, from->host.offset, store->config.host_stride[p], 1, p, &extent)) {
+        extent_allocate_at(store->arena, from->host.offset, store->config.host_stride[p], p, &extent)) {
         r->out.damaged++;
         return;
     }
@@ -145,7 +145,7 @@ static bool take_image(struct recovery *r, struct cont *cont, const struct direc
     if (!store->config.has_state) return true;
     if (from->frontier[0] != frontier || from->state_frontier != frontier) return false;
     if (from->has_image && from->image.checksum && store->arena &&
-        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, 1, STORE_MAX_POOLS,
+        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, STORE_MAX_POOLS,
                            &extent) == 0) {
         cont->image = extent.id;
         cont->image_checksum = from->image.checksum;

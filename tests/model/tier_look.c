@@ -160,8 +160,7 @@ static void scribble_arena(struct world *w) {
     uint32_t cursor = 0;
     struct extent_info extent;
     if (!store->arena) return;
-    while (extent_next(store->arena, &cursor, &extent))
-        memset(held + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
+    while (extent_next(store->arena, &cursor, &extent)) memset(held + extent.offset / UNIT, 1, extent.stride / UNIT);
     for (uint32_t i = 0; i < w->config.host_bytes / UNIT; i++) {
         if (held[i]) continue;
         if (w->held_units[i]) memset(w->arena + (size_t)i * UNIT, (int)(0x80 | (w->step & 0x7f)), UNIT);

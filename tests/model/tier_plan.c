@@ -96,7 +96,7 @@ static void play_arena(struct world *w, const struct count *c, struct play *play
     memset(play, 0, sizeof *play);
     play->n = (uint32_t)(w->config.host_bytes / UNIT);
     while (extent_next(w->kvd.store->arena, &cursor, &extent))
-        memset(play->taken + extent.offset / UNIT, 1, extent.stride * extent.pages / UNIT);
+        memset(play->taken + extent.offset / UNIT, 1, extent.stride / UNIT);
 }
 
 static void give_back(struct world *w, struct play *play, extent_id id) {

@@ -224,7 +224,7 @@ static uint64_t print_arena(const struct store *store, uint64_t sum) {
     struct extent_info extent;
     if (!store->arena) return sum;
     while (extent_next(store->arena, &cursor, &extent)) {
-        uint64_t words[] = { extent.id.bits, extent.offset, extent.stride, extent.pages, extent.tag };
+        uint64_t words[] = { extent.id.bits, extent.offset, extent.stride, extent.tag };
         sum = mix(sum, words, sizeof words);
     }
     return sum;

@@ -87,8 +87,7 @@ static extent_id blockers[16];
 /* Takes units [first, end) for nobody. */
 static extent_id block(uint32_t first, uint32_t end) {
     struct extent_info extent = { .id = { 0 } };
-    KVT_EQ(extent_allocate_at(f.store->arena, (uint64_t)first * UNIT, (uint64_t)(end - first) * UNIT, 1, 9, &extent),
-           0);
+    KVT_EQ(extent_allocate_at(f.store->arena, (uint64_t)first * UNIT, (uint64_t)(end - first) * UNIT, 9, &extent), 0);
     return extent.id;
 }
 
