@@ -5,78 +5,11 @@
  */
 #include "audit.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-void audit_report(struct audit *a, const char *format, ...) {
-    va_list args;
-    a->violations++;
-    if (!a->text || a->used + 1 >= a->bytes) return;
-    va_start(args, format);
-    int n = vsnprintf(a->text + a->used, a->bytes - a->used, format, args);
-    va_end(args);
-    if (n < 0 || (size_t)n + 1 >= a->bytes - a->used) { /* a line that does not fit is left out */
-        a->text[a->used] = '\0';
-        a->bytes = a->used;
-        return;
-    }
-    a->used += (size_t)n;
-    a->text[a->used++] = '\n';
-    a->text[a->used] = '\0';
-}
+/* ---- what a walk looks at ---- */
 
-/* ---- walks over all memberships ---- */
-
-struct holder { /* one space of one object */
-    const struct space *space;
-    const struct seq *seq; /* or */
-    const struct cont *cont;
-    uint32_t pool, index; /* of the object */
-};
-typedef void page_visit(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp);
-
-/* A moving sequence's kept entries are an alias of the claimed source until commit. */
-static bool is_alias(const struct holder *h, uint32_t block) {
-    const struct seq *seq = h->seq;
-    return seq && seq->state == STORE_SEQ_ACTIVATING && seq->from != NONE && !seq->keep && block < seq->kept[h->pool];
-}
-
-static void walk_space(struct audit *a, const struct holder *h, page_visit *visit, uint32_t stamp) {
-    uint32_t n;
-    for (uint32_t i = 0; i < h->space->count; i += n) {
-        const uint32_t *run = space_run(a->store, h->space, i, &n);
-        for (uint32_t k = 0; k < n; k++)
-            if (!(run[k] & PROMISED) && !is_alias(h, i + k)) visit(a, h, i + k, run[k], stamp);
-    }
-}
-
-static void walk_all(struct audit *a, uint32_t pool, page_visit *visit, bool seqs, bool conts) {
-    const struct store *store = a->store;
-    uint32_t stamp = store_next_stamp(store);
-    for (uint32_t i = 0; seqs && i < store->config.max_concurrency; i++) {
-        struct holder h = { &store->seqs[i].space[pool], &store->seqs[i], NULL, pool, i };
-        if (store->seqs[i].occupied) walk_space(a, &h, visit, stamp);
-    }
-    for (uint32_t i = 0; conts && i < store->config.max_continuations; i++) {
-        struct holder h = { &store->conts[i].space[pool], NULL, &store->conts[i], pool, i };
-        if (store->conts[i].occupied) walk_space(a, &h, visit, stamp);
-    }
-}
-
-/* What the last walk left in the mark of a page. */
-uint32_t audit_marked(const struct store *store, const struct page *page) {
-    return page->stamp == *store->stamp ? page->mark : 0;
-}
-
-uint32_t *audit_mark(const struct audit *a, uint32_t pool, uint32_t entry, uint32_t stamp) {
-    struct page *page = &a->store->pool[pool].pages[entry];
-    if (page->stamp != stamp) page->mark = 0;
-    page->stamp = stamp;
-    return &page->mark;
-}
-
-static void visit_count(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
+static void visit_count(struct audit *a, const struct audit_holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     (void)block;
     if (entry >= a->store->pool[h->pool].descriptors)
         audit_report(a, "pool %u: membership names descriptor %u", h->pool, entry);
@@ -84,7 +17,7 @@ static void visit_count(struct audit *a, const struct holder *h, uint32_t block,
 }
 
 /* Every address that holds a page holds it at the same block, so none holds it twice. */
-static void visit_block(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
+static void visit_block(struct audit *a, const struct audit_holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
     uint32_t *mark = audit_mark(a, h->pool, entry, stamp);
     EXPECT(*mark == 0 || *mark == block + 1, "pool %u: page %u is block %u here and block %u there", h->pool, entry,
            block, *mark - 1);
@@ -94,14 +27,16 @@ static void visit_block(struct audit *a, const struct holder *h, uint32_t block,
                entry, block, a->store->pool[h->pool].tier[entry].block);
 }
 
-static void visit_coverage(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
+static void visit_coverage(struct audit *a, const struct audit_holder *h, uint32_t block, uint32_t entry,
+                           uint32_t stamp) {
     uint32_t *mark = audit_mark(a, h->pool, entry, stamp);
     *mark = max_u32(*mark, columns_of(h->cont->frontier, block));
 }
 
 /* SPACE-2, INV-6: what a page has committed is what the frontier says; a tail about to be moved in place still has the
  * source's. */
-static void visit_committed(struct audit *a, const struct holder *h, uint32_t block, uint32_t entry, uint32_t stamp) {
+static void visit_committed(struct audit *a, const struct audit_holder *h, uint32_t block, uint32_t entry,
+                            uint32_t stamp) {
     const struct page *page = &a->store->pool[h->pool].pages[entry];
     uint32_t columns = columns_of(h->space->committed, block);
     (void)stamp;
@@ -191,7 +126,7 @@ static void audit_references(struct audit *a, uint32_t p) {
     const struct store *store = a->store;
     const struct pool *pool = &store->pool[p];
     uint32_t shared = 0;
-    walk_all(a, p, visit_count, true, true);
+    audit_walk_all(a, p, visit_count, true, true);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         uint32_t references = audit_marked(store, page);
@@ -213,7 +148,7 @@ static void audit_references(struct audit *a, uint32_t p) {
 
 static void audit_writers(struct audit *a, uint32_t p) { /* PAGE-5, INV-7 */
     const struct pool *pool = &a->store->pool[p];
-    walk_all(a, p, visit_count, true, false);
+    audit_walk_all(a, p, visit_count, true, false);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
@@ -228,7 +163,7 @@ static void audit_writers(struct audit *a, uint32_t p) { /* PAGE-5, INV-7 */
 
 static void audit_protection(struct audit *a, uint32_t p) { /* SPACE-8 */
     const struct pool *pool = &a->store->pool[p];
-    walk_all(a, p, visit_coverage, false, true);
+    audit_walk_all(a, p, visit_coverage, false, true);
     for (uint32_t i = a->store->in_flight; i != NONE; i = a->store->conts[i].next_victim) {
         const struct cont *cont = &a->store->conts[i];
         EXPECT(cont->occupied && !cont->published, "continuation %u is not in flight", i);
@@ -272,7 +207,7 @@ static void audit_pins(struct audit *a, uint32_t p) {
 
 /* ---- spaces and rows ---- */
 
-static void audit_space(struct audit *a, const struct holder *h) {
+static void audit_space(struct audit *a, const struct audit_holder *h) {
     const struct store *store = a->store;
     const struct space *space = h->space;
     const char *kind = h->seq ? "sequence" : "continuation";
@@ -292,7 +227,7 @@ static void audit_space(struct audit *a, const struct holder *h) {
                        !pool_is_free(&store->pool[h->pool], entry & ~PROMISED),
                    "%s %u pool %u: block %u is promised", kind, h->index, h->pool, i);
     }
-    if (!moving) walk_space(a, h, visit_committed, 0);
+    if (!moving) audit_walk_space(a, h, visit_committed, 0);
     if (h->cont)
         EXPECT(space->reserved == 0 && space->owed == 0 && space->committed == h->cont->frontier &&
                    space->count == pages_of(h->cont->frontier),
@@ -302,14 +237,14 @@ static void audit_space(struct audit *a, const struct holder *h) {
 static void audit_spaces(struct audit *a, uint32_t p) {
     const struct store *store = a->store;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
-        struct holder h = { &store->seqs[i].space[p], &store->seqs[i], NULL, p, i };
+        struct audit_holder h = { &store->seqs[i].space[p], &store->seqs[i], NULL, p, i };
         if (store->seqs[i].occupied) audit_space(a, &h);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
-        struct holder h = { &store->conts[i].space[p], NULL, &store->conts[i], p, i };
+        struct audit_holder h = { &store->conts[i].space[p], NULL, &store->conts[i], p, i };
         if (store->conts[i].occupied) audit_space(a, &h);
     }
-    walk_all(a, p, visit_block, true, true);
+    audit_walk_all(a, p, visit_block, true, true);
 }
 
 static bool is_lost(const struct store *store, uint32_t p, uint32_t entry) {

@@ -4,6 +4,91 @@
  */
 #include "store_internal.h"
 
+/* ---- state images ---- */
+
+void cont_drop_image(struct store *store, struct cont *cont) {
+    extent_id id = cont->image;
+    if (!id.bits) return;
+    cont->image = (extent_id){ 0 };
+    cont->image_backing = cont->image_lost = false;
+    if (cont->published) mirror_cont(store, cont);
+    tier_give_back(store, id);
+    store->host_images--;
+}
+
+void image_back(struct store *store, struct cont *cont, extent_id id) {
+    cont->image = id;
+    cont->image_backing = true;
+    cont->image_checksum = 0;
+    cont->image_pins++;
+    slot_pin(store, cont->slot);
+    store->host_images++;
+}
+
+void image_unpin(struct store *store, struct cont *cont) {
+    if (--cont->image_pins == 0 && cont->image_lost && image_in_slot(cont)) cont_drop_image(store, cont);
+}
+
+void image_finish(struct store *store, struct cont *cont, bool ok) {
+    cont->image_pins--;
+    slot_unpin(store, cont->slot);
+    if (!ok || cont->image_checksum == 0) {
+        cont_drop_image(store, cont);
+        return;
+    }
+    cont->image_backing = false;
+    mirror_cont(store, cont);
+}
+
+/* ---- resting ---- */
+
+bool tier_all_current(const struct store *store, const struct cont *cont) {
+    uint32_t n;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
+            for (uint32_t k = 0; k < n; k++)
+                if (!page_is_current(&store->pool[p].pages[run[k]])) return false;
+        }
+    return !store->config.has_state || image_in_host(cont);
+}
+
+void cont_rest(struct store *store, struct cont *cont) {
+    uint32_t n;
+    if (cont->resting) return;
+    cont->resting = true;
+    store->resting++;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
+        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
+            for (uint32_t k = 0; k < n; k++) {
+                batch.pool->tier[run[k]].resting++;
+                page_rest(store, &batch, run[k]);
+            }
+        }
+        pool_flush(&batch);
+    }
+    if (cont->slot == NONE) return;
+    slot_release(store, cont->slot);
+    cont->slot = NONE;
+    mirror_cont(store, cont);
+}
+
+void cont_unrest(struct store *store, struct cont *cont) {
+    uint32_t n;
+    if (!cont->resting) return;
+    cont->resting = false;
+    store->resting--;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
+            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].resting--;
+        }
+}
+
+/* ---- release ---- */
+
 void cont_release(struct store *store, struct cont *cont) {
     mirror_cont_drop(store, cont); /* deletions go first */
     if (cont->published) index_remove(store, cont);
@@ -62,21 +147,5 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     cont->retention = retention;
     mirror_cont(store, cont);
     store_changed(store, false);
-    return STORE_OK;
-}
-
-int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
-                        struct store_refusal *refusal) {
-    uint32_t stamp = store_next_stamp(store), freed[STORE_MAX_POOLS] = { 0 };
-    for (uint32_t i = 0; i < n; i++) {
-        struct cont *cont = cont_find(store, conts[i]);
-        if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, conts[i].bits, 0, 0);
-        if (cont->stamp == stamp) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, n);
-        if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
-        cont->stamp = stamp;
-        for (uint32_t p = 0; p < store->n_pools; p++)
-            freed[p] += joint_mark(store, &cont->space[p], &(struct joint){ p, 0, stamp, true, cont->resting });
-    }
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_pages[p] = freed[p];
     return STORE_OK;
 }

@@ -5,6 +5,8 @@
  */
 #include "store_internal.h"
 
+#include <string.h>
+
 struct seq *seq_find(const struct store *store, store_seq handle) {
     uint32_t index = (uint32_t)handle.bits, generation = (uint32_t)(handle.bits >> 32);
     if (generation == 0 || index >= store->config.max_concurrency) return NULL;
@@ -41,8 +43,8 @@ struct seq *seq_take(struct store *store) {
                          .from = NONE,
                          .victims = NONE,
                          .next_free = NONE };
-    job_init(&seq->job);
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) seq->tail_source[p] = seq->tail[p] = seq->row[p] = NONE;
+    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
+        seq->tail_source[p] = seq->tail[p] = seq->row[p] = seq->job.head[p] = NONE;
     return seq;
 }
 
@@ -125,4 +127,31 @@ void slot_unpin(struct store *store, uint32_t slot) {
     if (slot == NONE) return;
     store->slots[slot].pins--;
     slot_settle(store, slot);
+}
+
+/* ---- what a sequence shows and gives back ---- */
+
+void seq_view(const struct store *store, const struct seq *seq, uint32_t p, struct store_slice slice,
+              struct store_pool_view *ret_view) {
+    const struct space *space = &seq->space[p];
+    ret_view->row = seq->row[p];
+    ret_view->membership = space->count;
+    ret_view->entitlement = space_entitlement(space);
+    ret_view->committed = space->committed;
+    ret_view->protected_frontier = space_protected(store, p, space);
+    ret_view->slice = slice;
+}
+
+void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]) {
+    memset(ret_rows, 0, STORE_MAX_POOLS * sizeof *ret_rows);
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        ret_rows[p].row = seq->row[p];
+        ret_rows[p].slice.count = seq->space[p].count;
+        row_release(store, p, seq->row[p], seq->space[p].count);
+    }
+}
+
+void seq_unpin_source(struct store *store, struct seq *seq) {
+    slot_unpin(store, seq->source_slot);
+    seq->source_slot = NONE;
 }

@@ -4,32 +4,6 @@
  */
 #include "store_internal.h"
 
-/* ---- state images ---- */
-
-void image_back(struct store *store, struct cont *cont, extent_id id) {
-    cont->image = id;
-    cont->image_backing = true;
-    cont->image_checksum = 0;
-    cont->image_pins++;
-    slot_pin(store, cont->slot);
-    store->host_images++;
-}
-
-void image_unpin(struct store *store, struct cont *cont) {
-    if (--cont->image_pins == 0 && cont->image_lost && image_in_slot(cont)) cont_drop_image(store, cont);
-}
-
-void image_finish(struct store *store, struct cont *cont, bool ok) {
-    cont->image_pins--;
-    slot_unpin(store, cont->slot);
-    if (!ok || cont->image_checksum == 0) {
-        cont_drop_image(store, cont);
-        return;
-    }
-    cont->image_backing = false;
-    mirror_cont(store, cont);
-}
-
 /* ---- begin ---- */
 
 static int find_free(struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
@@ -131,7 +105,7 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
     made.place = place;
     made.cont = handle;
     made.image = made.rested = false;
-    job_init(&made.job);
+    made.job = (struct job){ .head = { NONE, NONE } };
     rc = place == STORE_PLACE_DEVICE ? begin_in(store, cont, &made, refusal) : begin_out(store, cont, &made, refusal);
     if (rc) return rc;
     store->move_free = move->next_free;

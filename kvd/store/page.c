@@ -69,7 +69,7 @@ static void page_close(struct store *store, struct pool_batch *batch, uint32_t d
     if (++page->generation == 0) page->generation = 1;
     pool->occupied--;
     if (d != device) list_descriptor(pool, d);
-    if (device != NONE) pool_put(batch, device);
+    if (device != NONE) pool_put(batch, device, page->lease);
 }
 
 /* ---- references and pins ---- */
@@ -140,7 +140,7 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
     page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_OWED));
     page->device = NONE;
     mirror_page_device(store, (uint32_t)(pool - store->pool), d);
-    pool_put(batch, device);
+    pool_put(batch, device, page->lease);
 }
 
 void page_bring(struct store *store, uint32_t pool_index, uint32_t d, uint32_t device) {
@@ -158,6 +158,11 @@ void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
     page->flags |= PAGE_LOST;
     page->host_epoch = 0; /* of no content */
     mirror_page_host(store, pool_index, d);
+}
+
+void tier_give_back(struct store *store, extent_id id) {
+    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
+    else extent_release(store->arena, id);
 }
 
 void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {

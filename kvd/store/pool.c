@@ -4,7 +4,8 @@
  *
  * A bitmap says which pages are free. Over blocks of 512 pages stands a binary tree whose nodes hold the free run at
  * their left end, at their right end, and the longest anywhere; a search for the first run of k pages walks one path
- * down, a change walks one path up and stops where nothing changed. Order of choice: reference-facts 3.3.
+ * down, a change walks one path up and stops where nothing changed. Order of choice: directly
+ * behind the page before, else the first run that is long enough, else the lowest runs upwards.
  */
 #include "store_internal.h"
 
@@ -185,10 +186,6 @@ void pool_take(struct pool *pool, uint32_t start, uint32_t n) {
     pool->allocated += n;
 }
 
-bool pool_lease_valid(const struct pool *pool, uint32_t page, uint32_t generation) {
-    return page < pool->capacity && pool->leases[page].owner != NONE && pool->leases[page].generation == generation;
-}
-
 void pool_flush(struct pool_batch *batch) {
     if (batch->n == 0) return;
     set_bits(batch->pool, batch->start, batch->n, true);
@@ -196,8 +193,9 @@ void pool_flush(struct pool_batch *batch) {
     batch->n = 0;
 }
 
-void pool_put(struct pool_batch *batch, uint32_t page) {
+bool pool_put(struct pool_batch *batch, uint32_t page, uint32_t generation) {
     struct page_lease *lease = &batch->pool->leases[page];
+    if (lease->owner == NONE || lease->generation != generation) return false;
     lease->owner = NONE;
     if (++lease->generation == 0) lease->generation = 1;
     if (batch->n && page == batch->start + batch->n) {
@@ -207,4 +205,5 @@ void pool_put(struct pool_batch *batch, uint32_t page) {
         batch->start = page;
         batch->n = 1;
     }
+    return true;
 }

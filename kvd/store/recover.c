@@ -272,7 +272,7 @@ static void drop_unused(struct recovery *r, uint32_t p) {
         r->out.dropped_pages[p]++;
         directory_page_close(r->directory, p, d);
         page_leave_host(r->store, p, d);
-        if (page->device != NONE) pool_put(&batch, page->device);
+        if (page->device != NONE) pool_put(&batch, page->device, page->lease);
         else pool->absent--;
         pool->occupied--;
         *page = (struct page){ .generation = page->generation + 1 ? page->generation + 1 : 1, .device = NONE };

@@ -1,35 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sequences: views, naming of their pages (CONT-2), quarantine (SRV-5).
+ * Running sequences: quarantine, names of their pages, checkpoints, and their ends.
  */
 #include "store_internal.h"
 
 #include <string.h>
-
-void seq_view(const struct store *store, const struct seq *seq, uint32_t p, struct store_slice slice,
-              struct store_pool_view *ret_view) {
-    const struct space *space = &seq->space[p];
-    ret_view->row = seq->row[p];
-    ret_view->membership = space->count;
-    ret_view->entitlement = space_entitlement(space);
-    ret_view->committed = space->committed;
-    ret_view->protected_frontier = space_protected(store, p, space);
-    ret_view->slice = slice;
-}
-
-void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]) {
-    memset(ret_rows, 0, STORE_MAX_POOLS * sizeof *ret_rows);
-    for (uint32_t p = 0; p < store->n_pools; p++) {
-        ret_rows[p].row = seq->row[p];
-        ret_rows[p].slice.count = seq->space[p].count;
-        row_release(store, p, seq->row[p], seq->space[p].count);
-    }
-}
-
-void seq_unpin_source(struct store *store, struct seq *seq) {
-    slot_unpin(store, seq->source_slot);
-    seq->source_slot = NONE;
-}
 
 int store_quarantine(struct store *store, store_seq handle, bool on, struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
@@ -86,5 +61,287 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
     if (n) seq->named = named_from(store, seq, max_u32(seq->named, first + n));
     if (n) mirror_seq(store, seq);
     store_changed(store, false);
+    return STORE_OK;
+}
+
+/* ---- checkpoints (CKPT-1): full pages shared, tail and state image copied, the sequence goes on ---- */
+
+/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every
+ * full page named, the tail's tokens. */
+static int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail,
+                        struct store_refusal *refusal) {
+    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
+             columns = frontier % KVD_PAGE_TOKENS;
+    if (frontier == 0) return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_FRONTIER, 0, 1, 0, 0);
+    for (uint32_t p = 1; p < store->n_pools; p++)
+        if (seq->space[p].committed != frontier)
+            return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_FRONTIER, p, frontier, seq->space[p].committed, 0);
+    if (store->config.has_state && seq->state_frontier != frontier)
+        return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER, NONE, frontier,
+                      seq->state_frontier == NONE ? 0 : seq->state_frontier, 0);
+    if (seq->named < full) return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, full, seq->named, full);
+    if ((tail ? tail->n : 0) != columns)
+        return refuse(refusal, STORE_E_NAME, STORE_W_TAIL, 0, tail ? tail->n : 0, columns, KVD_PAGE_TOKENS - 1);
+    return STORE_OK;
+}
+
+/* Acquisitions in order: descriptor, tail pages, state slot, membership. */
+static int check_room(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
+    uint32_t limit = store->config.max_continuations, chunks = store->n_pools * chunks_for(pages_of(frontier));
+    if (store->cont_free == NONE || !store_try(store))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
+    for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
+        if (pool_available(&store->pool[p]) < 1 || !store_try(store))
+            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, 1, pool_available(&store->pool[p]),
+                          store->pool[p].capacity);
+    if (store->config.has_state && (slots_free(store) < 1 || !store_try(store)))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store),
+                      store->config.state_slots);
+    if (chunks_available(&store->chunks) < chunks || !store_try(store))
+        return refuse(refusal, STORE_E_SHORT, STORE_W_MEMBERSHIP, NONE, (uint64_t)chunks * CHUNK,
+                      (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+    return STORE_OK;
+}
+
+static void share_full_pages(struct store *store, uint32_t p, const struct space *from, struct space *to,
+                             uint32_t full) {
+    uint32_t n;
+    for (uint32_t i = 0; i < full; i += n) {
+        const uint32_t *run = space_run(store, from, i, &n);
+        n = min_u32(n, full - i);
+        for (uint32_t k = 0; k < n; k++) page_ref(&store->pool[p], run[k], false);
+        space_append(store, to, run, n);
+    }
+}
+
+static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, struct cont *cont, uint32_t columns,
+                      struct store_checkpointed *out) {
+    struct pool *pool = &store->pool[p];
+    uint32_t start, from = space_entry(store, &seq->space[p], cont->space[p].count);
+    struct pool_choice choice = { 1, pool->pages[from].device, false };
+    pool_choose(pool, &choice, &start);
+    pool_take(pool, start, 1);
+    uint32_t to = page_open(store, p, start, cont->space[p].count, false);
+    page_commit(store, p, to, columns);
+    page_pin(pool, from, columns);
+    page_pin(pool, to, 0);
+    space_append(store, &cont->space[p], &to, 1);
+    cont->tail_source[p] = from;
+    cont->tail_copy[p] = to;
+    out->copies[out->n_copies++] = (struct store_copy){
+        .kind = STORE_COPY_PAGE, .pool = p, .src = pool->pages[from].device, .dst = start, .columns = columns
+    };
+}
+
+static void copy_state(struct store *store, const struct seq *seq, struct cont *cont, struct store_checkpointed *out) {
+    cont->slot = slot_take(store);
+    cont->source_slot = seq->state_slot;
+    slot_pin(store, cont->source_slot);
+    out->copies[out->n_copies++] =
+        (struct store_copy){ .kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot };
+}
+
+int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail,
+                           uint32_t retention, struct store_checkpointed *ret_checkpointed,
+                           struct store_refusal *refusal) {
+    struct seq *seq = NULL;
+    struct store_checkpointed out;
+    int rc = seq_drive(store, handle, lease, &seq, refusal);
+    if (rc == STORE_OK) rc = seq_complete(store, seq, tail, refusal);
+    if (rc == STORE_OK) rc = check_room(store, seq->space[0].committed, refusal);
+    if (rc) return rc;
+    memset(&out, 0, sizeof out);
+    struct cont *cont = cont_take(store);
+    uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
+             columns = frontier % KVD_PAGE_TOKENS;
+    cont->next_victim = store->in_flight;
+    store->in_flight = (uint32_t)(cont - store->conts);
+    cont->frontier = frontier;
+    cont->named = full;
+    cont->retention = retention;
+    cont->tail_named = true;
+    cont->tag = seq->tag;
+    if (columns) cont->tail = *tail;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
+        cont->space[p].committed = frontier;
+        if (columns) copy_tail(store, p, seq, cont, columns, &out);
+        out.shared_pages[p] = full;
+    }
+    if (store->config.has_state) copy_state(store, seq, cont, &out);
+    out.cont = cont_handle(store, cont);
+    out.frontier = frontier;
+    store_changed(store, true);
+    *ret_checkpointed = out;
+    return STORE_OK;
+}
+
+static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont,
+                          struct store_refusal *refusal) {
+    struct cont *cont = cont_find(store, handle);
+    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 1, 0);
+    *ret_cont = cont;
+    return STORE_OK;
+}
+
+/* Columns of a page that the checkpoints still in flight read. */
+static uint32_t read_columns(const struct store *store, uint32_t p, uint32_t page) {
+    uint32_t columns = 0;
+    for (uint32_t i = store->in_flight; i != NONE; i = store->conts[i].next_victim)
+        if (store->conts[i].tail_source[p] == page)
+            columns = max_u32(columns, store->conts[i].frontier % KVD_PAGE_TOKENS);
+    return columns;
+}
+
+static void unpin(struct store *store, struct cont *cont) {
+    uint32_t *link = &store->in_flight;
+    while (*link != (uint32_t)(cont - store->conts)) link = &store->conts[*link].next_victim;
+    *link = cont->next_victim;
+    cont->next_victim = NONE;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        struct pool_batch batch = { &store->pool[p], 0, 0 };
+        if (cont->tail_copy[p] == NONE) continue;
+        page_protect(&store->pool[p], cont->tail_source[p], read_columns(store, p, cont->tail_source[p]));
+        page_unpin(store, &batch, cont->tail_source[p]);
+        page_unpin(store, &batch, cont->tail_copy[p]);
+        pool_flush(&batch);
+        cont->tail_source[p] = cont->tail_copy[p] = NONE;
+    }
+    slot_unpin(store, cont->source_slot);
+    cont->source_slot = NONE;
+}
+
+int store_checkpoint_commit(struct store *store, store_cont handle, struct store_refusal *refusal) {
+    struct cont *cont = NULL;
+    int rc = find_in_flight(store, handle, &cont, refusal);
+    if (rc) return rc;
+    store_changed(store, true);
+    unpin(store, cont);
+    cont->published = true;
+    cont->created = cont->used = store->operations;
+    index_insert(store, cont);
+    mirror_cont(store, cont);
+    return STORE_OK;
+}
+
+int store_checkpoint_abort(struct store *store, store_cont handle, struct store_refusal *refusal) {
+    struct cont *cont = NULL;
+    int rc = find_in_flight(store, handle, &cont, refusal);
+    if (rc) return rc;
+    store_changed(store, true);
+    unpin(store, cont);
+    cont_release(store, cont);
+    return STORE_OK;
+}
+
+/* ---- ends (FIN-1, SRV-5): released, retained as a continuation, or ended by the proven death of its worker ---- */
+
+static void release_reservation(struct store *store, uint32_t p, struct space *space) {
+    store->chunks.reserved -= chunks_for(space_entitlement(space)) - chunks_for(space->count);
+    store->pool[p].reserved -= space->reserved;
+    space->reserved = 0;
+}
+
+static void release_all(struct store *store, struct seq *seq) {
+    mirror_seq_drop(store, seq);
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        release_reservation(store, p, &seq->space[p]);
+        space_drop(store, p, &seq->space[p], 0, true, false, NULL);
+    }
+    slot_release(store, seq->state_slot);
+}
+
+/* Pages past the frontier go to available; the rest loses its writer and its active references. */
+static void deactivate(struct store *store, uint32_t p, struct space *space, uint32_t frontier) {
+    uint32_t n;
+    release_reservation(store, p, space);
+    if (frontier < space->committed) space_commit(store, p, space, frontier);
+    space_drop(store, p, space, pages_of(frontier), true, false, NULL);
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            struct page *page = &store->pool[p].pages[run[k]];
+            page->active_references--;
+            page_settle(page);
+        }
+    }
+}
+
+static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail,
+                           uint32_t retention) {
+    struct cont *cont = cont_take(store);
+    mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        deactivate(store, p, &seq->space[p], frontier);
+        cont->space[p] = seq->space[p];
+    }
+    cont->frontier = frontier;
+    cont->named = min_u32(seq->named, frontier / KVD_PAGE_TOKENS);
+    cont->retention = retention;
+    cont->slot = seq->state_slot;
+    cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
+    if (tail && tail->n) cont->tail = *tail;
+    cont->published = true;
+    cont->created = cont->used = store->operations;
+    cont->tag = seq->tag;
+    index_insert(store, cont);
+    mirror_cont(store, cont);
+    mirror_seq_drop(store, seq); /* its pages are the continuation's */
+    return cont;
+}
+
+int store_finish(struct store *store, store_seq handle, uint64_t lease, enum store_finish how,
+                 const struct store_tail *tail, uint32_t retention, store_cont *ret_cont,
+                 struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
+    struct seq *seq = NULL;
+    uint32_t limit = store->config.max_continuations;
+    store_cont kept = { 0 };
+    int rc = seq_drive(store, handle, lease, &seq, refusal);
+    if (rc) return rc;
+    if (how != STORE_FINISH_RELEASE && how != STORE_FINISH_RETAIN)
+        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_NONE, NONE, (uint64_t)how, 0, (uint64_t)STORE_FINISH_RETAIN);
+    if (how == STORE_FINISH_RETAIN) {
+        rc = seq_complete(store, seq, tail, refusal);
+        if (rc) return rc;
+        if (store->cont_free == NONE || !store_try(store))
+            return refuse(refusal, STORE_E_SHORT, STORE_W_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
+    }
+    store_changed(store, true);
+    seq_unpin_source(store, seq);
+    seq_release_rows(store, seq, ret_rows);
+    if (how == STORE_FINISH_RETAIN)
+        kept = cont_handle(store, retain(store, seq, seq->space[0].committed, tail, retention));
+    else release_all(store, seq);
+    seq_free(store, seq);
+    *ret_cont = kept;
+    return STORE_OK;
+}
+
+/* The frontier that survives a death, 0 = none. */
+static uint32_t surviving(const struct store *store, const struct seq *seq) {
+    uint32_t frontier = seq->space[0].committed;
+    for (uint32_t p = 1; p < store->n_pools; p++) frontier = min_u32(frontier, seq->space[p].committed);
+    if (store->config.has_state && seq->state_frontier != frontier) return 0;
+    return store->cont_free == NONE ? 0 : frontier;
+}
+
+int store_end(struct store *store, store_seq handle, store_cont *ret_cont,
+              struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
+    struct seq *seq = seq_find(store, handle);
+    store_cont kept = { 0 };
+    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    store_changed(store, true);
+    seq_release_rows(store, seq, ret_rows);
+    if (seq->state == STORE_SEQ_ACTIVATING) {
+        seq_abort(store, seq);
+    } else {
+        uint32_t frontier = surviving(store, seq);
+        seq_unpin_source(store, seq);
+        if (frontier) kept = cont_handle(store, retain(store, seq, frontier, NULL, 0));
+        else release_all(store, seq);
+        seq_free(store, seq);
+    }
+    *ret_cont = kept;
     return STORE_OK;
 }

@@ -1,125 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Address spaces: ordered membership, frontier and reservation of one pool (SPACE-*).
+ * Address spaces of one pool: rows, entitlement, and the pages mapped at their end (SPACE-*, ROW-*).
  */
 #include "store_internal.h"
 
-#include <string.h>
+/* ---- rows: leased by active spaces, -1 outside the membership; a row owns nothing ---- */
 
-#define CHUNK_SHIFT 6
-
-/* ---- chunks ---- */
-
-uint32_t chunks_for(uint32_t count) {
-    uint32_t total = 0;
-    while (count > 1 || (count == 1 && total == 0)) {
-        count = (count + CHUNK - 1) / CHUNK;
-        total += count;
-    }
-    return total;
+uint32_t row_take(struct store *store, uint32_t pool_index, uint32_t owner) {
+    struct pool *pool = &store->pool[pool_index];
+    uint32_t row = 0;
+    while (pool->rows[row].owner != NONE) row++;
+    pool->rows[row].owner = owner;
+    pool->rows_used++;
+    return row;
 }
 
-static uint32_t height_of(uint32_t count) { /* levels of the tree: capacity is 64^height */
-    uint32_t height = 0;
-    for (uint64_t room = 1; room < count || (count && height == 0); room *= CHUNK) height++;
-    return height;
+void row_release(struct store *store, uint32_t pool_index, uint32_t row, uint32_t used) {
+    struct pool *pool = &store->pool[pool_index];
+    int32_t *entries = row_entries(store, pool_index, row);
+    for (uint32_t i = 0; i < used; i++) entries[i] = -1;
+    pool->rows[row].owner = NONE;
+    if (++pool->rows[row].generation == 0) pool->rows[row].generation = 1;
+    pool->rows_used--;
 }
 
-static uint32_t chunk_take(struct chunks *c) {
-    uint32_t chunk = c->head;
-    if (chunk == NONE) chunk = c->fresh++;
-    else c->head = c->entries[(size_t)chunk * CHUNK];
-    c->used++;
-    return chunk;
+/* ---- entitlement in pages (SPACE-3); the formulas stand in store.h ---- */
+
+/* An MTP pool runs draft_window - 1 tokens ahead of the target (CAP-5); a Draft Full pool does not. */
+static uint64_t lead(const struct store *store, uint32_t pool) {
+    return pool == 1 && store->config.backend == GEOM_MTP ? store->config.draft_window - 1u : 0;
 }
 
-static void chunk_put(struct chunks *c, uint32_t chunk) {
-    c->entries[(size_t)chunk * CHUNK] = c->head;
-    c->head = chunk;
-    c->used--;
+uint32_t entitle_ceiling(const struct store *store, uint32_t pool, uint32_t ceiling_tokens) {
+    return pages_of(min_u64(store->config.max_context, ceiling_tokens + lead(store, pool)));
 }
 
-static uint32_t *chunk_entries(const struct store *store, uint32_t chunk) {
-    return store->chunks.entries + (size_t)chunk * CHUNK;
+uint32_t entitle_cushion(const struct store *store) {
+    return pages_of((uint64_t)store->config.widest_verify + store->config.draft_window + 2) + 1;
 }
 
-/* The leaf of an index below count. */
-static uint32_t *leaf_of(const struct store *store, const struct space *space, uint32_t index) {
-    uint32_t chunk = space->root;
-    for (uint32_t level = height_of(space->count); level > 1; level--)
-        chunk = chunk_entries(store, chunk)[index >> (level - 1) * CHUNK_SHIFT & (CHUNK - 1)];
-    return chunk_entries(store, chunk);
+uint32_t entitle_rung(const struct store *store, uint32_t i) {
+    if (i == 0) return max_u32(store->config.lease_window, store->config.prefill_chunk);
+    return i == 1 ? 128 : 64;
 }
 
-uint32_t *space_run(const struct store *store, const struct space *space, uint32_t index, uint32_t *ret_n) {
-    *ret_n = min_u32(CHUNK - index % CHUNK, space->count - index);
-    return leaf_of(store, space, index) + index % CHUNK;
-}
-
-uint32_t space_entry(const struct store *store, const struct space *space, uint32_t index) {
-    return leaf_of(store, space, index)[index % CHUNK];
-}
-
-/* A new last leaf, for index = count, and whatever stands above it. */
-static void add_leaf(struct store *store, struct space *space) {
-    uint32_t index = space->count, height = height_of(index + 1);
-    if (index == 0) {
-        space->root = chunk_take(&store->chunks);
-        return;
-    }
-    if (height_of(index) < height) {
-        uint32_t root = chunk_take(&store->chunks);
-        chunk_entries(store, root)[0] = space->root;
-        space->root = root;
-    }
-    uint32_t chunk = space->root;
-    for (uint32_t level = height; level > 1; level--) {
-        uint32_t *slot = &chunk_entries(store, chunk)[index >> (level - 1) * CHUNK_SHIFT & (CHUNK - 1)];
-        if ((index & ((1u << (level - 1) * CHUNK_SHIFT) - 1)) == 0) *slot = chunk_take(&store->chunks);
-        chunk = *slot;
-    }
-}
-
-void space_append(struct store *store, struct space *space, const uint32_t *entries, uint32_t n) {
-    store->entries += n;
-    while (n) {
-        uint32_t index = space->count, part = min_u32(n, CHUNK - index % CHUNK);
-        if (index % CHUNK == 0) add_leaf(store, space);
-        space->count += part;
-        memcpy(leaf_of(store, space, index) + index % CHUNK, entries, part * sizeof *entries);
-        entries += part;
-        n -= part;
-    }
-}
-
-/* Frees the leaf that begins at `start` (the last one) and the inner chunks that held nothing else. */
-static void drop_leaf(struct store *store, struct space *space, uint32_t start) {
-    uint32_t path[8], height = height_of(space->count), chunk = space->root;
-    for (uint32_t level = height; level > 0; level--) {
-        path[level - 1] = chunk;
-        if (level > 1) chunk = chunk_entries(store, chunk)[start >> (level - 1) * CHUNK_SHIFT & (CHUNK - 1)];
-    }
-    chunk_put(&store->chunks, path[0]);
-    for (uint32_t level = 1; level < height && (start & ((1u << (level + 1) * CHUNK_SHIFT) - 1)) == 0; level++)
-        chunk_put(&store->chunks, path[level]);
-}
-
-void space_cut(struct store *store, struct space *space, uint32_t count) {
-    store->entries -= space->count - count;
-    while (space->count > count) {
-        uint32_t start = (space->count - 1) / CHUNK * CHUNK, height = height_of(space->count);
-        if (count > start) {
-            space->count = count;
-            break;
-        }
-        drop_leaf(store, space, start);
-        space->count = start;
-        if (start && height_of(start) < height) { /* the root holds one child only */
-            uint32_t root = space->root;
-            space->root = chunk_entries(store, root)[0];
-            chunk_put(&store->chunks, root);
-        }
-    }
+uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t prompt, uint32_t ceiling_tokens) {
+    uint32_t ceiling = entitle_ceiling(store, pool, ceiling_tokens);
+    if (!store->config.lease_growth) return ceiling;
+    uint64_t tokens = (uint64_t)prompt + entitle_rung(store, 0) + lead(store, pool);
+    return (uint32_t)min_u64(ceiling,
+                             (uint64_t)pages_of(min_u64(store->config.max_context, tokens)) + entitle_cushion(store));
 }
 
 /* ---- pages ---- */

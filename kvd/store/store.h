@@ -514,10 +514,6 @@ int store_cont_look(const struct store *store, store_cont cont, struct store_con
 /* Page ids of a space in logical order (tests, tools). Returns how many were written. */
 uint32_t store_seq_pages(const struct store *store, store_seq seq, uint32_t pool, uint32_t *ret_ids, uint32_t max);
 uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t pool, uint32_t *ret_ids, uint32_t max);
-/* Pages that releasing all of these together would free (shared ones only if all holders go). */
-int store_joint_release(struct store *store, const store_cont *conts, uint32_t n, uint32_t ret_pages[STORE_MAX_POOLS],
-                        struct store_refusal *refusal);
-
 /* quarantined: pages that quarantined sequences could write (held by them alone). shared: pages with several
  * references. */
 struct store_pool_stats {

@@ -300,16 +300,16 @@ struct pool_choice {
 /* Returns the run's length. */
 uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32_t *ret_start);
 void pool_take(struct pool *pool, uint32_t start, uint32_t n); /* free -> allocated; the caller adjusts reservations */
-bool pool_lease_valid(const struct pool *pool, uint32_t page, uint32_t generation);
 bool pool_is_free(const struct pool *pool, uint32_t page);
 struct free_run pool_block_run(const struct pool *pool, uint32_t block); /* recomputed from the bitmap */
 struct free_run pool_join(struct free_run left, struct free_run right, uint32_t half);
-/* Frees are collected into runs: flush at the end. */
+/* Gives a page back. A stale lease (another generation, or given back already) is refused with false, and nothing has
+ * changed (POOL-8). Pages are collected into runs: flush at the end. */
 struct pool_batch {
     struct pool *pool;
     uint32_t start, n;
 };
-void pool_put(struct pool_batch *batch, uint32_t page);
+bool pool_put(struct pool_batch *batch, uint32_t page, uint32_t generation);
 void pool_flush(struct pool_batch *batch);
 
 /* ---- page.c ---- */
@@ -466,10 +466,6 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, s
 void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
-/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every
- * full page named, the tail's tokens. */
-int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail,
-                 struct store_refusal *refusal);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
 /* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device
@@ -490,7 +486,6 @@ static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_
 
 /* ---- tier.c: jobs, resting ---- */
 
-void job_init(struct job *job);
 bool job_is_empty(const struct store *store, const struct job *job);
 /* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough).
  */

@@ -8,13 +8,6 @@
  */
 #include "store_internal.h"
 
-/* ---- jobs ---- */
-
-void job_init(struct job *job) {
-    *job = (struct job){ 0 };
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) job->head[p] = NONE;
-}
-
 bool job_is_empty(const struct store *store, const struct job *job) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (job->head[p] != NONE) return false;
@@ -171,66 +164,4 @@ void tier_guard(struct store *store, uint32_t p, const struct space *space, uint
         }
     }
     pool_flush(&batch);
-}
-
-/* ---- resting ---- */
-
-bool tier_all_current(const struct store *store, const struct cont *cont) {
-    uint32_t n;
-    for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
-            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
-            for (uint32_t k = 0; k < n; k++)
-                if (!page_is_current(&store->pool[p].pages[run[k]])) return false;
-        }
-    return !store->config.has_state || image_in_host(cont);
-}
-
-void cont_rest(struct store *store, struct cont *cont) {
-    uint32_t n;
-    if (cont->resting) return;
-    cont->resting = true;
-    store->resting++;
-    for (uint32_t p = 0; p < store->n_pools; p++) {
-        struct pool_batch batch = { &store->pool[p], 0, 0 };
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
-            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
-            for (uint32_t k = 0; k < n; k++) {
-                batch.pool->tier[run[k]].resting++;
-                page_rest(store, &batch, run[k]);
-            }
-        }
-        pool_flush(&batch);
-    }
-    if (cont->slot == NONE) return;
-    slot_release(store, cont->slot);
-    cont->slot = NONE;
-    mirror_cont(store, cont);
-}
-
-void cont_unrest(struct store *store, struct cont *cont) {
-    uint32_t n;
-    if (!cont->resting) return;
-    cont->resting = false;
-    store->resting--;
-    for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
-            const uint32_t *run = space_run(store, &cont->space[p], i, &n);
-            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].resting--;
-        }
-}
-
-void tier_give_back(struct store *store, extent_id id) {
-    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
-    else extent_release(store->arena, id);
-}
-
-void cont_drop_image(struct store *store, struct cont *cont) {
-    extent_id id = cont->image;
-    if (!id.bits) return;
-    cont->image = (extent_id){ 0 };
-    cont->image_backing = cont->image_lost = false;
-    if (cont->published) mirror_cont(store, cont);
-    tier_give_back(store, id);
-    store->host_images--;
 }

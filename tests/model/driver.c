@@ -192,7 +192,6 @@ static const struct {
     { "release", 5, op_release },
     { "retention", 1, op_retention },
     { "find", 5, op_find },
-    { "joint", 2, op_joint },
     { "plan", 4, op_plan },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)

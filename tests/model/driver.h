@@ -88,7 +88,6 @@ void op_quarantine(struct run *run);
 void op_release(struct run *run);
 void op_retention(struct run *run);
 void op_find(struct run *run);
-void op_joint(struct run *run);
 
 /* Calls `attempt` with the n-th acquisition refused, for n = 1, 2, ... until it succeeds untouched (or, where
  * `lenient`, in spite of the shortage). Each refusal must leave everything as it was. Returns what the last attempt

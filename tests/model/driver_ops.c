@@ -448,30 +448,3 @@ void op_find(struct run *r) {
     if (n >= 3 && max == MODEL_CONTS) find_in_parts(r, (const uint8_t(*)[32])query, n, want, n_want);
     look_up_strangers(r);
 }
-
-void op_joint(struct run *r) {
-    store_cont list[8];
-    int index[8];
-    uint32_t n = below(r, 7), pages[POOLS] = { 0 };
-    struct store_refusal refusal = { 0 };
-    struct reasons reasons = { 0 };
-    for (uint32_t i = 0; i < n; i++) {
-        list[i] = some_cont(r, any_cont(r, !chance(r, 2)));
-        index[i] = model_find_cont(&r->model, list[i]);
-        bool again = false;
-        for (uint32_t j = 0; j < i; j++) again |= list[j].bits == list[i].bits;
-        if (again && !chance(r, 10)) {
-            n = i;
-            break;
-        }
-        if (again)
-            reasons.list[reasons.n++] =
-                (struct reason){ .code = STORE_E_ARGUMENT, .what = (enum store_what)99, .pool = STORE_NONE - 1 };
-        model_cont_reasons(&r->model, index[i], &reasons);
-        for (uint32_t j = 0; index[i] >= 0 && r->model.cont[index[i]].published && j < reasons.n; j++)
-            if (reasons.list[j].code == STORE_E_STATE) reasons.list[j].maybe = true;
-    }
-    int code = store_joint_release(r->store, list, n, pages, &refusal);
-    if (!agreed(r, "joint", code, &refusal, &reasons)) return;
-    for (uint32_t p = 0; p < r->model.n_pools; p++) SAME(pages[p], model_joint(&r->model, index, n, p), "joint");
-}

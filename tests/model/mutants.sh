@@ -69,7 +69,7 @@ mutant waits_for_nobody activate.c 's/return more ? STORE_MORE : waits ? STORE_W
 mutant orphan_is_forgotten activate.c 's/more |= job_adopt(store, \&seq->job, p, space, seq->kept\[p\]);//'
 mutant lost_page_is_taken activate.c 's/if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))/if (false)/'
 mutant damage_keeps_holders copies.c 's/if (lost) page->flags |= PAGE_LOST;//'
-mutant scrub_frees_what_it_reads tier.c 's/if (id.bits == store->scrub_extent.bits) store->scrub_gone = true;/if (false) store->scrub_gone = true;/'
+mutant scrub_frees_what_it_reads page.c 's/if (id.bits == store->scrub_extent.bits) store->scrub_gone = true;/if (false) store->scrub_gone = true;/'
 mutant pinned_page_is_trimmed round.c 's/store->moves_used == 0) return count;/true) return count;/'
 mutant image_taken_before_it_is_there activation.c 's/(act->source->slot == NONE || act->source->image_coming)/act->source->slot == NONE/'
 mutant recovery_takes_all_columns recover.c 's/page_in_host(page, columns)) return false;/page->host.bits) return false;/'

@@ -363,9 +363,6 @@ static void act_8_plan_counts_the_joint_state(void) {
     KVT_EQ(plan.rows.needed, 1);
     KVT_EQ(plan.rows.available, 3);
     KVT_EQ(plan.membership.needed, 128);
-    uint32_t joint[2];
-    KVT_OK(store_joint_release(fix.store, both, 2, joint, NULL));
-    KVT_EQ(joint[0], 5);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
     KVT_EQ(store_revision(fix.store), revision);

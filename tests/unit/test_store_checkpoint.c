@@ -395,14 +395,11 @@ static void srv_5_end_releases_the_incomplete(void) {
 static void cont_release_errors(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    uint32_t pages[2];
     fix_open(&fix, &config);
-    store_cont cont = fix_cont(&fix, 64, 1), twice[2] = { cont, cont };
-    KVT_EQ(store_joint_release(fix.store, twice, 2, pages, NULL), STORE_E_ARGUMENT);
+    store_cont cont = fix_cont(&fix, 64, 1);
     KVT_OK(store_release(fix.store, cont, NULL));
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
     KVT_EQ(store_set_retention(fix.store, cont, 1, NULL), STORE_E_STALE);
-    KVT_EQ(store_joint_release(fix.store, &cont, 1, pages, NULL), STORE_E_STALE);
     store_cont next = fix_cont(&fix, 64, 2); /* the same slot, another generation */
     KVT_EQ((uint32_t)next.bits, (uint32_t)cont.bits);
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);

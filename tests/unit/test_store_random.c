@@ -224,15 +224,12 @@ static void finish(struct world *w) {
 static void release(struct world *w) {
     if (!w->n_conts) return;
     store_cont cont = w->conts[below(w, w->n_conts)];
-    uint32_t joint[STORE_MAX_POOLS], before[STORE_MAX_POOLS];
+    uint32_t before[STORE_MAX_POOLS];
     for (uint32_t p = 0; p < w->fix.store->n_pools; p++) before[p] = pool_available(&w->fix.store->pool[p]);
-    KVT_OK(store_joint_release(w->fix.store, &cont, 1, joint, NULL));
     struct store_cont_info info = fix_info(&w->fix, cont);
     KVT_OK(store_release(w->fix.store, cont, NULL));
-    for (uint32_t p = 0; p < w->fix.store->n_pools; p++) {
-        KVT_EQ(pool_available(&w->fix.store->pool[p]) - before[p], joint[p]);
-        KVT_EQ(info.exclusive_pages[p], joint[p]);
-    }
+    for (uint32_t p = 0; p < w->fix.store->n_pools; p++)
+        KVT_EQ(pool_available(&w->fix.store->pool[p]) - before[p], info.exclusive_pages[p]);
     drop_cont(w, cont);
     w->done[5]++;
 }
