@@ -29,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "nng_start.h"
+
 #define INBOX (2 * FRAME_LIMIT)
 
 struct transport {
@@ -251,6 +253,8 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
         return refuse_path(TRANSPORT_E_PATH, err, err_bytes, path,
                            "a socket path has 1 to 107 bytes; use a shorter one");
     snprintf(url, sizeof url, "ipc://%s", path);
+    char why[320];
+    if (nng_start_check(why, sizeof why)) return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, why);
 
     struct transport *t = calloc(1, sizeof *t);
     if (!t) return refuse_path(TRANSPORT_E_RESOURCE, err, err_bytes, path, "out of memory");

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@ struct object {
     int fd;                /* -1: none */
     uint64_t bytes, there; /* size, and how much of it has memory */
     mode_t mode;
+    nlink_t links; /* 0: its name is gone */
 };
 
 static int check_name(const char *name, char *err, size_t err_bytes) {
@@ -46,7 +48,30 @@ static int check_owner(const char *name, const struct stat *st, char *err, size_
                           (unsigned)st->st_uid, (unsigned)geteuid());
 }
 
-static int look_for(const char *name, struct object *ret_object, char *err, size_t err_bytes) {
+/* Locked as long as this process has it open: the name of the instance's lock file may be another file elsewhere (a
+ * second mount namespace), the object is one. Its holder has left its pid there. */
+static int lock_object(const char *name, int fd, char *err, size_t err_bytes) {
+    uint64_t owner = 0;
+    if (!flock(fd, LOCK_EX | LOCK_NB)) return 0;
+    int e = errno;
+    if (e != EWOULDBLOCK)
+        return segment_refuse(-e, err, err_bytes, "/dev/shm%s cannot be locked: %s", name, strerror(e));
+    char who[32] = "unknown";
+    if (pread(fd, &owner, sizeof owner, SEGMENT_OWNER) == (ssize_t)sizeof owner && owner)
+        snprintf(who, sizeof who, "%" PRIu64, owner);
+    return segment_refuse(-EBUSY, err, err_bytes,
+                          "another kvd (process %s, as its own container counts) uses /dev/shm%s and goes on: stop it, "
+                          "or give this one another socket = in section [kvd], after which the arena is named",
+                          who, name);
+}
+
+static void note_owner(int fd) {
+    uint64_t me = (uint64_t)getpid();
+    ssize_t n = pwrite(fd, &me, sizeof me, SEGMENT_OWNER);
+    (void)n; /* it is for the sentence alone */
+}
+
+static int open_object(const char *name, struct object *ret_object, char *err, size_t err_bytes) {
     struct stat st;
     *ret_object = (struct object){ .fd = shm_open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK, 0) };
     if (ret_object->fd < 0) {
@@ -59,15 +84,31 @@ static int look_for(const char *name, struct object *ret_object, char *err, size
     int r = fstat(ret_object->fd, &st) ? -errno : 0;
     if (r) segment_refuse(r, err, err_bytes, "/dev/shm%s: %s", name, strerror(-r));
     if (!r) r = check_owner(name, &st, err, err_bytes);
+    if (!r) r = lock_object(name, ret_object->fd, err, err_bytes);
+    if (!r && fstat(ret_object->fd, &st)) r = -errno;
     if (r) {
         close(ret_object->fd);
         ret_object->fd = -1;
         return r;
     }
+    if (st.st_size >= (off_t)SEGMENT_PAGE) note_owner(ret_object->fd);
+    ret_object->links = st.st_nlink;
     ret_object->bytes = (uint64_t)st.st_size;
     ret_object->there = (uint64_t)st.st_blocks * 512;
     ret_object->mode = st.st_mode & 07777;
     return 0;
+}
+
+/* Who replaces an object removes its name before the lock goes: what has no name by the time that it is locked is not
+ * the one. */
+static int look_for(const char *name, struct object *ret_object, char *err, size_t err_bytes) {
+    for (int tries = 0; tries < 16; tries++) {
+        int r = open_object(name, ret_object, err, err_bytes);
+        if (r || ret_object->fd < 0 || ret_object->links) return r;
+        close(ret_object->fd);
+    }
+    ret_object->fd = -1;
+    return segment_refuse(-EBUSY, err, err_bytes, "/dev/shm%s is replaced again and again: another kvd starts", name);
 }
 
 /* The first page is read, not mapped: an object that is shorter than it says must not fault. */
@@ -99,6 +140,7 @@ static int check_room(const struct opening *o, uint64_t there, uint64_t credit) 
     return segment_room_check(&room, o->err, o->err_bytes);
 }
 
+/* Empty and locked. From here on a failure removes it: nobody else can have it. */
 static int make_object(struct opening *o) {
     const char *name = o->config->name;
     int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -107,13 +149,26 @@ static int make_object(struct opening *o) {
         return segment_refuse(-e, o->err, o->err_bytes, "shared memory %s cannot be made: %s", name, strerror(e));
     }
     CRASH_POINT("segment.made");
+    int r = lock_object(name, fd, o->err, o->err_bytes);
+    if (r) {
+        close(fd);
+        return r;
+    }
     o->object = (struct object){ .fd = fd, .mode = 0600 };
     o->made = true;
-    if (!ftruncate(fd, (off_t)o->segment->identity.total_bytes)) return 0;
+    return 0;
+}
+
+static int size_object(struct opening *o) {
+    uint64_t total = o->segment->identity.total_bytes;
+    if (!ftruncate(o->object.fd, (off_t)total)) {
+        note_owner(o->object.fd);
+        return 0;
+    }
     int e = errno;
     return segment_refuse(-e, o->err, o->err_bytes,
-                          "shared memory %s cannot have %" PRIu64 " bytes: %s: lower [host] arena", name,
-                          o->segment->identity.total_bytes, strerror(e));
+                          "shared memory %s cannot have %" PRIu64 " bytes: %s: lower [host] arena", o->config->name,
+                          total, strerror(e));
 }
 
 static int set_mode(struct opening *o) {
@@ -172,26 +227,30 @@ static int adopt(struct opening *o) {
     return 0;
 }
 
+static int unlink_object(const struct opening *o) {
+    if (!shm_unlink(o->config->name) || errno == ENOENT) return 0;
+    int e = errno;
+    return segment_refuse(-e, o->err, o->err_bytes,
+                          "/dev/shm%s is no segment of this configuration and cannot be removed: %s: remove it",
+                          o->config->name, strerror(e));
+}
+
 /* What is there goes only when the new one would fit in its place; whether its memory came back is asked again, for
- * somebody may still map it. */
+ * somebody may still map it. The old one stays locked until the new one is. */
 static int make(struct opening *o) {
-    bool old = o->object.fd >= 0;
-    int r = check_room(o, 0, old ? o->object.there : 0);
+    int old = o->object.fd;
+    int r = check_room(o, 0, old >= 0 ? o->object.there : 0);
+    if (!r && old >= 0) r = unlink_object(o);
     if (r) return r;
-    if (old) {
-        close(o->object.fd);
-        o->object.fd = -1;
-        if (shm_unlink(o->config->name) && errno != ENOENT) {
-            int e = errno;
-            return segment_refuse(-e, o->err, o->err_bytes,
-                                  "/dev/shm%s is no segment of this configuration and cannot be removed: %s: remove it",
-                                  o->config->name, strerror(e));
-        }
-        CRASH_POINT("segment.unlinked");
-        if ((r = check_room(o, 0, 0))) return r;
-    }
+    if (old >= 0) CRASH_POINT("segment.unlinked");
     o->segment->identity.segment_id = segment_random();
-    if ((r = make_object(o)) || (r = map_object(o)) || (r = pin_arena(o)) || (r = set_mode(o))) return r;
+    r = make_object(o);
+    if (r) return r;
+    if (old >= 0) {
+        close(old);
+        r = check_room(o, 0, 0);
+    }
+    if (r || (r = size_object(o)) || (r = map_object(o)) || (r = pin_arena(o)) || (r = set_mode(o))) return r;
     segment_empty(o->segment);
     segment_sign(o->segment);
     return 0;
@@ -223,10 +282,10 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
     o.segment = s;
     int r = begin(&o, &found);
     if (!r) r = found == SEGMENT_ADOPTED ? adopt(&o) : make(&o);
-    if (o.object.fd >= 0) close(o.object.fd);
+    s->fd = o.object.fd;
     if (r) {
+        if (o.made) shm_unlink(config->name); /* before its lock goes */
         segment_close(s);
-        if (o.made) shm_unlink(config->name);
         return r;
     }
     *ret_segment = s;
@@ -239,6 +298,7 @@ void segment_close(struct segment *segment) {
     if (segment->pinned && segment->unpin)
         segment->unpin(segment->context, segment_arena(segment), segment_arena_bytes(segment));
     if (segment->header) munmap(segment->header, segment->identity.total_bytes);
+    if (segment->fd >= 0) close(segment->fd); /* the lock goes last */
     free(segment->handle);
     free(segment);
 }

@@ -48,8 +48,9 @@ enum segment_found {
 };
 
 /* Opens or makes it. Another user's object is refused, not removed. What a refused call made is gone, what it found
- * stays (but a foreign or damaged object may have been removed for a new one that then found no room). The caller holds
- * the lock that proves that no other kvd uses it. Takes at most a second to refuse. */
+ * stays (but a foreign or damaged object may have been removed for a new one that then found no room). The object is
+ * locked until segment_close or the process's end; -EBUSY: another process has it, whose pid is in the sentence. Takes
+ * at most a second to refuse. */
 int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
                  char *err, size_t err_bytes);
 /* Unmaps; the object stays. NULL is fine. */

@@ -60,8 +60,13 @@ static_assert(offsetof(struct segment_header, drivers) == SEGMENT_PAGE, "drivers
 #define SEGMENT_TABLES sizeof(struct segment_header) /* where the directory's tables begin */
 static_assert(SEGMENT_TABLES % SEGMENT_PAGE == 0, "tables begin at a page");
 
+#define SEGMENT_OWNER 704 /* where the pid of the process that has it locked is written: in unused_2 */
+static_assert(SEGMENT_OWNER >= 512 + 2 * sizeof(struct state_slot) && SEGMENT_OWNER + 8 <= SEGMENT_PAGE,
+              "the owner's pid lies beside the state");
+
 struct segment {
     struct segment_header *header; /* where it is mapped */
+    int fd;                        /* of the object, locked as long as it is mapped */
     struct segment_identity identity;
     struct state_body state;
     uint32_t slot; /* of state; 2: none yet */

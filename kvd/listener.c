@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nng_start.h"
+
 #define BACK_OFF_MS 100
 #define FILES_SPARE 64 /* of listener_files: for what comes between one look and the next */
 #define CROWDED_MOST_MS 100u
@@ -101,6 +103,8 @@ static int publish(struct listener *l, const struct config *c, char *err, size_t
 
 int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,
                   size_t err_bytes) {
+    char why[320];
+    if (nng_start_check(why, sizeof why)) return complain(err, err_bytes, config->socket, "open", why);
     struct listener *l = calloc(1, sizeof *l);
     if (!l) return complain(err, err_bytes, config->socket, "open", "no memory");
     l->service = service;

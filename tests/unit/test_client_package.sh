@@ -49,5 +49,6 @@ nm -D --defined-only "$stage/$libdir/libkvd.so" | awk '$2 != "A" { print $3 }' |
 diff "$stage/declared" "$stage/exported" || fail "exported symbols differ from kvd.h"
 [ "$(wc -l <"$stage/declared")" -gt 40 ] || fail "the header's functions were not found"
 readelf -d "$stage/$libdir/libkvd.so" | grep -q 'SONAME.*libkvd\.so\.0' || fail "soname"
+readelf -d "$stage/$libdir/libkvd.so" | grep -q 'FLAGS_1.*NODELETE' || fail "a host could unload libkvd under its threads"
 if readelf -d "$stage/$libdir/libkvd.so" | grep -iE 'NEEDED.*(cuda|nvidia)'; then fail "libkvd needs CUDA to load"; fi
 echo "libkvd installs, and consumers build"

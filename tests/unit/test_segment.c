@@ -325,6 +325,32 @@ static void names_and_strangers(void) {
     segment_destroy(test_name);
 }
 
+/* SRV-8: as long as one process maps it, nobody else gets it or replaces it, whatever its configuration says; the
+ * sentence names the process. When that is gone, in whatever way, it is there as it was. */
+static void srv_8_locked_as_long_as_it_is_mapped(void) {
+    char pid[32];
+    struct segment_config c = config_of(MIB), other = c;
+    struct stat before, after;
+    other.geometry[0]++;
+    leave_segment(&c);
+    struct segment *s = open_as(&c, SEGMENT_ADOPTED);
+    KVT_NEED(s && look_at(&before));
+    snprintf(pid, sizeof pid, "process %d,", (int)getpid());
+    for (int i = 0; i < 2; i++) {
+        KVT_EQ_I(refusal_of(i ? &other : &c), -EBUSY);
+        KVT_HAS(err, pid);
+        KVT_HAS(err, "stop it");
+    }
+    KVT_TRUE(look_at(&after) && after.st_ino == before.st_ino && has_record(s));
+    segment_close(s);
+    s = open_as(&other, SEGMENT_FOREIGN); /* the new one is locked as the old one was */
+    KVT_NEED(s);
+    KVT_EQ_I(refusal_of(&c), -EBUSY);
+    KVT_HAS(err, pid);
+    segment_close(s);
+    segment_destroy(test_name);
+}
+
 /* ---- drivers ----------------------------------------------------------------------------------------------------- */
 
 static void drivers_are_kept(void) {
@@ -833,6 +859,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(damaged_headers),
                                              KVT_CASE(cut_short_and_noise),
                                              KVT_CASE(names_and_strangers),
+                                             KVT_CASE(srv_8_locked_as_long_as_it_is_mapped),
                                              KVT_CASE(drivers_are_kept),
                                              KVT_CASE(host_1_pinned_or_refused),
                                              KVT_CASE(shm_too_small),
