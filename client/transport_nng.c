@@ -244,7 +244,7 @@ static int dial_kvd(struct transport *t, uint64_t deadline_ns) {
 
 int transport_open(const char *path, const struct transport_sink *sink, uint64_t deadline_ns,
                    struct transport **ret_transport, char *err, size_t err_bytes) {
-    char url[sizeof((struct sockaddr_un *)0)->sun_path + 8];
+    char url[sizeof((struct sockaddr_un *)0)->sun_path + 8], why[320];
     if (transport_forked())
         return refuse_path(TRANSPORT_E_FORKED, err, err_bytes, path,
                            "this process is a fork of one that used libkvd; connect before "
@@ -253,8 +253,7 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
         return refuse_path(TRANSPORT_E_PATH, err, err_bytes, path,
                            "a socket path has 1 to 107 bytes; use a shorter one");
     snprintf(url, sizeof url, "ipc://%s", path);
-    char why[320];
-    if (nng_start_check(why, sizeof why)) return refuse(TRANSPORT_E_RESOURCE, err, err_bytes, path, why);
+    if (nng_start_check(why, sizeof why)) return refuse_path(TRANSPORT_E_RESOURCE, err, err_bytes, path, why);
 
     struct transport *t = calloc(1, sizeof *t);
     if (!t) return refuse_path(TRANSPORT_E_RESOURCE, err, err_bytes, path, "out of memory");
