@@ -16,18 +16,6 @@
 #include "kvt.h"
 #include "scripted.h"
 
-static kvd_client *connect_to(struct script *s, uint32_t timeout_ms) {
-    struct kvd_connect_options o = { .struct_size = sizeof o,
-                                     .socket = script_path(s),
-                                     .role = KVD_ROLE_SCHEDULER,
-                                     .name = "test",
-                                     .timeout_ms = timeout_ms };
-    struct kvd_error error = { 0 };
-    kvd_client *c = NULL;
-    if (kvd_connect(&o, &c, &error) != KVD_OK) printf("connect: %s\n", error.message);
-    return c;
-}
-
 static double now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -44,13 +32,13 @@ struct once {
 };
 
 static enum script_act once_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
-    struct once *once = user;
-    unsigned n = request->header.sequence || once->queries_too ? atomic_fetch_add(&once->seen, 1) + 1 : 0;
-    enum script_act act = n && n == once->at ? once->act : SCRIPT_ANSWER;
+    struct once *how = user;
+    unsigned n = request->header.sequence || how->queries_too ? atomic_fetch_add(&how->seen, 1) + 1 : 0;
+    enum script_act act = n && n == how->at ? how->act : SCRIPT_ANSWER;
     if (act == SCRIPT_DROP_UNRUN || act == SCRIPT_LOSE) return act;
-    if (once->status && n == once->at) reply->status = once->status;
+    if (how->status && n == how->at) reply->status = how->status;
     if (request->type == FRAME_ACTIVATE) {
-        reply->u.activated.sequence.bits = 0x500000000u + atomic_fetch_add(&once->runs, 1) + 1;
+        reply->u.activated.sequence.bits = 0x500000000u + atomic_fetch_add(&how->runs, 1) + 1;
         reply->u.activated.n_pools = 1;
     } else if (request->type == FRAME_DEMOTE || request->type == FRAME_PREFETCH || request->type == FRAME_DROP) {
         reply->u.moved = (struct kvd_moved){ request->header.sequence, { 3, 1 }, 4 * 16384 };
@@ -60,14 +48,60 @@ static enum script_act once_fn(void *user, const struct msg_request *request, st
     return act;
 }
 
-static struct kvd_activation some_activation(void) {
-    return (struct kvd_activation){ .prompt_tokens = 100, .max_output_tokens = 10 };
+/* ---- the scene: one script, one client, and what the last call said ----------------------------------- */
+
+static struct script *s;
+static kvd_client *c;
+static struct once once;
+static const struct kvd_activation want = { .prompt_tokens = 100, .max_output_tokens = 10 };
+static struct kvd_activated got;
+static struct kvd_moved moved;
+static struct kvd_stats stats;
+static struct kvd_event event;
+static struct kvd_error error;
+
+/* A scheduler connects to a script. */
+static bool begin_scene(script_fn *fn, void *user, uint32_t timeout_ms) {
+    s = script_start(fn, user);
+    struct kvd_connect_options o = { .struct_size = sizeof o,
+                                     .socket = script_path(s),
+                                     .role = KVD_ROLE_SCHEDULER,
+                                     .name = "test",
+                                     .timeout_ms = timeout_ms };
+    error = (struct kvd_error){ 0 };
+    got = (struct kvd_activated){ 0 };
+    moved = (struct kvd_moved){ 0 };
+    c = NULL;
+    if (kvd_connect(&o, &c, &error) != KVD_OK) printf("connect: %s\n", error.message);
+    return c != NULL;
+}
+
+/* The script acts once; further arguments are members of struct once. */
+#define BEGIN_AS(fn, timeout_ms, ...) (once = (struct once){ __VA_ARGS__ }, begin_scene(fn, &once, timeout_ms))
+#define BEGIN_ONCE(timeout_ms, ...) BEGIN_AS(once_fn, timeout_ms, __VA_ARGS__)
+
+/* SRV-1: whatever happened, no number was skipped or given to two requests. */
+static void end_scene(void) {
+    kvd_disconnect(c);
+    KVT_EQ(script_bad_numbers(s), 0);
+    script_stop(s);
+}
+
+static enum kvd_status activate(void) { return kvd_activate(c, &want, &got, &error); }
+static enum kvd_status ask_stats(void) { return kvd_stats(c, &stats, &error); }
+static enum kvd_status reconnect(void) { return kvd_client_reconnect(c, &error); }
+static enum kvd_status next_event(uint32_t timeout_ms) { return kvd_next_event(c, timeout_ms, &event, &error); }
+static enum kvd_status demote(uint64_t bits) {
+    return kvd_demote(c, (kvd_continuation){ bits }, false, &moved, &error);
+}
+
+static bool readable(int timeout_ms) {
+    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
+    return poll(&p, 1, timeout_ms) == 1;
 }
 
 static void hello_gives_session_and_epoch(void) {
-    struct script *s = script_start(NULL, NULL);
-    kvd_client *c = connect_to(s, 2000);
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(NULL, NULL, 2000));
     KVT_EQ(kvd_client_session(c).bits, 0x100000001u);
     KVT_EQ(kvd_client_epoch(c), 4711);
     KVT_EQ_STR(kvd_version(), "0.1.0");
@@ -80,8 +114,7 @@ static void connect_refusals_say_why(void) {
     struct kvd_connect_options o = {
         .struct_size = sizeof o, .socket = "/nonexistent/kvd.sock", .role = KVD_ROLE_OBSERVER, .timeout_ms = 500
     };
-    struct kvd_error error;
-    kvd_client *c = NULL;
+    c = NULL;
     KVT_EQ(kvd_connect(&o, &c, &error), KVD_UNAVAILABLE);
     KVT_HAS(error.message, "/nonexistent/kvd.sock");
     KVT_HAS(error.message, "no such socket");
@@ -93,7 +126,7 @@ static void connect_refusals_say_why(void) {
     KVT_EQ(kvd_connect(&o, &c, &error), KVD_INVALID_ARGUMENT);
     KVT_TRUE(c == NULL);
 
-    struct script *s = script_start(NULL, NULL);
+    s = script_start(NULL, NULL);
     script_refuse_hello(s, KVD_PERMISSION_DENIED);
     o = (struct kvd_connect_options){ .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_ADMIN };
     KVT_EQ(kvd_connect(&o, &c, &error), KVD_PERMISSION_DENIED);
@@ -102,94 +135,62 @@ static void connect_refusals_say_why(void) {
 }
 
 static void query_deadline_is_kept(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1, .queries_too = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_stats stats;
-    struct kvd_error error;
-    KVT_NEED(c);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1, .queries_too = 1));
     double from = now_ms();
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_EQ(ask_stats(), KVD_DEADLINE_EXCEEDED);
     double took = now_ms() - from;
     KVT_TRUE(took >= 99 && took < 2000);
     script_let_go(s); /* the late answer belongs to nobody */
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
-    kvd_disconnect(c);
-    script_stop(s);
+    KVT_EQ(ask_stats(), KVD_OK);
+    end_scene();
 }
 
 /* SRV-1: executed, the answer lost with the connection: the library asks again under the same number. */
 static void srv_1_lost_answer_is_fetched_once(void) {
-    struct once once = { .act = SCRIPT_DROP, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_error error = { 0 };
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_DROP, .at = 1));
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ_STR(error.message, "");
     KVT_EQ(got.sequence.bits, 0x500000001u);
     KVT_EQ(once.runs, 1);
     KVT_EQ(script_executed(s), 1);
     KVT_EQ(script_repeats(s), 1);
     KVT_EQ(script_hellos(s), 2);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK); /* a new one: the first was settled */
+    KVT_EQ(activate(), KVD_OK); /* a new one: the first was settled */
     KVT_EQ(got.sequence.bits, 0x500000002u);
-    kvd_disconnect(c);
-    KVT_EQ(script_bad_numbers(s), 0);
-    script_stop(s);
+    end_scene();
 }
 
 static void srv_1_lost_request_runs_once(void) {
-    struct once once = { .act = SCRIPT_DROP_UNRUN, .at = 2 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_DROP_UNRUN, .at = 2));
+    KVT_EQ(activate(), KVD_OK);
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(got.sequence.bits, 0x500000002u);
     KVT_EQ(script_executed(s), 2);
     KVT_EQ(script_repeats(s), 0);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* Every answer is refused by hanging up. */
 static enum script_act always_drop(void *user, const struct msg_request *request, struct msg_reply *reply) {
-    struct once *once = user;
     (void)reply;
-    if (!request->header.sequence || atomic_load(&once->at) == 0) return once_fn(user, request, reply);
+    if (!request->header.sequence || atomic_load(&once.at) == 0) return once_fn(user, request, reply);
     return SCRIPT_DROP_UNRUN;
 }
 
 static void one_retry_only_then_unavailable(void) {
-    struct once once = { .act = SCRIPT_ANSWER, .at = 1 };
-    struct script *s = script_start(always_drop, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_error error;
-    struct kvd_stats stats;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_UNAVAILABLE);
+    KVT_NEED(BEGIN_AS(always_drop, 5000, .act = SCRIPT_ANSWER, .at = 1));
+    KVT_EQ(activate(), KVD_UNAVAILABLE);
     KVT_EQ(script_hellos(s), 2);
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_UNAVAILABLE);
+    KVT_EQ(ask_stats(), KVD_UNAVAILABLE);
     KVT_HAS(error.message, "kvd_client_reconnect");
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    KVT_EQ(poll(&p, 1, 0), 1);
+    KVT_TRUE(readable(0));
     atomic_store(&once.at, 0);
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
-    KVT_EQ(poll(&p, 1, 0), 0);
+    KVT_EQ(reconnect(), KVD_OK);
+    KVT_FALSE(readable(0));
     KVT_EQ(script_executed(s), 0); /* nobody waited for it and it never ran: it was dropped, its number is free */
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(script_executed(s), 1);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 static enum script_act hold_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
@@ -202,132 +203,92 @@ static enum script_act hold_fn(void *user, const struct msg_request *request, st
  * is sent without a deadline's cost as before. */
 static void late_answers_make_room(void) {
     atomic_int holds = 1;
-    struct script *s = script_start(hold_fn, &holds);
-    kvd_client *c = connect_to(s, 30);
-    struct kvd_stats stats;
-    KVT_NEED(c);
-    for (uint32_t i = 0; i < 3; i++) KVT_EQ(kvd_stats(c, &stats, NULL), KVD_DEADLINE_EXCEEDED);
+    KVT_NEED(begin_scene(hold_fn, &holds, 30));
+    for (uint32_t i = 0; i < 3; i++) KVT_EQ(ask_stats(), KVD_DEADLINE_EXCEEDED);
     KVT_TRUE(script_wait_requests(s, 3));
     atomic_store(&holds, 0);
     kvd_client_set_timeout(c, 5000);
     script_let_go(s);
-    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK); /* its answer comes behind the late ones */
+    KVT_EQ(ask_stats(), KVD_OK); /* its answer comes behind the late ones */
     pthread_mutex_lock(&c->lock);
     KVT_EQ(c->stray_frames, 3);
     KVT_EQ(c->room_frames, 0);
     KVT_EQ(c->room_bytes, 0);
     pthread_mutex_unlock(&c->lock);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* The same call after a deadline is the same request: one execution, its first answer. */
 static void srv_1_repeat_after_deadline_gets_first_answer(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_activation want = some_activation(), other = want;
-    struct kvd_activated got;
-    struct kvd_error error;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_DEADLINE_EXCEEDED);
+    struct kvd_activation other = want;
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
+    KVT_EQ(activate(), KVD_DEADLINE_EXCEEDED);
     KVT_HAS(error.message, "repeat the same call");
     kvd_client_set_timeout(c, 5000);
     other.prompt_tokens = 101;
     KVT_EQ(kvd_activate(c, &other, &got, &error), KVD_OK);
     KVT_EQ(got.sequence.bits, 0x500000002u);
     script_let_go(s);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(got.sequence.bits, 0x500000001u);
     KVT_EQ(script_executed(s), 2);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(got.sequence.bits, 0x500000003u);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* The same over a reconnect by hand: kvd's kept answer comes. */
 static void srv_1_repeat_after_reconnect_gets_first_answer(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_error error;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
+    KVT_EQ(activate(), KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 5000);
     script_disconnect(s);
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    KVT_EQ(poll(&p, 1, 5000), 1);
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_OK);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(reconnect(), KVD_OK);
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(got.sequence.bits, 0x500000001u);
     KVT_EQ(once.runs, 1);
     KVT_EQ(script_repeats(s), 1);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* kvd's own "too late" proves that nothing ran: the repeat is a new request. */
 static void repeat_after_kvd_refused_by_deadline_runs(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_stats stats;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_DEADLINE_EXCEEDED);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED));
+    KVT_EQ(activate(), KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 5000);
     script_let_go(s);
-    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK); /* its answer comes behind the late one */
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_EQ(ask_stats(), KVD_OK); /* its answer comes behind the late one */
+    KVT_EQ(activate(), KVD_OK);
     KVT_EQ(script_executed(s), 2);
     KVT_EQ(script_repeats(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
-
-struct adoption {
-    kvd_client *c;
-    struct script *s;
-};
 
 /* Lets the held answer go when the main thread has taken the call up again. */
 static void *let_go_when_adopted(void *arg) {
-    struct adoption *a = arg;
+    (void)arg;
     for (bool left = true; left; sched_yield()) {
-        pthread_mutex_lock(&a->c->lock);
-        left = a->c->n_left > 0;
-        pthread_mutex_unlock(&a->c->lock);
+        pthread_mutex_lock(&c->lock);
+        left = c->n_left > 0;
+        pthread_mutex_unlock(&c->lock);
     }
-    script_let_go(a->s);
+    script_let_go(s);
     return NULL;
 }
 
 /* SRV-1: the same where the repeat waits already when kvd says so: "if it never ran, it runs now". */
 static void srv_1_repeat_that_waits_for_a_refusal_by_deadline_runs(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got = { .n_pools = 0 };
-    struct adoption adoption = { c, s };
     pthread_t thread;
-    KVT_NEED(c);
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_DEADLINE_EXCEEDED);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1, .status = KVD_DEADLINE_EXCEEDED));
+    KVT_EQ(activate(), KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 20000);
-    KVT_OK(pthread_create(&thread, NULL, let_go_when_adopted, &adoption));
-    KVT_EQ(kvd_activate(c, &want, &got, NULL), KVD_OK);
+    KVT_OK(pthread_create(&thread, NULL, let_go_when_adopted, NULL));
+    KVT_EQ(activate(), KVD_OK);
     KVT_OK(pthread_join(thread, NULL));
     KVT_EQ(got.sequence.bits, 0x500000002u);
     KVT_EQ(script_executed(s), 2);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* The three of them say what they should, and what came of it. */
@@ -344,10 +305,7 @@ static enum script_act moves_fn(void *user, const struct msg_request *request, s
 
 static void moves_are_asked_and_answered(void) {
     struct moves m = { .n = 0 };
-    struct script *s = script_start(moves_fn, &m);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_moved moved = { 0 };
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(moves_fn, &m, 5000));
     KVT_EQ(kvd_demote(c, (kvd_continuation){ 41 }, true, &moved, NULL), KVD_OK);
     KVT_EQ(moved.revision, 71);
     KVT_EQ(moved.pages[0], 1);
@@ -365,77 +323,53 @@ static void moves_are_asked_and_answered(void) {
     KVT_EQ(m.seen[2].u.drop.continuation.bits, 43);
     KVT_EQ(m.seen[2].u.drop.tier, KVD_TIER_HOST);
     KVT_EQ(kvd_drop_replica(c, (kvd_continuation){ 43 }, (enum kvd_tier)2, NULL, NULL), KVD_INVALID_ARGUMENT);
-    kvd_disconnect(c);
-    KVT_EQ(script_bad_numbers(s), 0);
-    script_stop(s);
+    end_scene();
 }
 
 /* SRV-1: a demotion that outlasted its caller goes on; the same call waits for it and tells what it copied. */
 static void srv_1_repeat_of_a_move_gets_first_answer(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_moved moved;
-    KVT_NEED(c);
-    KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_DEADLINE_EXCEEDED);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
+    KVT_EQ(demote(7), KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 5000);
-    KVT_EQ(kvd_demote(c, (kvd_continuation){ 8 }, false, &moved, NULL), KVD_OK); /* another one */
+    KVT_EQ(demote(8), KVD_OK); /* another one */
     KVT_EQ(moved.revision, 2);
     script_let_go(s);
-    KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_OK);
+    KVT_EQ(demote(7), KVD_OK);
     KVT_EQ(moved.revision, 1);
     KVT_EQ(moved.pages[0], 3);
     KVT_EQ(script_executed(s), 2);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* Moved back, or restored by an activation meanwhile, it must be moved again: the old answer tells of what was. */
 static void left_move_goes_stale(void) {
     for (int by_activation = 0; by_activation < 2; by_activation++) {
-        struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-        struct script *s = script_start(once_fn, &once);
-        kvd_client *c = connect_to(s, 100);
-        struct kvd_activation want = some_activation();
-        struct kvd_activated got;
-        struct kvd_moved moved;
-        KVT_NEED(c);
-        KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_DEADLINE_EXCEEDED);
+        KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
+        KVT_EQ(demote(7), KVD_DEADLINE_EXCEEDED);
         kvd_client_set_timeout(c, 5000);
         script_let_go(s);
-        KVT_EQ(by_activation ? kvd_activate(c, &want, &got, NULL)
-                             : kvd_prefetch(c, (kvd_continuation){ 7 }, &moved, NULL),
-               KVD_OK);
-        KVT_EQ(kvd_demote(c, (kvd_continuation){ 7 }, false, &moved, NULL), KVD_OK);
+        KVT_EQ(by_activation ? activate() : kvd_prefetch(c, (kvd_continuation){ 7 }, &moved, NULL), KVD_OK);
+        KVT_EQ(demote(7), KVD_OK);
         KVT_EQ(moved.revision, 3);
         KVT_EQ(script_executed(s), 3);
-        kvd_disconnect(c);
-        script_stop(s);
+        end_scene();
     }
 }
 
 /* A repeat of set_retention or drain is executed: in between another value may have been set. */
 static void repeat_of_a_setting_is_executed(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    KVT_NEED(c);
+    KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
     KVT_EQ(kvd_drain(c, true, NULL), KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 5000);
     KVT_EQ(kvd_drain(c, false, NULL), KVD_OK);
     KVT_EQ(kvd_drain(c, true, NULL), KVD_OK);
     KVT_EQ(script_executed(s), 3);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* A Round left without its answer is not taken for a later Round of the same sequence. */
 static void left_round_goes_stale(void) {
-    struct once once = { .act = SCRIPT_LOSE, .at = 0 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    KVT_NEED(c);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_LOSE, .at = 0));
     struct kvd_round_item a = { .sequence = { 7 }, .state_frontier = KVD_UNCHANGED }, b = a;
     for (int i = 0; i < KVD_MAX_POOLS; i++)
         a.pool[i] = b.pool[i] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
@@ -451,59 +385,38 @@ static void left_round_goes_stale(void) {
     KVT_EQ(kvd_round(c, &b, 1, &result, NULL), KVD_INTERNAL);
     KVT_EQ(kvd_round(c, &a, 1, &result, NULL), KVD_INTERNAL);
     KVT_EQ(script_executed(s), 3);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* SRV-8: another instance is seen by the first call, and by all that follow. */
 static void srv_8_epoch_change_aborts(void) {
-    struct once once = { .act = SCRIPT_DROP, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_stats stats;
-    struct kvd_event event;
-    struct kvd_error error;
-    KVT_NEED(c);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_DROP, .at = 1));
     script_set_epoch(s, 9999);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
+    KVT_EQ(activate(), KVD_ABORTED);
     KVT_HAS(error.message, "connect and attach anew");
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_ABORTED);
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_ABORTED);
-    KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_ABORTED);
+    KVT_EQ(ask_stats(), KVD_ABORTED);
+    KVT_EQ(reconnect(), KVD_ABORTED);
+    KVT_EQ(next_event(0), KVD_ABORTED);
     KVT_EQ(kvd_client_epoch(c), 4711);
-    kvd_disconnect(c);
+    kvd_disconnect(c); /* not end_scene: the first request was for the old instance, as the script saw */
     script_stop(s);
 }
 
 /* SRV-6 from the client's side: a session that kvd no longer gives back is over. */
 static void srv_6_refused_resume_aborts(void) {
-    struct once once = { .act = SCRIPT_DROP, .at = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_error error;
-    KVT_NEED(c);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_DROP, .at = 1));
     script_refuse_hello(s, KVD_ABORTED);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
+    KVT_EQ(activate(), KVD_ABORTED);
     KVT_HAS(error.message, "scripted refusal");
     script_refuse_hello(s, KVD_OK);
-    KVT_EQ(kvd_activate(c, &want, &got, &error), KVD_ABORTED);
-    kvd_disconnect(c);
-    script_stop(s);
+    KVT_EQ(activate(), KVD_ABORTED);
+    end_scene();
 }
 
 static void junk_answers_are_refused(void) {
-    struct once once = { .act = SCRIPT_JUNK_BODY, .at = 1, .queries_too = 1 };
-    struct script *s = script_start(once_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_stats stats;
     struct kvd_audit audit;
-    struct kvd_error error;
-    KVT_NEED(c);
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_INTERNAL);
+    KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_JUNK_BODY, .at = 1, .queries_too = 1));
+    KVT_EQ(ask_stats(), KVD_INTERNAL);
     KVT_HAS(error.message, "cannot be read");
     once.act = SCRIPT_JUNK_TYPE;
     atomic_store(&once.seen, 0);
@@ -511,10 +424,9 @@ static void junk_answers_are_refused(void) {
     KVT_HAS(error.message, "another type");
     once.act = SCRIPT_JUNK_LENGTH; /* no way to the next frame: the connection ends, the query is asked again */
     atomic_store(&once.seen, 0);
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
+    KVT_EQ(ask_stats(), KVD_OK);
     KVT_EQ(script_hellos(s), 2);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* A kvd that does not read: no call outlives its deadline, however full the socket is. */
@@ -535,13 +447,10 @@ static enum script_act gated(void *user, const struct msg_request *request, stru
 
 static void slow_server_holds_nobody_longer(void) {
     struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
-    struct script *s = script_start(gated, &gate);
-    kvd_client *c = connect_to(s, 50);
     kvd_digest *digests = calloc(KVD_MAX_DIGESTS, sizeof *digests);
     uint32_t *tokens = calloc(KVD_MAX_DIGESTS, 64 * sizeof *tokens);
     kvd_chain *chain = NULL;
-    struct kvd_error error;
-    KVT_NEED(c && digests && tokens);
+    KVT_NEED(begin_scene(gated, &gate, 50) && digests && tokens);
     KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
     KVT_EQ(kvd_chain_push(chain, tokens, KVD_MAX_DIGESTS * 64), KVD_OK);
     unsigned unsent = 0;
@@ -559,12 +468,10 @@ static void slow_server_holds_nobody_longer(void) {
     pthread_cond_broadcast(&gate.opened);
     pthread_mutex_unlock(&gate.lock);
     kvd_client_set_timeout(c, 10000);
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(reconnect(), KVD_OK);
     KVT_EQ(kvd_name_pages(c, (kvd_sequence){ 5 }, chain, 0, 3, &error), KVD_OK);
-    KVT_EQ(script_bad_numbers(s), 0);
     kvd_chain_free(chain);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
     free(digests);
     free(tokens);
 }
@@ -573,7 +480,6 @@ static void slow_server_holds_nobody_longer(void) {
 
 static enum script_act round_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
     static struct kvd_round_result results[KVD_MAX_ROUND];
-    struct once *once = user;
     if (request->type != FRAME_ROUND) return once_fn(user, request, reply);
     for (uint32_t i = 0; i < request->u.round.n; i++) {
         memset(&results[i], 0, sizeof results[i]);
@@ -582,10 +488,15 @@ static enum script_act round_fn(void *user, const struct msg_request *request, s
     }
     reply->u.round.n = request->u.round.n;
     reply->u.round.items = results;
-    return atomic_fetch_add(&once->seen, 1) + 1 == once->at ? once->act : SCRIPT_ANSWER;
+    return atomic_fetch_add(&once.seen, 1) + 1 == once.at ? once.act : SCRIPT_ANSWER;
 }
 
-static void fill_items(struct kvd_round_item *items, uint32_t n, uint32_t commit) {
+static struct kvd_round_item items[4];
+static struct kvd_round_result results[4];
+static kvd_ticket ticket;
+static uint32_t n_results;
+
+static void fill_items(uint32_t n, uint32_t commit) {
     for (uint32_t i = 0; i < n; i++) {
         items[i] = (struct kvd_round_item){ .sequence = { 100 + i }, .state_frontier = KVD_UNCHANGED };
         for (int p = 0; p < KVD_MAX_POOLS; p++)
@@ -594,94 +505,71 @@ static void fill_items(struct kvd_round_item *items, uint32_t n, uint32_t commit
     }
 }
 
-static void round_tickets(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(round_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_round_item items[4];
-    struct kvd_round_result results[4];
-    struct kvd_error error;
-    kvd_ticket ticket, second;
-    uint32_t n = 99;
-    KVT_NEED(c);
-    fill_items(items, 4, 10);
-    KVT_EQ(kvd_round_start(c, items, 4, &ticket, &error), KVD_OK);
-    KVT_TRUE(script_wait_requests(s, 1));
-    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_UNAVAILABLE);
-    KVT_EQ(n, 99);
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    KVT_EQ(poll(&p, 1, 0), 0);
-    script_let_go(s);
-    KVT_EQ(poll(&p, 1, 5000), 1);
-    KVT_EQ(kvd_round_poll(c, ticket, results, 3, &n, &error), KVD_INVALID_ARGUMENT); /* the ticket lives on */
-    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_OK);
-    KVT_EQ(n, 4);
-    KVT_EQ(results[3].pool[0].committed, 13);
-    KVT_EQ(poll(&p, 1, 0), 0);
-    KVT_EQ(kvd_round_poll(c, ticket, results, 4, &n, &error), KVD_NOT_FOUND);
+static enum kvd_status start_round(uint32_t n) { return kvd_round_start(c, items, n, &ticket, &error); }
+static enum kvd_status poll_round(void) { return kvd_round_poll(c, ticket, results, 4, &n_results, &error); }
+static enum kvd_status wait_round(void) { return kvd_round_wait(c, ticket, results, 4, &n_results, &error); }
 
-    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
-    KVT_EQ(kvd_round_start(c, items, 3, &second, &error), KVD_OK);
-    KVT_EQ(kvd_round_wait(c, second, results, 4, &n, &error), KVD_OK);
-    KVT_EQ(n, 3);
-    KVT_EQ(kvd_round_wait(c, ticket, results, 4, &n, &error), KVD_OK);
-    KVT_EQ(n, 2);
+static void round_tickets(void) {
+    KVT_NEED(BEGIN_AS(round_fn, 5000, .act = SCRIPT_HOLD, .at = 1));
+    fill_items(4, 10);
+    n_results = 99;
+    KVT_EQ(start_round(4), KVD_OK);
+    KVT_TRUE(script_wait_requests(s, 1));
+    KVT_EQ(poll_round(), KVD_UNAVAILABLE);
+    KVT_EQ(n_results, 99);
+    KVT_FALSE(readable(0));
+    script_let_go(s);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(kvd_round_poll(c, ticket, results, 3, &n_results, &error), KVD_INVALID_ARGUMENT); /* the ticket lives on */
+    KVT_EQ(poll_round(), KVD_OK);
+    KVT_EQ(n_results, 4);
+    KVT_EQ(results[3].pool[0].committed, 13);
+    KVT_FALSE(readable(0));
+    KVT_EQ(poll_round(), KVD_NOT_FOUND);
+
+    KVT_EQ(start_round(2), KVD_OK);
+    kvd_ticket first = ticket;
+    KVT_EQ(start_round(3), KVD_OK);
+    KVT_EQ(wait_round(), KVD_OK);
+    KVT_EQ(n_results, 3);
+    ticket = first;
+    KVT_EQ(wait_round(), KVD_OK);
+    KVT_EQ(n_results, 2);
     KVT_EQ(kvd_round(c, items, 0, results, &error), KVD_INVALID_ARGUMENT);
-    KVT_EQ(script_bad_numbers(s), 0);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* A ticket's deadline counts from its start, also where the start took an older round up again. */
 static void repeated_ticket_has_a_time_of_its_own(void) {
-    struct once once = { .act = SCRIPT_HOLD, .at = 1 };
-    struct script *s = script_start(round_fn, &once);
-    kvd_client *c = connect_to(s, 100);
-    struct kvd_round_item items[2];
-    struct kvd_round_result results[2];
-    struct kvd_error error;
-    kvd_ticket ticket;
-    uint32_t n;
-    KVT_NEED(c);
-    fill_items(items, 2, 10);
-    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
+    KVT_NEED(BEGIN_AS(round_fn, 100, .act = SCRIPT_HOLD, .at = 1));
+    fill_items(2, 10);
+    KVT_EQ(start_round(2), KVD_OK);
     enum kvd_status status;
-    while ((status = kvd_round_poll(c, ticket, results, 2, &n, &error)) == KVD_UNAVAILABLE) sched_yield();
+    while ((status = poll_round()) == KVD_UNAVAILABLE) sched_yield();
     KVT_EQ(status, KVD_DEADLINE_EXCEEDED);
     kvd_client_set_timeout(c, 20000);
-    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
-    KVT_EQ(kvd_round_poll(c, ticket, results, 2, &n, &error), KVD_UNAVAILABLE);
+    KVT_EQ(start_round(2), KVD_OK);
+    KVT_EQ(poll_round(), KVD_UNAVAILABLE);
     script_let_go(s);
-    KVT_EQ(kvd_round_wait(c, ticket, results, 2, &n, &error), KVD_OK);
+    KVT_EQ(wait_round(), KVD_OK);
     KVT_EQ(results[1].pool[0].committed, 11);
     KVT_EQ(script_executed(s), 1);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 static void ticket_survives_a_lost_connection(void) {
-    struct once once = { .act = SCRIPT_DROP, .at = 1 };
-    struct script *s = script_start(round_fn, &once);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_round_item items[2];
-    struct kvd_round_result results[2];
-    struct kvd_error error;
-    kvd_ticket ticket;
-    uint32_t n;
-    KVT_NEED(c);
-    fill_items(items, 2, 50);
-    KVT_EQ(kvd_round_start(c, items, 2, &ticket, &error), KVD_OK);
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    KVT_EQ(poll(&p, 1, 5000), 1);
-    KVT_EQ(kvd_round_poll(c, ticket, results, 2, &n, &error), KVD_UNAVAILABLE);
+    KVT_NEED(BEGIN_AS(round_fn, 5000, .act = SCRIPT_DROP, .at = 1));
+    fill_items(2, 50);
+    KVT_EQ(start_round(2), KVD_OK);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(poll_round(), KVD_UNAVAILABLE);
     KVT_HAS(error.message, "lost");
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
-    KVT_EQ(kvd_round_wait(c, ticket, results, 2, &n, &error), KVD_OK);
+    KVT_EQ(reconnect(), KVD_OK);
+    KVT_EQ(wait_round(), KVD_OK);
     KVT_EQ(results[1].pool[0].committed, 51);
     KVT_EQ(script_executed(s), 1);
     KVT_EQ(script_repeats(s), 1);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* ---- many threads, a connection that breaks all the time --------------------------------------------------- */
@@ -708,21 +596,19 @@ static enum script_act storm_fn(void *user, const struct msg_request *request, s
 }
 
 struct storm_thread {
-    kvd_client *client;
-    struct script *script;
     struct storm *storm;
     uint32_t me, n;
     unsigned failed, repeated;
 };
 
 /* What the header tells a caller to do: after a lost connection or a deadline, the same call again. */
-static enum kvd_status release_stubbornly(struct storm_thread *t, uint32_t i, struct kvd_error *error) {
+static enum kvd_status release_stubbornly(struct storm_thread *t, uint32_t i, struct kvd_error *ret_error) {
     for (int attempt = 0; attempt < 50; attempt++) {
-        enum kvd_status status = kvd_release(t->client, (kvd_continuation){ (uint64_t)t->me << 32 | i }, error);
+        enum kvd_status status = kvd_release(c, (kvd_continuation){ (uint64_t)t->me << 32 | i }, ret_error);
         if (status != KVD_UNAVAILABLE && status != KVD_DEADLINE_EXCEEDED) return status;
         t->repeated++;
-        if (status == KVD_UNAVAILABLE) kvd_client_reconnect(t->client, error);
-        else script_let_go(t->script);
+        if (status == KVD_UNAVAILABLE) kvd_client_reconnect(c, ret_error);
+        else script_let_go(s);
     }
     return KVD_UNKNOWN;
 }
@@ -736,14 +622,14 @@ static void keep_in_sight(const struct storm_thread *t, uint32_t i) {
 
 static void *storm_run(void *arg) {
     struct storm_thread *t = arg;
-    struct kvd_error error;
+    struct kvd_error refusal;
     for (uint32_t i = 1; i <= t->n && !t->failed; i++) {
         atomic_store(&t->storm->turned[t->me], i - 1);
         keep_in_sight(t, i);
-        enum kvd_status status = release_stubbornly(t, i, &error);
+        enum kvd_status status = release_stubbornly(t, i, &refusal);
         if (status == KVD_OK) continue;
         t->failed++;
-        printf("thread %u, call %u: %s: %s\n", t->me, i, kvd_status_name(status), error.message);
+        printf("thread %u, call %u: %s: %s\n", t->me, i, kvd_status_name(status), refusal.message);
     }
     atomic_store(&t->storm->turned[t->me], UINT32_MAX - 6);
     return NULL;
@@ -755,14 +641,12 @@ static void storm(uint32_t drop_one_in, uint32_t calls, bool holds, uint32_t tim
     state.random = kvt_seed();
     state.drop_one_in = drop_one_in;
     state.holds = holds;
-    struct script *s = script_start(storm_fn, &state);
-    kvd_client *c = connect_to(s, 20000);
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(storm_fn, &state, 20000));
     kvd_client_set_timeout(c, timeout_ms);
     struct storm_thread threads[4];
     pthread_t ids[4];
     for (uint32_t i = 0; i < 4; i++) {
-        threads[i] = (struct storm_thread){ c, s, &state, i, calls, 0, 0 };
+        threads[i] = (struct storm_thread){ &state, i, calls, 0, 0 };
         pthread_create(&ids[i], NULL, storm_run, &threads[i]);
     }
     unsigned repeated = 0;
@@ -774,10 +658,8 @@ static void storm(uint32_t drop_one_in, uint32_t calls, bool holds, uint32_t tim
     }
     if (drop_one_in)
         printf("[%u hellos, %u repeats on the wire, %u by callers] ", script_hellos(s), script_repeats(s), repeated);
-    KVT_EQ(script_bad_numbers(s), 0);
     KVT_EQ(script_executed(s), 4 * calls);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 static void srv_1_threads_share_a_connection(void) { storm(0, 500, false, 20000); }
@@ -787,54 +669,42 @@ static void srv_1_threads_with_lost_answers_and_deadlines(void) { storm(30, 150,
 /* ---- events ---------------------------------------------------------------------------------------------------- */
 
 static void events_come_in_order_and_drops_are_counted(void) {
-    struct script *s = script_start(NULL, NULL);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_event event;
-    struct kvd_error error;
-    struct kvd_stats stats;
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(NULL, NULL, 5000));
     KVT_EQ(kvd_subscribe(c, KVD_EVENT_MASK(KVD_EVENT_PRESSURE), &error), KVD_OK);
     KVT_EQ(script_event_mask(s), 2);
-    KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_EQ(next_event(0), KVD_DEADLINE_EXCEEDED);
     for (uint32_t i = 1; i <= 300; i++)
         script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = i, .epoch = 4711 });
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK); /* behind all of them */
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    KVT_EQ(poll(&p, 1, 0), 1);
+    KVT_EQ(ask_stats(), KVD_OK); /* behind all of them */
+    KVT_TRUE(readable(0));
     for (uint32_t i = 1; i <= 256; i++) {
-        KVT_EQ(kvd_next_event(c, 0, &event, &error), KVD_OK);
+        KVT_EQ(next_event(0), KVD_OK);
         KVT_EQ(event.available, i);
         KVT_EQ(event.dropped, 0);
     }
-    KVT_EQ(poll(&p, 1, 0), 0);
-    KVT_EQ(kvd_next_event(c, 10, &event, &error), KVD_DEADLINE_EXCEEDED);
+    KVT_FALSE(readable(0));
+    KVT_EQ(next_event(10), KVD_DEADLINE_EXCEEDED);
     script_event(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .available = 1, .dropped = 5, .epoch = 4711 });
-    KVT_EQ(kvd_next_event(c, 5000, &event, &error), KVD_OK);
+    KVT_EQ(next_event(5000), KVD_OK);
     KVT_EQ(event.dropped, 44 + 5);
     script_disconnect(s);
-    KVT_EQ(kvd_next_event(c, 5000, &event, &error), KVD_UNAVAILABLE);
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
+    KVT_EQ(next_event(5000), KVD_UNAVAILABLE);
+    KVT_EQ(reconnect(), KVD_OK);
     KVT_EQ(script_event_mask(s), 2);
     KVT_EQ(script_requests(s), 3); /* Subscribe, Stats, Subscribe again */
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* ---- processes ----------------------------------------------------------------------------------------------------
  */
 
-static int in_child(kvd_client *c, struct script *s) {
-    struct kvd_stats stats;
-    struct kvd_activation want = some_activation();
-    struct kvd_activated got;
-    struct kvd_event event;
-    struct kvd_error error;
+static int in_child(void) {
     struct kvd_connect_options o = { .struct_size = sizeof o, .socket = script_path(s), .role = KVD_ROLE_OBSERVER };
     kvd_client *other = NULL;
     int bad = 0;
-    bad |= (kvd_stats(c, &stats, &error) != KVD_FAILED_PRECONDITION) << 0;
+    bad |= (ask_stats() != KVD_FAILED_PRECONDITION) << 0;
     bad |= (strstr(error.message, "fork") == NULL) << 1;
-    bad |= (kvd_activate(c, &want, &got, NULL) != KVD_FAILED_PRECONDITION) << 2;
+    bad |= (activate() != KVD_FAILED_PRECONDITION) << 2;
     bad |= (kvd_next_event(c, 0, &event, NULL) != KVD_FAILED_PRECONDITION) << 3;
     bad |= (kvd_client_reconnect(c, NULL) != KVD_FAILED_PRECONDITION) << 4;
     bad |= (kvd_connect(&o, &other, &error) != KVD_FAILED_PRECONDITION) << 5;
@@ -844,21 +714,17 @@ static int in_child(kvd_client *c, struct script *s) {
 
 /* SRV-6: a fork's child is refused before it touches the transport; the parent's session is not harmed. */
 static void srv_6_fork_is_refused(void) {
-    struct script *s = script_start(NULL, NULL);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_stats stats;
     int status = -1;
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(NULL, NULL, 5000));
     fflush(NULL);
     pid_t pid = fork();
-    if (pid == 0) _exit(in_child(c, s));
+    if (pid == 0) _exit(in_child());
     KVT_EQ(waitpid(pid, &status, 0), pid);
     KVT_TRUE(WIFEXITED(status));
     KVT_EQ(WEXITSTATUS(status), 0);
-    KVT_EQ(kvd_stats(c, &stats, NULL), KVD_OK);
+    KVT_EQ(ask_stats(), KVD_OK);
     KVT_EQ(script_hellos(s), 1);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* ---- who reads ---------------------------------------------------------------------------------------------- */
@@ -878,99 +744,80 @@ static enum script_act first_lost_fn(void *user, const struct msg_request *reque
 }
 
 struct asking {
-    kvd_client *c;
     pthread_t thread;
     enum kvd_status status;
 };
-static void *ask_stats(void *arg) {
+static void *ask_in_thread(void *arg) {
     struct asking *asking = arg;
-    struct kvd_stats stats;
-    asking->status = kvd_stats(asking->c, &stats, NULL);
+    struct kvd_stats answer;
+    asking->status = kvd_stats(c, &answer, NULL);
     return NULL;
-}
-
-static bool readable(kvd_client *c, int timeout_ms) {
-    struct pollfd p = { .fd = kvd_client_fd(c), .events = POLLIN };
-    return poll(&p, 1, timeout_ms) == 1;
 }
 
 /* The caller that reads gives up; one that waits beside it reads on, and gets its answer. */
 static void reading_is_passed_on(void) {
     struct first_lost gate = { 0 };
-    struct script *s = script_start(first_lost_fn, &gate);
-    kvd_client *c = connect_to(s, 150);
-    struct asking reader = { .c = c }, other = { .c = c };
-    KVT_NEED(c);
-    KVT_OK(pthread_create(&reader.thread, NULL, ask_stats, &reader));
+    struct asking reader, other;
+    KVT_NEED(begin_scene(first_lost_fn, &gate, 150));
+    KVT_OK(pthread_create(&reader.thread, NULL, ask_in_thread, &reader));
     while (atomic_load(&gate.queries) < 1) sched_yield();
     kvd_client_set_timeout(c, 20000);
-    KVT_OK(pthread_create(&other.thread, NULL, ask_stats, &other));
+    KVT_OK(pthread_create(&other.thread, NULL, ask_in_thread, &other));
     pthread_join(reader.thread, NULL);
     KVT_EQ(reader.status, KVD_DEADLINE_EXCEEDED);
     atomic_store(&gate.open, true);
     pthread_join(other.thread, NULL);
     KVT_EQ(other.status, KVD_OK);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* The descriptor is asked for while a caller reads: events are told by the caller, and by the transport when it has
  * left. */
 static void the_descriptor_works_beside_a_reader(void) {
     struct first_lost gate = { 0 };
-    struct script *s = script_start(first_lost_fn, &gate);
-    kvd_client *c = connect_to(s, 300);
-    struct asking reader = { .c = c };
-    struct kvd_event event = { .kind = KVD_EVENT_PRESSURE }, got;
-    KVT_NEED(c);
-    KVT_OK(pthread_create(&reader.thread, NULL, ask_stats, &reader));
+    struct asking reader;
+    const struct kvd_event pressure = { .kind = KVD_EVENT_PRESSURE };
+    KVT_NEED(begin_scene(first_lost_fn, &gate, 300));
+    KVT_OK(pthread_create(&reader.thread, NULL, ask_in_thread, &reader));
     while (atomic_load(&gate.queries) < 1) sched_yield();
-    KVT_FALSE(readable(c, 0));
-    script_event(s, &event);
-    KVT_TRUE(readable(c, 5000));
-    KVT_EQ(kvd_next_event(c, 5000, &got, NULL), KVD_OK);
+    KVT_FALSE(readable(0));
+    script_event(s, &pressure);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(next_event(5000), KVD_OK);
     pthread_join(reader.thread, NULL);
     KVT_EQ(reader.status, KVD_DEADLINE_EXCEEDED);
-    KVT_FALSE(readable(c, 0));
-    script_event(s, &event);
-    KVT_TRUE(readable(c, 5000));
-    KVT_EQ(kvd_next_event(c, 0, &got, NULL), KVD_OK);
-    kvd_disconnect(c);
-    script_stop(s);
+    KVT_FALSE(readable(0));
+    script_event(s, &pressure);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(next_event(0), KVD_OK);
+    end_scene();
 }
 
 /* A connection that breaks while nobody calls: the next call resumes; with the descriptor in use it is known at once.
  */
 static void an_idle_connection_breaks(void) {
-    struct script *s = script_start(NULL, NULL);
-    kvd_client *c = connect_to(s, 5000);
-    struct kvd_stats stats;
-    struct kvd_error error;
-    KVT_NEED(c);
+    KVT_NEED(begin_scene(NULL, NULL, 5000));
     script_disconnect(s);
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_OK);
+    KVT_EQ(ask_stats(), KVD_OK);
     KVT_EQ(script_hellos(s), 2);
-    KVT_FALSE(readable(c, 0));
+    KVT_FALSE(readable(0));
     script_disconnect(s);
-    KVT_TRUE(readable(c, 5000));
-    KVT_EQ(kvd_stats(c, &stats, &error), KVD_UNAVAILABLE);
+    KVT_TRUE(readable(5000));
+    KVT_EQ(ask_stats(), KVD_UNAVAILABLE);
     KVT_HAS(error.message, "kvd_client_reconnect");
-    KVT_EQ(kvd_client_reconnect(c, &error), KVD_OK);
-    KVT_FALSE(readable(c, 0));
+    KVT_EQ(reconnect(), KVD_OK);
+    KVT_FALSE(readable(0));
     script_disconnect(s); /* the new connection is watched, too */
-    KVT_TRUE(readable(c, 5000));
+    KVT_TRUE(readable(5000));
     KVT_EQ(script_hellos(s), 3);
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* Threads of the transport take no signal away from the engine. */
 static void transport_threads_block_signals(void) {
-    struct script *s = script_start(NULL, NULL);
-    kvd_client *c = connect_to(s, 5000);
     DIR *dir = opendir("/proc/self/task");
     unsigned blocked = 0;
-    KVT_NEED(c && dir);
+    KVT_NEED(begin_scene(NULL, NULL, 5000) && dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         char path[300], line[128];
         unsigned long long mask;
@@ -985,8 +832,7 @@ static void transport_threads_block_signals(void) {
     sigset_t mine;
     pthread_sigmask(SIG_BLOCK, NULL, &mine);
     KVT_FALSE(sigismember(&mine, SIGTERM)); /* the caller's mask came back */
-    kvd_disconnect(c);
-    script_stop(s);
+    end_scene();
 }
 
 /* ---- the transport alone -------------------------------------------------------------------------------------------
@@ -1009,7 +855,7 @@ static void transport_send_after_the_end(void) {
     size_t sent = 99;
     frame_head_write(frame, FRAME_STATS, 0, 1, 0);
     for (int i = 0; i < 200; i++) {
-        struct script *s = script_start(NULL, NULL);
+        s = script_start(NULL, NULL);
         struct transport *t = NULL;
         atomic_store(&transport_lost, 0);
         KVT_OK(transport_open(script_path(s), &sink, transport_now() + 5000000000u, &t, err, sizeof err));
@@ -1055,7 +901,7 @@ static void transport_reads_for_itself(void) {
     KVT_OK(codec_encode_request(&hello, arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, NULL, 0));
     frame_head_write(frame, FRAME_HELLO, 0, 1, bytes);
     for (int i = 0; i < 50; i++) {
-        struct script *s = script_start(NULL, NULL);
+        s = script_start(NULL, NULL);
         struct transport *t = NULL;
         pthread_t thread;
         atomic_store(&transport_lost, 0);
