@@ -41,7 +41,12 @@ struct groups {
     uint32_t n;
     uint32_t gid[];
 };
-bool groups_have(const struct groups *groups, uint32_t gid); /* NULL has none */
+/* NULL has none. */
+static inline bool groups_have(const struct groups *groups, uint32_t gid) {
+    for (uint32_t i = 0; groups && i < groups->n; i++)
+        if (groups->gid[i] == gid) return true;
+    return false;
+}
 
 struct event_ring {
     uint32_t first, n, limit;

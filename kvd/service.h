@@ -16,9 +16,8 @@
 #define KVD_SERVICE_H
 
 #include "config.h"
-#include "fdstore.h"
 #include "link.h"
-#include "plan.h"
+#include "systemd.h"
 
 struct service;
 
@@ -45,8 +44,6 @@ void service_link_fini(struct link *link);
 int service_fd(const struct service *service);
 void service_run(struct service *service);
 
-/* Refuses activations from now on (orderly stop). */
-void service_drain(struct service *service, bool on);
 /* Orderly stop: activations are refused and, unless device memory outlives this process, sequences end; where there is
  * a host tier, what only the devices hold is then demoted, most valuable first (retention, then last use), until all
  * is, the arena is full or [host] stop_time is over. begin, then step after every service_run and a few times a second,
@@ -65,7 +62,9 @@ bool service_lost(struct service *service, char *why, size_t bytes);
 enum service_state { SERVICE_READY = 0, SERVICE_DRAINING, SERVICE_LOST };
 enum service_state service_state(struct service *service);
 
-/* For the socket of descriptors: what a peer asks for with a token, or on a connection whose token was good. */
+/* The socket of descriptors stands beside the control socket. */
+#define FDPASS_SUFFIX ".fd"
+/* For that socket: what a peer asks for with a token, or on a connection whose token was good. */
 struct service_grant {
     uint64_t token;         /* 0: not with this request */
     kvd_session_id session; /* of the connection; set once a token was good */
@@ -76,9 +75,7 @@ struct service_grant {
 /* enum kvd_status; why unless OK. */
 uint32_t service_grant_fd(struct service *service, struct service_grant *grant, char *why, size_t bytes);
 
-const struct plan *service_plan(const struct service *service);
 const struct kvd_store_info *service_info(const struct service *service);
-uint64_t service_epoch(const struct service *service);
 /* Log level, access, timeouts, water marks: what a reload may change. Says in the log what it left as it was. */
 void service_reload(struct service *service, const struct config *config);
 struct config service_config(struct service *service); /* a copy */

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "metrics.h"
+#include "metrics_page.h"
 #include "service_fixture.h"
 
 static struct fx fx;

@@ -151,7 +151,7 @@ done >>"$root/strange"
 while IFS= read -r key; do fail "kvd has no key $key"; done <"$root/strange"
 
 for name in $(grep -oE 'kvd_[a-z_]+(_total|_bytes)\b' "$guide" | sort -u); do
-    grep -q "\"$name\"" "$source/kvd/metrics.c" || fail "there is no series $name"
+    grep -q "\"$name\"" "$source/kvd/serve/metrics_page.c" || fail "there is no series $name"
 done
 
 # ---- the README, and what any guide names -----------------------------------------------------------------

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core.h"
+
 static uint32_t or (uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
 static bool start(struct fx *fx, const char *text) {
@@ -22,7 +24,7 @@ static bool start(struct fx *fx, const char *text) {
         printf("    %s\n", err);
         return KVT_TRUE(false);
     }
-    fx->epoch = service_epoch(fx->service);
+    fx->epoch = fx->service->epoch;
     return true;
 }
 

@@ -97,7 +97,7 @@ while read -r doc; do
 done <"$work/docs"
 
 environment() { grep -hoE '(getenv|number_in)\("[A-Z_]+"' "$@" | sed 's/.*("//; s/"//'; }
-environment "$root"/kvd/*.c >"$work/said"
+environment "$root"/kvd/*/*.c >"$work/said"
 terms kvd.8 ENVIRONMENT | tr -d ' ' | tr ',' '\n' >"$work/written"
 same variable kvd.8
 environment "$root"/client/*.c "$root"/client/kvdctl/*.c >"$work/said"

@@ -10,7 +10,7 @@ complain() { echo "$1"; bad=$((bad + 1)); }
 
 room_of() { # file -> room
     case $1 in
-        kvd/store/*) echo kvd/store ;;
+        kvd/*/*) echo "$1" | cut -d/ -f1,2 ;;
         client/*) echo client ;;
         *) echo "${1%%/*}" ;;
     esac
@@ -21,7 +21,14 @@ allowed() { # room -> rooms that it may include from
         hostarena) echo "hostarena cuda" ;;
         proto) echo "proto" ;;
         kvd/store) echo "kvd/store hostarena cuda" ;;
-        kvd) echo "kvd kvd/store proto hostarena cuda" ;;
+        kvd) echo "kvd kvd/base proto" ;; # the face of the service
+        kvd/base) echo "kvd/base proto cuda" ;;
+        kvd/memory) echo "kvd/memory $(allowed kvd/base) kvd/store" ;;
+        kvd/service) echo "kvd/service kvd $(allowed kvd/memory) hostarena" ;;
+        kvd/work) echo "kvd/work $(allowed kvd/service)" ;;
+        kvd/serve) echo "kvd/serve $(allowed kvd/work)" ;;
+        kvd/net) echo "kvd/net kvd/serve kvd kvd/base proto" ;;
+        kvd/start) echo "kvd/start kvd/net kvd kvd/base kvd/memory hostarena cuda" ;;
         client) echo "client proto cuda" ;;
     esac
 }
@@ -47,8 +54,8 @@ for file in $files; do
     for header in $(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+<([^>]+)>.*/\1/p' "$file"); do
         case $header in
             cuda*.h|cublas*.h|mma.h) case $room in cuda) ;; client) case $file in client/demo/*) ;; *) complain "$file sees <$header>" ;; esac ;; *) complain "$file sees <$header>; only cuda/ may" ;; esac ;;
-            nng/*) case $room in kvd|client) ;; *) complain "$file sees <$header>; only kvd/ and client/ may" ;; esac ;;
-            microhttpd.h) [ "$file" = kvd/http.c ] || complain "$file sees <$header>; only kvd/http.c may" ;;
+            nng/*) case $room in kvd/net|client) ;; *) complain "$file sees <$header>; only kvd/net/ and client/ may" ;; esac ;;
+            microhttpd.h) [ "$file" = kvd/net/http.c ] || complain "$file sees <$header>; only kvd/net/http.c may" ;;
             protobuf-c/*) case $file in proto/codec*) ;; *) complain "$file sees <$header>; only proto/codec* may" ;; esac ;;
             time.h|stdio.h|sys/*|unistd.h|pthread.h|fcntl.h) case $file in kvd/store/*.[ch]) [ "$header" = stdio.h ] || complain "$file sees <$header>: the store has no clock, file or thread" ;; esac ;;
         esac

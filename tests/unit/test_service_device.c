@@ -9,7 +9,9 @@
 #include <stdlib.h>
 
 #include "core.h" /* to break a device */
+#include "pending.h"
 #include "service_fixture.h"
+#include "transfer.h"
 
 static struct fx fx;
 static struct msg_reply r;
@@ -73,7 +75,7 @@ static kvd_continuation retained(struct fx_peer *s) {
     const int32_t *ids = row(0, 0, a.pool[0].row);
     uint8_t *base = (uint8_t *)(uintptr_t)service_info(fx.service)->pool[0].planes[0].local_address;
     struct geom_plane plane;
-    const struct geom_pool_spec *spec = &service_plan(fx.service)->spec.main;
+    const struct geom_pool_spec *spec = &fx.service->plan.spec.main;
     for (uint32_t layer = 0; layer < spec->n_layers; layer++)
         for (uint32_t slot = 0; slot < 2; slot++) {
             KVT_OK(geom_plane(spec, 96, 0, layer, (enum geom_slot)slot, &plane, NULL, 0));
@@ -101,7 +103,7 @@ static struct msg_request fork_of(struct fx_peer *s, kvd_session_id worker, kvd_
 
 static bool tail_is(int32_t page, uint8_t byte, uint32_t columns) {
     uint8_t *base = (uint8_t *)(uintptr_t)service_info(fx.service)->pool[0].planes[0].local_address;
-    const struct geom_pool_spec *spec = &service_plan(fx.service)->spec.main;
+    const struct geom_pool_spec *spec = &fx.service->plan.spec.main;
     struct geom_plane p;
     for (uint32_t layer = 0; layer < spec->n_layers; layer++)
         for (uint32_t slot = 0; slot < 2; slot++) {

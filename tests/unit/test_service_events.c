@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core.h" /* to look at what is kept */
+#include "pending.h"
 #include "service_fixture.h"
 
 static struct fx fx;

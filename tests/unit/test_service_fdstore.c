@@ -15,9 +15,7 @@
 
 #include "clock.h"
 #include "fdpass.h"
-#include "fdstore.h"
-#include "kept.h"
-#include "notify.h"
+#include "systemd.h"
 #include "service_fixture.h"
 
 static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }

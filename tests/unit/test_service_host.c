@@ -7,8 +7,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "core.h"
 #include "device_host_hook.h"
 #include "metrics.h"
+#include "metrics_page.h"
+#include "plan.h"
 #include "service_fixture.h"
 #include "ui.h"
 
@@ -82,7 +85,7 @@ static void stop(void) {
 /* All of a page holds one byte. */
 static bool page(uint32_t id, uint8_t byte, bool write) {
     uint8_t *base = (uint8_t *)(uintptr_t)service_info(fx.service)->pool[0].planes[0].local_address;
-    const struct geom_pool_spec *spec = &service_plan(fx.service)->spec.main;
+    const struct geom_pool_spec *spec = &fx.service->plan.spec.main;
     struct geom_piece piece;
     for (uint32_t i = 0; i < geom_piece_count(spec); i++) {
         geom_piece(spec, service_info(fx.service)->pool[0].pages, 0, id, i, &piece);
@@ -707,7 +710,7 @@ static void plan_of_the_arena(void) {
         .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp", .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
     struct config config = service_config(fx.service);
     FILE *out = open_memstream(&text, &bytes);
-    plan_print(out, &config, service_plan(fx.service));
+    plan_print(out, &config, &fx.service->plan);
     fclose(out);
     KVT_HAS(text, "host arena             8388608 bytes, 8.0 MiB");
     KVT_HAS(text, "main  pages alone    128 of 65536 bytes, 1024.0 bytes a token");

@@ -13,10 +13,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "core.h" /* to break a device */
 #include "http.h"
 #include "http_client.h"
 #include "service_fixture.h"
+#include "transfer.h"
 
 static struct fx fx;
 static char place[64], says[1024];
@@ -95,6 +97,12 @@ static void loopback_or_unix_only(void) {
 }
 
 /* From the start to the loss of a device. */
+static void drain(bool on) {
+    pthread_mutex_lock(&fx.service->lock);
+    fx.service->draining = on;
+    pthread_mutex_unlock(&fx.service->lock);
+}
+
 static void readiness(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct http *http = open_place();
@@ -110,11 +118,11 @@ static void readiness(void) {
     is("/readyz", 200, "ready\n");
     is("/healthz", 200, "ok\n");
     is("/metrics", 200, "\nkvd_draining 0\n");
-    service_drain(fx.service, true);
+    drain(true);
     KVT_TRUE(comes("/readyz", 503, "draining\n"));
     KVT_TRUE(comes("/metrics", 200, "\nkvd_draining 1\n"));
     is("/healthz", 200, "ok\n");
-    service_drain(fx.service, false);
+    drain(false);
     KVT_TRUE(comes("/readyz", 200, "ready\n"));
     transfer_lose(fx.service->transfer, 0, "unplugged");
     KVT_TRUE(comes("/readyz", 503, "device lost\n"));

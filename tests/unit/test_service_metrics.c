@@ -12,8 +12,10 @@
 #include <stdlib.h>
 
 #include "core.h" /* to break a device */
+#include "metrics_page.h"
 #include "service_fixture.h"
 #include "store_internal.h" /* to break an invariant */
+#include "transfer.h"
 
 static struct fx fx;
 static struct msg_reply r;

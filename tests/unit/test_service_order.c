@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "core.h"
 #include "device_host_hook.h"
 #include "service_fixture.h"
 
@@ -263,7 +264,7 @@ static void a_million_pages(void) {
                                                .head_dim = 4,
                                                .capacity_tokens = 512 * 64,
                                                .more = "[host]\narena = 3MiB\nscrub = 1GiB\n" }));
-    spec = service_plan(fx.service)->spec.main;
+    spec = fx.service->plan.spec.main;
     pool_pages = service_info(fx.service)->pool[0].pages;
     base = (uint8_t *)(uintptr_t)service_info(fx.service)->pool[0].planes[0].local_address;
     s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "core.h"
 #include "http.h"
 #include "http_client.h"
+#include "metrics_page.h"
 #include "service_fixture.h"
 #include "ui.h"
 

@@ -15,7 +15,7 @@
 #include "core.h" /* the core mutex, to hold it */
 #include "listener.h"
 #include "service_fixture.h"
-#include "watchdog.h"
+#include "systemd.h"
 
 #define SECOND UINT64_C(1000000000)
 

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the configuration to numbers: the geometry of the store, its capacity on the devices that there are (CAP-*), and
+ * the report of `kvd --plan`. All arithmetic is that of cuda/geometry; nothing here knows a dimension formula.
+ */
+#ifndef KVD_PLAN_H
+#define KVD_PLAN_H
+
+#include <stdio.h>
+
+#include "config.h"
+#include "device.h"
+#include "geometry.h"
+#include "store.h"
+#include "systemd.h"
+
+struct plan {
+    struct geom_store_spec spec;
+    struct geom_capacity capacity; /* on the device with the least free memory */
+    uint32_t n_devices;
+    struct device_identity identity[KVD_MAX_RANKS];
+    uint64_t free_bytes[KVD_MAX_RANKS];
+    uint64_t arena_bytes;                 /* whole memory pages */
+    uint64_t host_stride[GEOM_MAX_POOLS]; /* a packed page of all ranks */
+    uint64_t host_state_stride;           /* a packed state image of all ranks; 0: there are none */
+};
+
+/* Geometry alone; 0, or 1 with a sentence. */
+int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, char *err, size_t err_bytes);
+/* Geometry and capacity on opened devices. kept: regions of an earlier instance (NULL: none): their memory counts as
+ * free, and an automatic capacity stays what it was. 0, or 1 with a sentence. */
+int plan_make(const struct config *config, struct device *const *devices, const struct kept *kept,
+              struct plan *ret_plan, char *err, size_t err_bytes);
+/* What the store is to be told. */
+void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
+void plan_print(FILE *out, const struct config *config, const struct plan *plan);
+
+/* Opens the devices of the configuration. name_prefix as in device_config. 0, or 1 with a sentence and nothing open. */
+int plan_open_devices(const struct config *config, const char *name_prefix, struct device **ret_devices, char *err,
+                      size_t err_bytes);
+
+#endif

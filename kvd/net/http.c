@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The socket is made here, so that a Unix one is never reachable before it has its permissions, and libmicrohttpd takes
+ * it over. Its thread calls back one connection at a time: what it alone uses needs no lock.
+ */
+#include "http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <grp.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "metrics_page.h"
+#include "ui.h"
+
+#define MEMORY 8192u /* of a connection: request line and headers must fit */
+#define BACKLOG 64
+
+struct http {
+    struct MHD_Daemon *daemon;
+    _Atomic(struct service *) service;                    /* NULL: starting */
+    char path[sizeof(((struct config_listen *)0)->path)]; /* to unlink */
+    bool ui;
+
+    /* of the thread */
+    uint64_t looked_ns; /* 0: never */
+    enum service_state state;
+    struct MHD_Response *metrics, *ui_state; /* of this look; NULL: no memory, or nobody has asked yet */
+    const char *text;                        /* of metrics, and as long as that is held */
+
+    pthread_mutex_t lock; /* leaf: connections */
+    struct {
+        int fd; /* -1: free */
+        uint64_t since_ns;
+    } open[HTTP_CONNECTIONS];
+};
+
+/* ---- the socket -------------------------------------------------------------------------------- */
+
+static int complain(const struct config_listen *at, const char *what, const char *why, char *err, size_t err_bytes) {
+    if (at->kind == LISTEN_UNIX)
+        snprintf(err, err_bytes, "listen = unix:%s in section [http]: %s: %s", at->path, what, why);
+    else snprintf(err, err_bytes, "listen = %s:%u in section [http]: %s: %s", at->path, (unsigned)at->port, what, why);
+    return 1;
+}
+
+static int listen_tcp(const struct config_listen *at, int *ret_fd, char *err, size_t err_bytes) {
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(at->port), .sin6_addr = in6addr_loopback };
+    struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(at->port) };
+    bool is_six = at->kind == LISTEN_TCP6;
+    int on = 1, fd = socket(is_six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (!is_six) (void)inet_pton(AF_INET, at->path, &four.sin_addr);
+    if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) &&
+        !(is_six ? bind(fd, (struct sockaddr *)&six, sizeof six) : bind(fd, (struct sockaddr *)&four, sizeof four)) &&
+        !listen(fd, BACKLOG)) {
+        *ret_fd = fd;
+        return 0;
+    }
+    complain(at, errno == EADDRINUSE ? "another program listens there; choose another port" : "cannot listen",
+             strerror(errno), err, err_bytes);
+    if (fd >= 0) close(fd);
+    return 1;
+}
+
+static int address_of(const char *path, struct sockaddr_un *ret_address) {
+    memset(ret_address, 0, sizeof *ret_address);
+    ret_address->sun_family = AF_UNIX;
+    return (size_t)snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s", path) >=
+           sizeof ret_address->sun_path;
+}
+
+/* What an earlier instance left may be replaced; a file, or a socket that somebody serves, may not. */
+static int check_place(const struct config_listen *at, char *err, size_t err_bytes) {
+    struct sockaddr_un address;
+    struct stat st;
+    if (lstat(at->path, &st)) return 0;
+    if (!S_ISSOCK(st.st_mode))
+        return complain(at, "there is something that is no socket; remove it or choose another path", "in the way", err,
+                        err_bytes);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || address_of(at->path, &address)) {
+        if (fd >= 0) close(fd);
+        return complain(at, "cannot be looked at", strerror(errno), err, err_bytes);
+    }
+    bool stale = connect(fd, (struct sockaddr *)&address, sizeof address) && errno == ECONNREFUSED;
+    close(fd);
+    return stale ? 0
+                 : complain(at, "another program listens there; choose another path", strerror(EADDRINUSE), err,
+                            err_bytes);
+}
+
+/* Bound under a private name; it gets its permissions and group, and then its public name. */
+static int publish(const struct config *c, const char *private, char *err, size_t err_bytes) {
+    const struct config_listen *at = &c->http_listen;
+    const struct group *g = *c->group ? getgrnam(c->group) : NULL;
+    if (*c->group && !g)
+        return complain(at, c->group, "there is no such group; create it or change group =", err, err_bytes);
+    if (chmod(private, c->socket_mode)) return complain(at, "chmod", strerror(errno), err, err_bytes);
+    if (g && chown(private, (uid_t)-1, g->gr_gid))
+        return complain(at, "cannot be given to its group", strerror(errno), err, err_bytes);
+    if (rename(private, at->path)) return complain(at, "rename", strerror(errno), err, err_bytes);
+    return 0;
+}
+
+static int listen_unix(const struct config *c, int *ret_fd, char *err, size_t err_bytes) {
+    const struct config_listen *at = &c->http_listen;
+    char private[sizeof at->path + 8];
+    struct sockaddr_un address;
+    if (check_place(at, err, err_bytes)) return 1;
+    snprintf(private, sizeof private, "%s.new", at->path);
+    if (address_of(private, &address)) return complain(at, "too long", private, err, err_bytes);
+    unlink(private);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    mode_t mask = umask(0177); /* no other thread makes files yet */
+    int bad = fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, BACKLOG);
+    umask(mask);
+    if (bad)
+        complain(at, "cannot listen (does its directory exist, and may the daemon write there?)", strerror(errno), err,
+                 err_bytes);
+    if (bad || publish(c, private, err, err_bytes)) {
+        unlink(private);
+        if (fd >= 0) close(fd);
+        return 1;
+    }
+    *ret_fd = fd;
+    return 0;
+}
+
+/* ---- answers -------------------------------------------------------------------------------------- */
+
+static void put_header(struct MHD_Response *response, const char *name, const char *value) {
+    (void)MHD_add_response_header(response, name, value);
+}
+
+static struct MHD_Response *finished(struct MHD_Response *response, const char *type) {
+    if (!response) return NULL;
+    put_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    put_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    put_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    put_header(response, "X-Content-Type-Options", "nosniff");
+    return response;
+}
+
+/* Of bytes that stay. */
+static struct MHD_Response *constant(const void *bytes, size_t n, const char *type) {
+    return finished(MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes, MHD_RESPMEM_PERSISTENT), type);
+}
+
+/* Of text that it takes over; NULL gives NULL. */
+static struct MHD_Response *made(char *text, size_t n, const char *type) {
+    struct MHD_Response *response = text ? MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE) : NULL;
+    if (!response) free(text);
+    return finished(response, type);
+}
+
+/* Takes the response. */
+static enum MHD_Result send_once(struct MHD_Connection *connection, unsigned status, struct MHD_Response *response) {
+    if (!response) return MHD_NO; /* closes the connection */
+    enum MHD_Result r = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return r;
+}
+
+static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text) {
+    struct MHD_Response *response = constant(text, strlen(text), "text/plain; charset=utf-8");
+    if (response && status == MHD_HTTP_METHOD_NOT_ALLOWED) put_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    return send_once(connection, status, response);
+}
+
+/* ---- looking ---------------------------------------------------------------------------------------- */
+
+static void forget(struct http *h) { /* those being sent live on */
+    if (h->metrics) MHD_destroy_response(h->metrics);
+    if (h->ui_state) MHD_destroy_response(h->ui_state);
+    h->metrics = h->ui_state = NULL;
+    h->text = NULL;
+}
+
+/* However many ask, the service is looked at a few times a second. */
+static void look(struct http *h, struct service *service) {
+    uint64_t now = clock_ns();
+    if (h->looked_ns && now - h->looked_ns < HTTP_FRESH_NS) return;
+    size_t bytes = 0;
+    forget(h);
+    h->state = service_state(service);
+    char *text = metrics_page(service, &bytes);
+    h->metrics = made(text, bytes, "text/plain; version=0.0.4; charset=utf-8");
+    h->text = h->metrics ? text : NULL;
+    h->looked_ns = now;
+}
+
+/* The lists of the page are looked up only where somebody has it open, and once a look. */
+static void look_for_people(struct http *h, struct service *service) {
+    size_t bytes = 0;
+    if (h->ui_state || !h->text) return;
+    char *text = ui_state(service, h->text, &bytes);
+    h->ui_state = made(text, bytes, "application/json");
+}
+
+/* ---- answers -------------------------------------------------------------------------------------- */
+
+static enum MHD_Result send_page(struct MHD_Connection *connection) {
+    struct MHD_Response *page = constant(ui_page, ui_page_bytes, "text/html; charset=utf-8");
+    if (page) {
+        put_header(page, "Content-Security-Policy", ui_policy);
+        put_header(page, "Referrer-Policy", "no-referrer");
+    }
+    return send_once(connection, MHD_HTTP_OK, page);
+}
+
+static enum MHD_Result send_look(struct MHD_Connection *connection, struct MHD_Response *response) {
+    return response ? MHD_queue_response(connection, MHD_HTTP_OK, response)
+                    : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
+}
+
+static enum target {
+    METRICS,
+    HEALTH,
+    READINESS,
+    PAGE,
+    PAGE_STATE,
+    NOTHING
+} target_of(const struct http *h, const char *url) {
+    static const char *const names[] = {
+        [METRICS] = "/metrics", [HEALTH] = "/healthz",           [READINESS] = "/readyz",
+        [PAGE] = "/ui",         [PAGE_STATE] = "/ui/state.json",
+    };
+    for (uint32_t t = 0; t < (h->ui ? NOTHING : PAGE); t++)
+        if (strcmp(url, names[t]) == 0) return (enum target)t;
+    return NOTHING;
+}
+
+static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection, const char *url) {
+    static const char *const states[] = {
+        [SERVICE_READY] = "ready\n", [SERVICE_DRAINING] = "draining\n", [SERVICE_LOST] = "device lost\n"
+    };
+    struct service *service = atomic_load(&h->service);
+    enum target target = target_of(h, url);
+    if (target == NOTHING)
+        return say(connection, MHD_HTTP_NOT_FOUND,
+                   h->ui ? "There are /ui, /metrics, /healthz and /readyz.\n"
+                         : "There are /metrics, /healthz and /readyz.\n");
+    if (target == PAGE) return send_page(connection);
+    if (!service) return say(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
+    look(h, service);
+    if (target == PAGE_STATE) look_for_people(h, service);
+    if (target == METRICS || target == PAGE_STATE)
+        return send_look(connection, target == METRICS ? h->metrics : h->ui_state);
+    if (target == HEALTH) return say(connection, MHD_HTTP_OK, "ok\n");
+    return say(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, states[h->state]);
+}
+
+static enum MHD_Result on_request(void *argument, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *upload, size_t *upload_bytes,
+                                  void **context) {
+    (void)version, (void)upload, (void)upload_bytes, (void)context;
+    /* Answered at the headers: a body is not read, the connection is closed. */
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET and HEAD are served.\n");
+    return answer(argument, connection, url);
+}
+
+/* ---- connections -------------------------------------------------------------------------------- */
+
+/* CLOSED comes before the file is closed: a number in the table is always of our connection. */
+static void on_connection(void *argument, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
+    (void)context;
+    struct http *h = argument;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info) return;
+    int from = code == MHD_CONNECTION_NOTIFY_STARTED ? -1 : info->connect_fd;
+    int to = code == MHD_CONNECTION_NOTIFY_STARTED ? info->connect_fd : -1;
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++)
+        if (h->open[i].fd == from) {
+            h->open[i].fd = to;
+            h->open[i].since_ns = clock_ns();
+            break;
+        }
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* libmicrohttpd's time-out is of silence: who sends a byte now and then would stay for ever. */
+void http_tick(struct http *h, uint64_t now_ns) {
+    if (!h) return;
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++)
+        if (h->open[i].fd >= 0 && now_ns > h->open[i].since_ns + HTTP_LIFE_NS) shutdown(h->open[i].fd, SHUT_RDWR);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------ */
+
+__attribute__((format(printf, 2, 0))) static void on_log(void *argument, const char *format, va_list arguments) {
+    char text[256];
+    (void)argument;
+    vsnprintf(text, sizeof text, format, arguments);
+    text[strcspn(text, "\n")] = 0;
+    LOG(LOG_DEBUG, "http: %s", text);
+}
+
+static int start(struct http *h, int fd) {
+    h->daemon = MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+                                 on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+                                 MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(HTTP_LIFE_NS / 1000000000u),
+                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+    return h->daemon == NULL;
+}
+
+int http_open(const struct config *config, struct http **ret_http, char *err, size_t err_bytes) {
+    const struct config_listen *at = &config->http_listen;
+    int fd;
+    *ret_http = NULL;
+    if (at->kind == LISTEN_NONE) return 0;
+    struct http *h = calloc(1, sizeof *h);
+    if (!h) return complain(at, "open", "no memory", err, err_bytes);
+    h->ui = config->http_ui;
+    pthread_mutex_init(&h->lock, NULL);
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) h->open[i].fd = -1;
+    if (at->kind == LISTEN_UNIX ? listen_unix(config, &fd, err, err_bytes) : listen_tcp(at, &fd, err, err_bytes)) {
+        http_close(h);
+        return 1;
+    }
+    if (at->kind == LISTEN_UNIX) memcpy(h->path, at->path, sizeof h->path);
+    if (start(h, fd)) {
+        close(fd);
+        http_close(h);
+        return complain(at, "open", "no memory, thread or files for the HTTP server", err, err_bytes);
+    }
+    *ret_http = h;
+    return 0;
+}
+
+void http_serve(struct http *h, struct service *service) {
+    if (h) atomic_store(&h->service, service);
+}
+
+struct http *http_close(struct http *h) {
+    if (!h) return NULL;
+    if (*h->path) unlink(h->path);
+    if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the socket too */
+    forget(h);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+    return NULL;
+}

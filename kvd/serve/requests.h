@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One function a request (serve_*.c). Each is called by dispatch.c under the core mutex, after admission, and fills
+ * call->reply, refuses, or parks the call.
+ */
+#ifndef KVD_REQUESTS_H
+#define KVD_REQUESTS_H
+
+#include "request.h"
+
+/* Objects of a list looked at under the lock, those that the caller may not see among them. */
+#define LIST_AT_ONCE 64u
+
+/* Reserves what a Round needs. Without the lock. False: no memory. */
+bool round_room(struct call *call);
+
+#define SERVE_FUNCTION(constant, number, name, function, ...) void serve_##function(struct call *call);
+FRAME_LIST(SERVE_FUNCTION)
+#undef SERVE_FUNCTION
+
+#endif

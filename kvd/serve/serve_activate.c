@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plan, Activate, Checkpoint, Finish, and what a scheduler does to continuations.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core.h"
+#include "former_processes.h"
+#include "requests.h"
+#include "session.h"
+#include "stage.h"
+#include "tenant.h"
+#include "transfer.h"
+
+static_assert(sizeof(store_cont) == sizeof(kvd_continuation), "victims are passed on as they are");
+static_assert(KVD_MAX_VICTIMS <= STORE_MAX_RECIPE, "a request's recipe fits the store's");
+static_assert(KVD_MAX_POOLS == STORE_MAX_POOLS, "pools are passed on one to one");
+
+static void want_of(const struct call *call, uint64_t lease, store_cont *victims, struct store_activation *ret_want) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = tenant_change(call, a->victims[i]);
+    *ret_want = (struct store_activation){ .from = tenant_use(call, a->from),
+                                           .keep = a->keep,
+                                           .frontier = a->frontier,
+                                           .lease = lease,
+                                           .prompt_tokens = a->prompt_tokens,
+                                           .max_output_tokens = a->max_output_tokens,
+                                           .victims = victims,
+                                           .n_victims = a->n_victims,
+                                           .demote = a->demote,
+                                           .tag = call->session->peer.uid,
+                                           .revision = a->revision };
+    memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
+}
+
+/* What was refused may be a continuation that the store was not shown. */
+static void refuse_activation(struct call *call, const struct store_activation *want, struct store_refusal *refusal) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    kvd_continuation named = a->from;
+    for (uint32_t i = 0; refusal->what == STORE_W_RECIPE && i < want->n_victims; i++)
+        if (want->victims[i].bits == refusal->asked) named = a->victims[i];
+    call_refuse_cont(call, refusal, named);
+}
+
+static struct kvd_need need_of(const struct store_need *n) {
+    return (struct kvd_need){ n->needed, n->available, n->short_by };
+}
+
+void serve_plan(struct call *call) {
+    struct service *s = call->service;
+    store_cont victims[KVD_MAX_VICTIMS];
+    struct store_activation want;
+    struct store_plan plan;
+    struct store_refusal refusal = { 0 };
+    struct kvd_plan *r = &call->reply.u.plan;
+    want_of(call, 1, victims, &want);
+    if (store_plan_activation(s->store, &want, &plan, &refusal)) {
+        refuse_activation(call, &want, &refusal);
+        return;
+    }
+    *r = (struct kvd_plan){ .feasibility = plan.feasibility,
+                            .revision = plan.revision,
+                            .n_pools = s->pools.n_pools,
+                            .rows = need_of(&plan.rows),
+                            .sequences = need_of(&plan.sequences),
+                            .state_slots = need_of(&plan.state_slots),
+                            .membership = need_of(&plan.membership),
+                            .arena = need_of(&plan.arena) };
+    for (uint32_t p = 0; p < r->n_pools; p++) {
+        r->pages[p] = need_of(&plan.pages[p]);
+        r->entitlement[p] = plan.entitlement[p];
+        r->shared_pages[p] = plan.shared_pages[p];
+        r->copied_columns[p] = plan.copied_columns[p];
+        r->freed_pages[p] = plan.freed_pages[p];
+        r->restore_pages[p] = plan.restore_pages[p];
+        r->demote_pages[p] = plan.demote_pages[p];
+    }
+}
+
+/* ---- activation ------------------------------------------------------------------------------ */
+
+static bool check_worker(struct call *call, kvd_session_id id) {
+    struct session *w = session_find(call->service, id);
+    if (!w)
+        call_refuse(call, KVD_NOT_FOUND,
+                    "worker session %016" PRIx64 " does not exist, or not any more; lease to a living one", id.bits);
+    else if (w->role != KVD_ROLE_WORKER && w != call->session)
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "session %016" PRIx64 " is no worker; lease to a worker, to a group, or to yourself", id.bits);
+    else if (w->fenced || !w->link)
+        call_refuse(call, KVD_FAILED_PRECONDITION, "worker session %016" PRIx64 " is %s; lease to another one", id.bits,
+                    w->fenced ? "fenced" : "not connected");
+    else return tenant_may_lease(call, w);
+    return false;
+}
+
+static bool check_group(struct call *call, kvd_group_id id) {
+    struct group *g = group_find(call->service, id);
+    if (!g) call_refuse(call, KVD_NOT_FOUND, "group %016" PRIx64 " does not exist, or not any more", id.bits);
+    else if (g->owner.bits != session_id(call->service, call->session).bits && call->session->role != KVD_ROLE_ADMIN)
+        call_refuse(call, KVD_PERMISSION_DENIED, "the group was opened by another session, which may lease to it");
+    else if (g->broken)
+        call_refuse(call, KVD_FAILED_PRECONDITION, "the group has lost a member; close it and open another one");
+    else {
+        for (uint32_t i = 0; i < g->n_members; i++) {
+            struct session *m = session_find(call->service, g->member[i]);
+            if (m && m->link && !tenant_may_lease(call, m)) return false;
+            if (m && m->link) continue;
+            call_refuse(call, KVD_FAILED_PRECONDITION,
+                        "the group's member of rank %u is not connected; wait for it, or open another group", i);
+            return false;
+        }
+        return true;
+    }
+    return false;
+}
+
+static bool check_activation(struct call *call) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct service *s = call->service;
+    uint32_t limit = s->config.sequences_per_session;
+    if (s->draining || s->stopping)
+        call_refuse(call, KVD_UNAVAILABLE,
+                    "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
+    else if (transfer_lost(s->transfer))
+        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
+    else if (!former_clear(call)) return false;
+    else if (!a->worker.bits == !a->group.bits)
+        call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s",
+                    a->worker.bits ? "both" : "neither");
+    else if (limit != CONFIG_AUTO32 && call->session->n_owned >= limit)
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "this session has %u active sequences, which is its limit; finish some, or raise "
+                    "sequences_per_session = in section [limits]",
+                    call->session->n_owned);
+    else return a->worker.bits ? check_worker(call, a->worker) : check_group(call, a->group);
+    return false;
+}
+
+static void describe_activation(struct call *call, const struct store_activated *made, struct bundle *b) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct kvd_activated *r = &call->reply.u.activated;
+    b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
+    b->reused_tokens = a->frontier;
+    b->prompt_tokens = a->prompt_tokens;
+    *r = (struct kvd_activated){ .sequence.bits = made->seq.bits,
+                                 .state_slot = made->state_slot,
+                                 .source_state_slot = made->source_state_slot,
+                                 .n_pools = call->service->pools.n_pools };
+    memcpy(r->restored, made->restored, sizeof r->restored);
+    for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = bundle_pool(&made->pool[p]);
+}
+
+/* What has to be copied between device and host waits in a place for that. NULL: there is none; refused, undone. */
+static struct op *place_for_copies(struct call *call, struct op *op, struct bundle *b) {
+    struct service *s = call->service;
+    struct store_work work;
+    if (!stage_work(s, (struct store_transition){ .bits = b->seq.bits }, &work)) return op;
+    struct op *slow = op_make_slow(s, op);
+    if (!slow) {
+        activation_undo(s, b, &call->reply.u.activated);
+        op_free(s, op);
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "%u requests of this session wait for copies between device and host, which is the limit, and this "
+                    "one needs %u; take their answers, then try again",
+                    SLOW_PER_SESSION, work.copies_out + work.copies_in);
+    }
+    return slow;
+}
+
+static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op) {
+    struct service *s = call->service;
+    char why[KVD_MESSAGE_BYTES];
+    enum kvd_status status;
+    op->kind = OP_ACTIVATE;
+    op->bundle = (uint32_t)(b - s->bundles);
+    b->tag = op_tag(s, op);
+    if (!(op = place_for_copies(call, op, b))) return;
+    op->u.activated = call->reply.u.activated;
+    stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
+                 made->staged ? NULL : &op->u.activated);
+    if (!activation_advance(s, op, &status, why, sizeof why)) {
+        call->parked = true;
+        call->slow = s->ops[b->tag - 1].slow;
+        return;
+    }
+    call->reply.u.activated = op->u.activated;
+    op_free(s, op);
+    if (status == KVD_OK) return;
+    call_refuse(call, status, "%s", why);
+    call->short_of = op->short_of;
+}
+
+void serve_activate(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_activation *a = &call->request.u.activation;
+    store_cont victims[KVD_MAX_VICTIMS];
+    struct store_activation want;
+    struct store_activated made;
+    struct store_refusal refusal = { 0 };
+    uint32_t lost = 0;
+    if (!check_activation(call)) return;
+    struct op *op = op_new(call);
+    if (!op) return;
+    want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
+    if (store_activate_begin(s->store, &want, &made, &refusal)) {
+        op_free(s, op);
+        refuse_activation(call, &want, &refusal);
+        return;
+    }
+    struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);
+    if (!b) { /* the store has no more sequences than there are bundles */
+        (void)store_activate_abort(s->store, made.seq, &lost, &refusal);
+        op_free(s, op);
+        call_refuse(call, KVD_INTERNAL, "there is no bundle for the sequence");
+        return;
+    }
+    describe_activation(call, &made, b);
+    submit_activation(call, &made, b, op);
+}
+
+/* ---- checkpoint, finish ------------------------------------------------------------------------- */
+
+/* ---- continuations ------------------------------------------------------------------------------- */

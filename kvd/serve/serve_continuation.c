@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where continuations are: Demote, Prefetch, Drop. The first two copy between device and host, and are answered when
+ * the copies are done; whoever asks again meanwhile waits for the same answer, and the copies go on without who
+ * asked.
+ */
+#include <string.h>
+
+#include "core.h"
+#include "former_processes.h"
+#include "requests.h"
+#include "session.h"
+#include "stage.h"
+#include "tenant.h"
+#include "transfer.h"
+
+/* An orderly stop has chosen by value what goes to the arena: a client's choice beside it would take places and time
+ * from that, and what it drops in the host is lost with the device. (Draining alone forbids nothing here: what an
+ * operator demotes then is kept.) */
+static bool check_stop(struct call *call) {
+    if (!call->service->stopping) return true;
+    call_refuse(
+        call, KVD_UNAVAILABLE,
+        "kvd stops, and demotes by itself what the arena has room for, the most valuable first: no %s now; ask the "
+        "next instance",
+        frame_type_name(call->request.type));
+    return false;
+}
+
+static bool check_move(struct call *call) {
+    struct service *s = call->service;
+    if (!s->segment)
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "%s moves pages between device and host, and there is no host arena; set arena = in section [host]",
+                    frame_type_name(call->request.type));
+    else if (!check_stop(call)) return false;
+    else if (transfer_lost(s->transfer))
+        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
+    else if (s->n_moves >= MOVES_AT_ONCE)
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "%u moves of continuations are under way, which is the limit; try again when one has ended",
+                    MOVES_AT_ONCE);
+    else return former_clear(call);
+    return false;
+}
+
+static void refuse_busy(struct call *call) {
+    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                "%u requests of this session wait for copies between device and host, which is the limit; take their "
+                "answers, then try again",
+                SLOW_PER_SESSION);
+}
+
+static void move(struct call *call, kvd_continuation continuation, enum store_place place) {
+    struct service *s = call->service;
+    struct store_refusal refusal = { 0 };
+    enum kvd_status status;
+    char why[KVD_MESSAGE_BYTES];
+    store_move begun;
+    if (!check_move(call)) return;
+    struct op *quick = op_new(call), *op = quick ? op_make_slow(s, quick) : NULL;
+    if (quick && !op) {
+        op_free(s, quick);
+        refuse_busy(call);
+    }
+    if (!op) return;
+    if (store_move_begin(s->store, tenant_change(call, continuation), place, &begun, &refusal)) {
+        op_free(s, op);
+        call_refuse_cont(call, &refusal, continuation);
+        return;
+    }
+    op->kind = OP_MOVE;
+    op->move = begun;
+    s->n_moves++;
+    stage_submit(s, op, (struct store_transition){ true, begun.bits }, NULL, 0, NULL);
+    if (!move_advance(s, op, &status, why, sizeof why)) {
+        call->parked = call->slow = true;
+        return;
+    }
+    call->reply.u.moved = op->u.moved;
+    op_free(s, op);
+    if (status == KVD_OK) return;
+    call_refuse(call, status, "%s", why);
+    call->short_of = op->short_of;
+}
+
+void serve_demote(struct call *call) {
+    const struct kvd_demote *d = &call->request.u.demote;
+    move(call, d->continuation, d->keep_device ? STORE_PLACE_BOTH : STORE_PLACE_HOST);
+}
+
+void serve_prefetch(struct call *call) { move(call, call->request.u.prefetch, STORE_PLACE_DEVICE); }
+
+/* Payload of so many pages of each pool, packed. */
+static uint64_t bytes_of(const struct service *s, const uint32_t *pages) {
+    uint64_t bytes = 0;
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) bytes += pages[p] * store_get_config(s->store)->host_stride[p];
+    return bytes;
+}
+
+void serve_drop(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_drop *d = &call->request.u.drop;
+    struct store_refusal refusal = { 0 };
+    struct kvd_moved *r = &call->reply.u.moved;
+    if (!s->segment) {
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "DropReplica gives up one of two places of pages, and there is no host arena; set arena = in "
+                    "section [host]");
+        return;
+    }
+    if (!check_stop(call)) return;
+    if (d->tier != KVD_TIER_DEVICE && d->tier != KVD_TIER_HOST) {
+        call_refuse(call, KVD_INVALID_ARGUMENT, "tier %u does not exist; there are 0 device and 1 host", d->tier);
+        return;
+    }
+    if (store_drop_replica(s->store, tenant_change(call, d->continuation),
+                           d->tier == KVD_TIER_HOST ? STORE_TIER_HOST : STORE_TIER_DEVICE, r->pages, &refusal)) {
+        call_refuse_cont(call, &refusal, d->continuation);
+        return;
+    }
+    r->revision = store_revision(s->store);
+    r->bytes = bytes_of(s, r->pages);
+}
+
+void serve_release(struct call *call) {
+    struct store_refusal refusal = { 0 };
+    kvd_continuation named = call->request.u.continuation.continuation;
+    if (store_release(call->service->store, tenant_change(call, named), &refusal))
+        call_refuse_cont(call, &refusal, named);
+    else call->reply.u.revision = store_revision(call->service->store);
+}
+
+void serve_set_retention(struct call *call) {
+    struct store_refusal refusal = { 0 };
+    kvd_continuation named = call->request.u.continuation.continuation;
+    if (store_set_retention(call->service->store, tenant_change(call, named), call->request.u.continuation.retention,
+                            &refusal))
+        call_refuse_cont(call, &refusal, named);
+    else call->reply.u.revision = store_revision(call->service->store);
+}

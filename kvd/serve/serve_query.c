@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests that look and change nothing: descriptions, lists, Find, Stats, Audit.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "bundle.h"
+#include "core.h"
+#include "former_processes.h"
+#include "host_tier.h"
+#include "log.h"
+#include "requests.h"
+#include "session.h"
+#include "tenant.h"
+
+static uint32_t list_max(const struct call *call) {
+    uint32_t max = call->request.u.list.max;
+    return max && max < LIST_AT_ONCE ? max : LIST_AT_ONCE;
+}
+
+static uint32_t find_max(const struct call *call) {
+    uint32_t max = call->request.u.find.max;
+    return max && max < KVD_MAX_CANDIDATES ? max : KVD_MAX_CANDIDATES;
+}
+
+/* ---- descriptions ----------------------------------------------------------------------------- */
+
+void serve_describe_store(struct call *call) {
+    const struct pools *p = &call->service->pools;
+    call->reply.u.store = call->room;
+    bool maps = call->session->role != KVD_ROLE_OBSERVER;
+    *call->reply.u.store = maps ? p->info : p->public_info;
+    if (!maps || !p->id) return;
+    call->session->fd_token = call->random;
+    call->reply.u.store->fd_token = call->random;
+    snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX,
+             call->service->config.socket);
+}
+
+void serve_describe_planes(struct call *call) {
+    const struct kvd_planes_request *want = &call->request.u.planes;
+    const struct pools *p = &call->service->pools;
+    struct kvd_plane_info *items = call->room;
+    struct geom_schema schema;
+    struct geom_plane plane;
+    uint32_t ordinal = 0, n = 0;
+    if (want->pool >= p->n_pools || want->rank >= p->n_ranks) {
+        call_refuse(call, KVD_OUT_OF_RANGE, "pool %u of rank %u does not exist: there are %u pools and %u ranks",
+                    want->pool, want->rank, p->n_pools, p->n_ranks);
+        return;
+    }
+    const struct geom_pool_spec *spec = &p->spec[want->pool];
+    (void)geom_schema(spec->storage, spec->head_dim, &schema, NULL, 0); /* the plan has checked it */
+    for (uint32_t layer = 0; layer < spec->n_layers; layer++)
+        for (uint32_t slot = 0; slot < GEOM_SLOTS; slot++) {
+            if (schema.dtype[slot] == KVD_DTYPE_NONE) continue;
+            if (ordinal++ < want->first || n == KVD_MAX_LIST) continue;
+            if (geom_plane(spec, p->pages[want->pool], want->rank, layer, (enum geom_slot)slot, &plane, NULL, 0))
+                continue;
+            items[n++] = (struct kvd_plane_info){ .ordinal = plane.ordinal,
+                                                  .layer = layer,
+                                                  .slot = slot,
+                                                  .dtype = plane.dtype,
+                                                  .extent = plane.extent,
+                                                  .n_heads = plane.n_heads,
+                                                  .offset = plane.offset,
+                                                  .nb0 = plane.nb0,
+                                                  .nb1 = plane.nb1,
+                                                  .nb2 = plane.nb2,
+                                                  .nb3 = plane.nb3 };
+        }
+    call->reply.u.planes.n = n;
+    call->reply.u.planes.total = ordinal;
+    call->reply.u.planes.items = items;
+}
+
+/* ---- lists -------------------------------------------------------------------------------------- */
+
+void serve_list_continuations(struct call *call) {
+    struct service *s = call->service;
+    struct kvd_continuation_info *items = call->room;
+    struct store_cont_info i;
+    uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
+    bool more = true;
+    for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &i)); looked++) {
+        if (!tenant_sees(s, call->session, tenant_of(s, i.cont))) continue;
+        struct kvd_continuation_info *to = &items[n++];
+        *to = (struct kvd_continuation_info){ .continuation.bits = i.cont.bits,
+                                              .frontier = i.frontier,
+                                              .named_pages = i.named_pages,
+                                              .retention = i.retention,
+                                              .sharers = i.sharers,
+                                              .tail_named = i.tail_named,
+                                              .claimed = i.claimed,
+                                              .created = i.created,
+                                              .used = i.used,
+                                              .state_slot = i.state_slot };
+        memcpy(to->pages, i.pages, sizeof to->pages);
+        memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
+        memcpy(to->device_pages, i.device_pages, sizeof to->device_pages);
+        memcpy(to->host_pages, i.host_pages, sizeof to->host_pages);
+        to->resting = i.resting;
+        to->moving = i.moving;
+        to->image_on_device = i.image_on_device;
+        to->image_in_host = i.image_in_host;
+    }
+    call->reply.u.continuations.n = n;
+    call->reply.u.continuations.next_cursor = more ? cursor : KVD_UNCHANGED;
+    call->reply.u.continuations.items = items;
+}
+
+void serve_list_sequences(struct call *call) {
+    struct service *s = call->service;
+    struct kvd_sequence_info *items = call->room;
+    struct store_seq_info i;
+    uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
+    bool more = true;
+    for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &i)); looked++) {
+        const struct bundle *b = bundle_find(s, i.seq);
+        if (!tenant_sees(s, call->session, b ? b->tenant : TENANT_UNKNOWN)) continue;
+        struct kvd_sequence_info *to = &items[n++];
+        *to = (struct kvd_sequence_info){ .sequence.bits = i.seq.bits,
+                                          .state = i.state,
+                                          .prompt_tokens = i.prompt_tokens,
+                                          .ceiling_tokens = i.ceiling_tokens,
+                                          .named_pages = i.named_pages,
+                                          .state_slot = i.state_slot,
+                                          .n_pools = s->pools.n_pools };
+        if (b) {
+            to->owner = b->owner;
+            to->worker = b->worker;
+            to->group = b->group;
+            to->ending = b->ending;
+        }
+        for (uint32_t p = 0; p < to->n_pools; p++)
+            to->pool[p] = (struct kvd_pool_place){ .row = i.pool[p].row,
+                                                   .membership = i.pool[p].membership,
+                                                   .entitlement = i.pool[p].entitlement,
+                                                   .committed = i.pool[p].committed,
+                                                   .protected_frontier = i.pool[p].protected_frontier };
+    }
+    call->reply.u.sequences.n = n;
+    call->reply.u.sequences.next_cursor = more ? cursor : KVD_UNCHANGED;
+    call->reply.u.sequences.items = items;
+}
+
+static uint32_t driven(struct service *s, kvd_session_id id) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; s->n_bundles && i < s->config.max_concurrency; i++) {
+        const struct bundle *b = &s->bundles[i];
+        n += b->used && (b->owner.bits == id.bits || bundle_driver(s, b, id) >= 0);
+    }
+    return n;
+}
+
+void serve_list_sessions(struct call *call) {
+    struct service *s = call->service;
+    struct kvd_session_info *items = call->room;
+    uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
+    for (; cursor < s->config.sessions && n < max; cursor++) {
+        const struct session *from = &s->sessions[cursor];
+        if (!from->used || !tenant_sees(s, call->session, from->peer.uid)) continue;
+        struct kvd_session_info *to = &items[n++];
+        *to = (struct kvd_session_info){ .session = session_id(s, from),
+                                         .role = from->role,
+                                         .rank = from->rank,
+                                         .uid = from->peer.uid,
+                                         .gid = from->peer.gid,
+                                         .pid = from->peer.pid,
+                                         .connected = from->link != NULL,
+                                         .fenced = from->fenced,
+                                         .sequences = driven(s, session_id(s, from)),
+                                         .requests = from->requests };
+        memcpy(to->name, from->name, sizeof to->name);
+    }
+    call->reply.u.sessions.n = n;
+    call->reply.u.sessions.next_cursor = cursor < s->config.sessions ? cursor : KVD_UNCHANGED;
+    call->reply.u.sessions.items = items;
+}
+
+static bool is_own(const struct call *call, store_cont cont) {
+    return tenant_is(call->service, call->session, tenant_of(call->service, cont));
+}
+
+/* Names keep tenants apart but for prompts of less than a page, which have none: there the best of all tenants are
+ * found, and those of others may take the places of one's own, which is a miss of a few tokens. */
+static uint32_t own_candidates(const struct call *call, struct store_candidate *found, uint32_t n) {
+    uint32_t own = 0, max = find_max(call);
+    for (uint32_t i = 0; i < n && own < max; i++)
+        if (is_own(call, found[i].cont)) found[own++] = found[i];
+    return own;
+}
+
+void serve_find(struct call *call) {
+    const struct kvd_find *f = &call->request.u.find;
+    struct store_candidate *found = call->room2;
+    struct kvd_candidate *items = call->room;
+    struct store_refusal refusal;
+    store_cont anchor;
+    uint32_t n;
+    if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
+        call_refuse(
+            call, KVD_INVALID_ARGUMENT,
+            "Find from page %u with %u digests and %s anchor: a lookup begins at page 0 without one, and goes on from "
+            "the page of its first digest with the anchor of the answer before",
+            f->first, f->n, f->anchor.bits ? "an" : "no");
+        return;
+    }
+    if (store_find_from(call->service->store, tenant_use(call, f->anchor), f->first,
+                        (const uint8_t(*)[32])(const void *)f->digests, f->n, found, KVD_MAX_CANDIDATES, &n, &anchor,
+                        &refusal)) {
+        call_refuse_cont(call, &refusal, f->anchor);
+        return;
+    }
+    n = own_candidates(call, found, n);
+    if (!is_own(call, anchor)) anchor.bits = 0;
+    if (f->n) /* without digests it is a library's second question about the same prompt */
+        metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0, &call->session->lookup_pages);
+    for (uint32_t i = 0; i < n; i++) {
+        items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
+                                           .matched_pages = found[i].matched_pages,
+                                           .frontier = found[i].frontier,
+                                           .retention = found[i].retention,
+                                           .exact_pages = found[i].exact_pages,
+                                           .restore_pages = found[i].restore_pages,
+                                           .tail.n = found[i].tail.n };
+        memcpy(items[i].tail.tokens, found[i].tail.tokens, sizeof items[i].tail.tokens);
+    }
+    call->reply.u.candidates.n = n;
+    call->reply.u.candidates.items = items;
+    call->reply.u.candidates.anchor.bits = anchor.bits;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+static void stats_host(const struct service *s, const struct store_stats *from, struct kvd_stats *r) {
+    struct host_stats host;
+    host_get_stats(s, &host);
+    r->host_capacity = from->host_capacity;
+    r->host_occupied = from->host_occupied;
+    r->host_largest_free = from->host_largest_free;
+    memcpy(r->host_pages, from->host_pages, sizeof r->host_pages);
+    r->host_images = from->host_images;
+    r->resting = from->resting;
+    r->moves = from->moves;
+    r->move_pages_left = host.mover.pages_left;
+    r->demoted_pages = host.mover.pages[DEVICE_TO_HOST];
+    r->demoted_bytes = host.mover.bytes[DEVICE_TO_HOST];
+    r->demoted_ns = host.mover.busy_ns[DEVICE_TO_HOST];
+    r->restored_pages = host.mover.pages[HOST_TO_DEVICE];
+    r->restored_bytes = host.mover.bytes[HOST_TO_DEVICE];
+    r->restored_ns = host.mover.busy_ns[HOST_TO_DEVICE];
+    r->scrubbed_pages = host.scrubbed_pages;
+    r->damaged_replicas = from->damaged_replicas;
+    r->lost_continuations = from->lost_continuations;
+    r->recovered_continuations = host.recovered[HOST_KEPT];
+    r->recovered_shortened = host.recovered[HOST_SHORTENED];
+    r->recovered_dropped = host.recovered[HOST_DROPPED];
+    r->recovered_damaged = host.recovered[HOST_DAMAGED];
+    r->former_drivers = former_waited(s);
+}
+
+void serve_stats(struct call *call) {
+    struct service *s = call->service;
+    struct store_stats from;
+    store_get_stats(s->store, &from);
+    struct kvd_stats *r = &call->reply.u.stats;
+    *r = (struct kvd_stats){ .n_pools = s->pools.n_pools,
+                             .sequences = from.sequences,
+                             .continuations = from.continuations,
+                             .continuation_limit = from.continuation_limit,
+                             .sessions = s->n_sessions,
+                             .groups = s->n_groups,
+                             .state_slots_used = from.state_slots_used,
+                             .membership_used = from.membership_used,
+                             .membership_limit = from.membership_limit,
+                             .operations = from.operations,
+                             .revision = from.revision,
+                             .epoch = s->epoch,
+                             .requests = s->requests,
+                             .refusals = s->refusals,
+                             .frames_bad = s->frames_bad,
+                             .connections = s->connections,
+                             .events_dropped = s->events_dropped,
+                             .uptime_ns = call->now_ns - s->started_ns,
+                             .rss_bytes = call->rss_bytes,
+                             .metadata_bytes = s->store_bytes,
+                             .draining = s->draining || s->stopping };
+    for (uint32_t p = 0; p < r->n_pools; p++)
+        r->pool[p] = (struct kvd_pool_stats){ .capacity = from.pool[p].capacity,
+                                              .allocated = from.pool[p].allocated,
+                                              .reserved = from.pool[p].reserved,
+                                              .available = from.pool[p].available,
+                                              .quarantined = from.pool[p].quarantined,
+                                              .shared = from.pool[p].shared,
+                                              .rows_used = from.pool[p].rows_used };
+    stats_host(s, &from, r);
+    snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
+}
+
+void serve_audit(struct call *call) {
+    call->reply.u.audit = call->room;
+    call->reply.u.audit->violations =
+        store_audit(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
+    call->service->metrics.audits++;
+    call->service->metrics.audit_violations = call->reply.u.audit->violations;
+    if (call->reply.u.audit->violations)
+        LOG(LOG_ERROR, "the audit found %u violations: %.700s", call->reply.u.audit->violations,
+            call->reply.u.audit->text);
+}

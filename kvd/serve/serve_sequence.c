@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Round (the boundary of a whole batch) and NamePages.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "bundle.h"
+#include "complete.h"
+#include "core.h"
+#include "requests.h"
+#include "session.h"
+#include "tenant.h"
+#include "transfer.h"
+
+/* What a Round needs, reserved before the lock: one item, result and bundle for each item that the store is asked
+ * about. */
+struct round_room {
+    struct store_round_item *items;
+    struct store_round_result *results;
+    struct bundle **bundles;
+    uint32_t *places; /* in the request */
+};
+
+bool round_room(struct call *call) {
+    uint32_t n = call->request.u.round.n;
+    struct codec_arena *arena = call->scratch->arena;
+    struct round_room *room = codec_arena_alloc(arena, sizeof *room);
+    call->room = room;
+    call->room2 = codec_arena_results(arena, n);
+    if (!room || !call->room2) return false;
+    room->items = codec_arena_take(arena, n * sizeof *room->items);
+    room->results = codec_arena_take(arena, n * sizeof *room->results);
+    room->bundles = codec_arena_take(arena, n * sizeof(struct bundle *));
+    room->places = codec_arena_take(arena, n * sizeof *room->places);
+    return room->items && room->results && room->bundles && room->places;
+}
+
+/* The caller's bundle; NULL: refused. */
+static struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
+    enum kvd_status status;
+    char why[KVD_MESSAGE_BYTES];
+    struct bundle *b =
+        bundle_to_act(call->service, session_id(call->service, call->session), sequence, &status, why, sizeof why);
+    if (!b) call_refuse(call, status, "%s", why);
+    return b;
+}
+
+static uint32_t ask(struct call *call, struct round_room *room, struct kvd_round_result *results) {
+    struct service *s = call->service;
+    kvd_session_id me = session_id(s, call->session);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < call->request.u.round.n; i++) {
+        const struct kvd_round_item *item = &call->request.u.round.items[i];
+        enum kvd_status status;
+        struct bundle *b = bundle_to_act(s, me, item->sequence, &status, results[i].message, sizeof results[i].message);
+        if (!b) {
+            results[i].status = status;
+            continue;
+        }
+        struct store_round_item *to = &room->items[n];
+        *to = (struct store_round_item){ .seq = b->seq, .lease = b->lease, .state_frontier = item->state_frontier };
+        for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
+            to->pool[p] = (struct store_round_pool){ item->pool[p].commit, item->pool[p].truncate, item->pool[p].keep,
+                                                     item->pool[p].ensure };
+        room->bundles[n] = b;
+        room->places[n++] = i;
+    }
+    return n;
+}
+static_assert(KVD_UNCHANGED == STORE_NONE, "token fields are passed on as they are");
+
+static void tell_bounded(struct service *s, struct bundle *b, const struct store_round_result *from) {
+    if (from->bounded && !b->bounded) {
+        s->metrics.bounded++;
+        bundle_tell(s, b,
+                    &(struct kvd_event){ .kind = KVD_EVENT_BOUNDED,
+                                         .sequence.bits = b->seq.bits,
+                                         .pool = from->bounded_pool,
+                                         .frontier = from->bounded_frontier,
+                                         .session = b->worker,
+                                         .group = b->group });
+    }
+    b->bounded = from->bounded;
+}
+
+static void answer(struct service *s, const struct store_round_result *from, struct kvd_round_result *to) {
+    if (from->refusal.code != STORE_OK) {
+        to->status = (uint32_t)status_of_store(from->refusal.code);
+        store_refusal_text(&from->refusal, to->message, sizeof to->message);
+        return;
+    }
+    to->bounded = from->bounded;
+    to->bounded_pool = from->bounded_pool;
+    to->bounded_frontier = from->bounded_frontier;
+    to->n_pools = s->pools.n_pools;
+    for (uint32_t p = 0; p < to->n_pools; p++) {
+        to->pool[p] = bundle_pool(&from->pool[p]);
+        transfer_slice(s->transfer, p, from->pool[p].row, &from->pool[p].slice);
+    }
+}
+
+/* Each item of the answer, and what the store was short of. */
+static void count(struct service *s, const struct round_room *room, uint32_t n_asked,
+                  const struct kvd_round_result *results, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) metrics_item(&s->metrics, results[i].status);
+    for (uint32_t i = 0; i < n_asked; i++) {
+        const struct store_refusal *refusal = &room->results[i].refusal;
+        if (status_of_store(refusal->code) == KVD_RESOURCE_EXHAUSTED)
+            metrics_shortage(&s->metrics, short_of_store(refusal));
+    }
+}
+
+/* Submits the batch of the transfer; the answer is held until the devices are done. */
+static void publish(struct call *call, struct op *op) {
+    struct service *s = call->service;
+    switch (transfer_submit(s->transfer, op_tag(s, op))) {
+    case TRANSFER_DONE: op_free(s, op); break;
+    case TRANSFER_PENDING:
+        op->kind = OP_PUBLISH;
+        op->parts = 1;
+        call->held = true;
+        break;
+    case TRANSFER_LOST:
+        op_free(s, op);
+        call_refuse(call, KVD_UNAVAILABLE, "it was done in the store, but the device is lost: %.300s",
+                    transfer_error(s->transfer));
+        break;
+    }
+}
+
+void serve_round(struct call *call) {
+    struct service *s = call->service;
+    struct round_room *room = call->room;
+    struct kvd_round_result *results = call->room2;
+    struct op *op = op_new(call);
+    if (!op) return;
+    call->reply.u.round.n = call->request.u.round.n;
+    call->reply.u.round.items = results;
+    uint32_t n = ask(call, room, results);
+    store_round(s->store, room->items, n, room->results);
+    transfer_begin(s->transfer);
+    for (uint32_t i = 0; i < n; i++) {
+        answer(s, &room->results[i], &results[room->places[i]]);
+        if (room->results[i].refusal.code == STORE_OK) tell_bounded(s, room->bundles[i], &room->results[i]);
+    }
+    count(s, room, n, results, call->request.u.round.n);
+    publish(call, op);
+}
+
+static_assert(sizeof(kvd_digest) == 32, "digests are passed on as they are");
+
+void serve_name_pages(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_names *names = &call->request.u.names;
+    struct store_refusal refusal = { 0 };
+    const struct bundle *b = call_bundle(call, names->sequence);
+    if (!b) return;
+    const uint8_t(*digests)[32] = (const uint8_t(*)[32])(const void *)names->digests;
+    if (store_name_pages(s->store, b->seq, b->lease, names->first, names->n, digests, &refusal))
+        call_refuse_store(call, &refusal);
+}
+
+void serve_checkpoint(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_checkpoint *c = &call->request.u.checkpoint;
+    struct kvd_checkpointed *r = &call->reply.u.checkpointed;
+    struct store_tail tail = { .n = c->tail.n };
+    struct store_checkpointed made;
+    struct store_refusal refusal = { 0 };
+    char why[KVD_MESSAGE_BYTES];
+    const struct bundle *b = call_bundle(call, c->sequence);
+    if (!b) return;
+    struct op *op = op_new(call);
+    if (!op) return;
+    memcpy(tail.tokens, c->tail.tokens, sizeof tail.tokens);
+    if (store_checkpoint_begin(s->store, b->seq, b->lease, &tail, c->retention, &made, &refusal)) {
+        op_free(s, op);
+        call_refuse_store(call, &refusal);
+        return;
+    }
+    tenant_note(s, made.cont, b->tenant);
+    *r = (struct kvd_checkpointed){ .continuation.bits = made.cont.bits, .frontier = made.frontier };
+    memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
+    transfer_begin(s->transfer);
+    for (uint32_t i = 0; i < made.n_copies; i++) transfer_copy(s->transfer, &made.copies[i]);
+    enum transfer_result result = transfer_submit(s->transfer, op_tag(s, op));
+    if (result == TRANSFER_PENDING) {
+        op->kind = OP_CHECKPOINT;
+        op->parts = 1;
+        op->u.checkpointed = *r;
+        call->parked = true;
+        return;
+    }
+    op_free(s, op);
+    enum kvd_status status = checkpoint_finish(s, result, r, why, sizeof why);
+    if (status != KVD_OK) call_refuse(call, status, "%s", why);
+}
+
+void serve_finish(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_finish *f = &call->request.u.finish;
+    struct store_tail tail = { .n = f->tail.n };
+    struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
+    struct store_refusal refusal = { 0 };
+    store_cont cont = { 0 };
+    struct bundle *b = call_bundle(call, f->sequence);
+    if (!b) return;
+    struct op *op = op_new(call);
+    if (!op) return;
+    memcpy(tail.tokens, f->tail.tokens, sizeof tail.tokens);
+    if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail,
+                     f->retention, &cont, rows, &refusal)) {
+        op_free(s, op);
+        call_refuse_store(call, &refusal);
+        return;
+    }
+    tenant_note(s, cont, b->tenant);
+    bundle_free(s, b);
+    call->reply.u.finished =
+        (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
+    transfer_begin(s->transfer);
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
+    publish(call, op);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may take which role (SRV-3): the configuration's list against what the kernel reports of the peer.
+ */
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "request.h"
+#include "tenant.h"
+
+bool access_is_own(const struct peer *peer) { return peer->uid == 0 || peer->uid == (uint64_t)geteuid(); }
+
+/* Allowed, not allowed, or it depends on groups that were not looked at. */
+enum verdict { NO, YES, BY_GROUPS };
+
+static enum verdict judge(const struct config_access *access, const struct peer *peer, const struct groups *groups) {
+    enum verdict verdict = NO;
+    if (access_is_own(peer)) return YES;
+    for (uint32_t i = 0; i < access->n; i++) {
+        uint32_t id = access->entry[i].id;
+        switch (access->entry[i].kind) {
+        case ACCESS_ALL: return YES;
+        case ACCESS_UID:
+            if (peer->uid == id) return YES;
+            break;
+        case ACCESS_GID:
+            if (peer->gid == id || groups_have(groups, id)) return YES;
+            verdict = BY_GROUPS;
+            break;
+        }
+    }
+    return verdict;
+}
+
+void access_look(struct call *call) {
+    struct service *s = call->service;
+    struct link *link = call->link;
+    uint32_t role = call->request.u.hello.role;
+    if (role < KVD_ROLE_OBSERVER || role > KVD_ROLE_ADMIN || !link->ops->groups) return;
+    pthread_mutex_lock(&s->lock);
+    struct config_access access = s->config.access[role - 1];
+    pthread_mutex_unlock(&s->lock);
+    if (judge(&access, &link->peer, NULL) == BY_GROUPS) call->groups = link->ops->groups(link);
+}
+
+bool access_allows(struct call *call, uint32_t role) {
+    static const char *const names[] = { "no role", "observer", "worker", "scheduler", "admin" };
+    const struct peer *peer = &call->link->peer;
+    char others[48] = "";
+    if (judge(&call->service->config.access[role - 1], peer, call->groups) == YES) return true;
+    if (call->groups) snprintf(others, sizeof others, " and %u other groups", call->groups->n);
+    call_refuse(call, KVD_PERMISSION_DENIED,
+                "uid %" PRIu64 " gid %" PRIu64 "%s may not be %s; add it to %s = in section [access] of the "
+                "configuration",
+                peer->uid, peer->gid, others, names[role], names[role]);
+    return false;
+}

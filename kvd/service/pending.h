@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pending operation is a request that waits: for devices, for copies between device and host, or for those of another
+ * transition. Its tag travels with the copies and comes back with them.
+ *
+ * All functions are called under the core mutex.
+ */
+#ifndef KVD_PENDING_H
+#define KVD_PENDING_H
+
+#include "answers.h"
+#include "metrics.h"
+#include "mover.h"
+
+struct call;
+struct service;
+
+/* Every session has its own, so that nobody can take those of others, as many as the window has, where each of them has
+ * an answer too. */
+#define OPS_PER_SESSION ANSWER_WINDOW
+#define OP_PLACES (OPS_PER_SESSION + SLOW_PER_SESSION)
+/* Moves of continuations at once, of all sessions; and those that an orderly stop makes. */
+#define MOVES_AT_ONCE 64u
+#define STOP_MOVES 8u
+
+struct op {
+    bool used, slow;
+    enum { OP_NEW = 0 /* nothing is under way yet */, OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH, OP_MOVE } kind;
+    kvd_session_id session; /* none: the daemon's own */
+    uint64_t sequence;      /* number of the request */
+    uint16_t type;
+    uint64_t arrived_ns;
+    uint32_t parts;              /* batches of devices and jobs of the mover under way */
+    bool lost;                   /* a device, in one of them */
+    bool given_way;              /* ACTIVATE: its victims are past recall */
+    bool waits;                  /* for another transition's end */
+    enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
+    struct op *next;             /* of those that wait */
+    uint32_t bundle;             /* ACTIVATE */
+    store_move move;             /* MOVE */
+    struct mover_moved moved;
+    union {
+        struct kvd_activated activated;
+        struct kvd_checkpointed checkpointed;
+        struct kvd_moved moved;
+    } u;
+};
+
+struct op *op_new(struct call *call); /* NULL: too many, refused */
+void op_free(struct service *s, struct op *op);
+uint32_t op_tag(const struct service *s, const struct op *op); /* index + 1 */
+/* It is to wait behind copies: it takes one of its session's operations for that. NULL: none is free, it is as it
+ * was. */
+struct op *op_make_slow(struct service *s, struct op *op);
+/* It is tried again, by pending_run, when a transition has ended; the first that waits is the first that is tried. */
+void op_wait(struct service *s, struct op *op);
+void transition_ended(struct service *s); /* who waits for one may try again */
+
+#endif

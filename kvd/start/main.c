@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon. Signals are blocked before the first thread exists; the instance's lock is taken before anything of
+ * another instance could be touched; readiness is told when the socket answers.
+ *
+ * The main thread sleeps in epoll over signals, exits of peers and devices (service_fd), connections to free
+ * (listener_fd) and a timer. Requests are served in nng's threads.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "clock.h"
+#include "crash.h"
+#include "device.h"
+#include "fdpass.h"
+#include "http.h"
+#include "listener.h"
+#include "log.h"
+#include "options.h"
+#include "plan.h"
+#include "systemd.h"
+
+struct daemon {
+    const char *config_path;
+    struct config config;
+    struct service *service;
+    struct listener *listener;
+    struct http *http;
+    struct fdpass *fdpass; /* NULL: no region is a descriptor */
+    int lock_fd, signal_fd, timer_fd, epoll_fd;
+    struct watchdog watchdog;
+    struct fdstore_set handed; /* by the instance before */
+    bool stopping;
+};
+
+static int refuse_start(const char *why) {
+    LOG(LOG_ERROR, "kvd cannot start: %s", why);
+    return EXIT_START;
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+/* Signals of the daemon are read from a file: no thread of nng or CUDA may take them. */
+static int block_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR) return -1;
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static int take_lock(struct daemon *d, char *err, size_t err_bytes) {
+    char path[sizeof d->config.socket + 8], pid[24] = "";
+    snprintf(path, sizeof path, "%s.lock", d->config.socket);
+    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (d->lock_fd < 0) {
+        snprintf(err, err_bytes,
+                 "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
+                 strerror(errno));
+        return 1;
+    }
+    if (flock(d->lock_fd, LOCK_EX | LOCK_NB)) {
+        ssize_t n = pread(d->lock_fd, pid, sizeof pid - 1, 0);
+        pid[n > 0 ? strcspn(pid, "\n") : 0] = 0;
+        snprintf(err, err_bytes,
+                 "another kvd (process %s) serves %s and goes on; stop it first, or give this one another socket",
+                 *pid ? pid : "unknown", d->config.socket);
+        return 1;
+    }
+    int n = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
+    if (ftruncate(d->lock_fd, 0) || pwrite(d->lock_fd, pid, (size_t)n, 0) != n) LOG(LOG_WARNING, "%s: %m", path);
+    return 0;
+}
+
+/* Shared memory is named after the socket: one instance, one prefix. */
+static void make_prefix(const char *socket, char *prefix, size_t bytes) {
+    snprintf(prefix, bytes, "/kvd-%016" PRIx64 "-", (uint64_t)XXH3_64bits(socket, strlen(socket)));
+}
+
+static void raise_file_limit(const struct config *c) {
+    struct rlimit limit;
+    rlim_t need = listener_files(c->connections);
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_max < need)
+        LOG(LOG_WARNING, "%u connections may need %" PRIu64 " files, %" PRIu64 " are allowed; raise LimitNOFILE",
+            c->connections, (uint64_t)need, (uint64_t)limit.rlim_max);
+}
+
+static int start(struct daemon *d, char *err, size_t err_bytes) {
+    char prefix[48];
+    if (take_lock(d, err, err_bytes)) return 1;
+    make_prefix(d->config.socket, prefix, sizeof prefix);
+    int swept = device_host_sweep(prefix);
+    if (swept > 0) LOG(LOG_NOTICE, "removed %d shared-memory objects that an earlier instance left", swept);
+    raise_file_limit(&d->config);
+    if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
+    if (service_new(&d->config, prefix, &d->handed, &d->service, err, err_bytes)) return 1;
+    if (d->config.export == EXPORT_VMM && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes)) return 1;
+    return listener_open(d->service, &d->config, &d->listener, err, err_bytes);
+}
+
+/* ---- loop -------------------------------------------------------------------------------------- */
+
+static void set_timer(const struct daemon *d) {
+    uint64_t period = 1000000000u;
+    if (d->config.handshake_timeout / 4 < period) period = d->config.handshake_timeout / 4;
+    if (d->config.stall_timeout / 4 < period) period = d->config.stall_timeout / 4;
+    if (d->watchdog.period_ns && d->watchdog.period_ns < period) period = d->watchdog.period_ns;
+    struct timespec t = { .tv_sec = (time_t)(period / 1000000000u), .tv_nsec = (long)(period % 1000000000u) };
+    timerfd_settime(d->timer_fd, 0, &(struct itimerspec){ .it_interval = t, .it_value = t }, NULL);
+}
+
+static int watch(const struct daemon *d, int fd) {
+    struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
+    return fd < 0 || epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &e);
+}
+
+static int make_loop(struct daemon *d) {
+    d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (d->epoll_fd < 0 || d->timer_fd < 0) return 1;
+    set_timer(d);
+    return watch(d, d->signal_fd) || watch(d, d->timer_fd) || watch(d, service_fd(d->service)) ||
+           watch(d, listener_fd(d->listener)) || (d->fdpass && watch(d, fdpass_fd(d->fdpass)));
+}
+
+static void tell_ready(struct daemon *d, const char *note) {
+    char text[256];
+    snprintf(text, sizeof text, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices%s",
+             service_info(d->service)->capacity_tokens, d->config.n_devices, note);
+    notify_send(text);
+}
+
+static void reload(struct daemon *d) {
+    struct config config;
+    char err[4096], text[64];
+    const char *note = "";
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_ns() / 1000);
+    notify_send(text);
+    if (config_load(d->config_path, &config, err, sizeof err)) {
+        LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", err);
+        note = "; the configuration was not reloaded, the log says why";
+    } else {
+        config.first_generation = d->config.first_generation;
+        service_reload(d->service, &config);
+        d->config = service_config(d->service);
+        listener_configure(d->listener, &d->config);
+        set_timer(d);
+    }
+    tell_ready(d, note);
+}
+
+/* True: stop, or stop at once. */
+static bool take_signals(struct daemon *d) {
+    struct signalfd_siginfo info;
+    while (read(d->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGHUP) {
+            if (!d->stopping) reload(d); /* its end is READY=1 */
+            continue;
+        }
+        LOG(LOG_NOTICE, "%s: stopping", strsignal((int)info.ssi_signo));
+        return true;
+    }
+    return false;
+}
+
+static int tick(struct daemon *d) {
+    char why[512];
+    uint64_t count;
+    if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
+    listener_tick(d->listener, clock_ns());
+    http_tick(d->http, clock_ns());
+    fdpass_tick(d->fdpass, clock_ns());
+    service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
+    service_run(d->service); /* what it had no memory for when it was woken */
+    if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
+    if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
+    LOG(LOG_ERROR, "%s: kvd stops, since what its clients map can no longer be kept right", why);
+    return EXIT_DEVICE;
+}
+
+static int loop(struct daemon *d) {
+    for (;;) {
+        struct epoll_event events[8];
+        int n = epoll_wait(d->epoll_fd, events, 8, -1), r;
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == d->signal_fd && take_signals(d)) return EXIT_FINE;
+            if (fd == d->timer_fd && (r = tick(d)) != EXIT_FINE) return r;
+            if (fd == service_fd(d->service)) service_run(d->service);
+            if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
+        }
+    }
+}
+
+static void tell_stop(const struct service_stop *stop) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "EXTEND_TIMEOUT_USEC=10000000\nSTATUS=stopping: %u sequences to end, %u continuations demoted, %u left, "
+             "%u do not fit into the arena; %u pages under way",
+             stop->sequences, stop->demoted, stop->left, stop->not_fitting, stop->pages_left);
+    notify_send(text);
+}
+
+/* Serves on while sequences end and continuations are demoted. A second signal ends it at once. */
+static void stop(struct daemon *d) {
+    struct service_stop stop;
+    uint64_t told = 0;
+    d->stopping = true;
+    notify_send("STOPPING=1");
+    service_stop_begin(d->service);
+    for (;;) {
+        struct epoll_event events[8];
+        service_stop_step(d->service, &stop);
+        if (stop.over) break;
+        if (clock_ns() - told > 500000000u) {
+            tell_stop(&stop);
+            told = clock_ns();
+        }
+        int n = epoll_wait(d->epoll_fd, events, 8, 100);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == d->signal_fd && take_signals(d)) return;
+            if (fd == d->timer_fd && tick(d) != EXIT_FINE) return;
+            if (fd == service_fd(d->service)) service_run(d->service);
+            if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
+        }
+    }
+    tell_stop(&stop);
+    if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
+        LOG(LOG_NOTICE,
+            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences did "
+            "not "
+            "end",
+            stop.demoted, stop.left, stop.not_fitting, stop.sequences);
+}
+
+/* ---- actions -------------------------------------------------------------------------------------- */
+
+static int run(struct daemon *d) {
+    char err[1024];
+    int status = EXIT_START;
+    if (d->signal_fd < 0) return refuse_start("signals cannot be read from a file");
+    watchdog_init(&d->watchdog, d->config.socket);
+    if (start(d, err, sizeof err)) {
+        refuse_start(err);
+    } else if (make_loop(d)) {
+        refuse_start(strerror(errno));
+    } else {
+        const struct kvd_store_info *info = service_info(d->service);
+        LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name,
+            info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
+        http_serve(d->http, d->service);
+        tell_ready(d, "");
+        status = loop(d);
+        if (status == EXIT_FINE) stop(d);
+        else notify_send("STOPPING=1");
+        watchdog_close(&d->watchdog);
+    }
+    d->listener = listener_close(d->listener);
+    d->http = http_close(d->http);
+    d->fdpass = fdpass_close(d->fdpass);
+    d->service = service_free(d->service);
+#ifdef KVD_CRASH_POINTS
+    LOG(LOG_NOTICE, "crash points passed: %" PRIu64, crash_reached());
+#endif
+    return status;
+}
+
+static int plan(const struct config *config) {
+    struct device *devices[KVD_MAX_RANKS];
+    struct plan plan;
+    char err[1024];
+    if (plan_open_devices(config, "/kvd-plan-", devices, err, sizeof err)) {
+        fprintf(stderr, "kvd: %s\n", err);
+        return EXIT_START;
+    }
+    int r = plan_make(config, devices, NULL, &plan, err, sizeof err);
+    if (r) fprintf(stderr, "kvd: %s\n", err);
+    else plan_print(stdout, config, &plan);
+    for (uint32_t i = 0; i < config->n_devices; i++) device_close(devices[i]);
+    return r ? EXIT_START : EXIT_FINE;
+}
+
+static int check(const struct options *options, struct config *ret_config) {
+    struct geom_store_spec spec;
+    char err[8192];
+    if (config_load(options->config, ret_config, err, sizeof err)) {
+        fprintf(stderr, "%s\n", err);
+        return EXIT_USAGE;
+    }
+    if (!plan_spec(ret_config, &spec, err, sizeof err)) return EXIT_FINE;
+    fprintf(stderr, "%s: %s\n", options->config, err);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    struct options options;
+    struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
+    if (options_parse(argc, argv, &options)) return EXIT_USAGE;
+    if (options.action == OPTIONS_HELP) options_print_help();
+    if (options.action == OPTIONS_VERSION) puts("kvd " KVD_VERSION);
+    if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
+    if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
+        return EXIT_FINE;
+    int status = check(&options, &d.config);
+    if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
+    if (options.action == OPTIONS_PLAN) return plan(&d.config);
+    fdstore_take(&d.handed);
+    /* nng has many threads that allocate little; a connection's buffer goes back to the system when it closes. */
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 32768);
+    mallopt(M_TRIM_THRESHOLD, 131072);
+    if (getrandom(&d.config.first_generation, sizeof d.config.first_generation, 0) != sizeof d.config.first_generation)
+        return refuse_start("getrandom gives no first generation");
+    d.config.first_generation >>= 2; /* far from its end, where slots retire */
+    d.config_path = options.config;
+    d.signal_fd = block_signals();
+    log_init((enum log_level)d.config.log_level);
+    return run(&d);
+}

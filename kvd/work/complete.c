@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ends what waited: nobody blocks for devices. The batch carries the number of the pending operation, and when a
+ * device's event fd says that batches are done, the operation is finished here as the request itself would have been.
+ */
+#include "complete.h"
+
+#include <string.h>
+
+#include "core.h"
+#include "events.h"
+#include "request.h"
+#include "session.h"
+#include "stage.h"
+#include "stop.h"
+
+static void refuse(struct msg_reply *reply, enum kvd_status status, const char *why) {
+    memset(&reply->u, 0, sizeof reply->u);
+    reply->status = (uint32_t)status;
+    snprintf(reply->message, sizeof reply->message, "%s", why);
+}
+
+enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
+                                  char *why, size_t why_bytes) {
+    struct store_refusal refusal = { 0 };
+    store_cont cont = { made->continuation.bits };
+    if (result != TRANSFER_DONE) {
+        (void)store_checkpoint_abort(s->store, cont, &refusal);
+        snprintf(why, why_bytes, "the device is lost, nothing was kept: %.300s", transfer_error(s->transfer));
+        return KVD_UNAVAILABLE;
+    }
+    if (store_checkpoint_commit(s->store, cont, &refusal)) {
+        store_refusal_text(&refusal, why, why_bytes);
+        return KVD_INTERNAL;
+    }
+    made->revision = store_revision(s->store);
+    return KVD_OK;
+}
+
+/* What it was about, into the reply. False: parked again. */
+static bool advance(struct service *s, struct op *op, struct msg_reply *reply, char *why, size_t why_bytes) {
+    enum kvd_status status = KVD_OK;
+    enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
+    bool ended = true;
+    switch (op->kind) {
+    case OP_NEW: break;
+    case OP_ACTIVATE:
+        ended = activation_advance(s, op, &status, why, why_bytes);
+        reply->u.activated = op->u.activated;
+        break;
+    case OP_CHECKPOINT:
+        status = checkpoint_finish(s, result, &op->u.checkpointed, why, why_bytes);
+        reply->u.checkpointed = op->u.checkpointed;
+        break;
+    case OP_MOVE:
+        ended = move_advance(s, op, &status, why, why_bytes);
+        reply->u.moved = op->u.moved;
+        break;
+    case OP_PUBLISH:
+        if (result == TRANSFER_DONE) break;
+        snprintf(why, why_bytes, "it was done in the store, but the device is lost: %.300s",
+                 transfer_error(s->transfer));
+        status = KVD_UNAVAILABLE;
+        break;
+    }
+    if (ended && status != KVD_OK) refuse(reply, status, why);
+    return ended;
+}
+
+/* An op whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything happened. */
+static struct op *next_op(struct service *s, bool *ret_some) {
+    enum transfer_result result;
+    enum mover_result moved;
+    struct mover_moved figures;
+    struct op *op = NULL;
+    uint32_t tag = 0;
+    *ret_some = true;
+    mover_run(s->mover);
+    if (transfer_collect(s->transfer, &tag, &result)) {
+        if (!tag) return NULL;
+        op = &s->ops[tag - 1];
+        op->lost |= result == TRANSFER_LOST;
+    } else if (mover_collect(s->mover, &tag, &moved, &figures)) {
+        op = &s->ops[tag - 1];
+        op->lost |= moved != MOVER_DONE; /* what was not copied whole is never published */
+        for (int d = 0; d < 2; d++) {
+            op->moved.bytes[d] += figures.bytes[d];
+            for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) op->moved.pages[d][p] += figures.pages[d][p];
+        }
+    } else if (s->ready) {
+        op = s->ready;
+        s->ready = op->next;
+        op->waits = false;
+        return op;
+    } else {
+        *ret_some = false;
+        return NULL;
+    }
+    return --op->parts ? NULL : op;
+}
+
+/* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body
+ * is in the scratch frame, or will be sent by who encodes it. */
+static bool finish(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
+                   struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
+    char why[KVD_MESSAGE_BYTES] = "";
+    *reply = (struct msg_reply){ .type = op->type };
+    if (!advance(s, op, reply, why, sizeof why)) return false;
+    struct session *session = session_find(s, op->session);
+    struct answer *a = session ? answer_find(session, op->sequence) : NULL;
+    if (a) a->held = false;
+    *ret_body = op->kind == OP_PUBLISH && reply->status == KVD_OK;
+    if (op->kind == OP_PUBLISH && reply->status != KVD_OK) answer_unstore(s, session, a);
+    if (!*ret_body || !a || !a->body) return true; /* no body yet: its thread is still encoding, and sends */
+    a->state = ANSWER_DONE;
+    memcpy(scratch->frame + FRAME_HEADER, a->body, a->bytes);
+    *ret_bytes = a->bytes;
+    *ret_n = a->n_waiters;
+    memcpy(waiters, a->waiter, sizeof a->waiter);
+    a->n_waiters = 0;
+    return true;
+}
+
+/* One thing that was done. */
+static bool run_one(struct service *s, struct scratch *scratch) {
+    struct waiter waiters[ANSWER_WAITERS];
+    struct msg_reply reply;
+    struct op done = { 0 };
+    uint32_t n = 0;
+    size_t bytes = 0;
+    bool some, body = false;
+    pthread_mutex_lock(&s->lock);
+    struct op *op = next_op(s, &some);
+    if (op && finish(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
+        done = *op;
+        op_free(s, op);
+        if (!done.session.bits) stop_moved(s, reply.status == KVD_OK);
+        else count_outcome(s, done.type, reply.status, done.short_of, done.arrived_ns);
+        events_pressure(s);
+    }
+    events_lost(s);
+    pthread_mutex_unlock(&s->lock);
+    codec_arena_reset(scratch->arena);
+    if (done.session.bits && !body) answer_call(s, scratch, &reply, done.session, done.sequence, NULL, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        frame_head_write(scratch->frame, done.type, FRAME_F_REPLY, waiters[i].frame_id, bytes);
+        waiters[i].link->ops->post(waiters[i].link, scratch->frame, FRAME_HEADER + bytes, false);
+        link_unref(waiters[i].link);
+    }
+    return some;
+}
+
+void pending_run(struct service *s) {
+    struct scratch *scratch = scratch_take(s);
+    if (!scratch) return; /* no memory: until the next wake-up, or the next tick */
+    while (run_one(s, scratch)) continue;
+    events_flush(s, scratch);
+    scratch_give(s, scratch);
+}

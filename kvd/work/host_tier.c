@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "host_tier.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+#include "events.h"
+#include "log.h"
+#include "pending.h"
+#include "scrub.h"
+#include "segment.h"
+#include "tenant.h"
+#include "transfer.h"
+
+/* ---- the segment ---------------------------------------------------------------------------- */
+
+/* The arena is one mapping, known to every device. */
+static int pin(void *context, void *address, uint64_t bytes, char *err, size_t err_bytes) {
+    struct pools *p = context;
+    char why[320] = "";
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        int code = device_pin(p->device[r], address, bytes, why, sizeof why);
+        if (!code) continue;
+        snprintf(err, err_bytes,
+                 "device.%u cannot pin the arena: %s; lower arena = in section [host], or raise "
+                 "LimitMEMLOCK",
+                 r, why);
+        while (r-- > 0) device_unpin(p->device[r], address);
+        return code;
+    }
+    return 0;
+}
+
+static void unpin(void *context, void *address, uint64_t bytes) {
+    struct pools *p = context;
+    (void)bytes;
+    for (uint32_t r = 0; r < p->n_ranks; r++) device_unpin(p->device[r], address);
+}
+
+/* "/kvd-0123456789abcdef-" -> "/kvd-arena-0123456789abcdef" */
+static void arena_name(const char *prefix, char *name, size_t bytes) {
+    const char *instance = strncmp(prefix, "/kvd-", 5) == 0 ? prefix + 5 : prefix;
+    int n = (int)strlen(instance);
+    if (n && instance[n - 1] == '-') n--;
+    snprintf(name, bytes, "/kvd-arena-%.*s", n, instance);
+}
+
+static int node_of(const struct service *s) {
+    if (s->config.arena_node != CONFIG_AUTO32) return (int)s->config.arena_node;
+    const char *pci = s->plan.identity[0].pci;
+    return *pci ? segment_node_of_pci(pci) : SEGMENT_ANY_NODE;
+}
+
+static int open_segment(struct service *s, const char *prefix, enum segment_found *ret_found, char *err,
+                        size_t err_bytes) {
+    const struct config *c = &s->config;
+    char name[96];
+    arena_name(prefix, name, sizeof name);
+    struct segment_config config = { .name = name,
+                                     .arena_bytes = store_get_config(s->store)->host_bytes,
+                                     .numa_node = node_of(s),
+                                     .lock = c->arena_lock != 0,
+                                     .pin = pin,
+                                     .unpin = unpin,
+                                     .context = &s->pools };
+    store_directory_limits(s->store, &config.limits);
+    memcpy(config.geometry, s->pools.info.geometry.bytes, sizeof config.geometry);
+    char why[512];
+    if (!segment_open(&config, &s->segment, ret_found, why, sizeof why)) return 0;
+    snprintf(err, err_bytes, "arena: %s", why);
+    return 1;
+}
+
+/* ---- recovery --------------------------------------------------------------------------------- */
+
+static void note_tenants(struct service *s) {
+    struct store_cont_info info;
+    uint32_t cursor = 0;
+    while (store_next_cont(s->store, &cursor, &info)) tenant_note(s, info.cont, info.tag);
+}
+
+static void say_found(const struct service *s, enum segment_found found) {
+    const struct store_recovered *r = &s->recovered;
+    static const char *const founds[] = { [SEGMENT_NEW] = "new",
+                                          [SEGMENT_ADOPTED] = "of an earlier kvd",
+                                          [SEGMENT_FOREIGN] = "emptied, it was of another geometry or size",
+                                          [SEGMENT_DAMAGED] = "emptied, its header was damaged" };
+    LOG(found == SEGMENT_NEW || found == SEGMENT_ADOPTED ? LOG_NOTICE : LOG_WARNING,
+        "arena of %" PRIu64 " bytes, %s: %u continuations found (%u of them shortened) with %u + %u pages and %u state "
+        "images; lost: %u continuations, %u + %u pages; %u damaged records",
+        segment_arena_bytes(s->segment), founds[found], r->continuations, r->shortened, r->pages[0], r->pages[1],
+        r->images, r->dropped, r->dropped_pages[0], r->dropped_pages[1], r->damaged);
+}
+
+static void recover(struct service *s, enum segment_found found) {
+    struct directory *directory = segment_directory(s->segment);
+    bool lives = s->pools.adopted && segment_pools_id(s->segment) == s->pools.id;
+    if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, lives, &s->recovered);
+    /* After recovery: device parts in the directory are of these now. */
+    segment_set_pools_id(s->segment, s->pools.id);
+    store_set_directory(s->store, directory);
+    note_tenants(s);
+    say_found(s, found);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+int host_open(struct service *s, const char *prefix, char *err, size_t err_bytes) {
+    enum segment_found found;
+    if (!s->config.arena_bytes && !s->pools.id) return 0;
+    if (open_segment(s, prefix, &found, err, err_bytes)) return 1;
+    recover(s, found);
+    if (!s->config.arena_bytes) return 0;
+    struct mover_config config = { .pools = &s->pools,
+                                   .store = s->store,
+                                   .transfer = s->transfer,
+                                   .arena = segment_arena(s->segment),
+                                   .arena_bytes = segment_arena_bytes(s->segment),
+                                   .jobs = s->config.max_concurrency + MOVES_AT_ONCE + STOP_MOVES,
+                                   .threads = s->config.arena_threads == CONFIG_AUTO32 ? 0 : s->config.arena_threads,
+                                   .damaged = damage_found };
+    if (!mover_new(&config, &s->mover) &&
+        (!s->config.scrub_rate || !scrub_new(s, config.arena, s->config.scrub_rate, &s->scrub)))
+        return 0;
+    snprintf(err, err_bytes, "no memory or threads for copies between device and host");
+    return 1;
+}
+
+void host_close(struct service *s) {
+    static struct abandoned {
+        struct abandoned *next;
+        struct segment *segment;
+    } * all;
+    struct segment *segment = s->segment;
+    scrub_free(s->scrub);
+    mover_free(s->mover);
+    s->segment = NULL;
+    s->mover = NULL;
+    s->scrub = NULL;
+    if (!transfer_lost(s->transfer)) {
+        segment_close(segment);
+        return;
+    }
+    /* A device that does not answer may still write: the memory stays until the process is gone. */
+    struct abandoned *one = segment ? malloc(sizeof *one) : NULL;
+    if (!one) return;
+    *one = (struct abandoned){ all, segment };
+    all = one;
+}
+
+void host_get_stats(const struct service *s, struct host_stats *ret_stats) {
+    *ret_stats = (struct host_stats){ 0 };
+    const struct store_recovered *r = &s->recovered;
+    if (s->mover) mover_get_stats(s->mover, &ret_stats->mover);
+    scrub_get(s->scrub, &ret_stats->scrubbed_pages, &ret_stats->scrubbed_bytes);
+    ret_stats->recovered[HOST_KEPT] = r->continuations;
+    ret_stats->recovered[HOST_SHORTENED] = r->shortened;
+    ret_stats->recovered[HOST_DROPPED] = r->dropped;
+    ret_stats->recovered[HOST_DAMAGED] = r->damaged;
+}

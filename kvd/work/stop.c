@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Orderly stop (CONT-3): what the devices hold goes with the daemon unless it is demoted before. Sequences become
+ * inactive at their committed frontiers as their drivers yield or are gone; those whose drivers stay are left after a
+ * quarter of the time. Then continuations are demoted, a few at a time. The directory holds at every moment, so that a
+ * kill loses nothing but what was still to be copied.
+ */
+#include "stop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "core.h"
+#include "events.h"
+#include "host_tier.h"
+#include "stage.h"
+#include "transfer.h"
+
+#define TRIES 256u /* continuations looked at in one step */
+
+struct candidate {
+    store_cont cont;
+    uint32_t retention;
+    uint64_t used;
+};
+
+struct stop {
+    enum { ENDING, LISTING, DEMOTING, OVER } phase;
+    uint64_t begun_ns;
+    struct candidate *list;
+    uint32_t n, at;
+    uint32_t moving, demoted, failed, not_fitting;
+};
+
+void stop_free(struct service *s) {
+    if (s->stop) free(s->stop->list);
+    free(s->stop);
+    s->stop = NULL;
+}
+
+void stop_moved(struct service *s, bool done) {
+    if (!s->stop) return;
+    s->stop->moving--;
+    s->stop->demoted += done;
+    s->stop->failed += !done;
+}
+
+void service_stop_begin(struct service *s) {
+    struct stop *stop = calloc(1, sizeof *stop);
+    pthread_mutex_lock(&s->lock);
+    if (!s->draining && !s->stopping) events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
+    s->stopping = true;
+    s->stop = stop;
+    /* In memory that outlives this process sequences go on until the next one takes over: nobody is waited for. */
+    bool end = s->config.arena_bytes && !s->pools.id;
+    if (stop) {
+        stop->phase = end ? ENDING : s->config.arena_bytes ? LISTING : OVER;
+        stop->begun_ns = clock_ns();
+    }
+    for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
+        if (s->bundles[i].used) s->bundles[i].ending = true;
+    if (end) bundles_settle_all(s);
+    pthread_mutex_unlock(&s->lock);
+    events_flush(s, NULL);
+}
+
+/* ---- what to demote ------------------------------------------------------------------------- */
+
+/* Something of it is on the device alone. */
+static bool is_exposed(const struct service *s, const struct store_cont_info *info) {
+    for (uint32_t p = 0; p < s->pools.n_pools; p++)
+        if (info->host_pages[p] < info->pages[p]) return true;
+    return info->image_on_device && !info->image_in_host;
+}
+
+static int by_value(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    if (x->retention != y->retention) return x->retention > y->retention ? -1 : 1;
+    return x->used > y->used ? -1 : x->used < y->used;
+}
+
+/* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
+static void make_list(struct service *s, struct stop *stop) {
+    struct store_cont_info info;
+    uint32_t cursor = 0, room = s->config.continuations;
+    bool more = true;
+    stop->list = calloc(room, sizeof *stop->list);
+    while (stop->list && more) {
+        pthread_mutex_lock(&s->lock);
+        for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
+            if (is_exposed(s, &info))
+                stop->list[stop->n++] = (struct candidate){ info.cont, info.retention, info.used };
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (stop->n) qsort(stop->list, stop->n, sizeof *stop->list, by_value);
+}
+
+/* ---- demoting ---------------------------------------------------------------------------------- */
+
+static struct op *place(struct service *s) {
+    struct op *ops = s->ops + (size_t)s->config.sessions * OP_PLACES;
+    for (uint32_t i = 0; i < STOP_MOVES; i++)
+        if (!ops[i].used) return &ops[i];
+    return NULL;
+}
+
+static void begin_move(struct service *s, struct op *op, store_move move) {
+    enum kvd_status status;
+    char why[KVD_MESSAGE_BYTES];
+    *op = (struct op){ .used = true, .slow = true, .kind = OP_MOVE, .move = move, .arrived_ns = clock_ns() };
+    s->n_moves++;
+    s->stop->moving++;
+    stage_submit(s, op, (struct store_transition){ true, move.bits }, NULL, 0, NULL);
+    if (!move_advance(s, op, &status, why, sizeof why)) return;
+    op_free(s, op);
+    stop_moved(s, status == KVD_OK);
+}
+
+/* Under the lock. False: not now. */
+static bool demote_next(struct service *s, struct stop *stop) {
+    struct store_refusal refusal = { 0 };
+    struct op *op = place(s);
+    store_move move;
+    if (!op || stop->at == stop->n) return false;
+    /* Memory that outlives this process keeps its pages: the arena has copies of them for the case that it does not. */
+    enum store_place to = s->pools.id ? STORE_PLACE_BOTH : STORE_PLACE_HOST;
+    int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
+    /* There are as many moves as there may be, or it is under way for a client: until one of those has ended. */
+    if ((code == STORE_E_SHORT || code == STORE_E_STATE) && refusal.what == STORE_W_MOVE && s->n_moves) return false;
+    stop->at++;
+    if (!code) begin_move(s, op, move);
+    else if (code == STORE_E_SHORT) stop->not_fitting++; /* a smaller one may still find a place */
+    else if (code != STORE_E_STALE) stop->failed++;
+    return true;
+}
+
+static bool time_is_over(const struct service *s, const struct stop *stop, uint64_t part) {
+    return clock_ns() - stop->begun_ns >= s->config.stop_time / part;
+}
+
+static void tell(const struct service *s, const struct stop *stop, struct service_stop *ret_stop) {
+    struct host_stats host;
+    host_get_stats(s, &host);
+    *ret_stop = (struct service_stop){ .over = stop->phase == OVER,
+                                       .sequences = s->n_bundles,
+                                       .demoted = stop->demoted,
+                                       .left = stop->n - stop->at + stop->moving + stop->failed,
+                                       .not_fitting = stop->not_fitting,
+                                       .pages_left = host.mover.pages_left };
+}
+
+void service_stop_step(struct service *s, struct service_stop *ret_stop) {
+    struct stop *stop = s->stop; /* set and freed by this thread */
+    if (!stop) {
+        *ret_stop = (struct service_stop){ .over = true };
+        return;
+    }
+    if (stop->phase == ENDING) {
+        pthread_mutex_lock(&s->lock);
+        bool ended = !s->n_bundles || time_is_over(s, stop, 4);
+        pthread_mutex_unlock(&s->lock);
+        if (ended) stop->phase = LISTING;
+    }
+    if (stop->phase == LISTING) {
+        make_list(s, stop);
+        stop->phase = DEMOTING;
+    }
+    pthread_mutex_lock(&s->lock);
+    if (stop->phase == DEMOTING) {
+        for (uint32_t i = 0; i < TRIES && demote_next(s, stop); i++) continue;
+        if ((stop->at == stop->n && !s->n_moves) || time_is_over(s, stop, 1) || transfer_lost(s->transfer))
+            stop->phase = OVER;
+    }
+    tell(s, stop, ret_stop);
+    pthread_mutex_unlock(&s->lock);
+}
