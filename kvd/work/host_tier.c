@@ -134,6 +134,7 @@ void host_close(struct service *s) {
         struct segment *segment;
     } * all;
     struct segment *segment = s->segment;
+    if (!segment) return;
     scrub_free(s->scrub);
     mover_free(s->mover);
     s->segment = NULL;
@@ -144,7 +145,7 @@ void host_close(struct service *s) {
         return;
     }
     /* A device that does not answer may still write: the memory stays until the process is gone. */
-    struct abandoned *one = segment ? malloc(sizeof *one) : NULL;
+    struct abandoned *one = malloc(sizeof *one);
     if (!one) return;
     *one = (struct abandoned){ all, segment };
     all = one;

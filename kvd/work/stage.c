@@ -9,8 +9,8 @@
 
 #include "core.h"
 #include "log.h"
-#include "stage.h"
 #include "request.h"
+#include "stage.h"
 #include "transfer.h"
 
 bool stage_work(const struct service *s, struct store_transition of, struct store_work *ret_work) {

@@ -15,8 +15,8 @@
 
 #include "clock.h"
 #include "fdpass.h"
-#include "systemd.h"
 #include "service_fixture.h"
+#include "systemd.h"
 
 static bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
