@@ -129,9 +129,11 @@ static const struct key keys[] = {
     { "lease", "map_ahead", KEY_U32, FIELD(map_ahead), 0, 4096, "4", NULL,
       "Pages that a round maps ahead of need, so that a decoding sequence seldom has to ask." },
 
-    { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL, "Sessions at once." },
+    { "limits", "sessions", KEY_U32, FIELD(sessions), 1, 4096, "256", NULL,
+      "Sessions at once. One of 16, and one at least, is kept for root, the daemon's own user and admins." },
     { "limits", "sessions_per_uid", KEY_U32_AUTO, FIELD(sessions_per_uid), 1, 4096, "auto", NULL,
-      "Sessions that the processes of one user may have. auto: as many as there are." },
+      "Sessions that the processes of one user may have, but root, the daemon's own user and admins. auto: half of "
+      "all." },
     { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL,
       "Connections at once. One more takes the place of the one that has waited longest without a Hello; where all\n"
       "have said it, the new one is closed." },

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -38,8 +39,9 @@ struct http {
     const char *text;                        /* of metrics, and as long as that is held */
 
     pthread_mutex_t lock; /* leaf: connections */
-    struct {
+    struct http_place {
         int fd; /* -1: free */
+        bool pushed_out;
         uint64_t since_ns;
     } open[HTTP_CONNECTIONS];
 };
@@ -259,6 +261,24 @@ static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection,
     return say(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, states[h->state]);
 }
 
+/* Of this machine's loopback, with or without a port. */
+static bool is_local_name(const char *host) {
+    char name[64];
+    struct in_addr four;
+    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n >= sizeof name) return false;
+    snprintf(name, sizeof name, "%.*s", (int)n, host);
+    if (strcasecmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0) return true;
+    return inet_pton(AF_INET, name, &four) == 1 && ntohl(four.s_addr) >> 24 == 127;
+}
+
+/* Any page that a browser shows can ask a port of the loopback, and read the answer where its own name leads there (DNS
+ * rebinding): the browser then says that name. Who says none is no browser; no browser speaks to a Unix socket. */
+static bool is_asked_by_name(const struct http *h, struct MHD_Connection *connection) {
+    const char *host = *h->path ? NULL : MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    return !host || is_local_name(host);
+}
+
 static enum MHD_Result on_request(void *argument, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *upload, size_t *upload_bytes,
                                   void **context) {
@@ -266,27 +286,47 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
     /* Answered at the headers: a body is not read, the connection is closed. */
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET and HEAD are served.\n");
+    if (!is_asked_by_name(argument, connection))
+        return say(connection, MHD_HTTP_FORBIDDEN,
+                   "The Host header names another machine; ask 127.0.0.1, [::1] or localhost, and let a proxy in "
+                   "front say so.\n");
     return answer(argument, connection, url);
 }
 
 /* ---- connections -------------------------------------------------------------------------------- */
+
+/* Who asks is answered in milliseconds: the oldest is one that does not ask, or does not read. It goes for a newcomer,
+ * so that nobody's silence keeps others out. */
+static void push_out_oldest(struct http *h) {
+    struct http_place *oldest = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) {
+        struct http_place *at = &h->open[i];
+        if (at->fd < 0 || at->pushed_out) continue;
+        n++;
+        if (!oldest || at->since_ns < oldest->since_ns) oldest = at;
+    }
+    if (n <= HTTP_CONNECTIONS - HTTP_CLOSING) return;
+    oldest->pushed_out = true;
+    shutdown(oldest->fd, SHUT_RDWR);
+}
 
 /* CLOSED comes before the file is closed: a number in the table is always of our connection. */
 static void on_connection(void *argument, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code) {
     (void)context;
     struct http *h = argument;
+    bool started = code == MHD_CONNECTION_NOTIFY_STARTED;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (!info) return;
-    int from = code == MHD_CONNECTION_NOTIFY_STARTED ? -1 : info->connect_fd;
-    int to = code == MHD_CONNECTION_NOTIFY_STARTED ? info->connect_fd : -1;
+    int from = started ? -1 : info->connect_fd, to = started ? info->connect_fd : -1;
     pthread_mutex_lock(&h->lock);
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++)
         if (h->open[i].fd == from) {
-            h->open[i].fd = to;
-            h->open[i].since_ns = clock_ns();
+            h->open[i] = (struct http_place){ .fd = to, .since_ns = clock_ns() };
             break;
         }
+    if (started) push_out_oldest(h);
     pthread_mutex_unlock(&h->lock);
 }
 

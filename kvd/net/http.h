@@ -12,7 +12,8 @@
  *
  * A flood costs the service nothing: metrics, lists and readiness are looked up HTTP_FRESH_NS apart or less often, and
  * are sent to all who ask meanwhile; connections are few, each one serves one request and is closed after
- * HTTP_LIFE_NS at the latest.
+ * HTTP_LIFE_NS at the latest, the oldest at once where a newcomer finds no place. On a port only requests are served
+ * whose Host header, if there is one, is a name of the loopback: a page in a browser cannot read there what is shown.
  *
  * Threads: all functions from one thread.
  */
@@ -22,6 +23,7 @@
 #include "service.h"
 
 #define HTTP_CONNECTIONS 32u
+#define HTTP_CLOSING 8u /* of them: for those that were pushed out and are not closed yet */
 #define HTTP_FRESH_NS UINT64_C(100000000)
 #define HTTP_LIFE_NS UINT64_C(5000000000)
 

@@ -77,16 +77,29 @@ static void resume(struct call *call) {
     }
 }
 
+/* The last sessions are for those who can mend what took the others. */
+static uint32_t sessions_kept(const struct service *s) {
+    return s->config.sessions > 1 ? (s->config.sessions + 15) / 16 : 0;
+}
+
 static bool check_share(struct call *call) {
     const struct service *s = call->service;
-    uint32_t n = 0;
-    for (uint32_t i = 0; s->config.sessions_per_uid != CONFIG_AUTO32 && i < s->config.sessions; i++)
-        n += s->sessions[i].used && s->sessions[i].peer.uid == call->link->peer.uid;
-    if (n < s->config.sessions_per_uid) return true;
-    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
-                "uid %" PRIu64 " has %u sessions, which is its limit; end some, or raise sessions_per_uid = in section "
-                "[limits]",
-                call->link->peer.uid, n);
+    const struct peer *peer = &call->link->peer;
+    uint32_t n = 0, limit = s->config.sessions_per_uid;
+    if (limit == CONFIG_AUTO32) limit = (s->config.sessions + 1) / 2;
+    if (access_is_own(peer) || call->request.u.hello.role == KVD_ROLE_ADMIN) return true;
+    for (uint32_t i = 0; i < s->config.sessions; i++) n += s->sessions[i].used && s->sessions[i].peer.uid == peer->uid;
+    if (n >= limit)
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "uid %" PRIu64 " has %u sessions, which is its limit; end some, or raise sessions_per_uid = in "
+                    "section [limits]",
+                    peer->uid, n);
+    else if (s->n_sessions + sessions_kept(s) >= s->config.sessions)
+        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                    "there are %u sessions of %u, and the last %u are kept for root, kvd's own user and admins; end "
+                    "some, or raise sessions = in section [limits]",
+                    s->n_sessions, s->config.sessions, sessions_kept(s));
+    else return true;
     return false;
 }
 

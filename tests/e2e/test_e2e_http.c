@@ -4,6 +4,7 @@
  * costs the protocol anything. SRV-2.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -273,13 +274,80 @@ static void flood(void) {
     e2e_daemon_free(&daemon_);
 }
 
-/* Connections that say nothing keep the others out for some seconds, not for ever. */
-static void silent_connections_make_room(void) {
+static bool asked(const char *head, int status) {
+    char request[256];
+    struct http_answer a;
+    int n = snprintf(request, sizeof request, "GET /ui/state.json HTTP/1.1\r\n%sConnection: close\r\n\r\n", head);
+    if (!http_raw(at, request, (size_t)n, &a)) return false;
+    bool same = a.status == status && (status == 200 || !strstr(a.body, "tokens"));
+    http_done(&a);
+    if (!same) printf("    %s: %d\n", head, a.status);
+    return same;
+}
+
+/* SRV-3: a page that a browser shows reaches this port under its own name (DNS rebinding), and gets nothing. */
+static void srv_3_other_hosts_names(void) {
+    KVT_NEED(start());
+    static const char *const ours[] = { "Host: 127.0.0.1\r\n", "Host: 127.9.8.7:1234\r\n", "Host: LocalHost:80\r\n",
+                                        "Host: [::1]:9464\r\n" };
+    static const char *const others[] = {
+        "Host: evil.example\r\n",
+        "Host: evil.example:9464\r\n",
+        "Host: 127.0.0.1.evil.example\r\n",
+        "Host: localhost.evil.example\r\n",
+        "Host: 10.0.0.1\r\n",
+        "Host: [::2]\r\n",
+        "Host: [::1\r\n",
+        "Host: \r\n",
+        "Host: 0x7f000001\r\n",
+        "Host: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n"
+    };
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) KVT_TRUE(asked(ours[i], 200));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) KVT_TRUE(asked(others[i], 403));
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    e2e_daemon_free(&daemon_);
+}
+
+#define SLOW 150
+
+/* One process that holds as many connections as it can get, says a byte on each again and again, and comes back with
+ * each that is closed. */
+static pid_t slow_client(void) {
+    pid_t pid = fork();
+    if (pid) return pid;
+    static int fds[SLOW];
+    memset(fds, -1, sizeof fds);
+    for (;;)
+        for (int i = 0; i < SLOW; i++)
+            if (fds[i] < 0) {
+                fds[i] = http_dial(at);
+                if (fds[i] >= 0) (void)send(fds[i], "GET /m", 6, MSG_NOSIGNAL | MSG_DONTWAIT);
+            } else if (send(fds[i], "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
+                close(fds[i]);
+                fds[i] = -1;
+            }
+}
+
+/* SRV-7: connections that say nothing, or little and slowly, keep nobody out: scrapes are answered at once. */
+static void srv_7_slow_connections_make_room(void) {
     int silent[CONNECTIONS];
     KVT_NEED(start());
     for (uint32_t i = 0; i < CONNECTIONS; i++) KVT_TRUE((silent[i] = http_dial(at)) >= 0);
-    comes("/healthz", 200, "ok"); /* waits in the backlog until there is room */
+    double begin = e2e_now();
+    comes("/healthz", 200, "ok");
+    KVT_TRUE(e2e_now() - begin < 1 * E2E_SLOW);
     for (uint32_t i = 0; i < CONNECTIONS; i++) close(silent[i]);
+    pid_t pid = slow_client();
+    for (int i = 0; i < 50; i++) {
+        begin = e2e_now();
+        int status = 0;
+        for (int tries = 0; tries < 3 && status != 200; tries++)
+            status = http_status(at, "/metrics", "kvd_build_info", NULL);
+        KVT_EQ_I(status, 200);
+        KVT_TRUE(e2e_now() - begin < 5 * E2E_SLOW); /* half of what Prometheus waits */
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
     e2e_daemon_free(&daemon_);
 }
@@ -312,7 +380,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(agrees_with_the_protocol),
                                              KVT_CASE(wrong_bytes),
                                              KVT_CASE(flood),
-                                             KVT_CASE(silent_connections_make_room),
+                                             KVT_CASE(srv_3_other_hosts_names),
+                                             KVT_CASE(srv_7_slow_connections_make_room),
                                              KVT_CASE(unix_socket),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);

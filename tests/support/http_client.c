@@ -70,7 +70,7 @@ bool http_raw(const char *at, const char *bytes, size_t n, struct http_answer *r
 
 bool http_ask(const char *at, const char *method, const char *target, struct http_answer *ret_answer) {
     char request[512];
-    int n = snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: kvd\r\n\r\n", method, target);
+    int n = snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, target);
     return http_raw(at, request, (size_t)n, ret_answer);
 }
 

@@ -468,6 +468,40 @@ static void sessions_of_a_user(void) {
     fx_stop(&fx);
 }
 
+static enum kvd_status hello_of(struct fx_peer *p, uint64_t uid, enum kvd_role role) {
+    struct msg_request q = { .type = FRAME_HELLO,
+                             .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = role, .name = "many" } };
+    p->link.peer.uid = uid;
+    return fx_call_as_is(p, &q, &r) ? r.status : KVD_INTERNAL;
+}
+
+/* SRV-2, SRV-3: with the defaults one user gets half of the sessions, all users together get all but those that are
+ * kept; root, kvd's own user and admins find a session however many others ask. */
+static void srv_3_sessions_are_kept(void) {
+    enum { SESSIONS = 32, KEPT = 2, PEERS = SESSIONS + 8 };
+    struct fx_peer *p[PEERS];
+    uint32_t granted[3] = { 0 };
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nsessions = 32\n[access]\nadmin = uid:4711\n" }));
+    for (int i = 0; i < PEERS; i++) p[i] = fx_peer_new(&fx);
+    uint32_t n = 0;
+    for (uint32_t user = 0; user < 2; user++)
+        for (uint32_t i = 0; i < SESSIONS / 2 + 1 && hello_of(p[n], 5000 + user, KVD_ROLE_OBSERVER) == KVD_OK; i++, n++)
+            granted[user]++;
+    KVT_EQ(granted[0], SESSIONS / 2);
+    KVT_EQ(granted[1], SESSIONS / 2 - KEPT);
+    KVT_EQ(r.status, KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(r.message, "there are 30 sessions of 32, and the last 2 are kept for root");
+    KVT_EQ(hello_of(p[n], 5000, KVD_ROLE_OBSERVER), KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(r.message, "uid 5000 has 16 sessions");
+    KVT_EQ(hello_of(p[n], 4711, KVD_ROLE_OBSERVER), KVD_RESOURCE_EXHAUSTED); /* it may be admin, and is not here */
+    KVT_EQ(hello_of(p[n], 4711, KVD_ROLE_ADMIN), KVD_OK);
+    KVT_EQ(hello_of(p[n + 1], geteuid(), KVD_ROLE_OBSERVER), KVD_OK);
+    KVT_EQ(hello_of(p[n + 2], 0, KVD_ROLE_OBSERVER), KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(r.message, "which is the limit");
+    for (int i = 0; i < PEERS; i++) fx_peer_free(p[i]);
+    fx_stop(&fx);
+}
+
 /* SRV-2: whatever comes, the next request is served. */
 static void malformed_frames(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -650,6 +684,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(shortage_is_exact),
                                              KVT_CASE(limits),
                                              KVT_CASE(sessions_of_a_user),
+                                             KVT_CASE(srv_3_sessions_are_kept),
                                              KVT_CASE(malformed_frames),
                                              KVT_CASE(a_million_small_things),
                                              KVT_CASE(lists_and_planes),
