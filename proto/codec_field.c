@@ -1,7 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine under the maps: one load and one store a kind of field. Counts are checked before anything of their size
- * is allocated.
+ * The engine under the maps: one load and one store for each kind of field. It checks a count before it allocates
+ * anything of that size.
+ *
+ * A worked example: the answer to Checkpoint.
+ *
+ *     message CheckpointReply {                  struct msg_reply {
+ *       ReplyHeader header = 1;                      uint32_t status; ... uint64_t epoch;
+ *       fixed64 continuation = 2;                    union { ... struct kvd_checkpointed {
+ *       uint32 frontier = 3;                             kvd_continuation continuation;
+ *       fixed64 revision = 4;                            uint32_t frontier;
+ *       repeated uint32 shared_pages = 5;                uint64_t revision;
+ *     }                                                  uint32_t shared_pages[KVD_MAX_POOLS];
+ *                                                    } checkpointed; } u;
+ *                                                };
+ *
+ * codec_reply.c has a row for each field. PB and T name the two structs:
+ *
+ *     HEADER,
+ *     HANDLE(continuation, u.checkpointed.continuation),
+ *     U32(frontier, u.checkpointed.frontier),
+ *     ...
+ *     U32S_BY_POOL(shared_pages, u.checkpointed.shared_pages),
+ *
+ * U32(frontier, ...) becomes { .name = "frontier", .kind = CODEC_U32, .pb = offsetof(PB, frontier),
+ * .at = offsetof(T, u.checkpointed.frontier), .low = 0, .high = UINT32_MAX }, and does not compile unless both sides
+ * have 32 bits. To decode, codec.c unpacks the body into a PB, and codec_load calls load_field for each row: it reads
+ * the value at .pb, refuses it outside of low..high ("Checkpoint: frontier is ..."), and writes it at .at. codec_store
+ * goes the other way with store_field, and codec.c packs the PB. U32S_BY_POOL has .high = KVD_MAX_POOLS entries in
+ * place and no count (.at_n = CODEC_NO_COUNT): trailing zeros do not travel, and entries that did not travel are zero.
+ *
+ * So a number in an answer is a line in each of four files: the message in kvd.proto, the struct in kvd_types.h, the
+ * row in codec_reply.c, and the function of the service that fills it in. A request that is new has its line in
+ * FRAME_LIST (frame.h), its map in codec_request.c, and its member of the union in codec.h.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plain structs of the kvd protocol, which are also the public types of libkvd: one definition for wire, daemon and
- * engine. What travels is described by kvd.proto and PROTOCOL.md; codec.h converts between the two. Included by
- * <kvd/kvd.h>.
+ * The plain structs of the kvd protocol. They are also the public types of libkvd: one definition for wire, daemon and
+ * engine. kvd.proto and PROTOCOL.md describe what travels, and codec.h converts between the two. <kvd/kvd.h> includes
+ * this file.
  *
- * Units: frontiers, prompts and outputs are tokens; memberships and entitlements are pages (64 tokens); times are
- * nanoseconds of CLOCK_MONOTONIC unless said otherwise. KVD_UNCHANGED in a token field means "not asked".
+ * Units: frontiers, prompts and outputs are tokens. Memberships and entitlements are pages of 64 tokens. Times are
+ * nanoseconds of CLOCK_MONOTONIC unless a comment says otherwise. KVD_UNCHANGED stands for "not asked" in a token field
+ * of a request and for "none" in a slot, a cursor or an index. Pointers belong to whoever filled the struct in.
  */
 #ifndef KVD_TYPES_H
 #define KVD_TYPES_H
@@ -32,8 +33,7 @@ extern "C" {
 #define KVD_MESSAGE_BYTES 384
 #define KVD_UNCHANGED UINT32_MAX
 
-/* Canonical status codes (google.rpc.Code numbers): wire = public. retry: whether the same request may succeed later
- * without the caller changing it. */
+/* Canonical status codes with the numbers of google.rpc.Code, the same on the wire and in the library. */
 #define KVD_STATUS_LIST(X)                                                                                             \
     X(OK, 0, "ok")                                                                                                     \
     X(CANCELLED, 1, "the caller gave up")                                                                              \
@@ -61,7 +61,8 @@ enum kvd_status {
 
 enum kvd_role { KVD_ROLE_OBSERVER = 1, KVD_ROLE_WORKER = 2, KVD_ROLE_SCHEDULER = 3, KVD_ROLE_ADMIN = 4 };
 
-/* Handles: index in the low 32 bits, generation in the high ones; 0 = none. A wrong kind does not compile. */
+/* Handles: the index in the low 32 bits, the generation in the high ones. 0 = none. A handle of the wrong kind does not
+ * compile. */
 typedef struct kvd_session_id {
     uint64_t bits;
 } kvd_session_id;
@@ -85,7 +86,7 @@ struct kvd_hello {
     char name[KVD_NAME_BYTES]; /* [A-Za-z0-9._:/-]+, for logs and kvdctl */
     char library[KVD_NAME_BYTES];
     uint32_t rank;         /* worker: its place in a tensor-parallel group, 0 if alone */
-    kvd_session_id resume; /* same process, new connection: the old session and its secret */
+    kvd_session_id resume; /* on a new connection of the same process: the old session, and its secret below */
     uint64_t resume_secret;
 };
 struct kvd_hello_reply {
@@ -99,9 +100,9 @@ struct kvd_hello_reply {
 };
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */
-struct kvd_region_info { /* one (pool, rank) region, a table, or the state slots of a rank */
-    uint32_t kind; /* 0 POSIX shm name, 1 CUDA IPC handle, 2 file descriptor, fetched over the socket of descriptors */
-    uint32_t fd_index; /* kind 2: its number there */
+struct kvd_region_info { /* planes of a pool, a block table, or the state slots, of one rank */
+    uint32_t kind;       /* 0 POSIX shm name; 1 CUDA IPC handle; 2 file descriptor, from the socket of descriptors */
+    uint32_t fd_index;   /* kind 2: the number to ask for there */
     uint64_t bytes;
     char shm_name[KVD_NAME_BYTES];
     uint8_t ipc_handle[64]; /* bearer token */
@@ -143,17 +144,17 @@ struct kvd_plane_info {
 
 /* ---- activation ----------------------------------------------------------------------------------- */
 struct kvd_activation {
-    kvd_session_id worker; /* leased to this session; none with a group. A scheduler may name itself */
+    kvd_session_id worker; /* the lease goes to this session; none with a group. A scheduler may name itself */
     kvd_group_id group;
     kvd_continuation from; /* none = root */
-    bool keep;             /* the source survives (fork); else it is moved */
+    bool keep;             /* fork: the source survives. Otherwise a move takes it over */
     uint32_t frontier;     /* of the source to start from */
     uint32_t prompt_tokens, max_output_tokens;
     uint32_t ensure[KVD_MAX_POOLS];
     uint32_t n_victims;
-    kvd_continuation victims[KVD_MAX_VICTIMS]; /* recipe: released or demoted with the activation or not at all */
-    uint64_t demote;                           /* bit i: victims[i] is demoted to the host arena, else it is released */
-    uint64_t revision;                         /* recipe made at; 0 = any */
+    kvd_continuation victims[KVD_MAX_VICTIMS]; /* the recipe: goes with the activation or not at all */
+    uint64_t demote;                           /* bit i: demote victims[i] to the host arena; otherwise release it */
+    uint64_t revision;                         /* of the store when the recipe was made; 0 = any */
 };
 struct kvd_pool_place { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed, protected_frontier;
@@ -234,9 +235,9 @@ struct kvd_finished {
 }; /* none after a release */
 
 /* ---- continuations --------------------------------------------------------------------------------------- */
-/* digests[i] is of page first + i. first > 0 goes on where an earlier answer ended: digests[0] is the last one sent
- * before, anchor the continuation that this answer named. Then candidates are those that match further than page
- * `first`. */
+/* digests[i] is of page first + i. A message with first > 0 goes on where an earlier answer ended: its digests[0] is
+ * the last one sent before, and anchor is the continuation that the earlier answer named. Its candidates are those that
+ * match further than page `first`. */
 struct kvd_find {
     uint32_t n, max;
     const kvd_digest *digests;
@@ -247,8 +248,7 @@ struct kvd_candidate {
     kvd_continuation continuation;
     uint32_t matched_pages, frontier, retention;
     bool exact_pages;
-    uint32_t
-        restore_pages; /* pages that an activation would have to bring back from the host (0 without a host tier) */
+    uint32_t restore_pages; /* that an activation would bring back from the host */
     struct kvd_tail tail;
 };
 struct kvd_list {
@@ -290,9 +290,9 @@ struct kvd_session_info {
 
 /* ---- places of continuations ------------------------------------------------------------------------------------ */
 enum kvd_tier { KVD_TIER_DEVICE = 0, KVD_TIER_HOST = 1 };
-/* Demote: host copies of all pages (and of the state image), then the device gives up what nothing else needs.
- * keep_device: a copy only. Prefetch: device copies of all pages; the host's stay. Drop: the redundant copies of one
- * tier. */
+/* Demote copies all pages and the state image to the host; then the device gives up what nothing else needs. With
+ * keep_device it only copies. Prefetch copies all pages to the device; the host's copies stay. Drop drops the copies of
+ * one tier that the other has too. */
 struct kvd_demote {
     kvd_continuation continuation;
     bool keep_device;
@@ -329,33 +329,30 @@ struct kvd_stats {
     /* The host arena; all zero where there is none. */
     uint64_t host_capacity, host_occupied, host_largest_free; /* bytes */
     uint32_t host_pages[KVD_MAX_POOLS], host_images, resting;
-    uint32_t moves,
-        move_pages_left; /* transitions that copy between device and host now, and their pages still to go */
-    uint64_t demoted_pages, demoted_bytes,
-        demoted_ns; /* copies to the host: pages, bytes, time in which some were under way */
-    uint64_t restored_pages, restored_bytes, restored_ns; /* the same from the host */
+    uint32_t moves, move_pages_left; /* transitions that copy between device and host now; pages that they have left */
+    /* Copies to the host and from it: pages, bytes, and the time in which some were under way. */
+    uint64_t demoted_pages, demoted_bytes, demoted_ns;
+    uint64_t restored_pages, restored_bytes, restored_ns;
     uint64_t scrubbed_pages, damaged_replicas, lost_continuations;
-    uint32_t recovered_continuations, recovered_shortened, recovered_dropped,
-        recovered_damaged; /* at this instance's start */
-    uint32_t
-        former_drivers; /* processes of an earlier instance that may still run on its rows: activations wait for them */
+    /* At this instance's start. */
+    uint32_t recovered_continuations, recovered_shortened, recovered_dropped, recovered_damaged;
+    uint32_t former_drivers; /* former processes that may still run on rows of an earlier instance: activations wait */
 };
 struct kvd_audit {
     uint32_t violations;
     char text[4096];
 };
 
-/* ---- events --------------------------------------------------------------------------------------------------------
- */
+/* ---- events ----------------------------------------------------------------------------------------------- */
 enum kvd_event_kind {
     KVD_EVENT_PRESSURE = 1, /* a pool fell below its low-water mark, or rose above it: pool, available */
     KVD_EVENT_BOUNDED = 2,  /* a sequence reached a bounded completion: sequence, pool, frontier */
-    KVD_EVENT_SESSION_LOST =
-        3, /* a session ended: session. A member of your group or your scheduler: finish your unit, then yield */
-    KVD_EVENT_SEQUENCE_ENDED =
-        4, /* sequence ended without a finish; continuation (may be none) holds what was complete */
+    /* A session ended: session. If it is your scheduler or a member of your group, finish your unit, then yield. */
+    KVD_EVENT_SESSION_LOST = 3,
+    /* sequence ended without a finish. continuation holds what was complete; it may be none. */
+    KVD_EVENT_SEQUENCE_ENDED = 4,
     KVD_EVENT_DRAINING = 5,
-    KVD_EVENT_LOST = 6 /* a continuation was lost: its only copy in the host did not match its checksum. continuation */
+    KVD_EVENT_LOST = 6 /* continuation was lost: its only copy, in the host, did not match its checksum */
 };
 #define KVD_EVENT_MASK(kind) (1u << (kind))
 struct kvd_event {
@@ -365,7 +362,7 @@ struct kvd_event {
     kvd_continuation continuation;
     kvd_session_id session;
     kvd_group_id group;
-    uint64_t dropped; /* events lost before this one because the reader was slow */
+    uint64_t dropped; /* events that a slow reader lost before this one */
     uint64_t epoch;
 };
 
