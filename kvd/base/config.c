@@ -196,7 +196,7 @@ static const struct key keys[] = {
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-static int fail(char *err, size_t bytes, const char *sentence) {
+static int refuse_config(char *err, size_t bytes, const char *sentence) {
     snprintf(err, bytes, "%s", sentence);
     return 1;
 }
@@ -207,10 +207,11 @@ static int set_text(const struct key *key, char *field, const char *value, char 
         return 1;
     }
     if (key->type == KEY_PATH && value[0] != '/')
-        return fail(err, err_bytes, "is not an absolute path; begin it with /");
+        return refuse_config(err, err_bytes, "is not an absolute path; begin it with /");
     if (key->type == KEY_NAME &&
         strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != strlen(value))
-        return fail(err, err_bytes, "has a character that a name may not have; use letters, digits, and . _ : -");
+        return refuse_config(err, err_bytes,
+                             "has a character that a name may not have; use letters, digits, and . _ : -");
     memset(field, 0, key->bytes);
     memcpy(field, value, strlen(value));
     return 0;
@@ -232,11 +233,12 @@ static int number_of(const struct key *key, const char *value, uint64_t *ret_num
     if (key->type == KEY_BYTES) return config_value_bytes(value, ret_number, err, err_bytes);
     if (key->type == KEY_TIME) return config_value_duration(value, ret_number, err, err_bytes);
     if (key->type == KEY_MODE)
-        return config_value_number(value, 8, ret_number) ? fail(err, err_bytes, "is not an octal mode such as 0660")
-                                                         : 0;
+        return config_value_number(value, 8, ret_number)
+                   ? refuse_config(err, err_bytes, "is not an octal mode such as 0660")
+                   : 0;
     if (config_value_number(value, 10, ret_number))
-        return fail(err, err_bytes,
-                    key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
+        return refuse_config(err, err_bytes,
+                             key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
     return 0;
 }
 
@@ -315,8 +317,8 @@ struct parse {
     unsigned complaints;
 };
 
-static void complain(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void complain(struct parse *p, int line, const char *format, ...) {
+static void complain_line(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void complain_line(struct parse *p, int line, const char *format, ...) {
     char text[512];
     va_list arguments;
     va_start(arguments, format);
@@ -349,7 +351,7 @@ static char *read_line(char *line, int bytes, void *user) {
     if (!next_line(line, bytes, p)) return NULL;
     p->line++;
     if (strchr(line, '\n') || (int)strlen(line) < bytes - 1) return line;
-    complain(p, p->line, "the line is longer than %d characters; shorten it", bytes - 2);
+    complain_line(p, p->line, "the line is longer than %d characters; shorten it", bytes - 2);
     while (next_line(rest, sizeof rest, p) && !strchr(rest, '\n')) continue;
     line[0] = ';';
     return line;
@@ -365,38 +367,39 @@ static const struct key *find_key(const char *section, const char *name, bool *r
     return NULL;
 }
 
-static int take_device(struct parse *p, const char *name, const char *value) {
+static int take_device_key(struct parse *p, const char *name, const char *value) {
     char err[256];
     unsigned rank = (unsigned)(name[7] - '0');
     if (rank >= KVD_MAX_RANKS || name[8]) {
-        complain(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS,
-                 KVD_MAX_RANKS - 1);
+        complain_line(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS,
+                      KVD_MAX_RANKS - 1);
         return 1;
     }
     if (p->device_line[rank])
-        complain(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
+        complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
     else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
-        complain(p, p->line, "%s: \"%s\" %s", name, value, err);
+        complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
     p->device_line[rank] = p->line;
     return 1;
 }
 
-static int take(void *user, const char *section, const char *name, const char *value) {
+static int take_key(void *user, const char *section, const char *name, const char *value) {
     struct parse *p = user;
     char err[256];
     bool known;
-    if (strcmp(section, "devices") == 0 && strncmp(name, "device.", 7) == 0) return take_device(p, name, value);
+    if (strcmp(section, "devices") == 0 && strncmp(name, "device.", 7) == 0) return take_device_key(p, name, value);
     const struct key *key = find_key(section, name, &known);
     if (!key) {
         if (!*section)
-            complain(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
-        else if (!known) complain(p, p->line, "there is no section [%s]; kvd --help-config lists all", section);
-        else complain(p, p->line, "section [%s] has no key \"%s\"; kvd --help-config lists all", section, name);
+            complain_line(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
+        else if (!known) complain_line(p, p->line, "there is no section [%s]; kvd --help-config lists all", section);
+        else complain_line(p, p->line, "section [%s] has no key \"%s\"; kvd --help-config lists all", section, name);
         return 1;
     }
     int *seen = &p->seen[key - keys];
-    if (*seen) complain(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
-    else if (set_value(key, p->config, value, err, sizeof err)) complain(p, p->line, "%s: \"%s\" %s", name, value, err);
+    if (*seen) complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
+    else if (set_value(key, p->config, value, err, sizeof err))
+        complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
     *seen = p->line;
     return 1;
 }
@@ -414,44 +417,47 @@ static void check_together(struct parse *p) {
     while (n < KVD_MAX_RANKS && p->device_line[n]) n++;
     for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
         if (p->device_line[i]) {
-            complain(p, p->device_line[i], "device.%u is given, but device.%u is not; number them from 0 without holes",
-                     i, n);
+            complain_line(p, p->device_line[i],
+                          "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
             break;
         }
     c->n_devices = n ? n : 1;
     if (c->kv_heads % c->n_devices)
-        complain(p, line_of(p, "model", "kv_heads"),
-                 "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads, c->n_devices);
+        complain_line(p, line_of(p, "model", "kv_heads"),
+                      "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads, c->n_devices);
     if (c->profile != KVD_STORAGE_BF16 && c->head_dim != 256)
-        complain(p, line_of(p, "model", "head_dim"),
-                 "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
-                 geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
+        complain_line(p, line_of(p, "model", "head_dim"),
+                      "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
+                      geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
     if (c->backend == GEOM_MTP && c->draft_window > 15)
-        complain(p, line_of(p, "backend", "draft_window"), "draft_window: mtp allows 1 to 15, not %u", c->draft_window);
+        complain_line(p, line_of(p, "backend", "draft_window"), "draft_window: mtp allows 1 to 15, not %u",
+                      c->draft_window);
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
-        complain(p, line_of(p, "backend", "layers"),
-                 "layers: an mtp pool has at least one layer; use kind = off for none");
+        complain_line(p, line_of(p, "backend", "layers"),
+                      "layers: an mtp pool has at least one layer; use kind = off for none");
     if (c->http_listen.kind == LISTEN_UNIX && strcmp(c->http_listen.path, c->socket) == 0)
-        complain(p, line_of(p, "http", "listen"), "listen: %s is the socket of the clients; choose another path",
-                 c->socket);
+        complain_line(p, line_of(p, "http", "listen"), "listen: %s is the socket of the clients; choose another path",
+                      c->socket);
     if (c->low_water > c->high_water)
-        complain(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
-                 c->low_water, c->high_water);
+        complain_line(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
+                      c->low_water, c->high_water);
     if (c->capacity_tokens != CONFIG_AUTO64 && c->capacity_tokens < c->max_context)
-        complain(p, line_of(p, "capacity", "tokens"), "tokens: %" PRIu64 " are fewer than max_context = %u; raise it",
-                 c->capacity_tokens, c->max_context);
+        complain_line(p, line_of(p, "capacity", "tokens"),
+                      "tokens: %" PRIu64 " are fewer than max_context = %u; raise it", c->capacity_tokens,
+                      c->max_context);
     if (c->state_slots != CONFIG_AUTO32 && c->state_slots < c->max_concurrency)
-        complain(p, line_of(p, "capacity", "state_slots"),
-                 "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots, c->max_concurrency);
+        complain_line(p, line_of(p, "capacity", "state_slots"),
+                      "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots,
+                      c->max_concurrency);
 }
 
-static int parse(struct parse *p, struct config *ret_config) {
+static int parse_file(struct parse *p, struct config *ret_config) {
     struct config config;
     config_defaults(&config);
     p->config = &config;
     if (p->err_bytes) p->err[0] = 0;
-    int bad = ini_parse_stream(read_line, p, take, p);
-    if (bad > 0) complain(p, bad, "is neither a [section], a name = value, nor a comment");
+    int bad = ini_parse_stream(read_line, p, take_key, p);
+    if (bad > 0) complain_line(p, bad, "is neither a [section], a name = value, nor a comment");
     if (!p->complaints) check_together(p);
     if (p->complaints) return 1;
     *ret_config = config;
@@ -460,7 +466,7 @@ static int parse(struct parse *p, struct config *ret_config) {
 
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {
     struct parse p = { .name = name, .text = text, .err = err, .err_bytes = err_bytes };
-    return parse(&p, ret_config);
+    return parse_file(&p, ret_config);
 }
 
 int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes) {
@@ -469,7 +475,7 @@ int config_load(const char *path, struct config *ret_config, char *err, size_t e
         snprintf(err, err_bytes, "%s: %s; name the configuration with --config FILE", path, strerror(errno));
         return 1;
     }
-    int r = parse(&p, ret_config);
+    int r = parse_file(&p, ret_config);
     fclose(p.file);
     return r;
 }

@@ -20,13 +20,13 @@ int config_value_number(const char *text, unsigned base, uint64_t *ret_value) {
     return 0;
 }
 
-struct unit {
+struct value_unit {
     const char *name;
     uint64_t factor;
 };
 
 /* A number with a unit of the list. */
-static int with_unit(const char *text, const struct unit *units, bool bare, uint64_t *ret_value) {
+static int with_unit(const char *text, const struct value_unit *units, bool bare, uint64_t *ret_value) {
     size_t digits = strspn(text, "0123456789");
     char number[24];
     uint64_t value, factor = 0;
@@ -43,7 +43,7 @@ static int with_unit(const char *text, const struct unit *units, bool bare, uint
 }
 
 int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes) {
-    static const struct unit units[] = {
+    static const struct value_unit units[] = {
         { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 }, { "TiB", UINT64_C(1) << 40 }, { 0 }
     };
     uint64_t value;
@@ -56,7 +56,7 @@ int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t 
 }
 
 int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes) {
-    static const struct unit units[] = {
+    static const struct value_unit units[] = {
         { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 }
     };
     uint64_t value;
@@ -117,7 +117,7 @@ int config_value_access(const char *text, struct config_access *ret_access, char
     return 0;
 }
 
-static int listen_unix(const char *path, struct config_listen *ret_listen, char *err, size_t err_bytes) {
+static int value_of_unix_path(const char *path, struct config_listen *ret_listen, char *err, size_t err_bytes) {
     if (*path != '/') {
         snprintf(err, err_bytes, "has a path that is not absolute; write for example unix:/run/kvd/http.sock");
         return 1;
@@ -140,7 +140,7 @@ int config_value_listen(const char *text, struct config_listen *ret_listen, char
     const char *colon = strrchr(text, ':');
     size_t n = colon ? (size_t)(colon - text) : 0;
     if (strncmp(text, "unix:", 5) == 0) {
-        if (listen_unix(text + 5, &listen, err, err_bytes)) return 1;
+        if (value_of_unix_path(text + 5, &listen, err, err_bytes)) return 1;
     } else if (strcmp(text, "none") != 0) {
         if (n == 0 || n >= INET6_ADDRSTRLEN || config_value_number(colon + 1, 10, &port) || port == 0 || port > 65535) {
             snprintf(err, err_bytes,

@@ -63,7 +63,7 @@ void checksum_kick(struct checksum *c) {
     (void)n; /* fails only when the counter is full, and then it is readable */
 }
 
-static void *run(void *argument) {
+static void *sum_pages(void *argument) {
     struct checksum *c = argument;
     pthread_mutex_lock(&c->lock);
     for (;;) {
@@ -98,7 +98,7 @@ int checksum_new(uint32_t threads, struct checksum **ret_checksum) {
     list_clear(&c->done);
     c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     while (c->event_fd >= 0 && c->n_threads < threads && c->n_threads < MAX_THREADS &&
-           !pthread_create(&c->thread[c->n_threads], NULL, run, c))
+           !pthread_create(&c->thread[c->n_threads], NULL, sum_pages, c))
         c->n_threads++;
     if (!c->n_threads) {
         checksum_free(c);

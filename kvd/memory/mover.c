@@ -20,7 +20,7 @@
 struct chunk {
     struct checksum_batch sums; /* first */
     struct chunk *next;         /* of the free ones, or on the devices in order */
-    struct job *job;
+    struct mover_job *job;
     enum device_direction direction;
     uint32_t n;
     uint64_t bytes;
@@ -36,8 +36,8 @@ struct stream {
     bool has, dry;
 };
 
-struct job {
-    struct job *next; /* of the free ones, or of those that have ended */
+struct mover_job {
+    struct mover_job *next; /* of the free ones, or of those that have ended */
     uint32_t tag, at; /* place among the active ones */
     struct store_transition of;
     struct stream stream[2];
@@ -59,7 +59,7 @@ struct mover {
     uint64_t chunk_bytes, device_bytes;
     struct checksum *checksum;
     struct lane lane[2];
-    struct job *jobs, **active, *free, *ended, **last_ended;
+    struct mover_job *jobs, **active, *free, *ended, **last_ended;
     uint32_t n_active;
     struct mover_stats stats;
 };
@@ -74,7 +74,7 @@ int mover_new(const struct mover_config *config, struct mover **ret_mover) {
     m->chunk_bytes = CHUNK_BYTES * config->pools->n_ranks;
     m->device_bytes = DEVICE_BYTES * config->pools->n_ranks;
     m->jobs = calloc(config->jobs, sizeof *m->jobs);
-    m->active = calloc(config->jobs, sizeof(struct job *));
+    m->active = calloc(config->jobs, sizeof(struct mover_job *));
     if (!m->jobs || !m->active || checksum_new(threads, &m->checksum)) {
         mover_free(m);
         return 1;
@@ -114,10 +114,10 @@ void mover_kick(struct mover *m) {
 /* ---- jobs ---------------------------------------------------------------------------------- */
 
 bool mover_start(struct mover *m, struct store_transition of, const struct store_work *work, uint32_t tag) {
-    struct job *job = m->free;
+    struct mover_job *job = m->free;
     if (!job) return false;
     m->free = job->next;
-    *job = (struct job){ .tag = tag, .at = m->n_active, .of = of, .left = work->copies_out + work->copies_in };
+    *job = (struct mover_job){ .tag = tag, .at = m->n_active, .of = of, .left = work->copies_out + work->copies_in };
     job->works[OUT] = work->copies_out > 0;
     job->works[IN] = work->copies_in > 0;
     job->stream[OUT].dry = !work->copies_out;
@@ -130,10 +130,10 @@ bool mover_start(struct mover *m, struct store_transition of, const struct store
     return true;
 }
 
-static void end_if_done(struct mover *m, struct job *job) {
+static void end_if_done(struct mover *m, struct mover_job *job) {
     bool stopped = job->cancelled || job->lost;
     if (job->chunks || (!stopped && !(job->stream[OUT].dry && job->stream[IN].dry))) return;
-    struct job *moved = m->active[--m->n_active];
+    struct mover_job *moved = m->active[--m->n_active];
     m->active[job->at] = moved;
     moved->at = job->at;
     for (int d = 0; d < 2; d++) m->stats.jobs[d] -= job->works[d];
@@ -145,7 +145,7 @@ static void end_if_done(struct mover *m, struct job *job) {
 
 void mover_cancel(struct mover *m, uint32_t tag) {
     for (uint32_t i = 0; m && i < m->n_active; i++) {
-        struct job *job = m->active[i];
+        struct mover_job *job = m->active[i];
         if (job->tag != tag) continue;
         job->cancelled = true;
         end_if_done(m, job);
@@ -155,7 +155,7 @@ void mover_cancel(struct mover *m, uint32_t tag) {
 }
 
 bool mover_collect(struct mover *m, uint32_t *ret_tag, enum mover_result *ret_result, struct mover_moved *ret_moved) {
-    struct job *job = m ? m->ended : NULL;
+    struct mover_job *job = m ? m->ended : NULL;
     if (!job) return false;
     m->ended = job->next;
     if (!m->ended) m->last_ended = &m->ended;
@@ -173,8 +173,8 @@ static bool is_state(const struct store_copy *c) {
     return c->kind == STORE_COPY_STATE_OUT || c->kind == STORE_COPY_STATE_IN;
 }
 
-static void count(struct mover *m, struct chunk *chunk) {
-    struct job *job = chunk->job;
+static void count_chunk(struct mover *m, struct chunk *chunk) {
+    struct mover_job *job = chunk->job;
     enum device_direction d = chunk->direction;
     for (uint32_t i = 0; i < chunk->n; i++) {
         if (is_state(&chunk->copies[i])) continue;
@@ -198,7 +198,7 @@ static void tell_store(struct mover *m, const struct chunk *chunk) {
 
 static void free_chunk(struct mover *m, struct chunk *chunk) {
     struct lane *lane = &m->lane[chunk->direction];
-    struct job *job = chunk->job;
+    struct mover_job *job = chunk->job;
     if (--lane->chunks == 0) m->stats.busy_ns[chunk->direction] += clock_ns() - lane->since_ns;
     chunk->next = lane->free;
     lane->free = chunk;
@@ -210,7 +210,7 @@ static void end_if_copied(struct mover *m, struct chunk *chunk) {
     if (chunk->on_device || chunk->in_sums) return;
     if (!chunk->job->lost) {
         tell_store(m, chunk);
-        count(m, chunk);
+        count_chunk(m, chunk);
     }
     free_chunk(m, chunk);
 }
@@ -230,7 +230,7 @@ static void off_device(struct mover *m, struct chunk *chunk) {
 /* ---- devices ----------------------------------------------------------------------------------- */
 
 /* One rank's part of a chunk. False: the device is lost. */
-static bool submit_rank(struct mover *m, struct chunk *chunk, uint32_t rank) {
+static bool submit_chunk_rank(struct mover *m, struct chunk *chunk, uint32_t rank) {
     const struct pools *p = m->config.pools;
     const struct store_copy *first = &chunk->copies[0];
     bool state = is_state(first), inline_done = false;
@@ -256,13 +256,13 @@ static bool submit_rank(struct mover *m, struct chunk *chunk, uint32_t rank) {
     return true;
 }
 
-static bool copied(const struct mover *m, const struct chunk *chunk) {
+static bool is_copied(const struct mover *m, const struct chunk *chunk) {
     for (uint32_t r = 0; r < m->config.pools->n_ranks; r++)
         if (chunk->ticket[r] > m->lane[chunk->direction].done[r]) return false;
     return true;
 }
 
-static void submit(struct mover *m, struct chunk *chunk) {
+static void submit_chunk(struct mover *m, struct chunk *chunk) {
     struct lane *lane = &m->lane[chunk->direction];
     memset(chunk->ticket, 0, sizeof chunk->ticket);
     if (lane->chunks++ == 0) lane->since_ns = clock_ns();
@@ -270,9 +270,9 @@ static void submit(struct mover *m, struct chunk *chunk) {
     chunk->job->chunks++;
     chunk->on_device = true;
     for (uint32_t r = 0; r < m->config.pools->n_ranks; r++)
-        if (!submit_rank(m, chunk, r)) chunk->job->lost = true;
+        if (!submit_chunk_rank(m, chunk, r)) chunk->job->lost = true;
     if (chunk->direction == IN) submit_sums(m, chunk);
-    if (!lane->first && copied(m, chunk)) {
+    if (!lane->first && is_copied(m, chunk)) {
         off_device(m, chunk);
         return;
     }
@@ -288,7 +288,7 @@ static void poll_lane(struct mover *m, enum device_direction d) {
         if (device_poll_moves(m->config.pools->device[r], d, &lane->done[r], why, sizeof why))
             transfer_lose(m->config.transfer, r, why);
     bool lost = transfer_lost(m->config.transfer);
-    for (struct chunk *chunk; (chunk = lane->first) && (lost || copied(m, chunk));) {
+    for (struct chunk *chunk; (chunk = lane->first) && (lost || is_copied(m, chunk));) {
         lane->first = chunk->next;
         if (!lane->first) lane->last = &lane->first;
         chunk->job->lost |= lost;
@@ -317,7 +317,7 @@ static bool is_gone(const struct mover *m, const struct store_copy *c) {
 }
 
 /* The next copy of a job in this direction. *pulls: what may still be asked of the store in this round. */
-static bool peek(struct mover *m, struct job *job, enum device_direction d, uint32_t *pulls) {
+static bool peek_copy(struct mover *m, struct mover_job *job, enum device_direction d, uint32_t *pulls) {
     struct stream *s = &job->stream[d];
     while (!s->has && !s->dry && *pulls) {
         --*pulls;
@@ -334,7 +334,7 @@ static bool peek(struct mover *m, struct job *job, enum device_direction d, uint
     return s->has;
 }
 
-static bool fits(const struct mover *m, const struct chunk *chunk, const struct store_copy *c) {
+static bool fits_chunk(const struct mover *m, const struct chunk *chunk, const struct store_copy *c) {
     if (!chunk->n) return true;
     return chunk->n < CHECKSUM_PAGES && chunk->bytes + c->bytes <= m->chunk_bytes && chunk->copies[0].kind == c->kind &&
            chunk->copies[0].pool == c->pool;
@@ -351,13 +351,13 @@ static void in_order(struct chunk *chunk) {
 }
 
 /* A chunk of this job; false: it has none now. */
-static bool feed_job(struct mover *m, struct job *job, enum device_direction d, uint32_t *pulls) {
+static bool feed_job(struct mover *m, struct mover_job *job, enum device_direction d, uint32_t *pulls) {
     struct lane *lane = &m->lane[d];
     struct chunk *chunk = lane->free;
     struct stream *s = &job->stream[d];
     chunk->n = 0;
     chunk->bytes = 0;
-    while (peek(m, job, d, pulls) && fits(m, chunk, &s->next)) {
+    while (peek_copy(m, job, d, pulls) && fits_chunk(m, chunk, &s->next)) {
         chunk->copies[chunk->n++] = s->next;
         chunk->bytes += s->next.bytes;
         s->has = false;
@@ -371,15 +371,15 @@ static bool feed_job(struct mover *m, struct job *job, enum device_direction d, 
     chunk->sums.n = chunk->n;
     lane->free = chunk->next;
     chunk->job = job;
-    submit(m, chunk);
+    submit_chunk(m, chunk);
     return true;
 }
 
-static void feed(struct mover *m, enum device_direction d, uint32_t *pulls) {
+static void feed_lane(struct mover *m, enum device_direction d, uint32_t *pulls) {
     struct lane *lane = &m->lane[d];
     uint32_t idle = 0;
     while (idle < m->n_active && lane->free && *pulls && lane->bytes_on_device < m->device_bytes) {
-        struct job *job = m->active[lane->turn++ % m->n_active];
+        struct mover_job *job = m->active[lane->turn++ % m->n_active];
         bool fed = !job->cancelled && !job->lost && feed_job(m, job, d, pulls);
         idle = fed ? 0 : idle + 1;
         if (!fed) end_if_done(m, job);
@@ -402,8 +402,8 @@ void mover_run(struct mover *m) {
         chunk->in_sums = false;
         end_if_copied(m, chunk);
     }
-    feed(m, IN, &pulls);
-    feed(m, OUT, &pulls);
+    feed_lane(m, IN, &pulls);
+    feed_lane(m, OUT, &pulls);
     if (!pulls) mover_kick(m); /* there is more: soon, and after others have had the mutex */
 }
 

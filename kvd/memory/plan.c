@@ -86,8 +86,8 @@ static void plan_host(const struct config *c, struct plan *plan) {
 }
 
 /* An automatic capacity stays what it was with the regions that are kept, whatever else came to the device since. */
-static int resolve(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan, char *err,
-                   size_t err_bytes) {
+static int resolve_capacity(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan,
+                            char *err, size_t err_bytes) {
     uint64_t tokens = c->capacity_tokens;
     if (tokens == CONFIG_AUTO64 && kept && kept->id &&
         !geom_capacity_explicit(&plan->spec, (uint64_t)kept->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity, NULL,
@@ -115,7 +115,7 @@ int plan_make(const struct config *c, struct device *const *devices, const struc
         least = plan.free_bytes[i];
         tightest = i;
     }
-    if (resolve(c, kept, least, &plan, why, sizeof why)) {
+    if (resolve_capacity(c, kept, least, &plan, why, sizeof why)) {
         snprintf(err, err_bytes, "capacity on device.%u (%" PRIu64 " bytes free): %s", tightest, least, why);
         return 1;
     }
@@ -151,7 +151,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
 
 /* ---- report -------------------------------------------------------------------------------- */
 
-static void line(FILE *out, const char *name, uint64_t bytes) {
+static void print_line(FILE *out, const char *name, uint64_t bytes) {
     fprintf(out, "  %-22s %20" PRIu64 "  %12.1f MiB\n", name, bytes, (double)bytes / 1048576.0);
 }
 
@@ -187,15 +187,15 @@ void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
             k->curve.b_step, k->bytes);
     fprintf(out, "on each device:\n");
     for (uint32_t p = 0; p < l->n_pools; p++) {
-        line(out, p ? "draft pool" : "main pool", l->pool_bytes[p]);
-        line(out, p ? "draft block table" : "main block table", l->table_bytes[p]);
+        print_line(out, p ? "draft pool" : "main pool", l->pool_bytes[p]);
+        print_line(out, p ? "draft block table" : "main block table", l->table_bytes[p]);
     }
-    line(out, "state images", l->state_bytes);
-    line(out, "persistent", l->persistent_bytes);
-    line(out, "workspace", l->workspace_bytes);
-    line(out, "graphs", l->graph_bytes);
-    line(out, "padding", l->padding_bytes);
-    line(out, "total", l->total_bytes);
+    print_line(out, "state images", l->state_bytes);
+    print_line(out, "persistent", l->persistent_bytes);
+    print_line(out, "workspace", l->workspace_bytes);
+    print_line(out, "graphs", l->graph_bytes);
+    print_line(out, "padding", l->padding_bytes);
+    print_line(out, "total", l->total_bytes);
     print_arena(out, plan);
     for (uint32_t i = 0; i < plan->n_devices; i++)
         fprintf(out, "device.%u %s: free %" PRIu64 ", slack %" PRIu64 " bytes\n", i, plan->identity[i].name,

@@ -15,7 +15,7 @@
 
 /* Gives a host region to the configured group: only its members can then open it (its mode is the device's business).
  */
-static int give_to_group(const struct config *c, const struct device_region *region, char *err, size_t err_bytes) {
+static int share_with_group(const struct config *c, const struct device_region *region, char *err, size_t err_bytes) {
     struct device_export e;
     const struct group *g = *c->group ? getgrnam(c->group) : NULL;
     device_region_export(region, &e);
@@ -39,7 +39,7 @@ static int new_region(const struct config *c, struct device *device, const char 
         snprintf(err, err_bytes, "device.%u: %s", rank, why);
         return 1;
     }
-    return give_to_group(c, *ret_region, err, err_bytes);
+    return share_with_group(c, *ret_region, err, err_bytes);
 }
 
 uint32_t pools_fd_index(uint32_t rank, uint32_t what) { return rank * POOLS_FDS + what; }
@@ -80,7 +80,7 @@ static void make_public(struct kvd_region_info *region) {
     region->local_address = 0;
 }
 
-static void describe(const struct config *c, const struct plan *plan, struct pools *p) {
+static void describe_store(const struct config *c, const struct plan *plan, struct pools *p) {
     struct kvd_store_info *info = &p->info;
     memcpy(info->name, c->store, sizeof info->name);
     info->backend = c->backend;
@@ -225,7 +225,7 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
         pools_close(ret_pools);
         return 1;
     }
-    describe(config, plan, ret_pools);
+    describe_store(config, plan, ret_pools);
     return 0;
 }
 

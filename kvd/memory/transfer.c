@@ -73,7 +73,7 @@ void transfer_lose(struct transfer *t, uint32_t rank, const char *why) {
 }
 
 /* Room for n elements in all; keeps what is there. */
-static bool make_room(void **array, size_t element, size_t n, size_t *room) {
+static bool grow_array(void **array, size_t element, size_t n, size_t *room) {
     if (n <= *room) return true;
     size_t more = *room ? *room * 2 : 64;
     if (more < n) more = n;
@@ -110,8 +110,8 @@ void transfer_slice(struct transfer *t, uint32_t pool, uint32_t row, const struc
     struct batch *b = t->building;
     if (t->no_memory || !slice->count) return;
     size_t room = b->room_writes;
-    if (!make_room((void **)&b->writes, sizeof *b->writes, b->n_writes + 1, &room) ||
-        !make_room((void **)&b->values, sizeof *b->values, b->n_values + slice->count, &b->room_values)) {
+    if (!grow_array((void **)&b->writes, sizeof *b->writes, b->n_writes + 1, &room) ||
+        !grow_array((void **)&b->values, sizeof *b->values, b->n_values + slice->count, &b->room_values)) {
         t->no_memory = true;
         return;
     }
@@ -142,7 +142,7 @@ static struct device_page_copy device_copy(const struct pools *p, uint32_t rank,
                                       .columns = c->columns };
 }
 
-static bool submit_rank(struct transfer *t, struct batch *b, uint32_t rank) {
+static bool submit_batch_rank(struct transfer *t, struct batch *b, uint32_t rank) {
     const struct pools *p = t->pools;
     struct device_table_write *writes = b->device_writes + (size_t)rank * b->n_writes;
     bool inline_done = false;
@@ -171,14 +171,14 @@ enum transfer_result transfer_submit(struct transfer *t, uint32_t tag) {
     bool pending = false;
     if (t->lost) return TRANSFER_LOST;
     if (b && !t->no_memory && !b->n_copies && !b->n_writes) return TRANSFER_DONE;
-    if (t->no_memory || !make_room((void **)&b->device_writes, sizeof *b->device_writes,
-                                   (size_t)b->n_writes * t->pools->n_ranks, &b->room_device_writes)) {
+    if (t->no_memory || !grow_array((void **)&b->device_writes, sizeof *b->device_writes,
+                                    (size_t)b->n_writes * t->pools->n_ranks, &b->room_device_writes)) {
         transfer_lose(t, 0, "no memory to describe a batch; the tables on the device can no longer follow");
         return TRANSFER_LOST;
     }
     b->tag = tag;
     memset(b->ticket, 0, sizeof b->ticket);
-    for (uint32_t r = 0; r < t->pools->n_ranks && !b->failed; r++) pending |= submit_rank(t, b, r);
+    for (uint32_t r = 0; r < t->pools->n_ranks && !b->failed; r++) pending |= submit_batch_rank(t, b, r);
     if (!pending) return b->failed ? TRANSFER_LOST : TRANSFER_DONE;
     *t->last = b;
     t->last = &b->next;
@@ -192,7 +192,7 @@ static void poll_devices(struct transfer *t) {
         if (device_poll(t->pools->device[r], &t->done[r], why, sizeof why)) transfer_lose(t, r, why);
 }
 
-static bool finished(const struct transfer *t, const struct batch *b) {
+static bool batch_is_done(const struct transfer *t, const struct batch *b) {
     for (uint32_t r = 0; r < t->pools->n_ranks; r++)
         if (b->ticket[r] > t->done[r]) return false;
     return true;
@@ -201,8 +201,8 @@ static bool finished(const struct transfer *t, const struct batch *b) {
 bool transfer_collect(struct transfer *t, uint32_t *ret_tag, enum transfer_result *ret_result) {
     struct batch *b = t->first;
     if (!b) return false;
-    if (!finished(t, b)) poll_devices(t);
-    bool done = finished(t, b);
+    if (!batch_is_done(t, b)) poll_devices(t);
+    bool done = batch_is_done(t, b);
     if (!done && !t->lost) return false;
     *ret_tag = b->tag;
     *ret_result = done && !b->failed && !t->lost ? TRANSFER_DONE : TRANSFER_LOST;

@@ -14,11 +14,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static struct connection *of(struct link *link) { return (struct connection *)link; }
+static struct connection *connection_of(struct link *link) { return (struct connection *)link; }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
+static bool append_bytes(struct buffer *b, const uint8_t *bytes, size_t n) {
     if (b->n + n > b->room) {
         size_t room = b->room ? b->room : 4096;
         while (room < b->n + n) room *= 2;
@@ -32,10 +32,10 @@ static bool append(struct buffer *b, const uint8_t *bytes, size_t n) {
     return true;
 }
 
-static size_t unsent(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
+static size_t unsent_bytes(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
 
 /* Buffers that one long answer made large are not kept. */
-static void shrink(struct buffer *b) {
+static void shrink_buffer(struct buffer *b) {
     if (b->room <= 65536) return;
     free(b->bytes);
     *b = (struct buffer){ 0 };
@@ -64,7 +64,7 @@ static bool send_at_once(struct connection *c) {
 }
 
 /* Under the lock: sends what is pending, if nothing is in flight. */
-static void take_off(struct connection *c) {
+static void take_off_socket(struct connection *c) {
     if (c->busy || c->corked || c->closing || !c->pending.n) return;
     struct buffer empty = c->flight;
     c->flight = c->pending;
@@ -73,7 +73,7 @@ static void take_off(struct connection *c) {
     c->sent = 0;
     if (send_at_once(c)) {
         c->sent = c->flight.n = 0;
-        shrink(&c->flight);
+        shrink_buffer(&c->flight);
         return;
     }
     c->busy = true;
@@ -90,7 +90,7 @@ static bool arm_receive(struct connection *c) {
 }
 
 /* Goes on after a send. True: an event was refused meanwhile, and there is room now. */
-static bool account(struct connection *c, int error) {
+static bool account_queue(struct connection *c, int error) {
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool drained = false;
     pthread_mutex_lock(&c->lock);
@@ -100,10 +100,10 @@ static bool account(struct connection *c, int error) {
     } else {
         c->busy = false;
         c->sent = c->flight.n = 0;
-        shrink(&c->flight);
-        if (!error) take_off(c);
+        shrink_buffer(&c->flight);
+        if (!error) take_off_socket(c);
     }
-    if (!error && !c->closing && unsent(c) <= limit / 2) {
+    if (!error && !c->closing && unsent_bytes(c) <= limit / 2) {
         if (c->paused) {
             c->paused = false;
             atomic_store(&c->stalled_since, 0);
@@ -119,23 +119,23 @@ static bool account(struct connection *c, int error) {
 static void on_sent(void *argument) {
     struct connection *c = argument;
     int error = nng_aio_result(c->sending);
-    bool drained = account(c, error);
+    bool drained = account_queue(c, error);
     if (error) connection_close(c);
     if (drained) service_link_drained(c->listener->service, &c->link);
     link_unref(&c->link);
 }
 
-static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
-    struct connection *c = of(link);
+static bool connection_post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
+    struct connection *c = connection_of(link);
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool close = false, taken = false;
     pthread_mutex_lock(&c->lock);
-    if (event && unsent(c) + bytes > limit) {
+    if (event && unsent_bytes(c) + bytes > limit) {
         c->refused = true; /* there is a send in flight: its end tells when to try again */
     } else if (!c->closing) {
-        taken = unsent(c) + bytes <= 4 * limit && append(&c->pending, frame, bytes);
+        taken = unsent_bytes(c) + bytes <= 4 * limit && append_bytes(&c->pending, frame, bytes);
         close = !taken && !event;
-        if (taken) take_off(c);
+        if (taken) take_off_socket(c);
     }
     pthread_mutex_unlock(&c->lock);
     if (close) {
@@ -150,7 +150,7 @@ static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool eve
 #define IN_ROOM 8192u /* most requests are far smaller; a connection that never speaks costs no more */
 
 /* Room for the frame that begins the buffer. */
-static bool fit(struct connection *c) {
+static bool fit_frame(struct connection *c) {
     struct frame_head head;
     if (frame_head_read(c->in.bytes, c->in.n, &head) || (size_t)head.length + 4 <= c->in.room) return true;
     uint8_t *grown = realloc(c->in.bytes, FRAME_LIMIT);
@@ -161,7 +161,7 @@ static bool fit(struct connection *c) {
 }
 
 /* Serves every whole frame of the buffer and keeps the rest. False: close. */
-static bool serve(struct connection *c) {
+static bool serve_frames(struct connection *c) {
     struct frame_head head;
     size_t at = 0;
     int error = 0;
@@ -180,7 +180,7 @@ static bool serve(struct connection *c) {
     uint64_t since = atomic_load(&c->partial_since);
     if (!c->in.n) atomic_store(&c->partial_since, 0);
     else if (at || !since) atomic_store(&c->partial_since, clock_ns());
-    return fit(c);
+    return fit_frame(c);
 }
 
 static void on_received(void *argument) {
@@ -194,17 +194,17 @@ static void on_received(void *argument) {
     pthread_mutex_lock(&c->lock);
     c->corked = true; /* what is answered here leaves together */
     pthread_mutex_unlock(&c->lock);
-    bool fine = serve(c);
+    bool fine = serve_frames(c);
     pthread_mutex_lock(&c->lock);
     c->corked = false;
-    take_off(c);
+    take_off_socket(c);
     size_t limit = atomic_load(&c->listener->queue_limit);
-    bool slow = fine && !c->closing && unsent(c) > limit;
+    bool slow = fine && !c->closing && unsent_bytes(c) > limit;
     if (slow) {
         c->paused = true;
         atomic_store(&c->stalled_since, clock_ns());
     }
-    bool drained = fine && !c->busy && c->refused && unsent(c) <= limit / 2; /* no end of a send will tell */
+    bool drained = fine && !c->busy && c->refused && unsent_bytes(c) <= limit / 2; /* no end of a send will tell */
     if (drained) {
         c->refused = false;
         link_ref(&c->link);
@@ -222,18 +222,20 @@ static void on_received(void *argument) {
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
-static void close_link(struct link *link) { connection_close(of(link)); }
-static void release(struct link *link) { listener_bury(of(link)->listener, of(link)); }
+static void close_link(struct link *link) { connection_close(connection_of(link)); }
+static void connection_release(struct link *link) { listener_bury(connection_of(link)->listener, connection_of(link)); }
 
 /* They cannot change: looked for once. The descriptor lives until connection_free, so that it is found. */
-static const struct groups *groups(struct link *link) {
-    struct connection *c = of(link);
+static const struct groups *connection_groups(struct link *link) {
+    struct connection *c = connection_of(link);
     if (!c->asked_groups) c->groups = peer_groups(&link->peer);
     c->asked_groups = true;
     return c->groups;
 }
 
-static const struct link_ops ops = { .post = post, .close = close_link, .release = release, .groups = groups };
+static const struct link_ops ops = {
+    .post = connection_post, .close = close_link, .release = connection_release, .groups = connection_groups
+};
 
 void connection_close(struct connection *c) {
     pthread_mutex_lock(&c->lock);
@@ -253,7 +255,7 @@ void connection_end(struct connection *c) {
     link_unref(&c->link);
 }
 
-static bool identify(nng_stream *stream, struct peer *ret_peer) {
+static bool identify_peer(nng_stream *stream, struct peer *ret_peer) {
     struct peer peer = { .pidfd = -1 };
     if (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &peer.uid) ||
         nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_GID, &peer.gid) ||
@@ -276,7 +278,7 @@ void connection_new(struct listener *l, nng_stream *stream) {
         return;
     }
     c->in.room = IN_ROOM;
-    bool known = identify(stream, &peer);
+    bool known = identify_peer(stream, &peer);
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;
     c->stream = stream;

@@ -2,18 +2,17 @@
 #include "fdpass.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "fd_message.h"
+#include "log.h"
+#include "unix_socket.h"
 
 #define CONNECTIONS 64
 #define IDLE_NS UINT64_C(5000000000)
@@ -36,32 +35,10 @@ struct fdpass {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* Bound under a private name, made what it shall be, then moved into place. */
-static int bind_at(const struct config *c, const char *path, int fd, char *err, size_t err_bytes) {
-    struct sockaddr_un to = { .sun_family = AF_UNIX };
-    const struct group *g = *c->group ? getgrnam(c->group) : NULL;
-    if (*c->group && !g) {
-        snprintf(err, err_bytes, "%s: there is no group %s; create it or change group = in section [kvd]", path,
-                 c->group);
-        return 1;
-    }
-    snprintf(to.sun_path, sizeof to.sun_path, "%.100s.new", path);
-    unlink(to.sun_path);
-    if (bind(fd, (const struct sockaddr *)&to, sizeof to) || listen(fd, CONNECTIONS) ||
-        (g && chown(to.sun_path, (uid_t)-1, g->gr_gid)) || chmod(to.sun_path, c->socket_mode) ||
-        rename(to.sun_path, path)) {
-        snprintf(err, err_bytes,
-                 "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
-                 strerror(errno));
-        unlink(to.sun_path);
-        return 1;
-    }
-    return 0;
-}
-
 int fdpass_open(struct service *service, const struct config *config, struct fdpass **ret_fdpass, char *err,
                 size_t err_bytes) {
     struct fdpass *f = calloc(1, sizeof *f);
+    char why[256];
     if (!f) {
         snprintf(err, err_bytes, "no memory for the socket of descriptors");
         return 1;
@@ -69,16 +46,17 @@ int fdpass_open(struct service *service, const struct config *config, struct fdp
     f->service = service;
     for (uint32_t i = 0; i < CONNECTIONS; i++) f->connection[i].fd = -1;
     snprintf(f->path, sizeof f->path, "%s" FDPASS_SUFFIX, config->socket);
-    f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    f->listener = -1;
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event e = { .events = EPOLLIN, .data.u32 = LISTENER };
-    if (f->listener < 0 || f->epoll < 0 || epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->listener, &e)) {
-        snprintf(err, err_bytes, "the socket of descriptors: %s", strerror(errno));
+    if (unix_socket_listen(config, f->path, SOCK_SEQPACKET, CONNECTIONS, &f->listener, why, sizeof why)) {
+        snprintf(err, err_bytes, "%s: %s", f->path, why);
+        *f->path = 0;
         fdpass_close(f);
         return 1;
     }
-    if (bind_at(config, f->path, f->listener, err, err_bytes)) {
-        *f->path = 0;
+    struct epoll_event e = { .events = EPOLLIN, .data.u32 = LISTENER };
+    if (f->epoll < 0 || epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->listener, &e)) {
+        snprintf(err, err_bytes, "the socket of descriptors: %s", strerror(errno));
         fdpass_close(f);
         return 1;
     }
@@ -101,7 +79,7 @@ int fdpass_fd(const struct fdpass *f) { return f->epoll; }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void drop(struct fd_connection *c) {
+static void drop_connection(struct fd_connection *c) {
     close(c->fd); /* leaves epoll with it */
     c->fd = -1;
 }
@@ -112,7 +90,7 @@ static struct fd_connection *free_place(struct fdpass *f) {
         if (f->connection[i].fd < 0) return &f->connection[i];
         if (f->connection[i].used_ns < oldest->used_ns) oldest = &f->connection[i];
     }
-    drop(oldest);
+    drop_connection(oldest);
     return oldest;
 }
 
@@ -133,7 +111,7 @@ static void take_connection(struct fdpass *f) {
     socklen_t length = sizeof c->peer;
     struct epoll_event e = { .events = EPOLLIN, .data.u32 = (uint32_t)(c - f->connection) };
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c->peer, &length) || epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &e))
-        drop(c);
+        drop_connection(c);
 }
 
 /* The peer reads it or loses the connection: its buffer holds an answer. */
@@ -152,7 +130,7 @@ static void send_answer(struct fd_connection *c, const struct fd_answer *answer,
         h->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(h), &fd, sizeof fd);
     }
-    if (sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(c);
+    if (sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop_connection(c);
 }
 
 /* n: bytes of it; 0 or less: closed. */
@@ -161,10 +139,10 @@ static void refuse_junk(struct fd_connection *c, ssize_t n) {
     snprintf(answer.message, sizeof answer.message,
              "a request of %zd bytes: one has 16, a token, a number of a region, and four zeros", n);
     if (n > 0) send_answer(c, &answer, -1);
-    if (c->fd >= 0) drop(c);
+    if (c->fd >= 0) drop_connection(c);
 }
 
-static void serve(struct fdpass *f, struct fd_connection *c) {
+static void serve_descriptor(struct fdpass *f, struct fd_connection *c) {
     struct fd_request request;
     struct fd_answer answer = { 0 };
     ssize_t n = recv(c->fd, &request, sizeof request, MSG_TRUNC | MSG_DONTWAIT);
@@ -191,12 +169,12 @@ void fdpass_run(struct fdpass *f) {
     for (int i = 0; i < n; i++) {
         uint32_t at = events[i].data.u32;
         if (at == LISTENER) take_connection(f);
-        else if (at < CONNECTIONS && f->connection[at].fd >= 0) serve(f, &f->connection[at]);
+        else if (at < CONNECTIONS && f->connection[at].fd >= 0) serve_descriptor(f, &f->connection[at]);
     }
 }
 
 void fdpass_tick(struct fdpass *f, uint64_t now_ns) {
     for (uint32_t i = 0; f && i < CONNECTIONS; i++)
-        if (f->connection[i].fd >= 0 && now_ns > f->connection[i].used_ns + IDLE_NS) drop(&f->connection[i]);
+        if (f->connection[i].fd >= 0 && now_ns > f->connection[i].used_ns + IDLE_NS) drop_connection(&f->connection[i]);
     if (f && f->paused) pause_accepts(f, false);
 }

@@ -7,7 +7,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <grp.h>
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,6 +21,7 @@
 #include "clock.h"
 #include "metrics_page.h"
 #include "ui.h"
+#include "unix_socket.h"
 
 #define MEMORY 8192u /* of a connection: request line and headers must fit */
 #define BACKLOG 64
@@ -48,7 +48,8 @@ struct http {
 
 /* ---- the socket -------------------------------------------------------------------------------- */
 
-static int complain(const struct config_listen *at, const char *what, const char *why, char *err, size_t err_bytes) {
+static int complain_listen(const struct config_listen *at, const char *what, const char *why, char *err,
+                           size_t err_bytes) {
     if (at->kind == LISTEN_UNIX)
         snprintf(err, err_bytes, "listen = unix:%s in section [http]: %s: %s", at->path, what, why);
     else snprintf(err, err_bytes, "listen = %s:%u in section [http]: %s: %s", at->path, (unsigned)at->port, what, why);
@@ -67,74 +68,36 @@ static int listen_tcp(const struct config_listen *at, int *ret_fd, char *err, si
         *ret_fd = fd;
         return 0;
     }
-    complain(at, errno == EADDRINUSE ? "another program listens there; choose another port" : "cannot listen",
-             strerror(errno), err, err_bytes);
+    complain_listen(at, errno == EADDRINUSE ? "another program listens there; choose another port" : "cannot listen",
+                    strerror(errno), err, err_bytes);
     if (fd >= 0) close(fd);
     return 1;
 }
 
-static int address_of(const char *path, struct sockaddr_un *ret_address) {
-    memset(ret_address, 0, sizeof *ret_address);
-    ret_address->sun_family = AF_UNIX;
-    return (size_t)snprintf(ret_address->sun_path, sizeof ret_address->sun_path, "%s", path) >=
-           sizeof ret_address->sun_path;
-}
-
 /* What an earlier instance left may be replaced; a file, or a socket that somebody serves, may not. */
-static int check_place(const struct config_listen *at, char *err, size_t err_bytes) {
-    struct sockaddr_un address;
+static int check_path(const struct config_listen *at, char *err, size_t err_bytes) {
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct stat st;
     if (lstat(at->path, &st)) return 0;
+    memcpy(address.sun_path, at->path, strlen(at->path)); /* it fits: see struct config_listen */
     if (!S_ISSOCK(st.st_mode))
-        return complain(at, "there is something that is no socket; remove it or choose another path", "in the way", err,
-                        err_bytes);
+        return complain_listen(at, "there is something that is no socket; remove it or choose another path",
+                               "in the way", err, err_bytes);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || address_of(at->path, &address)) {
-        if (fd >= 0) close(fd);
-        return complain(at, "cannot be looked at", strerror(errno), err, err_bytes);
-    }
+    if (fd < 0) return complain_listen(at, "cannot be looked at", strerror(errno), err, err_bytes);
     bool stale = connect(fd, (struct sockaddr *)&address, sizeof address) && errno == ECONNREFUSED;
     close(fd);
     return stale ? 0
-                 : complain(at, "another program listens there; choose another path", strerror(EADDRINUSE), err,
-                            err_bytes);
+                 : complain_listen(at, "another program listens there; choose another path", strerror(EADDRINUSE), err,
+                                   err_bytes);
 }
 
-/* Bound under a private name; it gets its permissions and group, and then its public name. */
-static int publish(const struct config *c, const char *private, char *err, size_t err_bytes) {
+static int listen_at_path(const struct config *c, int *ret_fd, char *err, size_t err_bytes) {
     const struct config_listen *at = &c->http_listen;
-    const struct group *g = *c->group ? getgrnam(c->group) : NULL;
-    if (*c->group && !g)
-        return complain(at, c->group, "there is no such group; create it or change group =", err, err_bytes);
-    if (chmod(private, c->socket_mode)) return complain(at, "chmod", strerror(errno), err, err_bytes);
-    if (g && chown(private, (uid_t)-1, g->gr_gid))
-        return complain(at, "cannot be given to its group", strerror(errno), err, err_bytes);
-    if (rename(private, at->path)) return complain(at, "rename", strerror(errno), err, err_bytes);
-    return 0;
-}
-
-static int listen_unix(const struct config *c, int *ret_fd, char *err, size_t err_bytes) {
-    const struct config_listen *at = &c->http_listen;
-    char private[sizeof at->path + 8];
-    struct sockaddr_un address;
-    if (check_place(at, err, err_bytes)) return 1;
-    snprintf(private, sizeof private, "%s.new", at->path);
-    if (address_of(private, &address)) return complain(at, "too long", private, err, err_bytes);
-    unlink(private);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    mode_t mask = umask(0177); /* no other thread makes files yet */
-    int bad = fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, BACKLOG);
-    umask(mask);
-    if (bad)
-        complain(at, "cannot listen (does its directory exist, and may the daemon write there?)", strerror(errno), err,
-                 err_bytes);
-    if (bad || publish(c, private, err, err_bytes)) {
-        unlink(private);
-        if (fd >= 0) close(fd);
-        return 1;
-    }
-    *ret_fd = fd;
-    return 0;
+    char why[256];
+    if (check_path(at, err, err_bytes)) return 1;
+    if (!unix_socket_listen(c, at->path, SOCK_STREAM, BACKLOG, ret_fd, why, sizeof why)) return 0;
+    return complain_listen(at, "open", why, err, err_bytes);
 }
 
 /* ---- answers -------------------------------------------------------------------------------------- */
@@ -143,7 +106,7 @@ static void put_header(struct MHD_Response *response, const char *name, const ch
     (void)MHD_add_response_header(response, name, value);
 }
 
-static struct MHD_Response *finished(struct MHD_Response *response, const char *type) {
+static struct MHD_Response *with_headers(struct MHD_Response *response, const char *type) {
     if (!response) return NULL;
     put_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     put_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
@@ -153,15 +116,15 @@ static struct MHD_Response *finished(struct MHD_Response *response, const char *
 }
 
 /* Of bytes that stay. */
-static struct MHD_Response *constant(const void *bytes, size_t n, const char *type) {
-    return finished(MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes, MHD_RESPMEM_PERSISTENT), type);
+static struct MHD_Response *constant_response(const void *bytes, size_t n, const char *type) {
+    return with_headers(MHD_create_response_from_buffer(n, (void *)(uintptr_t)bytes, MHD_RESPMEM_PERSISTENT), type);
 }
 
 /* Of text that it takes over; NULL gives NULL. */
-static struct MHD_Response *made(char *text, size_t n, const char *type) {
+static struct MHD_Response *text_response(char *text, size_t n, const char *type) {
     struct MHD_Response *response = text ? MHD_create_response_from_buffer(n, text, MHD_RESPMEM_MUST_FREE) : NULL;
     if (!response) free(text);
-    return finished(response, type);
+    return with_headers(response, type);
 }
 
 /* Takes the response. */
@@ -172,15 +135,15 @@ static enum MHD_Result send_once(struct MHD_Connection *connection, unsigned sta
     return r;
 }
 
-static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text) {
-    struct MHD_Response *response = constant(text, strlen(text), "text/plain; charset=utf-8");
+static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned status, const char *text) {
+    struct MHD_Response *response = constant_response(text, strlen(text), "text/plain; charset=utf-8");
     if (response && status == MHD_HTTP_METHOD_NOT_ALLOWED) put_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     return send_once(connection, status, response);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
 
-static void forget(struct http *h) { /* those being sent live on */
+static void forget_look(struct http *h) { /* those being sent live on */
     if (h->metrics) MHD_destroy_response(h->metrics);
     if (h->ui_state) MHD_destroy_response(h->ui_state);
     h->metrics = h->ui_state = NULL;
@@ -188,14 +151,14 @@ static void forget(struct http *h) { /* those being sent live on */
 }
 
 /* However many ask, the service is looked at a few times a second. */
-static void look(struct http *h, struct service *service) {
+static void look_at_service(struct http *h, struct service *service) {
     uint64_t now = clock_ns();
     if (h->looked_ns && now - h->looked_ns < HTTP_FRESH_NS) return;
     size_t bytes = 0;
-    forget(h);
+    forget_look(h);
     h->state = service_state(service);
     char *text = metrics_page(service, &bytes);
-    h->metrics = made(text, bytes, "text/plain; version=0.0.4; charset=utf-8");
+    h->metrics = text_response(text, bytes, "text/plain; version=0.0.4; charset=utf-8");
     h->text = h->metrics ? text : NULL;
     h->looked_ns = now;
 }
@@ -205,13 +168,13 @@ static void look_for_people(struct http *h, struct service *service) {
     size_t bytes = 0;
     if (h->ui_state || !h->text) return;
     char *text = ui_state(service, h->text, &bytes);
-    h->ui_state = made(text, bytes, "application/json");
+    h->ui_state = text_response(text, bytes, "application/json");
 }
 
 /* ---- answers -------------------------------------------------------------------------------------- */
 
 static enum MHD_Result send_page(struct MHD_Connection *connection) {
-    struct MHD_Response *page = constant(ui_page, ui_page_bytes, "text/html; charset=utf-8");
+    struct MHD_Response *page = constant_response(ui_page, ui_page_bytes, "text/html; charset=utf-8");
     if (page) {
         put_header(page, "Content-Security-Policy", ui_policy);
         put_header(page, "Referrer-Policy", "no-referrer");
@@ -221,7 +184,7 @@ static enum MHD_Result send_page(struct MHD_Connection *connection) {
 
 static enum MHD_Result send_look(struct MHD_Connection *connection, struct MHD_Response *response) {
     return response ? MHD_queue_response(connection, MHD_HTTP_OK, response)
-                    : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
+                    : send_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
 }
 
 static enum target {
@@ -241,24 +204,26 @@ static enum target {
     return NOTHING;
 }
 
-static enum MHD_Result answer(struct http *h, struct MHD_Connection *connection, const char *url) {
+static enum MHD_Result answer_url(struct http *h, struct MHD_Connection *connection, const char *url) {
     static const char *const states[] = {
         [SERVICE_READY] = "ready\n", [SERVICE_DRAINING] = "draining\n", [SERVICE_LOST] = "device lost\n"
     };
     struct service *service = atomic_load(&h->service);
     enum target target = target_of(h, url);
     if (target == NOTHING)
-        return say(connection, MHD_HTTP_NOT_FOUND,
-                   h->ui ? "There are /ui, /metrics, /healthz and /readyz.\n"
-                         : "There are /metrics, /healthz and /readyz.\n");
+        return send_text(connection, MHD_HTTP_NOT_FOUND,
+                         h->ui ? "There are /ui, /metrics, /healthz and /readyz.\n"
+                               : "There are /metrics, /healthz and /readyz.\n");
     if (target == PAGE) return send_page(connection);
-    if (!service) return say(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
-    look(h, service);
+    if (!service)
+        return send_text(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
+    look_at_service(h, service);
     if (target == PAGE_STATE) look_for_people(h, service);
     if (target == METRICS || target == PAGE_STATE)
         return send_look(connection, target == METRICS ? h->metrics : h->ui_state);
-    if (target == HEALTH) return say(connection, MHD_HTTP_OK, "ok\n");
-    return say(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, states[h->state]);
+    if (target == HEALTH) return send_text(connection, MHD_HTTP_OK, "ok\n");
+    return send_text(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+                     states[h->state]);
 }
 
 /* Of this machine's loopback, with or without a port. */
@@ -285,12 +250,12 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
     (void)version, (void)upload, (void)upload_bytes, (void)context;
     /* Answered at the headers: a body is not read, the connection is closed. */
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET and HEAD are served.\n");
+        return send_text(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET and HEAD are served.\n");
     if (!is_asked_by_name(argument, connection))
-        return say(connection, MHD_HTTP_FORBIDDEN,
-                   "The Host header names another machine; ask 127.0.0.1, [::1] or localhost, and let a proxy in "
-                   "front say so.\n");
-    return answer(argument, connection, url);
+        return send_text(connection, MHD_HTTP_FORBIDDEN,
+                         "The Host header names another machine; ask 127.0.0.1, [::1] or localhost, and let a proxy in "
+                         "front say so.\n");
+    return answer_url(argument, connection, url);
 }
 
 /* ---- connections -------------------------------------------------------------------------------- */
@@ -349,7 +314,7 @@ __attribute__((format(printf, 2, 0))) static void on_log(void *argument, const c
     LOG(LOG_DEBUG, "http: %s", text);
 }
 
-static int start(struct http *h, int fd) {
+static int start_server(struct http *h, int fd) {
     h->daemon = MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL,
                                  on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
                                  MHD_OPTION_CONNECTION_LIMIT, HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
@@ -364,19 +329,19 @@ int http_open(const struct config *config, struct http **ret_http, char *err, si
     *ret_http = NULL;
     if (at->kind == LISTEN_NONE) return 0;
     struct http *h = calloc(1, sizeof *h);
-    if (!h) return complain(at, "open", "no memory", err, err_bytes);
+    if (!h) return complain_listen(at, "open", "no memory", err, err_bytes);
     h->ui = config->http_ui;
     pthread_mutex_init(&h->lock, NULL);
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) h->open[i].fd = -1;
-    if (at->kind == LISTEN_UNIX ? listen_unix(config, &fd, err, err_bytes) : listen_tcp(at, &fd, err, err_bytes)) {
+    if (at->kind == LISTEN_UNIX ? listen_at_path(config, &fd, err, err_bytes) : listen_tcp(at, &fd, err, err_bytes)) {
         http_close(h);
         return 1;
     }
     if (at->kind == LISTEN_UNIX) memcpy(h->path, at->path, sizeof h->path);
-    if (start(h, fd)) {
+    if (start_server(h, fd)) {
         close(fd);
         http_close(h);
-        return complain(at, "open", "no memory, thread or files for the HTTP server", err, err_bytes);
+        return complain_listen(at, "open", "no memory, thread or files for the HTTP server", err, err_bytes);
     }
     *ret_http = h;
     return 0;
@@ -390,7 +355,7 @@ struct http *http_close(struct http *h) {
     if (!h) return NULL;
     if (*h->path) unlink(h->path);
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the socket too */
-    forget(h);
+    forget_look(h);
     pthread_mutex_destroy(&h->lock);
     free(h);
     return NULL;

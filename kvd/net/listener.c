@@ -3,13 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+#include "log.h"
+#include "unix_socket.h"
 
 #include "nng_start.h"
 
@@ -24,7 +25,7 @@
 
 /* nng closes a freed stream's socket when its reaper comes to it, which a flood outruns. A new file gets the lowest
  * number that is free: all below it are open. */
-static bool crowded(struct listener *l) {
+static bool is_crowded(struct listener *l) {
     int lowest = fcntl(l->event_fd, F_DUPFD_CLOEXEC, 0);
     if (lowest >= 0) close(lowest);
     return lowest < 0 || lowest > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
@@ -32,7 +33,7 @@ static bool crowded(struct listener *l) {
 
 /* While it is crowded peers wait in the backlog: not for ever, since the files may be of another kind. */
 static void accept_next(struct listener *l) {
-    bool wait = l->crowded_ms < CROWDED_MOST_MS && crowded(l);
+    bool wait = l->crowded_ms < CROWDED_MOST_MS && is_crowded(l);
     l->crowded_ms = wait ? l->crowded_ms + 1 : 0;
     if (wait) nng_sleep_aio(1, l->sleeping);
     else nng_stream_listener_accept(l->nng, l->accepting);
@@ -66,37 +67,25 @@ static void on_slept(void *argument) {
 
 /* ---- the socket ------------------------------------------------------------------------------- */
 
-static int complain(char *err, size_t err_bytes, const char *socket, const char *what, const char *why) {
+static int complain_socket(char *err, size_t err_bytes, const char *socket, const char *what, const char *why) {
     snprintf(err, err_bytes, "socket %s: %s: %s", socket, what, why);
     return 1;
 }
 
-static int give_to_group(const struct config *c, const char *path, char *err, size_t err_bytes) {
-    if (!*c->group) return 0;
-    const struct group *g = getgrnam(c->group);
-    if (!g) return complain(err, err_bytes, c->socket, c->group, "there is no such group; create it or change group =");
-    if (chown(path, (uid_t)-1, g->gr_gid))
-        return complain(err, err_bytes, c->socket, "cannot be given to its group", strerror(errno));
-    return 0;
-}
-
-static int publish(struct listener *l, const struct config *c, char *err, size_t err_bytes) {
-    char private[sizeof c->socket + 8], url[sizeof private + 16];
-    snprintf(private, sizeof private, "%s.new", c->socket);
+static int publish_socket(struct listener *l, const struct config *c, char *err, size_t err_bytes) {
+    char private[sizeof c->socket + 8], url[sizeof private + 16], why[256];
+    unix_socket_private(c->socket, private, sizeof private);
     snprintf(url, sizeof url, "ipc://%s", private);
     unlink(private);
     int error = nng_stream_listener_alloc(&l->nng, url);
     if (!error) error = nng_stream_listener_set_int(l->nng, NNG_OPT_IPC_PERMISSIONS, (int)c->socket_mode);
     if (!error) error = nng_stream_listener_listen(l->nng);
     if (error)
-        return complain(err, err_bytes, c->socket,
-                        "cannot listen (does its directory exist, and may the daemon write there?)",
-                        nng_strerror(error));
-    if (give_to_group(c, private, err, err_bytes) ||
-        (rename(private, c->socket) && complain(err, err_bytes, c->socket, "rename", strerror(errno)))) {
-        unlink(private);
-        return 1;
-    }
+        return complain_socket(err, err_bytes, c->socket,
+                               "cannot listen (does its directory exist, and may the daemon write there?)",
+                               nng_strerror(error));
+    if (unix_socket_publish(c, c->socket, why, sizeof why))
+        return complain_socket(err, err_bytes, c->socket, "open", why);
     memcpy(l->socket, c->socket, sizeof l->socket);
     return 0;
 }
@@ -104,17 +93,17 @@ static int publish(struct listener *l, const struct config *c, char *err, size_t
 int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,
                   size_t err_bytes) {
     char why[320];
-    if (nng_start_check(why, sizeof why)) return complain(err, err_bytes, config->socket, "open", why);
+    if (nng_start_check(why, sizeof why)) return complain_socket(err, err_bytes, config->socket, "open", why);
     struct listener *l = calloc(1, sizeof *l);
-    if (!l) return complain(err, err_bytes, config->socket, "open", "no memory");
+    if (!l) return complain_socket(err, err_bytes, config->socket, "open", "no memory");
     l->service = service;
     pthread_mutex_init(&l->lock, NULL);
     l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     listener_configure(l, config);
     int bad =
         l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
-    if (bad) complain(err, err_bytes, config->socket, "open", "no memory or no files");
-    if (bad || publish(l, config, err, err_bytes)) {
+    if (bad) complain_socket(err, err_bytes, config->socket, "open", "no memory or no files");
+    if (bad || publish_socket(l, config, err, err_bytes)) {
         listener_close(l);
         return 1;
     }
@@ -145,7 +134,7 @@ void listener_bury(struct listener *l, struct connection *c) {
 
 int listener_fd(const struct listener *l) { return l->event_fd; }
 
-static void forget(struct listener *l, struct connection *c) {
+static void forget_connection(struct listener *l, struct connection *c) {
     pthread_mutex_lock(&l->lock);
     if (c->previous) c->previous->next = c->next;
     else l->all = c->next;
@@ -169,7 +158,7 @@ void listener_run(struct listener *l) {
             connection_end(c);
             continue;
         }
-        forget(l, c);
+        forget_connection(l, c);
         connection_free(c);
     }
     pthread_mutex_lock(&l->lock);
@@ -226,7 +215,7 @@ static void tell_floods(struct listener *l) {
             atomic_load(&l->limit), refused, pushed_out);
 }
 
-static const char *overdue(const struct listener *l, const struct connection *c, uint64_t now) {
+static const char *why_overdue(const struct listener *l, const struct connection *c, uint64_t now) {
     uint64_t handshake = atomic_load(&l->handshake_timeout), stall = atomic_load(&l->stall_timeout);
     uint64_t partial = atomic_load(&c->partial_since), stalled = atomic_load(&c->stalled_since);
     if (!atomic_load(&c->link.greeted) && now > c->opened_ns + handshake) return "said no Hello";
@@ -243,10 +232,10 @@ void listener_tick(struct listener *l, uint64_t now) {
     tell_floods(l);
     pthread_mutex_lock(&l->lock);
     for (struct connection *c = l->all; c && n < CLOSE_AT_ONCE; c = c->next)
-        if (overdue(l, c, now) && ref_if_alive(c)) late[n++] = c;
+        if (why_overdue(l, c, now) && ref_if_alive(c)) late[n++] = c;
     pthread_mutex_unlock(&l->lock);
     for (uint32_t i = 0; i < n; i++) {
-        const char *why = overdue(l, late[i], now);
+        const char *why = why_overdue(l, late[i], now);
         if (why) {
             LOG(LOG_INFO, "a client (pid %llu) %s in time: closed", (unsigned long long)late[i]->link.peer.pid, why);
             connection_close(late[i]);

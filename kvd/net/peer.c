@@ -18,7 +18,7 @@ static bool is_from(int fd, const struct peer *peer) {
 }
 
 /* The groups of one connection; NULL: it cannot be asked, or no memory. */
-static struct groups *ask(int fd) {
+static struct groups *groups_of_socket(int fd) {
     for (socklen_t room = 64 * sizeof(uint32_t);;) {
         struct groups *g = malloc(sizeof *g + room);
         socklen_t bytes = room;
@@ -47,7 +47,7 @@ struct groups *peer_groups(const struct peer *peer) {
     for (struct dirent *e; own && sure && (e = readdir(own));) {
         int fd = e->d_name[0] == '.' ? -1 : atoi(e->d_name);
         if (fd < 0 || !is_from(fd, peer)) continue;
-        struct groups *one = ask(fd);
+        struct groups *one = groups_of_socket(fd);
         sure = one != NULL; /* it may have been the one that counts */
         if (all && one) keep_common(all, one);
         if (!all) all = one;

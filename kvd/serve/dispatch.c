@@ -210,7 +210,7 @@ static bool may_run(struct call *call, const struct frame_info *info) {
     return true;
 }
 
-static void record(struct call *call) {
+static void record_answer(struct call *call) {
     if (!call->numbered || !call->session) return;
     struct answer *a =
         answer_begin(call->service, call->session, call->request.header.sequence, call->request.type, call->slow);
@@ -221,7 +221,7 @@ static void record(struct call *call) {
 }
 
 /* Under the lock. */
-static enum admitted apply(struct call *call, bool room) {
+static enum admitted apply_request(struct call *call, bool room) {
     const struct frame_info *info = frame_info(call->request.type);
     struct service *s = call->service;
     s->requests++;
@@ -235,7 +235,7 @@ static enum admitted apply(struct call *call, bool room) {
         call->session = session;
     }
     if (room && (!call->session || may_run(call, info))) serve_functions[call->request.type](call);
-    record(call);
+    record_answer(call);
     if (call->numbered) events_pressure(s);
     return APPLY;
 }
@@ -257,7 +257,7 @@ static void refuse_malformed(struct call *call, int error, const char *why) {
     call_refuse(call, known ? statuses[error] : KVD_INTERNAL, "%s", why);
 }
 
-static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t type) {
+static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uint16_t type) {
     struct service *s = call->service;
     char why[256];
     enum admitted admitted = REFUSED;
@@ -269,7 +269,7 @@ static void serve(struct call *call, const uint8_t *body, size_t bytes, uint16_t
         call->request.type = type;
         bool room = call_make_room(call);
         pthread_mutex_lock(&s->lock);
-        admitted = apply(call, room);
+        admitted = apply_request(call, room);
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
         if (!call->parked && !call->held && admitted != WAIT)
             count_outcome(s, type, call->reply.status, call->short_of, call->now_ns);
@@ -301,7 +301,7 @@ bool service_serve(struct service *s, struct link *link, const uint8_t *frame, s
         return false;
     }
     struct call call = { .service = s, .link = link, .frame_id = head.id, .now_ns = clock_ns(), .scratch = scratch };
-    serve(&call, frame + FRAME_HEADER, bytes - FRAME_HEADER, head.type);
+    serve_call(&call, frame + FRAME_HEADER, bytes - FRAME_HEADER, head.type);
     events_flush(s, scratch);
     scratch_give(s, scratch);
     return true;

@@ -63,7 +63,7 @@ static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor, u
 /* Directions in the order of enum device_direction: demoted, restored. */
 static void view_host(const struct service *s, struct view *v, const struct store_stats *from) {
     struct host_stats host;
-    host_get_stats(s, &host);
+    host_tier_stats(s, &host);
     v->arena_bytes = from->host_capacity;
     v->arena_occupied = from->host_occupied;
     v->arena_largest_free = from->host_largest_free;
@@ -150,13 +150,13 @@ enum labels {
     BUILD,
     INSTANCE
 };
-enum unit { PLAIN, NANOSECONDS /* shown in seconds */ };
+enum family_unit { PLAIN, NANOSECONDS /* shown in seconds */ };
 
 static const struct family {
     const char *name;
     enum type type;
     enum labels labels;
-    enum unit unit;
+    enum family_unit unit;
     size_t offset; /* in struct view: of uint64_t, or of struct metrics_time */
     const char *help;
 } families[] = {
@@ -290,20 +290,20 @@ static_assert(offsetof(struct metrics, lookup_misses) == offsetof(struct metrics
 
 static const char *request_name(uint32_t type) { return type ? frame_type_name((uint16_t)type) : "unknown"; }
 
-static void number(FILE *out, enum unit unit, uint64_t value) {
+static void write_number(FILE *out, enum family_unit unit, uint64_t value) {
     if (unit == PLAIN) fprintf(out, " %" PRIu64 "\n", value);
     else fprintf(out, " %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000u, value % 1000000000u);
 }
 
-static void list(FILE *out, const struct family *f, const uint64_t *at, const char *label, const char *const *names,
-                 uint32_t n) {
+static void write_list(FILE *out, const struct family *f, const uint64_t *at, const char *label,
+                       const char *const *names, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         fprintf(out, "%s{%s=\"%s\"}", f->name, label, names[i]);
-        number(out, f->unit, at[i]);
+        write_number(out, f->unit, at[i]);
     }
 }
 
-static void histogram(FILE *out, const struct family *f, const struct metrics_time *times) {
+static void write_histogram(FILE *out, const struct family *f, const struct metrics_time *times) {
     for (uint32_t type = 1; type < FRAME_TYPE_END; type++) {
         const char *name = request_name(type);
         uint64_t sum = 0;
@@ -316,17 +316,17 @@ static void histogram(FILE *out, const struct family *f, const struct metrics_ti
         sum += times[type].bucket[METRICS_BUCKETS - 1];
         fprintf(out, "%s_bucket{request=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", f->name, name, sum);
         fprintf(out, "%s_sum{request=\"%s\"}", f->name, name);
-        number(out, f->unit, times[type].sum_ns);
+        write_number(out, f->unit, times[type].sum_ns);
         fprintf(out, "%s_count{request=\"%s\"} %" PRIu64 "\n", f->name, name, sum);
     }
 }
 
-static void requests(FILE *out, const struct family *f, const uint64_t *at) {
+static void write_requests(FILE *out, const struct family *f, const uint64_t *at) {
     for (uint32_t type = 0; type < FRAME_TYPE_END; type++)
         fprintf(out, "%s{request=\"%s\"} %" PRIu64 "\n", f->name, request_name(type), at[type]);
 }
 
-static void refusals(FILE *out, const struct family *f, const uint64_t *at) {
+static void write_refusals(FILE *out, const struct family *f, const uint64_t *at) {
     for (uint32_t type = 1; type < FRAME_TYPE_END; type++)
         for (uint32_t status = KVD_OK + 1; status < METRICS_STATUSES; status++)
             fprintf(out, "%s{request=\"%s\",status=\"%s\"} %" PRIu64 "\n", f->name, request_name(type),
@@ -338,26 +338,26 @@ static void write_family(FILE *out, const struct family *f, const struct view *v
     const uint64_t *at = (const void *)((const char *)v + f->offset);
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name, types[f->type]);
     if (f->type == HISTOGRAM) {
-        histogram(out, f, (const void *)at);
+        write_histogram(out, f, (const void *)at);
         return;
     }
     switch (f->labels) {
     case NONE:
         fputs(f->name, out);
-        number(out, f->unit, *at);
+        write_number(out, f->unit, *at);
         break;
-    case POOL: list(out, f, at, "pool", pool_names, v->n_pools); break;
-    case ROLE: list(out, f, at, "role", role_names, METRICS_ROLES); break;
-    case SOURCE: list(out, f, at, "source", source_names, METRICS_SOURCES); break;
-    case END: list(out, f, at, "end", end_names, METRICS_ENDS); break;
-    case SHORT: list(out, f, at, "short", short_names, METRICS_SHORTS); break;
-    case ITEM: list(out, f, at, "status", status_names, METRICS_STATUSES); break;
-    case TIER: list(out, f, at, "tier", tier_names, METRICS_TIERS); break;
-    case DIRECTION: list(out, f, at, "direction", direction_names, 2); break;
-    case OUTCOME: list(out, f, at, "outcome", outcome_names, HOST_OUTCOMES); break;
-    case RESULT: list(out, f, at, "result", result_names, 2); break;
-    case REQUEST: requests(out, f, at); break;
-    case REFUSAL: refusals(out, f, at); break;
+    case POOL: write_list(out, f, at, "pool", pool_names, v->n_pools); break;
+    case ROLE: write_list(out, f, at, "role", role_names, METRICS_ROLES); break;
+    case SOURCE: write_list(out, f, at, "source", source_names, METRICS_SOURCES); break;
+    case END: write_list(out, f, at, "end", end_names, METRICS_ENDS); break;
+    case SHORT: write_list(out, f, at, "short", short_names, METRICS_SHORTS); break;
+    case ITEM: write_list(out, f, at, "status", status_names, METRICS_STATUSES); break;
+    case TIER: write_list(out, f, at, "tier", tier_names, METRICS_TIERS); break;
+    case DIRECTION: write_list(out, f, at, "direction", direction_names, 2); break;
+    case OUTCOME: write_list(out, f, at, "outcome", outcome_names, HOST_OUTCOMES); break;
+    case RESULT: write_list(out, f, at, "result", result_names, 2); break;
+    case REQUEST: write_requests(out, f, at); break;
+    case REFUSAL: write_refusals(out, f, at); break;
     case BUILD: fprintf(out, "%s{version=\"%s\"} %" PRIu64 "\n", f->name, KVD_VERSION, *at); break;
     case INSTANCE: fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->instance, *at); break;
     }

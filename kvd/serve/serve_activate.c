@@ -43,7 +43,7 @@ static void refuse_activation(struct call *call, const struct store_activation *
     call_refuse_cont(call, refusal, named);
 }
 
-static struct kvd_need need_of(const struct store_need *n) {
+static struct kvd_need need_from(const struct store_need *n) {
     return (struct kvd_need){ n->needed, n->available, n->short_by };
 }
 
@@ -62,13 +62,13 @@ void serve_plan(struct call *call) {
     *r = (struct kvd_plan){ .feasibility = plan.feasibility,
                             .revision = plan.revision,
                             .n_pools = s->pools.n_pools,
-                            .rows = need_of(&plan.rows),
-                            .sequences = need_of(&plan.sequences),
-                            .state_slots = need_of(&plan.state_slots),
-                            .membership = need_of(&plan.membership),
-                            .arena = need_of(&plan.arena) };
+                            .rows = need_from(&plan.rows),
+                            .sequences = need_from(&plan.sequences),
+                            .state_slots = need_from(&plan.state_slots),
+                            .membership = need_from(&plan.membership),
+                            .arena = need_from(&plan.arena) };
     for (uint32_t p = 0; p < r->n_pools; p++) {
-        r->pages[p] = need_of(&plan.pages[p]);
+        r->pages[p] = need_from(&plan.pages[p]);
         r->entitlement[p] = plan.entitlement[p];
         r->shared_pages[p] = plan.shared_pages[p];
         r->copied_columns[p] = plan.copied_columns[p];
@@ -95,7 +95,7 @@ static bool check_worker(struct call *call, kvd_session_id id) {
     return false;
 }
 
-static bool check_group(struct call *call, kvd_group_id id) {
+static bool check_lease_group(struct call *call, kvd_group_id id) {
     struct group *g = group_find(call->service, id);
     if (!g) call_refuse(call, KVD_NOT_FOUND, "group %016" PRIx64 " does not exist, or not any more", id.bits);
     else if (g->owner.bits != session_id(call->service, call->session).bits && call->session->role != KVD_ROLE_ADMIN)
@@ -134,7 +134,7 @@ static bool check_activation(struct call *call) {
                     "this session has %u active sequences, which is its limit; finish some, or raise "
                     "sequences_per_session = in section [limits]",
                     call->session->n_owned);
-    else return a->worker.bits ? check_worker(call, a->worker) : check_group(call, a->group);
+    else return a->worker.bits ? check_worker(call, a->worker) : check_lease_group(call, a->group);
     return false;
 }
 

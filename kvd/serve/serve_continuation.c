@@ -51,7 +51,7 @@ static void refuse_busy(struct call *call) {
                 SLOW_PER_SESSION);
 }
 
-static void move(struct call *call, kvd_continuation continuation, enum store_place place) {
+static void begin_client_move(struct call *call, kvd_continuation continuation, enum store_place place) {
     struct service *s = call->service;
     struct store_refusal refusal = { 0 };
     enum kvd_status status;
@@ -86,10 +86,10 @@ static void move(struct call *call, kvd_continuation continuation, enum store_pl
 
 void serve_demote(struct call *call) {
     const struct kvd_demote *d = &call->request.u.demote;
-    move(call, d->continuation, d->keep_device ? STORE_PLACE_BOTH : STORE_PLACE_HOST);
+    begin_client_move(call, d->continuation, d->keep_device ? STORE_PLACE_BOTH : STORE_PLACE_HOST);
 }
 
-void serve_prefetch(struct call *call) { move(call, call->request.u.prefetch, STORE_PLACE_DEVICE); }
+void serve_prefetch(struct call *call) { begin_client_move(call, call->request.u.prefetch, STORE_PLACE_DEVICE); }
 
 /* Payload of so many pages of each pool, packed. */
 static uint64_t bytes_of(const struct service *s, const uint32_t *pages) {

@@ -147,7 +147,7 @@ void serve_list_sequences(struct call *call) {
     call->reply.u.sequences.items = items;
 }
 
-static uint32_t driven(struct service *s, kvd_session_id id) {
+static uint32_t count_driven(struct service *s, kvd_session_id id) {
     uint32_t n = 0;
     for (uint32_t i = 0; s->n_bundles && i < s->config.max_concurrency; i++) {
         const struct bundle *b = &s->bundles[i];
@@ -172,7 +172,7 @@ void serve_list_sessions(struct call *call) {
                                          .pid = from->peer.pid,
                                          .connected = from->link != NULL,
                                          .fenced = from->fenced,
-                                         .sequences = driven(s, session_id(s, from)),
+                                         .sequences = count_driven(s, session_id(s, from)),
                                          .requests = from->requests };
         memcpy(to->name, from->name, sizeof to->name);
     }
@@ -238,7 +238,7 @@ void serve_find(struct call *call) {
 
 static void stats_host(const struct service *s, const struct store_stats *from, struct kvd_stats *r) {
     struct host_stats host;
-    host_get_stats(s, &host);
+    host_tier_stats(s, &host);
     r->host_capacity = from->host_capacity;
     r->host_occupied = from->host_occupied;
     r->host_largest_free = from->host_largest_free;

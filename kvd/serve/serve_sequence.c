@@ -46,7 +46,7 @@ static struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
     return b;
 }
 
-static uint32_t ask(struct call *call, struct round_room *room, struct kvd_round_result *results) {
+static uint32_t collect_items(struct call *call, struct round_room *room, struct kvd_round_result *results) {
     struct service *s = call->service;
     kvd_session_id me = session_id(s, call->session);
     uint32_t n = 0;
@@ -84,7 +84,7 @@ static void tell_bounded(struct service *s, struct bundle *b, const struct store
     b->bounded = from->bounded;
 }
 
-static void answer(struct service *s, const struct store_round_result *from, struct kvd_round_result *to) {
+static void answer_item(struct service *s, const struct store_round_result *from, struct kvd_round_result *to) {
     if (from->refusal.code != STORE_OK) {
         to->status = (uint32_t)status_of_store(from->refusal.code);
         store_refusal_text(&from->refusal, to->message, sizeof to->message);
@@ -101,8 +101,8 @@ static void answer(struct service *s, const struct store_round_result *from, str
 }
 
 /* Each item of the answer, and what the store was short of. */
-static void count(struct service *s, const struct round_room *room, uint32_t n_asked,
-                  const struct kvd_round_result *results, uint32_t n) {
+static void count_items(struct service *s, const struct round_room *room, uint32_t n_asked,
+                        const struct kvd_round_result *results, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) metrics_item(&s->metrics, results[i].status);
     for (uint32_t i = 0; i < n_asked; i++) {
         const struct store_refusal *refusal = &room->results[i].refusal;
@@ -112,7 +112,7 @@ static void count(struct service *s, const struct round_room *room, uint32_t n_a
 }
 
 /* Submits the batch of the transfer; the answer is held until the devices are done. */
-static void publish(struct call *call, struct op *op) {
+static void publish_rows(struct call *call, struct op *op) {
     struct service *s = call->service;
     switch (transfer_submit(s->transfer, op_tag(s, op))) {
     case TRANSFER_DONE: op_free(s, op); break;
@@ -137,15 +137,15 @@ void serve_round(struct call *call) {
     if (!op) return;
     call->reply.u.round.n = call->request.u.round.n;
     call->reply.u.round.items = results;
-    uint32_t n = ask(call, room, results);
+    uint32_t n = collect_items(call, room, results);
     store_round(s->store, room->items, n, room->results);
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n; i++) {
-        answer(s, &room->results[i], &results[room->places[i]]);
+        answer_item(s, &room->results[i], &results[room->places[i]]);
         if (room->results[i].refusal.code == STORE_OK) tell_bounded(s, room->bundles[i], &room->results[i]);
     }
-    count(s, room, n, results, call->request.u.round.n);
-    publish(call, op);
+    count_items(s, room, n, results, call->request.u.round.n);
+    publish_rows(call, op);
 }
 
 static_assert(sizeof(kvd_digest) == 32, "digests are passed on as they are");
@@ -221,5 +221,5 @@ void serve_finish(struct call *call) {
         (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
-    publish(call, op);
+    publish_rows(call, op);
 }

@@ -39,7 +39,7 @@ static bool check_hello(struct call *call) {
     return false;
 }
 
-static void welcome(struct call *call, struct session *session) {
+static void welcome_session(struct call *call, struct session *session) {
     struct kvd_hello_reply *r = &call->reply.u.hello;
     struct service *s = call->service;
     r->session = session_id(s, session);
@@ -52,7 +52,7 @@ static void welcome(struct call *call, struct session *session) {
 }
 
 /* The same process on a new connection. A child that was forked has another pid. */
-static void resume(struct call *call) {
+static void resume_session(struct call *call) {
     const struct kvd_hello *hello = &call->request.u.hello;
     struct session *session = session_find(call->service, hello->resume);
     if (!session)
@@ -73,7 +73,7 @@ static void resume(struct call *call) {
         struct link *old = session->link;
         if (old && old != call->link) old->ops->close(old);
         session_connected(call->service, session, call->link);
-        welcome(call, session);
+        welcome_session(call, session);
     }
 }
 
@@ -112,7 +112,7 @@ void serve_hello(struct call *call) {
         return;
     }
     if (call->request.u.hello.resume.bits) {
-        resume(call);
+        resume_session(call);
         return;
     }
     if (call->link->peer.pid == 0) { /* the kernel translates pids into the reader's namespace: 0 = there is none */
@@ -149,7 +149,7 @@ void serve_hello(struct call *call) {
                     s->n_sessions);
         return;
     }
-    welcome(call, session);
+    welcome_session(call, session);
     LOG(LOG_INFO, "session %s: %s, pid %" PRIu64 ", uid %" PRIu64, session->name, role_names[session->role],
         session->peer.pid, session->peer.uid);
 }

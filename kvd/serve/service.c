@@ -34,7 +34,7 @@
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-static int refuse(char *err, size_t err_bytes, const char *why) {
+static int refuse_open(char *err, size_t err_bytes, const char *why) {
     snprintf(err, err_bytes, "%s", why);
     return 1;
 }
@@ -68,11 +68,11 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
-        return refuse(err, err_bytes, "no memory for the tables of sessions");
+        return refuse_open(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
 
-static int watch(struct service *s, int fd, uint64_t tag) {
+static int watch_fd(struct service *s, int fd, uint64_t tag) {
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tag };
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e);
 }
@@ -82,15 +82,16 @@ static int make_watch(struct service *s, char *err, size_t err_bytes) {
     int bad = s->epoll_fd < 0;
     for (uint32_t r = 0; r < s->pools.n_ranks && !bad; r++) {
         int fd = device_event_fd(s->pools.device[r]);
-        bad = fd >= 0 && watch(s, fd, r);
+        bad = fd >= 0 && watch_fd(s, fd, r);
     }
     int host = mover_event_fd(s->mover);
-    bad = bad || (host >= 0 && watch(s, host, TAG_HOST));
+    bad = bad || (host >= 0 && watch_fd(s, host, TAG_HOST));
     if (bad) snprintf(err, err_bytes, "epoll: %s", strerror(errno));
     return bad;
 }
 
-static int make(struct service *s, const char *prefix, const struct fdstore_set *handed, char *err, size_t err_bytes) {
+static int make_service(struct service *s, const char *prefix, const struct fdstore_set *handed, char *err,
+                        size_t err_bytes) {
     struct device *devices[KVD_MAX_RANKS];
     struct kept kept;
     kept_load(&kept, handed ? handed->items : NULL, handed ? handed->n : 0);
@@ -102,12 +103,13 @@ static int make(struct service *s, const char *prefix, const struct fdstore_set 
     if (pools_open(&s->config, &s->plan, devices, &kept, &s->pools, err, err_bytes) || make_store(s, err, err_bytes) ||
         make_tables(s, err, err_bytes))
         return 1;
-    if (transfer_new(&s->pools, s->store, &s->transfer)) return refuse(err, err_bytes, "no memory for device work");
-    if (host_open(s, prefix, err, err_bytes) || make_watch(s, err, err_bytes)) return 1;
+    if (transfer_new(&s->pools, s->store, &s->transfer))
+        return refuse_open(err, err_bytes, "no memory for device work");
+    if (host_tier_open(s, prefix, err, err_bytes) || make_watch(s, err, err_bytes)) return 1;
     if (former_open(s, err, err_bytes)) return 1;
     while (!s->epoch)
         if (getrandom(&s->epoch, sizeof s->epoch, 0) != sizeof s->epoch)
-            return refuse(err, err_bytes, "getrandom gives no instance epoch");
+            return refuse_open(err, err_bytes, "getrandom gives no instance epoch");
     return 0;
 }
 
@@ -115,7 +117,7 @@ int service_new(const struct config *config, const char *prefix, const struct fd
                 struct service **ret_service, char *err, size_t err_bytes) {
     struct service *s = calloc(1, sizeof *s);
     pthread_mutexattr_t kind;
-    if (!s) return refuse(err, err_bytes, "no memory");
+    if (!s) return refuse_open(err, err_bytes, "no memory");
     s->config = *config;
     s->epoll_fd = -1;
     s->last_waiting = &s->waiting;
@@ -125,7 +127,7 @@ int service_new(const struct config *config, const char *prefix, const struct fd
     pthread_mutex_init(&s->lock, &kind);
     pthread_mutexattr_destroy(&kind);
     pthread_mutex_init(&s->scratch_lock, NULL);
-    if (make(s, prefix, handed, err, err_bytes)) {
+    if (make_service(s, prefix, handed, err, err_bytes)) {
         service_free(s);
         return 1;
     }
@@ -153,7 +155,7 @@ struct service *service_free(struct service *s) {
     }
     stop_free(s);
     former_close(s);
-    host_close(s);
+    host_tier_close(s);
     pools_close(&s->pools); /* waits for what the devices still do, and frees */
     transfer_free(s->transfer);
     free(s->groups);

@@ -15,7 +15,7 @@
 /* ---- series ------------------------------------------------------------------------------------ */
 
 /* Of each line "name{label="value"} number" one member. */
-static bool wanted(const char *line, size_t n) {
+static bool is_wanted(const char *line, size_t n) {
     if (*line == '#' || !n) return false;
     if (memmem(line, n, "_bucket{", 8)) return false;
     bool zero = n > 2 && memcmp(line + n - 2, " 0", 2) == 0;
@@ -27,7 +27,7 @@ static void write_series(FILE *out, const char *metrics) {
     for (const char *line = metrics; *line;) {
         size_t n = strcspn(line, "\n"), key = n;
         while (key && line[key] != ' ') key--;
-        if (wanted(line, n)) {
+        if (is_wanted(line, n)) {
             fprintf(out, "%s\n\"", before);
             before = ",";
             for (size_t i = 0; i < key; i++) fprintf(out, line[i] == '"' || line[i] == '\\' ? "\\%c" : "%c", line[i]);
@@ -138,7 +138,7 @@ static void take_all_continuations(struct service *s, struct lists *l) {
     cut_continuations(l, 0);
 }
 
-static void take(struct service *s, struct lists *l) {
+static void take_lists(struct service *s, struct lists *l) {
     pthread_mutex_lock(&s->lock);
     store_get_stats(s->store, &l->stats);
     l->n_pools = s->pools.n_pools;
@@ -221,7 +221,7 @@ char *ui_state(struct service *s, const char *metrics, size_t *ret_bytes) {
     }
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    take(s, lists);
+    take_lists(s, lists);
     fprintf(out, "{\"time\":%lld.%03ld,\"operations\":%" PRIu64 ",\n\"series\":{", (long long)now.tv_sec,
             now.tv_nsec / 1000000, lists->stats.operations);
     write_series(out, metrics);

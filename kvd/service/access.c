@@ -14,7 +14,8 @@ bool access_is_own(const struct peer *peer) { return peer->uid == 0 || peer->uid
 /* Allowed, not allowed, or it depends on groups that were not looked at. */
 enum verdict { NO, YES, BY_GROUPS };
 
-static enum verdict judge(const struct config_access *access, const struct peer *peer, const struct groups *groups) {
+static enum verdict judge_peer(const struct config_access *access, const struct peer *peer,
+                               const struct groups *groups) {
     enum verdict verdict = NO;
     if (access_is_own(peer)) return YES;
     for (uint32_t i = 0; i < access->n; i++) {
@@ -41,14 +42,14 @@ void access_look(struct call *call) {
     pthread_mutex_lock(&s->lock);
     struct config_access access = s->config.access[role - 1];
     pthread_mutex_unlock(&s->lock);
-    if (judge(&access, &link->peer, NULL) == BY_GROUPS) call->groups = link->ops->groups(link);
+    if (judge_peer(&access, &link->peer, NULL) == BY_GROUPS) call->groups = link->ops->groups(link);
 }
 
 bool access_allows(struct call *call, uint32_t role) {
     static const char *const names[] = { "no role", "observer", "worker", "scheduler", "admin" };
     const struct peer *peer = &call->link->peer;
     char others[48] = "";
-    if (judge(&call->service->config.access[role - 1], peer, call->groups) == YES) return true;
+    if (judge_peer(&call->service->config.access[role - 1], peer, call->groups) == YES) return true;
     if (call->groups) snprintf(others, sizeof others, " and %u other groups", call->groups->n);
     call_refuse(call, KVD_PERMISSION_DENIED,
                 "uid %" PRIu64 " gid %" PRIu64 "%s may not be %s; add it to %s = in section [access] of the "

@@ -90,7 +90,7 @@ struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_
 }
 
 /* Linear probing without tombstones: what follows moves up. */
-static void index_remove(struct service *s, const struct bundle *b) {
+static void bundle_index_remove(struct service *s, const struct bundle *b) {
     uint32_t mask = s->bundle_index_mask, hole = slot_of(s, b->seq);
     while (&s->bundles[s->bundle_index[hole] - 1] != b) hole = (hole + 1) & mask;
     for (uint32_t at = (hole + 1) & mask; s->bundle_index[at]; at = (at + 1) & mask) {
@@ -106,7 +106,7 @@ void bundle_free(struct service *s, struct bundle *b) {
     struct session *session = session_find(s, b->owner);
     struct group *g = group_find(s, b->group);
     if (session) session->n_owned--;
-    index_remove(s, b);
+    bundle_index_remove(s, b);
     b->used = false;
     s->n_bundles--;
     if (g && --g->n_bundles == 0 && g->orphan) group_drop(s, g);
@@ -159,7 +159,7 @@ struct kvd_pool_place bundle_pool(const struct store_pool_view *v) {
 
 /* ---- death ------------------------------------------------------------------------------------ */
 
-static bool concerns(struct service *s, struct session *with, const void *argument) {
+static bool bundle_concerns(struct service *s, struct session *with, const void *argument) {
     const struct bundle *b = argument;
     kvd_session_id me = session_id(s, with);
     if (!tenant_sees(s, with, b->tenant)) return false;
@@ -168,10 +168,10 @@ static bool concerns(struct service *s, struct session *with, const void *argume
 }
 
 void bundle_tell(struct service *s, const struct bundle *b, const struct kvd_event *event) {
-    events_add(s, event, concerns, b);
+    events_add(s, event, bundle_concerns, b);
 }
 
-static void end(struct service *s, struct bundle *b) {
+static void end_sequence(struct service *s, struct bundle *b) {
     struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
@@ -196,7 +196,7 @@ static void end(struct service *s, struct bundle *b) {
     bundle_free(s, b);
 }
 
-static const struct session *driver_at(struct service *s, const struct bundle *b, uint32_t place, bool *ret_is) {
+static const struct session *bundle_driver_at(struct service *s, const struct bundle *b, uint32_t place, bool *ret_is) {
     const struct group *g = b->worker.bits ? NULL : group_find(s, b->group);
     *ret_is = b->worker.bits ? place == 0 : g && place < g->n_members;
     if (!*ret_is) return NULL;
@@ -216,7 +216,7 @@ void bundle_settle(struct service *s, struct bundle *b) {
     struct store_refusal refusal;
     bool away = false, clear = true, is;
     for (uint32_t place = 0; place < KVD_MAX_RANKS; place++) {
-        const struct session *driver = driver_at(s, b, place, &is);
+        const struct session *driver = bundle_driver_at(s, b, place, &is);
         if (!is) break;
         away |= !driver || !driver->link || driver->fenced;
         clear &= !driver || (b->cleared >> place & 1);
@@ -226,7 +226,7 @@ void bundle_settle(struct service *s, struct bundle *b) {
         return;
     }
     if (b->ending && clear) {
-        end(s, b);
+        end_sequence(s, b);
         return;
     }
     bool want = b->ending || away;

@@ -12,7 +12,7 @@
 #include "session.h"
 #include "tenant.h"
 
-static void put(struct service *s, struct link *link, const struct kvd_event *event) {
+static void put_event(struct service *s, struct link *link, const struct kvd_event *event) {
     struct event_ring *ring = link->events;
     if (ring->n == ring->limit) {
         ring->first = (ring->first + 1) % ring->limit;
@@ -34,7 +34,7 @@ void events_add(struct service *s, const struct kvd_event *event,
     for (struct link *link = s->subscribers; link; link = link->next_subscriber) {
         struct session *session = session_find(s, link->session);
         if (!session || !(link->event_mask & KVD_EVENT_MASK(event->kind))) continue;
-        if (!concerned || concerned(s, session, with)) put(s, link, &e);
+        if (!concerned || concerned(s, session, with)) put_event(s, link, &e);
     }
 }
 
@@ -57,19 +57,20 @@ void events_pressure(struct service *s) {
 }
 
 /* The table of tenants knows it still; if another one has its slot by now, operators alone are told. */
-static bool may_see(struct service *s, struct session *with, const void *lost) {
+static bool may_see_lost(struct service *s, struct session *with, const void *lost) {
     return tenant_sees(s, with, tenant_of(s, *(const store_cont *)lost));
 }
 
 void events_lost(struct service *s) {
     store_cont cont;
     while (store_take_lost(s->store, &cont))
-        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, may_see, &cont);
+        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, may_see_lost,
+                   &cont);
 }
 
 /* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread
  * posts. */
-static bool take(struct service *s, struct link *link, struct kvd_event *ret_event) {
+static bool next_event(struct service *s, struct link *link, struct kvd_event *ret_event) {
     bool some = false;
     pthread_mutex_lock(&s->lock);
     struct event_ring *ring = link->events;
@@ -87,7 +88,7 @@ static bool take(struct service *s, struct link *link, struct kvd_event *ret_eve
 }
 
 /* Refused by the link: it comes first again, unless the ring has filled up meanwhile. True: try again now. */
-static bool put_back(struct service *s, struct link *link, const struct kvd_event *event) {
+static bool put_event_back(struct service *s, struct link *link, const struct kvd_event *event) {
     pthread_mutex_lock(&s->lock);
     struct event_ring *ring = link->events;
     bool again = link->drained;
@@ -106,11 +107,11 @@ static bool put_back(struct service *s, struct link *link, const struct kvd_even
     return again;
 }
 
-static void post(struct service *s, struct link *link, struct scratch *scratch) {
+static void post_events(struct service *s, struct link *link, struct scratch *scratch) {
     struct kvd_event event;
     char why[128];
     size_t bytes;
-    while (take(s, link, &event)) {
+    while (next_event(s, link, &event)) {
         if (codec_encode_event(&event, scratch->frame + FRAME_HEADER, FRAME_LIMIT - FRAME_HEADER, &bytes, why,
                                sizeof why)) {
             LOG(LOG_ERROR, "an event cannot be encoded: %s", why);
@@ -118,7 +119,7 @@ static void post(struct service *s, struct link *link, struct scratch *scratch) 
         }
         frame_head_write(scratch->frame, FRAME_EVENT, FRAME_F_EVENT, 0, bytes);
         if (link->ops->post(link, scratch->frame, FRAME_HEADER + bytes, true)) continue;
-        if (!put_back(s, link, &event)) return;
+        if (!put_event_back(s, link, &event)) return;
     }
 }
 
@@ -144,7 +145,7 @@ void events_flush(struct service *s, struct scratch *given) {
         if (link) s->dirty = link->next_dirty;
         pthread_mutex_unlock(&s->lock);
         if (!link) break;
-        post(s, link, scratch);
+        post_events(s, link, scratch);
         link_unref(link);
     }
     if (scratch && !given) scratch_give(s, scratch);

@@ -114,7 +114,7 @@ void former_close(struct service *s) {
     s->former = NULL;
 }
 
-static void let_go(struct service *s, struct former *f, const char *why) {
+static void stop_waiting_for(struct service *s, struct former *f, const char *why) {
     if (f->pidfd < 0) return;
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, f->pidfd, NULL);
     close(f->pidfd);
@@ -127,7 +127,7 @@ static void let_go(struct service *s, struct former *f, const char *why) {
 void former_exited(struct service *s, uint64_t tag) {
     pthread_mutex_lock(&s->lock);
     uint64_t i = tag - FORMER_TAG;
-    if (s->former && i < s->former->n) let_go(s, &s->former->former[i], "has exited");
+    if (s->former && i < s->former->n) stop_waiting_for(s, &s->former->former[i], "has exited");
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -135,7 +135,7 @@ void former_exited(struct service *s, uint64_t tag) {
 void former_yield(struct service *s, const struct session *session) {
     for (uint32_t i = 0; s->former && i < s->former->n; i++)
         if (s->former->former[i].driver.pid == session->peer.pid)
-            let_go(s, &s->former->former[i], "has let go of the instance before");
+            stop_waiting_for(s, &s->former->former[i], "has let go of the instance before");
 }
 
 uint32_t former_waited(const struct service *s) { return s->former ? s->former->waited : 0; }
@@ -177,7 +177,7 @@ void process_forget(struct service *s, struct session *session) {
 
 /* ---- descriptors ------------------------------------------------------------------------------------- */
 
-static enum kvd_status deny(char *why, size_t bytes, enum kvd_status status, const char *sentence) {
+static enum kvd_status deny_descriptor(char *why, size_t bytes, enum kvd_status status, const char *sentence) {
     snprintf(why, bytes, "%s", sentence);
     return status;
 }
@@ -188,28 +188,30 @@ static struct session *token_holder(struct service *s, uint64_t token) {
     return NULL;
 }
 
-static enum kvd_status grant(struct service *s, struct service_grant *g, uint64_t start_time, char *why, size_t bytes) {
+static enum kvd_status grant_descriptor(struct service *s, struct service_grant *g, uint64_t start_time, char *why,
+                                        size_t bytes) {
     struct session *session = g->token ? token_holder(s, g->token) : session_find(s, g->session);
     if (!session || session->fenced)
-        return deny(why, bytes, KVD_PERMISSION_DENIED,
-                    "the token is not good, or has been used: ask for the store's description anew");
+        return deny_descriptor(why, bytes, KVD_PERMISSION_DENIED,
+                               "the token is not good, or has been used: ask for the store's description anew");
     if (session->peer.pid != g->pid || session->peer.uid != g->uid || !start_time)
-        return deny(why, bytes, KVD_PERMISSION_DENIED, "the token was given to another process: it must ask itself");
+        return deny_descriptor(why, bytes, KVD_PERMISSION_DENIED,
+                               "the token was given to another process: it must ask itself");
     session->fd_token = 0;
     g->session = session_id(s, session);
     g->fd = pools_fd(&s->pools, g->fd_index);
     if (g->fd < 0)
-        return deny(why, bytes, KVD_OUT_OF_RANGE,
-                    "the store has no region of this number: see fd_index in its description");
+        return deny_descriptor(why, bytes, KVD_OUT_OF_RANGE,
+                               "the store has no region of this number: see fd_index in its description");
     former_yield(s, session); /* whoever attaches anew runs nothing on what an earlier instance gave it */
     if (process_record(s, session, start_time)) return KVD_OK;
-    return deny(why, bytes, KVD_RESOURCE_EXHAUSTED, "too many processes have the store mapped: end some");
+    return deny_descriptor(why, bytes, KVD_RESOURCE_EXHAUSTED, "too many processes have the store mapped: end some");
 }
 
 uint32_t service_grant_fd(struct service *s, struct service_grant *g, char *why, size_t bytes) {
     uint64_t start_time = process_start_time(g->pid);
     pthread_mutex_lock(&s->lock);
-    enum kvd_status status = grant(s, g, start_time, why, bytes);
+    enum kvd_status status = grant_descriptor(s, g, start_time, why, bytes);
     pthread_mutex_unlock(&s->lock);
     return (uint32_t)status;
 }

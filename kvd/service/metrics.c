@@ -8,24 +8,24 @@
 
 static_assert((int)KVD_UNAUTHENTICATED + 1 == (int)METRICS_STATUSES, "every status has a place");
 
-static uint16_t known(uint16_t type) { return type < FRAME_TYPE_END ? type : 0; }
+static uint16_t known_type(uint16_t type) { return type < FRAME_TYPE_END ? type : 0; }
 
-void metrics_request(struct metrics *m, uint16_t type) { m->requests[known(type)]++; }
+void metrics_request(struct metrics *m, uint16_t type) { m->requests[known_type(type)]++; }
 
-static uint32_t bucket_of(uint64_t ns) {
+static uint32_t time_bucket(uint64_t ns) {
     uint32_t bits = ns > 1 ? 64 - (uint32_t)__builtin_clzll(ns - 1) : 0; /* 2^bits is the least that is not less */
     if (bits <= METRICS_FIRST_BIT) return 0;
     return bits - METRICS_FIRST_BIT < METRICS_BUCKETS ? bits - METRICS_FIRST_BIT : METRICS_BUCKETS - 1;
 }
 
 void metrics_answer(struct metrics *m, uint16_t type, uint32_t status, uint64_t took_ns) {
-    struct metrics_time *t = &m->time[known(type)];
+    struct metrics_time *t = &m->time[known_type(type)];
     t->sum_ns += took_ns;
-    t->bucket[bucket_of(took_ns)]++;
-    if (status != KVD_OK && status < METRICS_STATUSES) m->refusals[known(type)][status]++;
+    t->bucket[time_bucket(took_ns)]++;
+    if (status != KVD_OK && status < METRICS_STATUSES) m->refusals[known_type(type)][status]++;
 }
 
-void metrics_replay(struct metrics *m, uint16_t type) { m->replays[known(type)]++; }
+void metrics_replay(struct metrics *m, uint16_t type) { m->replays[known_type(type)]++; }
 
 void metrics_shortage(struct metrics *m, enum metrics_short what) {
     m->shortages[(unsigned)what < METRICS_SHORTS ? what : METRICS_SHORT_LIMIT]++;

@@ -9,7 +9,7 @@
 #include "request.h"
 #include "session.h"
 
-static void encode(struct scratch *scratch, struct msg_reply *reply, size_t *ret_bytes) {
+static void encode_reply(struct scratch *scratch, struct msg_reply *reply, size_t *ret_bytes) {
     uint8_t *body = scratch->frame + FRAME_HEADER;
     size_t space = FRAME_LIMIT - FRAME_HEADER;
     char why[256];
@@ -27,14 +27,14 @@ static void encode(struct scratch *scratch, struct msg_reply *reply, size_t *ret
     if (codec_encode_reply(&plain, scratch->arena, body, space, ret_bytes, why, sizeof why)) *ret_bytes = 0;
 }
 
-static void post_to(struct scratch *scratch, uint16_t type, size_t bytes, struct link *link, uint64_t frame_id) {
+static void post_reply(struct scratch *scratch, uint16_t type, size_t bytes, struct link *link, uint64_t frame_id) {
     frame_head_write(scratch->frame, type, FRAME_F_REPLY, frame_id, bytes);
     link->ops->post(link, scratch->frame, FRAME_HEADER + bytes, false);
 }
 
 /* Stores the body and takes who waits for it, unless a device must finish first. */
-static uint32_t settle_answer(struct service *s, kvd_session_id id, uint64_t sequence, uint8_t *body, size_t bytes,
-                              struct waiter ret_waiters[ANSWER_WAITERS], bool *ret_held) {
+static uint32_t store_answer(struct service *s, kvd_session_id id, uint64_t sequence, uint8_t *body, size_t bytes,
+                             struct waiter ret_waiters[ANSWER_WAITERS], bool *ret_held) {
     uint32_t n = 0;
     *ret_held = false;
     pthread_mutex_lock(&s->lock);
@@ -63,15 +63,15 @@ void answer_call(struct service *s, struct scratch *scratch, struct msg_reply *r
     size_t bytes = 0;
     bool held = false;
     reply->epoch = s->epoch;
-    encode(scratch, reply, &bytes);
+    encode_reply(scratch, reply, &bytes);
     if (sequence) {
         uint8_t *body = malloc(bytes ? bytes : 1);
         if (body) memcpy(body, scratch->frame + FRAME_HEADER, bytes);
-        n = settle_answer(s, session, sequence, body, body ? bytes : 0, waiters, &held);
+        n = store_answer(s, session, sequence, body, body ? bytes : 0, waiters, &held);
     }
-    if (link && !held) post_to(scratch, reply->type, bytes, link, frame_id);
+    if (link && !held) post_reply(scratch, reply->type, bytes, link, frame_id);
     for (uint32_t i = 0; i < n; i++) {
-        post_to(scratch, reply->type, bytes, waiters[i].link, waiters[i].frame_id);
+        post_reply(scratch, reply->type, bytes, waiters[i].link, waiters[i].frame_id);
         link_unref(waiters[i].link);
     }
 }

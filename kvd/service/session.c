@@ -55,7 +55,7 @@ struct session *session_new(struct service *s, const struct call *call, int *ret
     return session;
 }
 
-static void detach(struct session *session) {
+static void detach_link(struct session *session) {
     struct link *link = session->link;
     if (!link) return;
     session->link = NULL;
@@ -65,7 +65,7 @@ static void detach(struct session *session) {
 }
 
 void session_connected(struct service *s, struct session *session, struct link *link) {
-    detach(session);
+    detach_link(session);
     session->link = link_ref(link);
     link->session = session_id(s, session);
     atomic_store(&link->greeted, true);
@@ -73,7 +73,7 @@ void session_connected(struct service *s, struct session *session, struct link *
 }
 
 void session_disconnected(struct service *s, struct session *session) {
-    detach(session);
+    detach_link(session);
     LOG(LOG_INFO,
         "session %s (pid %llu) lost its connection: its sequences are quarantined until it returns "
         "or its exit is proven",
@@ -86,7 +86,7 @@ struct lost {
     uint64_t uid;
 };
 
-static bool shares(struct service *s, struct session *with, const void *argument) {
+static bool shares_work(struct service *s, struct session *with, const void *argument) {
     kvd_session_id lost = ((const struct lost *)argument)->id, me = session_id(s, with);
     if (!tenant_sees(s, with, ((const struct lost *)argument)->uid)) return false;
     if (with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN) return true;
@@ -111,7 +111,7 @@ static bool shares(struct service *s, struct session *with, const void *argument
 static void tell_lost(struct service *s, const struct session *session) {
     kvd_session_id id = session_id(s, session);
     struct lost lost = { id, session->peer.uid };
-    events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_SESSION_LOST, .session = id }, shares, &lost);
+    events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_SESSION_LOST, .session = id }, shares_work, &lost);
 }
 
 void session_fence(struct service *s, struct session *session) {
@@ -126,7 +126,7 @@ void session_fence(struct service *s, struct session *session) {
 void session_end(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
     if (!session->fenced) tell_lost(s, session);
-    detach(session);
+    detach_link(session);
     process_forget(s, session);
     answers_free(s, session);
     if (session->peer.pidfd >= 0) {

@@ -33,18 +33,18 @@ void tenants_close(struct service *s) { free(s->tenancy); }
 
 /* ---- whose a continuation is ---------------------------------------------------------------------- */
 
-static struct tenancy *entry(const struct service *s, store_cont cont) {
+static struct tenancy *tenancy_of(const struct service *s, store_cont cont) {
     uint32_t index = (uint32_t)cont.bits;
     return s->tenancy && index < s->config.continuations ? &s->tenancy[index] : NULL;
 }
 
 void tenant_note(struct service *s, store_cont cont, uint64_t uid) {
-    struct tenancy *e = cont.bits ? entry(s, cont) : NULL;
+    struct tenancy *e = cont.bits ? tenancy_of(s, cont) : NULL;
     if (e) *e = (struct tenancy){ cont.bits, uid };
 }
 
 uint64_t tenant_of(const struct service *s, store_cont cont) {
-    const struct tenancy *e = entry(s, cont);
+    const struct tenancy *e = tenancy_of(s, cont);
     return e && e->cont == cont.bits ? e->uid : TENANT_UNKNOWN;
 }
 
@@ -79,7 +79,7 @@ void call_refuse_cont(struct call *call, struct store_refusal *refusal, kvd_cont
 
 /* ---- names ------------------------------------------------------------------------------------------- */
 
-static void salt(kvd_digest *to, const kvd_digest *from, uint64_t uid) {
+static void salt_digest(kvd_digest *to, const kvd_digest *from, uint64_t uid) {
     struct {
         char tag[24]; /* zeros fill it */
         uint8_t uid[8];
@@ -93,7 +93,7 @@ static_assert(crypto_generichash_BYTES == sizeof(kvd_digest), "a salted digest i
 bool tenant_salt(struct call *call, const kvd_digest **digests, uint32_t n) {
     if (!call->service->tenancy || !n) return true;
     kvd_digest *salted = codec_arena_take(call->scratch->arena, n * sizeof *salted);
-    for (uint32_t i = 0; salted && i < n; i++) salt(&salted[i], &(*digests)[i], call->link->peer.uid);
+    for (uint32_t i = 0; salted && i < n; i++) salt_digest(&salted[i], &(*digests)[i], call->link->peer.uid);
     *digests = salted;
     return salted != NULL;
 }

@@ -103,7 +103,7 @@ static void raise_file_limit(const struct config *c) {
             c->connections, (uint64_t)need, (uint64_t)limit.rlim_max);
 }
 
-static int start(struct daemon *d, char *err, size_t err_bytes) {
+static int start_serving(struct daemon *d, char *err, size_t err_bytes) {
     char prefix[48];
     if (take_lock(d, err, err_bytes)) return 1;
     make_prefix(d->config.socket, prefix, sizeof prefix);
@@ -127,7 +127,7 @@ static void set_timer(const struct daemon *d) {
     timerfd_settime(d->timer_fd, 0, &(struct itimerspec){ .it_interval = t, .it_value = t }, NULL);
 }
 
-static int watch(const struct daemon *d, int fd) {
+static int watch_file(const struct daemon *d, int fd) {
     struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
     return fd < 0 || epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &e);
 }
@@ -137,8 +137,8 @@ static int make_loop(struct daemon *d) {
     d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (d->epoll_fd < 0 || d->timer_fd < 0) return 1;
     set_timer(d);
-    return watch(d, d->signal_fd) || watch(d, d->timer_fd) || watch(d, service_fd(d->service)) ||
-           watch(d, listener_fd(d->listener)) || (d->fdpass && watch(d, fdpass_fd(d->fdpass)));
+    return watch_file(d, d->signal_fd) || watch_file(d, d->timer_fd) || watch_file(d, service_fd(d->service)) ||
+           watch_file(d, listener_fd(d->listener)) || (d->fdpass && watch_file(d, fdpass_fd(d->fdpass)));
 }
 
 static void tell_ready(struct daemon *d, const char *note) {
@@ -148,7 +148,7 @@ static void tell_ready(struct daemon *d, const char *note) {
     notify_send(text);
 }
 
-static void reload(struct daemon *d) {
+static void reload_config(struct daemon *d) {
     struct config config;
     char err[4096], text[64];
     const char *note = "";
@@ -172,7 +172,7 @@ static bool take_signals(struct daemon *d) {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGHUP) {
-            if (!d->stopping) reload(d); /* its end is READY=1 */
+            if (!d->stopping) reload_config(d); /* its end is READY=1 */
             continue;
         }
         LOG(LOG_NOTICE, "%s: stopping", strsignal((int)info.ssi_signo));
@@ -181,7 +181,7 @@ static bool take_signals(struct daemon *d) {
     return false;
 }
 
-static int tick(struct daemon *d) {
+static int run_tick(struct daemon *d) {
     char why[512];
     uint64_t count;
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
@@ -196,14 +196,14 @@ static int tick(struct daemon *d) {
     return EXIT_DEVICE;
 }
 
-static int loop(struct daemon *d) {
+static int run_loop(struct daemon *d) {
     for (;;) {
         struct epoll_event events[8];
         int n = epoll_wait(d->epoll_fd, events, 8, -1), r;
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd;
             if (fd == d->signal_fd && take_signals(d)) return EXIT_FINE;
-            if (fd == d->timer_fd && (r = tick(d)) != EXIT_FINE) return r;
+            if (fd == d->timer_fd && (r = run_tick(d)) != EXIT_FINE) return r;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
             if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
@@ -221,7 +221,7 @@ static void tell_stop(const struct service_stop *stop) {
 }
 
 /* Serves on while sequences end and continuations are demoted. A second signal ends it at once. */
-static void stop(struct daemon *d) {
+static void stop_daemon(struct daemon *d) {
     struct service_stop stop;
     uint64_t told = 0;
     d->stopping = true;
@@ -239,7 +239,7 @@ static void stop(struct daemon *d) {
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd;
             if (fd == d->signal_fd && take_signals(d)) return;
-            if (fd == d->timer_fd && tick(d) != EXIT_FINE) return;
+            if (fd == d->timer_fd && run_tick(d) != EXIT_FINE) return;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
             if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
@@ -256,12 +256,12 @@ static void stop(struct daemon *d) {
 
 /* ---- actions -------------------------------------------------------------------------------------- */
 
-static int run(struct daemon *d) {
+static int run_daemon(struct daemon *d) {
     char err[1024];
     int status = EXIT_START;
     if (d->signal_fd < 0) return refuse_start("signals cannot be read from a file");
     watchdog_init(&d->watchdog, d->config.socket);
-    if (start(d, err, sizeof err)) {
+    if (start_serving(d, err, sizeof err)) {
         refuse_start(err);
     } else if (make_loop(d)) {
         refuse_start(strerror(errno));
@@ -271,8 +271,8 @@ static int run(struct daemon *d) {
             info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
         http_serve(d->http, d->service);
         tell_ready(d, "");
-        status = loop(d);
-        if (status == EXIT_FINE) stop(d);
+        status = run_loop(d);
+        if (status == EXIT_FINE) stop_daemon(d);
         else notify_send("STOPPING=1");
         watchdog_close(&d->watchdog);
     }
@@ -286,7 +286,7 @@ static int run(struct daemon *d) {
     return status;
 }
 
-static int plan(const struct config *config) {
+static int print_plan(const struct config *config) {
     struct device *devices[KVD_MAX_RANKS];
     struct plan plan;
     char err[1024];
@@ -301,7 +301,7 @@ static int plan(const struct config *config) {
     return r ? EXIT_START : EXIT_FINE;
 }
 
-static int check(const struct options *options, struct config *ret_config) {
+static int check_config(const struct options *options, struct config *ret_config) {
     struct geom_store_spec spec;
     char err[8192];
     if (config_load(options->config, ret_config, err, sizeof err)) {
@@ -322,9 +322,9 @@ int main(int argc, char **argv) {
     if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
-    int status = check(&options, &d.config);
+    int status = check_config(&options, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
-    if (options.action == OPTIONS_PLAN) return plan(&d.config);
+    if (options.action == OPTIONS_PLAN) return print_plan(&d.config);
     fdstore_take(&d.handed);
     /* nng has many threads that allocate little; a connection's buffer goes back to the system when it closes. */
     mallopt(M_ARENA_MAX, 1);
@@ -336,5 +336,5 @@ int main(int argc, char **argv) {
     d.config_path = options.config;
     d.signal_fd = block_signals();
     log_init((enum log_level)d.config.log_level);
-    return run(&d);
+    return run_daemon(&d);
 }

@@ -14,7 +14,7 @@
 #include "stage.h"
 #include "stop.h"
 
-static void refuse(struct msg_reply *reply, enum kvd_status status, const char *why) {
+static void refuse_reply(struct msg_reply *reply, enum kvd_status status, const char *why) {
     memset(&reply->u, 0, sizeof reply->u);
     reply->status = (uint32_t)status;
     snprintf(reply->message, sizeof reply->message, "%s", why);
@@ -38,7 +38,7 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
 }
 
 /* What it was about, into the reply. False: parked again. */
-static bool advance(struct service *s, struct op *op, struct msg_reply *reply, char *why, size_t why_bytes) {
+static bool advance_op(struct service *s, struct op *op, struct msg_reply *reply, char *why, size_t why_bytes) {
     enum kvd_status status = KVD_OK;
     enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
     bool ended = true;
@@ -63,12 +63,12 @@ static bool advance(struct service *s, struct op *op, struct msg_reply *reply, c
         status = KVD_UNAVAILABLE;
         break;
     }
-    if (ended && status != KVD_OK) refuse(reply, status, why);
+    if (ended && status != KVD_OK) refuse_reply(reply, status, why);
     return ended;
 }
 
 /* An op whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything happened. */
-static struct op *next_op(struct service *s, bool *ret_some) {
+static struct op *next_done_op(struct service *s, bool *ret_some) {
     enum transfer_result result;
     enum mover_result moved;
     struct mover_moved figures;
@@ -101,11 +101,11 @@ static struct op *next_op(struct service *s, bool *ret_some) {
 
 /* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body
  * is in the scratch frame, or will be sent by who encodes it. */
-static bool finish(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
-                   struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
+static bool finish_op(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
+                      struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
     char why[KVD_MESSAGE_BYTES] = "";
     *reply = (struct msg_reply){ .type = op->type };
-    if (!advance(s, op, reply, why, sizeof why)) return false;
+    if (!advance_op(s, op, reply, why, sizeof why)) return false;
     struct session *session = session_find(s, op->session);
     struct answer *a = session ? answer_find(session, op->sequence) : NULL;
     if (a) a->held = false;
@@ -122,7 +122,7 @@ static bool finish(struct service *s, struct op *op, struct msg_reply *reply, st
 }
 
 /* One thing that was done. */
-static bool run_one(struct service *s, struct scratch *scratch) {
+static bool complete_one(struct service *s, struct scratch *scratch) {
     struct waiter waiters[ANSWER_WAITERS];
     struct msg_reply reply;
     struct op done = { 0 };
@@ -130,8 +130,8 @@ static bool run_one(struct service *s, struct scratch *scratch) {
     size_t bytes = 0;
     bool some, body = false;
     pthread_mutex_lock(&s->lock);
-    struct op *op = next_op(s, &some);
-    if (op && finish(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
+    struct op *op = next_done_op(s, &some);
+    if (op && finish_op(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
         done = *op;
         op_free(s, op);
         if (!done.session.bits) stop_moved(s, reply.status == KVD_OK);
@@ -153,7 +153,7 @@ static bool run_one(struct service *s, struct scratch *scratch) {
 void pending_run(struct service *s) {
     struct scratch *scratch = scratch_take(s);
     if (!scratch) return; /* no memory: until the next wake-up, or the next tick */
-    while (run_one(s, scratch)) continue;
+    while (complete_one(s, scratch)) continue;
     events_flush(s, scratch);
     scratch_give(s, scratch);
 }

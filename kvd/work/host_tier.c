@@ -17,7 +17,7 @@
 /* ---- the segment ---------------------------------------------------------------------------- */
 
 /* The arena is one mapping, known to every device. */
-static int pin(void *context, void *address, uint64_t bytes, char *err, size_t err_bytes) {
+static int pin_devices(void *context, void *address, uint64_t bytes, char *err, size_t err_bytes) {
     struct pools *p = context;
     char why[320] = "";
     for (uint32_t r = 0; r < p->n_ranks; r++) {
@@ -33,7 +33,7 @@ static int pin(void *context, void *address, uint64_t bytes, char *err, size_t e
     return 0;
 }
 
-static void unpin(void *context, void *address, uint64_t bytes) {
+static void unpin_devices(void *context, void *address, uint64_t bytes) {
     struct pools *p = context;
     (void)bytes;
     for (uint32_t r = 0; r < p->n_ranks; r++) device_unpin(p->device[r], address);
@@ -62,8 +62,8 @@ static int open_segment(struct service *s, const char *prefix, enum segment_foun
                                      .arena_bytes = store_get_config(s->store)->host_bytes,
                                      .numa_node = node_of(s),
                                      .lock = c->arena_lock != 0,
-                                     .pin = pin,
-                                     .unpin = unpin,
+                                     .pin = pin_devices,
+                                     .unpin = unpin_devices,
                                      .context = &s->pools };
     store_directory_limits(s->store, &config.limits);
     memcpy(config.geometry, s->pools.info.geometry.bytes, sizeof config.geometry);
@@ -94,7 +94,7 @@ static void say_found(const struct service *s, enum segment_found found) {
         r->images, r->dropped, r->dropped_pages[0], r->dropped_pages[1], r->damaged);
 }
 
-static void recover(struct service *s, enum segment_found found) {
+static void recover_arena(struct service *s, enum segment_found found) {
     struct directory *directory = segment_directory(s->segment);
     bool lives = s->pools.adopted && segment_pools_id(s->segment) == s->pools.id;
     if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, lives, &s->recovered);
@@ -107,11 +107,11 @@ static void recover(struct service *s, enum segment_found found) {
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-int host_open(struct service *s, const char *prefix, char *err, size_t err_bytes) {
+int host_tier_open(struct service *s, const char *prefix, char *err, size_t err_bytes) {
     enum segment_found found;
     if (!s->config.arena_bytes && !s->pools.id) return 0;
     if (open_segment(s, prefix, &found, err, err_bytes)) return 1;
-    recover(s, found);
+    recover_arena(s, found);
     if (!s->config.arena_bytes) return 0;
     struct mover_config config = { .pools = &s->pools,
                                    .store = s->store,
@@ -128,7 +128,7 @@ int host_open(struct service *s, const char *prefix, char *err, size_t err_bytes
     return 1;
 }
 
-void host_close(struct service *s) {
+void host_tier_close(struct service *s) {
     static struct abandoned {
         struct abandoned *next;
         struct segment *segment;
@@ -151,7 +151,7 @@ void host_close(struct service *s) {
     all = one;
 }
 
-void host_get_stats(const struct service *s, struct host_stats *ret_stats) {
+void host_tier_stats(const struct service *s, struct host_stats *ret_stats) {
     *ret_stats = (struct host_stats){ 0 };
     const struct store_recovered *r = &s->recovered;
     if (s->mover) mover_get_stats(s->mover, &ret_stats->mover);

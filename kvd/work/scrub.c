@@ -64,7 +64,7 @@ static bool read_one(struct scrub *scrub, uint64_t *ret_bytes) {
 }
 
 /* At ordinary priority: it holds the core mutex at times, and must not be kept from giving it back. */
-static void *run(void *argument) {
+static void *scrub_arena(void *argument) {
     struct scrub *scrub = argument;
     uint64_t owed = 0;
     for (;;) {
@@ -89,7 +89,7 @@ int scrub_new(struct service *service, const uint8_t *arena, uint64_t rate, stru
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&scrub->changed, &clock);
     pthread_condattr_destroy(&clock);
-    if (pthread_create(&scrub->thread, NULL, run, scrub)) {
+    if (pthread_create(&scrub->thread, NULL, scrub_arena, scrub)) {
         free(scrub);
         return 1;
     }

@@ -36,7 +36,7 @@ void stage_submit(struct service *s, struct op *op, struct store_transition of, 
 /* ---- activations -------------------------------------------------------------------------------- */
 
 /* Rows of an undone activation, as the mirror has them now, to the devices. */
-static void republish(struct service *s, const struct kvd_activated *activated) {
+static void republish_rows(struct service *s, const struct kvd_activated *activated) {
     transfer_begin(s->transfer);
     for (uint32_t p = 0; p < s->pools.n_pools; p++)
         transfer_slice(s->transfer, p, activated->pool[p].row,
@@ -50,13 +50,13 @@ void activation_undo(struct service *s, struct bundle *b, const struct kvd_activ
     if (store_activate_abort(s->store, b->seq, &lost, &refusal))
         LOG(LOG_ERROR, "an activation could not be undone: store code %d", (int)refusal.code);
     bundle_free(s, b);
-    republish(s, activated);
+    republish_rows(s, activated);
     transition_ended(s);
 }
 
 /* Places and state slots as they are now. */
-static void look(struct service *s, const struct bundle *b, struct kvd_activated *activated,
-                 struct store_activated *ret_now) {
+static void refresh_activated(struct service *s, const struct bundle *b, struct kvd_activated *activated,
+                              struct store_activated *ret_now) {
     struct store_refusal refusal = { 0 };
     if (store_activate_look(s->store, b->seq, ret_now, &refusal)) return;
     for (uint32_t p = 0; p < s->pools.n_pools; p++) activated->pool[p] = bundle_pool(&ret_now->pool[p]);
@@ -86,7 +86,7 @@ static void count_activation(struct service *s, const struct bundle *b, uint32_t
 static void activation_done(struct service *s, struct op *op, struct bundle *b) {
     struct store_activated now = { 0 };
     struct kvd_activated *a = &op->u.activated;
-    if (op->given_way || a->restored[0] || a->restored[1]) look(s, b, a, &now);
+    if (op->given_way || a->restored[0] || a->restored[1]) refresh_activated(s, b, a, &now);
     b->activating = false;
     b->tag = 0;
     count_activation(s, b, a->restored[0]);
@@ -99,19 +99,19 @@ static void activation_done(struct service *s, struct op *op, struct bundle *b) 
 static void next_stage(struct service *s, struct op *op, struct bundle *b) {
     struct store_activated now = { 0 };
     op->given_way = true;
-    look(s, b, &op->u.activated, &now);
+    refresh_activated(s, b, &op->u.activated, &now);
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, now.copies, now.n_copies, &op->u.activated);
 }
 
 /* STORE_WAIT. The rest is behind copies, so it must not keep a place from what is not. False: there is no place. */
-static bool park(struct service *s, struct op *op) {
+static bool park_op(struct service *s, struct op *op) {
     struct op *slow = op_make_slow(s, op);
     if (slow) op_wait(s, slow);
     return slow;
 }
 
-static enum kvd_status why_not(struct service *s, const struct op *op, const struct bundle *b, char *why,
-                               size_t why_bytes) {
+static enum kvd_status why_ended(struct service *s, const struct op *op, const struct bundle *b, char *why,
+                                 size_t why_bytes) {
     /* A recipe is executed wholly or not at all: after its first half the activation goes on, and ends when
      * published. */
     if (b->doomed && !op->given_way) {
@@ -129,7 +129,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
     struct bundle *b = &s->bundles[op->bundle];
     struct store_refusal refusal = { 0 };
     enum kvd_status status = KVD_OK;
-    while (!op->parts && (status = why_not(s, op, b, why, why_bytes)) == KVD_OK) {
+    while (!op->parts && (status = why_ended(s, op, b, why, why_bytes)) == KVD_OK) {
         int code = store_activate_commit(s->store, b->seq, &refusal);
         if (code == STORE_OK) {
             activation_done(s, op, b);
@@ -139,7 +139,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
         if (code == STORE_MORE) {
             next_stage(s, op, b);
         } else if (code == STORE_WAIT) {
-            if (park(s, op)) return false;
+            if (park_op(s, op)) return false;
             status = KVD_RESOURCE_EXHAUSTED;
             snprintf(why, why_bytes,
                      "its pages are on their way from the host, and %u requests of this session wait for copies, which "

@@ -98,7 +98,7 @@ static void make_list(struct service *s, struct stop *stop) {
 
 /* ---- demoting ---------------------------------------------------------------------------------- */
 
-static struct op *place(struct service *s) {
+static struct op *free_stop_op(struct service *s) {
     struct op *ops = s->ops + (size_t)s->config.sessions * OP_PLACES;
     for (uint32_t i = 0; i < STOP_MOVES; i++)
         if (!ops[i].used) return &ops[i];
@@ -120,7 +120,7 @@ static void begin_move(struct service *s, struct op *op, store_move move) {
 /* Under the lock. False: not now. */
 static bool demote_next(struct service *s, struct stop *stop) {
     struct store_refusal refusal = { 0 };
-    struct op *op = place(s);
+    struct op *op = free_stop_op(s);
     store_move move;
     if (!op || stop->at == stop->n) return false;
     /* Memory that outlives this process keeps its pages: the arena has copies of them for the case that it does not. */
@@ -139,9 +139,9 @@ static bool time_is_over(const struct service *s, const struct stop *stop, uint6
     return clock_ns() - stop->begun_ns >= s->config.stop_time / part;
 }
 
-static void tell(const struct service *s, const struct stop *stop, struct service_stop *ret_stop) {
+static void tell_progress(const struct service *s, const struct stop *stop, struct service_stop *ret_stop) {
     struct host_stats host;
-    host_get_stats(s, &host);
+    host_tier_stats(s, &host);
     *ret_stop = (struct service_stop){ .over = stop->phase == OVER,
                                        .sequences = s->n_bundles,
                                        .demoted = stop->demoted,
@@ -172,6 +172,6 @@ void service_stop_step(struct service *s, struct service_stop *ret_stop) {
         if ((stop->at == stop->n && !s->n_moves) || time_is_over(s, stop, 1) || transfer_lost(s->transfer))
             stop->phase = OVER;
     }
-    tell(s, stop, ret_stop);
+    tell_progress(s, stop, ret_stop);
     pthread_mutex_unlock(&s->lock);
 }

@@ -33,6 +33,7 @@ allowed() { # room -> rooms that it may include from
     esac
 }
 
+headers=$(find cuda hostarena proto kvd client -name '*.h' -o -name '*.cuh')
 files=$(find cuda hostarena proto kvd client -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
 [ -n "$files" ] || { echo "no sources found"; exit 2; }
 checked=0
@@ -40,12 +41,13 @@ for file in $files; do
     room=$(room_of "$file")
     may=" $(allowed "$room") "
     for header in $(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+"([^"]+)".*/\1/p' "$file"); do
-        base=$(basename "$header")
+        base=${header##*/}
         case $base in *.pb-c.h)
             case $file in proto/codec*) ;; *) complain "$file includes generated $base; only proto/codec* may" ;; esac
             continue ;;
         esac
-        found=$(find cuda hostarena proto kvd client -name "$base" | head -n 1)
+        found=
+        for other in $headers; do case $other in */"$base") found=$other; break ;; esac; done
         [ -n "$found" ] || { complain "$file includes \"$header\", which no room has"; continue; }
         from=$(room_of "$found")
         checked=$((checked + 1))
