@@ -204,7 +204,7 @@ KVD_API enum kvd_status kvd_fence(kvd_client *client, kvd_session_id session, st
  * KVD_FAILED_PRECONDITION: there is no host tier. KVD_DATA_LOSS: bytes in the host were damaged, and the continuation
  * had no other copy. */
 /* Copies all pages to the host. Then the device gives up those that nothing else needs, and the continuation asks for
- * no place there (`resting`). keep_device: copies only, so that a later demotion costs nothing and a restart of kvd
+ * no place there (`demoted`). keep_device: copies only, so that a later demotion costs nothing and a restart of kvd
  * finds it. */
 KVD_API enum kvd_status kvd_demote(kvd_client *client, kvd_continuation continuation, bool keep_device,
                                    struct kvd_moved *ret_moved, struct kvd_error *error);

@@ -5,7 +5,7 @@
  *
  * Candidates are ordered by retention class, then by last use. The victims are the shortest prefix of this order for
  * which the plan is ready, less those whose going frees nothing there. With a host arena they are demoted; where that
- * leaves the arena short, the shortest prefix of victims and resting ones together, in the same order, is released.
+ * leaves the arena short, the shortest prefix of victims and demoted ones together, in the same order, is released.
  * Messages: one a 256 continuations, one for the arena, and at most 11 plans, 20 where the arena is short or only
  * releases help; three times that where the store changes meanwhile.
  */
@@ -21,7 +21,7 @@ struct victim {
     uint32_t retention;
     uint64_t used;
     uint64_t exclusive; /* device pages that its going alone would free */
-    bool resting;
+    bool demoted;
 };
 
 struct victims {
@@ -32,7 +32,7 @@ struct victims {
 struct ranking {
     struct victims best;    /* that do not rest, by policy order */
     struct victims big;     /* the same by pages freed, for where the first do not suffice */
-    struct victims resting; /* by policy order */
+    struct victims demoted; /* by policy order */
     struct victims chosen;
     uint32_t seen;
 };
@@ -60,12 +60,12 @@ static void keep_best(struct victims *to, const struct victim *victim,
 static void consider(struct ranking *ranking, const struct kvd_continuation_info *info, kvd_continuation source) {
     if (info->claimed || info->continuation.bits == source.bits) return;
     struct victim victim = {
-        .continuation = info->continuation, .retention = info->retention, .used = info->used, .resting = info->resting
+        .continuation = info->continuation, .retention = info->retention, .used = info->used, .demoted = info->demoted
     };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) victim.exclusive += info->exclusive_pages[i];
     ranking->seen++;
-    if (info->resting) {
-        keep_best(&ranking->resting, &victim, goes_first);
+    if (info->demoted) {
+        keep_best(&ranking->demoted, &victim, goes_first);
         return;
     }
     keep_best(&ranking->best, &victim, goes_first);
@@ -161,11 +161,11 @@ static enum kvd_status plan_release(struct kvd_client *c, struct kvd_activation 
     struct victims recipe = { .n = n };
     memcpy(recipe.list, going->list, n * sizeof *going->list);
     for (uint32_t i = n; i < going->n; i++)
-        if (!going->list[i].resting) recipe.list[recipe.n++] = going->list[i];
+        if (!going->list[i].demoted) recipe.list[recipe.n++] = going->list[i];
     return plan_with(c, want, recipe.list, recipe.n, n, ret_plan, error);
 }
 
-/* The arena cannot hold the chosen ones. Of these and of the resting ones the least valuable are released, as few as
+/* The arena cannot hold the chosen ones. Of these and of the demoted ones the least valuable are released, as few as
  * make the plan ready: all of the chosen ones would. */
 static enum kvd_status release_some(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,
                                     struct kvd_error *error) {
@@ -173,8 +173,8 @@ static enum kvd_status release_some(struct kvd_client *c, struct kvd_activation 
     struct kvd_plan plan;
     enum kvd_status status;
     for (uint32_t i = 0; i < ranking->chosen.n; i++) keep_best(&going, &ranking->chosen.list[i], goes_first);
-    for (uint32_t i = 0; i < ranking->resting.n && going.n < KVD_MAX_VICTIMS; i++)
-        keep_best(&going, &ranking->resting.list[i], goes_first);
+    for (uint32_t i = 0; i < ranking->demoted.n && going.n < KVD_MAX_VICTIMS; i++)
+        keep_best(&going, &ranking->demoted.list[i], goes_first);
     uint32_t low = 0, high = going.n; /* so many released: low is not ready, high is */
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
@@ -193,8 +193,8 @@ static enum kvd_status try_all(struct kvd_client *c, struct kvd_activation *want
 }
 
 /* Resting ones hold no pages of the device, but they hold everything else that a continuation does. */
-static void count_resting_in(struct ranking *ranking) {
-    for (uint32_t i = 0; i < ranking->resting.n; i++) keep_best(&ranking->best, &ranking->resting.list[i], goes_first);
+static void count_demoted_in(struct ranking *ranking) {
+    for (uint32_t i = 0; i < ranking->demoted.n; i++) keep_best(&ranking->best, &ranking->demoted.list[i], goes_first);
 }
 
 static enum kvd_status choose_among(struct kvd_client *c, struct kvd_activation *want, struct ranking *ranking,
@@ -202,8 +202,8 @@ static enum kvd_status choose_among(struct kvd_client *c, struct kvd_activation 
     struct kvd_plan plan;
     const struct victims *all = &ranking->best;
     enum kvd_status status = try_all(c, want, all, demote, &plan, error);
-    if (status == KVD_OK && plan.membership.short_by && (demote || ranking->resting.n)) {
-        count_resting_in(ranking);
+    if (status == KVD_OK && plan.membership.short_by && (demote || ranking->demoted.n)) {
+        count_demoted_in(ranking);
         demote = false;
         status = try_all(c, want, all, demote, &plan, error);
     }

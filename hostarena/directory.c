@@ -126,28 +126,28 @@ static void write_bundle(struct bundle_body *to, uint64_t serial, const struct d
 
 /* The copy that stays while the other is written: the only one, or, where a kill left both, the one that counts. 2:
  * neither. */
-static uint32_t copy_to_keep(const struct directory *d, enum directory_kind kind, uint32_t place) {
-    const struct bundle_copy *copies = &d->bundles[kind][(size_t)place * 2];
+static uint32_t copy_to_keep(const struct directory *d, enum directory_kind kind, uint32_t slot) {
+    const struct bundle_copy *copies = &d->bundles[kind][(size_t)slot * 2];
     bool first = read_check(&copies[0].check), second = read_check(&copies[1].check);
     if (first != second) return second;
-    return first ? bundle_valid_copy(d, kind, place) : 2;
+    return first ? bundle_valid_copy(d, kind, slot) : 2;
 }
 
-void directory_bundle_put(struct directory *d, enum directory_kind kind, uint32_t place,
+void directory_bundle_put(struct directory *d, enum directory_kind kind, uint32_t slot,
                           const struct directory_bundle *bundle) {
-    if (!place_is_known(d, kind, place)) return;
-    struct bundle_copy *copies = &d->bundles[kind][(size_t)place * 2];
-    uint32_t old = copy_to_keep(d, kind, place), new = old == 0;
+    if (!slot_is_known(d, kind, slot)) return;
+    struct bundle_copy *copies = &d->bundles[kind][(size_t)slot * 2];
+    uint32_t old = copy_to_keep(d, kind, slot), new = old == 0;
     clear_mark(&copies[new].check, "directory.bundle.clean");
     write_bundle(&copies[new].body, old < 2 ? copies[old].body.serial + 1 : 1, bundle);
-    set_mark(&copies[new].check, bundle_check(d, kind, place, new, &copies[new].body), "directory.bundle.put");
+    set_mark(&copies[new].check, bundle_check(d, kind, slot, new, &copies[new].body), "directory.bundle.put");
     clear_mark(&copies[!new].check, "directory.bundle.old");
 }
 
-void directory_bundle_drop(struct directory *d, enum directory_kind kind, uint32_t place) {
-    if (!place_is_known(d, kind, place)) return;
-    struct bundle_copy *copies = &d->bundles[kind][(size_t)place * 2];
-    uint32_t last = copy_to_keep(d, kind, place) == 1; /* the one that counts goes last, or the other would come back */
+void directory_bundle_drop(struct directory *d, enum directory_kind kind, uint32_t slot) {
+    if (!slot_is_known(d, kind, slot)) return;
+    struct bundle_copy *copies = &d->bundles[kind][(size_t)slot * 2];
+    uint32_t last = copy_to_keep(d, kind, slot) == 1; /* the one that counts goes last, or the other would come back */
     clear_mark(&copies[!last].check, "directory.bundle.drop.old");
     clear_mark(&copies[last].check, "directory.bundle.drop");
 }

@@ -4,7 +4,7 @@
  * it after any end of this one. It is plain memory: no file, no lock, no allocation; the caller serialises. Readers of
  * a directory that a killed process left see a prefix of its history, because
  *   - a record is written first and its check word last; it counts only when the check word is right (XXH3 of the
- * content, its place and the directory's id);
+ * content, its slot and the directory's id);
  *   - a deletion clears the check word first;
  *   - the caller deletes before it re-uses: bundles before their pages, a page's host part before the arena bytes are
  * given to somebody else. Losing an addition is a miss; losing a deletion would be corruption.
@@ -101,15 +101,15 @@ struct directory_bundle {
     bool tail_named;
     uint32_t n_tail, tail[DIRECTORY_TAIL]; /* tokens */
 };
-/* Whole record. A place has two copies with a serial: the new one is written beside the old one, marked, and then the
+/* Whole record. A slot has two copies with a serial: the new one is written beside the old one, marked, and then the
  * old one is cleared, so that a kill leaves one of the two; where both check, the higher serial counts. Pools past
  * n_pools and tokens past n_tail are not kept. */
-void directory_bundle_put(struct directory *directory, enum directory_kind kind, uint32_t place,
+void directory_bundle_put(struct directory *directory, enum directory_kind kind, uint32_t slot,
                           const struct directory_bundle *bundle);
-void directory_bundle_drop(struct directory *directory, enum directory_kind kind, uint32_t place);
+void directory_bundle_drop(struct directory *directory, enum directory_kind kind, uint32_t slot);
 /* False: nothing there, or (*ret_damaged true) only what does not check. */
-bool directory_bundle_load(const struct directory *directory, enum directory_kind kind, uint32_t place,
+bool directory_bundle_load(const struct directory *directory, enum directory_kind kind, uint32_t slot,
                            struct directory_bundle *ret_bundle, bool *ret_damaged);
-bool directory_bundle_is_there(const struct directory *directory, enum directory_kind kind, uint32_t place);
+bool directory_bundle_is_there(const struct directory *directory, enum directory_kind kind, uint32_t slot);
 
 #endif

@@ -9,7 +9,7 @@
  *     sequences            `sequences` places of two copies of 384 bytes
  *
  * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to
- * where it stands: base of a page, copy of a bundle     directory id ^ (table << 33 | copy << 32 | place), table 1, 2:
+ * where it stands: base of a page, copy of a bundle     directory id ^ (table << 33 | copy << 32 | slot), table 1, 2:
  * pools; 3, 4: kinds of bundles other parts of a page                the check word of the base + the number of the
  * part: with another base, or none, they are nobody's
  *
@@ -88,7 +88,7 @@ struct directory {
     struct directory_limits limits;
     uint64_t id;
     struct page_record *pages[DIRECTORY_MAX_POOLS];
-    struct bundle_copy *bundles[2]; /* by kind; [place * 2 + copy] */
+    struct bundle_copy *bundles[2]; /* by kind; [slot * 2 + copy] */
 };
 
 enum part { PART_NAME = 1, PART_HOST = 2, PART_DEVICE = 3 };
@@ -99,21 +99,21 @@ static inline uint64_t base_check(const struct directory *d, uint32_t pool, uint
 }
 
 /* body->n_tail <= DIRECTORY_TAIL. */
-static inline uint64_t bundle_check(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy,
+static inline uint64_t bundle_check(const struct directory *d, enum directory_kind kind, uint32_t slot, uint32_t copy,
                                     const struct bundle_body *body) {
     size_t bytes = offsetof(struct bundle_body, tail) + body->n_tail * sizeof body->tail[0];
-    return check_of(body, bytes, d->id ^ ((uint64_t)(3 + (uint32_t)kind) << 33 | (uint64_t)copy << 32 | place));
+    return check_of(body, bytes, d->id ^ ((uint64_t)(3 + (uint32_t)kind) << 33 | (uint64_t)copy << 32 | slot));
 }
 
 static inline bool page_is_known(const struct directory *d, uint32_t pool, uint32_t page) {
     return pool < d->limits.n_pools && page < d->limits.pages[pool];
 }
 
-static inline bool place_is_known(const struct directory *d, enum directory_kind kind, uint32_t place) {
-    return place < (kind == DIRECTORY_CONTINUATION ? d->limits.continuations : d->limits.sequences);
+static inline bool slot_is_known(const struct directory *d, enum directory_kind kind, uint32_t slot) {
+    return slot < (kind == DIRECTORY_CONTINUATION ? d->limits.continuations : d->limits.sequences);
 }
 
-/* Which copy of a place counts: 0 or 1; 2 where none does. */
-uint32_t bundle_valid_copy(const struct directory *directory, enum directory_kind kind, uint32_t place);
+/* Which copy of a slot counts: 0 or 1; 2 where none does. */
+uint32_t bundle_valid_copy(const struct directory *directory, enum directory_kind kind, uint32_t slot);
 
 #endif

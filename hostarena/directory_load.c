@@ -94,21 +94,21 @@ static bool good_bundle(const struct directory *d, const struct bundle_body *b) 
 }
 
 /* Only n_tail tokens of the tail are read. */
-static enum found load_copy(const struct directory *d, enum directory_kind kind, uint32_t place, uint32_t copy,
+static enum found load_copy(const struct directory *d, enum directory_kind kind, uint32_t slot, uint32_t copy,
                             struct bundle_body *ret_body) {
-    const struct bundle_copy *c = &d->bundles[kind][(size_t)place * 2 + copy];
+    const struct bundle_copy *c = &d->bundles[kind][(size_t)slot * 2 + copy];
     uint64_t check = read_check(&c->check);
     if (!check) return ABSENT;
     memcpy(ret_body, &c->body, offsetof(struct bundle_body, tail));
     if (ret_body->n_tail > DIRECTORY_TAIL) return DAMAGED;
     memcpy(ret_body->tail, c->body.tail, ret_body->n_tail * sizeof ret_body->tail[0]);
-    return check == bundle_check(d, kind, place, copy, ret_body) && good_bundle(d, ret_body) ? GOOD : DAMAGED;
+    return check == bundle_check(d, kind, slot, copy, ret_body) && good_bundle(d, ret_body) ? GOOD : DAMAGED;
 }
 
-static enum found load_place(const struct directory *d, enum directory_kind kind, uint32_t place,
+static enum found load_place(const struct directory *d, enum directory_kind kind, uint32_t slot,
                              struct bundle_body *ret_body, uint32_t *ret_copy) {
     struct bundle_body second;
-    enum found a = load_copy(d, kind, place, 0, ret_body), b = load_copy(d, kind, place, 1, &second);
+    enum found a = load_copy(d, kind, slot, 0, ret_body), b = load_copy(d, kind, slot, 1, &second);
     if (b == GOOD && (a != GOOD || second.serial > ret_body->serial)) {
         memcpy(ret_body, &second, offsetof(struct bundle_body, tail) + second.n_tail * sizeof second.tail[0]);
         *ret_copy = 1;
@@ -118,15 +118,15 @@ static enum found load_place(const struct directory *d, enum directory_kind kind
     return a == GOOD ? GOOD : a == DAMAGED || b == DAMAGED ? DAMAGED : ABSENT;
 }
 
-uint32_t bundle_valid_copy(const struct directory *d, enum directory_kind kind, uint32_t place) {
+uint32_t bundle_valid_copy(const struct directory *d, enum directory_kind kind, uint32_t slot) {
     struct bundle_body body;
     uint32_t copy;
-    load_place(d, kind, place, &body, &copy);
+    load_place(d, kind, slot, &body, &copy);
     return copy;
 }
 
-bool directory_bundle_is_there(const struct directory *d, enum directory_kind kind, uint32_t place) {
-    return place_is_known(d, kind, place) && bundle_valid_copy(d, kind, place) < 2;
+bool directory_bundle_is_there(const struct directory *d, enum directory_kind kind, uint32_t slot) {
+    return slot_is_known(d, kind, slot) && bundle_valid_copy(d, kind, slot) < 2;
 }
 
 static void read_bundle(const struct directory *d, const struct bundle_body *from, struct directory_bundle *to) {
@@ -147,13 +147,13 @@ static void read_bundle(const struct directory *d, const struct bundle_body *fro
     memcpy(to->tail, from->tail, from->n_tail * sizeof to->tail[0]);
 }
 
-bool directory_bundle_load(const struct directory *d, enum directory_kind kind, uint32_t place,
+bool directory_bundle_load(const struct directory *d, enum directory_kind kind, uint32_t slot,
                            struct directory_bundle *ret_bundle, bool *ret_damaged) {
     struct bundle_body body;
     uint32_t copy;
     *ret_damaged = false;
-    if (!place_is_known(d, kind, place)) return false;
-    enum found found = load_place(d, kind, place, &body, &copy);
+    if (!slot_is_known(d, kind, slot)) return false;
+    enum found found = load_place(d, kind, slot, &body, &copy);
     *ret_damaged = found == DAMAGED;
     if (found == GOOD) read_bundle(d, &body, ret_bundle);
     return found == GOOD;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "extent_runs.h"
 
-static uint64_t priority(uint64_t offset) {
+static uint64_t run_priority(uint64_t offset) {
     uint64_t z = offset + UINT64_C(0x9E3779B97F4A7C15);
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
@@ -13,7 +13,7 @@ void runs_init(struct runs *runs, struct run_node *nodes, uint32_t limit) {
     for (uint32_t i = 0; i < limit; i++) nodes[i].left = i + 1 < limit ? i + 1 : RUN_NONE;
 }
 
-static void refresh(struct runs *runs, uint32_t t) {
+static void refresh_longest(struct runs *runs, uint32_t t) {
     struct run_node *n = &runs->nodes[t];
     n->longest = n->bytes;
     if (n->left != RUN_NONE && runs->nodes[n->left].longest > n->longest) n->longest = runs->nodes[n->left].longest;
@@ -21,32 +21,32 @@ static void refresh(struct runs *runs, uint32_t t) {
 }
 
 /* Nodes with offset < at go to *ret_low, the others to *ret_high. */
-static void split(struct runs *runs, uint32_t t, uint64_t at, uint32_t *ret_low, uint32_t *ret_high) {
+static void split_tree(struct runs *runs, uint32_t t, uint64_t at, uint32_t *ret_low, uint32_t *ret_high) {
     if (t == RUN_NONE) {
         *ret_low = *ret_high = RUN_NONE;
         return;
     }
     if (runs->nodes[t].offset < at) {
-        split(runs, runs->nodes[t].right, at, &runs->nodes[t].right, ret_high);
+        split_tree(runs, runs->nodes[t].right, at, &runs->nodes[t].right, ret_high);
         *ret_low = t;
     } else {
-        split(runs, runs->nodes[t].left, at, ret_low, &runs->nodes[t].left);
+        split_tree(runs, runs->nodes[t].left, at, ret_low, &runs->nodes[t].left);
         *ret_high = t;
     }
-    refresh(runs, t);
+    refresh_longest(runs, t);
 }
 
 /* All of low lies before all of high. */
-static uint32_t merge(struct runs *runs, uint32_t low, uint32_t high) {
+static uint32_t merge_trees(struct runs *runs, uint32_t low, uint32_t high) {
     if (low == RUN_NONE) return high;
     if (high == RUN_NONE) return low;
-    if (priority(runs->nodes[low].offset) > priority(runs->nodes[high].offset)) {
-        runs->nodes[low].right = merge(runs, runs->nodes[low].right, high);
-        refresh(runs, low);
+    if (run_priority(runs->nodes[low].offset) > run_priority(runs->nodes[high].offset)) {
+        runs->nodes[low].right = merge_trees(runs, runs->nodes[low].right, high);
+        refresh_longest(runs, low);
         return low;
     }
-    runs->nodes[high].left = merge(runs, low, runs->nodes[high].left);
-    refresh(runs, high);
+    runs->nodes[high].left = merge_trees(runs, low, runs->nodes[high].left);
+    refresh_longest(runs, high);
     return high;
 }
 
@@ -62,20 +62,20 @@ static uint32_t at_or_before(const struct runs *runs, uint64_t offset) {
     return found;
 }
 
-static void insert(struct runs *runs, uint64_t offset, uint64_t bytes) {
+static void insert_run(struct runs *runs, uint64_t offset, uint64_t bytes) {
     uint32_t low, high, t = runs->unused;
     runs->unused = runs->nodes[t].left;
     runs->nodes[t] = (struct run_node){ offset, bytes, bytes, RUN_NONE, RUN_NONE };
-    split(runs, runs->root, offset, &low, &high);
-    runs->root = merge(runs, merge(runs, low, t), high);
+    split_tree(runs, runs->root, offset, &low, &high);
+    runs->root = merge_trees(runs, merge_trees(runs, low, t), high);
     runs->used++;
 }
 
-static void erase(struct runs *runs, uint64_t offset) {
+static void erase_run(struct runs *runs, uint64_t offset) {
     uint32_t low, middle, high;
-    split(runs, runs->root, offset, &low, &high);
-    split(runs, high, offset + 1, &middle, &high);
-    runs->root = merge(runs, low, high);
+    split_tree(runs, runs->root, offset, &low, &high);
+    split_tree(runs, high, offset + 1, &middle, &high);
+    runs->root = merge_trees(runs, low, high);
     runs->nodes[middle].left = runs->unused;
     runs->unused = middle;
     runs->used--;
@@ -86,16 +86,16 @@ void runs_give(struct runs *runs, uint64_t offset, uint64_t bytes) {
     uint32_t before = at_or_before(runs, offset), after = at_or_before(runs, offset + bytes);
     if (after != RUN_NONE && runs->nodes[after].offset == offset + bytes) {
         uint64_t more = runs->nodes[after].bytes;
-        erase(runs, offset + bytes);
+        erase_run(runs, offset + bytes);
         bytes += more;
     }
     if (before != RUN_NONE && runs->nodes[before].offset + runs->nodes[before].bytes == offset) {
         uint64_t begin = runs->nodes[before].offset;
         bytes += runs->nodes[before].bytes;
-        erase(runs, begin);
+        erase_run(runs, begin);
         offset = begin;
     }
-    insert(runs, offset, bytes);
+    insert_run(runs, offset, bytes);
 }
 
 bool runs_take(struct runs *runs, uint64_t offset, uint64_t bytes) {
@@ -103,9 +103,9 @@ bool runs_take(struct runs *runs, uint64_t offset, uint64_t bytes) {
     if (t == RUN_NONE) return false;
     uint64_t begin = runs->nodes[t].offset, end = begin + runs->nodes[t].bytes;
     if (bytes > end - begin || offset > end - bytes) return false;
-    erase(runs, begin);
-    if (offset > begin) insert(runs, begin, offset - begin);
-    if (offset + bytes < end) insert(runs, offset + bytes, end - offset - bytes);
+    erase_run(runs, begin);
+    if (offset > begin) insert_run(runs, begin, offset - begin);
+    if (offset + bytes < end) insert_run(runs, offset + bytes, end - offset - bytes);
     runs->free_bytes -= bytes;
     return true;
 }
@@ -160,25 +160,25 @@ bool runs_next(const struct runs *runs, uint64_t *cursor, uint64_t *ret_offset, 
     return true;
 }
 
-struct audit {
+struct run_audit {
     uint32_t bad, nodes;
     uint64_t sum, last_end;
     bool any;
 };
 
-static uint64_t audit_node(const struct runs *runs, uint32_t t, struct audit *audit) {
+static uint64_t audit_run(const struct runs *runs, uint32_t t, struct run_audit *audit) {
     if (t == RUN_NONE) return 0;
     const struct run_node *n = &runs->nodes[t];
-    uint64_t longest = audit_node(runs, n->left, audit);
+    uint64_t longest = audit_run(runs, n->left, audit);
     audit->bad += audit->any && n->offset <= audit->last_end; /* overlapping, out of order, or not joined */
     audit->bad += n->bytes == 0;
     audit->any = true;
     audit->last_end = n->offset + n->bytes;
     audit->sum += n->bytes;
     audit->nodes++;
-    if (n->left != RUN_NONE) audit->bad += priority(runs->nodes[n->left].offset) > priority(n->offset);
-    if (n->right != RUN_NONE) audit->bad += priority(runs->nodes[n->right].offset) > priority(n->offset);
-    uint64_t right = audit_node(runs, n->right, audit);
+    if (n->left != RUN_NONE) audit->bad += run_priority(runs->nodes[n->left].offset) > run_priority(n->offset);
+    if (n->right != RUN_NONE) audit->bad += run_priority(runs->nodes[n->right].offset) > run_priority(n->offset);
+    uint64_t right = audit_run(runs, n->right, audit);
     if (right > longest) longest = right;
     if (n->bytes > longest) longest = n->bytes;
     audit->bad += longest != n->longest;
@@ -186,7 +186,7 @@ static uint64_t audit_node(const struct runs *runs, uint32_t t, struct audit *au
 }
 
 uint32_t runs_audit(const struct runs *runs) {
-    struct audit audit = { 0 };
-    audit_node(runs, runs->root, &audit);
+    struct run_audit audit = { 0 };
+    audit_run(runs, runs->root, &audit);
     return audit.bad + (audit.sum != runs->free_bytes) + (audit.nodes != runs->used);
 }

@@ -112,8 +112,8 @@ static int look_for(const char *name, struct object *ret_object, char *err, size
 }
 
 /* The first page is read, not mapped: an object that is shorter than it says must not fault. */
-static enum segment_found judge(const struct object *object, const struct segment_identity *want,
-                                struct segment_identity *ret_identity) {
+static enum segment_found judge_object(const struct object *object, const struct segment_identity *want,
+                                       struct segment_identity *ret_identity) {
     uint8_t page[SEGMENT_PAGE];
     ssize_t n = pread(object->fd, page, sizeof page, 0);
     return segment_judge(want, object->bytes, page, n < 0 ? 0 : (size_t)n, ret_identity);
@@ -130,14 +130,14 @@ struct opening {
     size_t err_bytes;
 };
 
-static int check_room(const struct opening *o, uint64_t there, uint64_t credit) {
+static int check_need_of(const struct opening *o, uint64_t there, uint64_t credit) {
     uint64_t total = o->segment->identity.total_bytes;
-    struct segment_room room = { .root = "",
+    struct segment_need need = { .root = "",
                                  .bytes = total > there ? total - there : 0,
                                  .credit = credit,
                                  .file_bytes = there ? 0 : total,
                                  .lock_bytes = o->config->lock ? total : 0 };
-    return segment_room_check(&room, o->err, o->err_bytes);
+    return segment_check_need(&need, o->err, o->err_bytes);
 }
 
 /* Empty and locked. From here on a failure removes it: nobody else can have it. */
@@ -217,8 +217,8 @@ static int pin_arena(struct opening *o) {
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-static int adopt(struct opening *o) {
-    int r = check_room(o, o->object.there, 0);
+static int adopt_object(struct opening *o) {
+    int r = check_need_of(o, o->object.there, 0);
     if (!r) r = set_mode(o);
     if (!r) r = map_object(o);
     if (!r) r = pin_arena(o);
@@ -237,9 +237,9 @@ static int unlink_object(const struct opening *o) {
 
 /* What is there goes only when the new one would fit in its place; whether its memory came back is asked again, for
  * somebody may still map it. The old one stays locked until the new one is. */
-static int make(struct opening *o) {
+static int make_segment(struct opening *o) {
     int old = o->object.fd;
-    int r = check_room(o, 0, old >= 0 ? o->object.there : 0);
+    int r = check_need_of(o, 0, old >= 0 ? o->object.there : 0);
     if (!r && old >= 0) r = unlink_object(o);
     if (r) return r;
     if (old >= 0) CRASH_POINT("segment.unlinked");
@@ -248,7 +248,7 @@ static int make(struct opening *o) {
     if (r) return r;
     if (old >= 0) {
         close(old);
-        r = check_room(o, 0, 0);
+        r = check_need_of(o, 0, 0);
     }
     if (r || (r = size_object(o)) || (r = map_object(o)) || (r = pin_arena(o)) || (r = set_mode(o))) return r;
     segment_empty(o->segment);
@@ -256,14 +256,14 @@ static int make(struct opening *o) {
     return 0;
 }
 
-static int begin(struct opening *o, enum segment_found *ret_found) {
+static int find_object(struct opening *o, enum segment_found *ret_found) {
     const struct segment_config *config = o->config;
     struct segment_identity identity;
     int r = check_name(config->name, o->err, o->err_bytes);
     if (!r) r = segment_describe(config, &o->segment->identity, o->err, o->err_bytes);
     if (!r) r = look_for(config->name, &o->object, o->err, o->err_bytes);
     if (r) return r;
-    *ret_found = o->object.fd < 0 ? SEGMENT_NEW : judge(&o->object, &o->segment->identity, &identity);
+    *ret_found = o->object.fd < 0 ? SEGMENT_NEW : judge_object(&o->object, &o->segment->identity, &identity);
     if (*ret_found == SEGMENT_ADOPTED) o->segment->identity = identity;
     return 0;
 }
@@ -280,8 +280,8 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
     }
     s->handle = handle, s->slot = 2, s->unpin = config->unpin, s->context = config->context;
     o.segment = s;
-    int r = begin(&o, &found);
-    if (!r) r = found == SEGMENT_ADOPTED ? adopt(&o) : make(&o);
+    int r = find_object(&o, &found);
+    if (!r) r = found == SEGMENT_ADOPTED ? adopt_object(&o) : make_segment(&o);
     s->fd = o.object.fd;
     if (r) {
         if (o.made) shm_unlink(config->name); /* before its lock goes */

@@ -157,7 +157,7 @@ static uint64_t driver_check(const struct segment *s, uint32_t slot, const struc
     return check_of(body, sizeof *body, s->identity.segment_id ^ (UINT64_C(2) << 33 | slot));
 }
 
-static bool driver_at(const struct segment *s, uint32_t slot, struct segment_driver *ret_driver) {
+static bool driver_record(const struct segment *s, uint32_t slot, struct segment_driver *ret_driver) {
     const struct driver_slot *d = &s->header->drivers[slot];
     uint64_t check = read_check(&d->check);
     struct driver_body body = d->body;
@@ -171,7 +171,7 @@ static uint32_t find_driver(const struct segment *s, const struct segment_driver
     struct segment_driver at;
     *ret_free = SEGMENT_DRIVERS;
     for (uint32_t i = 0; i < SEGMENT_DRIVERS; i++) {
-        bool there = driver_at(s, i, &at);
+        bool there = driver_record(s, i, &at);
         if (there && at.pid == driver->pid && at.start_time == driver->start_time) return i;
         if (!there && *ret_free == SEGMENT_DRIVERS) *ret_free = i;
     }
@@ -198,7 +198,7 @@ uint32_t segment_drivers(const struct segment *segment, struct segment_driver *r
     struct segment_driver at;
     uint32_t n = 0;
     for (uint32_t i = 0; i < SEGMENT_DRIVERS; i++) {
-        if (!driver_at(segment, i, &at)) continue;
+        if (!driver_record(segment, i, &at)) continue;
         if (n == max) break;
         ret_drivers[n++] = at;
     }

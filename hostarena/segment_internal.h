@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shared by the four files of the segment: segment.c (open, adopt, make), segment_header.c (what stands in the first
- * 132 KiB), segment_room.c (what fits) and segment_touch.c (making every page there).
+ * 132 KiB), segment_need.c (what fits) and segment_touch.c (making every page there).
  *
  * Layout of the first 132 KiB, numbers in this machine's byte order:
  *        0  identity: written once, when everything else is there; check word over all before it
@@ -95,9 +95,9 @@ void segment_resume(struct segment *segment);
 /* The last step of making one. */
 void segment_sign(struct segment *segment);
 
-/* ---- segment_room.c ---- */
+/* ---- segment_need.c ---- */
 
-struct segment_room {
+struct segment_need {
     const char *root;    /* "" or, in tests, a folder that stands for / */
     uint64_t bytes;      /* that are not there yet */
     uint64_t credit;     /* that an object which goes first gives back */
@@ -106,7 +106,7 @@ struct segment_room {
 };
 /* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence.
  * May raise the soft RLIMIT_MEMLOCK. */
-int segment_room_check(const struct segment_room *room, char *err, size_t err_bytes);
+int segment_check_need(const struct segment_need *room, char *err, size_t err_bytes);
 
 /* ---- segment_touch.c ---- */
 

@@ -42,7 +42,7 @@ struct work {
 
 /* ---- a range --------------------------------------------------------------------------------------------------- */
 
-static int populate(uint8_t *address, uint64_t bytes) {
+static int populate_pages(uint8_t *address, uint64_t bytes) {
     while (madvise(address, bytes, MADV_POPULATE_WRITE))
         if (errno != EINTR && errno != EAGAIN)
             return errno == EFAULT ? -ENOSPC : -errno; /* EFAULT: an access would be SIGBUS */
@@ -50,7 +50,7 @@ static int populate(uint8_t *address, uint64_t bytes) {
 }
 
 static int populate_range(const struct segment_touch *t, uint64_t at, uint64_t bytes) {
-    return t->populate ? t->populate(t->address + at, bytes) : populate(t->address + at, bytes);
+    return t->populate ? t->populate(t->address + at, bytes) : populate_pages(t->address + at, bytes);
 }
 
 /* Page by page. The header is not replaced: who still maps device pools stands in it, and that must not be forgotten.

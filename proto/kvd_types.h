@@ -262,7 +262,7 @@ struct kvd_continuation_info {
     uint64_t created, used;
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
     uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */
-    bool resting;                                                    /* demoted: it asks for no place on the device */
+    bool demoted;                                                    /* demoted: it asks for no place on the device */
     bool moving;                                                     /* copies between device and host are under way */
     bool image_on_device, image_in_host;                             /* of its state image, where the store has them */
     uint32_t state_slot;                                             /* KVD_UNCHANGED = none */
@@ -328,7 +328,7 @@ struct kvd_stats {
     char version[KVD_NAME_BYTES];
     /* The host arena; all zero where there is none. */
     uint64_t host_capacity, host_occupied, host_largest_free; /* bytes */
-    uint32_t host_pages[KVD_MAX_POOLS], host_images, resting;
+    uint32_t host_pages[KVD_MAX_POOLS], host_images, demoted_continuations;
     uint32_t moves, move_pages_left; /* transitions that copy between device and host now; pages that they have left */
     /* Copies to the host and from it: pages, bytes, and the time in which some were under way. */
     uint64_t demoted_pages, demoted_bytes, demoted_ns;

@@ -58,7 +58,7 @@ static void show_arena(struct ctl *ctl, const struct kvd_stats *stats) {
         { "occupied_text", "host arena", false },
         { "largest_free_bytes_text", "largest free extent", false },
         { "state_images", "state images in it", false },
-        { "resting_continuations", "demoted continuations", false },
+        { "demoted_continuations", "demoted continuations", false },
         { "moves_text", "moves under way", false },
         { "damaged_replicas_total", "damaged copies", false },
         { "lost_continuations_total", "lost continuations", false },
@@ -190,7 +190,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
 static const char *continuation_place(const struct kvd_continuation_info *c) {
     bool host = c->host_pages[0] || c->host_pages[1] || c->image_in_host;
     if (c->moving) return "moving";
-    return !host ? "device" : c->resting ? "host" : "device, host";
+    return !host ? "device" : c->demoted ? "host" : "device, host";
 }
 
 static cJSON *continuation_row(const struct kvd_continuation_info *c) {
@@ -205,7 +205,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
     put_slot(o, c->state_slot);
     cJSON_AddStringToObject(o, "place", continuation_place(c));
-    cJSON_AddBoolToObject(o, "resting", c->resting);
+    cJSON_AddBoolToObject(o, "demoted", c->demoted);
     cJSON_AddBoolToObject(o, "moving", c->moving);
     out_put_u64(o, "device_pages", c->device_pages[0]);
     out_put_u64(o, "host_pages", c->host_pages[0]);

@@ -130,7 +130,7 @@ cJSON *figures_arena(const struct kvd_stats *stats) {
     for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++)
         cJSON_AddItemToArray(pages, cJSON_CreateNumber(stats->host_pages[i]));
     out_put_u64(o, "state_images", stats->host_images);
-    out_put_u64(o, "resting_continuations", stats->resting);
+    out_put_u64(o, "demoted_continuations", stats->demoted_continuations);
     out_put_u64(o, "moves", stats->moves);
     out_put_u64(o, "move_pages_left", stats->move_pages_left);
     out_put_text(o, "moves_text", "%u, %u pages to go", stats->moves, stats->move_pages_left);

@@ -191,8 +191,8 @@ static void tell_store(struct mover *m, const struct chunk *chunk) {
     for (uint32_t i = 0; i < chunk->n; i++) {
         const struct store_copy *c = &chunk->copies[i];
         uint64_t sum = chunk->sums.page[i].sum;
-        if (chunk->direction == OUT) store_copied_out(m->config.store, c->what, sum);
-        else if (sum != c->checksum) m->config.damaged(store_damaged(m->config.store, c->what));
+        if (chunk->direction == OUT) store_copied_out(m->config.store, c->replica, sum);
+        else if (sum != c->checksum) m->config.damaged(store_damaged(m->config.store, c->replica));
     }
 }
 

@@ -141,7 +141,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .generation = c->first_generation,
         .host_bytes = plan->arena_bytes,
         .host_state_stride = plan->host_state_stride,
-        .mirrored = plan->arena_bytes > 0 || c->export == EXPORT_VMM,
+        .recorded = plan->arena_bytes > 0 || c->export == EXPORT_VMM,
     };
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
         ret_store->pool_pages[p] = plan->capacity.layout.pages[p];

@@ -27,8 +27,8 @@ struct view {
         state_used, state_limit;
     uint64_t frames_bad, events_dropped, connections, connection_limit, session_limit, draining, former_drivers, lost;
     uint64_t uptime_ns, resident_bytes, metadata_bytes, one;
-    uint64_t arena_bytes, arena_occupied, arena_largest_free, arena_pages[POOLS], arena_images, resting, moves,
-        moving[2], move_pages_left, moved_pages[2], moved_bytes[2], moved_ns[2], damaged, lost_continuations,
+    uint64_t arena_bytes, arena_occupied, arena_largest_free, arena_pages[POOLS], arena_images, demoted_continuations,
+        moves, moving[2], move_pages_left, moved_pages[2], moved_bytes[2], moved_ns[2], damaged, lost_continuations,
         recovered[HOST_OUTCOMES], scrubbed_pages, scrubbed_bytes;
     struct metrics m;
     uint32_t n_pools;
@@ -69,7 +69,7 @@ static void view_host(const struct service *s, struct view *v, const struct stor
     v->arena_largest_free = from->host_largest_free;
     for (uint32_t p = 0; p < v->n_pools; p++) v->arena_pages[p] = from->host_pages[p];
     v->arena_images = from->host_images;
-    v->resting = from->resting;
+    v->demoted_continuations = from->demoted_continuations;
     v->moves = from->moves;
     v->move_pages_left = host.mover.pages_left;
     for (int d = 0; d < 2; d++) {
@@ -224,7 +224,7 @@ static const struct family {
     { "kvd_arena_largest_free_bytes", GAUGE, NONE, PLAIN, AT(arena_largest_free), "Longest free run of it." },
     { "kvd_arena_pages", GAUGE, POOL, PLAIN, AT(arena_pages), "Pages in the host arena." },
     { "kvd_arena_state_images", GAUGE, NONE, PLAIN, AT(arena_images), "State images in the host arena." },
-    { "kvd_resting_continuations", GAUGE, NONE, PLAIN, AT(resting),
+    { "kvd_demoted_continuations", GAUGE, NONE, PLAIN, AT(demoted_continuations),
       "Continuations that were demoted: they ask for no page on the device." },
     { "kvd_moves", GAUGE, NONE, PLAIN, AT(moves), "Activations and moves that copy between device and host now." },
     { "kvd_moving", GAUGE, DIRECTION, PLAIN, AT(moving), "Those of them that copy in a direction." },

@@ -38,7 +38,7 @@ static void want_of(const struct call *call, uint64_t lease, store_cont *victims
 static void refuse_activation(struct call *call, const struct store_activation *want, struct store_refusal *refusal) {
     const struct kvd_activation *a = &call->request.u.activation;
     kvd_continuation named = a->from;
-    for (uint32_t i = 0; refusal->what == STORE_W_RECIPE && i < want->n_victims; i++)
+    for (uint32_t i = 0; refusal->subject == STORE_S_RECIPE && i < want->n_victims; i++)
         if (want->victims[i].bits == refusal->asked) named = a->victims[i];
     call_refuse_cont(call, refusal, named);
 }

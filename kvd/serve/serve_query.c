@@ -102,7 +102,7 @@ void serve_list_continuations(struct call *call) {
         memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
         memcpy(to->device_pages, i.device_pages, sizeof to->device_pages);
         memcpy(to->host_pages, i.host_pages, sizeof to->host_pages);
-        to->resting = i.resting;
+        to->demoted = i.demoted;
         to->moving = i.moving;
         to->image_on_device = i.image_on_device;
         to->image_in_host = i.image_in_host;
@@ -244,7 +244,7 @@ static void stats_host(const struct service *s, const struct store_stats *from, 
     r->host_largest_free = from->host_largest_free;
     memcpy(r->host_pages, from->host_pages, sizeof r->host_pages);
     r->host_images = from->host_images;
-    r->resting = from->resting;
+    r->demoted_continuations = from->demoted_continuations;
     r->moves = from->moves;
     r->move_pages_left = host.mover.pages_left;
     r->demoted_pages = host.mover.pages[DEVICE_TO_HOST];

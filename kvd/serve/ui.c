@@ -186,7 +186,7 @@ static void write_continuation(FILE *out, const struct store_cont_info *i, uint3
     write_numbers(out, "exclusive_pages", i->exclusive_pages, n_pools);
     write_numbers(out, "device_pages", i->device_pages, n_pools);
     write_numbers(out, "host_pages", i->host_pages, n_pools);
-    fprintf(out, ",\"resting\":%s,\"moving\":%s", i->resting ? "true" : "false", i->moving ? "true" : "false");
+    fprintf(out, ",\"demoted\":%s,\"moving\":%s", i->demoted ? "true" : "false", i->moving ? "true" : "false");
     write_slot(out, i->state_slot);
     fputc('}', out);
 }

@@ -39,17 +39,17 @@ enum kvd_status status_of_store(enum store_code code) {
 }
 
 enum metrics_short short_of_store(const struct store_refusal *refusal) {
-    static const enum metrics_short shorts[] = { [STORE_W_ROW] = METRICS_SHORT_ROWS,
-                                                 [STORE_W_SEQUENCE] = METRICS_SHORT_SEQUENCES,
-                                                 [STORE_W_CONTINUATION] = METRICS_SHORT_CONTINUATIONS,
-                                                 [STORE_W_PAGE_DESCRIPTOR] = METRICS_SHORT_MEMBERSHIP,
-                                                 [STORE_W_MEMBERSHIP] = METRICS_SHORT_MEMBERSHIP,
-                                                 [STORE_W_STATE_SLOT] = METRICS_SHORT_STATE_SLOTS,
-                                                 [STORE_W_ARENA] = METRICS_SHORT_ARENA };
+    static const enum metrics_short shorts[] = { [STORE_S_ROW] = METRICS_SHORT_ROWS,
+                                                 [STORE_S_SEQUENCE] = METRICS_SHORT_SEQUENCES,
+                                                 [STORE_S_CONTINUATION] = METRICS_SHORT_CONTINUATIONS,
+                                                 [STORE_S_PAGE_DESCRIPTOR] = METRICS_SHORT_MEMBERSHIP,
+                                                 [STORE_S_MEMBERSHIP] = METRICS_SHORT_MEMBERSHIP,
+                                                 [STORE_S_STATE_SLOT] = METRICS_SHORT_STATE_SLOTS,
+                                                 [STORE_S_ARENA] = METRICS_SHORT_ARENA };
     uint32_t pool = refusal->pool < KVD_MAX_POOLS ? refusal->pool : 0;
     if (refusal->code == STORE_E_ENTITLEMENT) return METRICS_SHORT_ENTITLEMENT;
-    if (refusal->what == STORE_W_PAGES) return METRICS_SHORT_PAGES + pool;
-    return (size_t)refusal->what < sizeof shorts / sizeof *shorts ? shorts[refusal->what] : METRICS_SHORT_LIMIT;
+    if (refusal->subject == STORE_S_PAGES) return METRICS_SHORT_PAGES + pool;
+    return (size_t)refusal->subject < sizeof shorts / sizeof *shorts ? shorts[refusal->subject] : METRICS_SHORT_LIMIT;
 }
 
 void call_refuse_store(struct call *call, const struct store_refusal *refusal) {

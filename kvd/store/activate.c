@@ -5,7 +5,7 @@
  *
  * In flight, a fork holds ordinary references on the pages that it shares. A move holds none: its membership is an
  * alias of the source's (which is claimed) and takes the references over at commit. Pages that victims or a moved
- * source still hold are "owed": their number is reserved, and entries mapped onto them are filled, when those go at
+ * source still hold are "pending": their number is reserved, and entries mapped onto them are filled, when those go at
  * commit.
  */
 #include "store_internal.h"
@@ -14,14 +14,14 @@
 
 /* ---- begin ---- */
 
-static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, bool move,
+static void take_pages(struct store *store, uint32_t p, struct seq *seq, const struct cont *source, bool move,
                        int32_t *row) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
-    if (pool->absent) job_bring(store, &seq->job, p, &source->space[p], seq->kept[p]);
-    for (uint32_t i = 0; i < seq->kept[p]; i += n) {
+    if (pool->absent) job_copy_in(store, &seq->job, p, &source->space[p], seq->taken[p]);
+    for (uint32_t i = 0; i < seq->taken[p]; i += n) {
         const uint32_t *run = space_run(store, &source->space[p], i, &n);
-        n = min_u32(n, seq->kept[p] - i);
+        n = min_u32(n, seq->taken[p] - i);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &pool->pages[run[k]];
             __builtin_prefetch(page + AHEAD, 1); /* neighbours in a space are mostly neighbours here */
@@ -32,13 +32,13 @@ static void keep_pages(struct store *store, uint32_t p, struct seq *seq, const s
     }
 }
 
-static void copy_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source,
-                      const struct activation_pool *ap, int32_t *row, struct store_activated *out) {
+static void copy_source_tail(struct store *store, uint32_t p, struct seq *seq, const struct cont *source,
+                             const struct activation_pool *ap, int32_t *row, struct store_activated *out) {
     struct pool *pool = &store->pool[p];
     uint32_t columns = ap->tail_columns;
-    uint32_t from = space_entry(store, &source->space[p], seq->kept[p]);
+    uint32_t from = space_entry(store, &source->space[p], seq->taken[p]);
     space_map(store, p, &seq->space[p], 1, row);
-    uint32_t to = space_entry(store, &seq->space[p], seq->kept[p]);
+    uint32_t to = space_entry(store, &seq->space[p], seq->taken[p]);
     page_commit(store, p, to, columns);
     page_pin(pool, to, 0); /* the other end when all is mapped: it may be promised, and is read before it is written */
     seq->tail_source[p] = from;
@@ -76,7 +76,7 @@ static void promise_pages(struct store *store, uint32_t p, struct seq *seq, cons
                           int32_t *row) {
     for (uint32_t i = 0; i < act->n_victims && n; i++)
         n -= promise_from(store, p, seq, &act->victims[i]->space[p], 0, act->stamp, n, row);
-    if (n && act->move) promise_from(store, p, seq, &act->source->space[p], seq->kept[p], act->stamp, n, row);
+    if (n && act->move) promise_from(store, p, seq, &act->source->space[p], seq->taken[p], act->stamp, n, row);
 }
 
 static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const struct activation *act,
@@ -85,14 +85,14 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     struct space *space = &seq->space[p];
     struct pool *pool = &store->pool[p];
     int32_t *row = row_entries(store, p, seq->row[p]);
-    seq->kept[p] = ap->kept;
-    if (act->source) keep_pages(store, p, seq, act->source, act->move, row);
+    seq->taken[p] = ap->taken;
+    if (act->source) take_pages(store, p, seq, act->source, act->move, row);
     uint32_t fresh = ap->fresh - ap->restore, now = min_u32(fresh, pool_available(pool));
     pool->reserved += now;
     space->reserved = now;
-    space->owed = fresh - now;
+    space->pending = fresh - now;
     store->chunks.reserved += chunks_for(ap->mapped) - chunks_for(space->count);
-    if (ap->tail_columns) copy_tail(store, p, seq, act->source, ap, row, out);
+    if (ap->tail_columns) copy_source_tail(store, p, seq, act->source, ap, row, out);
     seq->restored[p] = out->restored[p] = ap->restore + ap->tail_in;
     uint32_t real = min_u32(ap->mapped - space->count, space->reserved);
     if (real) space_map(store, p, space, real, row);
@@ -100,20 +100,20 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     if (promised) {
         uint32_t before = chunks_for(space->count);
         promise_pages(store, p, seq, act, promised, row);
-        space->owed -= promised;
+        space->pending -= promised;
         store->chunks.reserved -= chunks_for(space->count) - before;
     }
     if (ap->tail_columns) page_pin(pool, seq->tail_source[p], 0); /* its continuation protects it */
     space->committed = act->want->frontier;
-    space->shared = act->move ? 0 : ap->kept;
+    space->shared = act->move ? 0 : ap->taken;
     seq_view(store, seq, p, (struct store_slice){ 0, space->count }, &out->pool[p]);
 }
 
-/* The growth part of the membership is reserved; what only victims or the moved source free is owed. */
+/* The growth part of the membership is reserved; what only victims or the moved source free is pending. */
 static void begin_chunks(struct store *store, struct seq *seq, const struct activation *act) {
     uint32_t rest = act->chunks_needed - act->chunks_now, now = min_u32(rest, chunks_available(&store->chunks));
     store->chunks.reserved += now;
-    seq->chunks_owed = rest - now;
+    seq->chunks_pending = rest - now;
 }
 
 static void begin_state(struct store *store, struct seq *seq, const struct activation *act) {
@@ -164,10 +164,10 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     seq->n_victims = act->n_victims;
 }
 
-/* What the victims (and a moved source) let go although a resting continuation holds it too: nobody else may count on
+/* What the victims (and a moved source) let go although a demoted continuation holds it too: nobody else may count on
  * it from now on. */
-static void mark_owed(struct store *store, uint32_t p, const struct space *space, uint32_t first, uint32_t by,
-                      bool on) {
+static void mark_leaving(struct store *store, uint32_t p, const struct space *space, uint32_t first, uint32_t by,
+                         bool on) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
     for (uint32_t i = first; i < space->count; i += n) {
@@ -176,29 +176,29 @@ static void mark_owed(struct store *store, uint32_t p, const struct space *space
             struct page *page = &pool->pages[run[k]];
             struct page_tier *tier = &pool->tier[run[k]];
             if (!on) { /* another activation may have promised it */
-                if (tier->owed_by == by) page->flags = (uint8_t)(page->flags & ~PAGE_OWED);
-            } else if (tier->resting && joint_frees(store, p, run[k])) {
-                page->flags |= PAGE_OWED;
-                tier->owed_by = by;
+                if (tier->leaving_for == by) page->flags = (uint8_t)(page->flags & ~PAGE_LEAVING);
+            } else if (tier->demoted && joint_frees(store, p, run[k])) {
+                page->flags |= PAGE_LEAVING;
+                tier->leaving_for = by;
             }
         }
     }
 }
 
-static void owe_nothing(struct store *store, const struct seq *seq) {
+static void clear_leaving(struct store *store, const struct seq *seq) {
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
-            mark_owed(store, p, &store->conts[v].space[p], 0, by, false);
-        if (seq->from != NONE && !seq->keep) mark_owed(store, p, &store->conts[seq->from].space[p], 0, by, false);
+            mark_leaving(store, p, &store->conts[v].space[p], 0, by, false);
+        if (seq->from != NONE && !seq->keep) mark_leaving(store, p, &store->conts[seq->from].space[p], 0, by, false);
     }
 }
 
-static void owe(struct store *store, const struct seq *seq, const struct activation *act) {
+static void set_leaving(struct store *store, const struct seq *seq, const struct activation *act) {
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t i = 0; i < act->n_victims; i++) mark_owed(store, p, &act->victims[i]->space[p], 0, by, true);
-        if (act->move) mark_owed(store, p, &act->source->space[p], act->pool[p].kept, by, true);
+        for (uint32_t i = 0; i < act->n_victims; i++) mark_leaving(store, p, &act->victims[i]->space[p], 0, by, true);
+        if (act->move) mark_leaving(store, p, &act->source->space[p], act->pool[p].taken, by, true);
     }
 }
 
@@ -212,14 +212,14 @@ static void begin_backing(struct store *store, struct seq *seq, const struct act
         for (uint32_t i = 0; i < act->n_victims; i++) {
             struct cont *victim = act->victims[i];
             if (!act->demote[i]) continue;
-            if (p < STORE_MAX_POOLS) ids += job_back(store, &seq->job, p, &victim->space[p], ids);
-            else if (!victim->image.bits) image_back(store, victim, *ids++);
+            if (p < STORE_MAX_POOLS) ids += job_copy_out(store, &seq->job, p, &victim->space[p], ids);
+            else if (!victim->image.bits) image_copy_out(store, victim, *ids++);
         }
     }
 }
 
 /* Holds what there is until the victims have given way. */
-static void hold(struct store *store, struct seq *seq, const struct activation *act) {
+static void hold_for_victims(struct store *store, struct seq *seq, const struct activation *act) {
     seq->staged = true;
     seq->want = *act->want;
     seq->want.victims = NULL;
@@ -228,17 +228,17 @@ static void hold(struct store *store, struct seq *seq, const struct activation *
         uint32_t now = min_u32(act->pool[p].fresh, pool_available(&store->pool[p]));
         store->pool[p].reserved += now;
         seq->space[p].reserved = now;
-        seq->space[p].owed = act->pool[p].fresh - now;
+        seq->space[p].pending = act->pool[p].fresh - now;
     }
     seq->chunks_held = min_u32(act->chunks_needed, chunks_available(&store->chunks));
     store->chunks.reserved += seq->chunks_held;
     if (act->slots_needed && slots_free(store)) seq->state_slot = slot_take(store);
 }
 
-static void unhold(struct store *store, struct seq *seq) {
+static void release_held(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         store->pool[p].reserved -= seq->space[p].reserved;
-        seq->space[p].reserved = seq->space[p].owed = 0;
+        seq->space[p].reserved = seq->space[p].pending = 0;
     }
     store->chunks.reserved -= seq->chunks_held;
     seq->chunks_held = 0;
@@ -273,32 +273,32 @@ static uint32_t release_now(struct store *store, struct activation *act) {
     return lost;
 }
 
-/* What a fork takes over from a resting source, and victims let go of, stays on the device until it is referenced. */
-static void guard(struct store *store, const struct cont *source, uint32_t frontier, bool on) {
+/* What a fork takes over from a demoted source, and victims let go of, stays on the device until it is referenced. */
+static void pin_source_pages(struct store *store, const struct cont *source, uint32_t frontier, bool on) {
     for (uint32_t p = 0; p < store->n_pools; p++)
-        tier_guard(store, p, &source->space[p], frontier / KVD_PAGE_TOKENS, on);
+        tier_pin_pages(store, p, &source->space[p], frontier / KVD_PAGE_TOKENS, on);
 }
 
-static void unguard(struct store *store, struct seq *seq) {
-    if (seq->guards) guard(store, &store->conts[seq->from], seq->frontier, false);
-    seq->guards = false;
+static void unpin_source_pages(struct store *store, struct seq *seq) {
+    if (seq->holds_source) pin_source_pages(store, &store->conts[seq->from], seq->frontier, false);
+    seq->holds_source = false;
 }
 
-static void begin_run(struct store *store, struct activation *act, struct store_activated *ret_activated) {
+static void begin_activation(struct store *store, struct activation *act, struct store_activated *ret_activated) {
     struct store_activated out;
     memset(&out, 0, sizeof out);
     out.state_slot = out.source_state_slot = NONE;
     bool demotes = false;
     for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->demote[i];
-    bool rests = act->move && act->source->resting;
-    if (rests) { /* references that somebody counts on are coming: counted as such from here on */
-        cont_unrest(store, act->source);
+    bool was_demoted = act->move && act->source->demoted;
+    if (was_demoted) { /* references that somebody counts on are coming: counted as such from here on */
+        cont_undemote(store, act->source);
         activation_measure(store, act, NULL);
     }
-    bool guards = act->source && act->source->resting;
-    if (guards) guard(store, act->source, act->want->frontier, true);
+    bool holds = act->source && act->source->demoted;
+    if (holds) pin_source_pages(store, act->source, act->want->frontier, true);
     uint32_t lost = 0;
-    if ((act->arena_needed && !act->arena_now) || (!demotes && activation_lacks_room(store, act)))
+    if ((act->arena_needed && !act->arena_now) || (!demotes && activation_is_short_now(store, act)))
         lost = release_now(store, act);
     struct seq *seq = seq_take(store);
     seq->lease = act->want->lease;
@@ -309,14 +309,14 @@ static void begin_run(struct store *store, struct activation *act, struct store_
     seq->frontier = act->want->frontier;
     seq->victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
-    seq->rests = rests;
-    if (act->n_victims || act->move) owe(store, seq, act);
-    if (demotes && activation_lacks_room(store, act)) hold(store, seq, act);
+    seq->was_demoted = was_demoted;
+    if (act->n_victims || act->move) set_leaving(store, seq, act);
+    if (demotes && activation_is_short_now(store, act)) hold_for_victims(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
     if (demotes) begin_backing(store, seq, act);
-    seq->guards = guards && seq->staged;
-    if (guards && !seq->guards) guard(store, act->source, act->want->frontier, false);
+    seq->holds_source = holds && seq->staged;
+    if (holds && !seq->holds_source) pin_source_pages(store, act->source, act->want->frontier, false);
     out.staged = seq->staged;
     for (uint32_t p = 0; p < store->n_pools && seq->staged; p++)
         seq_view(store, seq, p, (struct store_slice){ 0, 0 }, &out.pool[p]);
@@ -331,7 +331,7 @@ int store_activate_begin(struct store *store, const struct store_activation *wan
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc == STORE_OK) rc = activation_check(store, &act, refusal);
-    if (rc == STORE_OK) begin_run(store, &act, ret_activated);
+    if (rc == STORE_OK) begin_activation(store, &act, ret_activated);
     return rc;
 }
 
@@ -339,7 +339,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
                         struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);
     struct store_activated out;
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
     memset(&out, 0, sizeof out);
     out.seq = handle;
     out.staged = seq->staged;
@@ -359,10 +359,10 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
 static int find_activating(const struct store *store, store_seq handle, struct seq **ret_seq,
                            struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVATING)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVATING,
-                      (uint64_t)seq->state, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVATING,
+                            (uint64_t)seq->state, 0);
     *ret_seq = seq;
     return STORE_OK;
 }
@@ -383,13 +383,13 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 
 /* The source's references become the sequence's; what it does not keep goes. */
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
-    mirror_cont_drop(store, source); /* the sequence's record is there */
-    index_remove(store, source);
+    record_cont_drop(store, source); /* the sequence's record is there */
+    index_drop(store, source);
     source->published = false;      /* nothing writes its record again */
     cont_drop_image(store, source); /* of a frontier that the sequence leaves */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool *pool = &store->pool[p];
-        uint32_t n, kept = seq->kept[p];
+        uint32_t n, kept = seq->taken[p];
         space_drop(store, p, &source->space[p], kept, false, false, NULL);
         space_cut(store, &source->space[p], 0);
         for (uint32_t i = 0; i < kept; i += n) {
@@ -397,7 +397,7 @@ static void take_over(struct store *store, struct seq *seq, struct cont *source)
             n = min_u32(n, kept - i);
             for (uint32_t k = 0; k < n; k++) {
                 pool->pages[run[k]].active_references++;
-                page_settle(&pool->pages[run[k]]);
+                page_update(&pool->pages[run[k]]);
             }
         }
         uint32_t tail = seq->frontier / KVD_PAGE_TOKENS, columns = seq->frontier % KVD_PAGE_TOKENS;
@@ -407,7 +407,7 @@ static void take_over(struct store *store, struct seq *seq, struct cont *source)
     cont_free(store, source);
 }
 
-static void settle_owed(struct store *store, struct seq *seq) {
+static void map_promised(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct space *space = &seq->space[p];
         struct pool *pool = &store->pool[p];
@@ -418,16 +418,16 @@ static void settle_owed(struct store *store, struct seq *seq) {
             pool_take(pool, device, 1);
             *entry = page_open(store, p, device, i, true);
         }
-        pool->reserved += space->owed;
-        space->reserved += space->owed;
-        space->owed = 0;
+        pool->reserved += space->pending;
+        space->reserved += space->pending;
+        space->pending = 0;
     }
-    store->chunks.reserved += seq->chunks_owed;
-    seq->chunks_owed = 0;
+    store->chunks.reserved += seq->chunks_pending;
+    seq->chunks_pending = 0;
 }
 
-/* Released, or at rest; their slot is the sequence's where it was handed over. */
-static void let_go(struct store *store, struct seq *seq, struct cont *victim) {
+/* Released or demoted; their slot is the sequence's where it was handed over. */
+static void release_victim(struct store *store, struct seq *seq, struct cont *victim) {
     if (victim->slot != NONE && victim->slot == seq->state_slot) victim->slot = NONE;
     victim->claimed = false;
     if (!victim->demoting) {
@@ -436,8 +436,8 @@ static void let_go(struct store *store, struct seq *seq, struct cont *victim) {
     }
     victim->demoting = false;
     count_demoting(store, victim, false);
-    mirror_cont(store, victim); /* its slot may have gone */
-    cont_rest(store, victim);
+    record_cont(store, victim); /* its slot may have gone */
+    cont_demote(store, victim);
 }
 
 static void release_victims(struct store *store, struct seq *seq) {
@@ -445,7 +445,7 @@ static void release_victims(struct store *store, struct seq *seq) {
         struct cont *victim = &store->conts[seq->victims];
         seq->victims = victim->next_victim;
         victim->next_victim = NONE;
-        let_go(store, seq, victim);
+        release_victim(store, seq, victim);
     }
     seq->n_victims = 0;
 }
@@ -465,63 +465,63 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
     const struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
     bool more = false, waits = false;
     if (!source) return STORE_OK;
-    if (seq->damaged) return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, 0, 0, 0);
+    if (seq->damaged) return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, NONE, 0, 0, 0);
     if (source->image_lost && !image_in_slot(source))
-        return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, 0, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
         if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))
-            return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, 0, 0, 0);
-        more |= job_adopt(store, &seq->job, p, space, seq->kept[p]);
-        waits |= store->pool[p].absent && tier_any(store, p, space, seq->kept[p], PAGE_RESTORING);
+            return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, 0, 0, 0);
+        more |= job_adopt(store, &seq->job, p, space, seq->taken[p]);
+        waits |= store->pool[p].absent && tier_any(store, p, space, seq->taken[p], PAGE_RESTORING);
     }
     return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
 }
 
-/* ---- what was promised at begin (damage may have taken it: a resting continuation needs the device again, a victim
+/* ---- what was promised at begin (damage may have taken it: a demoted continuation needs the device again, a victim
  * cannot rest) ---- */
 
-static uint32_t mark_leaving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t stamp) {
+static uint32_t count_leaving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t stamp) {
     uint32_t freed = 0;
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
         const struct cont *victim = &store->conts[v];
         freed +=
-            joint_mark(store, &victim->space[p], &(struct joint){ p, 0, stamp, !victim->demoting, victim->resting });
+            joint_mark(store, &victim->space[p], &(struct joint){ p, 0, stamp, !victim->demoting, victim->demoted });
     }
     if (seq->from == NONE || seq->keep) return freed;
     const struct cont *source = &store->conts[seq->from];
     return freed +
-           joint_mark(store, &source->space[p], &(struct joint){ p, seq->kept[p], stamp, true, source->resting });
+           joint_mark(store, &source->space[p], &(struct joint){ p, seq->taken[p], stamp, true, source->demoted });
 }
 
-/* Promised entries are the last ones. Their pages, and as many as are owed beside them, leave the device now. */
+/* Promised entries are the last ones. Their pages, and as many as are pending beside them, leave the device now. */
 static bool promise_holds(const struct store *store, const struct seq *seq, uint32_t p) {
     const struct pool *pool = &store->pool[p];
     const struct space *space = &seq->space[p];
     uint32_t n, stamp = store_next_stamp(store), freed = 0, promised = 0;
-    if (!space->owed && (!space->count || !(space_entry(store, space, space->count - 1) & PROMISED))) return true;
-    freed = mark_leaving(store, seq, p, stamp);
+    if (!space->pending && (!space->count || !(space_entry(store, space, space->count - 1) & PROMISED))) return true;
+    freed = count_leaving(store, seq, p, stamp);
     for (uint32_t i = space->count; i-- > 0; promised++) {
         uint32_t entry = *space_run(store, space, i, &n);
         if (!(entry & PROMISED)) break;
         uint32_t d = pool->leases[entry & ~PROMISED].owner;
         if (d == NONE || pool->pages[d].stamp != stamp || !joint_frees(store, p, d)) return false;
     }
-    return freed >= promised + space->owed;
+    return freed >= promised + space->pending;
 }
 
-static bool victims_can_rest(const struct store *store, const struct seq *seq) {
+static bool victims_are_current(const struct store *store, const struct seq *seq) {
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
         if (store->conts[v].demoting && !tier_all_current(store, &store->conts[v])) return false;
     return true;
 }
 
 static int check_promises(const struct store *store, const struct seq *seq, struct store_refusal *refusal) {
-    if (!victims_can_rest(store, seq))
-        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+    if (!victims_are_current(store, seq))
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, 0, store->revision, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (!promise_holds(store, seq, p))
-            return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
+            return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, p, 0, store->revision, 0);
     return STORE_OK;
 }
 
@@ -529,8 +529,8 @@ static int check_promises(const struct store *store, const struct seq *seq, stru
  * anew. */
 static int check_held(const struct store *store, const struct seq *seq, struct activation *act,
                       struct store_refusal *refusal) {
-    if (!victims_can_rest(store, seq))
-        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, 0, store->revision, 0);
+    if (!victims_are_current(store, seq))
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, 0, store->revision, 0);
     for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
         act->demote[act->n_victims] = store->conts[v].demoting;
         act->victims[act->n_victims++] = &store->conts[v];
@@ -540,7 +540,7 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
         const struct activation_pool *ap = &act->pool[p];
         uint64_t now = (uint64_t)pool_available(&store->pool[p]) + seq->space[p].reserved;
         if (now + ap->freed < ap->fresh || now + ap->freed_victims < activation_now(ap))
-            rc = refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, p, 0, store->revision, 0);
+            rc = store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, p, 0, store->revision, 0);
     }
     act->n_victims = 0;
     return rc;
@@ -555,47 +555,48 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     struct store_activated out;
     memset(&out, 0, sizeof out);
     finish_copies(store, seq, true);
-    owe_nothing(store, seq);
+    clear_leaving(store, seq);
     int rc = check_held(store, seq, &act, refusal);
     if (rc) return rc;
     release_victims(store, seq);
-    unhold(store, seq);
+    release_held(store, seq);
     activation_measure(store, &act, NULL);
-    if (act.move) owe(store, seq, &act);
+    if (act.move) set_leaving(store, seq, &act);
     begin_map(store, seq, &act, &out);
-    unguard(store, seq);
+    unpin_source_pages(store, seq);
     return STORE_MORE;
 }
 
 /* The place that a staged fork would read its tail from may have been promised since: who counts on it goes first.
- * (What it shares is guarded; and what a move takes over rests no more, so nobody can count on it.) */
-static bool tail_is_owed(const struct store *store, const struct seq *seq) {
+ * (What it shares is pinned; a source that a move takes over is no longer demoted, so nobody can count on its pages.)
+ */
+static bool tail_is_leaving(const struct store *store, const struct seq *seq) {
     uint32_t block = seq->frontier / KVD_PAGE_TOKENS;
     if (seq->from == NONE || !seq->keep || seq->frontier % KVD_PAGE_TOKENS == 0) return false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         uint32_t d = space_entry(store, &store->conts[seq->from].space[p], block);
-        bool owed = store->pool[p].pages[d].flags & PAGE_OWED;
-        if (owed && store->pool[p].tier[d].owed_by != (uint32_t)(seq - store->seqs)) return true;
+        bool leaving = store->pool[p].pages[d].flags & PAGE_LEAVING;
+        if (leaving && store->pool[p].tier[d].leaving_for != (uint32_t)(seq - store->seqs)) return true;
     }
     return false;
 }
 
-static void publish(struct store *store, struct seq *seq) {
-    owe_nothing(store, seq);     /* damage may have left pages on the device that nobody counted on in the end */
+static void publish_sequence(struct store *store, struct seq *seq) {
+    clear_leaving(store, seq);   /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
-    if (seq->from != NONE) mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ seq->frontier, seq->frontier });
+    if (seq->from != NONE) record_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ seq->frontier, seq->frontier });
     if (seq->from != NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             source->pins--;
             source->used = store->operations;
-            mirror_cont(store, source);
-            cont_bury(store, source); /* what it lost lies past the frontier */
+            record_cont(store, source);
+            cont_release_if_lost(store, source); /* what it lost lies past the frontier */
         } else {
             take_over(store, seq, source);
         }
     }
-    settle_owed(store, seq);
+    map_promised(store, seq);
     seq->from = NONE;
     seq->state = STORE_SEQ_ACTIVE;
 }
@@ -609,11 +610,11 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
         rc = check_arrived(store, seq, refusal);
         if (rc == STORE_OK) unpin_tails(store, seq); /* a tail's source may be promised */
         if (rc == STORE_OK) rc = check_promises(store, seq, refusal);
-        if (rc == STORE_OK) publish(store, seq);
+        if (rc == STORE_OK) publish_sequence(store, seq);
     } else {
         rc = check_arrived(store, seq, refusal);
         if (rc == STORE_OK || rc == STORE_WAIT)
-            rc = tail_is_owed(store, seq) ? STORE_WAIT : commit_stage(store, seq, refusal);
+            rc = tail_is_leaving(store, seq) ? STORE_WAIT : commit_stage(store, seq, refusal);
     }
     if (rc != STORE_WAIT) store_changed(store, true);
     return rc;
@@ -629,17 +630,17 @@ static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ou
         if (victim->demoting) count_demoting(store, victim, false);
         victim->claimed = victim->demoting = false;
         if (seq->state_slot != NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
-        cont_bury(store, victim);
+        cont_release_if_lost(store, victim);
     }
 }
 
 static void abort_mapping(struct store *store, struct seq *seq, const struct cont *source) {
-    store->chunks.reserved += seq->chunks_owed; /* was never taken */
+    store->chunks.reserved += seq->chunks_pending; /* was never taken */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct space *space = &seq->space[p];
         store->chunks.reserved -= chunks_for(space_entitlement(space)) - chunks_for(space->count);
         store->pool[p].reserved -= space->reserved;
-        space_drop(store, p, space, seq->kept[p], true, false, NULL);
+        space_drop(store, p, space, seq->taken[p], true, false, NULL);
         if (source && seq->keep) space_drop(store, p, space, 0, true, false, NULL);
         else space_cut(store, space, 0);
     }
@@ -651,10 +652,10 @@ void seq_abort(struct store *store, struct seq *seq) {
     finish_copies(store, seq, false);
     unpin_tails(store, seq);
     seq_unpin_source(store, seq);
-    owe_nothing(store, seq);
+    clear_leaving(store, seq);
     abort_victims(store, seq, &slot_is_ours);
-    unguard(store, seq);
-    if (seq->staged) unhold(store, seq);
+    unpin_source_pages(store, seq);
+    if (seq->staged) release_held(store, seq);
     else abort_mapping(store, seq, source);
     if (slot_is_ours) slot_release(store, seq->state_slot);
     if (source && seq->keep) {
@@ -662,8 +663,8 @@ void seq_abort(struct store *store, struct seq *seq) {
     } else if (source) {
         source->claimed = false;
     }
-    if (source && seq->rests && tier_all_current(store, source)) cont_rest(store, source);
-    if (source) cont_bury(store, source);
+    if (source && seq->was_demoted && tier_all_current(store, source)) cont_demote(store, source);
+    if (source) cont_release_if_lost(store, source);
     seq_free(store, seq);
 }
 

@@ -10,27 +10,27 @@
 static int check_source(const struct store *store, struct activation *act, struct store_refusal *refusal) {
     const struct store_activation *want = act->want;
     if (want->from.bits == 0) {
-        if (want->frontier) return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, 0, 0);
+        if (want->frontier) return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, NONE, want->frontier, 0, 0);
         return STORE_OK;
     }
     struct cont *source = cont_find(store, want->from);
-    if (!source) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+    if (!source) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, want->from.bits, 0, 0);
     act->source = source;
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
-        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, source->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, source->pins, 0);
     if (source->image_lost && !image_in_slot(source))
-        return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, NONE, want->from.bits, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, NONE, want->from.bits, 0, 0);
     if (act->move && source->image_pins)
-        return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, source->image_pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != NONE && store->slots[source->slot].pins)
-        return refuse(refusal, STORE_E_STATE, STORE_W_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
     if (want->frontier < 1 || want->frontier > source->frontier)
-        return refuse(refusal, STORE_E_RANGE, STORE_W_FRONTIER, NONE, want->frontier, source->frontier,
-                      source->frontier);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, NONE, want->frontier, source->frontier,
+                            source->frontier);
     if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
-        return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, want->frontier, source->frontier,
-                      source->frontier);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, NONE, want->frontier, source->frontier,
+                            source->frontier);
     return STORE_OK;
 }
 
@@ -38,19 +38,19 @@ static int check_victims(const struct store *store, struct activation *act, stru
     const struct store_activation *want = act->want;
     uint32_t stamp = store_next_stamp(store);
     if (want->n_victims > STORE_MAX_RECIPE)
-        return refuse(refusal, STORE_E_RANGE, STORE_W_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
     if (want->n_victims < STORE_MAX_RECIPE && want->demote >> want->n_victims)
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims,
-                      want->n_victims);
-    if (want->demote && !store->arena) return refuse(refusal, STORE_E_TIER, STORE_W_ARENA, NONE, 0, 0, 0);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims,
+                            want->n_victims);
+    if (want->demote && !store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, NONE, 0, 0, 0);
     for (uint32_t i = 0; i < want->n_victims; i++) {
         struct cont *victim = cont_find(store, want->victims[i]);
-        if (!victim) return refuse(refusal, STORE_E_STALE, STORE_W_RECIPE, NONE, want->victims[i].bits, 0, 0);
+        if (!victim) return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, NONE, want->victims[i].bits, 0, 0);
         if (victim->stamp == stamp || (victim == act->source && !act->move))
-            return refuse(refusal, STORE_E_ARGUMENT, STORE_W_RECIPE, NONE, i, i, want->n_victims);
+            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, NONE, i, i, want->n_victims);
         victim->stamp = stamp;
         if (!victim->published || victim->claimed || victim->pins || victim->image_pins)
-            return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, want->revision, store->revision, 0);
+            return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, want->revision, store->revision, 0);
         if (victim == act->source) continue;
         act->demote[act->n_victims] = want->demote >> i & 1;
         act->victims[act->n_victims++] = victim;
@@ -62,15 +62,15 @@ int activation_resolve(const struct store *store, const struct store_activation 
                        struct store_refusal *refusal) {
     uint32_t s = store->config.max_context;
     struct activation act = { .want = want };
-    if (want->lease == 0) return refuse(refusal, STORE_E_ARGUMENT, STORE_W_SEQUENCE, NONE, 0, 0, 0);
+    if (want->lease == 0) return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_SEQUENCE, NONE, 0, 0, 0);
     if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
-        return refuse(refusal, STORE_E_RANGE, STORE_W_PROMPT, NONE, want->prompt_tokens, want->frontier, s);
-    if (want->max_output_tokens < 1) return refuse(refusal, STORE_E_RANGE, STORE_W_OUTPUT, NONE, 0, 1, s);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_PROMPT, NONE, want->prompt_tokens, want->frontier, s);
+    if (want->max_output_tokens < 1) return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, NONE, 0, 1, s);
     act.ceiling = want->prompt_tokens + min_u32(want->max_output_tokens, s - want->prompt_tokens + 1) - 1;
     int rc = check_source(store, &act, refusal);
     if (rc) return rc;
     if (want->revision && want->revision != store->revision)
-        return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, want->revision, store->revision, 0);
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, want->revision, store->revision, 0);
     rc = check_victims(store, &act, refusal);
     if (rc == STORE_OK) *ret_act = act;
     return rc;
@@ -78,7 +78,7 @@ int activation_resolve(const struct store *store, const struct store_activation 
 
 /* ---- joint release ---- */
 
-/* A page leaves the device when its references are marked or resting; one that a copy uses stays. */
+/* A page leaves the device when its references are marked or demoted; one that a copy uses stays. */
 uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how) {
     const struct pool *pool = &store->pool[how->pool];
     uint32_t freed = 0, n;
@@ -92,7 +92,7 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
                 if (pool->tier) pool->tier[run[k]].gone = 0;
             }
             if (pool->tier && how->released) pool->tier[run[k]].gone++;
-            if (how->resting) continue; /* counts already */
+            if (how->demoted) continue; /* counts already */
             page->mark++;
             freed += joint_frees(store, how->pool, run[k]);
         }
@@ -100,17 +100,17 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
     return freed;
 }
 
-/* What is taken over from a resting source stays on the device, whoever else lets go of it. What a moved one drops
+/* What is taken over from a demoted source stays on the device, whoever else lets go of it. What a moved one drops
  * counts like that of one that does not rest: it goes at its own turn. */
 static void mark_source(const struct store *store, const struct activation *act, uint32_t p) {
     const struct space *space = &act->source->space[p];
-    uint32_t n, count = act->move ? space->count : act->pool[p].kept;
+    uint32_t n, count = act->move ? space->count : act->pool[p].taken;
     for (uint32_t i = 0; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {
             store->pool[p].pages[run[k]].stamp = act->stamp;
-            store->pool[p].pages[run[k]].mark = i + k < act->pool[p].kept ? KEPT : UINT32_MAX;
+            store->pool[p].pages[run[k]].mark = i + k < act->pool[p].taken ? STAYS : UINT32_MAX;
             store->pool[p].tier[run[k]].gone = 0;
         }
     }
@@ -122,10 +122,10 @@ static void count_freed(const struct store *store, struct activation *act) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct activation_pool *ap = &act->pool[p];
         ap->freed_victims = 0;
-        if (act->source && act->source->resting) mark_source(store, act, p);
+        if (act->source && act->source->demoted) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
             const struct cont *victim = act->victims[i];
-            const struct joint how = { p, 0, act->stamp, !act->demote[i], victim->resting };
+            const struct joint how = { p, 0, act->stamp, !act->demote[i], victim->demoted };
             ap->freed_victims += joint_mark(store, &victim->space[p], &how);
             if (!act->demote[i]) act->chunks_freed_victims += chunks_for(victim->space[p].count);
         }
@@ -133,7 +133,7 @@ static void count_freed(const struct store *store, struct activation *act) {
         if (!act->move) continue;
         ap->freed +=
             joint_mark(store, &act->source->space[p],
-                       &(struct joint){ p, ap->kept, act->stamp, false, false }); /* its extents go at commit */
+                       &(struct joint){ p, ap->taken, act->stamp, false, false }); /* its extents go at commit */
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
@@ -169,7 +169,8 @@ static int count_demotions(const struct store *store, struct activation *act, st
         if (!act->demote[i]) continue;
         for (uint32_t p = 0; p < store->n_pools; p++)
             if (!count_backing(store, p, &act->victims[i]->space[p], stamp, &act->pool[p].demote))
-                return refuse(refusal, STORE_E_REVISION, STORE_W_RECIPE, NONE, act->want->revision, store->revision, 0);
+                return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, act->want->revision,
+                                    store->revision, 0);
         act->images += store->config.has_state && !act->victims[i]->image.bits;
     }
     return STORE_OK;
@@ -226,9 +227,9 @@ static void measure_arena(const struct store *store, struct activation *act) {
         act->arena_now = false;
         return;
     }
-    act->arena_now = extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed);
+    act->arena_now = extent_pages_fit(store->arena, NULL, 0, wants, n, store->fit_scratch, placed);
     if (!act->arena_now)
-        extent_pages_fit(store->arena, store->ids, collect_drops(store, act), wants, n, store->places, placed);
+        extent_pages_fit(store->arena, store->ids, collect_drops(store, act), wants, n, store->fit_scratch, placed);
     for (uint32_t i = 0; i < n; i++) act->arena_placed += wants[i].stride * placed[i];
 }
 
@@ -249,15 +250,15 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
 }
 
 /* A page that is lost cannot be taken; nor one that is promised to another activation and about to leave the device: of
- * a source that a move takes over, that is any page, for it must go on resting as a whole. */
+ * a source that a move takes over, that is any page, for it must go on demoted as a whole. */
 static int check_places(const struct store *store, const struct activation *act, uint32_t p,
                         struct store_refusal *refusal) {
     const struct space *space = &act->source->space[p];
     uint32_t n = min_u32(space->count, pages_of(act->want->frontier));
     if (tier_any(store, p, space, n, PAGE_LOST))
-        return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, act->want->from.bits, 0, 0);
-    if (tier_any(store, p, space, act->move ? space->count : n, PAGE_OWED))
-        return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, act->want->revision, store->revision, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, act->want->from.bits, 0, 0);
+    if (tier_any(store, p, space, act->move ? space->count : n, PAGE_LEAVING))
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_REPLICA, p, act->want->revision, store->revision, 0);
     return STORE_OK;
 }
 
@@ -267,11 +268,11 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     uint32_t full = want->frontier / KVD_PAGE_TOKENS, columns = want->frontier % KVD_PAGE_TOKENS;
     uint32_t ensure = pages_of(want->ensure[p]);
     ap->entitlement = entitle_at_start(store, p, want->prompt_tokens, act->ceiling);
-    ap->kept = full;
+    ap->taken = full;
     ap->tail_columns = columns;
     ap->tail_in = false;
     if (columns && tail_in_place(store, act, p, full, columns)) {
-        ap->kept = full + 1;
+        ap->taken = full + 1;
         ap->tail_columns = 0;
     } else if (columns) {
         ap->tail_in = !page_on_device(&store->pool[p].pages[space_entry(store, &act->source->space[p], full)]);
@@ -282,11 +283,11 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     }
     ap->mapped = pages_of(want->frontier);
     if (ensure > ap->entitlement)
-        return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, ensure, ap->mapped, ap->entitlement);
+        return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, ensure, ap->mapped, ap->entitlement);
     if (ensure > ap->mapped)
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
-    ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->kept) : 0;
-    ap->fresh = ap->entitlement - ap->kept + ap->restore;
+    ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->taken) : 0;
+    ap->fresh = ap->entitlement - ap->taken + ap->restore;
     act->chunks_needed += chunks_for(ap->entitlement);
     act->chunks_now += chunks_for(ap->mapped);
     return STORE_OK;
@@ -310,11 +311,12 @@ int activation_measure(const struct store *store, struct activation *act, struct
 static int check_never(const struct store *store, const struct activation *act, struct store_refusal *refusal) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (act->pool[p].entitlement > store->pool[p].capacity)
-            return refuse(refusal, STORE_E_NEVER, STORE_W_PAGES, p, act->pool[p].entitlement,
-                          pool_available(&store->pool[p]), store->pool[p].capacity);
+            return store_refuse(refusal, STORE_E_NEVER, STORE_S_PAGES, p, act->pool[p].entitlement,
+                                pool_available(&store->pool[p]), store->pool[p].capacity);
     if (act->chunks_needed > store->chunks.capacity)
-        return refuse(refusal, STORE_E_NEVER, STORE_W_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
-                      (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+        return store_refuse(refusal, STORE_E_NEVER, STORE_S_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
+                            (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
 
@@ -328,16 +330,17 @@ static int check_pages(struct store *store, const struct activation *act, uint32
     if (ap->fresh) ok &= store_try(store);
     if (ok && ap->restore) ok = store_try(store);
     if (ok && ap->tail_columns) ok = store_try(store);
-    if (ok && ap->mapped > ap->kept + (ap->tail_columns > 0)) ok = store_try(store);
-    return ok ? STORE_OK : refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, ap->fresh, now + ap->freed, pool->capacity);
+    if (ok && ap->mapped > ap->taken + (ap->tail_columns > 0)) ok = store_try(store);
+    return ok ? STORE_OK
+              : store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, ap->fresh, now + ap->freed, pool->capacity);
 }
 
 static int check_chunks(struct store *store, const struct activation *act, struct store_refusal *refusal) {
     uint64_t now = chunks_available(&store->chunks);
     bool ok = now + act->chunks_freed >= act->chunks_needed && now + act->chunks_freed_victims >= act->chunks_now;
     if (ok && store_try(store)) return STORE_OK;
-    return refuse(refusal, STORE_E_SHORT, STORE_W_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
-                  (now + act->chunks_freed) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+    return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+                        (now + act->chunks_freed) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
 }
 
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal) {
@@ -345,24 +348,24 @@ int activation_check(struct store *store, const struct activation *act, struct s
     int rc = check_never(store, act, refusal);
     if (rc) return rc;
     if (store->seq_free == NONE || !store_try(store))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_SEQUENCE, NONE, 1, c - store->seqs_used, c);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_SEQUENCE, NONE, 1, c - store->seqs_used, c);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = check_pages(store, act, p, refusal);
     if (rc) return rc;
     if (act->slots_needed && (slots_free(store) + act->slots_freed < 1 || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store) + act->slots_freed,
-                      store->config.state_slots);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store) + act->slots_freed,
+                            store->config.state_slots);
     rc = check_chunks(store, act, refusal);
     if (rc) return rc;
     if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, act->arena_needed, act->arena_placed,
-                      store->config.host_bytes);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, NONE, act->arena_needed, act->arena_placed,
+                            store->config.host_bytes);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (store->pool[p].rows_used == c || !store_try(store))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_ROW, p, 1, c - store->pool[p].rows_used, c);
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_ROW, p, 1, c - store->pool[p].rows_used, c);
     return STORE_OK;
 }
 
-bool activation_lacks_room(const struct store *store, const struct activation *act) {
+bool activation_is_short_now(const struct store *store, const struct activation *act) {
     if (chunks_available(&store->chunks) < act->chunks_now) return true;
     if (act->image_in && slots_free(store) == 0)
         return true; /* a victim's slot cannot be written before its image is out */
@@ -374,7 +377,7 @@ bool activation_lacks_room(const struct store *store, const struct activation *a
 /* ---- plan ---- */
 
 /* available: for the arena, what of the need finds a place. */
-static struct store_need need_of(uint64_t needed, uint64_t available) {
+static struct store_need plan_need(uint64_t needed, uint64_t available) {
     return (struct store_need){ needed, available, needed > available ? needed - available : 0 };
 }
 
@@ -382,9 +385,9 @@ static void fill_plan(const struct store *store, const struct activation *act, s
     uint32_t rows_used = 0, c = store->config.max_concurrency;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct activation_pool *ap = &act->pool[p];
-        plan->pages[p] = need_of(ap->fresh, (uint64_t)pool_available(&store->pool[p]) + ap->freed);
+        plan->pages[p] = plan_need(ap->fresh, (uint64_t)pool_available(&store->pool[p]) + ap->freed);
         plan->entitlement[p] = ap->entitlement;
-        plan->shared_pages[p] = ap->kept;
+        plan->shared_pages[p] = ap->taken;
         plan->copied_columns[p] = ap->tail_columns;
         plan->freed_pages[p] = ap->freed;
         plan->restore_pages[p] = ap->restore + ap->tail_in;
@@ -392,12 +395,12 @@ static void fill_plan(const struct store *store, const struct activation *act, s
         rows_used = max_u32(rows_used, store->pool[p].rows_used);
     }
     plan->revision = store->revision;
-    plan->arena = need_of(act->arena_needed, act->arena_placed);
-    plan->rows = need_of(1, c - rows_used);
-    plan->sequences = need_of(1, store->seq_free == NONE ? 0 : c - store->seqs_used);
-    plan->state_slots = need_of(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
-    plan->membership = need_of((uint64_t)act->chunks_needed * CHUNK,
-                               ((uint64_t)chunks_available(&store->chunks) + act->chunks_freed) * CHUNK);
+    plan->arena = plan_need(act->arena_needed, act->arena_placed);
+    plan->rows = plan_need(1, c - rows_used);
+    plan->sequences = plan_need(1, store->seq_free == NONE ? 0 : c - store->seqs_used);
+    plan->state_slots = plan_need(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
+    plan->membership = plan_need((uint64_t)act->chunks_needed * CHUNK,
+                                 ((uint64_t)chunks_available(&store->chunks) + act->chunks_freed) * CHUNK);
 }
 
 int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,

@@ -229,7 +229,7 @@ static void audit_space(struct audit *a, const struct audit_holder *h) {
     }
     if (!moving) audit_walk_space(a, h, visit_committed, 0);
     if (h->cont)
-        EXPECT(space->reserved == 0 && space->owed == 0 && space->committed == h->cont->frontier &&
+        EXPECT(space->reserved == 0 && space->pending == 0 && space->committed == h->cont->frontier &&
                    space->count == pages_of(h->cont->frontier),
                "continuation %u pool %u: %u pages at frontier %u", h->index, h->pool, space->count, h->cont->frontier);
 }
@@ -292,7 +292,7 @@ static void audit_chunks(struct audit *a) {
             entries += space->count;
             if (!store->seqs[i].staged) reserved += chunks_for(space_entitlement(space)) - chunks_for(space->count);
             if (p == 0) reserved += store->seqs[i].chunks_held;
-            if (p == 0) reserved -= store->seqs[i].chunks_owed;
+            if (p == 0) reserved -= store->seqs[i].chunks_pending;
         }
         for (uint32_t i = 0; i < store->config.max_continuations; i++) {
             if (!store->conts[i].occupied) continue;
@@ -386,7 +386,7 @@ static void audit_objects(struct audit *a) {
 
 /* ---- names and index ---- */
 
-static bool below(const struct store *store, uint32_t node, uint32_t n) {
+static bool is_below(const struct store *store, uint32_t node, uint32_t n) {
     while (n != NONE && n != node) n = store->index.nodes[n].parent;
     return n == node;
 }
@@ -417,7 +417,7 @@ static void audit_path(struct audit *a, uint32_t i) {
                "continuation %u page %u has no name", i, page);
 }
 
-static void audit_node(struct audit *a, uint32_t n, uint32_t *ends) {
+static void audit_index_node(struct audit *a, uint32_t n, uint32_t *ends) {
     const struct store *store = a->store;
     const struct node *node = &store->index.nodes[n];
     uint32_t children = 0;
@@ -432,7 +432,7 @@ static void audit_node(struct audit *a, uint32_t n, uint32_t *ends) {
     }
     if (n) EXPECT(node->begin < node->end && (node->ends != NONE || children > 1), "node %u is of no use", n);
     if (node->best != NONE)
-        EXPECT(store->conts[node->best].published && below(store, n, store->conts[node->best].node),
+        EXPECT(store->conts[node->best].published && is_below(store, n, store->conts[node->best].node),
                "node %u: its best is elsewhere", n);
 }
 
@@ -448,7 +448,7 @@ static void audit_index(struct audit *a) {
     for (uint32_t n = 0; n < index->fresh; n++) {
         if (n && index->nodes[n].parent == NONE) continue;
         used++;
-        audit_node(a, n, &ends);
+        audit_index_node(a, n, &ends);
     }
     EXPECT(ends == published, "index: %u ends, %u published continuations", ends, published);
     EXPECT(used == index->used, "index: %u nodes, %u counted", used, index->used);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The audit of the host tier: places of pages, jobs, resting continuations, the arena (PAGE-3, PAGE-6, PAGE-7, HOST-*,
+ * The audit of the host tier: places of pages, jobs, demoted continuations, the arena (PAGE-3, PAGE-6, PAGE-7, HOST-*,
  * INV-9).
  */
 #include "audit.h"
 
 /* ---- jobs ---- */
 
-static void mark_job(struct audit *a, const struct job *job, uint32_t p, uint32_t stamp) {
+static void mark_job(struct audit *a, const struct tier_job *job, uint32_t p, uint32_t stamp) {
     const struct pool *pool = &a->store->pool[p];
     uint32_t out = 0, in = 0;
     for (uint32_t d = job->head[p]; d != NONE && out + in <= pool->descriptors; d = pool->tier[d].link) {
@@ -30,11 +30,11 @@ static void mark_jobs(struct audit *a, uint32_t p, uint32_t stamp) {
         if (store->moves[i].occupied) mark_job(a, &store->moves[i].job, p, stamp);
 }
 
-static void mark_guarded(struct audit *a, uint32_t p, uint32_t stamp) {
+static void mark_held_sources(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
-        const struct space *space = seq->occupied && seq->guards ? &store->conts[seq->from].space[p] : NULL;
+        const struct space *space = seq->occupied && seq->holds_source ? &store->conts[seq->from].space[p] : NULL;
         for (uint32_t b = 0; space && b < seq->frontier / KVD_PAGE_TOKENS; b++)
             ++*audit_mark(a, p, space_entry(store, space, b), stamp);
     }
@@ -44,7 +44,7 @@ void audit_tier_pins(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     if (!store->pool[p].tier) return;
     mark_jobs(a, p, stamp);
-    mark_guarded(a, p, stamp);
+    mark_held_sources(a, p, stamp);
 }
 
 /* A page that is being brought or backed is so by one job, or waits for one. */
@@ -85,18 +85,19 @@ static void audit_replica(struct audit *a, uint32_t p, uint32_t d) {
            (unsigned long long)page->host_epoch, page->host_columns, (unsigned long long)page->epoch, page->committed);
 }
 
-static void count_resting(struct audit *a, uint32_t p, uint32_t stamp) {
+static void count_demoted(struct audit *a, uint32_t p, uint32_t stamp) {
     const struct store *store = a->store;
     uint32_t n;
     for (uint32_t c = 0; c < store->config.max_continuations; c++) {
         const struct cont *cont = &store->conts[c];
-        if (!cont->occupied || !cont->resting) continue;
+        if (!cont->occupied || !cont->demoted) continue;
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
                 ++*audit_mark(a, p, run[k], stamp);
                 EXPECT(page_is_current(&store->pool[p].pages[run[k]]),
-                       "pool %u: continuation %u rests, and its page %u has no current host replica", p, c, run[k]);
+                       "pool %u: continuation %u is demoted, and its page %u has no current host replica", p, c,
+                       run[k]);
             }
         }
     }
@@ -108,7 +109,7 @@ void audit_tier(struct audit *a, uint32_t p) {
     uint32_t absent = 0, host = 0, stamp;
     audit_jobs(a, p);
     stamp = store_next_stamp(store);
-    count_resting(a, p, stamp);
+    count_demoted(a, p, stamp);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         if (!(page->flags & PAGE_OCCUPIED)) continue;
@@ -118,13 +119,13 @@ void audit_tier(struct audit *a, uint32_t p) {
         audit_replica(a, p, d);
         absent += !page_on_device(page);
         host += page->host.bits != 0;
-        uint32_t resting = audit_marked(store, page);
-        EXPECT(resting == pool->tier[d].resting, "pool %u: page %u has %u resting references, counts %u", p, d, resting,
-               pool->tier[d].resting);
+        uint32_t demoted = audit_marked(store, page);
+        EXPECT(demoted == pool->tier[d].demoted, "pool %u: page %u has %u demoted references, counts %u", p, d, demoted,
+               pool->tier[d].demoted);
         EXPECT(page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
                "pool %u: PAGE-7: page %u has no valid replica", p, d);
         EXPECT(page->device != NONE || page->host.bits, "pool %u: page %u has no place", p, d);
-        EXPECT(page->device == NONE || page->pins || page->active_references || resting < page->references ||
+        EXPECT(page->device == NONE || page->pins || page->active_references || demoted < page->references ||
                    !page->references,
                "pool %u: page %u stays on the device for nobody", p, d);
     }
@@ -136,13 +137,13 @@ void audit_tier(struct audit *a, uint32_t p) {
 
 static void audit_images(struct audit *a) {
     const struct store *store = a->store;
-    uint32_t images = 0, resting = 0;
+    uint32_t images = 0, demoted = 0;
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *cont = &store->conts[i];
         uint32_t pins = 0, moves = 0;
         if (!cont->occupied) continue;
         images += cont->image.bits != 0;
-        resting += cont->resting;
+        demoted += cont->demoted;
         for (uint32_t k = 0; k < store->config.max_concurrency; k++)
             pins += store->seqs[k].occupied && store->seqs[k].image_in && store->seqs[k].from == i;
         for (uint32_t k = 0; k < MOVE_LIMIT; k++) {
@@ -160,8 +161,8 @@ static void audit_images(struct audit *a) {
                    (cont->image.bits && !cont->image_backing),
                "continuation %u: CONT-1: it has no state image", i);
     }
-    EXPECT(images == store->host_images && resting == store->resting, "%u images and %u resting, counts %u and %u",
-           images, resting, store->host_images, store->resting);
+    EXPECT(images == store->host_images && demoted == store->demoted, "%u images and %u demoted, counts %u and %u",
+           images, demoted, store->host_images, store->demoted);
 }
 
 void audit_host(struct audit *a) {

@@ -11,12 +11,12 @@ void cont_drop_image(struct store *store, struct cont *cont) {
     if (!id.bits) return;
     cont->image = (extent_id){ 0 };
     cont->image_backing = cont->image_lost = false;
-    if (cont->published) mirror_cont(store, cont);
+    if (cont->published) record_cont(store, cont);
     tier_give_back(store, id);
     store->host_images--;
 }
 
-void image_back(struct store *store, struct cont *cont, extent_id id) {
+void image_copy_out(struct store *store, struct cont *cont, extent_id id) {
     cont->image = id;
     cont->image_backing = true;
     cont->image_checksum = 0;
@@ -37,10 +37,10 @@ void image_finish(struct store *store, struct cont *cont, bool ok) {
         return;
     }
     cont->image_backing = false;
-    mirror_cont(store, cont);
+    record_cont(store, cont);
 }
 
-/* ---- resting ---- */
+/* ---- demoted ---- */
 
 bool tier_all_current(const struct store *store, const struct cont *cont) {
     uint32_t n;
@@ -53,18 +53,18 @@ bool tier_all_current(const struct store *store, const struct cont *cont) {
     return !store->config.has_state || image_in_host(cont);
 }
 
-void cont_rest(struct store *store, struct cont *cont) {
+void cont_demote(struct store *store, struct cont *cont) {
     uint32_t n;
-    if (cont->resting) return;
-    cont->resting = true;
-    store->resting++;
+    if (cont->demoted) return;
+    cont->demoted = true;
+    store->demoted++;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
-                batch.pool->tier[run[k]].resting++;
-                page_rest(store, &batch, run[k]);
+                batch.pool->tier[run[k]].demoted++;
+                page_leave_if_unused(store, &batch, run[k]);
             }
         }
         pool_flush(&batch);
@@ -72,28 +72,28 @@ void cont_rest(struct store *store, struct cont *cont) {
     if (cont->slot == NONE) return;
     slot_release(store, cont->slot);
     cont->slot = NONE;
-    mirror_cont(store, cont);
+    record_cont(store, cont);
 }
 
-void cont_unrest(struct store *store, struct cont *cont) {
+void cont_undemote(struct store *store, struct cont *cont) {
     uint32_t n;
-    if (!cont->resting) return;
-    cont->resting = false;
-    store->resting--;
+    if (!cont->demoted) return;
+    cont->demoted = false;
+    store->demoted--;
     for (uint32_t p = 0; p < store->n_pools; p++)
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
-            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].resting--;
+            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].demoted--;
         }
 }
 
 /* ---- release ---- */
 
 void cont_release(struct store *store, struct cont *cont) {
-    mirror_cont_drop(store, cont); /* deletions go first */
-    if (cont->published) index_remove(store, cont);
+    record_cont_drop(store, cont); /* deletions go first */
+    if (cont->published) index_drop(store, cont);
     cont->published = false;
-    cont_unrest(store, cont);
+    cont_undemote(store, cont);
     cont_drop_image(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) space_drop(store, p, &cont->space[p], 0, false, false, NULL);
     slot_release(store, cont->slot);
@@ -101,38 +101,38 @@ void cont_release(struct store *store, struct cont *cont) {
 }
 
 /* One that exists, is published and that no activation holds. */
-static int find_free(const struct store *store, store_cont handle, struct cont **ret_cont,
-                     struct store_refusal *refusal) {
+static int find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
+                          struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
-        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
-    if (cont->image_pins) return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
+    if (cont->image_pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, cont->image_pins, 0);
     *ret_cont = cont;
     return STORE_OK;
 }
 
-bool cont_bury(struct store *store, struct cont *cont) {
+bool cont_release_if_lost(struct store *store, struct cont *cont) {
     bool lost = cont->image_lost && cont->slot == NONE;
     if (cont->claimed || cont->pins || cont->image_pins) return false;
     for (uint32_t p = 0; p < store->n_pools && !lost && store->pool[p].tier; p++)
         lost = tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST);
     if (!lost) return false;
-    store->lost_ring[store->lost++ % LOST_KEPT] = cont_handle(store, cont);
+    store->lost_ring[store->lost++ % LOST_LIMIT] = cont_handle(store, cont);
     cont_release(store, cont);
     return true;
 }
 
 bool store_take_lost(struct store *store, store_cont *ret_cont) {
-    if (store->lost - store->lost_taken > LOST_KEPT) store->lost_taken = store->lost - LOST_KEPT;
+    if (store->lost - store->lost_taken > LOST_LIMIT) store->lost_taken = store->lost - LOST_LIMIT;
     if (store->lost_taken == store->lost) return false;
-    *ret_cont = store->lost_ring[store->lost_taken++ % LOST_KEPT];
+    *ret_cont = store->lost_ring[store->lost_taken++ % LOST_LIMIT];
     return true;
 }
 
 int store_release(struct store *store, store_cont handle, struct store_refusal *refusal) {
     struct cont *cont = NULL;
-    int rc = find_free(store, handle, &cont, refusal);
+    int rc = find_unclaimed(store, handle, &cont, refusal);
     if (rc) return rc;
     cont_release(store, cont);
     store_changed(store, true);
@@ -141,11 +141,11 @@ int store_release(struct store *store, store_cont handle, struct store_refusal *
 
 int store_set_retention(struct store *store, store_cont handle, uint32_t retention, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed)
-        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
     cont->retention = retention;
-    mirror_cont(store, cont);
+    record_cont(store, cont);
     store_changed(store, false);
     return STORE_OK;
 }

@@ -8,12 +8,12 @@
 
 #include <string.h>
 
-#define WHAT_IMAGE (UINT64_C(1) << 62) /* | continuation slot; else pool << 32 | descriptor */
+#define REPLICA_IMAGE (UINT64_C(1) << 62) /* | continuation slot; else pool << 32 | descriptor */
 
 struct owner {             /* of the copies */
     const struct seq *seq; /* or */
     const struct move *move;
-    const struct job *job;
+    const struct tier_job *job;
 };
 
 static bool find_owner(const struct store *store, struct store_transition of, struct owner *ret_owner) {
@@ -45,7 +45,7 @@ static struct store_copy page_copy(const struct store *store, uint32_t p, uint32
                                 .host = extent_offset(store->arena, page->host),
                                 .bytes = store->config.host_stride[p],
                                 .checksum = out ? 0 : store->pool[p].tier[d].checksum,
-                                .what = (uint64_t)p << 32 | d };
+                                .replica = (uint64_t)p << 32 | d };
 }
 
 static struct store_copy tail_copy(const struct store *store, const struct seq *seq, uint32_t p) {
@@ -76,7 +76,7 @@ static struct store_copy image_copy(const struct store *store, const struct cont
                                 .host = extent_offset(store->arena, cont->image),
                                 .bytes = store->config.host_state_stride,
                                 .checksum = out ? 0 : cont->image_checksum,
-                                .what = WHAT_IMAGE | (uint64_t)(cont - store->conts) };
+                                .replica = REPLICA_IMAGE | (uint64_t)(cont - store->conts) };
 }
 
 /* ---- lists ---- */
@@ -180,22 +180,22 @@ uint32_t moves_in_flight(const struct store *store) {
 
 /* ---- checksums ---- */
 
-static bool what_is_valid(const struct store *store, uint64_t what) {
-    uint32_t index = (uint32_t)what;
-    if (what & WHAT_IMAGE) return index < store->config.max_continuations && store->conts[index].occupied;
-    uint64_t p = what >> 32;
+static bool replica_exists(const struct store *store, uint64_t replica) {
+    uint32_t index = (uint32_t)replica;
+    if (replica & REPLICA_IMAGE) return index < store->config.max_continuations && store->conts[index].occupied;
+    uint64_t p = replica >> 32;
     return p < store->n_pools && store->pool[p].tier && index < store->pool[p].descriptors;
 }
 
-void store_copied_out(struct store *store, uint64_t what, uint64_t checksum) {
-    if (!what_is_valid(store, what)) return;
+void store_copied_out(struct store *store, uint64_t replica, uint64_t checksum) {
+    if (!replica_exists(store, replica)) return;
     checksum += checksum == 0; /* 0: not told yet */
-    if (what & WHAT_IMAGE) store->conts[(uint32_t)what].image_checksum = checksum;
-    else store->pool[what >> 32].tier[(uint32_t)what].checksum = checksum;
+    if (replica & REPLICA_IMAGE) store->conts[(uint32_t)replica].image_checksum = checksum;
+    else store->pool[replica >> 32].tier[(uint32_t)replica].checksum = checksum;
 }
 
-/* Whoever holds the page and is in no transition is released, or rests no more. A page has one place in all spaces, so
- * that one look at each continuation does, until all inactive references are found; and the search begins where the
+/* Whoever holds the page and is in no transition is released, or no longer demoted. A page has one place in all spaces,
+ * so that one look at each continuation does, until all inactive references are found; and the search begins where the
  * last one ended, for bad memory is mostly of one continuation. */
 static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool lost) {
     uint32_t released = 0, block = store->pool[p].tier[d].block, first = store->last_holder,
@@ -209,8 +209,8 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
         left--;
         store->last_holder = at;
         if (!cont->published) continue;
-        cont_unrest(store, cont);
-        if (lost) released += cont_bury(store, cont);
+        cont_undemote(store, cont);
+        if (lost) released += cont_release_if_lost(store, cont);
     }
     return released;
 }
@@ -231,14 +231,14 @@ static uint32_t damaged_image(struct store *store, struct cont *cont) {
     }
     cont->image_lost = true; /* the extent stays until the copies that use it have ended */
     if (image_in_slot(cont) && cont->image_pins == 0) cont_drop_image(store, cont);
-    else mirror_cont(store, cont);
-    return cont_bury(store, cont);
+    else record_cont(store, cont);
+    return cont_release_if_lost(store, cont);
 }
 
-uint32_t store_damaged(struct store *store, uint64_t what) {
-    if (!what_is_valid(store, what)) return 0;
-    if (what & WHAT_IMAGE) return damaged_image(store, &store->conts[(uint32_t)what]);
-    uint32_t p = (uint32_t)(what >> 32), d = (uint32_t)what;
+uint32_t store_damaged(struct store *store, uint64_t replica) {
+    if (!replica_exists(store, replica)) return 0;
+    if (replica & REPLICA_IMAGE) return damaged_image(store, &store->conts[(uint32_t)replica]);
+    uint32_t p = (uint32_t)(replica >> 32), d = (uint32_t)replica;
     struct page *page = &store->pool[p].pages[d];
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || (page->flags & (PAGE_BACKING | PAGE_LOST))) return 0;
     bool lost = !page_on_device(page);
@@ -279,7 +279,7 @@ static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *r
 
 static bool scrub_at(struct store *store, uint32_t p, uint32_t i, struct store_copy *ret_copy) {
     if (!(p < store->n_pools ? scrub_page_at(store, p, i, ret_copy) : scrub_image_at(store, i, ret_copy))) return false;
-    store->scrub_what = ret_copy->what;
+    store->scrub_replica = ret_copy->replica;
     store->scrub_gone = false;
     return true;
 }
@@ -303,7 +303,7 @@ bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
     if (!store->scrub_extent.bits) return false;
     bool damage = !right && !store->scrub_gone;
-    if (damage) *ret_released = store_damaged(store, store->scrub_what);
+    if (damage) *ret_released = store_damaged(store, store->scrub_replica);
     if (store->scrub_gone) {
         extent_release(store->arena, store->scrub_extent);
         store_changed(store, true);

@@ -43,7 +43,7 @@ static const struct cont *cont_at(const struct found *found, uint32_t i) {
     return cont_find(found->store, found->list[i].cont);
 }
 
-static void offer(struct found *found, const struct cont *cont, uint32_t matched) {
+static void offer_candidate(struct found *found, const struct cont *cont, uint32_t matched) {
     uint32_t i = found->n;
     if (found->n == found->max) {
         if (found->level == found->max || !cont_is_better(cont, cont_at(found, found->max - 1))) return;
@@ -63,12 +63,12 @@ static void offer_ends(struct found *found, uint32_t n, uint32_t matched, bool e
         const struct cont *cont = &store->conts[c];
         if (cont->claimed) continue;
         if (exact && (cont->frontier / KVD_PAGE_TOKENS != matched || !cont->tail_named)) continue;
-        offer(found, cont, matched);
+        offer_candidate(found, cont, matched);
     }
 }
 
 /* Nothing below this node can improve a full list. */
-static bool hopeless(const struct found *found, uint32_t n) {
+static bool cannot_improve(const struct found *found, uint32_t n) {
     const struct store *store = found->store;
     if (found->n < found->max) return false;
     return found->level == found->max ||
@@ -80,7 +80,7 @@ static void offer_subtree(struct found *found, uint32_t top, uint32_t skip, uint
     const struct node *nodes = found->store->index.nodes;
     uint32_t n = top;
     for (;;) {
-        bool enter = n != skip && !hopeless(found, n);
+        bool enter = n != skip && !cannot_improve(found, n);
         if (enter) offer_ends(found, n, matched, false);
         if (enter && nodes[n].first_child != NONE) {
             n = nodes[n].first_child;
@@ -93,17 +93,17 @@ static void offer_subtree(struct found *found, uint32_t top, uint32_t skip, uint
 }
 
 /* Where the path begins: at the root, or at the anchor's node of page `first`, from the end of its names upwards. */
-static int start(const struct store *store, const struct path *path, store_cont anchor, uint32_t *ret_node,
-                 uint32_t *ret_matched, struct store_refusal *refusal) {
+static int find_start(const struct store *store, const struct path *path, store_cont anchor, uint32_t *ret_node,
+                      uint32_t *ret_matched, struct store_refusal *refusal) {
     const struct node *nodes = store->index.nodes;
     const struct cont *cont = cont_find(store, anchor);
     uint32_t n = 0;
     if (path->first > 0) {
         if (!cont || !cont->published)
-            return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, anchor.bits, 0, 0);
+            return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, anchor.bits, 0, 0);
         if (path->first >= cont->named || !page_matches(store, cont, path, path->first))
-            return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, path->first, cont->named,
-                          cont->frontier / KVD_PAGE_TOKENS);
+            return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, path->first, cont->named,
+                                cont->frontier / KVD_PAGE_TOKENS);
         for (n = cont->node; nodes[n].begin > path->first;) n = nodes[n].parent;
     }
     *ret_node = n;
@@ -124,7 +124,7 @@ static uint32_t walk_down(const struct store *store, const struct path *path, ui
     return n;
 }
 
-static void fill(const struct store *store, struct store_candidate *candidate) {
+static void fill_candidate(const struct store *store, struct store_candidate *candidate) {
     const struct cont *cont = cont_find(store, candidate->cont);
     candidate->frontier = cont->frontier;
     candidate->retention = cont->retention;
@@ -136,7 +136,7 @@ static void fill(const struct store *store, struct store_candidate *candidate) {
 }
 
 /* From the deepest node up, as long as more than `floor` pages match. */
-static void collect(struct found *found, uint32_t node, uint32_t matched, uint32_t floor) {
+static void collect_matches(struct found *found, uint32_t node, uint32_t matched, uint32_t floor) {
     const struct store *store = found->store;
     const struct node *nodes = store->index.nodes;
     for (uint32_t below = NONE; nodes[node].parent != NONE && found->n < found->max; node = nodes[node].parent) {
@@ -153,16 +153,16 @@ int store_find_from(const struct store *store, store_cont anchor, uint32_t first
                     uint32_t n, struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n,
                     store_cont *ret_anchor, struct store_refusal *refusal) {
     if (n > UINT32_MAX - first || (first > 0 && n == 0))
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_DIGEST, NONE, n, first, UINT32_MAX);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_DIGEST, NONE, n, first, UINT32_MAX);
     const struct path path = { digests, first, first + n };
     struct found found = { store, ret_candidates, 0, max, 0 };
     uint32_t node, matched;
-    int rc = start(store, &path, anchor, &node, &matched, refusal);
+    int rc = find_start(store, &path, anchor, &node, &matched, refusal);
     if (rc) return rc;
     node = walk_down(store, &path, node, &matched);
     if (n == 0) offer_ends(&found, 0, 0, true);
-    collect(&found, node, matched, first > 0 ? first + 1 : 0);
-    for (uint32_t i = 0; i < found.n; i++) fill(store, &ret_candidates[i]);
+    collect_matches(&found, node, matched, first > 0 ? first + 1 : 0);
+    for (uint32_t i = 0; i < found.n; i++) fill_candidate(store, &ret_candidates[i]);
     const struct node *last = &store->index.nodes[node];
     bool goes_on = n > 0 && matched == path.end && (matched < last->end || last->first_child != NONE);
     *ret_anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){ 0 };

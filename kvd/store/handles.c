@@ -85,11 +85,11 @@ void cont_free(struct store *store, struct cont *cont) {
 int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,
               struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
-    if (seq->lease != lease) return refuse(refusal, STORE_E_LEASE, STORE_W_SEQUENCE, NONE, lease, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (seq->lease != lease) return store_refuse(refusal, STORE_E_LEASE, STORE_S_SEQUENCE, NONE, lease, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVE)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state,
-                      0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE,
+                            (uint64_t)seq->state, 0);
     *ret_seq = seq;
     return STORE_OK;
 }
@@ -109,7 +109,7 @@ uint32_t slot_take(struct store *store) {
     return slot;
 }
 
-static void slot_settle(struct store *store, uint32_t slot) {
+static void slot_update(struct store *store, uint32_t slot) {
     if (store->slots[slot].used || store->slots[slot].pins) return;
     store->slots_used--;
     store->slot_hint = min_u32(store->slot_hint, slot);
@@ -118,7 +118,7 @@ static void slot_settle(struct store *store, uint32_t slot) {
 void slot_release(struct store *store, uint32_t slot) {
     if (slot == NONE) return;
     store->slots[slot].used = false;
-    slot_settle(store, slot);
+    slot_update(store, slot);
 }
 
 void slot_pin(struct store *store, uint32_t slot) { store->slots[slot].pins++; }
@@ -126,7 +126,7 @@ void slot_pin(struct store *store, uint32_t slot) { store->slots[slot].pins++; }
 void slot_unpin(struct store *store, uint32_t slot) {
     if (slot == NONE) return;
     store->slots[slot].pins--;
-    slot_settle(store, slot);
+    slot_update(store, slot);
 }
 
 /* ---- what a sequence shows and gives back ---- */

@@ -36,7 +36,7 @@ static const uint8_t *node_digest(const struct store *store, const struct node *
 
 /* ---- children by hash ---- */
 
-static uint32_t bucket_of(const struct index *index, uint32_t parent, const uint8_t *digest) {
+static uint32_t index_bucket(const struct index *index, uint32_t parent, const uint8_t *digest) {
     uint64_t word[4], h = parent;
     memcpy(word, digest, sizeof word);
     for (int i = 0; i < 4; i++) {
@@ -48,7 +48,7 @@ static uint32_t bucket_of(const struct index *index, uint32_t parent, const uint
 
 uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest) {
     const struct index *index = &store->index;
-    uint32_t n = index->hash[bucket_of(index, parent, digest)];
+    uint32_t n = index->hash[index_bucket(index, parent, digest)];
     while (n != NONE && (index->nodes[n].parent != parent ||
                          memcmp(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest, 32) != 0))
         n = index->nodes[n].next_hash;
@@ -59,7 +59,7 @@ uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *
 static void link_node(struct store *store, uint32_t n) {
     struct index *index = &store->index;
     struct node *node = &index->nodes[n], *parent = &index->nodes[node->parent];
-    uint32_t *bucket = &index->hash[bucket_of(index, node->parent, node_digest(store, node, node->begin))];
+    uint32_t *bucket = &index->hash[index_bucket(index, node->parent, node_digest(store, node, node->begin))];
     node->next_hash = *bucket;
     *bucket = n;
     node->prev = NONE;
@@ -71,7 +71,7 @@ static void link_node(struct store *store, uint32_t n) {
 static void unlink_node(struct store *store, uint32_t n) {
     struct index *index = &store->index;
     struct node *node = &index->nodes[n];
-    uint32_t *link = &index->hash[bucket_of(index, node->parent, node_digest(store, node, node->begin))];
+    uint32_t *link = &index->hash[index_bucket(index, node->parent, node_digest(store, node, node->begin))];
     while (*link != n) link = &index->nodes[*link].next_hash;
     *link = node->next_hash;
     if (node->prev != NONE) index->nodes[node->prev].next = node->next;
@@ -108,7 +108,7 @@ static void free_node(struct index *index, uint32_t n) {
 /* ---- insert ---- */
 
 /* Puts a node [begin, at) above the rest of this one. */
-static uint32_t split(struct store *store, uint32_t n, uint32_t at) {
+static uint32_t split_node(struct store *store, uint32_t n, uint32_t at) {
     struct node *node = &store->index.nodes[n];
     unlink_node(store, n);
     uint32_t upper = new_node(store, node->parent, node->begin, at, node->best);
@@ -118,7 +118,7 @@ static uint32_t split(struct store *store, uint32_t n, uint32_t at) {
     return upper;
 }
 
-static void attach(struct store *store, struct cont *cont, uint32_t n) {
+static void attach_end(struct store *store, struct cont *cont, uint32_t n) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts);
     cont->node = n;
@@ -144,9 +144,9 @@ void index_insert(struct store *store, struct cont *cont) {
         uint32_t end = min_u32(nodes[child].end, named);
         for (at++; at < end; at++) /* page by page: what stands in the tree was compared, whatever a digest claims */
             if (memcmp(index_digest(store, cont, at), node_digest(store, &nodes[child], at), 32) != 0) break;
-        n = at < nodes[child].end ? split(store, child, at) : child;
+        n = at < nodes[child].end ? split_node(store, child, at) : child;
     }
-    attach(store, cont, n);
+    attach_end(store, cont, n);
 }
 
 /* ---- remove ---- */
@@ -164,7 +164,7 @@ static void merge_with_child(struct store *store, uint32_t n) {
 }
 
 /* Removes what nobody needs at n; returns the lowest node that stayed above. */
-static uint32_t prune(struct store *store, uint32_t n) {
+static uint32_t prune_node(struct store *store, uint32_t n) {
     struct node *nodes = store->index.nodes;
     if (n != ROOT && nodes[n].ends == NONE && nodes[n].first_child == NONE) {
         uint32_t parent = nodes[n].parent;
@@ -190,19 +190,19 @@ static void choose_best(struct store *store, uint32_t n) {
     nodes[n].best = best;
 }
 
-void index_remove(struct store *store, struct cont *cont) {
+void index_drop(struct store *store, struct cont *cont) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
     if (cont->prev_end != NONE) store->conts[cont->prev_end].next_end = cont->next_end;
     else nodes[n].ends = cont->next_end;
     if (cont->next_end != NONE) store->conts[cont->next_end].prev_end = cont->prev_end;
     cont->node = cont->next_end = cont->prev_end = NONE;
-    for (n = prune(store, n); n != NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
+    for (n = prune_node(store, n); n != NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
 }
 
 /* ---- late names ---- */
 
-static uint32_t extended(const struct store *store, const struct space *space, uint32_t named, uint32_t full) {
+static uint32_t named_until(const struct store *store, const struct space *space, uint32_t named, uint32_t full) {
     while (named < full && (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED)) named++;
     return named;
 }
@@ -214,16 +214,16 @@ void index_extend(struct store *store) {
         struct cont *cont = &store->conts[i];
         uint32_t full = cont->frontier / KVD_PAGE_TOKENS;
         if (!cont->occupied || !cont->published || cont->named >= full) continue;
-        uint32_t named = extended(store, &cont->space[0], cont->named, full);
+        uint32_t named = named_until(store, &cont->space[0], cont->named, full);
         if (named == cont->named) continue;
-        index_remove(store, cont);
+        index_drop(store, cont);
         cont->named = named;
         index_insert(store, cont);
-        mirror_cont(store, cont);
+        record_cont(store, cont);
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         struct seq *seq = &store->seqs[i];
         if (seq->occupied)
-            seq->named = extended(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
+            seq->named = named_until(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
     }
 }

@@ -24,8 +24,8 @@ static void seq_info(const struct store *store, const struct seq *seq, struct st
  * (a checkpoint shares all before its tail), and that one would stay. */
 static uint32_t exclusive_pages(const struct store *store, const struct cont *cont, uint32_t p) {
     const struct space *space = &cont->space[p];
-    if (store->pool[p].tier && store->resting + store->pool[p].absent)
-        return joint_mark(store, space, &(struct joint){ p, 0, store_next_stamp(store), true, cont->resting });
+    if (store->pool[p].tier && store->demoted + store->pool[p].absent)
+        return joint_mark(store, space, &(struct joint){ p, 0, store_next_stamp(store), true, cont->demoted });
     uint32_t shared = space_shared(store, p, space), n = space->count - shared;
     return n && store->pool[p].pages[space_entry(store, space, shared)].pins ? n - 1 : n;
 }
@@ -58,7 +58,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->state_slot = cont->slot;
     ret_info->tail_named = cont->tail_named;
     ret_info->claimed = cont->claimed;
-    ret_info->resting = cont->resting;
+    ret_info->demoted = cont->demoted;
     ret_info->moving = cont->image_pins > 0;
     ret_info->image_on_device = image_in_slot(cont);
     ret_info->image_in_host = image_in_host(cont);
@@ -97,7 +97,7 @@ bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_c
 int store_seq_look(const struct store *store, store_seq handle, struct store_seq_info *ret_info,
                    struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
     seq_info(store, seq, ret_info);
     return STORE_OK;
 }
@@ -105,8 +105,8 @@ int store_seq_look(const struct store *store, store_seq handle, struct store_seq
 int store_cont_look(const struct store *store, store_cont handle, struct store_cont_info *ret_info,
                     struct store_refusal *refusal) {
     const struct cont *cont = cont_find(store, handle);
-    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (!cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, 0, 0);
     cont_info(store, cont, ret_info);
     return STORE_OK;
 }
@@ -150,7 +150,7 @@ void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
     ret_stats->operations = store->operations;
     ret_stats->revision = store->revision;
     ret_stats->host_images = store->host_images;
-    ret_stats->resting = store->resting;
+    ret_stats->demoted_continuations = store->demoted;
     ret_stats->damaged_replicas = store->damaged;
     ret_stats->lost_continuations = store->lost;
     for (uint32_t p = 0; p < store->n_pools; p++) ret_stats->host_pages[p] = store->pool[p].host_pages;

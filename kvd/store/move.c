@@ -6,19 +6,19 @@
 
 /* ---- begin ---- */
 
-static int find_free(struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
+static int find_movable(struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (!store->arena) return refuse(refusal, STORE_E_TIER, STORE_W_ARENA, NONE, 0, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, NONE, 0, 0, 0);
     if (!cont->published || cont->claimed)
-        return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
     if (cont->image_pins || cont->moves)
-        return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, cont->image_pins, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST))
-            return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, handle.bits, 0, 0);
+            return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, handle.bits, 0, 0);
     if (store->move_free == NONE || !store_try(store))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_MOVE, NONE, 1, MOVE_LIMIT - store->moves_used, MOVE_LIMIT);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MOVE, NONE, 1, MOVE_LIMIT - store->moves_used, MOVE_LIMIT);
     *ret_cont = cont;
     return STORE_OK;
 }
@@ -51,15 +51,15 @@ static int begin_out(struct store *store, struct cont *cont, struct move *move, 
         needed += wants[i].pages * wants[i].stride;
     }
     bool ok = pages <= store->max_extents &&
-              (n == 0 || extent_pages_fit(store->arena, NULL, 0, wants, n, store->places, placed));
+              (n == 0 || extent_pages_fit(store->arena, NULL, 0, wants, n, store->fit_scratch, placed));
     for (uint32_t i = 0; i < n && !ok && pages <= store->max_extents; i++) fits += placed[i] * wants[i].stride;
     if (!ok || (n && !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_ARENA, NONE, needed, fits, store->config.host_bytes);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, NONE, needed, fits, store->config.host_bytes);
     const extent_id *ids = tier_take(store, wants, n);
     for (uint32_t i = 0; i < n; ids += wants[i++].pages) {
         uint32_t p = wants[i].tag;
-        if (p < STORE_MAX_POOLS) job_back(store, &move->job, p, &cont->space[p], ids);
-        else image_back(store, cont, *ids);
+        if (p < STORE_MAX_POOLS) job_copy_out(store, &move->job, p, &cont->space[p], ids);
+        else image_copy_out(store, cont, *ids);
         move->image |= p == STORE_MAX_POOLS;
     }
     return STORE_OK;
@@ -71,20 +71,21 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
     bool image = store->config.has_state && cont->slot == NONE;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct pool *pool = &store->pool[p];
-        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_OWED))
-            return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, 0, store->revision, 0);
+        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LEAVING))
+            return store_refuse(refusal, STORE_E_REVISION, STORE_S_REPLICA, p, 0, store->revision, 0);
         missing[p] = tier_missing(store, p, &cont->space[p], cont->space[p].count);
         if (missing[p] && (missing[p] > pool_available(pool) || !store_try(store)))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, missing[p], pool_available(pool), pool->capacity);
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, missing[p], pool_available(pool),
+                                pool->capacity);
     }
     if (image && (slots_free(store) < 1 || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store),
-                      store->config.state_slots);
-    /* What a resting continuation holds leaves the device again as soon as its copy has ended. */
-    move->rested = cont->resting;
-    cont_unrest(store, cont);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store),
+                            store->config.state_slots);
+    /* What a demoted continuation holds leaves the device again as soon as its copy has ended. */
+    move->was_demoted = cont->demoted;
+    cont_undemote(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++)
-        job_bring(store, &move->job, p, &cont->space[p], cont->space[p].count);
+        job_copy_in(store, &move->job, p, &cont->space[p], cont->space[p].count);
     if (!image) return STORE_OK;
     cont->slot = slot_take(store);
     cont->image_coming = true;
@@ -97,15 +98,15 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
                      struct store_refusal *refusal) {
     struct cont *cont = NULL;
     if ((uint32_t)place > STORE_PLACE_DEVICE)
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_NONE, NONE, (uint64_t)place, 0, STORE_PLACE_DEVICE);
-    int rc = find_free(store, handle, &cont, refusal);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)place, 0, STORE_PLACE_DEVICE);
+    int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
     struct move *move = &store->moves[store->move_free], made = *move;
     made.occupied = true;
     made.place = place;
     made.cont = handle;
-    made.image = made.rested = false;
-    made.job = (struct job){ .head = { NONE, NONE } };
+    made.image = made.was_demoted = false;
+    made.job = (struct tier_job){ .head = { NONE, NONE } };
     rc = place == STORE_PLACE_DEVICE ? begin_in(store, cont, &made, refusal) : begin_out(store, cont, &made, refusal);
     if (rc) return rc;
     store->move_free = move->next_free;
@@ -128,9 +129,9 @@ static struct move *find_move(const struct store *store, store_move handle) {
 static void move_end(struct store *store, struct move *move, struct cont *cont, bool done) {
     if (cont) {
         cont->moves--;
-        if (!done && move->rested && !cont->claimed && !cont->pins && tier_all_current(store, cont))
-            cont_rest(store, cont);
-        cont_bury(store, cont);
+        if (!done && move->was_demoted && !cont->claimed && !cont->pins && tier_all_current(store, cont))
+            cont_demote(store, cont);
+        cont_release_if_lost(store, cont);
     }
     move->occupied = false;
     store->moves_used--;
@@ -150,7 +151,7 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
     cont->image_pins--;
     cont->image_coming = false;
     if (ok && !cont->image_lost) {
-        mirror_cont(store, cont);
+        record_cont(store, cont);
         return;
     }
     slot_release(store, cont->slot);
@@ -158,29 +159,29 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
 }
 
 /* What others bring or copy is not there yet; what an aborted neighbour left is taken over. */
-static int settle_in(struct store *store, struct move *move, struct cont *cont, struct store_refusal *refusal) {
+static int commit_in(struct store *store, struct move *move, struct cont *cont, struct store_refusal *refusal) {
     bool more = false, waits = false;
-    if (cont->resting) /* an activation has demoted it since: what was brought has left again */
-        return refuse(refusal, STORE_E_STATE, STORE_W_MOVE, NONE, 0, 0, 0);
+    if (cont->demoted) /* an activation has demoted it since: what was brought has left again */
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, 0, 0);
     if (cont->image_lost && !image_in_slot(cont))
-        return refuse(refusal, STORE_E_DAMAGED, STORE_W_STATE_SLOT, NONE, move->cont.bits, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &cont->space[p];
         if (tier_any(store, p, space, space->count, PAGE_LOST))
-            return refuse(refusal, STORE_E_DAMAGED, STORE_W_CONTINUATION, p, move->cont.bits, 0, 0);
+            return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, move->cont.bits, 0, 0);
         more |= job_adopt(store, &move->job, p, space, space->count);
         uint32_t missing = tier_missing(store, p, space, space->count); /* left the device again meanwhile */
         if (missing > pool_available(&store->pool[p]))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, missing, pool_available(&store->pool[p]),
-                          store->pool[p].capacity);
-        if (missing) job_bring(store, &move->job, p, space, space->count);
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, missing, pool_available(&store->pool[p]),
+                                store->pool[p].capacity);
+        if (missing) job_copy_in(store, &move->job, p, space, space->count);
         more |= missing > 0;
         waits |= tier_any(store, p, space, space->count, PAGE_RESTORING);
     }
     return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
 }
 
-static int settle_out(struct store *store, const struct move *move, struct cont *cont, struct store_refusal *refusal) {
+static int commit_out(struct store *store, const struct move *move, struct cont *cont, struct store_refusal *refusal) {
     uint32_t lacks = 0;
     bool waits = false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -188,21 +189,21 @@ static int settle_out(struct store *store, const struct move *move, struct cont 
         waits |= tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_BACKING);
     }
     if (waits || (move->place == STORE_PLACE_HOST && cont->pins)) return STORE_WAIT;
-    if (lacks) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, lacks, 0);
-    if (move->place == STORE_PLACE_HOST && tier_all_current(store, cont)) cont_rest(store, cont);
+    if (lacks) return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, lacks, 0);
+    if (move->place == STORE_PLACE_HOST && tier_all_current(store, cont)) cont_demote(store, cont);
     return STORE_OK;
 }
 
 int store_move_commit(struct store *store, store_move handle, struct store_refusal *refusal) {
     struct move *move = find_move(store, handle);
     int rc = STORE_OK;
-    if (!move) return refuse(refusal, STORE_E_STALE, STORE_W_MOVE, NONE, handle.bits, 0, 0);
+    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, NONE, handle.bits, 0, 0);
     struct cont *cont = cont_find(store, move->cont);
     job_finish(store, &move->job, true);
     finish_image(store, move, cont, true);
     if (cont && !cont->claimed)
-        rc = move->place == STORE_PLACE_DEVICE ? settle_in(store, move, cont, refusal)
-                                               : settle_out(store, move, cont, refusal);
+        rc = move->place == STORE_PLACE_DEVICE ? commit_in(store, move, cont, refusal)
+                                               : commit_out(store, move, cont, refusal);
     if (rc == STORE_WAIT) return rc;
     if (rc == STORE_MORE) store_changed(store, true);
     else {
@@ -214,7 +215,7 @@ int store_move_commit(struct store *store, store_move handle, struct store_refus
 
 int store_move_abort(struct store *store, store_move handle, struct store_refusal *refusal) {
     struct move *move = find_move(store, handle);
-    if (!move) return refuse(refusal, STORE_E_STALE, STORE_W_MOVE, NONE, handle.bits, 0, 0);
+    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, NONE, handle.bits, 0, 0);
     struct cont *cont = cont_find(store, move->cont);
     job_finish(store, &move->job, false);
     finish_image(store, move, cont, false);
@@ -225,14 +226,14 @@ int store_move_abort(struct store *store, store_move handle, struct store_refusa
 /* ---- drop ---- */
 
 /* Host replicas that nothing but this continuation's device replicas back up. */
-static uint32_t drop_host(struct store *store, uint32_t p, const struct space *space) {
+static uint32_t drop_host_replicas(struct store *store, uint32_t p, const struct space *space) {
     uint32_t dropped = 0, n;
     for (uint32_t i = 0; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &store->pool[p].pages[run[k]];
             if (!page->host.bits || page->pins || !page_on_device(page)) continue;
-            if (store->pool[p].tier[run[k]].resting || store->pool[p].tier[run[k]].demoting) continue;
+            if (store->pool[p].tier[run[k]].demoted || store->pool[p].tier[run[k]].demoting) continue;
             page_leave_host(store, p, run[k]);
             dropped++;
         }
@@ -255,12 +256,12 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
     for (uint32_t p = 0; p < store->n_pools; p++)
         absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
     if (store->config.has_state && cont->slot == NONE) absent++;
-    if (absent) return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, absent, 0);
-    for (uint32_t p = 0; p < store->n_pools && cont->resting; p++)
-        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_OWED)) /* about to leave the device */
-            return refuse(refusal, STORE_E_REVISION, STORE_W_REPLICA, p, 0, store->revision, 0);
-    cont_unrest(store, cont);
-    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = drop_host(store, p, &cont->space[p]);
+    if (absent) return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, absent, 0);
+    for (uint32_t p = 0; p < store->n_pools && cont->demoted; p++)
+        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LEAVING)) /* about to leave the device */
+            return store_refuse(refusal, STORE_E_REVISION, STORE_S_REPLICA, p, 0, store->revision, 0);
+    cont_undemote(store, cont);
+    for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = drop_host_replicas(store, p, &cont->space[p]);
     cont_drop_image(store, cont);
     return STORE_OK;
 }
@@ -270,9 +271,9 @@ static int drop_from_device(struct store *store, struct cont *cont, uint32_t dro
     uint32_t lacks = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) lacks += not_current(store, p, &cont->space[p], false);
     if (lacks || !tier_all_current(store, cont))
-        return refuse(refusal, STORE_E_STATE, STORE_W_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = store->pool[p].allocated;
-    cont_rest(store, cont);
+    cont_demote(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] -= store->pool[p].allocated;
     return STORE_OK;
 }
@@ -282,10 +283,10 @@ int store_drop_replica(struct store *store, store_cont handle, enum store_tier t
     struct cont *cont = NULL;
     uint32_t dropped[STORE_MAX_POOLS] = { 0 };
     if (tier != STORE_TIER_DEVICE && tier != STORE_TIER_HOST)
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_NONE, NONE, (uint64_t)tier, 0, STORE_TIER_HOST);
-    int rc = find_free(store, handle, &cont, refusal);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)tier, 0, STORE_TIER_HOST);
+    int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
-    if (cont->pins) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, cont->pins, 0);
+    if (cont->pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
     rc = tier == STORE_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
                                  : drop_from_device(store, cont, dropped, refusal);
     if (rc) return rc;

@@ -52,7 +52,7 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, ui
 /* What only a store with a tier or a directory has to do: out of the way of those that have none. */
 __attribute__((noinline)) static void leave_places(struct store *store, struct pool *pool, uint32_t d) {
     uint32_t p = (uint32_t)(pool - store->pool);
-    mirror_page_close(store, p, d);
+    record_page_close(store, p, d);
     page_leave_host(store, p, d);
     if (!page_on_device(&pool->pages[d])) pool->absent--;
 }
@@ -80,8 +80,8 @@ static inline void page_loosen(struct store *store, struct pool_batch *batch, ui
         page_close(store, batch, d);
         return;
     }
-    page_settle(page);
-    if (batch->pool->tier) page_rest(store, batch, d);
+    page_update(page);
+    if (batch->pool->tier) page_leave_if_unused(store, batch, d);
 }
 
 void page_unref(struct store *store, struct pool_batch *batch, uint32_t d, bool active) {
@@ -99,7 +99,7 @@ void page_pin(struct pool *pool, uint32_t d, uint32_t columns) {
 
 void page_protect(struct pool *pool, uint32_t d, uint32_t columns) {
     pool->pages[d].pinned = (uint8_t)columns;
-    page_settle(&pool->pages[d]);
+    page_update(&pool->pages[d]);
 }
 
 void page_unpin(struct store *store, struct pool_batch *batch, uint32_t d) {
@@ -107,9 +107,9 @@ void page_unpin(struct store *store, struct pool_batch *batch, uint32_t d) {
     page_loosen(store, batch, d);
 }
 
-__attribute__((noinline)) static void outdate(struct store *store, uint32_t p, uint32_t d) {
+__attribute__((noinline)) static void outdate_replicas(struct store *store, uint32_t p, uint32_t d) {
     const struct page *page = &store->pool[p].pages[d];
-    if (p == 0) mirror_page_name(store, d);
+    if (p == 0) record_page_name(store, d);
     if (page->host.bits && !(page->flags & PAGE_BACKING)) page_leave_host(store, p, d); /* matches no more */
 }
 
@@ -118,18 +118,18 @@ void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t 
     if (columns < page->committed) {
         page->epoch = ++store->epoch;
         page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
-        if (store->pool[pool_index].tier) outdate(store, pool_index, d);
+        if (store->pool[pool_index].tier) outdate_replicas(store, pool_index, d);
     }
     page->committed = (uint8_t)columns;
-    page_settle(page);
+    page_update(page);
 }
 
 /* ---- places ---- */
 
-void page_rest(struct store *store, struct pool_batch *batch, uint32_t d) {
+void page_leave_if_unused(struct store *store, struct pool_batch *batch, uint32_t d) {
     const struct page *page = &batch->pool->pages[d];
     if (page->pins || page->active_references || page->references == 0 || page->device == NONE) return;
-    if (batch->pool->tier[d].resting == page->references) page_leave_device(store, batch, d);
+    if (batch->pool->tier[d].demoted == page->references) page_leave_device(store, batch, d);
 }
 
 void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d) {
@@ -137,9 +137,9 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
     struct page *page = &pool->pages[d];
     uint32_t device = page->device;
     if (!(page->flags & PAGE_RESTORING)) pool->absent++;
-    page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_OWED));
+    page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_LEAVING));
     page->device = NONE;
-    mirror_page_device(store, (uint32_t)(pool - store->pool), d);
+    record_page_device(store, (uint32_t)(pool - store->pool), d);
     pool_put(batch, device, page->lease);
 }
 
@@ -157,7 +157,7 @@ void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
     struct page *page = &store->pool[pool_index].pages[d];
     page->flags |= PAGE_LOST;
     page->host_epoch = 0; /* of no content */
-    mirror_page_host(store, pool_index, d);
+    record_page_host(store, pool_index, d);
 }
 
 void tier_give_back(struct store *store, extent_id id) {
@@ -172,7 +172,7 @@ void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
     page->host = (extent_id){ 0 };
     page->host_columns = 0;
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
-    mirror_page_host(store, pool_index, d);
+    record_page_host(store, pool_index, d);
     tier_give_back(store, id);
     store->pool[pool_index].host_pages--;
 }

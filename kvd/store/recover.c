@@ -21,7 +21,7 @@ struct recovery {
 /* ---- pages ---- */
 
 /* Takes the arena bytes that a record names; it keeps none if somebody has them, or they are none of this pool's. */
-static void take_host(struct recovery *r, uint32_t p, uint32_t d, const struct directory_page *from) {
+static void load_host(struct recovery *r, uint32_t p, uint32_t d, const struct directory_page *from) {
     struct store *store = r->store;
     struct page *page = &store->pool[p].pages[d];
     struct extent_info extent;
@@ -38,7 +38,7 @@ static void take_host(struct recovery *r, uint32_t p, uint32_t d, const struct d
     store->pool[p].host_pages++;
 }
 
-static void take_device(struct recovery *r, uint32_t p, uint32_t d, uint32_t device) {
+static void load_device(struct recovery *r, uint32_t p, uint32_t d, uint32_t device) {
     struct pool *pool = &r->store->pool[p];
     if (!r->device_lives || device >= pool->capacity) return;
     if (!pool_is_free(pool, device)) {
@@ -68,8 +68,8 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
                            .flags = PAGE_OCCUPIED,
                            .mark = from.base.parent_generation };
     pool->tier[d] = (struct page_tier){ .link = from.base.parent, .block = from.base.block };
-    take_host(r, p, d, &from);
-    take_device(r, p, d, from.device);
+    load_host(r, p, d, &from);
+    load_device(r, p, d, from.device);
     if (p == 0 && from.named) {
         page->flags |= PAGE_NAMED;
         memcpy(store->digests[d], from.digest, 32);
@@ -110,7 +110,7 @@ static bool load_chain(const struct recovery *r, uint32_t p, const struct direct
 }
 
 /* The frontier that all pools reach: the record's, or the end of the last page that can be used. */
-static uint32_t reach(const struct recovery *r, const struct directory_bundle *from, struct chain *chains) {
+static uint32_t common_frontier(const struct recovery *r, const struct directory_bundle *from, struct chain *chains) {
     uint32_t frontier = from->frontier[0];
     for (uint32_t p = 0; p < r->store->n_pools; p++) {
         if (from->frontier[p] > r->store->config.max_context || !load_chain(r, p, from, &chains[p])) return 0;
@@ -138,8 +138,8 @@ static bool lies_in_host(const struct recovery *r, uint32_t frontier, const stru
     return absent;
 }
 
-static bool take_image(struct recovery *r, struct cont *cont, const struct directory_bundle *from, uint32_t frontier,
-                       bool *rests) {
+static bool load_image(struct recovery *r, struct cont *cont, const struct directory_bundle *from, uint32_t frontier,
+                       bool *in_host) {
     struct store *store = r->store;
     struct extent_info extent;
     if (!store->config.has_state) return true;
@@ -157,7 +157,7 @@ static bool take_image(struct recovery *r, struct cont *cont, const struct direc
         store->slots_used++;
         cont->slot = slot;
     }
-    if (cont->slot == NONE && cont->image.bits) *rests = true;
+    if (cont->slot == NONE && cont->image.bits) *in_host = true;
     return cont->slot != NONE || cont->image.bits;
 }
 
@@ -194,20 +194,21 @@ static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const
     cont->space[p].committed = frontier;
 }
 
-static bool room_for(const struct store *store, uint32_t frontier) {
+static bool has_chunks_for(const struct store *store, uint32_t frontier) {
     return chunks_available(&store->chunks) >= store->n_pools * chunks_for(pages_of(frontier));
 }
 
 /* place: the continuation's own slot, or NONE for any. */
-static void adopt(struct recovery *r, const struct directory_bundle *from, uint32_t place, struct chain *chains) {
+static void adopt_bundle(struct recovery *r, const struct directory_bundle *from, uint32_t place,
+                         struct chain *chains) {
     struct store *store = r->store;
-    bool rests = false;
-    uint32_t frontier = reach(r, from, chains);
-    if (frontier) rests = lies_in_host(r, frontier, chains);
+    bool in_host = false;
+    uint32_t frontier = common_frontier(r, from, chains);
+    if (frontier) in_host = lies_in_host(r, frontier, chains);
     if (frontier && place == NONE) { /* a sequence's: the first free one */
         for (place = 0; place < store->config.max_continuations && store->conts[place].occupied;) place++;
     }
-    if (frontier == 0 || place >= store->config.max_continuations || !room_for(store, frontier)) {
+    if (frontier == 0 || place >= store->config.max_continuations || !has_chunks_for(store, frontier)) {
         r->out.dropped++;
         return;
     }
@@ -222,7 +223,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
                            .next_victim = NONE,
                            .next_free = NONE };
     for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
-    if (!take_image(r, cont, from, frontier, &rests)) {
+    if (!load_image(r, cont, from, frontier, &in_host)) {
         r->out.dropped++;
         return;
     }
@@ -241,7 +242,7 @@ static void adopt(struct recovery *r, const struct directory_bundle *from, uint3
         cont->tail.n = from->n_tail;
         memcpy(cont->tail.tokens, from->tail, from->n_tail * sizeof from->tail[0]);
     }
-    cont->demoting = rests; /* until all bundles are there */
+    cont->demoting = in_host; /* until all bundles are there */
     store->operations = max_u64(store->operations, max_u64(from->created, from->used));
     r->out.continuations++;
     r->out.shortened += frontier != from->frontier[0];
@@ -304,7 +305,7 @@ static void rebuild_conts(struct store *store) {
     }
 }
 
-static void publish(struct recovery *r) {
+static void publish_bundles(struct recovery *r) {
     struct store *store = r->store;
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         struct cont *cont = &store->conts[i];
@@ -312,12 +313,12 @@ static void publish(struct recovery *r) {
             directory_bundle_drop(r->directory, DIRECTORY_CONTINUATION, i);
             continue;
         }
-        bool rests = cont->demoting;
+        bool in_host = cont->demoting;
         cont->demoting = false;
         cont->published = true;
         index_insert(store, cont);
-        mirror_cont(store, cont);
-        if (rests && tier_all_current(store, cont)) cont_rest(store, cont);
+        record_cont(store, cont);
+        if (in_host && tier_all_current(store, cont)) cont_demote(store, cont);
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++)
         directory_bundle_drop(r->directory, DIRECTORY_SEQUENCE, i);
@@ -335,10 +336,10 @@ void store_recover(struct store *store, struct directory *directory, bool device
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++, r.out.damaged += damaged)
         if (directory_bundle_load(directory, DIRECTORY_CONTINUATION, i, &bundle, &damaged))
-            adopt(&r, &bundle, i, chains);
+            adopt_bundle(&r, &bundle, i, chains);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++, r.out.damaged += damaged)
         if (directory_bundle_load(directory, DIRECTORY_SEQUENCE, i, &bundle, &damaged))
-            adopt(&r, &bundle, NONE, chains);
+            adopt_bundle(&r, &bundle, NONE, chains);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         memset(chains[p].pages, 0xff, store->row_entries * sizeof *chains[p].pages);
         drop_unused(&r, p);
@@ -346,7 +347,7 @@ void store_recover(struct store *store, struct directory *directory, bool device
     }
     rebuild_conts(store);
     store->directory = directory;
-    publish(&r);
+    publish_bundles(&r);
     store_changed(store, true);
     *ret_recovered = r.out;
 }

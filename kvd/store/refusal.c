@@ -7,37 +7,37 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
-           uint64_t had, uint64_t limit) {
-    if (refusal) *refusal = (struct store_refusal){ code, what, pool, asked, had, limit };
+int store_refuse(struct store_refusal *refusal, enum store_code code, enum store_subject subject, uint32_t pool,
+                 uint64_t asked, uint64_t had, uint64_t limit) {
+    if (refusal) *refusal = (struct store_refusal){ code, subject, pool, asked, had, limit };
     return (int)code;
 }
 
-static const char *const what_names[] = { [STORE_W_NONE] = "request",
-                                          [STORE_W_PAGES] = "pages",
-                                          [STORE_W_ROW] = "block-table rows",
-                                          [STORE_W_SEQUENCE] = "sequence",
-                                          [STORE_W_CONTINUATION] = "continuation",
-                                          [STORE_W_PAGE_DESCRIPTOR] = "page descriptors",
-                                          [STORE_W_MEMBERSHIP] = "membership entries",
-                                          [STORE_W_STATE_SLOT] = "state slots",
-                                          [STORE_W_ARENA] = "arena bytes",
-                                          [STORE_W_COMMIT] = "commit",
-                                          [STORE_W_TRUNCATE] = "truncate",
-                                          [STORE_W_KEEP] = "keep",
-                                          [STORE_W_ENSURE] = "ensure",
-                                          [STORE_W_FRONTIER] = "frontier",
-                                          [STORE_W_PROMPT] = "prompt tokens",
-                                          [STORE_W_OUTPUT] = "output tokens",
-                                          [STORE_W_DIGEST] = "page digests",
-                                          [STORE_W_TAIL] = "tail tokens",
-                                          [STORE_W_RECIPE] = "recipe",
-                                          [STORE_W_STATE_FRONTIER] = "state frontier",
-                                          [STORE_W_MOVE] = "copies between device and host",
-                                          [STORE_W_REPLICA] = "other replicas of pages" };
+static const char *const subject_names[] = { [STORE_S_NONE] = "request",
+                                             [STORE_S_PAGES] = "pages",
+                                             [STORE_S_ROW] = "block-table rows",
+                                             [STORE_S_SEQUENCE] = "sequence",
+                                             [STORE_S_CONTINUATION] = "continuation",
+                                             [STORE_S_PAGE_DESCRIPTOR] = "page descriptors",
+                                             [STORE_S_MEMBERSHIP] = "membership entries",
+                                             [STORE_S_STATE_SLOT] = "state slots",
+                                             [STORE_S_ARENA] = "arena bytes",
+                                             [STORE_S_COMMIT] = "commit",
+                                             [STORE_S_TRUNCATE] = "truncate",
+                                             [STORE_S_KEEP] = "keep",
+                                             [STORE_S_ENSURE] = "ensure",
+                                             [STORE_S_FRONTIER] = "frontier",
+                                             [STORE_S_PROMPT] = "prompt tokens",
+                                             [STORE_S_OUTPUT] = "output tokens",
+                                             [STORE_S_DIGEST] = "page digests",
+                                             [STORE_S_TAIL] = "tail tokens",
+                                             [STORE_S_RECIPE] = "recipe",
+                                             [STORE_S_STATE_FRONTIER] = "state frontier",
+                                             [STORE_S_MOVE] = "copies between device and host",
+                                             [STORE_S_REPLICA] = "other replicas of pages" };
 
 /* asked, had and limit are put in by the caller in this order. */
-static const char *sentence(enum store_code code) {
+static const char *sentence_of(enum store_code code) {
     switch (code) {
     case STORE_OK: return "nothing was refused";
     case STORE_E_STALE:
@@ -87,12 +87,13 @@ static const char *sentence(enum store_code code) {
 }
 
 const char *store_refusal_text(const struct store_refusal *refusal, char *buf, size_t bytes) {
-    const char *what =
-        (size_t)refusal->what < sizeof what_names / sizeof *what_names ? what_names[refusal->what] : "request";
-    int n = refusal->pool == NONE ? snprintf(buf, bytes, "%s: ", what)
-                                  : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", what, refusal->pool);
+    const char *subject = (size_t)refusal->subject < sizeof subject_names / sizeof *subject_names
+                              ? subject_names[refusal->subject]
+                              : "request";
+    int n = refusal->pool == NONE ? snprintf(buf, bytes, "%s: ", subject)
+                                  : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", subject, refusal->pool);
     if (n < 0 || (size_t)n >= bytes) return buf;
-    if (refusal->code == STORE_E_STATE && refusal->what == STORE_W_REPLICA) {
+    if (refusal->code == STORE_E_STATE && refusal->subject == STORE_S_REPLICA) {
         snprintf(buf + n, bytes - (size_t)n,
                  "%" PRIu64 " have none: copy them first (Demote, Prefetch), and let nobody drop them meanwhile",
                  refusal->had);
@@ -100,7 +101,7 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 #pragma GCC diagnostic ignored "-Wformat-extra-args"
-        snprintf(buf + n, bytes - (size_t)n, sentence(refusal->code), refusal->asked, refusal->had, refusal->limit);
+        snprintf(buf + n, bytes - (size_t)n, sentence_of(refusal->code), refusal->asked, refusal->had, refusal->limit);
 #pragma GCC diagnostic pop
     }
     return buf;

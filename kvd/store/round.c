@@ -17,7 +17,7 @@ struct paper {
 };
 
 /* Pages that a move in flight still copies stay mapped: they could not come back to the reservation now. */
-static uint32_t trim(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
+static uint32_t trim_count(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t n = space->count;
     if (!store->pool[p].tier || store->moves_used == 0) return count;
     while (n > count && store->pool[p].pages[space_entry(store, space, n - 1)].pins == 0) n--;
@@ -31,21 +31,23 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
     paper->committed = space->committed;
     if (want->commit != NONE) {
         if (want->commit < space->committed || want->commit > mapped)
-            return refuse(refusal, STORE_E_RANGE, STORE_W_COMMIT, p, want->commit, space->committed, mapped);
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_COMMIT, p, want->commit, space->committed, mapped);
         paper->committed = want->commit;
     }
     if (want->truncate != NONE) {
         if (want->truncate > paper->committed)
-            return refuse(refusal, STORE_E_RANGE, STORE_W_TRUNCATE, p, want->truncate, paper->committed,
-                          paper->committed);
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_TRUNCATE, p, want->truncate, paper->committed,
+                                paper->committed);
         uint32_t protected = space_protected(store, p, space);
         if (want->truncate < protected)
-            return refuse(refusal, STORE_E_PROTECTED, STORE_W_TRUNCATE, p, want->truncate, protected, paper->committed);
+            return store_refuse(refusal, STORE_E_PROTECTED, STORE_S_TRUNCATE, p, want->truncate, protected,
+                                paper->committed);
         paper->committed = want->truncate;
     }
     paper->count = space->count;
     if (want->keep != NONE)
-        paper->count = trim(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
+        paper->count =
+            trim_count(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
     return STORE_OK;
 }
 
@@ -56,7 +58,7 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
     paper->ensure = want->ensure == NONE ? 0 : pages_of(want->ensure);
     if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
     if (paper->ensure > limit)
-        return refuse(refusal, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p, paper->ensure, space->count, limit);
+        return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, paper->ensure, space->count, limit);
     return STORE_OK;
 }
 
@@ -65,10 +67,10 @@ static int check_item(const struct store *store, const struct seq *seq, const st
     if (item->state_frontier != NONE) {
         uint64_t mapped = min_u64((uint64_t)seq->space[0].count * KVD_PAGE_TOKENS, store->config.max_context);
         if (!store->config.has_state)
-            return refuse(refusal, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
+            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
         if (item->state_frontier > mapped)
-            return refuse(refusal, STORE_E_RANGE, STORE_W_STATE_FRONTIER, NONE, item->state_frontier,
-                          seq->space[0].committed, mapped);
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, NONE, item->state_frontier,
+                                seq->space[0].committed, mapped);
     }
     for (uint32_t p = 0; p < store->n_pools; p++) {
         int rc = check_frontiers(store, seq, &item->pool[p], p, &paper[p], refusal);
@@ -90,7 +92,7 @@ static bool grow_to(struct store *store, uint32_t p, struct paper *paper, uint32
     return true;
 }
 
-static void grow(struct store *store, const struct seq *seq, uint32_t p, struct paper *paper, uint32_t *chunks) {
+static void grow_lease(struct store *store, const struct seq *seq, uint32_t p, struct paper *paper, uint32_t *chunks) {
     uint32_t ceiling = entitle_ceiling(store, p, seq->ceiling), cushion = entitle_cushion(store);
     uint64_t thin = max_u64(min_u64((uint64_t)pages_of(paper->committed) + cushion, ceiling), paper->ensure);
     if (thin <= paper->entitlement) return;
@@ -107,7 +109,7 @@ static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, st
     if (paper->ensure <= paper->count) return STORE_OK;
     paper->mapped = (uint32_t)min_u64((uint64_t)paper->ensure + store->config.map_ahead, paper->entitlement);
     if (paper->mapped <= paper->count || store_try(store)) return STORE_OK;
-    return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, paper->mapped - paper->count, 0, paper->entitlement);
+    return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, paper->mapped - paper->count, 0, paper->entitlement);
 }
 
 /* ---- applying: cannot fail ---- */
@@ -157,7 +159,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
     if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
-        grow(store, seq, p, &paper[p], &chunks);
+        grow_lease(store, seq, p, &paper[p], &chunks);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
@@ -168,7 +170,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         commits |= item->pool[p].commit != NONE;
     }
     if (shortens) /* what goes, goes from the directory first */
-        mirror_seq_at(store, seq,
+        record_seq_at(store, seq,
                       (uint32_t[STORE_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
                                                    min_u32(paper[1].committed, seq->space[1].committed) });
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -179,7 +181,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE &&
              seq->state_frontier > item->pool[0].truncate)
         seq->state_frontier = NONE; /* the image is of columns that are gone */
-    if (commits || shortens || item->state_frontier != NONE) mirror_seq(store, seq);
+    if (commits || shortens || item->state_frontier != NONE) record_seq(store, seq);
     report_bounds(store, seq, paper, result);
     store_changed(store, grew || packed_pages(store) != packed);
     return STORE_OK;

@@ -8,10 +8,10 @@
 
 int store_quarantine(struct store *store, store_seq handle, bool on, struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
     if (seq->state == STORE_SEQ_ACTIVATING)
-        return refuse(refusal, STORE_E_STATE, STORE_W_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE, (uint64_t)seq->state,
-                      0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE,
+                            (uint64_t)seq->state, 0);
     seq->state = on ? STORE_SEQ_QUARANTINED : STORE_SEQ_ACTIVE;
     store_changed(store, false);
     return STORE_OK;
@@ -23,12 +23,12 @@ static int check_names(const struct store *store, const struct seq *seq, uint32_
                        const uint8_t (*digests)[32], struct store_refusal *refusal) {
     uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
     if (first > full || n > full - first)
-        return refuse(refusal, STORE_E_RANGE, STORE_W_DIGEST, 0, (uint64_t)first + n, seq->named, full);
-    if (n && first > seq->named) return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, first, seq->named, full);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_DIGEST, 0, (uint64_t)first + n, seq->named, full);
+    if (n && first > seq->named) return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, first, seq->named, full);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = space_entry(store, &seq->space[0], first + i);
         if ((store->pool[0].pages[d].flags & PAGE_NAMED) && memcmp(store->digests[d], digests[i], 32) != 0)
-            return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, (uint64_t)first + i, seq->named, full);
+            return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, (uint64_t)first + i, seq->named, full);
     }
     return STORE_OK;
 }
@@ -54,12 +54,12 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
         if (page->flags & PAGE_NAMED) continue;
         page->flags |= PAGE_NAMED;
         memcpy(store->digests[d], digests[i], 32);
-        mirror_page_name(store, d);
+        record_page_name(store, d);
         shared |= page->references > 1;
     }
     if (shared) index_extend(store);
     if (n) seq->named = named_from(store, seq, max_u32(seq->named, first + n));
-    if (n) mirror_seq(store, seq);
+    if (n) record_seq(store, seq);
     store_changed(store, false);
     return STORE_OK;
 }
@@ -72,34 +72,35 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
                         struct store_refusal *refusal) {
     uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
              columns = frontier % KVD_PAGE_TOKENS;
-    if (frontier == 0) return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_FRONTIER, 0, 1, 0, 0);
+    if (frontier == 0) return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_FRONTIER, 0, 1, 0, 0);
     for (uint32_t p = 1; p < store->n_pools; p++)
         if (seq->space[p].committed != frontier)
-            return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_FRONTIER, p, frontier, seq->space[p].committed, 0);
+            return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_FRONTIER, p, frontier, seq->space[p].committed, 0);
     if (store->config.has_state && seq->state_frontier != frontier)
-        return refuse(refusal, STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER, NONE, frontier,
-                      seq->state_frontier == NONE ? 0 : seq->state_frontier, 0);
-    if (seq->named < full) return refuse(refusal, STORE_E_NAME, STORE_W_DIGEST, 0, full, seq->named, full);
+        return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, NONE, frontier,
+                            seq->state_frontier == NONE ? 0 : seq->state_frontier, 0);
+    if (seq->named < full) return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, full, seq->named, full);
     if ((tail ? tail->n : 0) != columns)
-        return refuse(refusal, STORE_E_NAME, STORE_W_TAIL, 0, tail ? tail->n : 0, columns, KVD_PAGE_TOKENS - 1);
+        return store_refuse(refusal, STORE_E_NAME, STORE_S_TAIL, 0, tail ? tail->n : 0, columns, KVD_PAGE_TOKENS - 1);
     return STORE_OK;
 }
 
 /* Acquisitions in order: descriptor, tail pages, state slot, membership. */
-static int check_room(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
+static int check_checkpoint_needs(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
     uint32_t limit = store->config.max_continuations, chunks = store->n_pools * chunks_for(pages_of(frontier));
     if (store->cont_free == NONE || !store_try(store))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
         if (pool_available(&store->pool[p]) < 1 || !store_try(store))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_PAGES, p, 1, pool_available(&store->pool[p]),
-                          store->pool[p].capacity);
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, pool_available(&store->pool[p]),
+                                store->pool[p].capacity);
     if (store->config.has_state && (slots_free(store) < 1 || !store_try(store)))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_STATE_SLOT, NONE, 1, slots_free(store),
-                      store->config.state_slots);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store),
+                            store->config.state_slots);
     if (chunks_available(&store->chunks) < chunks || !store_try(store))
-        return refuse(refusal, STORE_E_SHORT, STORE_W_MEMBERSHIP, NONE, (uint64_t)chunks * CHUNK,
-                      (uint64_t)chunks_available(&store->chunks) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, NONE, (uint64_t)chunks * CHUNK,
+                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
+                            (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
 
@@ -114,8 +115,8 @@ static void share_full_pages(struct store *store, uint32_t p, const struct space
     }
 }
 
-static void copy_tail(struct store *store, uint32_t p, const struct seq *seq, struct cont *cont, uint32_t columns,
-                      struct store_checkpointed *out) {
+static void copy_running_tail(struct store *store, uint32_t p, const struct seq *seq, struct cont *cont,
+                              uint32_t columns, struct store_checkpointed *out) {
     struct pool *pool = &store->pool[p];
     uint32_t start, from = space_entry(store, &seq->space[p], cont->space[p].count);
     struct pool_choice choice = { 1, pool->pages[from].device, false };
@@ -148,7 +149,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     struct store_checkpointed out;
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc == STORE_OK) rc = seq_complete(store, seq, tail, refusal);
-    if (rc == STORE_OK) rc = check_room(store, seq->space[0].committed, refusal);
+    if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq->space[0].committed, refusal);
     if (rc) return rc;
     memset(&out, 0, sizeof out);
     struct cont *cont = cont_take(store);
@@ -165,7 +166,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     for (uint32_t p = 0; p < store->n_pools; p++) {
         share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
         cont->space[p].committed = frontier;
-        if (columns) copy_tail(store, p, seq, cont, columns, &out);
+        if (columns) copy_running_tail(store, p, seq, cont, columns, &out);
         out.shared_pages[p] = full;
     }
     if (store->config.has_state) copy_state(store, seq, cont, &out);
@@ -179,8 +180,8 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
 static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont,
                           struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return refuse(refusal, STORE_E_STALE, STORE_W_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (cont->published) return refuse(refusal, STORE_E_STATE, STORE_W_CONTINUATION, NONE, 0, 1, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, 1, 0);
     *ret_cont = cont;
     return STORE_OK;
 }
@@ -194,7 +195,7 @@ static uint32_t read_columns(const struct store *store, uint32_t p, uint32_t pag
     return columns;
 }
 
-static void unpin(struct store *store, struct cont *cont) {
+static void unpin_checkpoint(struct store *store, struct cont *cont) {
     uint32_t *link = &store->in_flight;
     while (*link != (uint32_t)(cont - store->conts)) link = &store->conts[*link].next_victim;
     *link = cont->next_victim;
@@ -217,11 +218,11 @@ int store_checkpoint_commit(struct store *store, store_cont handle, struct store
     int rc = find_in_flight(store, handle, &cont, refusal);
     if (rc) return rc;
     store_changed(store, true);
-    unpin(store, cont);
+    unpin_checkpoint(store, cont);
     cont->published = true;
     cont->created = cont->used = store->operations;
     index_insert(store, cont);
-    mirror_cont(store, cont);
+    record_cont(store, cont);
     return STORE_OK;
 }
 
@@ -230,7 +231,7 @@ int store_checkpoint_abort(struct store *store, store_cont handle, struct store_
     int rc = find_in_flight(store, handle, &cont, refusal);
     if (rc) return rc;
     store_changed(store, true);
-    unpin(store, cont);
+    unpin_checkpoint(store, cont);
     cont_release(store, cont);
     return STORE_OK;
 }
@@ -244,7 +245,7 @@ static void release_reservation(struct store *store, uint32_t p, struct space *s
 }
 
 static void release_all(struct store *store, struct seq *seq) {
-    mirror_seq_drop(store, seq);
+    record_seq_drop(store, seq);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         release_reservation(store, p, &seq->space[p]);
         space_drop(store, p, &seq->space[p], 0, true, false, NULL);
@@ -253,7 +254,7 @@ static void release_all(struct store *store, struct seq *seq) {
 }
 
 /* Pages past the frontier go to available; the rest loses its writer and its active references. */
-static void deactivate(struct store *store, uint32_t p, struct space *space, uint32_t frontier) {
+static void deactivate_space(struct store *store, uint32_t p, struct space *space, uint32_t frontier) {
     uint32_t n;
     release_reservation(store, p, space);
     if (frontier < space->committed) space_commit(store, p, space, frontier);
@@ -263,17 +264,17 @@ static void deactivate(struct store *store, uint32_t p, struct space *space, uin
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &store->pool[p].pages[run[k]];
             page->active_references--;
-            page_settle(page);
+            page_update(page);
         }
     }
 }
 
-static struct cont *retain(struct store *store, struct seq *seq, uint32_t frontier, const struct store_tail *tail,
-                           uint32_t retention) {
+static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
+                                           const struct store_tail *tail, uint32_t retention) {
     struct cont *cont = cont_take(store);
-    mirror_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
+    record_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        deactivate(store, p, &seq->space[p], frontier);
+        deactivate_space(store, p, &seq->space[p], frontier);
         cont->space[p] = seq->space[p];
     }
     cont->frontier = frontier;
@@ -286,8 +287,8 @@ static struct cont *retain(struct store *store, struct seq *seq, uint32_t fronti
     cont->created = cont->used = store->operations;
     cont->tag = seq->tag;
     index_insert(store, cont);
-    mirror_cont(store, cont);
-    mirror_seq_drop(store, seq); /* its pages are the continuation's */
+    record_cont(store, cont);
+    record_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;
 }
 
@@ -296,30 +297,32 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
                  struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = NULL;
     uint32_t limit = store->config.max_continuations;
-    store_cont kept = { 0 };
+    store_cont retained = { 0 };
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc) return rc;
     if (how != STORE_FINISH_RELEASE && how != STORE_FINISH_RETAIN)
-        return refuse(refusal, STORE_E_ARGUMENT, STORE_W_NONE, NONE, (uint64_t)how, 0, (uint64_t)STORE_FINISH_RETAIN);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)how, 0,
+                            (uint64_t)STORE_FINISH_RETAIN);
     if (how == STORE_FINISH_RETAIN) {
         rc = seq_complete(store, seq, tail, refusal);
         if (rc) return rc;
         if (store->cont_free == NONE || !store_try(store))
-            return refuse(refusal, STORE_E_SHORT, STORE_W_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, NONE, 1, limit - store->conts_used,
+                                limit);
     }
     store_changed(store, true);
     seq_unpin_source(store, seq);
     seq_release_rows(store, seq, ret_rows);
     if (how == STORE_FINISH_RETAIN)
-        kept = cont_handle(store, retain(store, seq, seq->space[0].committed, tail, retention));
+        retained = cont_handle(store, retain_as_continuation(store, seq, seq->space[0].committed, tail, retention));
     else release_all(store, seq);
     seq_free(store, seq);
-    *ret_cont = kept;
+    *ret_cont = retained;
     return STORE_OK;
 }
 
 /* The frontier that survives a death, 0 = none. */
-static uint32_t surviving(const struct store *store, const struct seq *seq) {
+static uint32_t surviving_frontier(const struct store *store, const struct seq *seq) {
     uint32_t frontier = seq->space[0].committed;
     for (uint32_t p = 1; p < store->n_pools; p++) frontier = min_u32(frontier, seq->space[p].committed);
     if (store->config.has_state && seq->state_frontier != frontier) return 0;
@@ -329,19 +332,19 @@ static uint32_t surviving(const struct store *store, const struct seq *seq) {
 int store_end(struct store *store, store_seq handle, store_cont *ret_cont,
               struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    store_cont kept = { 0 };
-    if (!seq) return refuse(refusal, STORE_E_STALE, STORE_W_SEQUENCE, NONE, handle.bits, 0, 0);
+    store_cont retained = { 0 };
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
     store_changed(store, true);
     seq_release_rows(store, seq, ret_rows);
     if (seq->state == STORE_SEQ_ACTIVATING) {
         seq_abort(store, seq);
     } else {
-        uint32_t frontier = surviving(store, seq);
+        uint32_t frontier = surviving_frontier(store, seq);
         seq_unpin_source(store, seq);
-        if (frontier) kept = cont_handle(store, retain(store, seq, frontier, NULL, 0));
+        if (frontier) retained = cont_handle(store, retain_as_continuation(store, seq, frontier, NULL, 0));
         else release_all(store, seq);
         seq_free(store, seq);
     }
-    *ret_cont = kept;
+    *ret_cont = retained;
     return STORE_OK;
 }

@@ -27,12 +27,12 @@ void row_release(struct store *store, uint32_t pool_index, uint32_t row, uint32_
 /* ---- entitlement in pages (SPACE-3); the formulas stand in store.h ---- */
 
 /* An MTP pool runs draft_window - 1 tokens ahead of the target (CAP-5); a Draft Full pool does not. */
-static uint64_t lead(const struct store *store, uint32_t pool) {
+static uint64_t draft_lead(const struct store *store, uint32_t pool) {
     return pool == 1 && store->config.backend == GEOM_MTP ? store->config.draft_window - 1u : 0;
 }
 
 uint32_t entitle_ceiling(const struct store *store, uint32_t pool, uint32_t ceiling_tokens) {
-    return pages_of(min_u64(store->config.max_context, ceiling_tokens + lead(store, pool)));
+    return pages_of(min_u64(store->config.max_context, ceiling_tokens + draft_lead(store, pool)));
 }
 
 uint32_t entitle_cushion(const struct store *store) {
@@ -47,7 +47,7 @@ uint32_t entitle_rung(const struct store *store, uint32_t i) {
 uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t prompt, uint32_t ceiling_tokens) {
     uint32_t ceiling = entitle_ceiling(store, pool, ceiling_tokens);
     if (!store->config.lease_growth) return ceiling;
-    uint64_t tokens = (uint64_t)prompt + entitle_rung(store, 0) + lead(store, pool);
+    uint64_t tokens = (uint64_t)prompt + entitle_rung(store, 0) + draft_lead(store, pool);
     return (uint32_t)min_u64(ceiling,
                              (uint64_t)pages_of(min_u64(store->config.max_context, tokens)) + entitle_cushion(store));
 }

@@ -10,8 +10,8 @@
 
 /* ---- configuration ---- */
 
-static int wrong(char *err, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int wrong(char *err, size_t bytes, const char *format, ...) {
+static int wrong_config(char *err, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int wrong_config(char *err, size_t bytes, const char *format, ...) {
     va_list args;
     va_start(args, format);
     if (err && bytes) vsnprintf(err, bytes, format, args);
@@ -23,15 +23,15 @@ static uint32_t pools_of(const struct store_config *c) {
     return c->backend == GEOM_MTP || (c->backend == GEOM_DFLASH && c->pool_pages[1] > 0) ? 2 : 1;
 }
 
-static int check_pools(const struct store_config *c, char *err, size_t n) {
+static int check_pool_config(const struct store_config *c, char *err, size_t n) {
     if (c->backend != GEOM_OFF && c->backend != GEOM_MTP && c->backend != GEOM_DFLASH)
-        return wrong(err, n, "backend %d is none of off, mtp, dflash", (int)c->backend);
+        return wrong_config(err, n, "backend %d is none of off, mtp, dflash", (int)c->backend);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->pool_pages[p] == 0 || c->pool_pages[p] > INT32_MAX - c->spare_pages || c->spare_pages > INT32_MAX)
-            return wrong(err, n, "pool %u has %u pages and %u spare descriptors: 1 to %d together are possible", p,
-                         c->pool_pages[p], c->spare_pages, INT32_MAX);
+            return wrong_config(err, n, "pool %u has %u pages and %u spare descriptors: 1 to %d together are possible",
+                                p, c->pool_pages[p], c->spare_pages, INT32_MAX);
     if (c->backend == GEOM_MTP && (c->draft_window < 1 || c->draft_window > 15))
-        return wrong(err, n, "draft_window is %u: with mtp 1 to 15 are possible", c->draft_window);
+        return wrong_config(err, n, "draft_window is %u: with mtp 1 to 15 are possible", c->draft_window);
     return STORE_OK;
 }
 
@@ -39,40 +39,42 @@ static int check_host(const struct store_config *c, char *err, size_t n) {
     if (c->host_bytes == 0) return STORE_OK;
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->host_stride[p] == 0 || c->host_stride[p] % EXTENT_ALIGN)
-            return wrong(err, n, "host_stride of pool %u is %llu bytes: a multiple of %u is needed", p,
-                         (unsigned long long)c->host_stride[p], EXTENT_ALIGN);
+            return wrong_config(err, n, "host_stride of pool %u is %llu bytes: a multiple of %u is needed", p,
+                                (unsigned long long)c->host_stride[p], EXTENT_ALIGN);
     if (c->has_state && (c->host_state_stride == 0 || c->host_state_stride % EXTENT_ALIGN))
-        return wrong(err, n, "host_state_stride is %llu bytes: a multiple of %u is needed",
-                     (unsigned long long)c->host_state_stride, EXTENT_ALIGN);
+        return wrong_config(err, n, "host_state_stride is %llu bytes: a multiple of %u is needed",
+                            (unsigned long long)c->host_state_stride, EXTENT_ALIGN);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->host_bytes / c->host_stride[p] > (uint64_t)INT32_MAX - c->pool_pages[p] - c->spare_pages)
-            return wrong(err, n,
-                         "a host arena of %llu bytes holds more pages of pool %u than can be numbered; lower arena = "
-                         "in section [host]",
-                         (unsigned long long)c->host_bytes, p);
+            return wrong_config(
+                err, n,
+                "a host arena of %llu bytes holds more pages of pool %u than can be numbered; lower arena = "
+                "in section [host]",
+                (unsigned long long)c->host_bytes, p);
     return STORE_OK;
 }
 
 int store_check_config(const struct store_config *c, char *err, size_t n) {
-    int rc = check_pools(c, err, n);
+    int rc = check_pool_config(c, err, n);
     if (rc) return rc;
     if (c->max_context == 0 || c->max_context > UINT32_MAX / 2)
-        return wrong(err, n, "max_context is %u tokens: 1 to %u are possible", c->max_context, UINT32_MAX / 2);
+        return wrong_config(err, n, "max_context is %u tokens: 1 to %u are possible", c->max_context, UINT32_MAX / 2);
     if (c->max_concurrency == 0 || c->max_concurrency > UINT16_MAX)
-        return wrong(err, n, "max_concurrency is %u: 1 to %u are possible", c->max_concurrency, UINT16_MAX);
+        return wrong_config(err, n, "max_concurrency is %u: 1 to %u are possible", c->max_concurrency, UINT16_MAX);
     if (c->max_continuations == 0 || c->max_continuations > INT32_MAX / 2)
-        return wrong(err, n, "max_continuations is %u: 1 to %d are possible", c->max_continuations, INT32_MAX / 2);
+        return wrong_config(err, n, "max_continuations is %u: 1 to %d are possible", c->max_continuations,
+                            INT32_MAX / 2);
     if (c->widest_verify > INT32_MAX || c->draft_window > INT32_MAX)
-        return wrong(err, n, "widest_verify is %u and draft_window %u tokens: up to %d are possible", c->widest_verify,
-                     c->draft_window, INT32_MAX);
+        return wrong_config(err, n, "widest_verify is %u and draft_window %u tokens: up to %d are possible",
+                            c->widest_verify, c->draft_window, INT32_MAX);
     if (c->lease_growth && c->lease_window == 0 && c->prefill_chunk == 0)
-        return wrong(err, n, "lease_window is 0: lease growth needs a window, normally of 4096 tokens");
+        return wrong_config(err, n, "lease_window is 0: lease growth needs a window, normally of 4096 tokens");
     if (c->has_state && c->state_slots < c->max_concurrency)
-        return wrong(err, n, "state_slots is %u: every one of %u concurrent sequences needs one", c->state_slots,
-                     c->max_concurrency);
+        return wrong_config(err, n, "state_slots is %u: every one of %u concurrent sequences needs one", c->state_slots,
+                            c->max_concurrency);
     if (c->membership_entries > (uint64_t)INT32_MAX * CHUNK)
-        return wrong(err, n, "membership_entries is %llu: up to %llu are possible",
-                     (unsigned long long)c->membership_entries, (unsigned long long)INT32_MAX * CHUNK);
+        return wrong_config(err, n, "membership_entries is %llu: up to %llu are possible",
+                            (unsigned long long)c->membership_entries, (unsigned long long)INT32_MAX * CHUNK);
     return check_host(c, err, n);
 }
 
@@ -120,7 +122,7 @@ static void carve_pool(struct carve *carve, struct store *s, uint32_t p) {
     if (c->host_bytes) pool->descriptors += (uint32_t)(c->host_bytes / c->host_stride[p]);
     pool->n_leaves = power_of_two(blocks);
     pool->pages = carve_take(carve, pool->descriptors, sizeof *pool->pages);
-    pool->tier = c->host_bytes || c->mirrored ? carve_take(carve, pool->descriptors, sizeof *pool->tier) : NULL;
+    pool->tier = c->host_bytes || c->recorded ? carve_take(carve, pool->descriptors, sizeof *pool->tier) : NULL;
     pool->leases = carve_take(carve, pool->capacity, sizeof *pool->leases);
     pool->bitmap = carve_take(carve, pool->n_leaves, BLOCK_PAGES / 8);
     pool->tree = carve_take(carve, 2 * (uint64_t)pool->n_leaves, sizeof *pool->tree);
@@ -137,7 +139,7 @@ static void carve_host(struct carve *carve, struct store *s) {
     for (uint32_t p = 0; p < s->n_pools; p++) smallest = min_u64(smallest, c->host_stride[p]);
     s->max_extents = (uint32_t)min_u64(c->host_bytes / smallest + 1, INT32_MAX);
     s->ids = carve_take(carve, s->max_extents, sizeof *s->ids);
-    s->places = carve_take(carve, s->max_extents, sizeof *s->places);
+    s->fit_scratch = carve_take(carve, s->max_extents, sizeof *s->fit_scratch);
     size_t bytes = extent_bytes(s->max_extents);
     carve->overflow |= bytes == 0;
     s->arena_memory = carve_take(carve, bytes, 1);
@@ -182,7 +184,7 @@ static void init_objects(struct store *s) {
         struct pool *pool = &s->pool[p];
         memset(pool->bitmap, 0, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
         pool_init(pool);
-        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct row){ 1, NONE };
+        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct table_row){ 1, NONE };
         memset(pool->table, 0xff, (size_t)c->max_concurrency * s->row_entries * sizeof *pool->table);
     }
     if (c->has_state) memset(s->slots, 0, c->state_slots * sizeof *s->slots);
@@ -203,9 +205,10 @@ int store_init(void *memory, size_t bytes, const struct store_config *config, st
     int rc = store_check_config(config, err, n);
     if (rc) return rc;
     size_t needed = carve_store(&plan, NULL);
-    if (needed == 0) return wrong(err, n, "this configuration needs more memory than can be addressed");
+    if (needed == 0) return wrong_config(err, n, "this configuration needs more memory than can be addressed");
     if (!memory || bytes < needed || (uintptr_t)memory % 64)
-        return wrong(err, n, "the store needs %zu bytes at a multiple of 64, had %zu at %p", needed, bytes, memory);
+        return wrong_config(err, n, "the store needs %zu bytes at a multiple of 64, had %zu at %p", needed, bytes,
+                            memory);
     *store = (struct store){ .config = *config };
     carve_store(store, memory);
     init_objects(store);

@@ -64,7 +64,7 @@ struct store_config {
     uint64_t host_state_stride;            /* the same of a state image, where has_state */
     uint32_t generation; /* of the first handle of every slot; 0 = 1. Another one for each instance keeps handles of an
                           * earlier one from naming anything */
-    bool mirrored;       /* a directory will be set, also where host_bytes is 0 */
+    bool recorded;       /* a directory will be set, also where host_bytes is 0 */
 };
 
 /* ---- refusals ------------------------------------------------------------------------------ */
@@ -93,34 +93,34 @@ enum store_code {
 };
 
 /* What was short, or what the argument was about. */
-enum store_what {
-    STORE_W_NONE = 0,
-    STORE_W_PAGES,
-    STORE_W_ROW,
-    STORE_W_SEQUENCE,
-    STORE_W_CONTINUATION,
-    STORE_W_PAGE_DESCRIPTOR,
-    STORE_W_MEMBERSHIP,
-    STORE_W_STATE_SLOT,
-    STORE_W_ARENA,
-    STORE_W_COMMIT,
-    STORE_W_TRUNCATE,
-    STORE_W_KEEP,
-    STORE_W_ENSURE,
-    STORE_W_FRONTIER,
-    STORE_W_PROMPT,
-    STORE_W_OUTPUT,
-    STORE_W_DIGEST,
-    STORE_W_TAIL,
-    STORE_W_RECIPE,
-    STORE_W_STATE_FRONTIER,
-    STORE_W_MOVE,   /* transitions that move pages between device and host at once */
-    STORE_W_REPLICA /* pages whose other replica is missing: dropping this one would lose them */
+enum store_subject {
+    STORE_S_NONE = 0,
+    STORE_S_PAGES,
+    STORE_S_ROW,
+    STORE_S_SEQUENCE,
+    STORE_S_CONTINUATION,
+    STORE_S_PAGE_DESCRIPTOR,
+    STORE_S_MEMBERSHIP,
+    STORE_S_STATE_SLOT,
+    STORE_S_ARENA,
+    STORE_S_COMMIT,
+    STORE_S_TRUNCATE,
+    STORE_S_KEEP,
+    STORE_S_ENSURE,
+    STORE_S_FRONTIER,
+    STORE_S_PROMPT,
+    STORE_S_OUTPUT,
+    STORE_S_DIGEST,
+    STORE_S_TAIL,
+    STORE_S_RECIPE,
+    STORE_S_STATE_FRONTIER,
+    STORE_S_MOVE,   /* transitions that move pages between device and host at once */
+    STORE_S_REPLICA /* pages whose other replica is missing: dropping this one would lose them */
 };
 
 struct store_refusal {
     enum store_code code;
-    enum store_what what;
+    enum store_subject subject;
     uint32_t pool;              /* STORE_NONE where no pool is meant */
     uint64_t asked, had, limit; /* in the unit of `what` (pages, tokens, slots, ...) */
 };
@@ -155,8 +155,8 @@ uint64_t store_revision(const struct store *store);
  * packed page for each.
  *
  * A continuation rests when it was demoted: all its pages are current in the host, and it asks for no place on the
- * device. A page leaves the device when every reference to it is of a resting continuation, and no copy or sequence
- * uses it; so what resting continuations share with others stays. While it rests, its host replicas cannot be dropped
+ * device. A page leaves the device when every reference to it is of a demoted continuation, and no copy or sequence
+ * uses it; so what demoted continuations share with others stays. While it rests, its host replicas cannot be dropped
  * (the only valid source is never released).
  *
  * Transitions that move pages: an activation (restores what its source lacks out of its own reservation, ACT-7; demotes
@@ -177,7 +177,7 @@ struct store_copy {
     uint32_t pool, src, dst, columns;
     uint64_t host, bytes; /* offset in the arena, and length there: the pool's stride */
     uint64_t checksum;    /* IN: XXH3-64 of those bytes, as told by store_copied_out */
-    uint64_t what;        /* names the replica to store_copied_out and store_damaged */
+    uint64_t replica;     /* names the replica to store_copied_out and store_damaged */
 };
 
 /* Whose copies: an activation's or a move's. */
@@ -199,11 +199,11 @@ struct store_work {
 };
 int store_get_work(const struct store *store, struct store_transition of, struct store_work *ret_work);
 /* Between a copy's end and the commit of its stage. Checksum of the packed bytes in the arena. */
-void store_copied_out(struct store *store, uint64_t what, uint64_t checksum);
+void store_copied_out(struct store *store, uint64_t replica, uint64_t checksum);
 /* The bytes of a host replica do not match their checksum: the replica is dropped. Where it was the only valid one the
  * page is lost: every continuation that holds it is released (those that a transition holds: when it has ended; its
  * commit answers STORE_E_DAMAGED). Returns the number of continuations released now. */
-uint32_t store_damaged(struct store *store, uint64_t what);
+uint32_t store_damaged(struct store *store, uint64_t replica);
 
 /* Handles of continuations that were released so, each once, oldest first; of more than 64 that nobody took the oldest
  * are forgotten. False: there is none. */
@@ -222,9 +222,9 @@ int store_move_begin(struct store *store, store_cont cont, enum store_place plac
 /* STORE_OK: published; STORE_WAIT, STORE_E_DAMAGED (ended, nothing more to do). */
 int store_move_commit(struct store *store, store_move move, struct store_refusal *refusal);
 int store_move_abort(struct store *store, store_move move, struct store_refusal *refusal);
-/* Drops the redundant replicas of one tier. STORE_TIER_HOST: of pages that are on the device and that no resting
- * continuation needs; a resting one is refused (STORE_E_STATE) unless all its pages are on the device, then it rests no
- * more. STORE_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_W_REPLICA and the number
+/* Drops the redundant replicas of one tier. STORE_TIER_HOST: of pages that are on the device and that no demoted
+ * continuation needs; a demoted one is refused (STORE_E_STATE) unless all its pages are on the device, then it rests no
+ * more. STORE_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_S_REPLICA and the number
  * that are not); it rests. ret_dropped: pages by pool. */
 enum store_tier { STORE_TIER_DEVICE = 0, STORE_TIER_HOST = 1 };
 int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier,
@@ -242,7 +242,7 @@ bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
 /* ---- directory and recovery (CONT-3) ---- */
 
 struct directory;
-/* From now on everything that the store holds is mirrored into the directory (of the same limits:
+/* From now on everything that the store holds is recorded into the directory (of the same limits:
  * store_directory_limits). After store_init, before anything else; NULL: none. The store must be empty; recover fills
  * it first from what the directory has. */
 struct directory_limits;
@@ -498,7 +498,7 @@ struct store_cont_info {
     uint32_t exclusive_pages[STORE_MAX_POOLS]; /* device pages that its release (or demotion) alone would free */
     uint32_t device_pages[STORE_MAX_POOLS],
         host_pages[STORE_MAX_POOLS];     /* with a valid replica there (host: current) */
-    bool resting, moving;                /* moving: a transition brings or copies some of its pages */
+    bool demoted, moving;                /* moving: a transition brings or copies some of its pages */
     bool image_on_device, image_in_host; /* of the state image */
     uint32_t sharers;                    /* largest reference count of its pages, less one */
     uint64_t tag;
@@ -525,10 +525,10 @@ struct store_stats {
     uint32_t sequences, continuations, continuation_limit, state_slots_used;
     uint64_t membership_used, membership_limit; /* entries; room is given out and reserved in chunks of 64 */
     uint64_t operations, revision;
-    /* The arena. pages: packed pages that are there; images: state images. resting: continuations that ask for no
+    /* The arena. pages: packed pages that are there; images: state images. demoted: continuations that ask for no
      * device page. */
     uint64_t host_capacity, host_occupied, host_largest_free;
-    uint32_t host_pages[STORE_MAX_POOLS], host_images, resting,
+    uint32_t host_pages[STORE_MAX_POOLS], host_images, demoted_continuations,
         moves;                                     /* moves: transitions with copies between tiers in flight */
     uint64_t damaged_replicas, lost_continuations; /* since store_init */
 };

@@ -21,8 +21,8 @@
 #define BLOCK_PAGES 512 /* pages under one leaf of the free-run tree: a cache line of the bitmap */
 #define BLOCK_WORDS (BLOCK_PAGES / 64)
 
-#define KEPT 0x80000000u /* in a page's mark: it stays, however many let go of it */
-#define AHEAD 32         /* page records that a walk asks for ahead of its need */
+#define STAYS 0x80000000u /* in a page's mark: it stays, however many let go of it */
+#define AHEAD 32          /* page records that a walk asks for ahead of its need */
 
 /* ---- pages (PAGE-1) ---- */
 
@@ -34,8 +34,8 @@ enum page_flag {
     PAGE_BACKING = 16,   /* its host replica is being written: invisible */
     PAGE_RESTORING = 32, /* its device replica is being written: invisible */
     PAGE_LOST = 64,      /* its only replica was damaged */
-    PAGE_OWED =
-        128 /* its device replica goes when an activation in flight commits, though a resting continuation holds it */
+    PAGE_LEAVING =
+        128 /* its device replica goes when an activation in flight commits, though a demoted continuation holds it */
 };
 
 struct page {
@@ -55,13 +55,13 @@ _Static_assert(sizeof(struct page) == 64, "one cache line a page");
 
 /* What the host tier adds to a page; only stores that have one (or a directory) carry it. */
 struct page_tier {
-    uint64_t checksum; /* of the packed bytes of the host replica */
-    uint32_t link;     /* next page of the same job */
-    uint32_t resting;  /* references of resting continuations */
-    uint32_t demoting; /* references of victims that will rest when their activation commits */
-    uint32_t owed_by;  /* PAGE_OWED: the activation that counts on it */
-    uint32_t gone;     /* scratch of counting walks, beside `mark`: references that are released */
-    uint32_t block;    /* its ordinal, the same in every space that holds it */
+    uint64_t checksum;    /* of the packed bytes of the host replica */
+    uint32_t link;        /* next page of the same job */
+    uint32_t demoted;     /* references of demoted continuations */
+    uint32_t demoting;    /* references of victims that will rest when their activation commits */
+    uint32_t leaving_for; /* PAGE_LEAVING: the activation that counts on it */
+    uint32_t gone;        /* scratch of counting walks, beside `mark`: references that are released */
+    uint32_t block;       /* its ordinal, the same in every space that holds it */
 };
 _Static_assert(sizeof(struct page_tier) == 32, "two in a cache line");
 
@@ -72,7 +72,7 @@ struct free_run {
     uint32_t prefix, suffix, best;
 }; /* of the free pages under a node of the tree */
 
-struct row {
+struct table_row {
     uint32_t generation, owner;
 }; /* owner: sequence slot, NONE = free */
 
@@ -89,7 +89,7 @@ struct pool {
     struct free_run *tree; /* heap order, leaves at [n_leaves, 2 n_leaves) */
     uint32_t n_leaves;     /* a power of two */
     int32_t *table;        /* C rows of L entries */
-    struct row *rows;
+    struct table_row *rows;
     uint32_t rows_used;
 };
 
@@ -98,10 +98,10 @@ struct pool {
 /* Membership is a radix tree of chunks whose height follows from the count, so that memory follows use and any entry is
  * reached in O(height). An active space has reserved chunks up to its entitlement: growth inside it cannot be short. */
 struct space {
-    uint32_t root, count;    /* chunk, pages */
-    uint32_t committed;      /* tokens */
-    uint32_t reserved, owed; /* pages not mapped yet: reserved, and still to be freed by victims */
-    uint32_t shared;         /* last known number of leading pages with several references: a hint */
+    uint32_t root, count;       /* chunk, pages */
+    uint32_t committed;         /* tokens */
+    uint32_t reserved, pending; /* pages not mapped yet: reserved, and still to be freed by victims */
+    uint32_t shared;            /* last known number of leading pages with several references: a hint */
 };
 
 struct chunks {
@@ -115,7 +115,7 @@ struct chunks {
 /* A page with PAGE_BACKING or PAGE_RESTORING is in one job's list and pinned by it; or its link is ORPHAN: an aborted
  * job left it, and another transition that waits for it takes it over. */
 #define ORPHAN (NONE - 1)
-struct job {
+struct tier_job {
     uint32_t head[STORE_MAX_POOLS]; /* linked by page_tier.link */
     uint32_t out[STORE_MAX_POOLS], in[STORE_MAX_POOLS];
 };
@@ -125,12 +125,12 @@ struct move {
     bool occupied;
     enum store_place place;
     store_cont cont; /* may be gone */
-    struct job job;
-    bool image;  /* the continuation's state image is copied too, and pinned for it */
-    bool rested; /* the continuation did, before it was to be brought to the device */
+    struct tier_job job;
+    bool image;       /* the continuation's state image is copied too, and pinned for it */
+    bool was_demoted; /* the continuation did, before it was to be brought to the device */
 };
 #define MOVE_LIMIT 64
-#define LOST_KEPT 64u
+#define LOST_LIMIT 64u
 
 /* ---- sequences and continuations ---- */
 
@@ -146,17 +146,17 @@ struct seq {
     uint32_t source_slot; /* pinned until the first commit */
     /* ACTIVATING only */
     uint32_t from, frontier;
-    uint32_t kept[STORE_MAX_POOLS];                               /* leading pages taken over from the source */
+    uint32_t taken[STORE_MAX_POOLS];                              /* leading pages taken over from the source */
     uint32_t tail_source[STORE_MAX_POOLS], tail[STORE_MAX_POOLS]; /* pinned descriptors of a tail copy */
     bool tail_in[STORE_MAX_POOLS];                                /* that is made from the host replica of the source */
     bool damaged;                                                 /* and that did not match its checksum */
-    uint32_t victims, n_victims, victims_lost, chunks_owed;
+    uint32_t victims, n_victims, victims_lost, chunks_pending;
     uint64_t tag;
-    bool mirrored; /* has a record in the directory */
-    struct job job;
+    bool recorded; /* has a record in the directory */
+    struct tier_job job;
     uint32_t restored[STORE_MAX_POOLS];
     /* Waiting for victims to give way (staged): nothing is mapped yet. */
-    bool staged, rests /* a moved source did */, guards /* what a fork takes over is pinned */,
+    bool staged, was_demoted /* a moved source */, holds_source /* what a fork takes over is pinned */,
         image_in /* the image comes from the host */;
     uint32_t chunks_held;
     struct store_activation want;
@@ -176,7 +176,7 @@ struct cont {
     /* checkpoint in flight only */
     uint32_t tail_source[STORE_MAX_POOLS], tail_copy[STORE_MAX_POOLS], source_slot;
     uint64_t tag;
-    bool resting, demoting /* claimed: will rest at commit */;
+    bool demoted, demoting /* claimed: will rest at commit */;
     uint32_t moves; /* moves in flight of it */
     /* State image in the arena. */
     extent_id image; /* 0 = none */
@@ -232,17 +232,17 @@ struct store {
     struct extent_arena *arena; /* NULL: off */
     void *arena_memory;
     uint32_t max_extents;
-    extent_id *ids;   /* scratch [max_extents]: extents taken or to be dropped */
-    uint64_t *places; /* scratch [max_extents] of extent_pages_fit */
+    extent_id *ids;        /* scratch [max_extents]: extents taken or to be dropped */
+    uint64_t *fit_scratch; /* scratch [max_extents] of extent_pages_fit */
     struct move *moves;
-    uint32_t move_free, moves_used, host_images, resting;
+    uint32_t move_free, moves_used, host_images, demoted;
     uint64_t damaged, lost;
-    store_cont lost_ring[LOST_KEPT]; /* number i is at i % LOST_KEPT */
+    store_cont lost_ring[LOST_LIMIT]; /* number i is at i % LOST_LIMIT */
     uint64_t lost_taken;
     uint32_t last_holder;            /* continuation in which damage was found last */
     uint32_t scrub_pool, scrub_next; /* scrub_pool n_pools: state images */
     extent_id scrub_extent;          /* being read: given back only afterwards, 0 = none */
-    uint64_t scrub_what;
+    uint64_t scrub_replica;
     bool scrub_gone; /* whose it was has let go of it */
     struct directory *directory;
 };
@@ -261,8 +261,8 @@ static inline uint32_t columns_of(uint32_t frontier, uint32_t index) {
 }
 
 /* Fills a refusal (may be NULL) and returns its code. */
-int refuse(struct store_refusal *refusal, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
-           uint64_t had, uint64_t limit);
+int store_refuse(struct store_refusal *refusal, enum store_code code, enum store_subject subject, uint32_t pool,
+                 uint64_t asked, uint64_t had, uint64_t limit);
 /* One acquisition: false when fault injection refuses it. */
 bool store_try(struct store *store);
 uint32_t store_next_stamp(const struct store *store);
@@ -318,7 +318,7 @@ void pool_flush(struct pool_batch *batch);
  * committed, a new epoch. */
 uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, uint32_t block, bool active);
 /* Writer and protection follow from references (PAGE-5, SPACE-8). */
-static inline void page_settle(struct page *page) {
+static inline void page_update(struct page *page) {
     bool writer = page->references == 1 && page->active_references == 1;
     uint8_t covered = page->references > page->active_references ? page->committed : 0;
     page->flags = (uint8_t)(writer ? page->flags | PAGE_WRITER : page->flags & ~PAGE_WRITER);
@@ -329,7 +329,7 @@ static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
     struct page *page = &pool->pages[d];
     if (++page->references == 2) pool->shared++;
     page->active_references += active;
-    page_settle(page);
+    page_update(page);
 }
 
 void page_unref(struct store *store, struct pool_batch *batch, uint32_t descriptor, bool active);
@@ -337,8 +337,8 @@ void page_unref(struct store *store, struct pool_batch *batch, uint32_t descript
 void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns);
 void page_protect(struct pool *pool, uint32_t descriptor, uint32_t columns);
 void page_unpin(struct store *store, struct pool_batch *batch, uint32_t descriptor);
-/* Lets go of the device replica when nothing but resting continuations holds the page. */
-void page_rest(struct store *store, struct pool_batch *batch, uint32_t descriptor);
+/* Lets go of the device replica when nothing but demoted continuations holds the page. */
+void page_leave_if_unused(struct store *store, struct pool_batch *batch, uint32_t descriptor);
 /* A descriptor without a device replica gets the page just taken; its bytes are still to come (PAGE_RESTORING). */
 void page_bring(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t device);
 /* The device replica goes to available. */
@@ -354,7 +354,7 @@ void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32
 /* ---- space.c ---- */
 
 static inline uint32_t space_entitlement(const struct space *space) {
-    return space->count + space->reserved + space->owed;
+    return space->count + space->reserved + space->pending;
 }
 uint32_t chunks_for(uint32_t count); /* chunks of a membership of this many pages */
 static inline uint32_t chunks_available(const struct chunks *c) { return c->capacity - c->used - c->reserved; }
@@ -410,7 +410,7 @@ struct activation_pool {
     uint32_t restore; /* of the kept pages: to be brought from the host */
     uint32_t demote;  /* pages of demoted victims that must be copied out */
     uint32_t entitlement;
-    uint32_t kept;                 /* leading pages taken over from the source; a moved source drops the rest */
+    uint32_t taken;                /* leading pages taken over from the source; a moved source drops the rest */
     uint32_t tail_columns;         /* of a tail copy, 0 = none */
     uint32_t mapped;               /* membership after begin */
     bool tail_in;                  /* the tail's columns come from the host copy of the source's */
@@ -451,7 +451,7 @@ uint32_t activation_extents(const struct store *store, const struct activation *
                             struct extent_page_want wants[STORE_MAX_POOLS + 1]);
 /* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks
  * for the membership. */
-bool activation_lacks_room(const struct store *store, const struct activation *act);
+bool activation_is_short_now(const struct store *store, const struct activation *act);
 
 /* ---- the rest ---- */
 
@@ -473,72 +473,73 @@ void cont_release(struct store *store, struct cont *cont);
 struct joint {
     uint32_t pool, first, stamp;
     bool released;
-    bool resting; /* the holder already was */
+    bool demoted; /* the holder already was */
 };
 uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how);
 /* With these marks: will its place on the device be given back? One that an aborted job left half brought has a place
  * too. */
 static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_t d) {
     const struct page *page = &store->pool[pool].pages[d];
-    uint32_t resting = store->pool[pool].tier ? store->pool[pool].tier[d].resting : 0;
-    return page->mark && page->mark + resting == page->references && page->pins == 0 && page->device != NONE;
+    uint32_t demoted = store->pool[pool].tier ? store->pool[pool].tier[d].demoted : 0;
+    return page->mark && page->mark + demoted == page->references && page->pins == 0 && page->device != NONE;
 }
 
-/* ---- tier.c: jobs, resting ---- */
+/* ---- tier.c: jobs, demoted ---- */
 
-bool job_is_empty(const struct store *store, const struct job *job);
+bool job_is_empty(const struct store *store, const struct tier_job *job);
 /* Pages of the first n blocks that are not on the device nor coming: brought onto pages just taken (there are enough).
  */
-void job_bring(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
+void job_copy_in(struct store *store, struct tier_job *job, uint32_t pool, const struct space *space, uint32_t n);
 uint32_t tier_missing(const struct store *store, uint32_t pool, const struct space *space,
                       uint32_t n); /* how many those are */
-/* The extents of wants that were found to fit (extent_pages_fit), one after the other. All of them, before job_back
+/* The extents of wants that were found to fit (extent_pages_fit), one after the other. All of them, before job_copy_out
  * gives an older replica's bytes back: on other free runs than were played the last want may find no place. */
 const extent_id *tier_take(struct store *store, const struct extent_page_want *wants, uint32_t n);
 /* Pages of the space without a current host replica, and not getting one: ids[0..) are theirs, in order. Returns how
  * many. */
-uint32_t job_back(struct store *store, struct job *job, uint32_t pool, const struct space *space, const extent_id *ids);
+uint32_t job_copy_out(struct store *store, struct tier_job *job, uint32_t pool, const struct space *space,
+                      const extent_id *ids);
 /* Its copies are done (ok) or will not be: publishes or takes back, unpins, empties the list. */
-void job_finish(struct store *store, struct job *job, bool ok);
+void job_finish(struct store *store, struct tier_job *job, bool ok);
 /* Takes over pages of the first n blocks that an aborted job left half brought. */
-bool job_adopt(struct store *store, struct job *job, uint32_t pool, const struct space *space, uint32_t n);
+bool job_adopt(struct store *store, struct tier_job *job, uint32_t pool, const struct space *space, uint32_t n);
 bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n,
               uint8_t flags);                                              /* of the first n pages */
 bool tier_all_current(const struct store *store, const struct cont *cont); /* pages and image */
 /* Pins the first n blocks, or unpins them. */
-void tier_guard(struct store *store, uint32_t pool, const struct space *space, uint32_t n, bool on);
-void cont_rest(
+void tier_pin_pages(struct store *store, uint32_t pool, const struct space *space, uint32_t n, bool on);
+void cont_demote(
     struct store *store,
     struct cont *cont); /* all is current in the host: device replicas and slot go where nothing else needs them */
-void cont_unrest(struct store *store, struct cont *cont);
+void cont_undemote(struct store *store, struct cont *cont);
 void cont_drop_image(struct store *store, struct cont *cont);
-void tier_give_back(struct store *store, extent_id id);                /* bytes of a replica that has gone */
-void image_back(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
+void tier_give_back(struct store *store, extent_id id);                    /* bytes of a replica that has gone */
+void image_copy_out(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
 void image_finish(struct store *store, struct cont *cont, bool ok);
 void image_unpin(struct store *store, struct cont *cont);
 /* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */
-bool cont_bury(struct store *store, struct cont *cont);
+bool cont_release_if_lost(struct store *store, struct cont *cont);
 
 /* Tails that an activation in flight copies on the device. Returns how many. */
 uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[STORE_MAX_POOLS]);
 uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
 
-/* ---- mirror.c: into the directory, where there is one ---- */
+/* ---- record.c: into the directory, where there is one ---- */
 
-void mirror_page_device(struct store *store, uint32_t pool, uint32_t descriptor);
-void mirror_page_host(struct store *store, uint32_t pool, uint32_t descriptor);
-void mirror_page_name(struct store *store, uint32_t descriptor);
-void mirror_page_close(struct store *store, uint32_t pool, uint32_t descriptor);
-void mirror_cont(struct store *store, const struct cont *cont);
-void mirror_cont_drop(struct store *store, const struct cont *cont);
+void record_page_device(struct store *store, uint32_t pool, uint32_t descriptor);
+void record_page_host(struct store *store, uint32_t pool, uint32_t descriptor);
+void record_page_name(struct store *store, uint32_t descriptor);
+void record_page_close(struct store *store, uint32_t pool, uint32_t descriptor);
+void record_cont(struct store *store, const struct cont *cont);
+void record_cont_drop(struct store *store, const struct cont *cont);
 /* With these frontiers, which are not past the committed ones. */
-void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]);
-void mirror_seq(struct store *store, struct seq *seq);
-void mirror_seq_drop(struct store *store, struct seq *seq);
+void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]);
+void record_seq(struct store *store, struct seq *seq);
+void record_seq_drop(struct store *store, struct seq *seq);
 
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);
-void index_remove(struct store *store, struct cont *cont);
+void index_drop(struct store *store, struct cont *cont);
 const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page);
 uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest);
 bool cont_is_better(const struct cont *a, const struct cont *b);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two tiers: jobs (the pages that one transition copies between device and arena) and resting continuations.
+ * Two tiers: jobs (the pages that one transition copies between device and arena) and demoted continuations.
  *
- * The order of PAGE-7 for a page: its destination is taken and hidden (job_back, job_bring), both ends are pinned by
- * the job; when the bytes are there epoch and coverage are looked at again and it is published (job_finish); only then
- * may the source go (cont_rest).
+ * The order of PAGE-7 for a page: its destination is taken and hidden (job_copy_out, job_copy_in), both ends are pinned
+ * by the job; when the bytes are there epoch and coverage are looked at again and it is published (job_finish); only
+ * then may the source go (cont_demote).
  */
 #include "store_internal.h"
 
-bool job_is_empty(const struct store *store, const struct job *job) {
+bool job_is_empty(const struct store *store, const struct tier_job *job) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (job->head[p] != NONE) return false;
     return true;
 }
 
-static void job_add(struct store *store, struct job *job, uint32_t p, uint32_t d) {
+static void job_add(struct store *store, struct tier_job *job, uint32_t p, uint32_t d) {
     store->pool[p].tier[d].link = job->head[p];
     job->head[p] = d;
     page_pin(&store->pool[p], d, 0);
@@ -44,7 +44,7 @@ bool tier_any(const struct store *store, uint32_t p, const struct space *space, 
     return false;
 }
 
-void job_bring(struct store *store, struct job *job, uint32_t p, const struct space *space, uint32_t count) {
+void job_copy_in(struct store *store, struct tier_job *job, uint32_t p, const struct space *space, uint32_t count) {
     struct pool *pool = &store->pool[p];
     struct pool_choice choice = { tier_missing(store, p, space, count), NONE, false };
     uint32_t n, next = 0, left = 0;
@@ -72,7 +72,8 @@ const extent_id *tier_take(struct store *store, const struct extent_page_want *w
     return store->ids;
 }
 
-uint32_t job_back(struct store *store, struct job *job, uint32_t p, const struct space *space, const extent_id *ids) {
+uint32_t job_copy_out(struct store *store, struct tier_job *job, uint32_t p, const struct space *space,
+                      const extent_id *ids) {
     struct pool *pool = &store->pool[p];
     uint32_t used = 0, n;
     for (uint32_t i = 0; i < space->count; i += n) {
@@ -94,7 +95,7 @@ uint32_t job_back(struct store *store, struct job *job, uint32_t p, const struct
     return used;
 }
 
-bool job_adopt(struct store *store, struct job *job, uint32_t p, const struct space *space, uint32_t count) {
+bool job_adopt(struct store *store, struct tier_job *job, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t n, adopted = 0;
     if (store->pool[p].absent == 0) return false;
     for (uint32_t i = 0; i < count; i += n) {
@@ -119,7 +120,7 @@ static void finish_out(struct store *store, uint32_t p, uint32_t d, bool ok) {
         return;
     }
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
-    mirror_page_host(store, p, d);
+    record_page_host(store, p, d);
 }
 
 static void finish_in(struct store *store, struct pool_batch *batch, uint32_t d, bool ok) {
@@ -134,10 +135,10 @@ static void finish_in(struct store *store, struct pool_batch *batch, uint32_t d,
     }
     page->flags = (uint8_t)(page->flags & ~PAGE_RESTORING);
     batch->pool->absent--;
-    mirror_page_device(store, (uint32_t)(batch->pool - store->pool), d);
+    record_page_device(store, (uint32_t)(batch->pool - store->pool), d);
 }
 
-void job_finish(struct store *store, struct job *job, bool ok) {
+void job_finish(struct store *store, struct tier_job *job, bool ok) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
         while (job->head[p] != NONE) {
@@ -152,7 +153,7 @@ void job_finish(struct store *store, struct job *job, bool ok) {
     }
 }
 
-void tier_guard(struct store *store, uint32_t p, const struct space *space, uint32_t count, bool on) {
+void tier_pin_pages(struct store *store, uint32_t p, const struct space *space, uint32_t count, bool on) {
     struct pool_batch batch = { &store->pool[p], 0, 0 };
     uint32_t n;
     for (uint32_t i = 0; i < count; i += n) {

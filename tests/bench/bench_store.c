@@ -285,7 +285,7 @@ static void *must(void *p) {
 }
 
 /* A pool for the long continuations, an arena for all that rest; the bytes of the arena are nobody's business here. */
-static void open_tiers(struct bench *b, bool mirrored) {
+static void open_tiers(struct bench *b, bool recorded) {
     struct store_config config = { .backend = GEOM_OFF,
                                    .pool_pages = { 8 * CHAIN },
                                    .max_context = 64 * 2 * CHAIN,
@@ -293,7 +293,7 @@ static void open_tiers(struct bench *b, bool mirrored) {
                                    .max_continuations = RESTING + 8,
                                    .host_bytes = 256ull * (RESTING * REST_PAGES + 4 * CHAIN),
                                    .host_stride = { 256 },
-                                   .mirrored = true };
+                                   .recorded = true };
     size_t bytes = store_bytes(&config);
     struct directory_limits limits;
     *b = (struct bench){ .pages = 8 * CHAIN, .random = 5 };
@@ -301,7 +301,7 @@ static void open_tiers(struct bench *b, bool mirrored) {
     b->memory = must(aligned_alloc(64, bytes));
     if (store_init(b->memory, bytes, &config, &b->store, NULL, 0)) die("init", NULL);
     b->chain = must(calloc(CHAIN, 32));
-    if (!mirrored) return;
+    if (!recorded) return;
     store_directory_limits(b->store, &limits);
     b->tables = must(aligned_alloc(4096, directory_bytes(&limits)));
     b->handle = must(malloc(directory_handle_bytes()));
@@ -324,7 +324,8 @@ static uint32_t fly(struct bench *b, struct store_transition of) {
     uint32_t n, total = 0;
     while ((n = store_next_copies(b->store, of, &cursor, copies, 64)) > 0) {
         for (uint32_t i = 0; i < n; i++)
-            if (copies[i].kind == STORE_COPY_PAGE_OUT) store_copied_out(b->store, copies[i].what, copies[i].host + 1);
+            if (copies[i].kind == STORE_COPY_PAGE_OUT)
+                store_copied_out(b->store, copies[i].replica, copies[i].host + 1);
         total += n;
     }
     return total;

@@ -105,7 +105,7 @@ static void page_7_demoted_and_brought_back(void) {
     KVT_EQ(moved.pages[0], 11);
     KVT_EQ(moved.bytes, 11 * PAGE);
     struct kvd_continuation_info info = info_of(c);
-    KVT_TRUE(info.resting);
+    KVT_TRUE(info.demoted);
     KVT_EQ(info.device_pages[0], 0);
     KVT_EQ(info.host_pages[0], 11);
     struct kvd_stats stats = scene_stats(scheduler);
@@ -113,7 +113,7 @@ static void page_7_demoted_and_brought_back(void) {
     KVT_EQ(stats.host_pages[0], 11);
     KVT_EQ(stats.host_occupied, 11 * PAGE);
     KVT_EQ(stats.demoted_pages, 11);
-    KVT_EQ(stats.resting, 1);
+    KVT_EQ(stats.demoted_continuations, 1);
     KVT_EQ(demote(c, false).pages[0], 0); /* again: there is nothing to do */
     KVT_EQ(reproduce(text, 700), 11);
     stats = scene_stats(scheduler);
@@ -134,7 +134,7 @@ static void page_7_both_tiers_and_back(void) {
     kvd_continuation c = retained(text, 640);
     KVT_EQ(demote(c, true).pages[0], 10);
     struct kvd_continuation_info info = info_of(c);
-    KVT_FALSE(info.resting);
+    KVT_FALSE(info.demoted);
     KVT_EQ(info.device_pages[0], 10);
     KVT_EQ(info.host_pages[0], 10);
     KVT_EQ(reproduce(text, 640), 0);
@@ -201,7 +201,7 @@ static void act_8_victims_are_demoted(void) {
     KVT_EQ(a.pool[0].membership, 16);
     scene_write(&worker, a.pool[0].row, own, 0, 1000);
     KVT_EQ(scene_round(&worker, a.sequence, 1000, KVD_UNCHANGED).status, KVD_OK);
-    for (uint32_t i = 0; i < 2; i++) KVT_TRUE(info_of(c[i]).resting);
+    for (uint32_t i = 0; i < 2; i++) KVT_TRUE(info_of(c[i]).demoted);
     scene_check(&worker, a.pool[0].row, own, 0, 1000);
     scene_audit(scheduler);
     /* One of them comes back in the place of the other two: demotion and restore in one activation. */

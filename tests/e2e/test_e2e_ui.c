@@ -251,7 +251,7 @@ static void figures_are_those_of_stats(void) {
     shows("activations.root", stats.sequences + 4 - 2);
     shows("tokens.device", 640 + 2000); /* 700 tokens are equal, 640 of them in full pages; and all of the other */
     shows("tokens.host", 0);
-    KVT_TRUE(stats.host_occupied > 0 && stats.resting == 1);
+    KVT_TRUE(stats.host_occupied > 0 && stats.demoted_continuations == 1);
     shows_bytes("arena.capacity", stats.host_capacity);
     shows_bytes("arena.occupied", stats.host_occupied);
     shows_bytes("arena.largest_free", stats.host_largest_free);

@@ -495,7 +495,8 @@ static void settle(void) {
     for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
         must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
              "everything is available again");
-    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 && s->resting == 0),
+    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 &&
+                    s->demoted_continuations == 0),
          "nothing is left over");
     for (int i = 0; i < 10000 && !fenced && s->host_occupied;
          i++) { /* the scrub gives back what it reads a little later */

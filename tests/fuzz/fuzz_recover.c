@@ -57,7 +57,7 @@ static struct store_config config_of(uint8_t kind) {
                                   .max_continuations = 8,
                                   .has_state = kind & 2,
                                   .state_slots = kind & 2 ? 8 : 0,
-                                  .mirrored = true,
+                                  .recorded = true,
                                   .host_bytes = kind & 4 ? ARENA : 0,
                                   .host_stride = { 4096, 1024 },
                                   .host_state_stride = 2048 };
@@ -105,7 +105,7 @@ static void copy_all(struct world *w, struct store_transition of) {
     uint64_t cursor = 0;
     while (store_next_copies(w->store, of, &cursor, &copy, 1))
         if (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)
-            store_copied_out(w->store, copy.what, copy.host + 1);
+            store_copied_out(w->store, copy.replica, copy.host + 1);
 }
 
 static store_seq activate(struct world *w, store_cont from, uint32_t frontier, uint32_t prompt) {
@@ -289,7 +289,7 @@ static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool da
     if (rc) return;
     while (store_next_copies(w->store, (struct store_transition){ .bits = got.seq.bits }, &cursor, &copy, 1)) {
         if (!damage || wrong || (copy.kind != STORE_COPY_PAGE_IN && copy.kind != STORE_COPY_STATE_IN)) continue;
-        (void)store_damaged(w->store, copy.what);
+        (void)store_damaged(w->store, copy.replica);
         wrong = true;
         audit(w);
     }
@@ -325,7 +325,7 @@ static void release_all(struct world *w) {
     audit(w);
     store_get_stats(w->store, &stats);
     must(!stats.continuations && !stats.host_occupied && !stats.membership_used && !stats.state_slots_used &&
-             !stats.resting,
+             !stats.demoted_continuations,
          "nothing is left over");
     for (uint32_t p = 0; p < store_n_pools(w->store); p++)
         must(!stats.pool[p].allocated && !stats.pool[p].reserved, "the pools are empty");

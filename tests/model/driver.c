@@ -136,23 +136,23 @@ void read_pages(struct run *r, store_seq seq, store_cont cont, uint32_t n[POOLS]
                         : store_cont_pages(r->store, cont, p, run_ids[p], MODEL_BLOCKS);
 }
 
-bool agreed(struct run *r, const char *what, int code, const struct store_refusal *refusal,
+bool agreed(struct run *r, const char *subject, int code, const struct store_refusal *refusal,
             const struct reasons *reasons) {
     struct store_refusal got = *refusal;
     char text[256];
     if (code == STORE_OK) got.code = STORE_OK;
-    else if ((int)got.code != code) fail(r, "%s returned %d, its refusal says %d", what, code, (int)got.code);
+    else if ((int)got.code != code) fail(r, "%s returned %d, its refusal says %d", subject, code, (int)got.code);
     if (!model_expects(reasons, &got)) {
-        fail(r, "%s: code %d what %d pool %d asked %" PRIu64 " had %" PRIu64 " (%s); the model has %u reasons", what,
-             code, (int)got.what, (int)got.pool, got.asked, got.had,
+        fail(r, "%s: code %d what %d pool %d asked %" PRIu64 " had %" PRIu64 " (%s); the model has %u reasons", subject,
+             code, (int)got.subject, (int)got.pool, got.asked, got.had,
              code ? store_refusal_text(&got, text, sizeof text) : "ok", reasons->n);
         for (uint32_t i = 0; i < reasons->n; i++)
             printf("    expected code %d what %d pool %d asked %" PRIu64 " had %" PRIu64 "%s\n",
-                   (int)reasons->list[i].code, (int)reasons->list[i].what, (int)reasons->list[i].pool,
+                   (int)reasons->list[i].code, (int)reasons->list[i].subject, (int)reasons->list[i].pool,
                    reasons->list[i].asked, reasons->list[i].had, reasons->list[i].maybe ? " (maybe)" : "");
     }
     if (code && strlen(store_refusal_text(&got, text, sizeof text)) < 12)
-        fail(r, "%s: no sentence for code %d", what, code);
+        fail(r, "%s: no sentence for code %d", subject, code);
     note(r, " = %d", code);
     return code == STORE_OK && !r->failed;
 }

@@ -12,10 +12,10 @@
 static uint32_t min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-#define SAME(got, want, what)                                                                                          \
+#define SAME(got, want, subject)                                                                                       \
     do {                                                                                                               \
         if ((uint64_t)(got) != (uint64_t)(want))                                                                       \
-            fail(r, "%s, pool %u: %s is %llu, the model says %llu", what, p, #got, (unsigned long long)(got),          \
+            fail(r, "%s, pool %u: %s is %llu, the model says %llu", subject, p, #got, (unsigned long long)(got),       \
                  (unsigned long long)(want));                                                                          \
     } while (0)
 
@@ -412,7 +412,7 @@ void op_end(struct run *r) {
     k = model_find_seq(&r->model, h);
     if (k < 0)
         reasons.list[reasons.n++] =
-            (struct reason){ .code = STORE_E_STALE, .what = (enum store_what)99, .pool = STORE_NONE - 1 };
+            (struct reason){ .code = STORE_E_STALE, .subject = (enum store_subject)99, .pool = STORE_NONE - 1 };
     note(r, " seq %d", k);
     if (!agreed(r, "end", store_end(r->store, h, &cont, rows, &refusal), &refusal, &reasons)) return;
     bool retains = model_end_retains(&r->model, k), published = r->model.seq[k].state != STORE_SEQ_ACTIVATING;

@@ -88,10 +88,10 @@ static void make_wish(struct run *r, struct wish *wish) {
 
 /* ---- plan ---- */
 
-#define SAME(got, want, what)                                                                                          \
+#define SAME(got, want, subject)                                                                                       \
     do {                                                                                                               \
         if ((uint64_t)(got) != (uint64_t)(want))                                                                       \
-            fail(r, "%s, pool %u: %s is %llu, the model says %llu", what, p, #got, (unsigned long long)(got),          \
+            fail(r, "%s, pool %u: %s is %llu, the model says %llu", subject, p, #got, (unsigned long long)(got),       \
                  (unsigned long long)(want));                                                                          \
     } while (0)
 

@@ -29,15 +29,16 @@ void model_wrong(struct model *m, const char *format, ...) {
 
 /* ---- reasons ---- */
 
-void model_reason(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool) {
-    if (r->n < MODEL_REASONS) r->list[r->n++] = (struct reason){ .code = code, .what = what, .pool = pool };
+void model_reason(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool) {
+    if (r->n < MODEL_REASONS) r->list[r->n++] = (struct reason){ .code = code, .subject = subject, .pool = pool };
 }
 
-void model_reason_short(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
-                        uint64_t had) {
+void model_reason_short(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool,
+                        uint64_t asked, uint64_t had) {
     if (r->n < MODEL_REASONS)
-        r->list[r->n++] =
-            (struct reason){ .code = code, .what = what, .pool = pool, .numbers = true, .asked = asked, .had = had };
+        r->list[r->n++] = (struct reason){
+            .code = code, .subject = subject, .pool = pool, .numbers = true, .asked = asked, .had = had
+        };
 }
 
 void model_reason_maybe(struct reasons *r, enum store_code code) {
@@ -50,7 +51,7 @@ bool model_expects(const struct reasons *r, const struct store_refusal *got) {
     for (uint32_t i = 0; i < r->n; i++) {
         const struct reason *x = &r->list[i];
         must |= !x->maybe;
-        if (got->code == x->code && (x->what == ANY_WHAT || got->what == x->what) &&
+        if (got->code == x->code && (x->subject == ANY_WHAT || got->subject == x->subject) &&
             (x->pool == ANY_POOL || got->pool == x->pool) &&
             (!x->numbers || (got->asked == x->asked && got->had == x->had)))
             return true;

@@ -82,7 +82,7 @@ struct model {
 
 struct reason {
     enum store_code code;
-    enum store_what what;
+    enum store_subject subject;
     uint32_t pool;
     bool numbers; /* asked and had are exact */
     bool maybe;   /* the contract leaves it open: a refusal for this is right, success too */

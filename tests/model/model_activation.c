@@ -38,7 +38,7 @@ static uint32_t window_entitlement(const struct model *m, uint32_t p, uint32_t c
 static void source_reasons(const struct model *m, const struct store_activation *w, struct model_plan *pl) {
     struct reasons *r = &pl->hard;
     if (w->from.bits == 0) {
-        if (w->frontier != 0) model_reason(r, STORE_E_RANGE, STORE_W_FRONTIER, ANY_POOL);
+        if (w->frontier != 0) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
         return;
     }
     pl->from = model_find_cont(m, w->from);
@@ -53,10 +53,10 @@ static void source_reasons(const struct model *m, const struct store_activation 
     }
     if (c->claimed_by >= 0 || (!w->keep && (c->pins || model_slot_read(m, c->slot))))
         model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
-    if (w->frontier == 0 || w->frontier > c->frontier) model_reason(r, STORE_E_RANGE, STORE_W_FRONTIER, ANY_POOL);
+    if (w->frontier == 0 || w->frontier > c->frontier) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
     else if (m->config.has_state && w->frontier != c->frontier) {
-        model_reason(r, STORE_E_RANGE, STORE_W_STATE_FRONTIER, ANY_POOL);
-        model_reason(r, STORE_E_RANGE, STORE_W_FRONTIER, ANY_POOL);
+        model_reason(r, STORE_E_RANGE, STORE_S_STATE_FRONTIER, ANY_POOL);
+        model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
     }
 }
 
@@ -64,7 +64,7 @@ static void victim_reasons(const struct model *m, const struct store_activation 
     struct reasons *r = &pl->hard;
     if (w->n_victims > STORE_MAX_RECIPE) {
         model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
-        model_reason(r, STORE_E_RANGE, STORE_W_RECIPE, ANY_POOL);
+        model_reason(r, STORE_E_RANGE, STORE_S_RECIPE, ANY_POOL);
         return;
     }
     for (uint32_t i = 0; i < w->n_victims; i++) {
@@ -96,10 +96,10 @@ static void request_size(const struct model *m, const struct store_activation *w
     struct reasons *r = &pl->hard;
     uint32_t S = m->config.max_context;
     if (w->lease == 0) model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
-    if (w->max_output_tokens == 0) model_reason(r, STORE_E_RANGE, STORE_W_OUTPUT, ANY_POOL);
+    if (w->max_output_tokens == 0) model_reason(r, STORE_E_RANGE, STORE_S_OUTPUT, ANY_POOL);
     if (w->prompt_tokens < w->frontier || w->prompt_tokens == 0 || w->prompt_tokens > S) {
-        model_reason(r, STORE_E_RANGE, STORE_W_PROMPT, ANY_POOL);
-        if (w->prompt_tokens > S) model_reason(r, STORE_E_NEVER, STORE_W_PROMPT, ANY_POOL);
+        model_reason(r, STORE_E_RANGE, STORE_S_PROMPT, ANY_POOL);
+        if (w->prompt_tokens > S) model_reason(r, STORE_E_NEVER, STORE_S_PROMPT, ANY_POOL);
         return;
     }
     uint32_t out = min32(w->max_output_tokens, S - w->prompt_tokens + 1);
@@ -107,10 +107,10 @@ static void request_size(const struct model *m, const struct store_activation *w
     for (uint32_t p = 0; p < m->n_pools; p++) {
         pl->entitlement[p] = m->config.lease_growth ? window_entitlement(m, p, pl->ceiling, w->prompt_tokens)
                                                     : model_full_entitlement(m, p, pl->ceiling);
-        if (pl->entitlement[p] > m->config.pool_pages[p]) model_reason(&pl->never, STORE_E_NEVER, STORE_W_PAGES, p);
+        if (pl->entitlement[p] > m->config.pool_pages[p]) model_reason(&pl->never, STORE_E_NEVER, STORE_S_PAGES, p);
         if (model_pages(w->ensure[p]) > pl->entitlement[p]) {
-            model_reason(r, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p);
-            model_reason(r, STORE_E_RANGE, STORE_W_ENSURE, p);
+            model_reason(r, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p);
+            model_reason(r, STORE_E_RANGE, STORE_S_ENSURE, p);
         }
     }
 }
@@ -157,7 +157,7 @@ static void slots(const struct model *m, const struct store_activation *w, struc
         pl->slots_available += !model_slot_read(m, m->cont[pl->victims[v]].slot);
     }
     if (pl->slots_needed > pl->slots_available)
-        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_W_STATE_SLOT, ANY_POOL, pl->slots_needed,
+        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_STATE_SLOT, ANY_POOL, pl->slots_needed,
                            pl->slots_available);
 }
 
@@ -167,9 +167,9 @@ static void pages(struct model *m, const struct store_activation *w, struct mode
     pl->needed[p] = pl->entitlement[p] - pl->shared[p];
     pl->available[p] = model_available(m, p) + pl->freed[p];
     if (pl->needed[p] > pl->available[p])
-        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_W_PAGES, p, pl->needed[p], pl->available[p]);
+        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_PAGES, p, pl->needed[p], pl->available[p]);
     else if (pl->copied[p] && model_available(m, p) + model_joint(m, pl->victims, pl->n_victims, p) == 0)
-        model_reason(&pl->lacking, STORE_E_SHORT, STORE_W_PAGES,
+        model_reason(&pl->lacking, STORE_E_SHORT, STORE_S_PAGES,
                      p); /* a copy cannot wait for its source to drop pages */
     uint32_t base = model_pages(w->frontier), want = model_pages(w->ensure[p]);
     pl->map[p] = want > base ? min32(want + m->config.map_ahead, pl->entitlement[p]) : base;
@@ -190,8 +190,8 @@ void model_plan_activation(struct model *m, const struct store_activation *w, ui
     slots(m, w, pl);
     uint32_t used = model_seqs_used(m);
     if (used >= m->config.max_concurrency) {
-        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_W_ROW, ANY_POOL, 1, m->config.max_concurrency - used);
-        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_W_SEQUENCE, ANY_POOL, 1,
+        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_ROW, ANY_POOL, 1, m->config.max_concurrency - used);
+        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_SEQUENCE, ANY_POOL, 1,
                            m->config.max_concurrency - used);
     }
 }

@@ -51,13 +51,13 @@ static void frontiers(struct model *m, const struct model_seq *s, const struct s
     uint32_t c = s->sp.committed[p];
     if (in->commit != STORE_NONE) {
         if (in->commit < c || in->commit > s->sp.n[p] * KVD_PAGE_TOKENS || in->commit > m->config.max_context)
-            model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_COMMIT, p);
+            model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_COMMIT, p);
         c = in->commit;
     }
     if (in->truncate != STORE_NONE) {
-        if (in->truncate > c) model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_TRUNCATE, p);
+        if (in->truncate > c) model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_TRUNCATE, p);
         else if (in->truncate < c && in->truncate < model_protected(m, s, p))
-            model_reason(&rd->reasons, STORE_E_PROTECTED, STORE_W_TRUNCATE, p);
+            model_reason(&rd->reasons, STORE_E_PROTECTED, STORE_S_TRUNCATE, p);
         c = in->truncate;
     }
     rd->committed[p] = c;
@@ -71,7 +71,7 @@ static void mapping(struct model *m, const struct model_seq *s, const struct sto
     if (want > ent) {
         bool refused_growth = rd->growth[p].n && ent == s->entitlement[p];
         if (!refused_growth || want > model_full_entitlement(m, p, s->ceiling)) {
-            model_reason(&rd->reasons, STORE_E_ENTITLEMENT, STORE_W_ENSURE, p);
+            model_reason(&rd->reasons, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p);
             return;
         }
         want = ent;
@@ -101,9 +101,9 @@ void model_round(struct model *m, const struct store_round_item *it, struct mode
     model_round_settle(m, it, rd);
     if (it->state_frontier == STORE_NONE) return;
     if (!m->config.has_state) {
-        model_reason(&rd->reasons, STORE_E_ARGUMENT, STORE_W_STATE_FRONTIER, ANY_POOL);
+        model_reason(&rd->reasons, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, ANY_POOL);
     } else if (it->state_frontier > min32(s->sp.n[0] * KVD_PAGE_TOKENS, m->config.max_context)) {
-        model_reason(&rd->reasons, STORE_E_RANGE, STORE_W_STATE_FRONTIER, ANY_POOL);
+        model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_STATE_FRONTIER, ANY_POOL);
     }
 }
 
@@ -152,11 +152,11 @@ void model_name_reasons(struct model *m, int k, uint64_t lease, uint32_t first, 
         return;
     }
     if (n && first > model_named(m, sp, full))
-        model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL); /* a gap in the chain */
+        model_reason(r, STORE_E_NAME, STORE_S_DIGEST, ANY_POOL); /* a gap in the chain */
     for (uint32_t i = 0; i < n; i++) {
         uint32_t page = sp->page[0][first + i];
         if (m->named[page] && memcmp(m->digest[page], digests[i], 32) != 0)
-            model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL);
+            model_reason(r, STORE_E_NAME, STORE_S_DIGEST, ANY_POOL);
     }
 }
 
@@ -180,11 +180,11 @@ static void complete_reasons(struct model *m, int k, const struct store_tail *ta
     for (uint32_t p = 1; p < m->n_pools; p++)
         if (s->sp.committed[p] != f) model_reason(r, STORE_E_INCOMPLETE, ANY_WHAT, ANY_POOL);
     if (m->config.has_state && s->state_frontier != f)
-        model_reason(r, STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER, ANY_POOL);
-    if (model_named(m, &s->sp, full) < full) model_reason(r, STORE_E_NAME, STORE_W_DIGEST, ANY_POOL);
+        model_reason(r, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, ANY_POOL);
+    if (model_named(m, &s->sp, full) < full) model_reason(r, STORE_E_NAME, STORE_S_DIGEST, ANY_POOL);
     if ((tail ? tail->n : 0) != f % KVD_PAGE_TOKENS) {
-        model_reason(r, STORE_E_NAME, STORE_W_TAIL, ANY_POOL);
-        model_reason(r, STORE_E_ARGUMENT, STORE_W_TAIL, ANY_POOL);
+        model_reason(r, STORE_E_NAME, STORE_S_TAIL, ANY_POOL);
+        model_reason(r, STORE_E_ARGUMENT, STORE_S_TAIL, ANY_POOL);
     }
 }
 
@@ -195,13 +195,13 @@ void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct sto
     model_count(m);
     complete_reasons(m, k, tail, r);
     if (model_conts_used(m) >= m->config.max_continuations)
-        model_reason_short(r, STORE_E_SHORT, STORE_W_CONTINUATION, ANY_POOL, 1, 0);
+        model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
     if (retain) return;
     for (uint32_t p = 0; p < m->n_pools; p++)
         if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) == 0)
-            model_reason_short(r, STORE_E_SHORT, STORE_W_PAGES, p, 1, 0);
+            model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, 1, 0);
     if (m->config.has_state && model_slots_used(m) >= m->config.state_slots)
-        model_reason_short(r, STORE_E_SHORT, STORE_W_STATE_SLOT, ANY_POOL, 1, 0);
+        model_reason_short(r, STORE_E_SHORT, STORE_S_STATE_SLOT, ANY_POOL, 1, 0);
 }
 
 static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
@@ -329,5 +329,5 @@ void model_quarantine_reasons(const struct model *m, int k, bool on, struct reas
 
 void model_maybe_membership(struct reasons *r) {
     model_reason_maybe(r, STORE_E_SHORT);
-    r->list[r->n - 1].what = STORE_W_MEMBERSHIP;
+    r->list[r->n - 1].subject = STORE_S_MEMBERSHIP;
 }

@@ -7,12 +7,12 @@
 
 #include "model.h"
 
-#define ANY_WHAT ((enum store_what)99)
+#define ANY_WHAT ((enum store_subject)99)
 #define ANY_POOL (STORE_NONE - 1)
 
-void model_reason(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool);
-void model_reason_short(struct reasons *r, enum store_code code, enum store_what what, uint32_t pool, uint64_t asked,
-                        uint64_t had);
+void model_reason(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool);
+void model_reason_short(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool,
+                        uint64_t asked, uint64_t had);
 void model_reason_maybe(struct reasons *r, enum store_code code);
 int model_free_seq(const struct model *m);
 int model_free_cont(const struct model *m);

@@ -53,7 +53,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
     c.spare_pages = pick(&random, 0, 3);
     c.has_state = scenario->state;
     if (c.has_state) c.state_slots = c.max_concurrency + pick(&random, 0, 6);
-    c.mirrored = true;
+    c.recorded = true;
     if (scenario->host) {
         c.host_stride[0] = UNIT * pick(&random, 1, 2);
         c.host_stride[1] = UNIT * pick(&random, 1, 3);

@@ -184,7 +184,7 @@ void op_move(struct world *w);
 void op_drop(struct world *w);
 void op_damage(struct world *w);
 void op_scrub(struct world *w);
-void damaged(struct world *w, uint64_t what); /* tells the store, and what must follow */
+void damaged(struct world *w, uint64_t replica); /* tells the store, and what must follow */
 
 /* tier_recover.c */
 void op_recover(struct world *w);

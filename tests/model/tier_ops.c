@@ -47,7 +47,7 @@ static struct store_transition transition_of(const struct flight *f) {
 
 static bool same_copy(const struct store_copy *a, const struct store_copy *b) {
     return a->kind == b->kind && a->pool == b->pool && a->src == b->src && a->dst == b->dst &&
-           a->columns == b->columns && a->host == b->host && a->what == b->what;
+           a->columns == b->columns && a->host == b->host && a->replica == b->replica;
 }
 
 /* The copies of the stage, by lists of any length; the sums must agree. */
@@ -80,7 +80,7 @@ void flight_fetch(struct world *w, struct flight *f) {
 
 static bool copy_in(struct world *w, const struct store_copy *c) {
     if (checksum_of(w, c->host, c->bytes) != c->checksum) {
-        damaged(w, c->what);
+        damaged(w, c->replica);
         return false;
     }
     if (c->kind == STORE_COPY_PAGE_IN)
@@ -95,7 +95,7 @@ static void copy_out(struct world *w, const struct store_copy *c) {
         memcpy(w->arena + c->host, device_page(w, c->pool, c->src), KVD_PAGE_TOKENS * sizeof(uint32_t));
     else memcpy(w->arena + c->host, &w->slots[c->src], sizeof *w->slots);
     for (uint64_t i = 0; i < c->bytes; i += UNIT) w->rotten[(c->host + i) / UNIT] = false;
-    store_copied_out(w->kvd.store, c->what, checksum_of(w, c->host, c->bytes));
+    store_copied_out(w->kvd.store, c->replica, checksum_of(w, c->host, c->bytes));
 }
 
 bool flight_copy(struct world *w, struct flight *f, uint32_t i) {
@@ -139,7 +139,7 @@ static void victims_settled(struct world *w, struct flight *f) {
         struct cont *cont = cont_find(w->kvd.store, f->victims[i]);
         if (v < 0 || !cont || f->victims[i].bits == f->cont.bits) continue;
         if (!(f->demote >> i & 1)) fail(w, "a released victim is still there");
-        else if (!cont->resting && !w->rots && tier_all_current(w->kvd.store, cont))
+        else if (!cont->demoted && !w->rots && tier_all_current(w->kvd.store, cont))
             fail(w, "a demoted victim does not rest");
     }
 }
@@ -212,9 +212,9 @@ static int commit_move(struct world *w, struct flight *f) {
                 on_device &= page_on_device(&store->pool[p].pages[space_entry(store, &cont->space[p], b)]);
         if (f->place != STORE_PLACE_DEVICE && !tier_all_current(store, cont))
             fail(w, "moved to the host, and not all is there");
-        if (f->place == STORE_PLACE_HOST && !cont->resting) fail(w, "demoted, and does not rest");
+        if (f->place == STORE_PLACE_HOST && !cont->demoted) fail(w, "demoted, and does not rest");
         if (f->place == STORE_PLACE_DEVICE &&
-            (!on_device || cont->resting || (w->config.has_state && cont->slot == NONE)))
+            (!on_device || cont->demoted || (w->config.has_state && cont->slot == NONE)))
             fail(w, "prefetched, and not all is on the device");
     }
     flight_end(w, f);

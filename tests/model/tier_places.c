@@ -8,7 +8,7 @@
 
 #include "kvt.h"
 
-#define WHAT_IMAGE (UINT64_C(1) << 62)
+#define REPLICA_IMAGE (UINT64_C(1) << 62)
 
 /* ---- moves ---- */
 
@@ -71,7 +71,7 @@ void op_move(struct world *w) {
         if (!known || (code == STORE_E_TIER) != (w->config.host_bytes == 0)) fail(w, "move: %d", code);
         if (fingerprint(w) != before) fail(w, "a refused move changed the store");
         for (uint32_t p = 0; p < w->n_pools; p++)
-            if (code == STORE_E_SHORT && refusal.what == STORE_W_PAGES && refusal.pool == p &&
+            if (code == STORE_E_SHORT && refusal.subject == STORE_S_PAGES && refusal.pool == p &&
                 (refusal.asked != lacks[p] || refusal.had != pool_available(&w->kvd.store->pool[p]) ||
                  lacks[p] <= refusal.had))
                 fail(w, "pool %u: a prefetch of %u pages is refused", p, lacks[p]);
@@ -115,8 +115,8 @@ void op_drop(struct world *w) {
                                                    : host[p] - store->pool[p].host_pages;
         if (freed != dropped[p]) fail(w, "pool %u: %u replicas are dropped, %u are told", p, freed, dropped[p]);
     }
-    if (tier == STORE_TIER_DEVICE && !cont->resting) fail(w, "its device replicas were dropped, and it does not rest");
-    if (tier == STORE_TIER_HOST && cont->resting) fail(w, "its host replicas were dropped, and it rests");
+    if (tier == STORE_TIER_DEVICE && !cont->demoted) fail(w, "its device replicas were dropped, and it does not rest");
+    if (tier == STORE_TIER_HOST && cont->demoted) fail(w, "its host replicas were dropped, and it rests");
     w->applied++;
 }
 
@@ -129,14 +129,14 @@ static bool holds(const struct store *store, const struct cont *cont, uint32_t p
 }
 
 /* Who cannot be whole any more, if this replica goes. */
-static void doom(struct world *w, uint64_t what) {
+static void doom(struct world *w, uint64_t replica) {
     const struct store *store = w->kvd.store;
-    uint32_t p = (uint32_t)(what >> 32) & 0xff, d = (uint32_t)what;
+    uint32_t p = (uint32_t)(replica >> 32) & 0xff, d = (uint32_t)replica;
     for (int i = 0; i < CONTS; i++) {
         struct tier_cont *m = &w->cont[i];
         const struct cont *cont = m->used ? cont_find(store, m->handle) : NULL;
         if (!cont) continue;
-        if (what & WHAT_IMAGE) {
+        if (replica & REPLICA_IMAGE) {
             bool arriving = cont->image_coming;
             m->doomed |= cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
                          (cont->slot == NONE || arriving);
@@ -155,29 +155,29 @@ static uint32_t conts_there(const struct world *w) {
     return n;
 }
 
-static bool counts(const struct store *store, uint64_t what) {
-    uint32_t i = (uint32_t)what;
-    if (what & WHAT_IMAGE) return store->conts[i].occupied && image_in_host(&store->conts[i]);
-    const struct page *page = &store->pool[what >> 32].pages[i];
+static bool counts(const struct store *store, uint64_t replica) {
+    uint32_t i = (uint32_t)replica;
+    if (replica & REPLICA_IMAGE) return store->conts[i].occupied && image_in_host(&store->conts[i]);
+    const struct page *page = &store->pool[replica >> 32].pages[i];
     return (page->flags & PAGE_OCCUPIED) && page_in_host(page, 1);
 }
 
-void damaged(struct world *w, uint64_t what) {
+void damaged(struct world *w, uint64_t replica) {
     uint32_t before = conts_there(w), told;
     if (!w->rots) fail(w, "a checksum does not match, and nothing was rotten");
     w->damages++;
-    doom(w, what);
-    told = store_damaged(w->kvd.store, what);
-    note(w, " damaged %llx: %u go", (unsigned long long)what, told);
+    doom(w, replica);
+    told = store_damaged(w->kvd.store, replica);
+    note(w, " damaged %llx: %u go", (unsigned long long)replica, told);
     if (before - conts_there(w) != told) fail(w, "%u continuations went, %u are told", before - conts_there(w), told);
-    if (counts(w->kvd.store, what)) fail(w, "a replica that is known to be damaged counts as one");
+    if (counts(w->kvd.store, replica)) fail(w, "a replica that is known to be damaged counts as one");
 }
 
 /* A name for the replica whose bytes these are; 0: it is being written. */
 static bool what_of(const struct world *w, const struct extent_info *extent, uint64_t *ret_what) {
     const struct store *store = w->kvd.store;
     for (uint32_t i = 0; extent->tag == POOLS && i < store->config.max_continuations; i++) {
-        *ret_what = WHAT_IMAGE | i;
+        *ret_what = REPLICA_IMAGE | i;
         if (store->conts[i].occupied && store->conts[i].image.bits == extent->id.bits)
             return !store->conts[i].image_backing;
     }
@@ -192,14 +192,14 @@ static bool what_of(const struct world *w, const struct extent_info *extent, uin
 void op_damage(struct world *w) {
     uint32_t cursor = 0, n = 0;
     struct extent_info extent, chosen = { 0 };
-    uint64_t what;
+    uint64_t replica;
     if (!w->rots || !w->kvd.store->arena) return;
     while (extent_next(w->kvd.store->arena, &cursor, &extent))
         if (below(w, ++n) == 0) chosen = extent;
-    if (n == 0 || !what_of(w, &chosen, &what)) return;
+    if (n == 0 || !what_of(w, &chosen, &replica)) return;
     w->arena[chosen.offset + below(w, UNIT)] ^= (uint8_t)(1 + below(w, 255));
     w->rotten[chosen.offset / UNIT] = true;
-    if (chance(w, 50)) damaged(w, what);
+    if (chance(w, 50)) damaged(w, replica);
     w->applied++;
 }
 
@@ -213,7 +213,7 @@ static void end_scrub(struct world *w) {
     if (!right && !w->rots) fail(w, "the scrub reads other bytes than were copied out, and nothing was rotten");
     if (!right && there) {
         w->damages++;
-        doom(w, c->what);
+        doom(w, c->replica);
     }
     bool damage = store_scrub_end(w->kvd.store, right, &told);
     if (damage != (!right && there) || before - conts_there(w) != told)

@@ -21,7 +21,7 @@ struct count {
     bool kept[PAGES], backed[PAGES];
 };
 
-static void hold(struct count *c, uint32_t *holders, uint32_t p, const struct space *space, uint32_t first) {
+static void count_held(struct count *c, uint32_t *holders, uint32_t p, const struct space *space, uint32_t first) {
     for (uint32_t b = first; b < space->count; b++) {
         uint32_t entry = space_entry(c->store, space, b);
         if (!(entry & PROMISED)) holders[entry]++;
@@ -43,18 +43,18 @@ static void count_holders(struct count *c, uint32_t p) {
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *cont = &store->conts[i];
         if (!cont->occupied) continue;
-        hold(c, c->holders, p, &cont->space[p], 0);
-        if (is_victim(c, cont) || (cont->resting && cont != c->source)) hold(c, c->going, p, &cont->space[p], 0);
+        count_held(c, c->holders, p, &cont->space[p], 0);
+        if (is_victim(c, cont) || (cont->demoted && cont != c->source)) count_held(c, c->going, p, &cont->space[p], 0);
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
         bool moves = seq->occupied && seq->state == STORE_SEQ_ACTIVATING && seq->from != NONE && !seq->keep;
         if (seq->occupied)
-            hold(c, c->holders, p, &seq->space[p],
-                 moves ? seq->kept[p] : 0); /* what a move takes over is the source's still */
+            count_held(c, c->holders, p, &seq->space[p],
+                       moves ? seq->taken[p] : 0); /* what a move takes over is the source's still */
     }
     for (uint32_t i = 0; i < c->n_victims; i++)
-        if (!c->demote[i]) hold(c, c->released, p, &c->victims[i]->space[p], 0);
+        if (!c->demote[i]) count_held(c, c->released, p, &c->victims[i]->space[p], 0);
 }
 
 /* ---- arena: a map of units ---- */
@@ -151,7 +151,8 @@ static void check_pool(struct world *w, struct count *c, const struct store_acti
         c->kept[d] = true;
         restore += pool->pages[d].device == NONE;
     }
-    if (c->source && (c->move || c->source->resting)) hold(c, c->going, p, &c->source->space[p], c->move ? kept : 0);
+    if (c->source && (c->move || c->source->demoted))
+        count_held(c, c->going, p, &c->source->space[p], c->move ? kept : 0);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
         bool counted = (page->flags & PAGE_OCCUPIED) && page->device != NONE && !page->pins;

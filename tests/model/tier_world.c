@@ -211,7 +211,7 @@ static uint64_t print_pool(const struct store *store, uint32_t p, uint64_t sum) 
         page.stamp = page.mark = 0;
         sum = mix(sum, &page, offsetof(struct page, pinned) + sizeof page.pinned);
         if (!pool->tier) continue;
-        uint64_t tier[] = { pool->tier[d].checksum, pool->tier[d].resting };
+        uint64_t tier[] = { pool->tier[d].checksum, pool->tier[d].demoted };
         sum = mix(sum, tier, sizeof tier);
     }
     sum = mix(sum, pool->bitmap, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
@@ -234,7 +234,7 @@ uint64_t fingerprint(const struct world *w) {
     const struct store *store = w->kvd.store;
     uint64_t sum = 0, numbers[] = { store->revision,    store->operations,      store->entries,    store->seqs_used,
                                     store->conts_used,  store->in_flight,       store->slots_used, store->moves_used,
-                                    store->host_images, store->resting,         store->damaged,    store->lost,
+                                    store->host_images, store->demoted,         store->damaged,    store->lost,
                                     store->chunks.used, store->chunks.reserved, store->seq_free,   store->cont_free,
                                     store->move_free };
     for (uint32_t p = 0; p < store->n_pools; p++) sum = print_pool(store, p, sum);
@@ -252,7 +252,7 @@ uint64_t fingerprint(const struct world *w) {
                              cont.slot,
                              cont.image.bits,
                              cont.image_pins,
-                             cont.resting,
+                             cont.demoted,
                              cont.moves,
                              cont.used,
                              cont.space[0].count,

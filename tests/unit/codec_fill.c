@@ -239,7 +239,7 @@ static void continuations(struct fill *f, struct msg_reply *y) {
         c->tail_named = flag(f), c->claimed = flag(f);
         c->created = u64(f), c->used = u64(f);
         by_pool(f, c->pages), by_pool(f, c->exclusive_pages), by_pool(f, c->device_pages), by_pool(f, c->host_pages);
-        c->resting = flag(f), c->moving = flag(f), c->image_on_device = flag(f), c->image_in_host = flag(f);
+        c->demoted = flag(f), c->moving = flag(f), c->image_on_device = flag(f), c->image_in_host = flag(f);
         c->state_slot = asked(f);
     }
     y->u.continuations.n = n, y->u.continuations.next_cursor = asked(f),
@@ -307,7 +307,7 @@ static void stats(struct fill *f, struct kvd_stats *s) {
     characters(f, s->version, sizeof s->version, printable, 0);
     s->host_capacity = u64(f), s->host_occupied = u64(f), s->host_largest_free = u64(f);
     by_pool(f, s->host_pages);
-    s->host_images = u32(f), s->resting = u32(f), s->moves = u32(f), s->move_pages_left = u32(f);
+    s->host_images = u32(f), s->demoted_continuations = u32(f), s->moves = u32(f), s->move_pages_left = u32(f);
     s->demoted_pages = u64(f), s->demoted_bytes = u64(f), s->demoted_ns = u64(f);
     s->restored_pages = u64(f), s->restored_bytes = u64(f), s->restored_ns = u64(f);
     s->scrubbed_pages = u64(f), s->damaged_replicas = u64(f), s->lost_continuations = u64(f);

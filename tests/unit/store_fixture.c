@@ -202,7 +202,7 @@ static void add(struct dump *d, const char *format, ...) {
 }
 
 static void dump_space(struct dump *d, const struct store *store, uint32_t p, const struct space *space) {
-    add(d, " [%u: committed %u reserved %u owed %u:", space->count, space->committed, space->reserved, space->owed);
+    add(d, " [%u: committed %u reserved %u owed %u:", space->count, space->committed, space->reserved, space->pending);
     for (uint32_t i = 0; i < space->count; i++) add(d, " %x", space_entry(store, space, i));
     add(d, "] protected %u\n", space_protected(store, p, space));
 }

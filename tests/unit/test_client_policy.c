@@ -259,7 +259,7 @@ struct pile {
     struct {
         uint32_t first, count, retention;
         uint64_t used;
-        bool claimed, gone, resting;
+        bool claimed, gone, demoted;
     } cont[400];
 };
 
@@ -280,7 +280,7 @@ static struct kvd_need arena_need(const struct pile *pile, const struct kvd_acti
         bool there = false, demoted = false;
         for (uint32_t i = 0; i < pile->n; i++) {
             if (pile->cont[i].gone || !covers(pile, i, page)) continue;
-            there |= pile->cont[i].resting && !is_victim(want, i, false);
+            there |= pile->cont[i].demoted && !is_victim(want, i, false);
             demoted |= is_victim(want, i, true);
         }
         stay += there;
@@ -297,13 +297,13 @@ static struct kvd_need entries_need(const struct pile *pile, const struct kvd_ac
     return (struct kvd_need){ pile->entries, freed, pile->entries > freed ? pile->entries - freed : 0 };
 }
 
-/* Device pages that no continuation but resting ones holds once these have gone. */
+/* Device pages that no continuation but demoted ones holds once these have gone. */
 static uint32_t freed_by(const struct pile *pile, const kvd_continuation *victims, uint32_t n) {
     uint32_t freed = 0;
     for (uint32_t page = 0; page < 1000; page++) {
         bool held = false, was = false;
         for (uint32_t i = 0; i < pile->n; i++) {
-            if (pile->cont[i].gone || pile->cont[i].resting || !covers(pile, i, page)) continue;
+            if (pile->cont[i].gone || pile->cont[i].demoted || !covers(pile, i, page)) continue;
             bool victim = false;
             for (uint32_t v = 0; v < n; v++) victim |= victims[v].bits == i + 1;
             was = true;
@@ -362,7 +362,7 @@ static enum script_act pile_fn(void *user, const struct msg_request *request, st
                                                      .retention = pile->cont[at].retention,
                                                      .used = pile->cont[at].used,
                                                      .claimed = pile->cont[at].claimed,
-                                                     .resting = pile->cont[at].resting,
+                                                     .demoted = pile->cont[at].demoted,
                                                      .pages = { pile->cont[at].count },
                                                      .exclusive_pages = { freed_by(pile, &me, 1) } };
     }
@@ -526,7 +526,7 @@ static void q_2_victims_are_demoted_where_the_arena_has_room(void) {
 static void victims_that_rest_are_left_alone(void) {
     struct pile *pile = six_of_ten(60);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
-    pile->cont[0].resting = pile->cont[1].resting = true;
+    pile->cont[0].demoted = pile->cont[1].demoted = true;
     pile->needed = 15;
     KVT_EQ(choose(pile, &want, NULL), KVD_OK);
     KVT_EQ(want.n_victims, 2);
@@ -536,11 +536,11 @@ static void victims_that_rest_are_left_alone(void) {
     free(pile);
 }
 
-/* A full arena: the least valuable resting ones go, no more than make room. */
+/* A full arena: the least valuable demoted ones go, no more than make room. */
 static void victims_push_out_the_least_valuable_that_rest(void) {
     struct pile *pile = six_of_ten(30);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
-    for (uint32_t i = 0; i < 3; i++) pile->cont[i].resting = true;
+    for (uint32_t i = 0; i < 3; i++) pile->cont[i].demoted = true;
     pile->needed = 20;
     KVT_EQ(choose(pile, &want, NULL), KVD_OK); /* 4 and 5 for 1 and 2 */
     KVT_EQ(want.n_victims, 4);
@@ -554,7 +554,7 @@ static void victims_push_out_the_least_valuable_that_rest(void) {
 static void victims_of_less_value_do_not_push_out_more(void) {
     struct pile *pile = six_of_ten(20);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
-    pile->cont[0].resting = pile->cont[1].resting = true;
+    pile->cont[0].demoted = pile->cont[1].demoted = true;
     pile->cont[0].retention = pile->cont[1].retention = 5;
     pile->needed = 10;
     KVT_EQ(choose(pile, &want, NULL), KVD_OK);
@@ -587,7 +587,7 @@ static void victims_larger_than_the_arena_are_released_in_part(void) {
 static void victims_for_membership_are_released(void) {
     struct pile *pile = six_of_ten(60);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
-    pile->cont[0].resting = true;
+    pile->cont[0].demoted = true;
     pile->entries = 15;
     KVT_EQ(choose(pile, &want, NULL), KVD_OK);
     KVT_EQ(want.n_victims, 2);
@@ -601,7 +601,7 @@ static void victims_refused_with_an_arena(void) {
     struct pile *pile = six_of_ten(20);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 }, before = want;
     struct kvd_error error;
-    pile->cont[0].resting = true;
+    pile->cont[0].demoted = true;
     pile->needed = 70;
     KVT_EQ(choose(pile, &want, &error), KVD_RESOURCE_EXHAUSTED);
     KVT_HAS(error.message, "even with 5 of 6 releasable");
@@ -620,8 +620,8 @@ static void victims_of_random_piles(void) {
         pile->arena = 1 + kvt_below(&random, 300);
         for (uint32_t i = 0; i < n; i++) {
             lay(pile, i, 10 * i, 1 + kvt_below(&random, 10), kvt_below(&random, 3), kvt_below(&random, 1000));
-            pile->cont[i].resting = kvt_below(&random, 3) == 0;
-            on_device += pile->cont[i].resting ? 0 : pile->cont[i].count;
+            pile->cont[i].demoted = kvt_below(&random, 3) == 0;
+            on_device += pile->cont[i].demoted ? 0 : pile->cont[i].count;
         }
         pile->needed = 1 + kvt_below(&random, on_device + 1);
         enum kvd_status status = choose(pile, &want, NULL);
@@ -636,12 +636,12 @@ static void victims_of_random_piles(void) {
         KVT_EQ(arena_need(pile, &want).short_by, 0);
         struct kvd_activation kept = want;
         for (uint32_t v = 0; v < want.n_victims; v++) {
-            KVT_TRUE(!(want.demote >> v & 1) || !pile->cont[want.victims[v].bits - 1].resting);
+            KVT_TRUE(!(want.demote >> v & 1) || !pile->cont[want.victims[v].bits - 1].demoted);
             lost += !(want.demote >> v & 1);
         }
         if (lost) { /* all of them demoted would not fit, so something had to go */
             for (uint32_t v = kept.n_victims = 0; v < want.n_victims; v++)
-                if (!pile->cont[want.victims[v].bits - 1].resting) kept.victims[kept.n_victims++] = want.victims[v];
+                if (!pile->cont[want.victims[v].bits - 1].demoted) kept.victims[kept.n_victims++] = want.victims[v];
             kept.demote = kept.n_victims == 64 ? UINT64_MAX : (UINT64_C(1) << kept.n_victims) - 1;
             KVT_TRUE(arena_need(pile, &kept).short_by > 0);
         }

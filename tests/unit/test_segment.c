@@ -631,9 +631,9 @@ static void put_file(const char *path, const char *text) {
 }
 
 static int room_for(uint64_t bytes, uint64_t credit) {
-    struct segment_room room = { .root = root, .bytes = bytes, .credit = credit };
+    struct segment_need need = { .root = root, .bytes = bytes, .credit = credit };
     err[0] = '\0';
-    return segment_room_check(&room, err, sizeof err);
+    return segment_check_need(&need, err, sizeof err);
 }
 
 static void memory_and_groups(void) {

@@ -190,7 +190,7 @@ static void what_needs_no_copy_does_not_wait(void) {
     struct kvd_stats stats = fx_stats(other);
     KVT_EQ(stats.moves, 1);
     KVT_EQ(stats.move_pages_left, 20);
-    KVT_EQ(stats.resting, 0);
+    KVT_EQ(stats.demoted_continuations, 0);
     KVT_TRUE(info_of(s, c).moving);
     /* It is usable meanwhile. */
     struct msg_request fork = fork_of(s, s->session, c, 20);
@@ -215,7 +215,7 @@ static void what_needs_no_copy_does_not_wait(void) {
     KVT_EQ(r.u.moved.bytes, 20 * 65536);
     stats = fx_stats(s);
     KVT_EQ(stats.demoted_pages, 20);
-    KVT_EQ(stats.resting, 1);
+    KVT_EQ(stats.demoted_continuations, 1);
     fx_peer_free(s);
     fx_peer_free(other);
     stop();
@@ -274,7 +274,7 @@ static void places_of_a_session(void) {
     set_gate(DEVICE_TO_HOST, false);
     demoted(other, c[16]); /* others have their own */
     for (uint32_t i = 0; i < 16; i++) KVT_EQ(await(s, FRAME_DEMOTE), KVD_OK);
-    KVT_EQ(fx_stats(s).resting, 17);
+    KVT_EQ(fx_stats(s).demoted_continuations, 17);
     fx_peer_free(other);
     fx_peer_free(s);
     stop();
@@ -412,7 +412,7 @@ static void a_move_goes_on_without_who_asked(void) {
     KVT_EQ(fx_stats(o).moves, 1);
     set_gate(DEVICE_TO_HOST, false);
     while (fx_stats(o).moves) fx_settle(&fx, NULL);
-    KVT_EQ(fx_stats(o).resting, 1);
+    KVT_EQ(fx_stats(o).demoted_continuations, 1);
     KVT_EQ(fx_stats(o).pool[0].allocated, 0);
     fx_peer_free(s);
     fx_peer_free(o);
@@ -436,7 +436,7 @@ static void death_during_a_restore(void) {
     while (fx_stats(o).sequences) fx_settle(&fx, NULL);
     struct kvd_stats after = fx_stats(o);
     KVT_EQ_MEM(&before.pool[0], &after.pool[0], sizeof before.pool[0]);
-    KVT_EQ(after.resting, 1);
+    KVT_EQ(after.demoted_continuations, 1);
     struct msg_request again = fork_of(o, o->session, c, 10);
     KVT_EQ(fx_call_as_is(o, &again, &r) ? r.status : UINT32_MAX, KVD_OK);
     struct kvd_activated a = r.u.activated;
@@ -502,14 +502,14 @@ static void death_in_a_recipe(void) {
         q.u.activation.demote = 1;
         set_gate(late ? HOST_TO_DEVICE : DEVICE_TO_HOST, true);
         fx_send(s, &q);
-        while (late && !info_of(o, victim).resting && fx_stats(o).host_pages[0] < 64) fx_settle(&fx, NULL);
+        while (late && !info_of(o, victim).demoted && fx_stats(o).host_pages[0] < 64) fx_settle(&fx, NULL);
         await_gate();
         if (late) fx_settle(&fx, NULL);
         fx_kill(s);
         set_gate(HOST_TO_DEVICE, false);
         set_gate(DEVICE_TO_HOST, false);
         while (fx_stats(o).sequences) fx_settle(&fx, NULL);
-        bool went = info_of(o, victim).resting;
+        bool went = info_of(o, victim).demoted;
         if (!late) KVT_FALSE(went);
         KVT_EQ(fx_stats(o).pool[0].allocated, went ? 0 : 34);
         KVT_EQ(fx_stats(o).moves, 0);
@@ -541,7 +541,7 @@ static void a_lost_device(void) {
         KVT_HAS(r.message, "device");
         KVT_TRUE(service_lost(fx.service, NULL, 0));
         KVT_EQ(fx_stats(s).moves, 0);
-        KVT_EQ(fx_stats(s).resting, in);
+        KVT_EQ(fx_stats(s).demoted_continuations, in);
         struct msg_request more = demote_of(s, c);
         KVT_EQ(fx_call_as_is(s, &more, &r) ? r.status : UINT32_MAX, KVD_UNAVAILABLE);
         fx_peer_free(s);
@@ -678,7 +678,7 @@ static void figures_add_up(void) {
     FIGURE("kvd_moves", 1);
     FIGURE("kvd_move_pages_left", 10);
     FIGURE("kvd_arena_pages{pool=\"main\"}", 10);
-    FIGURE("kvd_resting_continuations", 1);
+    FIGURE("kvd_demoted_continuations", 1);
     set_gate(HOST_TO_DEVICE, false);
     KVT_EQ(await(s, FRAME_ACTIVATE), KVD_OK);
     KVT_EQ(r.u.activated.restored[0], 10);

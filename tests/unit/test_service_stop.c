@@ -94,7 +94,7 @@ static void the_stop_waits_for_moves_of_clients(void) {
     for (uint32_t i = 0; i < CLIENTS; i++) fx_peer_free(client[i]);
     struct fx_peer *look = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
     struct kvd_stats stats = fx_stats(look);
-    KVT_EQ(stats.resting, CLIENTS * EACH + 1);
+    KVT_EQ(stats.demoted_continuations, CLIENTS * EACH + 1);
     KVT_EQ(stats.moves, 0);
     fx_peer_free(look);
     fx_stop(&fx);

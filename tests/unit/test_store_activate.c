@@ -9,11 +9,11 @@ static int begin(struct fix *fix, const struct store_activation *want, struct st
     return store_activate_begin(fix->store, want, got, &fix->refusal);
 }
 
-static void refused(struct fix *fix, struct store_activation want, enum store_code code, enum store_what what) {
+static void refused(struct fix *fix, struct store_activation want, enum store_code code, enum store_subject subject) {
     struct store_activated got;
     char *before = fix_dump(fix);
     KVT_EQ(begin(fix, &want, &got), code);
-    KVT_EQ(fix->refusal.what, what);
+    KVT_EQ(fix->refusal.subject, subject);
     KVT_EQ(got.seq.bits, 0); /* outputs are written on success only */
     char *after = fix_dump(fix);
     KVT_EQ_STR(before, after);
@@ -278,21 +278,21 @@ static void act_8_recipe_errors(void) {
     struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
     want.victims = twice;
     want.n_victims = 2;
-    refused(&fix, want, STORE_E_ARGUMENT, STORE_W_RECIPE);
+    refused(&fix, want, STORE_E_ARGUMENT, STORE_S_RECIPE);
     want.victims = many;
     want.n_victims = STORE_MAX_RECIPE + 1;
-    refused(&fix, want, STORE_E_RANGE, STORE_W_RECIPE);
+    refused(&fix, want, STORE_E_RANGE, STORE_S_RECIPE);
     want.victims = stale;
     want.n_victims = 1;
-    refused(&fix, want, STORE_E_STALE, STORE_W_RECIPE);
+    refused(&fix, want, STORE_E_STALE, STORE_S_RECIPE);
     fork.victims = source;
     fork.n_victims = 1;
-    refused(&fix, fork, STORE_E_ARGUMENT, STORE_W_RECIPE);
+    refused(&fix, fork, STORE_E_ARGUMENT, STORE_S_RECIPE);
     fork.keep = false; /* consumed anyhow */
     KVT_TRUE(fix_activate(&fix, fork, NULL).bits != 0);
     want = fix_root(64, 1, 0);
     want.revision = store_revision(fix.store) - 1;
-    refused(&fix, want, STORE_E_REVISION, STORE_W_RECIPE);
+    refused(&fix, want, STORE_E_REVISION, STORE_S_RECIPE);
     want.revision++;
     KVT_TRUE(fix_activate(&fix, want, NULL).bits != 0);
     fix_close(&fix);
@@ -305,25 +305,25 @@ static void act_1_argument_errors(void) {
     config.pool_pages[0] = 7;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 100, 1), stale = { cont.bits ^ UINT64_C(1) << 33 };
-#define REFUSED(base, change, code, what)                                                                              \
+#define REFUSED(base, change, code, subject)                                                                           \
     want = base;                                                                                                       \
     change;                                                                                                            \
-    refused(&fix, want, code, what)
-    REFUSED(fix_root(64, 1, 0), want.lease = 0, STORE_E_ARGUMENT, STORE_W_SEQUENCE);
-    REFUSED(fix_root(64, 1, 0), want.frontier = 1, STORE_E_RANGE, STORE_W_FRONTIER);
-    REFUSED(fix_root(0, 1, 0), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
-    REFUSED(fix_root(513, 1, 0), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
-    REFUSED(fix_root(64, 0, 0), (void)0, STORE_E_RANGE, STORE_W_OUTPUT);
-    REFUSED(fix_root(64, 1, 65), (void)0, STORE_E_ENTITLEMENT, STORE_W_ENSURE);
-    REFUSED(fix_root(512, 1, 0), (void)0, STORE_E_NEVER, STORE_W_PAGES);
-    REFUSED(fix_root(448, 1, 0), (void)0, STORE_E_SHORT, STORE_W_PAGES);
+    refused(&fix, want, code, subject)
+    REFUSED(fix_root(64, 1, 0), want.lease = 0, STORE_E_ARGUMENT, STORE_S_SEQUENCE);
+    REFUSED(fix_root(64, 1, 0), want.frontier = 1, STORE_E_RANGE, STORE_S_FRONTIER);
+    REFUSED(fix_root(0, 1, 0), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
+    REFUSED(fix_root(513, 1, 0), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
+    REFUSED(fix_root(64, 0, 0), (void)0, STORE_E_RANGE, STORE_S_OUTPUT);
+    REFUSED(fix_root(64, 1, 65), (void)0, STORE_E_ENTITLEMENT, STORE_S_ENSURE);
+    REFUSED(fix_root(512, 1, 0), (void)0, STORE_E_NEVER, STORE_S_PAGES);
+    REFUSED(fix_root(448, 1, 0), (void)0, STORE_E_SHORT, STORE_S_PAGES);
     KVT_EQ(fix.refusal.asked, 7);
     KVT_EQ(fix.refusal.had, 5);
     KVT_EQ(fix.refusal.limit, 7);
-    REFUSED(fix_from(stale, true, 1, 64, 1), (void)0, STORE_E_STALE, STORE_W_CONTINUATION);
-    REFUSED(fix_from(cont, true, 0, 100, 1), (void)0, STORE_E_RANGE, STORE_W_FRONTIER);
-    REFUSED(fix_from(cont, true, 101, 101, 1), (void)0, STORE_E_RANGE, STORE_W_FRONTIER);
-    REFUSED(fix_from(cont, true, 100, 99, 1), (void)0, STORE_E_RANGE, STORE_W_PROMPT);
+    REFUSED(fix_from(stale, true, 1, 64, 1), (void)0, STORE_E_STALE, STORE_S_CONTINUATION);
+    REFUSED(fix_from(cont, true, 0, 100, 1), (void)0, STORE_E_RANGE, STORE_S_FRONTIER);
+    REFUSED(fix_from(cont, true, 101, 101, 1), (void)0, STORE_E_RANGE, STORE_S_FRONTIER);
+    REFUSED(fix_from(cont, true, 100, 99, 1), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
     fix_close(&fix);
 }
 
@@ -472,7 +472,7 @@ static void act_8_owed_membership(void) {
     fix_open(&fix, &config);
     store_cont victim = fix_cont(&fix, 64 * 130, 1);         /* 4 chunks of 6 */
     struct store_activation want = fix_root(64 * 100, 1, 0); /* 3 chunks */
-    refused(&fix, want, STORE_E_SHORT, STORE_W_MEMBERSHIP);
+    refused(&fix, want, STORE_E_SHORT, STORE_S_MEMBERSHIP);
     KVT_EQ(fix.refusal.asked, 3 * CHUNK);
     KVT_EQ(fix.refusal.had, 2 * CHUNK);
     want.victims = &victim;
@@ -510,7 +510,7 @@ static void act_1_concurrency_is_bounded(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     for (int i = 0; i < 3; i++) KVT_TRUE(fix_activate(&fix, fix_root(1, 1, 0), NULL).bits != 0);
-    refused(&fix, fix_root(1, 1, 0), STORE_E_SHORT, STORE_W_SEQUENCE);
+    refused(&fix, fix_root(1, 1, 0), STORE_E_SHORT, STORE_S_SEQUENCE);
     KVT_EQ(fix.refusal.limit, 3);
     fix_close(&fix);
 }
@@ -526,11 +526,11 @@ static void cont_4_state_slots(void) {
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 100, 1);
     KVT_EQ(fix_info(&fix, cont).state_slot, 0);
-    refused(&fix, fix_from(cont, true, 64, 100, 1), STORE_E_RANGE, STORE_W_STATE_FRONTIER);
+    refused(&fix, fix_from(cont, true, 64, 100, 1), STORE_E_RANGE, STORE_S_STATE_FRONTIER);
     store_seq fork = fix_activate(&fix, fix_from(cont, true, 100, 120, 1), &got);
     KVT_EQ(got.state_slot, 1);
     KVT_EQ(got.source_state_slot, 0);
-    refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_STATE, STORE_W_STATE_SLOT); /* still read by the fork */
+    refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_STATE, STORE_S_STATE_SLOT); /* still read by the fork */
     KVT_OK(store_release(fix.store, cont, NULL));                                         /* the slot outlives it */
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
@@ -565,7 +565,7 @@ static void act_8_state_slot_of_a_victim(void) {
     store_cont conts[3];
     for (uint32_t i = 0; i < 3; i++) conts[i] = fix_cont(&fix, 64, i);
     struct store_activation want = fix_from(conts[0], true, 64, 64, 1);
-    refused(&fix, want, STORE_E_SHORT, STORE_W_STATE_SLOT);
+    refused(&fix, want, STORE_E_SHORT, STORE_S_STATE_SLOT);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
     KVT_EQ(plan.state_slots.short_by, 1);
     want.victims = conts + 1;
@@ -618,7 +618,7 @@ static void copies_are_done(struct fix *fix, struct store_transition of) {
     uint32_t n;
     while ((n = store_next_copies(fix->store, of, &cursor, copies, 16)) > 0)
         for (uint32_t i = 0; i < n; i++)
-            if (copies[i].kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copies[i].what, 1);
+            if (copies[i].kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copies[i].replica, 1);
 }
 
 static void move_to(struct fix *fix, store_cont cont, enum store_place place) {
@@ -629,7 +629,7 @@ static void move_to(struct fix *fix, store_cont cont, enum store_place place) {
 }
 
 /* Main pool of 8: a continuation of 3 pages, another that rests and shares 2 of them, and a sequence of one page. */
-static void open_shared(struct fix *fix, store_cont *ret_device, store_cont *ret_resting) {
+static void open_shared(struct fix *fix, store_cont *ret_device, store_cont *ret_source) {
     struct store_config config = fix_config(GEOM_OFF);
     config.host_bytes = 64 * 256;
     config.host_stride[0] = 256;
@@ -637,8 +637,8 @@ static void open_shared(struct fix *fix, store_cont *ret_device, store_cont *ret
     *ret_device = fix_cont(fix, 192, 1);
     store_seq seq = fix_activate(fix, fix_from(*ret_device, true, 128, 192, 1), NULL);
     KVT_TRUE(fix_fill(fix, seq, 192, 2));
-    *ret_resting = fix_retain(fix, seq, 192);
-    move_to(fix, *ret_resting, STORE_PLACE_HOST);
+    *ret_source = fix_retain(fix, seq, 192);
+    move_to(fix, *ret_source, STORE_PLACE_HOST);
     KVT_TRUE(fix_activate(fix, fix_root(64, 1, 64), NULL).bits != 0);
     KVT_EQ(fix_pool(fix, 0).available, 4);
 }
@@ -653,19 +653,19 @@ static int activate_staged(struct fix *fix, struct store_activation want, struct
     return rc;
 }
 
-/* ACT-7, ACT-8: what a resting source shares with a victim stays on the device for the sequence: the victim frees its
+/* ACT-7, ACT-8: what a demoted source shares with a victim stays on the device for the sequence: the victim frees its
  * one page, not the shared two. The same whether the victim must be copied first or is in the host already, is demoted
  * or released, the source forked or moved. */
-static void act_8_a_resting_source_keeps_what_victims_share(void) {
+static void act_8_a_demoted_source_keeps_what_victims_share(void) {
     for (uint32_t kind = 0; kind < 8; kind++) {
         bool copied = kind & 1, demoted = kind & 2, keep = kind & 4;
         struct fix fix;
-        store_cont device, resting;
+        store_cont device, source;
         struct store_activated got;
         struct store_plan plan;
-        open_shared(&fix, &device, &resting);
+        open_shared(&fix, &device, &source);
         if (copied) move_to(&fix, device, STORE_PLACE_BOTH);
-        struct store_activation want = fix_from(resting, keep, 192, 512, 1); /* 8 pages: 5 more, and 1 restored */
+        struct store_activation want = fix_from(source, keep, 192, 512, 1); /* 8 pages: 5 more, and 1 restored */
         want.victims = &device;
         want.n_victims = 1;
         want.demote = demoted;
@@ -674,7 +674,7 @@ static void act_8_a_resting_source_keeps_what_victims_share(void) {
         KVT_EQ(plan.freed_pages[0], 1);
         KVT_EQ(plan.restore_pages[0], 1);
         KVT_EQ(plan.pages[0].short_by, 1);
-        refused(&fix, want, STORE_E_SHORT, STORE_W_PAGES);
+        refused(&fix, want, STORE_E_SHORT, STORE_S_PAGES);
         want.prompt_tokens = 448; /* 7 pages */
         want.ensure[0] = 448;
         KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
@@ -709,7 +709,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cont_4_state_slots),
                                              KVT_CASE(act_8_state_slot_of_a_victim),
                                              KVT_CASE(act_8_revision),
-                                             KVT_CASE(act_8_a_resting_source_keeps_what_victims_share),
+                                             KVT_CASE(act_8_a_demoted_source_keeps_what_victims_share),
                                              { 0 } };
     return kvt_main("store activate", cases, argc, argv);
 }

@@ -141,15 +141,15 @@ static void ckpt_1_survives_the_end_of_its_sequence(void) {
 
 /* CONT-1, CONT-2: what is incomplete or unnamed is not published, by checkpoint or finish. */
 static void incomplete(struct fix *fix, store_seq seq, const struct store_tail *tail, enum store_code code,
-                       enum store_what what) {
+                       enum store_subject subject) {
     struct store_checkpointed got;
     struct store_pool_view rows[STORE_MAX_POOLS];
     store_cont cont = { 99 };
     char *before = fix_dump(fix);
     KVT_EQ(store_checkpoint_begin(fix->store, seq, FIX_LEASE, tail, 0, &got, &fix->refusal), code);
-    KVT_EQ(fix->refusal.what, what);
+    KVT_EQ(fix->refusal.subject, subject);
     KVT_EQ(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, tail, 0, &cont, rows, &fix->refusal), code);
-    KVT_EQ(fix->refusal.what, what);
+    KVT_EQ(fix->refusal.subject, subject);
     KVT_EQ(cont.bits, 99);
     same(fix, before);
 }
@@ -162,24 +162,24 @@ static void cont_1_only_complete(void) {
     config.state_slots = 3;
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(150, 1, 150), NULL);
-    incomplete(&fix, seq, NULL, STORE_E_INCOMPLETE, STORE_W_FRONTIER); /* nothing committed */
+    incomplete(&fix, seq, NULL, STORE_E_INCOMPLETE, STORE_S_FRONTIER); /* nothing committed */
     struct store_round_item item = fix_item(seq);
     item.pool[0].commit = 100;
     store_round(fix.store, &item, 1, &r);
-    incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_W_FRONTIER); /* the pools differ */
+    incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_FRONTIER); /* the pools differ */
     KVT_OK(fix_round(&fix, seq, 100, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
-    incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER);
+    incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item = fix_item(seq);
     item.state_frontier = 100;
     store_round(fix.store, &item, 1, &r);
-    incomplete(&fix, seq, fix_tail(100), STORE_E_NAME, STORE_W_DIGEST);
+    incomplete(&fix, seq, fix_tail(100), STORE_E_NAME, STORE_S_DIGEST);
     uint8_t digest[1][32];
     fix_digest(1, 0, digest[0]);
     KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 0, 1, (const uint8_t(*)[32])digest, NULL));
-    incomplete(&fix, seq, NULL, STORE_E_NAME, STORE_W_TAIL);
-    incomplete(&fix, seq, fix_tail(99), STORE_E_NAME, STORE_W_TAIL);
+    incomplete(&fix, seq, NULL, STORE_E_NAME, STORE_S_TAIL);
+    incomplete(&fix, seq, fix_tail(99), STORE_E_NAME, STORE_S_TAIL);
     KVT_OK(fix_round(&fix, seq, 101, STORE_NONE, STORE_NONE, STORE_NONE, NULL)); /* the image is behind now */
-    incomplete(&fix, seq, fix_tail(101), STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER);
+    incomplete(&fix, seq, fix_tail(101), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item.state_frontier = 500; /* more than is mapped */
     store_round(fix.store, &item, 1, &r);
     KVT_EQ(r.refusal.code, STORE_E_RANGE);
@@ -200,7 +200,7 @@ static void cont_1_truncation_outdates_the_image(void) {
     store_seq seq = running(&fix, 60, 1);
     KVT_OK(fix_round(&fix, seq, STORE_NONE, 50, STORE_NONE, STORE_NONE, NULL));
     KVT_OK(fix_round(&fix, seq, 60, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
-    incomplete(&fix, seq, fix_tail(60), STORE_E_INCOMPLETE, STORE_W_STATE_FRONTIER);
+    incomplete(&fix, seq, fix_tail(60), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     struct store_round_item item = fix_item(seq);
     item.pool[0].truncate = 55;
     item.state_frontier = 55; /* a new image comes along with the cut */
@@ -290,7 +290,7 @@ static void fin_1_no_descriptor_left(void) {
     char *before = fix_dump(&fix);
     KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, &fix.refusal),
            STORE_E_SHORT);
-    KVT_EQ(fix.refusal.what, STORE_W_CONTINUATION);
+    KVT_EQ(fix.refusal.subject, STORE_S_CONTINUATION);
     KVT_EQ(fix.refusal.limit, 1);
     KVT_EQ(store_checkpoint_begin(fix.store, seq, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
     same(&fix, before);
@@ -412,11 +412,11 @@ static void cont_release_errors(void) {
 /* Each code's sentence carries what was asked, what there was and what to change. */
 static void srv_2_sentences(void) {
     char text[256];
-    struct store_refusal r = { STORE_E_SHORT, STORE_W_PAGES, 1, 7, 5, 9 };
+    struct store_refusal r = { STORE_E_SHORT, STORE_S_PAGES, 1, 7, 5, 9 };
     KVT_HAS(store_refusal_text(&r, text, sizeof text),
             "pages of pool 1: asked for 7, had 5 of 9: release continuations");
     for (int code = STORE_E_STALE; code <= STORE_E_ARGUMENT; code++) {
-        r = (struct store_refusal){ (enum store_code)code, STORE_W_COMMIT, STORE_NONE, 4711, 5, 9 };
+        r = (struct store_refusal){ (enum store_code)code, STORE_S_COMMIT, STORE_NONE, 4711, 5, 9 };
         store_refusal_text(&r, text, sizeof text);
         KVT_HAS(text, "commit: ");
         KVT_TRUE(strlen(text) > 40);

@@ -17,7 +17,7 @@ static void copy_all(struct fix *fix, struct store_transition of) {
     struct store_copy copy;
     uint64_t cursor = 0;
     while (store_next_copies(fix->store, of, &cursor, &copy, 1))
-        if (copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copy.what, 5);
+        if (copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(fix->store, copy.replica, 5);
 }
 
 static void move(struct fix *fix, store_cont cont, enum store_place place) {
@@ -72,7 +72,7 @@ static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_vict
     fix_fill(fix, seq, 384, 1);
     *ret_victim = fix_retain(fix, seq, 384);
     move(fix, *ret_rester, STORE_PLACE_HOST);
-    KVT_TRUE(fix_info(fix, *ret_rester).resting);
+    KVT_TRUE(fix_info(fix, *ret_rester).demoted);
     KVT_EQ(fix_info(fix, *ret_rester).device_pages[0], 4);
 }
 
@@ -183,7 +183,7 @@ static void source_beside_a_promise(bool keep) {
 static void fork_beside_a_promise(void) { source_beside_a_promise(true); }
 static void move_beside_a_promise(void) { source_beside_a_promise(false); }
 
-/* A moved source drops pages that a resting continuation has, too: nobody may count on those. */
+/* A moved source drops pages that a demoted continuation has, too: nobody may count on those. */
 static void prefetch_beside_a_dropped_tail(void) {
     struct fix fix;
     store_cont rester, source;
@@ -342,9 +342,9 @@ static void damage_is_found_twice(void) {
                                                             .prompt_tokens = 64,
                                                             .max_output_tokens = 1 },
                                 &got, &fix.refusal));
-    uint64_t what = what_of(&fix, source, 1);
+    uint64_t replica = what_of(&fix, source, 1);
     for (uint32_t turn = 0; turn < 2; turn++) {
-        KVT_EQ(store_damaged(fix.store, what), 0);
+        KVT_EQ(store_damaged(fix.store, replica), 0);
         KVT_TRUE(page_is_lost(&fix, source, 1));
         struct store_stats stats;
         store_get_stats(fix.store, &stats);
@@ -354,7 +354,7 @@ static void damage_is_found_twice(void) {
     }
     while (store_scrub_begin(fix.store, &copy)) {
         if (!copy.bytes) continue;
-        KVT_TRUE(copy.what != what);
+        KVT_TRUE(copy.replica != replica);
         KVT_FALSE(store_scrub_end(fix.store, true, &released));
     }
     KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
@@ -363,7 +363,7 @@ static void damage_is_found_twice(void) {
 }
 
 /* Every holder of a damaged page is told, and nobody else: those that only share the pages before it stay whole, those
- * that are resting and have it on the device rest no more. */
+ * that are demoted and have it on the device rest no more. */
 static void damage_finds_all_holders(void) {
     for (uint32_t block = 0; block < 4; block++)
         for (uint32_t lost = 0; lost < 2; lost++) {
@@ -384,7 +384,7 @@ static void damage_finds_all_holders(void) {
             for (uint32_t i = 0; i < 4; i++) {
                 bool holds = i >= block, there = cont_find(fix.store, conts[i]) != NULL;
                 KVT_EQ(there, !(holds && lost));
-                if (there) KVT_EQ(fix_info(&fix, conts[i]).resting, !holds);
+                if (there) KVT_EQ(fix_info(&fix, conts[i]).demoted, !holds);
             }
             fix_close(&fix);
         }

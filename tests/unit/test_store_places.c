@@ -24,7 +24,7 @@ static uint32_t make_copies(struct store_transition of, bool tell) {
     uint32_t n = 0;
     for (; store_next_copies(f.store, of, &cursor, &copy, 1); n++)
         if (tell && (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT))
-            store_copied_out(f.store, copy.what, copy.host + 1);
+            store_copied_out(f.store, copy.replica, copy.host + 1);
     return n;
 }
 
@@ -73,7 +73,7 @@ static void host_4_last_reference_credits(void) {
     KVT_EQ(plan.feasibility, STORE_BLOCKED);
     struct store_activated got;
     KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_SHORT);
-    KVT_EQ(f.refusal.what, STORE_W_ARENA);
+    KVT_EQ(f.refusal.subject, STORE_S_ARENA);
     KVT_EQ(fix_info(&f, first).host_pages[0], 1); /* the shared page keeps its replica */
     fix_close(&f);
 }
@@ -138,7 +138,7 @@ static void host_4_older_replicas_go_afterwards(void) {
         } else {
             KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
         }
-        KVT_TRUE(fix_info(&f, cont).resting);
+        KVT_TRUE(fix_info(&f, cont).demoted);
         KVT_EQ(stats().host_occupied - (1 + 1 + 1 + 1 + 166) * UNIT, (4 * 4 + 6) * UNIT);
         unblock(blockers, 5);
         fix_close(&f);
@@ -168,7 +168,7 @@ static void page_7_nothing_untold_is_published(void) {
     KVT_EQ(move(cont, STORE_PLACE_HOST, false), STORE_E_STATE);
     KVT_EQ(fix_info(&f, cont).host_pages[0], 0);
     KVT_EQ(fix_info(&f, cont).device_pages[0], 3);
-    KVT_FALSE(fix_info(&f, cont).resting);
+    KVT_FALSE(fix_info(&f, cont).demoted);
     KVT_EQ(stats().host_occupied, 0);
     fix_close(&f);
 }
@@ -228,7 +228,7 @@ static void act_7_restores_are_the_activations_own(void) {
     KVT_OK(store_activate_abort(f.store, got.seq, &lost, &f.refusal));
     fix_audit(&f);
     KVT_EQ(fix_pool(&f, 0).available, 32);
-    KVT_TRUE(fix_info(&f, cont).resting);
+    KVT_TRUE(fix_info(&f, cont).demoted);
     fix_close(&f);
 }
 
@@ -274,7 +274,7 @@ static void host_5_a_changed_arena_is_another_revision(void) {
     KVT_EQ(store_revision(f.store), want.revision);
     KVT_EQ(move(other, STORE_PLACE_BOTH, true), STORE_OK);
     while (store_scrub_begin(f.store, &copy) &&
-           (uint32_t)copy.what != space_entry(f.store, &cont_find(f.store, other)->space[0], 0))
+           (uint32_t)copy.replica != space_entry(f.store, &cont_find(f.store, other)->space[0], 0))
         (void)store_scrub_end(f.store, true, &released);
     KVT_OK(store_release(f.store, other, &f.refusal));
     want.revision = store_revision(f.store);

@@ -185,7 +185,7 @@ static void pool_8_handles_retire_on_wrap(void) {
     struct store_activation third = fix_root(64, 1, 0); /* of three slots one is retired */
     struct store_activated got;
     KVT_EQ(store_activate_begin(fix.store, &third, &got, &fix.refusal), STORE_E_SHORT);
-    KVT_EQ(fix.refusal.what, STORE_W_SEQUENCE);
+    KVT_EQ(fix.refusal.subject, STORE_S_SEQUENCE);
     fix_close(&fix);
 }
 
@@ -199,7 +199,7 @@ static void pool_9_pools_are_apart(void) {
     fix_activate(&fix, fix_root(64, 1, 64), NULL);
     struct store_activation want = fix_root(129, 1, 0);
     KVT_EQ(store_activate_begin(fix.store, &want, &got, &fix.refusal), STORE_E_SHORT);
-    KVT_EQ(fix.refusal.what, STORE_W_PAGES);
+    KVT_EQ(fix.refusal.subject, STORE_S_PAGES);
     KVT_EQ(fix.refusal.pool, 1);
     KVT_EQ(fix.refusal.asked, 3);
     KVT_EQ(fix.refusal.had, 2);

@@ -52,7 +52,7 @@ static void space_5_terminal_walk(void) {
     KVT_EQ(r.pool[0].slice.count, 0);
     char *before = fix_dump(&fix);
     KVT_EQ(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 193, NULL), STORE_E_ENTITLEMENT);
-    KVT_EQ(fix.refusal.what, STORE_W_ENSURE);
+    KVT_EQ(fix.refusal.subject, STORE_S_ENSURE);
     KVT_EQ(fix.refusal.asked, 4);
     KVT_EQ(fix.refusal.had, 2);
     KVT_EQ(fix.refusal.limit, 3);
@@ -192,7 +192,7 @@ static void gran_1_space_6_commit(void) {
     }
     char *before = fix_dump(&fix);
     KVT_EQ(fix_round(&fix, seq, 129, STORE_NONE, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE);
-    KVT_EQ(fix.refusal.what, STORE_W_COMMIT);
+    KVT_EQ(fix.refusal.subject, STORE_S_COMMIT);
     KVT_EQ(fix_round(&fix, seq, 501, STORE_NONE, STORE_NONE, STORE_NONE, NULL),
            STORE_E_RANGE); /* mapped to 512, but S is 500 */
     KVT_EQ(fix.refusal.limit, 500);
@@ -233,7 +233,7 @@ static void page_8_space_7_truncate(void) {
     KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, &r)); /* committed 100 keeps its partial page */
     KVT_EQ(r.pool[0].membership, 2);
     KVT_EQ(fix_round(&fix, seq, STORE_NONE, 101, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE);
-    KVT_EQ(fix.refusal.what, STORE_W_TRUNCATE);
+    KVT_EQ(fix.refusal.subject, STORE_S_TRUNCATE);
     KVT_OK(fix_round(&fix, seq, STORE_NONE, 0, 0, STORE_NONE, &r));
     KVT_EQ(r.pool[0].membership, 0);
     KVT_EQ(r.pool[0].entitlement, 4);

@@ -24,7 +24,7 @@ static void copies(struct store_transition of) {
     uint64_t cursor = 0;
     while (store_next_copies(f.store, of, &cursor, &copy, 1))
         if (copy.kind == STORE_COPY_PAGE_OUT || copy.kind == STORE_COPY_STATE_OUT)
-            store_copied_out(f.store, copy.what, copy.host + 1);
+            store_copied_out(f.store, copy.replica, copy.host + 1);
 }
 
 static int move(store_cont cont, enum store_place place) {
@@ -48,17 +48,17 @@ static void prefetch_of_what_rests(void) {
     fix_open(&f, &c);
     store_cont cont = fix_cont(&f, 300, 1);
     KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
-    KVT_TRUE(fix_info(&f, cont).resting);
+    KVT_TRUE(fix_info(&f, cont).demoted);
     KVT_EQ(fix_pool(&f, 0).allocated, 0);
     store_move m;
     KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
     fix_audit(&f);
     KVT_EQ(store_move_abort(f.store, m, &refusal), STORE_OK);
-    KVT_TRUE(fix_info(&f, cont).resting);
+    KVT_TRUE(fix_info(&f, cont).demoted);
     KVT_EQ(fix_pool(&f, 0).allocated, 0);
     fix_audit(&f);
     KVT_EQ(move(cont, STORE_PLACE_DEVICE), STORE_OK);
-    KVT_FALSE(fix_info(&f, cont).resting);
+    KVT_FALSE(fix_info(&f, cont).demoted);
     KVT_EQ(fix_info(&f, cont).device_pages[0], 5);
     KVT_EQ(fix_info(&f, cont).host_pages[0], 5);
     fix_close(&f);
@@ -112,7 +112,7 @@ static void scrub_sees_all(void) {
     KVT_EQ(pages, 2 * 4);
     KVT_EQ(images, 2);
     /* What is released under the reader is no damage, and its place is given back afterwards. */
-    for (int what = 0; what < 5; what++)
+    for (int replica = 0; replica < 5; replica++)
         KVT_TRUE(store_scrub_begin(f.store, &copy) && !store_scrub_end(f.store, true, &released));
     KVT_FALSE(store_scrub_begin(f.store, &copy));
     while (store_scrub_begin(f.store, &copy) && copy.bytes != 8192) store_scrub_end(f.store, true, &released);
@@ -171,11 +171,11 @@ static void wrong_image_is_no_replica(void) {
         KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
         KVT_TRUE(fix_info(&f, cont).image_on_device && fix_info(&f, cont).image_in_host);
         struct store_copy copy;
-        uint64_t cursor = 0, what = 0;
+        uint64_t cursor = 0, replica = 0;
         while (store_next_copies(f.store, (struct store_transition){ .bits = made.seq.bits }, &cursor, &copy, 1))
-            if (copy.kind == STORE_COPY_STATE_IN) what = copy.what;
-        KVT_EQ(store_damaged(f.store, what), 0);
-        KVT_EQ(store_damaged(f.store, what), 0);
+            if (copy.kind == STORE_COPY_STATE_IN) replica = copy.replica;
+        KVT_EQ(store_damaged(f.store, replica), 0);
+        KVT_EQ(store_damaged(f.store, replica), 0);
         fix_audit(&f);
         KVT_FALSE(fix_info(&f, cont).image_in_host);
         int rc = abort ? STORE_E_DAMAGED : store_activate_commit(f.store, made.seq, &refusal);
@@ -188,7 +188,7 @@ static void wrong_image_is_no_replica(void) {
         KVT_EQ(work.bytes_out, 8192);
         copies((struct store_transition){ true, m.bits });
         KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
-        KVT_TRUE(fix_info(&f, cont).resting);
+        KVT_TRUE(fix_info(&f, cont).demoted);
         fix_close(&f);
     }
 }

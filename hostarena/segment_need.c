@@ -43,12 +43,12 @@ static bool read_number(const char *root, const char *path, const char *key, uin
 
 /* ---- /dev/shm and the machine ---------------------------------------------------------------------------------- */
 
-static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+static uint64_t bytes_less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-static int check_shm(const struct segment_room *room, char *err, size_t err_bytes) {
+static int check_shm(const struct segment_need *need, char *err, size_t err_bytes) {
     char path[256];
     struct statvfs fs;
-    snprintf(path, sizeof path, "%s/dev/shm", room->root);
+    snprintf(path, sizeof path, "%s/dev/shm", need->root);
     if (statvfs(path, &fs)) {
         int e = errno;
         return segment_refuse(-e, err, err_bytes,
@@ -56,25 +56,25 @@ static int check_shm(const struct segment_room *room, char *err, size_t err_byte
                               strerror(e));
     }
     if (!fs.f_blocks) return 0; /* a tmpfs without a limit */
-    uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize + room->credit;
-    if (room->bytes <= there) return 0;
+    uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize + need->credit;
+    if (need->bytes <= there) return 0;
     return segment_refuse(-ENOSPC, err, err_bytes,
                           "the arena with its directory needs %" PRIu64 " bytes of /dev/shm, %" PRIu64
                           " are free there: enlarge it (mount -o remount,size=%" PRIu64
                           "M /dev/shm; for a container --shm-size), or lower [host] arena",
-                          room->bytes, there,
-                          ((uint64_t)fs.f_blocks * fs.f_frsize + less(room->bytes, there) + (1 << 20) - 1) >> 20);
+                          need->bytes, there,
+                          ((uint64_t)fs.f_blocks * fs.f_frsize + bytes_less(need->bytes, there) + (1 << 20) - 1) >> 20);
 }
 
-static int check_memory(const struct segment_room *room, char *err, size_t err_bytes) {
+static int check_machine_memory(const struct segment_need *need, char *err, size_t err_bytes) {
     uint64_t kib;
-    if (!read_number(room->root, "/proc/meminfo", "MemAvailable:", &kib)) return 0;
-    uint64_t there = kib * 1024 + room->credit;
-    if (room->bytes <= there) return 0;
+    if (!read_number(need->root, "/proc/meminfo", "MemAvailable:", &kib)) return 0;
+    uint64_t there = kib * 1024 + need->credit;
+    if (need->bytes <= there) return 0;
     return segment_refuse(-ENOMEM, err, err_bytes,
                           "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
                           " are available on this machine (MemAvailable): lower [host] arena, or free memory",
-                          room->bytes, there);
+                          need->bytes, there);
 }
 
 /* ---- control groups --------------------------------------------------------------------------------------------- */
@@ -99,21 +99,21 @@ static uint64_t group_left(const char *root, const struct group_files *files, co
     snprintf(path, sizeof path, "%s%s/memory.stat", files->mount, group);
     read_number(root, path, files->file_1, &cache_1);
     read_number(root, path, files->file_2, &cache_2);
-    return less(limit, less(used, cache_1 + cache_2));
+    return bytes_less(limit, bytes_less(used, cache_1 + cache_2));
 }
 
 /* The group and all above it, up to the mount: in a container the path may be the host's, and only the mount is there.
  */
-static int check_group(const struct segment_room *room, const struct group_files *files, char *group, char *err,
-                       size_t err_bytes) {
+static int check_cgroup(const struct segment_need *need, const struct group_files *files, char *group, char *err,
+                        size_t err_bytes) {
     for (;;) {
-        uint64_t left = group_left(room->root, files, group);
-        if (left != NO_LIMIT && room->bytes > left + room->credit)
+        uint64_t left = group_left(need->root, files, group);
+        if (left != NO_LIMIT && need->bytes > left + need->credit)
             return segment_refuse(-ENOMEM, err, err_bytes,
                                   "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
                                   " are left in the memory limit of control group %s: raise it (MemoryMax= of the "
                                   "unit; for a container --memory), or lower [host] arena",
-                                  room->bytes, left + room->credit, *group ? group : "/");
+                                  need->bytes, left + need->credit, *group ? group : "/");
         char *slash = strrchr(group, '/');
         if (!slash) return 0;
         *slash = '\0';
@@ -121,10 +121,10 @@ static int check_group(const struct segment_room *room, const struct group_files
 }
 
 /* Lines of /proc/self/cgroup: "0::/path" (v2), "4:memory:/path" (v1, one line a controller). */
-static int check_groups(const struct segment_room *room, char *err, size_t err_bytes) {
+static int check_groups(const struct segment_need *need, char *err, size_t err_bytes) {
     char line[PATH_BYTES];
     int r = 0;
-    FILE *file = open_under(room->root, "/proc/self/cgroup");
+    FILE *file = open_under(need->root, "/proc/self/cgroup");
     if (!file) return 0;
     while (!r && fgets(line, sizeof line, file)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -132,8 +132,8 @@ static int check_groups(const struct segment_room *room, char *err, size_t err_b
         *controllers++ = *group++ = '\0';
         group[strcspn(group, "\n")] = '\0';
         if (!strcmp(group, "/")) *group = '\0';
-        if (!*controllers) r = check_group(room, &GROUPS_V2, group, err, err_bytes);
-        else if (strstr(controllers, "memory")) r = check_group(room, &GROUPS_V1, group, err, err_bytes);
+        if (!*controllers) r = check_cgroup(need, &GROUPS_V2, group, err, err_bytes);
+        else if (strstr(controllers, "memory")) r = check_cgroup(need, &GROUPS_V1, group, err, err_bytes);
     }
     fclose(file);
     return r;
@@ -141,14 +141,14 @@ static int check_groups(const struct segment_room *room, char *err, size_t err_b
 
 /* ---- limits of the process -------------------------------------------------------------------------------------- */
 
-static int check_file_size(const struct segment_room *room, char *err, size_t err_bytes) {
+static int check_file_size(const struct segment_need *need, char *err, size_t err_bytes) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || room->file_bytes <= limit.rlim_cur)
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || need->file_bytes <= limit.rlim_cur)
         return 0;
     return segment_refuse(-EFBIG, err, err_bytes,
                           "the segment has %" PRIu64 " bytes, RLIMIT_FSIZE allows files of %" PRIu64
                           ": set LimitFSIZE=infinity (ulimit -f unlimited)",
-                          room->file_bytes, (uint64_t)limit.rlim_cur);
+                          need->file_bytes, (uint64_t)limit.rlim_cur);
 }
 
 static bool may_lock_anything(void) {
@@ -157,27 +157,27 @@ static bool may_lock_anything(void) {
     return syscall(SYS_capget, &header, data) == 0 && (data[CAP_IPC_LOCK / 32].effective & 1u << CAP_IPC_LOCK % 32);
 }
 
-static int check_lock(const struct segment_room *room, char *err, size_t err_bytes) {
+static int check_lock(const struct segment_need *need, char *err, size_t err_bytes) {
     struct rlimit limit;
     uint64_t locked = 0;
-    if (!room->lock_bytes || getrlimit(RLIMIT_MEMLOCK, &limit) || may_lock_anything()) return 0;
-    read_number(room->root, "/proc/self/status", "VmLck:", &locked);
-    uint64_t need = room->lock_bytes + locked * 1024;
-    if (limit.rlim_cur == RLIM_INFINITY || need <= limit.rlim_cur) return 0;
-    if (limit.rlim_max == RLIM_INFINITY || need <= limit.rlim_max) {
+    if (!need->lock_bytes || getrlimit(RLIMIT_MEMLOCK, &limit) || may_lock_anything()) return 0;
+    read_number(need->root, "/proc/self/status", "VmLck:", &locked);
+    uint64_t bytes = need->lock_bytes + locked * 1024;
+    if (limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur) return 0;
+    if (limit.rlim_max == RLIM_INFINITY || bytes <= limit.rlim_max) {
         struct rlimit wider = { .rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max };
         if (!setrlimit(RLIMIT_MEMLOCK, &wider)) return 0;
     }
     return segment_refuse(-EPERM, err, err_bytes,
                           "[host] lock needs %" PRIu64 " bytes of locked memory, RLIMIT_MEMLOCK allows %" PRIu64
                           ": set LimitMEMLOCK=infinity in the unit (ulimit -l unlimited), or turn [host] lock off",
-                          need, (uint64_t)limit.rlim_max);
+                          bytes, (uint64_t)limit.rlim_max);
 }
 
-int segment_room_check(const struct segment_room *room, char *err, size_t err_bytes) {
-    int r = check_file_size(room, err, err_bytes);
-    if (!r) r = check_shm(room, err, err_bytes);
-    if (!r) r = check_memory(room, err, err_bytes);
-    if (!r) r = check_groups(room, err, err_bytes);
-    return r ? r : check_lock(room, err, err_bytes);
+int segment_check_need(const struct segment_need *need, char *err, size_t err_bytes) {
+    int r = check_file_size(need, err, err_bytes);
+    if (!r) r = check_shm(need, err, err_bytes);
+    if (!r) r = check_machine_memory(need, err, err_bytes);
+    if (!r) r = check_groups(need, err, err_bytes);
+    return r ? r : check_lock(need, err, err_bytes);
 }

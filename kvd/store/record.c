@@ -13,12 +13,12 @@
 
 static uint32_t device_of(const struct page *page) { return page_on_device(page) ? page->device : DIRECTORY_NONE; }
 
-void mirror_page_device(struct store *store, uint32_t p, uint32_t d) {
+void record_page_device(struct store *store, uint32_t p, uint32_t d) {
     if (store->directory && directory_page_is_open(store->directory, p, d))
         directory_page_device(store->directory, p, d, device_of(&store->pool[p].pages[d]));
 }
 
-void mirror_page_host(struct store *store, uint32_t p, uint32_t d) {
+void record_page_host(struct store *store, uint32_t p, uint32_t d) {
     const struct page *page = &store->pool[p].pages[d];
     if (!store->directory || !directory_page_is_open(store->directory, p, d)) return;
     if (!page_in_host(page, 1)) {
@@ -30,13 +30,13 @@ void mirror_page_host(struct store *store, uint32_t p, uint32_t d) {
     directory_page_host(store->directory, p, d, &host);
 }
 
-void mirror_page_name(struct store *store, uint32_t d) {
+void record_page_name(struct store *store, uint32_t d) {
     bool named = store->pool[0].pages[d].flags & PAGE_NAMED;
     if (store->directory && directory_page_is_open(store->directory, 0, d))
         directory_page_name(store->directory, 0, d, named ? store->digests[d] : NULL);
 }
 
-void mirror_page_close(struct store *store, uint32_t p, uint32_t d) {
+void record_page_close(struct store *store, uint32_t p, uint32_t d) {
     if (store->directory) directory_page_close(store->directory, p, d);
 }
 
@@ -47,7 +47,7 @@ static void open_page(struct store *store, uint32_t p, const struct space *space
                                    parent == NONE ? 0 : store->pool[p].pages[parent].generation };
     directory_page_open(store->directory, p, d, &base);
     if (page_on_device(page)) directory_page_device(store->directory, p, d, page->device);
-    if (page_in_host(page, 1)) mirror_page_host(store, p, d);
+    if (page_in_host(page, 1)) record_page_host(store, p, d);
     if (p == 0 && (page->flags & PAGE_NAMED)) directory_page_name(store->directory, 0, d, store->digests[d]);
 }
 
@@ -68,7 +68,7 @@ static void put_space(struct store *store, uint32_t p, const struct space *space
     bundle->last_generation[p] = last == NONE ? 0 : store->pool[p].pages[last].generation;
 }
 
-void mirror_cont(struct store *store, const struct cont *cont) {
+void record_cont(struct store *store, const struct cont *cont) {
     if (!store->directory || !cont->published) return; /* before the record is made: a store without one pays nothing */
     struct directory_bundle bundle = { .named = cont->named,
                                        .retention = cont->retention,
@@ -87,12 +87,12 @@ void mirror_cont(struct store *store, const struct cont *cont) {
     directory_bundle_put(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts), &bundle);
 }
 
-void mirror_cont_drop(struct store *store, const struct cont *cont) {
+void record_cont_drop(struct store *store, const struct cont *cont) {
     if (store->directory && cont->published)
         directory_bundle_drop(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts));
 }
 
-void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
+void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
     if (!store->directory) return;
     bool image = store->config.has_state && seq->state_frontier != NONE && seq->state_frontier == frontier[0];
     struct directory_bundle bundle = { .named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
@@ -102,22 +102,22 @@ void mirror_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
                                        .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
                                        .state_frontier = image ? seq->state_frontier : 0 };
     if (frontier[0] == 0) {
-        mirror_seq_drop(store, seq);
+        record_seq_drop(store, seq);
         return;
     }
     for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &seq->space[p], frontier[p], &bundle);
     directory_bundle_put(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs), &bundle);
-    seq->mirrored = true;
+    seq->recorded = true;
 }
 
-void mirror_seq(struct store *store, struct seq *seq) {
+void record_seq(struct store *store, struct seq *seq) {
     uint32_t frontier[STORE_MAX_POOLS] = { 0 };
     if (!store->directory) return;
     for (uint32_t p = 0; p < store->n_pools; p++) frontier[p] = seq->space[p].committed;
-    mirror_seq_at(store, seq, frontier);
+    record_seq_at(store, seq, frontier);
 }
 
-void mirror_seq_drop(struct store *store, struct seq *seq) {
-    if (seq->mirrored) directory_bundle_drop(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs));
-    seq->mirrored = false;
+void record_seq_drop(struct store *store, struct seq *seq) {
+    if (seq->recorded) directory_bundle_drop(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs));
+    seq->recorded = false;
 }
