@@ -6,10 +6,15 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum key_type {
     KEY_PATH,
@@ -306,8 +311,7 @@ void config_defaults(struct config *ret_config) {
 
 struct parse {
     const char *name; /* of the file */
-    FILE *file;
-    const char *text; /* or a string */
+    const char *text;
     int line, long_line;
     struct config *config;
     int seen[N_KEYS]; /* line of each key */
@@ -333,7 +337,6 @@ static void complain_line(struct parse *p, int line, const char *format, ...) {
 }
 
 static char *next_line(char *line, int bytes, struct parse *p) {
-    if (p->file) return fgets(line, bytes, p->file);
     if (!*p->text) return NULL;
     size_t n = strcspn(p->text, "\n");
     n += p->text[n] == '\n';
@@ -410,6 +413,37 @@ static int line_of(const struct parse *p, const char *section, const char *name)
     return key ? p->seen[key - keys] : 0;
 }
 
+static const char *name_in(const char *path) { return strrchr(path, '/') + 1; } /* paths are absolute */
+
+/* Two names of one directory entry, by whatever way the directory is reached. */
+static bool is_same_entry(const char *a, const char *b) {
+    char dir_a[PATH_MAX], dir_b[PATH_MAX];
+    struct stat st_a, st_b;
+    if (strcmp(name_in(a), name_in(b)) != 0) return false;
+    snprintf(dir_a, sizeof dir_a, "%.*s", (int)(name_in(a) - a), a);
+    snprintf(dir_b, sizeof dir_b, "%.*s", (int)(name_in(b) - b), b);
+    if (strcmp(dir_a, dir_b) == 0) return true;
+    return !stat(dir_a, &st_a) && !stat(dir_b, &st_b) && st_a.st_dev == st_b.st_dev && st_a.st_ino == st_b.st_ino;
+}
+
+/* kvd makes files and sockets beside its socket: the socket of monitoring is none of them, nor is the one that it is
+ * bound at first. */
+static void check_names(struct parse *p) {
+    static const char *const suffixes[] = { "", ".new", ".lock", ".fd", ".fd.new" };
+    const struct config *c = p->config;
+    if (c->http_listen.kind != LISTEN_UNIX) return;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        for (int bound = 0; bound < 2; bound++) {
+            char own[sizeof c->socket + 16], theirs[sizeof c->http_listen.path + 16];
+            snprintf(own, sizeof own, "%s%s", c->socket, suffixes[i]);
+            snprintf(theirs, sizeof theirs, "%s%s", c->http_listen.path, bound ? ".new" : "");
+            if (!is_same_entry(own, theirs)) continue;
+            complain_line(p, line_of(p, "http", "listen"), "listen: %s is %s; choose another path", theirs,
+                          *suffixes[i] ? "a name that kvd uses beside its socket" : "the socket of the clients");
+            return;
+        }
+}
+
 /* What one value says about another. Line 0 where the culprit is a default. */
 static void check_together(struct parse *p) {
     struct config *c = p->config;
@@ -435,9 +469,7 @@ static void check_together(struct parse *p) {
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
         complain_line(p, line_of(p, "backend", "layers"),
                       "layers: an mtp pool has at least one layer; use kind = off for none");
-    if (c->http_listen.kind == LISTEN_UNIX && strcmp(c->http_listen.path, c->socket) == 0)
-        complain_line(p, line_of(p, "http", "listen"), "listen: %s is the socket of the clients; choose another path",
-                      c->socket);
+    check_names(p);
     if (c->low_water > c->high_water)
         complain_line(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
                       c->low_water, c->high_water);
@@ -451,32 +483,65 @@ static void check_together(struct parse *p) {
                       c->max_concurrency);
 }
 
-static int parse_file(struct parse *p, struct config *ret_config) {
+int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {
     struct config config;
+    struct parse p = { .name = name, .text = text, .config = &config, .err = err, .err_bytes = err_bytes };
     config_defaults(&config);
-    p->config = &config;
-    if (p->err_bytes) p->err[0] = 0;
-    int bad = ini_parse_stream(read_line, p, take_key, p);
-    if (bad > 0) complain_line(p, bad, "is neither a [section], a name = value, nor a comment");
-    if (!p->complaints) check_together(p);
-    if (p->complaints) return 1;
+    if (err_bytes) err[0] = 0;
+    int bad = ini_parse_stream(read_line, &p, take_key, &p);
+    if (bad > 0) complain_line(&p, bad, "is neither a [section], a name = value, nor a comment");
+    if (!p.complaints) check_together(&p);
+    if (p.complaints) return 1;
     *ret_config = config;
     return 0;
 }
 
-int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {
-    struct parse p = { .name = name, .text = text, .err = err, .err_bytes = err_bytes };
-    return parse_file(&p, ret_config);
+#define FILE_MOST ((size_t)1 << 20)
+
+/* Opening waits for nobody (a FIFO's writer), and only a file is read: a device would never end. */
+static int open_file(const char *path, char *err, size_t err_bytes) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st))
+        snprintf(err, err_bytes, "%s: %s; name the configuration with --config FILE", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        snprintf(err, err_bytes, "%s: this is no file, but %s; name the configuration with --config FILE", path,
+                 S_ISDIR(st.st_mode)    ? "a directory"
+                 : S_ISFIFO(st.st_mode) ? "a FIFO"
+                                        : "a device");
+    else return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Text that ends with 0, the caller's to free. */
+static char *read_file(const char *path, char *err, size_t err_bytes) {
+    int fd = open_file(path, err, err_bytes);
+    char *text = fd >= 0 ? malloc(FILE_MOST + 2) : NULL;
+    size_t n = 0;
+    ssize_t got = 1;
+    while (text && n <= FILE_MOST && (got = read(fd, text + n, FILE_MOST + 1 - n)) != 0) {
+        if (got > 0) n += (size_t)got;
+        else if (errno != EINTR) break;
+    }
+    int e = errno;
+    if (fd < 0) return NULL;
+    close(fd);
+    if (text) text[n] = 0;
+    if (text && got == 0 && strlen(text) == n) return text;
+    snprintf(err, err_bytes, "%s: %s", path,
+             !text           ? "no memory for it"
+             : got < 0       ? strerror(e)
+             : n > FILE_MOST ? "it is larger than a MiB, which no configuration is"
+                             : "it has a zero byte, which no text has");
+    free(text);
+    return NULL;
 }
 
 int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes) {
-    struct parse p = { .name = path, .file = fopen(path, "re"), .err = err, .err_bytes = err_bytes };
-    if (!p.file) {
-        snprintf(err, err_bytes, "%s: %s; name the configuration with --config FILE", path, strerror(errno));
-        return 1;
-    }
-    int r = parse_file(&p, ret_config);
-    fclose(p.file);
+    char *text = read_file(path, err, err_bytes);
+    int r = text ? config_parse(path, text, ret_config, err, err_bytes) : 1;
+    free(text);
     return r;
 }
 

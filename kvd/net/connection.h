@@ -14,6 +14,7 @@
 
 #include "frame.h"
 #include "listener.h"
+#include "unix_socket.h"
 
 struct buffer {
     uint8_t *bytes;
@@ -49,7 +50,7 @@ struct listener {
     struct service *service;
     nng_stream_listener *nng;
     nng_aio *accepting, *sleeping;
-    char socket[sizeof(((struct config *)0)->socket)];
+    struct unix_socket name;
     int event_fd;
     _Atomic size_t queue_limit; /* [limits] message_queue */
     _Atomic uint64_t handshake_timeout, stall_timeout;

@@ -27,7 +27,7 @@ struct fd_connection {
 
 struct fdpass {
     struct service *service;
-    char path[112];
+    struct unix_socket name;
     int listener, epoll;
     bool paused; /* there was no file for a newcomer: until the next tick */
     struct fd_connection connection[CONNECTIONS];
@@ -38,19 +38,17 @@ struct fdpass {
 int fdpass_open(struct service *service, const struct config *config, struct fdpass **ret_fdpass, char *err,
                 size_t err_bytes) {
     struct fdpass *f = calloc(1, sizeof *f);
-    char why[256];
+    char path[UNIX_SOCKET_PATH];
     if (!f) {
         snprintf(err, err_bytes, "no memory for the socket of descriptors");
         return 1;
     }
     f->service = service;
     for (uint32_t i = 0; i < CONNECTIONS; i++) f->connection[i].fd = -1;
-    snprintf(f->path, sizeof f->path, "%s" FDPASS_SUFFIX, config->socket);
+    snprintf(path, sizeof path, "%s" FDPASS_SUFFIX, config->socket);
     f->listener = -1;
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (unix_socket_listen(config, f->path, SOCK_SEQPACKET, CONNECTIONS, &f->listener, why, sizeof why)) {
-        snprintf(err, err_bytes, "%s: %s", f->path, why);
-        *f->path = 0;
+    if (unix_socket_listen(config, path, SOCK_SEQPACKET, CONNECTIONS, &f->listener, &f->name, err, err_bytes)) {
         fdpass_close(f);
         return 1;
     }
@@ -66,7 +64,7 @@ int fdpass_open(struct service *service, const struct config *config, struct fdp
 
 struct fdpass *fdpass_close(struct fdpass *f) {
     if (!f) return NULL;
-    if (*f->path) unlink(f->path);
+    unix_socket_remove(&f->name);
     for (uint32_t i = 0; i < CONNECTIONS; i++)
         if (f->connection[i].fd >= 0) close(f->connection[i].fd);
     if (f->listener >= 0) close(f->listener);

@@ -28,8 +28,8 @@
 
 struct http {
     struct MHD_Daemon *daemon;
-    _Atomic(struct service *) service;                    /* NULL: starting */
-    char path[sizeof(((struct config_listen *)0)->path)]; /* to unlink */
+    _Atomic(struct service *) service; /* NULL: starting */
+    struct unix_socket name;           /* of a Unix one */
     bool ui;
 
     /* of the thread */
@@ -74,29 +74,10 @@ static int listen_tcp(const struct config_listen *at, int *ret_fd, char *err, si
     return 1;
 }
 
-/* What an earlier instance left may be replaced; a file, or a socket that somebody serves, may not. */
-static int check_path(const struct config_listen *at, char *err, size_t err_bytes) {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    struct stat st;
-    if (lstat(at->path, &st)) return 0;
-    memcpy(address.sun_path, at->path, strlen(at->path)); /* it fits: see struct config_listen */
-    if (!S_ISSOCK(st.st_mode))
-        return complain_listen(at, "there is something that is no socket; remove it or choose another path",
-                               "in the way", err, err_bytes);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return complain_listen(at, "cannot be looked at", strerror(errno), err, err_bytes);
-    bool stale = connect(fd, (struct sockaddr *)&address, sizeof address) && errno == ECONNREFUSED;
-    close(fd);
-    return stale ? 0
-                 : complain_listen(at, "another program listens there; choose another path", strerror(EADDRINUSE), err,
-                                   err_bytes);
-}
-
-static int listen_at_path(const struct config *c, int *ret_fd, char *err, size_t err_bytes) {
+static int listen_at_path(struct http *h, const struct config *c, int *ret_fd, char *err, size_t err_bytes) {
     const struct config_listen *at = &c->http_listen;
-    char why[256];
-    if (check_path(at, err, err_bytes)) return 1;
-    if (!unix_socket_listen(c, at->path, SOCK_STREAM, BACKLOG, ret_fd, why, sizeof why)) return 0;
+    char why[320];
+    if (!unix_socket_listen(c, at->path, SOCK_STREAM, BACKLOG, ret_fd, &h->name, why, sizeof why)) return 0;
     return complain_listen(at, "open", why, err, err_bytes);
 }
 
@@ -240,7 +221,8 @@ static bool is_local_name(const char *host) {
 /* Any page that a browser shows can ask a port of the loopback, and read the answer where its own name leads there (DNS
  * rebinding): the browser then says that name. Who says none is no browser; no browser speaks to a Unix socket. */
 static bool is_asked_by_name(const struct http *h, struct MHD_Connection *connection) {
-    const char *host = *h->path ? NULL : MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    const char *host =
+        *h->name.path ? NULL : MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
     return !host || is_local_name(host);
 }
 
@@ -333,11 +315,11 @@ int http_open(const struct config *config, struct http **ret_http, char *err, si
     h->ui = config->http_ui;
     pthread_mutex_init(&h->lock, NULL);
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) h->open[i].fd = -1;
-    if (at->kind == LISTEN_UNIX ? listen_at_path(config, &fd, err, err_bytes) : listen_tcp(at, &fd, err, err_bytes)) {
+    if (at->kind == LISTEN_UNIX ? listen_at_path(h, config, &fd, err, err_bytes)
+                                : listen_tcp(at, &fd, err, err_bytes)) {
         http_close(h);
         return 1;
     }
-    if (at->kind == LISTEN_UNIX) memcpy(h->path, at->path, sizeof h->path);
     if (start_server(h, fd)) {
         close(fd);
         http_close(h);
@@ -353,7 +335,7 @@ void http_serve(struct http *h, struct service *service) {
 
 struct http *http_close(struct http *h) {
     if (!h) return NULL;
-    if (*h->path) unlink(h->path);
+    unix_socket_remove(&h->name);
     if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the socket too */
     forget_look(h);
     pthread_mutex_destroy(&h->lock);

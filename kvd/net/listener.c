@@ -73,10 +73,10 @@ static int complain_socket(char *err, size_t err_bytes, const char *socket, cons
 }
 
 static int publish_socket(struct listener *l, const struct config *c, char *err, size_t err_bytes) {
-    char private[sizeof c->socket + 8], url[sizeof private + 16], why[256];
-    unix_socket_private(c->socket, private, sizeof private);
+    char private[UNIX_SOCKET_PATH], url[sizeof private + 16], why[320];
+    if (unix_socket_prepare(c->socket, private, why, sizeof why))
+        return complain_socket(err, err_bytes, c->socket, "open", why);
     snprintf(url, sizeof url, "ipc://%s", private);
-    unlink(private);
     int error = nng_stream_listener_alloc(&l->nng, url);
     if (!error) error = nng_stream_listener_set_int(l->nng, NNG_OPT_IPC_PERMISSIONS, (int)c->socket_mode);
     if (!error) error = nng_stream_listener_listen(l->nng);
@@ -84,9 +84,8 @@ static int publish_socket(struct listener *l, const struct config *c, char *err,
         return complain_socket(err, err_bytes, c->socket,
                                "cannot listen (does its directory exist, and may the daemon write there?)",
                                nng_strerror(error));
-    if (unix_socket_publish(c, c->socket, why, sizeof why))
+    if (unix_socket_publish(c, private, c->socket, &l->name, why, sizeof why))
         return complain_socket(err, err_bytes, c->socket, "open", why);
-    memcpy(l->socket, c->socket, sizeof l->socket);
     return 0;
 }
 
@@ -278,7 +277,7 @@ static void close_all(struct listener *l) {
 struct listener *listener_close(struct listener *l) {
     if (!l) return NULL;
     atomic_store(&l->closing, true);
-    if (*l->socket) unlink(l->socket);
+    unix_socket_remove(&l->name);
     if (l->nng) nng_stream_listener_close(l->nng);
     if (l->sleeping) nng_aio_stop(l->sleeping);
     if (l->accepting) nng_aio_stop(l->accepting);

@@ -18,6 +18,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@
 #include "log.h"
 #include "options.h"
 #include "plan.h"
+#include "reload.h"
 #include "systemd.h"
 
 struct daemon {
@@ -40,6 +42,7 @@ struct daemon {
     struct service *service;
     struct listener *listener;
     struct http *http;
+    struct reload *reload;
     struct fdpass *fdpass; /* NULL: no region is a descriptor */
     int lock_fd, signal_fd, timer_fd, epoll_fd;
     struct watchdog watchdog;
@@ -65,10 +68,23 @@ static int block_signals(void) {
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* It holds a pid at most. */
+static bool is_lock_file(int fd) {
+    struct stat st;
+    return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size < 24;
+}
+
 static int take_lock(struct daemon *d, char *err, size_t err_bytes) {
     char path[sizeof d->config.socket + 8], pid[24] = "";
     snprintf(path, sizeof path, "%s.lock", d->config.socket);
-    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (d->lock_fd >= 0 && !is_lock_file(d->lock_fd)) {
+        snprintf(err, err_bytes,
+                 "%s: there is something that kvd has not made; remove it, or change socket = in "
+                 "section [kvd]",
+                 path);
+        return 1;
+    }
     if (d->lock_fd < 0) {
         snprintf(err, err_bytes,
                  "%s: %s; create its directory for the daemon's user, or change socket = in section [kvd]", path,
@@ -138,7 +154,8 @@ static int make_loop(struct daemon *d) {
     if (d->epoll_fd < 0 || d->timer_fd < 0) return 1;
     set_timer(d);
     return watch_file(d, d->signal_fd) || watch_file(d, d->timer_fd) || watch_file(d, service_fd(d->service)) ||
-           watch_file(d, listener_fd(d->listener)) || (d->fdpass && watch_file(d, fdpass_fd(d->fdpass)));
+           watch_file(d, listener_fd(d->listener)) || watch_file(d, reload_fd(d->reload)) ||
+           (d->fdpass && watch_file(d, fdpass_fd(d->fdpass)));
 }
 
 static void tell_ready(struct daemon *d, const char *note) {
@@ -148,23 +165,37 @@ static void tell_ready(struct daemon *d, const char *note) {
     notify_send(text);
 }
 
-static void reload_config(struct daemon *d) {
-    struct config config;
-    char err[4096], text[64];
-    const char *note = "";
+#define NOT_RELOADED "; the configuration was not reloaded, the log says why"
+
+static void begin_reload(struct daemon *d) {
+    char text[64];
     snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, clock_ns() / 1000);
     notify_send(text);
-    if (config_load(d->config_path, &config, err, sizeof err)) {
-        LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", err);
-        note = "; the configuration was not reloaded, the log says why";
-    } else {
+    reload_begin(d->reload, clock_ns());
+}
+
+/* Its end is READY=1. */
+static void end_reload(struct daemon *d) {
+    struct config config;
+    const char *why;
+    enum reload_result result = reload_take(d->reload, &config, &why);
+    if (result == RELOAD_NONE || d->stopping) return;
+    if (result == RELOAD_BAD) LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", why);
+    if (result == RELOAD_GOOD) {
         config.first_generation = d->config.first_generation;
         service_reload(d->service, &config);
         d->config = service_config(d->service);
         listener_configure(d->listener, &d->config);
         set_timer(d);
     }
-    tell_ready(d, note);
+    tell_ready(d, result == RELOAD_BAD ? NOT_RELOADED : "");
+}
+
+static void look_after_reload(struct daemon *d) {
+    if (!reload_late(d->reload, clock_ns()) || d->stopping) return;
+    LOG(LOG_ERROR, "%s: its file system, or who knows users and groups, does not answer; kvd goes on with what it has",
+        d->config_path);
+    tell_ready(d, NOT_RELOADED);
 }
 
 /* True: stop, or stop at once. */
@@ -172,7 +203,7 @@ static bool take_signals(struct daemon *d) {
     struct signalfd_siginfo info;
     while (read(d->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGHUP) {
-            if (!d->stopping) reload_config(d); /* its end is READY=1 */
+            if (!d->stopping) begin_reload(d);
             continue;
         }
         LOG(LOG_NOTICE, "%s: stopping", strsignal((int)info.ssi_signo));
@@ -187,6 +218,7 @@ static int run_tick(struct daemon *d) {
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
     listener_tick(d->listener, clock_ns());
     http_tick(d->http, clock_ns());
+    look_after_reload(d);
     fdpass_tick(d->fdpass, clock_ns());
     service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
     service_run(d->service); /* what it had no memory for when it was woken */
@@ -206,6 +238,7 @@ static int run_loop(struct daemon *d) {
             if (fd == d->timer_fd && (r = run_tick(d)) != EXIT_FINE) return r;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (fd == reload_fd(d->reload)) end_reload(d);
             if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
         }
     }
@@ -242,6 +275,7 @@ static void stop_daemon(struct daemon *d) {
             if (fd == d->timer_fd && run_tick(d) != EXIT_FINE) return;
             if (fd == service_fd(d->service)) service_run(d->service);
             if (fd == listener_fd(d->listener)) listener_run(d->listener);
+            if (fd == reload_fd(d->reload)) end_reload(d);
             if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
         }
     }
@@ -260,6 +294,8 @@ static int run_daemon(struct daemon *d) {
     char err[1024];
     int status = EXIT_START;
     if (d->signal_fd < 0) return refuse_start("signals cannot be read from a file");
+    d->reload = reload_new(d->config_path);
+    if (!d->reload) return refuse_start("no memory or files");
     watchdog_init(&d->watchdog, d->config.socket);
     if (start_serving(d, err, sizeof err)) {
         refuse_start(err);

@@ -4,9 +4,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,6 +86,160 @@ static void srv_8_second_daemon_on_the_arena(void) {
     kvd_disconnect(admin);
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
     KVT_TRUE(e2e_daemon_restart(&daemon_)); /* the lock went with the process */
+    e2e_daemon_free(&daemon_);
+}
+
+/* ---- names of sockets ------------------------------------------------------------------------------------------ */
+
+static bool has_text(const char *path, const char *text) {
+    char there[64] = "";
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(there, 1, sizeof there - 1, f) : 0;
+    if (f) fclose(f);
+    return n == strlen(text) && memcmp(there, text, n) == 0;
+}
+
+static void put_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    KVT_TRUE(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+#define PRECIOUS "what somebody has written here, and wants to keep"
+
+/* SRV-2: a file at any name that kvd uses is refused, and never removed or written to. */
+static void srv_2_file_at_a_name_of_kvd(void) {
+    static const char *const names[] = { "", ".new", ".lock", ".fd", ".fd.new", ".http", ".http.new" };
+    char path[192], text[4096];
+    KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
+    FILE *f = fopen(daemon_.config, "a");
+    KVT_NEED(f);
+    fprintf(f, "[devices]\nexport = vmm\n[http]\nlisten = unix:%s.http\n", daemon_.socket);
+    fclose(f);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s%s", daemon_.socket, names[i]);
+        put_text(path, PRECIOUS);
+        KVT_EQ_I(e2e_daemon_try(&daemon_, text, sizeof text), 2);
+        KVT_HAS(text, "kvd cannot start: ");
+        KVT_HAS(text, path);
+        KVT_HAS(text, "remove it");
+        if (!KVT_TRUE(has_text(path, PRECIOUS))) printf("    %s\n", path);
+        unlink(path);
+    }
+    KVT_TRUE(e2e_daemon_restart(&daemon_)); /* without them it starts */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s%s", daemon_.socket, names[i]);
+        unlink(path);
+        put_text(path, PRECIOUS);
+    }
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s%s", daemon_.socket, names[i]);
+        if (!strcmp(names[i], ".new")) continue; /* nng's, to its end */
+        if (!KVT_TRUE(has_text(path, PRECIOUS))) printf("    %s\n", path);
+    }
+    e2e_daemon_free(&daemon_);
+}
+
+/* SRV-2: a socket that another program serves is not taken from it. */
+static void srv_2_socket_of_another_program(void) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    char text[4096];
+    KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
+    snprintf(at.sun_path, sizeof at.sun_path, "%.100s", daemon_.socket);
+    for (int type = 0; type < 2; type++) {
+        int fd = socket(AF_UNIX, (type ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC, 0);
+        KVT_NEED(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0);
+        KVT_EQ_I(e2e_daemon_try(&daemon_, text, sizeof text), 2);
+        KVT_HAS(text, "another program listens there");
+        int client = socket(AF_UNIX, (type ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC, 0);
+        KVT_OK(connect(client, (struct sockaddr *)&at, sizeof at));
+        close(client);
+        close(fd);
+        unlink(at.sun_path);
+    }
+    e2e_daemon_free(&daemon_);
+}
+
+/* ---- the configuration while kvd runs --------------------------------------------------------------------------- */
+
+static bool log_has(const char *part) {
+    char line[1024];
+    bool found = false;
+    FILE *f = fopen(daemon_.log, "r");
+    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, part) != NULL;
+    if (f) fclose(f);
+    return found;
+}
+
+static bool log_has_argument(void *part) { return log_has(part); }
+
+static void still_serves(kvd_client *c) {
+    double begin = e2e_now();
+    scene_stats(c);
+    KVT_TRUE(e2e_now() - begin < 1 * E2E_SLOW);
+}
+
+static bool alone(void *c) { return scene_stats(c).sessions == 1; }
+
+/* A directory whose file system never answers; closing the descriptor ends it. -1: it cannot be had. */
+static int mount_silence(const char *dir) {
+    char options[96];
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
+    if (fd >= 0 && mount("silence", dir, "fuse", MS_NOSUID | MS_NODEV, options) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* SRV-7, SRV-5: whatever stands at the configuration's path at a SIGHUP, and be it a file system that hangs, kvd
+ * serves, notices deaths and stops. */
+static void srv_7_reload_waits_for_nobody(void) {
+    struct puppet victim;
+    char silent[160], kept[160];
+    KVT_NEED(e2e_daemon_start(&daemon_, NULL));
+    kvd_client *c = e2e_connect(&daemon_, KVD_ROLE_OBSERVER, "observer");
+    snprintf(silent, sizeof silent, "%s/silent", daemon_.dir), snprintf(kept, sizeof kept, "%s/kept", daemon_.dir);
+    KVT_NEED(c && rename(daemon_.config, kept) == 0 && mkfifo(daemon_.config, 0600) == 0);
+    kill(daemon_.pid, SIGHUP);
+    KVT_TRUE(e2e_until(log_has_argument, (char[]){ "this is no file, but a FIFO" }, 10, NULL));
+    still_serves(c);
+    unlink(daemon_.config);
+    KVT_OK(mkdir(silent, 0700));
+    int fuse = mount_silence(silent);
+    if (fuse < 0) printf("    skipped in part: no file system can be mounted that hangs\n");
+    if (fuse >= 0) {
+        char there[192];
+        snprintf(there, sizeof there, "%s/kvd.conf", silent);
+        KVT_OK(symlink(there, daemon_.config));
+        KVT_NEED(puppet_start(&victim));
+        puppet_connect(&victim, &daemon_, KVD_ROLE_WORKER, 0);
+        kill(daemon_.pid, SIGHUP);
+        still_serves(c);
+        kill(daemon_.pid, SIGHUP); /* once more meanwhile */
+        puppet_kill(&victim);
+        KVT_TRUE(e2e_until(alone, c, 5, NULL));
+        KVT_TRUE(e2e_until(log_has_argument, (char[]){ "does not answer; kvd goes on" }, 20, NULL));
+        close(fuse); /* now it fails, and is told so; then the file is read that stands there */
+        umount2(silent, MNT_DETACH);
+        KVT_TRUE(e2e_until(log_has_argument, (char[]){ "the configuration was not reloaded" }, 10, NULL));
+        unlink(daemon_.config);
+        fuse = mount_silence(silent);
+        KVT_TRUE(fuse >= 0 && symlink(there, daemon_.config) == 0);
+        kill(daemon_.pid, SIGHUP); /* one that never ends */
+    }
+    kvd_disconnect(c);
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    if (fuse >= 0) close(fuse);
+    umount2(silent, MNT_DETACH);
+    rmdir(silent);
+    e2e_daemon_free(&daemon_);
+}
+
+/* SRV-2: the sentence that a good file is reloaded comes after all of that, too. */
+static void reload_of_a_good_file(void) {
+    KVT_NEED(e2e_daemon_start(&daemon_, NULL));
+    for (int i = 0; i < 5; i++) kill(daemon_.pid, SIGHUP);
+    KVT_TRUE(e2e_until(log_has_argument, (char[]){ "configuration reloaded" }, 10, NULL));
     e2e_daemon_free(&daemon_);
 }
 
@@ -193,10 +349,15 @@ static void srv_2_little_address_space(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_8_library_unloaded),           KVT_CASE(srv_8_library_unloaded_by_python),
-        KVT_CASE(srv_8_second_daemon_on_the_arena), KVT_CASE(srv_2_few_threads),
-        KVT_CASE(srv_2_little_address_space),       { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(srv_8_library_unloaded),
+                                             KVT_CASE(srv_8_library_unloaded_by_python),
+                                             KVT_CASE(srv_8_second_daemon_on_the_arena),
+                                             KVT_CASE(srv_2_file_at_a_name_of_kvd),
+                                             KVT_CASE(srv_2_socket_of_another_program),
+                                             KVT_CASE(srv_7_reload_waits_for_nobody),
+                                             KVT_CASE(reload_of_a_good_file),
+                                             KVT_CASE(srv_2_few_threads),
+                                             KVT_CASE(srv_2_little_address_space),
+                                             { 0 } };
     return kvt_main("surroundings", cases, argc, argv);
 }

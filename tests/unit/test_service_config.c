@@ -2,7 +2,10 @@
  *
  * The configuration: every kind of mistake is named with its line and what to change; and the numbers of --plan.
  */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -190,6 +193,67 @@ static void no_such_file(void) {
     KVT_HAS(complaints, "--config FILE");
 }
 
+static void not_read(const char *path, const char *why) {
+    KVT_EQ_I(config_load(path, &parsed, complaints, sizeof complaints), 1);
+    KVT_HAS(complaints, path);
+    KVT_HAS(complaints, why);
+}
+
+static void put_bytes(const char *path, const char *bytes, size_t n) {
+    FILE *f = fopen(path, "w");
+    KVT_TRUE(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
+}
+
+/* SRV-2: whatever stands at the path, the answer comes at once and nothing waits for anybody. */
+static void what_is_no_configuration_file(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kvd-config-%d", (int)getpid());
+    unlink(path);
+    not_read("/dev/zero", "this is no file, but a device");
+    not_read("/tmp", "this is no file, but a directory");
+    KVT_OK(mkfifo(path, 0600));
+    not_read(path, "this is no file, but a FIFO");
+    unlink(path);
+    KVT_OK(symlink(path, path));
+    not_read(path, "Too many levels");
+    unlink(path);
+    put_bytes(path, "[kvd]\nsto\0re = x\n", 17);
+    not_read(path, "a zero byte");
+    char *large = malloc((1 << 20) + 1);
+    memset(large, '\n', (1 << 20) + 1);
+    put_bytes(path, large, 1 << 20);
+    KVT_EQ_I(config_load(path, &parsed, complaints, sizeof complaints), 0);
+    put_bytes(path, large, (1 << 20) + 1);
+    not_read(path, "larger than a MiB");
+    free(large);
+    KVT_OK(truncate(path, (off_t)1 << 40)); /* holes */
+    not_read(path, "larger than a MiB");
+    put_bytes(path, "", 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC); /* its owner may make whoever opens it wait */
+    KVT_OK(fcntl(fd, F_SETSIG, SIGURG));
+    if (!fcntl(fd, F_SETLEASE, F_WRLCK)) not_read(path, "Resource temporarily unavailable");
+    close(fd);
+    unlink(path);
+}
+
+/* SRV-2: the socket of monitoring takes none of the names that kvd makes beside its own, however they are written. */
+static void names_beside_the_socket(void) {
+    static const char *const names[] = { "sock",        "sock.new",   "sock.lock", "sock.fd",
+                                         "sock.fd.new", "./sock.new", "/sock.fd",  "../tmp/sock.lock" };
+    char text[256];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(text, sizeof text, "[kvd]\nsocket = /tmp/sock\n[http]\nlisten = unix:/tmp/%s\n", names[i]);
+        KVT_TRUE(bad(text));
+        KVT_HAS(complaints, "k.conf:4: listen: ");
+        KVT_HAS(complaints,
+                i ? "a name that kvd uses beside its socket; choose another path" : "the socket of the clients");
+    }
+    KVT_TRUE(bad("[kvd]\nsocket = /tmp/sock.new\n[http]\nlisten = unix:/tmp/sock\n"));
+    KVT_HAS(complaints, "/tmp/sock.new is the socket of the clients");
+    KVT_TRUE(good("[kvd]\nsocket = /tmp/sock\n[http]\nlisten = unix:/tmp/sock.http\n"));
+    KVT_TRUE(good("[kvd]\nsocket = /tmp/sock\n[http]\nlisten = unix:/run/sock.new\n"));
+}
+
 /* ---- plan: CAP-1 to CAP-5 on numbers that can be done by hand -------------------------------------- */
 
 static const char *const small =
@@ -271,6 +335,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(junk),
                                              KVT_CASE(the_documented_file_is_the_table),
                                              KVT_CASE(no_such_file),
+                                             KVT_CASE(what_is_no_configuration_file),
+                                             KVT_CASE(names_beside_the_socket),
                                              KVT_CASE(plan_auto_on_a_host_device),
                                              KVT_CASE(plan_is_limited_by_memory),
                                              KVT_CASE(plan_refusals_name_the_numbers),
