@@ -250,8 +250,8 @@ int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint3
 }
 
 /* Rebuilds the layout at M and holds it against the curve (CAP-4). */
-static int settle(const struct geom_store_spec *spec, const struct geom_curve *curve, uint32_t pages,
-                  uint64_t free_bytes, struct geom_capacity *ret_capacity, char *err, size_t err_bytes) {
+static int choose_capacity(const struct geom_store_spec *spec, const struct geom_curve *curve, uint32_t pages,
+                           uint64_t free_bytes, struct geom_capacity *ret_capacity, char *err, size_t err_bytes) {
     struct geom_capacity capacity = { .pages = pages, .tokens = (uint64_t)pages * KVD_PAGE_TOKENS, .curve = *curve };
     uint64_t expected;
     int r = geom_layout(spec, pages, &capacity.layout, err, err_bytes);
@@ -272,7 +272,7 @@ int geom_capacity_explicit(const struct geom_store_spec *spec, uint64_t tokens, 
     uint32_t pages;
     int r = geom_curve(spec, &curve, err, err_bytes);
     if (!r) r = geom_resolve_explicit(&curve, tokens, spec->max_context, free_bytes, &pages, err, err_bytes);
-    return r ? r : settle(spec, &curve, pages, free_bytes, ret_capacity, err, err_bytes);
+    return r ? r : choose_capacity(spec, &curve, pages, free_bytes, ret_capacity, err, err_bytes);
 }
 
 int geom_capacity_auto(const struct geom_store_spec *spec, uint64_t free_bytes, uint64_t headroom,
@@ -281,5 +281,5 @@ int geom_capacity_auto(const struct geom_store_spec *spec, uint64_t free_bytes, 
     uint32_t pages = 0;
     int r = geom_curve(spec, &curve, err, err_bytes);
     if (!r) r = geom_resolve_auto(&curve, free_bytes, headroom, &pages, err, err_bytes);
-    return r ? r : settle(spec, &curve, pages, free_bytes, ret_capacity, err, err_bytes);
+    return r ? r : choose_capacity(spec, &curve, pages, free_bytes, ret_capacity, err, err_bytes);
 }

@@ -73,7 +73,7 @@ static const struct cuda_batch *batch_of(const struct cuda_item *item) { return 
 static bool goes_along(const struct cuda_item *item) { return batch_of(item)->n_copies == 0; }
 
 /* Puts a group on the stream: the copies of its first batch, then all writes. */
-static int enqueue(struct cuda_device *d, const struct cuda_item *group, char *err, size_t err_bytes) {
+static int enqueue_group(struct cuda_device *d, const struct cuda_item *group, char *err, size_t err_bytes) {
     size_t n_windows = 0;
     int r = 0;
     for (const struct cuda_item *item = group; item; item = item->next) {
@@ -100,7 +100,7 @@ static int run_group(struct cuda_device *d, const struct cuda_item *group) {
     char why[sizeof d->why] = "";
     int r = cuda_check_lost(d, NULL, 0);
     if (r) return r;
-    r = enqueue(d, group, why, sizeof why);
+    r = enqueue_group(d, group, why, sizeof why);
     if (!r) r = cuda_await(d, d->event, SPIN_NS, why, sizeof why);
     if (!r) return 0;
     cuda_lose(d, why);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "device_cuda_internal.h"
+#include "device_strip.h"
 
 /* Room for n elements; what is there is kept. */
 static bool make_room(void **array, size_t element, size_t n, size_t *room) {
@@ -102,30 +103,38 @@ struct trip {
     size_t err_bytes;
 };
 
+/* What of the bounce buffer stands for the piece: its rows one after another. */
+static struct move_strip piece_strip(const struct cuda_device *d, const struct cuda_piece *p) {
+    return (struct move_strip){
+        .region_pitch = p->pitch, .host = d->bounce + p->at, .host_pitch = p->width, .width = p->width, .rows = p->rows
+    };
+}
+
 static int send_on(struct trip *t) {
     int r = 0;
     for (size_t i = 0; !r && i < t->n; i++) {
         const struct cuda_piece *p = &t->d->pieces[i];
-        r = cuda_to_device(t->d->stream, p->to, p->pitch, t->d->bounce + p->at, p->width, p->width, p->rows, t->err,
-                           t->err_bytes);
+        struct move_strip dense = piece_strip(t->d, p);
+        r = cuda_to_device(t->d->stream, p->to, &dense, t->err, t->err_bytes);
     }
     t->n = t->used = 0;
     return r;
 }
 
 /* width * rows fits the buffer. */
-static int fetch(struct trip *t, CUdeviceptr from, const struct cuda_piece *piece) {
+static int fetch_piece(struct trip *t, CUdeviceptr from, const struct cuda_piece *piece) {
     uint64_t bytes = (piece->width * piece->rows + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN;
     struct cuda_device *d = t->d;
     int r = bytes > CUDA_BOUNCE_BYTES - t->used ? send_on(t) : 0;
     if (r) return r;
     if (!make_room((void **)&d->pieces, sizeof *d->pieces, t->n + 1, &d->room_pieces))
         return device_refuse(-ENOMEM, t->err, t->err_bytes, "no memory to copy a page");
-    d->pieces[t->n] = *piece;
-    d->pieces[t->n++].at = t->used;
+    struct cuda_piece *p = &d->pieces[t->n++];
+    *p = *piece;
+    p->at = t->used;
     t->used += bytes;
-    return cuda_to_host(d->stream, d->bounce + t->used - bytes, from, piece->pitch, piece->width, piece->width,
-                        piece->rows, t->err, t->err_bytes);
+    struct move_strip dense = piece_strip(d, p);
+    return cuda_to_host(d->stream, from, &dense, t->err, t->err_bytes);
 }
 
 /* A row that is longer than the buffer, or has no neighbour at a pitch that the driver takes. */
@@ -133,7 +142,7 @@ static int copy_row(struct trip *t, CUdeviceptr dst, CUdeviceptr src, uint64_t b
     int r = 0;
     for (uint64_t at = 0, n; !r && at < bytes; at += n) {
         n = bytes - at < CUDA_BOUNCE_BYTES ? bytes - at : CUDA_BOUNCE_BYTES;
-        r = fetch(t, src + at, &(struct cuda_piece){ .to = dst + at, .width = n, .rows = 1 });
+        r = fetch_piece(t, src + at, &(struct cuda_piece){ .to = dst + at, .width = n, .rows = 1 });
     }
     return r;
 }
@@ -145,7 +154,7 @@ static int copy_strip(struct trip *t, CUdeviceptr base, const struct strip *s) {
         CUdeviceptr src = base + s->src + row * s->pitch, dst = base + s->dst + row * s->pitch;
         n = s->rows - row < most ? s->rows - row : most;
         if (n > 1) {
-            r = fetch(t, src, &(struct cuda_piece){ .to = dst, .pitch = s->pitch, .width = s->width, .rows = n });
+            r = fetch_piece(t, src, &(struct cuda_piece){ .to = dst, .pitch = s->pitch, .width = s->width, .rows = n });
         } else {
             n = 1;
             r = copy_row(t, dst, src, s->width);
@@ -220,8 +229,8 @@ int cuda_enqueue_windows(struct cuda_device *d, size_t n, char *err, size_t err_
              next < n && d->windows[next].region == w.region && d->windows[next].begin <= w.end + MERGE_GAP_BYTES;
              next++)
             if (d->windows[next].end > w.end) w.end = d->windows[next].end;
-        r = cuda_to_device(d->stream, w.region->address + w.begin, 0, w.region->mirror + w.begin, 0, w.end - w.begin, 1,
-                           err, err_bytes);
+        struct move_strip row = { .host = w.region->mirror + w.begin, .width = w.end - w.begin, .rows = 1 };
+        r = cuda_to_device(d->stream, w.region->address + w.begin, &row, err, err_bytes);
     }
     return r;
 }

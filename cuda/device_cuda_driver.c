@@ -51,7 +51,7 @@ static int find_functions(void *library, struct cuda_driver *ret_driver, char *e
     return 0;
 }
 
-static int load(char *err, size_t err_bytes) {
+static int load_driver(char *err, size_t err_bytes) {
     int version = 0, r;
     void *library = dlopen(DRIVER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -69,7 +69,7 @@ static int load(char *err, size_t err_bytes) {
 
 int cuda_driver_load(char *err, size_t err_bytes) {
     pthread_mutex_lock(&driver_lock);
-    int r = driver_loaded ? 0 : load(err, err_bytes);
+    int r = driver_loaded ? 0 : load_driver(err, err_bytes);
     driver_loaded = r == 0;
     pthread_mutex_unlock(&driver_lock);
     return r;

@@ -12,48 +12,43 @@
 
 #define FLAT_BATCH_BYTES (32u << 10) /* rows of a batched call to the device: they cannot be halved at no cost */
 
-int cuda_to_host(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t host_pitch, uint64_t width,
-                 uint64_t rows, char *err, size_t err_bytes) {
+int cuda_to_host(CUstream stream, CUdeviceptr region, const struct move_strip *s, char *err, size_t err_bytes) {
+    CUdeviceptr from = region + s->region_offset;
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_DEVICE,
                            .srcDevice = from,
-                           .srcPitch = pitch,
+                           .srcPitch = s->region_pitch,
                            .dstMemoryType = CU_MEMORYTYPE_HOST,
-                           .dstHost = to,
-                           .dstPitch = host_pitch,
-                           .WidthInBytes = width,
-                           .Height = rows };
-    if (rows == 1) return CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, to, from, width, stream);
+                           .dstHost = s->host,
+                           .dstPitch = s->host_pitch,
+                           .WidthInBytes = s->width,
+                           .Height = s->rows };
+    if (s->rows == 1) return CUDA_CALL(err, err_bytes, cuMemcpyDtoHAsync, s->host, from, s->width, stream);
     return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 /* A short single row goes as two dense rows of half of it. */
-int cuda_to_device(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t host_pitch,
-                   uint64_t width, uint64_t rows, char *err, size_t err_bytes) {
-    if (rows == 1 && width >= CUDA_FLAT_COPY_BYTES)
-        return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, from, width, stream);
-    if (rows == 1) {
-        pitch = host_pitch = width /= 2;
-        rows = 2;
-    }
+int cuda_to_device(CUstream stream, CUdeviceptr region, const struct move_strip *s, char *err, size_t err_bytes) {
+    CUdeviceptr to = region + s->region_offset;
+    if (s->rows == 1 && s->width >= CUDA_FLAT_COPY_BYTES)
+        return CUDA_CALL(err, err_bytes, cuMemcpyHtoDAsync, to, s->host, s->width, stream);
+    uint64_t half = s->rows == 1 ? s->width / 2 : 0;
     CUDA_MEMCPY2D copy = { .srcMemoryType = CU_MEMORYTYPE_HOST,
-                           .srcHost = from,
-                           .srcPitch = host_pitch,
+                           .srcHost = s->host,
+                           .srcPitch = half ? half : s->host_pitch,
                            .dstMemoryType = CU_MEMORYTYPE_DEVICE,
                            .dstDevice = to,
-                           .dstPitch = pitch,
-                           .WidthInBytes = width,
-                           .Height = rows };
+                           .dstPitch = half ? half : s->region_pitch,
+                           .WidthInBytes = half ? half : s->width,
+                           .Height = half ? 2 : s->rows };
     return CUDA_CALL(err, err_bytes, cuMemcpy2DAsync, &copy, stream);
 }
 
 static int send_strip(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *s, char *err,
                       size_t err_bytes) {
-    CUdeviceptr there = region + s->region_offset;
     CUstream stream = m->streams[m->stream];
     m->loaded_ops++;
-    if (m->direction == DEVICE_TO_HOST)
-        return cuda_to_host(stream, s->host, there, s->region_pitch, s->host_pitch, s->width, s->rows, err, err_bytes);
-    return cuda_to_device(stream, there, s->region_pitch, s->host, s->host_pitch, s->width, s->rows, err, err_bytes);
+    if (m->direction == DEVICE_TO_HOST) return cuda_to_host(stream, region, s, err, err_bytes);
+    return cuda_to_device(stream, region, s, err, err_bytes);
 }
 
 static int send_rows(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *s, char *err,

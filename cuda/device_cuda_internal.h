@@ -217,8 +217,9 @@ void cuda_items_free(struct cuda_item *item);
 int cuda_queue_poll(struct cuda_queue *q, uint64_t *ret_done, char *err, size_t err_bytes);
 void cuda_queue_fini(struct cuda_queue *q); /* after stop */
 
-/* Waits up to `seconds` for everything submitted to be done or lost. False: the GPU does not answer. */
-bool cuda_queues_settle(struct cuda_device *d, unsigned seconds);
+/* Waits for the work that may use memory: whether that can be given back. If not, the GPU does not answer, and the
+ * device is lost. */
+bool cuda_may_free(struct cuda_device *d);
 /* Ends the threads; false, and d->abandoned, when one cannot be ended because the GPU does not answer. */
 bool cuda_queues_stop(struct cuda_device *d);
 
@@ -239,12 +240,10 @@ int cuda_mover_make(struct cuda_device *d, enum device_direction direction, char
 void cuda_mover_drop(struct cuda_mover *m);
 
 /* ---- device_cuda_form.c: the driver's copies ---- */
-/* 2-D copies of any number of rows, in forms that do not wait. width is even where there is one row to the device. */
-int cuda_to_host(CUstream stream, uint8_t *to, CUdeviceptr from, uint64_t pitch, uint64_t host_pitch, uint64_t width,
-                 uint64_t rows, char *err, size_t err_bytes);
-int cuda_to_device(CUstream stream, CUdeviceptr to, uint64_t pitch, const uint8_t *from, uint64_t host_pitch,
-                   uint64_t width, uint64_t rows, char *err, size_t err_bytes);
+/* A strip between a region and the host, in forms that do not wait. A single row to the device has an even width. */
 struct move_strip;
+int cuda_to_host(CUstream stream, CUdeviceptr region, const struct move_strip *strip, char *err, size_t err_bytes);
+int cuda_to_device(CUstream stream, CUdeviceptr region, const struct move_strip *strip, char *err, size_t err_bytes);
 /* Puts a strip on the mover's stream, or gathers it; flush sends what is gathered. */
 int cuda_form_add(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *strip, char *err,
                   size_t err_bytes);
@@ -291,8 +290,5 @@ int cuda_region_adopt(struct device *device, const char *label, uint64_t bytes, 
 void cuda_region_free(struct device_region *region);
 void *cuda_region_address(const struct device_region *region);
 void cuda_region_export(const struct device_region *region, struct device_export *ret_export);
-/* Waits for the work that may use memory: whether that can be given back. If not, the GPU does not answer, and the
- * device is lost. */
-bool cuda_may_free(struct cuda_device *d);
 
 #endif

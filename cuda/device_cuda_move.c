@@ -74,7 +74,7 @@ static void land_first(struct cuda_mover *m) {
 static uint64_t spin_ns(const struct cuda_flight *flight) { return flight->bytes <= SMALL_BYTES ? SPIN_NS : 0; }
 
 /* Lands the first flight, or rests a little. */
-static int look(struct cuda_mover *m, char *err, size_t err_bytes) {
+static int look_at_flights(struct cuda_mover *m, char *err, size_t err_bytes) {
     const struct cuda_flight *flight = &m->flights[m->first];
     CUresult result = cuda_driver.cuEventQuery(flight->event);
     if (result == CUDA_ERROR_NOT_READY)
@@ -88,7 +88,7 @@ static int look(struct cuda_mover *m, char *err, size_t err_bytes) {
 static int make_way(struct cuda_mover *m, uint64_t bytes, char *err, size_t err_bytes) {
     int r = 0;
     while (!r && m->n && (m->n == CUDA_MOVE_FLIGHTS || m->in_air + bytes > m->tuning.depth_bytes))
-        r = look(m, err, err_bytes);
+        r = look_at_flights(m, err, err_bytes);
     return r;
 }
 
@@ -113,7 +113,8 @@ static int take_off(struct cuda_mover *m, uint64_t ticket, char *err, size_t err
 
 /* ---- jobs --------------------------------------------------------------------------------- */
 
-static int load(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *part, char *err, size_t err_bytes) {
+static int load_part(struct cuda_mover *m, CUdeviceptr region, const struct move_strip *part, char *err,
+                     size_t err_bytes) {
     uint64_t bytes = part->width * part->rows;
     int r = 0;
     if (m->loaded && m->loaded + bytes > m->tuning.flight_bytes) r = take_off(m, 0, err, err_bytes);
@@ -129,7 +130,7 @@ static int load_row(struct cuda_mover *m, CUdeviceptr region, struct move_strip 
     int r = 0;
     for (; !r && left; left -= part.width) {
         part.width = left < most ? left : most;
-        r = load(m, region, &part, err, err_bytes);
+        r = load_part(m, region, &part, err, err_bytes);
         part.region_offset += part.width;
         part.host += part.width;
     }
@@ -147,7 +148,7 @@ static int load_strip(struct cuda_mover *m, CUdeviceptr region, const struct mov
         part.region_offset += row * strip->region_pitch;
         part.host += row * strip->host_pitch;
         row += part.rows;
-        r = most ? load(m, region, &part, err, err_bytes) : load_row(m, region, part, err, err_bytes);
+        r = most ? load_part(m, region, &part, err, err_bytes) : load_row(m, region, part, err, err_bytes);
     }
     return r;
 }
@@ -175,7 +176,7 @@ static int run_job(struct cuda_mover *m, const struct cuda_job *job, char *err, 
 static int turn(struct cuda_mover *m, char *err, size_t err_bytes) {
     struct cuda_item *item = m->n ? cuda_queue_look(&m->queue) : cuda_queue_take(&m->queue, NULL);
     if (!item && !m->n) return 1;
-    if (!item) return look(m, err, err_bytes);
+    if (!item) return look_at_flights(m, err, err_bytes);
     int r = cuda_check_lost(m->queue.device, err, err_bytes);
     if (!r && !atomic_load(&m->queue.device->stop)) r = run_job(m, (const struct cuda_job *)item, err, err_bytes);
     cuda_items_free(item);

@@ -17,6 +17,7 @@
 
 #define LINGER_NS 100000u      /* looking at an empty queue before sleeping: the next round is often near */
 #define GIVE_UP_NS 2000000000u /* after stop, for a GPU that does not answer */
+#define IDLE_SECONDS 2u
 #define JOIN_SECONDS 5
 
 uint64_t cuda_now_ns(void) {
@@ -111,7 +112,7 @@ void cuda_queue_put(struct cuda_queue *q, struct cuda_item *item) {
 }
 
 /* With the lock held: the first item, and those that follow as long as they go along. */
-static struct cuda_item *take(struct cuda_queue *q, bool (*goes_along)(const struct cuda_item *item)) {
+static struct cuda_item *take_items(struct cuda_queue *q, bool (*goes_along)(const struct cuda_item *item)) {
     struct cuda_item *first = q->head, *last = first;
     uint32_t n = 1;
     if (!first) return NULL;
@@ -137,7 +138,7 @@ struct cuda_item *cuda_queue_take(struct cuda_queue *q, bool (*goes_along)(const
     q->busy = false;
     pthread_cond_broadcast(&q->changed);
     while (!q->head && !atomic_load(&d->stop)) pthread_cond_wait(&q->changed, &q->lock);
-    struct cuda_item *item = take(q, goes_along);
+    struct cuda_item *item = take_items(q, goes_along);
     pthread_mutex_unlock(&q->lock);
     return item;
 }
@@ -145,7 +146,7 @@ struct cuda_item *cuda_queue_take(struct cuda_queue *q, bool (*goes_along)(const
 struct cuda_item *cuda_queue_look(struct cuda_queue *q) {
     if (!atomic_load_explicit(&q->queued, memory_order_acquire)) return NULL;
     pthread_mutex_lock(&q->lock);
-    struct cuda_item *item = take(q, NULL);
+    struct cuda_item *item = take_items(q, NULL);
     pthread_mutex_unlock(&q->lock);
     return item;
 }
@@ -189,25 +190,28 @@ int cuda_queue_start(struct cuda_queue *q, struct cuda_device *d, void (*run)(st
     return e;
 }
 
-static bool settle(struct cuda_queue *q, const struct timespec *end) {
+/* Until nothing is queued or in work, or the device is being closed. */
+static bool await_idle_queue(struct cuda_queue *q, const struct timespec *end) {
     atomic_bool *stop = &q->device->stop;
     int e = 0;
     pthread_mutex_lock(&q->lock);
     while ((q->busy || q->head) && !atomic_load(stop) && !e) e = pthread_cond_timedwait(&q->changed, &q->lock, end);
-    bool settled = atomic_load(stop) || !(q->busy || q->head);
+    bool idle = atomic_load(stop) || !(q->busy || q->head);
     pthread_mutex_unlock(&q->lock);
-    return settled;
+    return idle;
 }
 
-bool cuda_queues_settle(struct cuda_device *d, unsigned seconds) {
-    struct timespec end = after_ns(seconds * UINT64_C(1000000000));
-    bool settled = settle(&d->batches, &end);
-    for (int i = 0; i < 2; i++) settled = settle(&d->movers[i].queue, &end) && settled;
-    return settled;
+bool cuda_may_free(struct cuda_device *d) {
+    if (atomic_load(&d->abandoned)) return false;
+    struct timespec end = after_ns(IDLE_SECONDS * UINT64_C(1000000000));
+    bool idle = await_idle_queue(&d->batches, &end);
+    for (int i = 0; i < 2; i++) idle = await_idle_queue(&d->movers[i].queue, &end) && idle;
+    if (!idle) cuda_lose(d, "the GPU did not finish its work before memory that it may use was given back");
+    return idle;
 }
 
 /* Ends the thread; what it has not taken is dropped. False: it is inside the driver. */
-static bool join(struct cuda_queue *q, const struct timespec *end) {
+static bool join_thread(struct cuda_queue *q, const struct timespec *end) {
     if (!q->started) return true;
     pthread_mutex_lock(&q->lock);
     pthread_cond_broadcast(&q->changed);
@@ -227,9 +231,9 @@ bool cuda_queues_stop(struct cuda_device *d) {
     atomic_store(&d->stop, true);
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += JOIN_SECONDS;
-    if (!join(&d->batches, &end)) atomic_store(&d->abandoned, true);
+    if (!join_thread(&d->batches, &end)) atomic_store(&d->abandoned, true);
     for (int i = 0; i < 2; i++)
-        if (!join(&d->movers[i].queue, &end)) atomic_store(&d->abandoned, true);
+        if (!join_thread(&d->movers[i].queue, &end)) atomic_store(&d->abandoned, true);
     return !atomic_load(&d->abandoned);
 }
 

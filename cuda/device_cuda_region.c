@@ -11,8 +11,6 @@
 
 #include "device_cuda_internal.h"
 
-#define SETTLE_SECONDS 2u
-
 int cuda_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes) {
     struct cuda_device *d = cuda_of(device);
     size_t free_bytes = 0, total = 0;
@@ -115,13 +113,6 @@ int cuda_region_new(struct device *device, const char *label, uint64_t bytes, ui
 int cuda_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
                       struct device_region **ret_region, char *err, size_t err_bytes) {
     return make_region(cuda_of(device), label, bytes, 0, fd, ret_region, err, err_bytes);
-}
-
-bool cuda_may_free(struct cuda_device *d) {
-    if (atomic_load(&d->abandoned)) return false;
-    if (cuda_queues_settle(d, SETTLE_SECONDS)) return true;
-    cuda_lose(d, "the GPU did not finish its work before memory that it may use was given back");
-    return false;
 }
 
 void cuda_region_free(struct device_region *base) {

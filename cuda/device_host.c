@@ -2,15 +2,10 @@
  *
  * Host backend: device memory is shared memory. It is the embedded default and what the tests run on. See
  * device_host_internal.h for the files.
- *
- * Copies of up to HOST_INLINE_BYTES are done in device_submit; larger batches go to the device's thread. Once a batch
- * is queued, every later one is queued behind it, so that tickets complete in order and table writes never overtake
- * copies.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,15 +18,6 @@
 #include "device_host_internal.h"
 
 #define SHM_DIR "/dev/shm"
-
-struct host_batch {
-    struct host_batch *next;
-    uint64_t ticket;
-    uint32_t n_copies, n_writes;
-    struct device_page_copy *copies;
-    struct geom_pool_spec *specs; /* one a copy: the caller's may be gone by then */
-    struct device_table_write *writes;
-};
 
 /* ---- identity ----------------------------------------------------------------------------- */
 
@@ -74,178 +60,19 @@ static bool host_available(char *err, size_t err_bytes) {
     return true;
 }
 
+static int host_event_fd(struct device *device) { return host_of(device)->event_fd; }
+
 static void host_identify(const struct device *device, struct device_identity *ret_identity) {
     *ret_identity = ((const struct host_device *)device)->identity;
 }
 
-/* ---- batches ------------------------------------------------------------------------------ */
-
-static uint64_t copy_bytes(const struct device_page_copy *copy) {
-    return geom_rank_page_bytes(copy->spec) / KVD_PAGE_TOKENS * copy->columns;
-}
-
-/* The columns that matter, head by head: a head's tokens stand one after another in every order and arrangement. */
-static void do_copy(const struct device_page_copy *copy, const struct geom_pool_spec *spec) {
-    char *region = host_region_address(copy->region);
-    uint32_t count = geom_plane_count(spec), slots = count / spec->n_layers;
-    bool page_major = spec->order == GEOM_PAGE_MAJOR;
-    if (copy->src == copy->dst) return;
-    for (uint32_t i = 0; i < count; i++) {
-        struct geom_plane p;
-        if (geom_plane(spec, copy->n_pages, copy->rank, i / slots, (enum geom_slot)(i % slots), &p, NULL, 0)) continue;
-        uint64_t page = page_major ? p.nb3 : p.nb2, head = page_major ? p.nb2 : p.nb3;
-        for (uint32_t h = 0; h < p.n_heads; h++) {
-            char *plane = region + p.offset + h * head;
-            memcpy(plane + copy->dst * page, plane + copy->src * page, copy->columns * p.nb1);
-        }
-    }
-}
-
-/* Each entry is stored whole: a reader in another process sees the old id or the new one. */
-static void do_write(const struct device_table_write *write) {
-    _Atomic int32_t *entry = (_Atomic int32_t *)(void *)((char *)host_region_address(write->region) + write->offset);
-    for (uint32_t i = 0; i < write->count; i++)
-        atomic_store_explicit(&entry[i], write->values[i], memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-}
-
-static void free_batch(struct host_batch *batch) {
-    free(batch->copies);
-    free(batch->specs);
-    free(batch->writes);
-    free(batch);
-}
-
-static struct host_batch *copy_batch(const struct device_batch *from) {
-    struct host_batch *batch = calloc(1, sizeof *batch);
-    if (!batch) return NULL;
-    batch->copies = calloc(from->n_copies + 1u, sizeof *batch->copies);
-    batch->specs = calloc(from->n_copies + 1u, sizeof *batch->specs);
-    batch->writes = calloc(from->n_writes + 1u, sizeof *batch->writes);
-    if (!batch->copies || !batch->specs || !batch->writes) {
-        free_batch(batch);
-        return NULL;
-    }
-    batch->n_copies = from->n_copies;
-    batch->n_writes = from->n_writes;
-    for (uint32_t i = 0; i < from->n_copies; i++) {
-        batch->copies[i] = from->copies[i];
-        batch->specs[i] = *from->copies[i].spec;
-    }
-    for (uint32_t i = 0; i < from->n_writes; i++) batch->writes[i] = from->writes[i];
-    return batch;
-}
-
-void host_tell(struct host_device *d) {
-    ssize_t n = write(d->event_fd, &(uint64_t){ 1 }, sizeof(uint64_t));
-    (void)n; /* fails only when the counter is full, and then it is readable */
-}
-
-void host_wait_batches(struct host_device *d) {
-    pthread_mutex_lock(&d->lock);
-    while (d->head) pthread_cond_wait(&d->changed, &d->lock);
-    pthread_mutex_unlock(&d->lock);
-}
-
-int host_check_lost(struct host_device *d, char *err, size_t err_bytes) {
-    if (!atomic_load_explicit(&d->lost, memory_order_acquire)) return 0;
-    return device_refuse(-EIO, err, err_bytes, "host device %u is lost: %s", d->identity.index, d->why);
-}
-
-static void *batch_thread(void *argument) {
-    struct host_device *d = argument;
-    pthread_mutex_lock(&d->lock);
-    for (;;) {
-        while (!d->head && !d->stop) pthread_cond_wait(&d->changed, &d->lock);
-        struct host_batch *batch = d->head;
-        if (!batch) break; /* stop, with nothing left to do */
-        pthread_mutex_unlock(&d->lock);
-        for (uint32_t i = 0; i < batch->n_copies; i++) do_copy(&batch->copies[i], &batch->specs[i]);
-        for (uint32_t i = 0; i < batch->n_writes; i++) do_write(&batch->writes[i]);
-        pthread_mutex_lock(&d->lock);
-        /* Off the queue only now: until then later batches must not be done inline. */
-        d->head = batch->next;
-        if (!d->head) d->tail = &d->head;
-        atomic_store_explicit(&d->done, batch->ticket, memory_order_release);
-        pthread_cond_broadcast(&d->changed);
-        host_tell(d);
-        free_batch(batch);
-    }
-    pthread_mutex_unlock(&d->lock);
-    return NULL;
-}
-
-static bool is_small(const struct device_batch *batch) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < batch->n_copies && bytes <= HOST_INLINE_BYTES; i++) bytes += copy_bytes(&batch->copies[i]);
-    return bytes <= HOST_INLINE_BYTES;
-}
-
-/* Only the submitting thread fills the queue, so an idle device stays idle until it queues something. */
-static bool is_idle(const struct host_device *d) {
-    return atomic_load_explicit(&d->done, memory_order_acquire) == d->last_ticket;
-}
-
-static int host_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
-                       bool *ret_inline_done, char *err, size_t err_bytes) {
-    struct host_device *d = host_of(device);
-    int r = host_check_lost(d, err, err_bytes);
-    if (r) return r;
-    bool inline_done = is_small(batch) && is_idle(d);
-    if (inline_done) {
-        for (uint32_t i = 0; i < batch->n_copies; i++) do_copy(&batch->copies[i], batch->copies[i].spec);
-        for (uint32_t i = 0; i < batch->n_writes; i++) do_write(&batch->writes[i]);
-        atomic_store_explicit(&d->done, ++d->last_ticket, memory_order_release);
-    } else {
-        struct host_batch *queued = copy_batch(batch);
-        if (!queued)
-            return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
-                                 batch->n_copies, batch->n_writes);
-        queued->ticket = ++d->last_ticket;
-        pthread_mutex_lock(&d->lock);
-        *d->tail = queued;
-        d->tail = &queued->next;
-        pthread_cond_broadcast(&d->changed);
-        pthread_mutex_unlock(&d->lock);
-    }
-    *ret_ticket = d->last_ticket;
-    *ret_inline_done = inline_done;
-    return 0;
-}
-
-static int host_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes) {
-    struct host_device *d = host_of(device);
-    int r = host_check_lost(d, err, err_bytes);
-    if (!r) *ret_done = atomic_load_explicit(&d->done, memory_order_acquire);
-    return r;
-}
-
-static int host_event_fd(struct device *device) { return host_of(device)->event_fd; }
-
 /* ---- open and close ----------------------------------------------------------------------- */
 
-int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int e = pthread_create(thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return e;
-}
-
-static void stop_batches(struct host_device *d) {
-    pthread_mutex_lock(&d->lock);
-    d->stop = true;
-    pthread_cond_broadcast(&d->changed);
-    pthread_mutex_unlock(&d->lock);
-    pthread_join(d->thread, NULL);
-}
-
 static int start_threads(struct host_device *d) {
-    int e = host_thread_start(&d->thread, batch_thread, d);
+    int e = host_batches_start(d);
     if (e) return e;
     e = host_movers_start(d);
-    if (e) stop_batches(d);
+    if (e) host_batches_stop(d);
     return e;
 }
 
@@ -268,15 +95,10 @@ static int host_open(const struct device_config *config, struct device **ret_dev
     snprintf(d->prefix, sizeof d->prefix, "%s", prefix);
     d->mode = config->shm_mode ? config->shm_mode & 0777 : 0600;
     d->export_fd = config->export_fd;
-    d->tail = &d->head;
-    pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->changed, NULL);
     d->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int e = d->event_fd < 0 ? errno : start_threads(d);
     if (e) {
         if (d->event_fd >= 0) close(d->event_fd);
-        pthread_cond_destroy(&d->changed);
-        pthread_mutex_destroy(&d->lock);
         free(d);
         return device_refuse(-e, err, err_bytes, "host device %u has no event fd or thread: %s", config->index,
                              strerror(e));
@@ -288,11 +110,9 @@ static int host_open(const struct device_config *config, struct device **ret_dev
 static void host_close(struct device *device) {
     struct host_device *d = host_of(device);
     while (d->regions) host_region_free(&d->regions->base);
-    stop_batches(d);
+    host_batches_stop(d);
     host_movers_stop(d);
     close(d->event_fd);
-    pthread_cond_destroy(&d->changed);
-    pthread_mutex_destroy(&d->lock);
     free(d);
 }
 

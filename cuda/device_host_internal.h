@@ -2,7 +2,8 @@
  *
  * Shared by the files of the host backend:
  *
- *   device_host.c         open, close, identity, batches
+ *   device_host.c         open, close, identity
+ *   device_host_batch.c   batches: copies within the device, publication; what all threads of a device use
  *   device_host_region.c  regions: shared-memory objects, or memory behind a file descriptor
  *   device_host_move.c    pages to and from the host: a queue and a thread for each direction
  *   device_host_map.c     mappings of this process, and the consumer's side
@@ -70,12 +71,23 @@ struct host_device {
 
 static inline struct host_device *host_of(struct device *device) { return (struct host_device *)device; }
 
-/* ---- device_host.c ---- */
-void host_wait_batches(struct host_device *d);                                  /* until nothing is queued */
-void host_tell(struct host_device *d);                                          /* the event fd */
-int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument); /* 0 or errno; takes no signals */
+static inline void *host_region_address(const struct device_region *region) {
+    return host_map_address(((const struct host_region *)region)->map);
+}
+
+/* ---- device_host_batch.c ---- */
+/* 0 or errno; the thread takes no signals. */
+int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
+/* Makes the device's event fd readable. */
+void host_tell(struct host_device *d);
 /* 0, or -EIO with the reason where the device is lost. */
 int host_check_lost(struct host_device *d, char *err, size_t err_bytes);
+int host_batches_start(struct host_device *d); /* 0 or errno, and then nothing runs */
+void host_batches_stop(struct host_device *d); /* after what is queued is done */
+void host_wait_batches(struct host_device *d); /* until nothing is queued */
+int host_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket, bool *ret_inline_done,
+                char *err, size_t err_bytes);
+int host_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes);
 
 /* ---- device_host_region.c ---- */
 int host_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes);
@@ -84,7 +96,6 @@ int host_region_new(struct device *device, const char *label, uint64_t bytes, ui
 int host_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
                       struct device_region **ret_region, char *err, size_t err_bytes);
 void host_region_free(struct device_region *region);
-void *host_region_address(const struct device_region *region);
 void host_region_export(const struct device_region *region, struct device_export *ret_export);
 
 /* ---- device_host_move.c ---- */

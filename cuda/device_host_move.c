@@ -55,7 +55,7 @@ static int copy_moves(const struct host_mover *m, uint64_t ticket, struct move_w
 /* ---- the thread --------------------------------------------------------------------------- */
 
 /* The first to lose the device says why. */
-static void lose(struct host_device *d, enum device_direction direction, uint64_t ticket, int code) {
+static void lose_device(struct host_device *d, enum device_direction direction, uint64_t ticket, int code) {
     if (atomic_exchange(&d->losing, 1)) return;
     snprintf(d->why, sizeof d->why, "move %" PRIu64 " %s failed: %d", ticket,
              direction == DEVICE_TO_HOST ? "to the host" : "to the device", code);
@@ -68,7 +68,7 @@ static void run_job(struct host_mover *m, const struct host_job *job) {
     if (atomic_load_explicit(&d->lost, memory_order_acquire)) return;
     move_walk_begin(&walk, &job->spec, job->n_pages, job->rank, job->moves, job->n);
     int r = copy_moves(m, job->ticket, &walk, job->region);
-    if (r) lose(d, m->direction, job->ticket, r);
+    if (r) lose_device(d, m->direction, job->ticket, r);
     else atomic_store_explicit(&m->done, job->ticket, memory_order_release);
 }
 

@@ -149,8 +149,8 @@ static int check_fd(const struct host_device *d, const char *label, uint64_t byt
 
 /* ---- new, adopted, freed ------------------------------------------------------------------ */
 
-static struct host_region *describe(const struct host_device *d, const char *label, uint64_t bytes, char *err,
-                                    size_t err_bytes) {
+static struct host_region *new_region(const struct host_device *d, const char *label, uint64_t bytes, char *err,
+                                      size_t err_bytes) {
     struct host_region *region = calloc(1, sizeof *region);
     if (!region) {
         device_refuse(0, err, err_bytes, "no memory to describe region %s", label);
@@ -197,7 +197,7 @@ int host_region_new(struct device *device, const char *label, uint64_t bytes, ui
     int r = host_check_lost(d, err, err_bytes);
     if (!r) r = check_space(d, label, whole_pages(bytes), err, err_bytes);
     if (r) return r;
-    struct host_region *region = describe(d, label, bytes, err, err_bytes);
+    struct host_region *region = new_region(d, label, bytes, err, err_bytes);
     if (!region) return -ENOMEM;
     r = back_region(d, region, label, err, err_bytes);
     if (r) {
@@ -216,7 +216,7 @@ int host_region_adopt(struct device *device, const char *label, uint64_t bytes, 
     int r = check_fd(d, label, bytes, fd, err, err_bytes);
     if (!r) r = check_memory(d, label, whole_pages(bytes), err, err_bytes);
     if (r) return r;
-    struct host_region *region = describe(d, label, bytes, err, err_bytes);
+    struct host_region *region = new_region(d, label, bytes, err, err_bytes);
     if (!region) return -ENOMEM;
     r = host_map_add(fd, bytes, false, &region->map);
     if (r) {
@@ -242,10 +242,6 @@ void host_region_free(struct device_region *base) {
     else shm_unlink(region->shm_name);
     host_map_drop(region->map);
     free(region);
-}
-
-void *host_region_address(const struct device_region *region) {
-    return host_map_address(((const struct host_region *)region)->map);
 }
 
 void host_region_export(const struct device_region *base, struct device_export *ret_export) {

@@ -109,7 +109,7 @@ struct sizes {
     uint64_t payload; /* page_bytes of all slots */
 };
 
-static uint64_t align256(uint64_t value) { return (value + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN; }
+static uint64_t align_up(uint64_t value) { return (value + GEOM_ALIGN - 1) / GEOM_ALIGN * GEOM_ALIGN; }
 
 static bool spec_sizes(const struct geom_pool_spec *spec, struct sizes *ret_sizes) {
     struct sizes z = { 0 };
@@ -121,9 +121,9 @@ static bool spec_sizes(const struct geom_pool_spec *spec, struct sizes *ret_size
         z.page_bytes[s] = z.head_bytes[s] * z.heads;
         z.payload += z.page_bytes[s];
         z.packed_slot[s] = z.packed_record;
-        z.packed_record += align256(z.page_bytes[s]);
+        z.packed_record += align_up(z.page_bytes[s]);
         z.head_slot[s] = z.head_record;
-        z.head_record += align256(z.head_bytes[s]);
+        z.head_record += align_up(z.head_bytes[s]);
     }
     *ret_sizes = z;
     return true;
@@ -178,7 +178,7 @@ static uint64_t layer_bytes(const struct geom_pool_spec *spec, const struct size
     uint64_t bytes = 0;
     if (spec->arrangement == GEOM_RECORD)
         return n_pages * (spec->order == GEOM_PAGE_MAJOR ? z->packed_record : z->head_record * z->heads);
-    for (uint32_t s = 0; s < z->slots; s++) bytes += align256(z->page_bytes[s] * n_pages);
+    for (uint32_t s = 0; s < z->slots; s++) bytes += align_up(z->page_bytes[s] * n_pages);
     return bytes;
 }
 
@@ -209,7 +209,7 @@ static void place_plane(const struct geom_pool_spec *spec, const struct sizes *z
     uint64_t page_stride, head_stride;
     plane->offset = plane->layer * layer_bytes(spec, z, n_pages);
     if (spec->arrangement == GEOM_DENSE) {
-        for (uint32_t i = 0; i < s; i++) plane->offset += align256(z->page_bytes[i] * n_pages);
+        for (uint32_t i = 0; i < s; i++) plane->offset += align_up(z->page_bytes[i] * n_pages);
         page_stride = spec->order == GEOM_PAGE_MAJOR ? z->page_bytes[s] : z->head_bytes[s];
         head_stride = spec->order == GEOM_PAGE_MAJOR ? z->head_bytes[s] : z->head_bytes[s] * n_pages;
     } else if (spec->order == GEOM_PAGE_MAJOR) {

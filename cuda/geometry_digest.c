@@ -12,7 +12,7 @@
 /* Raise it when the meaning of any stored byte changes while no number below does. */
 #define GEOM_SCHEMA_VERSION 1
 
-static void put(crypto_generichash_state *hash, uint64_t value) {
+static void put_number(crypto_generichash_state *hash, uint64_t value) {
     unsigned char bytes[8];
     for (unsigned i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(value >> (8 * i));
     crypto_generichash_update(hash, bytes, sizeof bytes);
@@ -22,21 +22,21 @@ static void put(crypto_generichash_state *hash, uint64_t value) {
 static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t pages) {
     struct geom_schema schema = { 0 };
     (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
-    put(hash, pool->storage);
-    put(hash, pool->order);
-    put(hash, pool->arrangement);
-    put(hash, pool->n_layers);
-    put(hash, pool->n_kv_heads);
-    put(hash, pool->head_dim);
-    put(hash, pool->n_ranks);
-    put(hash, pages);
+    put_number(hash, pool->storage);
+    put_number(hash, pool->order);
+    put_number(hash, pool->arrangement);
+    put_number(hash, pool->n_layers);
+    put_number(hash, pool->n_kv_heads);
+    put_number(hash, pool->head_dim);
+    put_number(hash, pool->n_ranks);
+    put_number(hash, pages);
     for (unsigned s = 0; s < GEOM_SLOTS; s++) {
-        put(hash, schema.dtype[s]);
-        put(hash, schema.extent[s]);
-        put(hash, schema.element[s]);
+        put_number(hash, schema.dtype[s]);
+        put_number(hash, schema.extent[s]);
+        put_number(hash, schema.element[s]);
     }
-    put(hash, geom_region_bytes(pool, pages));
-    put(hash, geom_packed_bytes(pool));
+    put_number(hash, geom_region_bytes(pool, pages));
+    put_number(hash, geom_packed_bytes(pool));
 }
 
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]) {
@@ -44,15 +44,15 @@ void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *l
     crypto_generichash_state hash;
     crypto_generichash_init(&hash, NULL, 0, 32);
     crypto_generichash_update(&hash, domain, sizeof domain);
-    put(&hash, GEOM_SCHEMA_VERSION);
-    put(&hash, KVD_PAGE_TOKENS);
-    put(&hash, GEOM_ALIGN);
-    put(&hash, spec->backend);
-    put(&hash, spec->max_context);
-    put(&hash, spec->max_concurrency);
-    put(&hash, spec->backend == GEOM_MTP ? spec->draft_window : 0);
-    put(&hash, spec->state_bytes);
-    put(&hash, layout->n_pools);
+    put_number(&hash, GEOM_SCHEMA_VERSION);
+    put_number(&hash, KVD_PAGE_TOKENS);
+    put_number(&hash, GEOM_ALIGN);
+    put_number(&hash, spec->backend);
+    put_number(&hash, spec->max_context);
+    put_number(&hash, spec->max_concurrency);
+    put_number(&hash, spec->backend == GEOM_MTP ? spec->draft_window : 0);
+    put_number(&hash, spec->state_bytes);
+    put_number(&hash, layout->n_pools);
     put_pool(&hash, &spec->main, layout->pages[0]);
     if (layout->n_pools > 1) put_pool(&hash, &spec->draft, layout->pages[1]);
     crypto_generichash_final(&hash, ret_digest, 32);

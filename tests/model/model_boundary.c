@@ -107,7 +107,7 @@ void model_round(struct model *m, const struct store_round_item *it, struct mode
     }
 }
 
-/* POOL-5 and reference-facts 3.3: where the k pages right behind the last one are all free, they are taken. */
+/* POOL-5: where the k pages right behind the last one are all free, they are taken. */
 static void adjacent(struct model *m, const struct space *sp, uint32_t p, const uint32_t *ids, uint32_t n) {
     uint32_t from = sp->n[p], k = n > from ? n - from : 0;
     if (from == 0 || k == 0) return;

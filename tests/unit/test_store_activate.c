@@ -167,7 +167,7 @@ static void act_3_move_with_a_victim_that_shares(void) {
     fix_close(&fix);
 }
 
-/* reference-facts 10: two branches of one source, three references; each tail private; the last release frees. */
+/* Two branches of one source, three references; each tail private; the last release frees. */
 static void act_4_two_branches(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);

@@ -24,7 +24,7 @@ static void same(struct fix *fix, char *before) {
     free(after);
 }
 
-/* CKPT-1, reference-facts 4.16: full pages shared and frozen, tail copied, row and sequence untouched. */
+/* CKPT-1: full pages shared and frozen, tail copied, row and sequence untouched. */
 static void ckpt_1_of_a_running_sequence(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);

@@ -6,7 +6,7 @@
 
 static struct store_pool_view view(struct fix *fix, store_seq seq) { return fix_seq(fix, seq).pool[0]; }
 
-/* reference-facts 4.11: pool of 8, entitlement 3. */
+/* Pages are mapped, committed and trimmed one after another: a pool of 8 pages, an entitlement of 3. */
 static void space_5_mapping_walk(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -32,7 +32,7 @@ static void space_5_mapping_walk(void) {
     fix_close(&fix);
 }
 
-/* reference-facts 4.11, terminal walk. */
+/* The last step of a sequence maps more than it commits; a lower bound trims nothing, a higher one is refused. */
 static void space_5_terminal_walk(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
@@ -256,7 +256,7 @@ static void page_6_epochs_never_repeat(void) {
     fix_close(&fix);
 }
 
-/* SPACE-8, reference-facts 4.13: protection is the most that a surviving checkpoint reads, and falls when it goes. */
+/* SPACE-8: protection is the most that a surviving checkpoint reads, and falls when it goes. */
 static void space_8_protection_rises_and_falls(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
