@@ -18,7 +18,8 @@ static void take_pages(struct store *store, uint32_t p, struct seq *seq, const s
                        int32_t *row) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
-    if (pool->absent) job_copy_in(store, &seq->job, p, &source->space[p], seq->taken[p]);
+    if (pool->absent && !MUTANT(restored_page_is_forgotten))
+        job_copy_in(store, &seq->job, p, &source->space[p], seq->taken[p]);
     for (uint32_t i = 0; i < seq->taken[p]; i += n) {
         const uint32_t *run = space_run(store, &source->space[p], i, &n);
         n = min_u32(n, seq->taken[p] - i);
@@ -310,7 +311,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     seq->victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools; p++) seq->row[p] = row_take(store, p, (uint32_t)(seq - store->seqs));
     seq->was_demoted = was_demoted;
-    if (act->n_victims || act->move) set_leaving(store, seq, act);
+    if ((act->n_victims || act->move) && !MUTANT(leaving_page_reused)) set_leaving(store, seq, act);
     if (demotes && activation_is_short_now(store, act)) hold_for_victims(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
@@ -385,8 +386,8 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
     record_cont_drop(store, source); /* the sequence's record is there */
     index_drop(store, source);
-    source->published = false;      /* nothing writes its record again */
-    cont_drop_image(store, source); /* of a frontier that the sequence leaves */
+    if (!MUTANT(directory_keeps_consumed)) source->published = false; /* nothing writes its record again */
+    cont_drop_image(store, source);                                   /* of a frontier that the sequence leaves */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool *pool = &store->pool[p];
         uint32_t n, kept = seq->taken[p];
@@ -436,7 +437,7 @@ static void release_victim(struct store *store, struct seq *seq, struct cont *vi
     }
     victim->demoting = false;
     count_demoting(store, victim, false);
-    record_cont(store, victim); /* its slot may have gone */
+    if (!MUTANT(directory_keeps_handed_slot)) record_cont(store, victim); /* its slot may have gone */
     cont_demote(store, victim);
 }
 
@@ -470,12 +471,12 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
         return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
-        if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST))
+        if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST) && !MUTANT(lost_page_is_taken))
             return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, 0, 0, 0);
-        more |= job_adopt(store, &seq->job, p, space, seq->taken[p]);
+        more |= !MUTANT(orphan_is_forgotten) && job_adopt(store, &seq->job, p, space, seq->taken[p]);
         waits |= store->pool[p].absent && tier_any(store, p, space, seq->taken[p], PAGE_RESTORING);
     }
-    return more ? STORE_MORE : waits ? STORE_WAIT : STORE_OK;
+    return more ? STORE_MORE : waits && !MUTANT(waits_for_nobody) ? STORE_WAIT : STORE_OK;
 }
 
 /* ---- what was promised at begin (damage may have taken it: a demoted continuation needs the device again, a victim

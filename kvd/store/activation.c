@@ -93,7 +93,7 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
             }
             if (pool->tier && how->released) pool->tier[run[k]].gone++;
             if (how->demoted) continue; /* counts already */
-            page->mark++;
+            page->mark = MUTANT(jointly_held_counts_once) ? page->references : page->mark + 1;
             freed += joint_frees(store, how->pool, run[k]);
         }
     }
@@ -122,7 +122,7 @@ static void count_freed(const struct store *store, struct activation *act) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct activation_pool *ap = &act->pool[p];
         ap->freed_victims = 0;
-        if (act->source && act->source->demoted) mark_source(store, act, p);
+        if (act->source && act->source->demoted && !MUTANT(source_counts_as_freed)) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
             const struct cont *victim = act->victims[i];
             const struct joint how = { p, 0, act->stamp, !act->demote[i], victim->demoted };
@@ -131,9 +131,9 @@ static void count_freed(const struct store *store, struct activation *act) {
         }
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
-        ap->freed +=
-            joint_mark(store, &act->source->space[p],
-                       &(struct joint){ p, ap->taken, act->stamp, false, false }); /* its extents go at commit */
+        ap->freed += joint_mark(store, &act->source->space[p],
+                                &(struct joint){ p, ap->taken, act->stamp, MUTANT(extents_of_a_mover_at_begin),
+                                                 false }); /* its extents go at commit */
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
@@ -153,7 +153,7 @@ static bool count_backing(const struct store *store, uint32_t p, const struct sp
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &store->pool[p].pages[run[k]];
             if (page->flags & PAGE_BACKING) return false;
-            if (page->stamp == stamp || page_is_current(page)) continue;
+            if ((page->stamp == stamp && !MUTANT(demotes_twice)) || page_is_current(page)) continue;
             page->stamp = stamp;
             ++*count;
         }
@@ -287,7 +287,7 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     if (ensure > ap->mapped)
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
     ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->taken) : 0;
-    ap->fresh = ap->entitlement - ap->taken + ap->restore;
+    ap->fresh = ap->entitlement - ap->taken + (MUTANT(restore_out_of_thin_air) ? 0 : ap->restore);
     act->chunks_needed += chunks_for(ap->entitlement);
     act->chunks_now += chunks_for(ap->mapped);
     return STORE_OK;
@@ -299,7 +299,8 @@ int activation_measure(const struct store *store, struct activation *act, struct
         int rc = measure_pool(store, act, p, refusal);
         if (rc) return rc;
     }
-    act->image_in = store->config.has_state && act->source && !image_in_slot(act->source);
+    act->image_in = store->config.has_state && act->source && !image_in_slot(act->source) &&
+                    !(MUTANT(image_taken_before_it_is_there) && act->source->slot != NONE);
     act->slots_needed = store->config.has_state && (!act->move || act->image_in);
     int rc = count_demotions(store, act, refusal);
     if (rc) return rc;

@@ -90,7 +90,7 @@ void cont_undemote(struct store *store, struct cont *cont) {
 /* ---- release ---- */
 
 void cont_release(struct store *store, struct cont *cont) {
-    record_cont_drop(store, cont); /* deletions go first */
+    if (!MUTANT(directory_keeps_continuation)) record_cont_drop(store, cont); /* deletions go first */
     if (cont->published) index_drop(store, cont);
     cont->published = false;
     cont_undemote(store, cont);

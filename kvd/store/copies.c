@@ -248,7 +248,7 @@ uint32_t store_damaged(struct store *store, uint64_t replica) {
         struct seq *seq = &store->seqs[i];
         seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d;
     }
-    if (lost) page_lose(store, p, d);
+    if (lost && !MUTANT(damage_keeps_holders)) page_lose(store, p, d);
     else page_leave_host(store, p, d);
     return tell_holders(store, p, d, lost);
 }

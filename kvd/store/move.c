@@ -71,7 +71,8 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
     bool image = store->config.has_state && cont->slot == NONE;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct pool *pool = &store->pool[p];
-        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LEAVING))
+        if (tier_any(store, p, &cont->space[p], cont->space[p].count,
+                     MUTANT(leaving_page_is_prefetched) ? 0 : PAGE_LEAVING))
             return store_refuse(refusal, STORE_E_REVISION, STORE_S_REPLICA, p, 0, store->revision, 0);
         missing[p] = tier_missing(store, p, &cont->space[p], cont->space[p].count);
         if (missing[p] && (missing[p] > pool_available(pool) || !store_try(store)))
@@ -189,8 +190,10 @@ static int commit_out(struct store *store, const struct move *move, struct cont 
         waits |= tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_BACKING);
     }
     if (waits || (move->place == STORE_PLACE_HOST && cont->pins)) return STORE_WAIT;
-    if (lacks) return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, lacks, 0);
-    if (move->place == STORE_PLACE_HOST && tier_all_current(store, cont)) cont_demote(store, cont);
+    if (lacks && !MUTANT(demoted_uncopied))
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, lacks, 0);
+    if (move->place == STORE_PLACE_HOST && (tier_all_current(store, cont) || MUTANT(demoted_uncopied)))
+        cont_demote(store, cont);
     return STORE_OK;
 }
 
@@ -232,8 +235,10 @@ static uint32_t drop_host_replicas(struct store *store, uint32_t p, const struct
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &store->pool[p].pages[run[k]];
-            if (!page->host.bits || page->pins || !page_on_device(page)) continue;
-            if (store->pool[p].tier[run[k]].demoted || store->pool[p].tier[run[k]].demoting) continue;
+            if (!page->host.bits || page->pins) continue;
+            if (!page_on_device(page) && !MUTANT(only_source_is_dropped)) continue;
+            if (store->pool[p].tier[run[k]].demoted && !MUTANT(demoted_source_is_dropped)) continue;
+            if (store->pool[p].tier[run[k]].demoting && !MUTANT(demoting_source_is_dropped)) continue;
             page_leave_host(store, p, run[k]);
             dropped++;
         }
@@ -256,9 +261,11 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
     for (uint32_t p = 0; p < store->n_pools; p++)
         absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
     if (store->config.has_state && cont->slot == NONE) absent++;
-    if (absent) return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, absent, 0);
+    if (absent && !MUTANT(only_source_is_dropped))
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, absent, 0);
     for (uint32_t p = 0; p < store->n_pools && cont->demoted; p++)
-        if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LEAVING)) /* about to leave the device */
+        if (tier_any(store, p, &cont->space[p], cont->space[p].count,
+                     MUTANT(leaving_page_is_prefetched) ? 0 : PAGE_LEAVING)) /* about to leave the device */
             return store_refuse(refusal, STORE_E_REVISION, STORE_S_REPLICA, p, 0, store->revision, 0);
     cont_undemote(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = drop_host_replicas(store, p, &cont->space[p]);

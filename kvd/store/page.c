@@ -52,7 +52,7 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, ui
 /* What only a store with a tier or a directory has to do: out of the way of those that have none. */
 __attribute__((noinline)) static void leave_places(struct store *store, struct pool *pool, uint32_t d) {
     uint32_t p = (uint32_t)(pool - store->pool);
-    record_page_close(store, p, d);
+    if (!MUTANT(directory_keeps_page)) record_page_close(store, p, d);
     page_leave_host(store, p, d);
     if (!page_on_device(&pool->pages[d])) pool->absent--;
 }
@@ -139,7 +139,7 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
     if (!(page->flags & PAGE_RESTORING)) pool->absent++;
     page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_LEAVING));
     page->device = NONE;
-    record_page_device(store, (uint32_t)(pool - store->pool), d);
+    if (!MUTANT(directory_keeps_device)) record_page_device(store, (uint32_t)(pool - store->pool), d);
     pool_put(batch, device, page->lease);
 }
 
@@ -157,11 +157,12 @@ void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
     struct page *page = &store->pool[pool_index].pages[d];
     page->flags |= PAGE_LOST;
     page->host_epoch = 0; /* of no content */
-    record_page_host(store, pool_index, d);
+    if (!MUTANT(directory_keeps_host)) record_page_host(store, pool_index, d);
 }
 
 void tier_give_back(struct store *store, extent_id id) {
-    if (id.bits == store->scrub_extent.bits) store->scrub_gone = true; /* store_scrub_end gives it back */
+    if (id.bits == store->scrub_extent.bits && !MUTANT(scrub_frees_what_it_reads))
+        store->scrub_gone = true; /* store_scrub_end gives it back */
     else extent_release(store->arena, id);
 }
 
@@ -172,7 +173,8 @@ void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
     page->host = (extent_id){ 0 };
     page->host_columns = 0;
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);
-    record_page_host(store, pool_index, d);
-    tier_give_back(store, id);
+    if (MUTANT(bytes_before_record)) tier_give_back(store, id);
+    if (!MUTANT(directory_keeps_host)) record_page_host(store, pool_index, d);
+    if (!MUTANT(bytes_before_record)) tier_give_back(store, id);
     store->pool[pool_index].host_pages--;
 }

@@ -75,7 +75,9 @@ void record_cont(struct store *store, const struct cont *cont) {
                                        .created = cont->created,
                                        .used = cont->used,
                                        .tag = cont->tag,
-                                       .state_slot = image_in_slot(cont) ? cont->slot : DIRECTORY_NONE,
+                                       .state_slot = image_in_slot(cont) || MUTANT(directory_knows_arriving_image)
+                                                         ? cont->slot
+                                                         : DIRECTORY_NONE,
                                        .state_frontier = cont->frontier,
                                        .tail_named = cont->tail_named };
     bundle.has_image = image_in_host(cont);

@@ -87,7 +87,7 @@ struct chain {
 
 static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32_t columns) {
     const struct page *page = &r->store->pool[p].pages[d];
-    if (page->device == NONE && !page_in_host(page, columns)) return false;
+    if (page->device == NONE && !page_in_host(page, MUTANT(recovery_takes_all_columns) ? 1 : columns)) return false;
     return page->references == 0 ||
            (page->committed == KVD_PAGE_TOKENS && columns == KVD_PAGE_TOKENS); /* partial ones are not shared */
 }
@@ -265,7 +265,8 @@ static void drop_unused(struct recovery *r, uint32_t p) {
         page->mark = 0;
         if (page->references) { /* parts of it that did not hold go from the record, too */
             r->out.pages[p]++;
-            directory_page_device(r->directory, p, d, page->device == NONE ? DIRECTORY_NONE : page->device);
+            if (!MUTANT(recovery_keeps_stale_device))
+                directory_page_device(r->directory, p, d, page->device == NONE ? DIRECTORY_NONE : page->device);
             if (!page->host.bits) directory_page_host(r->directory, p, d, NULL);
             if (!(page->flags & PAGE_NAMED)) directory_page_name(r->directory, p, d, NULL);
             continue;

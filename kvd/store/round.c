@@ -19,7 +19,7 @@ struct paper {
 /* Pages that a move in flight still copies stay mapped: they could not come back to the reservation now. */
 static uint32_t trim_count(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t n = space->count;
-    if (!store->pool[p].tier || store->moves_used == 0) return count;
+    if (!store->pool[p].tier || store->moves_used == 0 || MUTANT(pinned_page_is_trimmed)) return count;
     while (n > count && store->pool[p].pages[space_entry(store, space, n - 1)].pins == 0) n--;
     return n;
 }
@@ -169,7 +169,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != NONE;
         commits |= item->pool[p].commit != NONE;
     }
-    if (shortens) /* what goes, goes from the directory first */
+    if (shortens && !MUTANT(directory_late_truncation)) /* what goes, goes from the directory first */
         record_seq_at(store, seq,
                       (uint32_t[STORE_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
                                                    min_u32(paper[1].committed, seq->space[1].committed) });

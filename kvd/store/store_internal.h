@@ -12,6 +12,7 @@
 
 #include "directory.h"
 #include "extent.h"
+#include "mutant.h"
 #include "store.h"
 
 #define NONE STORE_NONE
@@ -271,7 +272,7 @@ void store_changed(struct store *store, bool ownership); /* one operation more; 
 /* ---- what a page has where ---- */
 
 static inline bool page_on_device(const struct page *page) { /* readable there */
-    return page->device != NONE && !(page->flags & PAGE_RESTORING);
+    return page->device != NONE && (!(page->flags & PAGE_RESTORING) || MUTANT(hidden_destination_is_readable));
 }
 /* A host replica that is valid for n columns (PAGE-3). */
 static inline bool page_in_host(const struct page *page, uint32_t n) {

@@ -115,7 +115,8 @@ bool job_adopt(struct store *store, struct tier_job *job, uint32_t p, const stru
 static void finish_out(struct store *store, uint32_t p, uint32_t d, bool ok) {
     struct page *page = &store->pool[p].pages[d];
     bool told = store->pool[p].tier[d].checksum != 0;
-    if (!ok || !told || page->references == 0 || page->host_epoch != page->epoch) {
+    if (((!ok || !told) && !MUTANT(publish_before_copied)) || page->references == 0 ||
+        (page->host_epoch != page->epoch && !MUTANT(publish_other_epoch))) {
         page_leave_host(store, p, d);
         return;
     }

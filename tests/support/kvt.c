@@ -32,6 +32,10 @@ uint64_t kvt_random(uint64_t *state) {
 bool kvt_check(bool ok, const char *file, int line, const char *text) {
     CU_assertImplementation(ok ? CU_TRUE : CU_FALSE, (unsigned int)line, text, file, "", CU_FALSE);
     if (!ok) printf("\n    %s:%d: %s", file, line, text);
+    if (!ok && getenv("KVT_STOP")) {
+        fflush(stdout);
+        _exit(1);
+    }
     return ok;
 }
 

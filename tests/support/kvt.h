@@ -9,7 +9,8 @@
  *     }
  *
  * Name cases after the contract rule that they prove, or list the IDs in a comment on the case.
- * Usage of a runner: NAME [-l] [-s SEED] [CASE...]; KVT_SEED in the environment does the same as -s.
+ * Usage of a runner: NAME [-l] [-s SEED] [CASE...]; KVT_SEED in the environment does the same as -s. With KVT_STOP the
+ * first check that fails ends it.
  */
 #ifndef KVT_H
 #define KVT_H

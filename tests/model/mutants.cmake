@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# Faults that are put into the store on purpose (kvd/store/mutant.h), each a test that fails if nothing sees it.
+get_target_property(store_files kvd_store SOURCES)
+list(TRANSFORM store_files PREPEND ${CMAKE_SOURCE_DIR}/kvd/store/ REGEX "^[^/]")
+add_library(kvd_store_mutants STATIC ${store_files} mutant.c)
+target_include_directories(kvd_store_mutants PUBLIC ${CMAKE_SOURCE_DIR}/kvd/store)
+target_compile_definitions(kvd_store_mutants PUBLIC KVD_MUTANTS KVD_CRASH_POINTS)
+target_link_libraries(kvd_store_mutants PUBLIC kvd_geometry kvd_hostarena_crash PRIVATE kvd_flags)
+
+add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier_plan.c tier_ops.c tier_places.c
+               tier_recover.c)
+target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
+
+# kvd_mutants(PROGRAM [ARGUMENTS ...] NAMES ...): a check of PROGRAM fails within a minute on a store with the fault.
+function(kvd_mutants program)
+  cmake_parse_arguments(M "" "" "ARGUMENTS;NAMES" ${ARGN})
+  foreach(name ${M_NAMES})
+    add_test(NAME mutant_${name} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutant.sh ${name} 60
+                                         $<TARGET_FILE:${program}> ${M_ARGUMENTS})
+    set_tests_properties(mutant_${name} PROPERTIES LABELS mutant TIMEOUT 90)
+  endforeach()
+  set(kvd_mutant_names ${kvd_mutant_names} ${M_NAMES} PARENT_SCOPE)
+endfunction()
+
+kvd_mutants(mutant_model_tier NAMES
+  bytes_before_record
+  damage_keeps_holders
+  demotes_twice
+  demoting_source_is_dropped
+  directory_keeps_consumed
+  directory_keeps_continuation
+  directory_keeps_device
+  directory_keeps_handed_slot
+  directory_keeps_host
+  directory_keeps_page
+  directory_knows_arriving_image
+  directory_late_truncation
+  extents_of_a_mover_at_begin
+  hidden_destination_is_readable
+  image_taken_before_it_is_there
+  jointly_held_counts_once
+  lost_page_is_taken
+  only_source_is_dropped
+  orphan_is_forgotten
+  leaving_page_is_prefetched
+  leaving_page_reused
+  pinned_page_is_trimmed
+  publish_before_copied
+  publish_other_epoch
+  recovery_keeps_stale_device
+  recovery_takes_all_columns
+  demoted_source_is_dropped
+  restore_out_of_thin_air
+  restored_page_is_forgotten
+  demoted_uncopied
+  scrub_frees_what_it_reads
+  source_counts_as_freed
+  waits_for_nobody)
