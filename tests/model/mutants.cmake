@@ -11,6 +11,13 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
+foreach(name tier)
+  add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
+                 ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
+  target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
+  target_link_libraries(mutant_store_${name} PRIVATE kvt kvd_flags kvd_store_mutants)
+endforeach()
+
 # kvd_mutants(PROGRAM [ARGUMENTS ...] NAMES ...): a check of PROGRAM fails within a minute on a store with the fault.
 function(kvd_mutants program)
   cmake_parse_arguments(M "" "" "ARGUMENTS;NAMES" ${ARGN})
@@ -22,37 +29,26 @@ function(kvd_mutants program)
   set(kvd_mutant_names ${kvd_mutant_names} ${M_NAMES} PARENT_SCOPE)
 endfunction()
 
+# Any scenario of the model sees these within seconds.
 kvd_mutants(mutant_model_tier NAMES
-  bytes_before_record
-  damage_keeps_holders
-  demotes_twice
-  demoting_source_is_dropped
-  directory_keeps_consumed
-  directory_keeps_continuation
-  directory_keeps_device
-  directory_keeps_handed_slot
-  directory_keeps_host
-  directory_keeps_page
-  directory_knows_arriving_image
-  directory_late_truncation
-  extents_of_a_mover_at_begin
-  hidden_destination_is_readable
-  image_taken_before_it_is_there
-  jointly_held_counts_once
-  lost_page_is_taken
-  only_source_is_dropped
-  orphan_is_forgotten
-  leaving_page_is_prefetched
-  leaving_page_reused
-  pinned_page_is_trimmed
-  publish_before_copied
-  publish_other_epoch
-  recovery_keeps_stale_device
-  recovery_takes_all_columns
-  demoted_source_is_dropped
-  restore_out_of_thin_air
-  restored_page_is_forgotten
-  demoted_uncopied
-  scrub_frees_what_it_reads
-  source_counts_as_freed
-  waits_for_nobody)
+            bytes_before_record damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
+            directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
+            hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
+            orphan_is_forgotten publish_before_copied publish_other_epoch recovery_keeps_stale_device
+            recovery_takes_all_columns demoted_source_is_dropped restore_out_of_thin_air restored_page_is_forgotten
+            demoted_uncopied scrub_frees_what_it_reads source_counts_as_freed waits_for_nobody)
+# And these are seen soon where what they take is scarce.
+kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight_state NAMES
+            directory_keeps_consumed directory_keeps_handed_slot directory_knows_arriving_image
+            image_taken_before_it_is_there)
+kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight NAMES
+            leaving_page_is_prefetched leaving_page_reused)
+kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
+            demoting_source_is_dropped)
+# A unit test sees it at once, the model hardly ever.
+kvd_mutants(mutant_store_tier NAMES pinned_page_is_trimmed)
+
+# The names in the store and the names here are the same: none is forgotten, none is misspelt.
+add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh
+                                          ${CMAKE_SOURCE_DIR}/kvd/store ${kvd_mutant_names})
+set_tests_properties(test_mutants_listed PROPERTIES LABELS unit TIMEOUT 30)
