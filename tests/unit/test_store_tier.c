@@ -64,6 +64,25 @@ static void prefetch_of_what_rests(void) {
     fix_close(&f);
 }
 
+/* PAGE-6: what a move in flight copies stays mapped when its sequence is cut, and goes when the move has
+ * ended. */
+static void copied_pages_stay_mapped(void) {
+    struct store_config c = tiers(false);
+    struct store_round_result r;
+    store_move m;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 128, 1);
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
+    store_seq seq = fix_activate(&f, fix_from(cont, false, 128, 128, 1), NULL);
+    KVT_OK(fix_round(&f, seq, STORE_NONE, 0, 0, STORE_NONE, &r));
+    KVT_EQ(r.pool[0].membership, 2);
+    fix_audit(&f);
+    KVT_EQ(store_move_abort(f.store, m, &refusal), STORE_OK);
+    KVT_OK(fix_round(&f, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, &r));
+    KVT_EQ(r.pool[0].membership, 0);
+    fix_close(&f);
+}
+
 /* A tail that is read from the host counts as every other page, in plan, lookup and answer. */
 static void restored_counts_the_tail(void) {
     struct store_config c = tiers(false);
@@ -223,12 +242,9 @@ static void lost_ones_are_named(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),
-                                             KVT_CASE(restored_counts_the_tail),
-                                             KVT_CASE(scrub_sees_all),
-                                             KVT_CASE(scrub_keeps_nobody),
-                                             KVT_CASE(wrong_image_is_no_replica),
-                                             KVT_CASE(lost_ones_are_named),
-                                             { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),   KVT_CASE(copied_pages_stay_mapped),
+                                             KVT_CASE(restored_counts_the_tail), KVT_CASE(scrub_sees_all),
+                                             KVT_CASE(scrub_keeps_nobody),       KVT_CASE(wrong_image_is_no_replica),
+                                             KVT_CASE(lost_ones_are_named),      { 0 } };
     return kvt_main("store_tier", cases, argc, argv);
 }
