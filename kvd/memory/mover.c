@@ -38,7 +38,7 @@ struct stream {
 
 struct mover_job {
     struct mover_job *next; /* of the free ones, or of those that have ended */
-    uint32_t tag, at; /* place among the active ones */
+    uint32_t tag, at;       /* place among the active ones */
     struct store_transition of;
     struct stream stream[2];
     uint32_t chunks, left;
