@@ -44,7 +44,7 @@ RUN(12) RUN(13) RUN(14) RUN(15) RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) 
 
 int main(int argc, char **argv) {
     struct kvt_case cases[N_RUNS + 1] = { { 0 } };
-    char *args[N_RUNS + 8];
+    char list[] = "-l", *args[N_RUNS + 8];
     int n_args = 0, opt;
     args[n_args++] = argv[0];
     for (uint32_t i = 0; i < n_scenarios && i < N_RUNS; i++) cases[i] = (struct kvt_case){ scenarios[i].name, runs[i] };
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         if (opt == 'n') operations_given = strtoull(optarg, NULL, 0);
         else if (opt == 's') setenv("KVT_SEED", optarg, 1);
         else if (opt == 'c' && n_names < (int)N_RUNS) names[n_names++] = optarg;
-        else if (opt == 'l') args[n_args++] = (char[]){ "-l" };
+        else if (opt == 'l') args[n_args++] = list;
         else return 2;
     }
     for (int i = 0; i < n_names; i++) args[n_args++] = names[i];

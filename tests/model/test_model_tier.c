@@ -146,7 +146,7 @@ _Static_assert(sizeof runs / sizeof *runs == N_SCENARIOS, "a runner for each sce
 
 int main(int argc, char **argv) {
     struct kvt_case cases[N_SCENARIOS + 1] = { { 0 } };
-    char *args[N_SCENARIOS + 8];
+    char list[] = "-l", *args[N_SCENARIOS + 8];
     int n_args = 1, opt;
     args[0] = argv[0];
     for (uint32_t i = 0; i < N_SCENARIOS; i++) cases[i] = (struct kvt_case){ scenarios[i].name, runs[i] };
@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
         if (opt == 'n') operations_given = strtoull(optarg, NULL, 0);
         else if (opt == 's') setenv("KVT_SEED", optarg, 1);
         else if (opt == 'c' && n_args < (int)N_SCENARIOS + 1) args[n_args++] = optarg;
-        else if (opt == 'l') args[n_args++] = (char[]){ "-l" };
+        else if (opt == 'l') args[n_args++] = list;
         else return 2;
     }
     args[n_args] = NULL;

@@ -239,6 +239,8 @@ static void srv_2_encoder_refuses_what_the_decoder_would(void) {
 
 static void srv_2_unknown_types_are_refused(void) {
     static const uint16_t types[] = { 0, FRAME_TYPE_END, FRAME_EVENT, 255, UINT16_MAX };
+    char known[32];
+    snprintf(known, sizeof known, "known are 1 to %d", FRAME_TYPE_END - 1);
     begin(FILL_SMALL);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         struct msg_request q = { .type = types[i] };
@@ -248,7 +250,7 @@ static void srv_2_unknown_types_are_refused(void) {
         KVT_EQ_I(codec_encode_reply(&y, arena, body, SPACE, &bytes, err, sizeof err), CODEC_E_TYPE);
         KVT_EQ_I(codec_decode_reply(types[i], NULL, 0, arena, &y, err, sizeof err), CODEC_E_TYPE);
         KVT_EQ_I(codec_decode_request(types[i], NULL, 0, arena, &q, err, sizeof err), CODEC_E_TYPE);
-        KVT_HAS(err, "known are 1 to 27");
+        KVT_HAS(err, known);
     }
 }
 
