@@ -63,7 +63,7 @@ enum kvd_status call_await(struct kvd_client *c, struct pending_call *call, uint
         if (!wait_for(c, call, deadline_ns) && call->state == CALL_SENT) return no_answer(c, call, error);
     if (call->state == CALL_ANSWERED) return KVD_OK;
     if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
-    if (transport_now() >= deadline_ns) return no_answer(c, call, error);
+    if (clock_ns() >= deadline_ns) return no_answer(c, call, error);
     if (!call->resumed) return KVD_OK;
     return client_fail(error, KVD_UNAVAILABLE,
                        "the connection to kvd at %s broke again (%s) before %s was answered: call "

@@ -235,7 +235,7 @@ enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, stru
         adopted = call->adopted;
         status = call_finish(c, call, deadline_ns, ret_reply, error);
         /* kvd got to the first one after its deadline and refused it: it never ran, so this one does. */
-    } while (adopted && status == KVD_DEADLINE_EXCEEDED && transport_now() < deadline_ns);
+    } while (adopted && status == KVD_DEADLINE_EXCEEDED && clock_ns() < deadline_ns);
     if (status == KVD_OK) *ret_call = call;
     return status;
 }

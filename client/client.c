@@ -17,7 +17,7 @@ enum kvd_status client_guard(const struct kvd_client *c, struct kvd_error *error
 }
 
 uint64_t client_deadline(const struct kvd_client *c) {
-    return transport_now() + (uint64_t)__atomic_load_n(&c->timeout_ms, __ATOMIC_RELAXED) * 1000000u;
+    return clock_ns() + (uint64_t)__atomic_load_n(&c->timeout_ms, __ATOMIC_RELAXED) * 1000000u;
 }
 
 bool client_init_cond(pthread_cond_t *cond) {

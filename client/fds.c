@@ -21,7 +21,7 @@ static enum kvd_status fail_socket(const struct kvd_store_info *info, struct kvd
 /* ---- until the deadline, whatever signals come: false, with errno EAGAIN once it has passed ------------------- */
 
 static bool limit_wait(int socket, uint64_t deadline_ns) {
-    uint64_t now = transport_now(), us = deadline_ns > now ? (deadline_ns - now + 999) / 1000 : 0;
+    uint64_t now = clock_ns(), us = deadline_ns > now ? (deadline_ns - now + 999) / 1000 : 0;
     struct timeval left = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) };
     errno = EAGAIN;
     return us && !setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &left, sizeof left) &&

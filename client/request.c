@@ -287,7 +287,7 @@ enum kvd_status kvd_next_event(kvd_client *c, uint32_t timeout_ms, struct kvd_ev
     if (!ret_event) return refuse_null(error, __func__);
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;
-    uint64_t deadline_ns = transport_now() + (uint64_t)timeout_ms * 1000000u;
+    uint64_t deadline_ns = clock_ns() + (uint64_t)timeout_ms * 1000000u;
     pthread_mutex_lock(&c->lock);
     status = take_event(c, deadline_ns, ret_event, error);
     pthread_mutex_unlock(&c->lock);

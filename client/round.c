@@ -101,7 +101,7 @@ static enum kvd_status finish_round(struct kvd_client *c, struct pending_call *c
 
 /* KVD_OK: fetch the answer, or end the ticket by its deadline. */
 static enum kvd_status look_at_ticket(struct kvd_client *c, const struct pending_call *call, struct kvd_error *error) {
-    if (call->state == CALL_ANSWERED || c->dead || transport_now() >= call->until_ns) return KVD_OK;
+    if (call->state == CALL_ANSWERED || c->dead || clock_ns() >= call->until_ns) return KVD_OK;
     if (call->state == CALL_SENT) return client_fail(error, KVD_UNAVAILABLE, "no answer yet");
     return client_fail(error, KVD_UNAVAILABLE,
                        "no answer yet: the connection to kvd at %s is lost (%s); kvd_client_reconnect or "

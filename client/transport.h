@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "clock.h"
 #include "frame.h"
 
 struct transport;
@@ -39,8 +40,6 @@ enum transport_error {
 };
 
 #define TRANSPORT_NEVER UINT64_MAX /* a deadline that does not come */
-
-uint64_t transport_now(void); /* CLOCK_MONOTONIC, ns */
 
 /* True in a child of a process that had opened a transport. */
 bool transport_forked(void);

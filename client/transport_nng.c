@@ -26,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "nng_start.h"
@@ -52,12 +51,6 @@ struct transport {
 
 static _Atomic pid_t user_pid; /* the process that started nng's threads; 0 = none yet */
 
-uint64_t transport_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 bool transport_forked(void) {
     pid_t pid = atomic_load_explicit(&user_pid, memory_order_relaxed);
     return pid && pid != getpid();
@@ -65,7 +58,7 @@ bool transport_forked(void) {
 
 static nng_duration remaining_ms(uint64_t deadline_ns) {
     if (deadline_ns == TRANSPORT_NEVER) return NNG_DURATION_INFINITE;
-    uint64_t now = transport_now();
+    uint64_t now = clock_ns();
     if (deadline_ns <= now) return 0;
     uint64_t ms = (deadline_ns - now + 999999u) / 1000000u;
     return ms > INT32_MAX ? INT32_MAX : (nng_duration)ms;
@@ -141,7 +134,7 @@ static void guard_fired(void *arg) {
     pthread_mutex_lock(&t->lock);
     t->guarded = false;
     if (t->reading && !t->closed) {
-        if (t->deadline_ns <= transport_now()) nng_aio_cancel(t->read_aio);
+        if (t->deadline_ns <= clock_ns()) nng_aio_cancel(t->read_aio);
         else set_guard(t);
     }
     pthread_mutex_unlock(&t->lock);

@@ -59,7 +59,16 @@ enum kvd_status {
         KVD_STATUS_MAX_ = INT32_MAX
 };
 
-enum kvd_role { KVD_ROLE_OBSERVER = 1, KVD_ROLE_WORKER = 2, KVD_ROLE_SCHEDULER = 3, KVD_ROLE_ADMIN = 4 };
+#define KVD_ROLE_LIST(X)                                                                                               \
+    X(OBSERVER, 1, "observer")                                                                                         \
+    X(WORKER, 2, "worker")                                                                                             \
+    X(SCHEDULER, 3, "scheduler")                                                                                       \
+    X(ADMIN, 4, "admin")
+enum kvd_role {
+#define KVD_ROLE_ENUM(name, number, text) KVD_ROLE_##name = number,
+    KVD_ROLE_LIST(KVD_ROLE_ENUM)
+#undef KVD_ROLE_ENUM
+};
 
 /* Handles: the index in the low 32 bits, the generation in the high ones. 0 = none. A handle of the wrong kind does not
  * compile. */

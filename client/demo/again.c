@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "again.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <time.h>
 
 #define BACK_MS 30000 /* a kvd with a large arena takes its time to stop and to start */
 #define RETRY_MS 50
-
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static bool stopped(int signals) {
     struct pollfd fd = { .fd = signals, .events = POLLIN };
@@ -25,7 +19,7 @@ static bool stopped(int signals) {
 
 enum again kvd_again(kvd_client **client, const struct kvd_connect_options *options, int signals) {
     struct kvd_error error = { .status = KVD_OK };
-    uint64_t end = now_ms() + BACK_MS;
+    uint64_t end = clock_ms() + BACK_MS;
     kvd_client *other = NULL;
     enum kvd_status status;
     do {
@@ -38,7 +32,7 @@ enum again kvd_again(kvd_client **client, const struct kvd_connect_options *opti
         }
         if (!kvd_status_retryable(status)) break;
         if (stopped(signals)) return AGAIN_STOP;
-    } while (now_ms() < end);
+    } while (clock_ms() < end);
     fprintf(stderr, "%s: kvd does not come back: %s: %s\n", options->name, kvd_status_name(status), error.message);
     return AGAIN_GONE;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "demo_process.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define START_MS 20000 /* of a kvd */
@@ -72,19 +72,13 @@ int process_start(const struct process_spec *spec, struct process *ret_process) 
     return 0;
 }
 
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* READY=1 on the notify socket. 0, -ETIMEDOUT, or -ECHILD: it has ended. */
 static int wait_ready(const struct process *kvd, int notify) {
     struct pollfd fds[2] = { { .fd = notify, .events = POLLIN }, { .fd = kvd->pidfd, .events = POLLIN } };
     char text[256] = "";
-    const int64_t end = now_ms() + START_MS;
+    const int64_t end = (int64_t)clock_ms() + START_MS;
     while (!strstr(text, "READY=1")) {
-        int64_t left = end - now_ms();
+        int64_t left = end - (int64_t)clock_ms();
         int n = left > 0 ? poll(fds, 2, (int)left) : 0;
         if (n < 0 && errno == EINTR) continue;
         ssize_t got = n > 0 && fds[0].revents != 0 ? recv(notify, text, sizeof text - 1, 0) : -1;

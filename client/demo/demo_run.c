@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "demo_process.h"
 #include "demo_report.h"
 #include "kvd.h"
@@ -56,19 +56,13 @@ struct run {
     uint64_t began_ms;
 };
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 __attribute__((format(printf, 2, 3))) static void tell_user(const struct run *run, const char *format, ...) {
     char text[512];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    printf("  %-14s %5.1f s  %s\n", run->label, (double)(now_ms() - run->began_ms) / 1000.0, text);
+    printf("  %-14s %5.1f s  %s\n", run->label, (double)(clock_ms() - run->began_ms) / 1000.0, text);
     fflush(stdout);
 }
 
@@ -461,7 +455,7 @@ static int run_all(struct run *run) {
     run->listener = wire_listen(path);
     if (run->listener < 0 || report_init(&run->report, &run->prompts) != 0)
         return fprintf(stderr, "demo_run: cannot listen at %s: %s\n", path, strerror(-run->listener)), 2;
-    run->began_ms = now_ms();
+    run->began_ms = clock_ms();
     run->lines = -1;
     int r = run_row(run);
     for (uint32_t i = 0; i < WORKERS; i++) process_signal(&run->worker[i], SIGTERM);

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifdef DEMO_CUDA
 #include "model_cuda.h"
 #endif
 #include "again.h"
+#include "clock.h"
 #include "worker.h"
 
 #define YIELD_MS 5000 /* kvd learns of a dead scheduler within 100 ms */
@@ -114,20 +114,14 @@ static bool lanes_left(const struct worker *worker) {
     return false;
 }
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* The scheduler is gone and no unit runs here: gives its sequences back, as soon as kvd knows that it is gone. */
 static int give_back(struct worker *worker) {
     struct kvd_error error;
     uint32_t yielded = 0, sum = 0;
-    uint64_t end = now_ms() + YIELD_MS;
+    uint64_t end = clock_ms() + YIELD_MS;
     worker_rounds_drop(worker);
-    while (lanes_left(worker) && now_ms() < end) {
-        int r = worker->scheduler_lost ? 0 : hear_kvd(worker, (uint32_t)(end - now_ms()));
+    while (lanes_left(worker) && clock_ms() < end) {
+        int r = worker->scheduler_lost ? 0 : hear_kvd(worker, (uint32_t)(end - clock_ms()));
         if (r != 0) return r;
         if (!worker->scheduler_lost) continue;
         if (kvd_yield(worker->client, &yielded, &error) != KVD_OK) {

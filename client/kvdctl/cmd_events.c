@@ -46,11 +46,11 @@ int cmd_events(struct ctl *ctl) {
     uint32_t seconds = ctl->options.seconds, left = ctl->options.count ? ctl->options.count : KVD_UNCHANGED;
     int code = follow_begin(&follow, ctl, &news);
     if (code != CTL_OK) return code;
-    uint64_t end = seconds ? follow_now() + seconds * UINT64_C(1000000000) : UINT64_MAX;
+    uint64_t end = seconds ? clock_ns() + seconds * UINT64_C(1000000000) : UINT64_MAX;
     for (bool on = show_event(ctl, news); on;) {
-        uint64_t until = ctl->client ? end : follow_now() + UINT64_C(1000000000);
+        uint64_t until = ctl->client ? end : clock_ns() + UINT64_C(1000000000);
         enum follow_wake wake = follow_wait(&follow, until < end ? until : end);
-        if (wake == FOLLOW_STOP || (wake == FOLLOW_TIME && follow_now() >= end)) break;
+        if (wake == FOLLOW_STOP || (wake == FOLLOW_TIME && clock_ns() >= end)) break;
         if (!ctl->client && (news = follow_connect(&follow)) != NULL) on = show_event(ctl, news);
         on = on && show_all(&follow, &left, &code);
     }

@@ -221,7 +221,9 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
 }
 
 static cJSON *session_row(const struct kvd_session_info *s) {
-    static const char *const roles[] = { "?", "observer", "worker", "scheduler", "admin" };
+#define ROLE_NAME(name, number, text) text,
+    static const char *const roles[] = { "?", KVD_ROLE_LIST(ROLE_NAME) };
+#undef ROLE_NAME
     char buf[24];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "session", ctl_handle_text(s->session.bits, buf));

@@ -62,7 +62,7 @@ static enum kvd_status look_now(struct ctl *ctl, struct picture *ret_picture, st
     struct kvd_store_info info;
     struct picture p = { .sequences = cJSON_CreateArray() };
     enum kvd_status status = kvd_stats(ctl->client, &stats, error);
-    p.at_ns = follow_now();
+    p.at_ns = clock_ns();
     if (status == KVD_OK) status = kvd_describe(ctl->client, &info, error);
     if (status == KVD_OK) status = look_sequences(ctl, p.sequences, error);
     if (status == KVD_OK) {
@@ -182,7 +182,7 @@ static void show_json(struct top *t) {
     out_add(out, "state", cJSON_CreateString(state_of(t)));
     if (!t->follow.ctl->client) out_add(out, "message", cJSON_CreateString(t->why));
     if (!t->now.at_ns) return;
-    out_add(out, "age_seconds", cJSON_CreateNumber((double)(follow_now() - t->now.at_ns) / 1e9));
+    out_add(out, "age_seconds", cJSON_CreateNumber((double)(clock_ns() - t->now.at_ns) / 1e9));
     out_add(out, "daemon", cJSON_Duplicate(t->now.daemon, true));
     out_add(out, "pools", cJSON_Duplicate(t->now.pools, true));
     out_add(out, "arena", cJSON_Duplicate(t->now.arena, true));
@@ -198,7 +198,7 @@ static void show_head(struct top *t, FILE *to, struct out *out) {
             figures_string(d, "uptime_text"), figures_string(d, "epoch"), figures_clock(figures_time(), clock));
     if (!t->follow.ctl->client) {
         snprintf(text, sizeof text, "NOT REACHABLE, the figures are %.0f s old: %s",
-                 (double)(follow_now() - t->now.at_ns) / 1e9, t->why);
+                 (double)(clock_ns() - t->now.at_ns) / 1e9, t->why);
         out_print(out, OUT_BAD, text);
     } else {
         bool draining = strcmp(state_of(t), "draining") == 0;
@@ -306,7 +306,7 @@ static int run_top(struct top *t, uint32_t count) {
     if (!look_again(t, &code)) return code;
     if (t->screen && !show_picture(t)) return CTL_REFUSED; /* at once; rates come with the second look */
     for (uint32_t shown = 0;;) {
-        if (!pause_until(t, follow_now() + interval) || !look_again(t, &code)) return code;
+        if (!pause_until(t, clock_ns() + interval) || !look_again(t, &code)) return code;
         take_events(t);
         if (!show_picture(t)) return CTL_REFUSED;
         if (count && ++shown == count) return t->follow.ctl->client ? CTL_OK : CTL_UNREACHABLE;

@@ -86,18 +86,18 @@ static bool record_events(struct recorder *r) {
 /* Until interrupted or until the time is over. */
 static int record_all(struct recorder *r) {
     const struct ctl_options *o = &r->follow.ctl->options;
-    uint64_t interval = o->interval * UINT64_C(1000000000), due = follow_now();
+    uint64_t interval = o->interval * UINT64_C(1000000000), due = clock_ns();
     uint64_t end = o->seconds ? due + o->seconds * UINT64_C(1000000000) : UINT64_MAX;
     int code = CTL_OK;
     for (;;) {
-        if (follow_now() >= due) {
+        if (clock_ns() >= due) {
             cJSON *news = r->follow.ctl->client ? NULL : follow_connect(&r->follow);
             if (news && !put_object(r, news)) return CTL_REFUSED;
             if (!record_figures(r, &code)) return code ? code : CTL_REFUSED;
             due += interval;
-            if (due < follow_now()) due = follow_now() + interval; /* it was stopped for a while */
+            if (due < clock_ns()) due = clock_ns() + interval; /* it was stopped for a while */
         }
-        if (follow_now() >= end || follow_wait(&r->follow, due < end ? due : end) == FOLLOW_STOP) return CTL_OK;
+        if (clock_ns() >= end || follow_wait(&r->follow, due < end ? due : end) == FOLLOW_STOP) return CTL_OK;
         if (!record_events(r)) return CTL_REFUSED;
     }
 }

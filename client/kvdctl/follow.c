@@ -13,12 +13,6 @@
 
 #include "figures.h"
 
-uint64_t follow_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void stop_signals(sigset_t *ret_set) {
     sigemptyset(ret_set);
     sigaddset(ret_set, SIGINT);
@@ -89,7 +83,7 @@ enum follow_wake follow_wait(const struct follow *f, uint64_t until_ns) {
                             [CLIENT] = { .fd = f->ctl->client ? kvd_client_fd(f->ctl->client) : -1, .events = POLLIN },
                             [KEYS] = { .fd = f->keys ? STDIN_FILENO : -1, .events = POLLIN } };
     for (;;) {
-        uint64_t now = follow_now(), left = until_ns > now ? until_ns - now : 0;
+        uint64_t now = clock_ns(), left = until_ns > now ? until_ns - now : 0;
         struct timespec t = { .tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u) };
         int n = ppoll(fds, 3, &t, NULL);
         if (n < 0 && errno == EINTR) continue; /* stopped and continued, another size: the time goes on */

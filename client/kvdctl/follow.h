@@ -9,6 +9,7 @@
 #ifndef KVDCTL_FOLLOW_H
 #define KVDCTL_FOLLOW_H
 
+#include "clock.h"
 #include "ctl.h"
 
 struct follow {
@@ -29,7 +30,6 @@ void follow_end(struct follow *follow);
 
 /* Sleeps until a time of CLOCK_MONOTONIC, in ns, or until something comes. */
 enum follow_wake follow_wait(const struct follow *follow, uint64_t until_ns);
-uint64_t follow_now(void);
 
 /* The next event that is there; NULL: none now, or the connection is lost: then *ret_lost is the object "lost". */
 cJSON *follow_event(struct follow *follow, cJSON **ret_lost);

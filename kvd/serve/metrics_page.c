@@ -265,7 +265,9 @@ static const struct family {
 /* ---- text -------------------------------------------------------------------------------------------- */
 
 static const char *const pool_names[POOLS] = { "main", "draft" };
-static const char *const role_names[METRICS_ROLES] = { "observer", "worker", "scheduler", "admin" };
+#define ROLE_NAME(name, number, text) text,
+static const char *const role_names[METRICS_ROLES] = { KVD_ROLE_LIST(ROLE_NAME) };
+#undef ROLE_NAME
 static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
 static const char *const short_names[METRICS_SHORTS] = {
     [METRICS_SHORT_LIMIT] = "limit",           [METRICS_SHORT_PAGES] = "main_pages",

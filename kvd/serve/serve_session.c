@@ -18,8 +18,6 @@
 #error "KVD_VERSION is set by the build"
 #endif
 
-static const char *const role_names[] = { "no role", "observer", "worker", "scheduler", "admin" };
-
 static bool check_hello(struct call *call) {
     const struct kvd_hello *hello = &call->request.u.hello;
     const struct service *s = call->service;
@@ -68,7 +66,7 @@ static void resume_session(struct call *call) {
     else if (session->role != hello->role || session->rank != hello->rank)
         call_refuse(call, KVD_INVALID_ARGUMENT,
                     "session %016" PRIx64 " is %s of rank %u; resume with the same role and rank", hello->resume.bits,
-                    role_names[session->role], session->rank);
+                    access_role_name(session->role), session->rank);
     else {
         struct link *old = session->link;
         if (old && old != call->link) old->ops->close(old);
@@ -150,7 +148,7 @@ void serve_hello(struct call *call) {
         return;
     }
     welcome_session(call, session);
-    LOG(LOG_INFO, "session %s: %s, pid %" PRIu64 ", uid %" PRIu64, session->name, role_names[session->role],
+    LOG(LOG_INFO, "session %s: %s, pid %" PRIu64 ", uid %" PRIu64, session->name, access_role_name(session->role),
         session->peer.pid, session->peer.uid);
 }
 
@@ -197,7 +195,7 @@ static bool check_member(struct call *call, const struct kvd_group *g, uint32_t 
                     rank);
     else if (m->role != KVD_ROLE_WORKER)
         call_refuse(call, KVD_INVALID_ARGUMENT, "the session of rank %u is a %s; members are workers", rank,
-                    role_names[m->role]);
+                    access_role_name(m->role));
     else if (m->rank != rank)
         call_refuse(call, KVD_INVALID_ARGUMENT, "member %u said Hello as rank %u; list members by rank", rank, m->rank);
     else if (m->fenced || !m->link)

@@ -9,6 +9,13 @@
 #include "request.h"
 #include "tenant.h"
 
+const char *access_role_name(uint32_t role) {
+#define ROLE_NAME(name, number, text) [number] = text,
+    static const char *const names[] = { "no role", KVD_ROLE_LIST(ROLE_NAME) };
+#undef ROLE_NAME
+    return role < sizeof names / sizeof *names ? names[role] : names[0];
+}
+
 bool access_is_own(const struct peer *peer) { return peer->uid == 0 || peer->uid == (uint64_t)geteuid(); }
 
 /* Allowed, not allowed, or it depends on groups that were not looked at. */
@@ -46,7 +53,6 @@ void access_look(struct call *call) {
 }
 
 bool access_allows(struct call *call, uint32_t role) {
-    static const char *const names[] = { "no role", "observer", "worker", "scheduler", "admin" };
     const struct peer *peer = &call->link->peer;
     char others[48] = "";
     if (judge_peer(&call->service->config.access[role - 1], peer, call->groups) == YES) return true;
@@ -54,6 +60,6 @@ bool access_allows(struct call *call, uint32_t role) {
     call_refuse(call, KVD_PERMISSION_DENIED,
                 "uid %" PRIu64 " gid %" PRIu64 "%s may not be %s; add it to %s = in section [access] of the "
                 "configuration",
-                peer->uid, peer->gid, others, names[role], names[role]);
+                peer->uid, peer->gid, others, access_role_name(role), access_role_name(role));
     return false;
 }

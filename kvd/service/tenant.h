@@ -16,6 +16,7 @@ struct session;
 
 /* ---- access.c: who may take which role ---- */
 
+const char *access_role_name(uint32_t role); /* "worker"; "no role". Any thread. */
 /* Root, or the daemon's own user. Any thread. */
 bool access_is_own(const struct peer *peer);
 /* Looks at the peer's groups, if a Hello depends on them. Without the lock. */

@@ -28,7 +28,7 @@ allowed() { # room -> rooms that it may include from
         kvd/work) echo "kvd/work $(allowed kvd/service)" ;;
         kvd/serve) echo "kvd/serve $(allowed kvd/work)" ;;
         kvd/net) echo "kvd/net kvd/serve kvd kvd/base proto" ;;
-        kvd/start) echo "kvd/start kvd/net kvd kvd/base kvd/memory hostarena cuda" ;;
+        kvd/start) echo "kvd/start kvd/net kvd kvd/base kvd/memory proto hostarena cuda" ;;
         client) echo "client proto cuda" ;;
     esac
 }

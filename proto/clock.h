@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one clock of the daemon's time-outs, deadlines and figures.
+ * The one clock of time-outs, deadlines and figures, in the service and in its clients.
  */
-#ifndef KVD_CLOCK_H
-#define KVD_CLOCK_H
+#ifndef KVD_PROTO_CLOCK_H
+#define KVD_PROTO_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
@@ -14,5 +14,7 @@ static inline uint64_t clock_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+static inline uint64_t clock_ms(void) { return clock_ns() / 1000000u; }
 
 #endif
