@@ -144,7 +144,7 @@ static struct device_page_copy device_copy(const struct pools *p, uint32_t rank,
 
 static bool submit_batch_rank(struct transfer *t, struct batch *b, uint32_t rank) {
     const struct pools *p = t->pools;
-    struct device_table_write *writes = b->device_writes + (size_t)rank * b->n_writes;
+    struct device_table_write *writes = b->n_writes ? b->device_writes + (size_t)rank * b->n_writes : NULL;
     bool inline_done = false;
     char why[320] = "";
     for (uint32_t i = 0; i < b->n_copies; i++) b->device_copies[rank][i] = device_copy(p, rank, &b->copies[i]);

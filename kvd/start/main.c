@@ -212,8 +212,14 @@ static bool take_signals(struct daemon *d) {
     return false;
 }
 
-static int run_tick(struct daemon *d) {
+static int check_devices(struct daemon *d) {
     char why[512];
+    if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
+    LOG(LOG_ERROR, "%s: kvd stops, since what its clients map can no longer be kept right", why);
+    return EXIT_DEVICE;
+}
+
+static int run_tick(struct daemon *d) {
     uint64_t count;
     if (read(d->timer_fd, &count, sizeof count) != sizeof count) return EXIT_FINE;
     listener_tick(d->listener, clock_ns());
@@ -223,25 +229,32 @@ static int run_tick(struct daemon *d) {
     service_note_connections(d->service, listener_connections(d->listener)); /* takes the core mutex */
     service_run(d->service); /* what it had no memory for when it was woken */
     if (watchdog_tick(&d->watchdog, clock_ns(), listener_accepted(d->listener))) notify_send("WATCHDOG=1");
-    if (!service_lost(d->service, why, sizeof why)) return EXIT_FINE;
-    LOG(LOG_ERROR, "%s: kvd stops, since what its clients map can no longer be kept right", why);
-    return EXIT_DEVICE;
+    return check_devices(d);
+}
+
+#define GO_ON (-1)
+
+/* Waits for what comes, at most timeout_ms (-1: for ever), and serves it. Returns the exit status: EXIT_FINE after a
+ * signal, EXIT_DEVICE when a device is lost; else GO_ON. */
+static int serve_ready(struct daemon *d, int timeout_ms) {
+    struct epoll_event events[8];
+    int n = epoll_wait(d->epoll_fd, events, 8, timeout_ms), status;
+    for (int i = 0; i < n; i++) {
+        int fd = events[i].data.fd;
+        if (fd == d->signal_fd && take_signals(d)) return EXIT_FINE;
+        if (fd == d->timer_fd && (status = run_tick(d)) != EXIT_FINE) return status;
+        if (fd == service_fd(d->service)) service_run(d->service);
+        if (fd == listener_fd(d->listener)) listener_run(d->listener);
+        if (fd == reload_fd(d->reload)) end_reload(d);
+        if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
+    }
+    return GO_ON;
 }
 
 static int run_loop(struct daemon *d) {
-    for (;;) {
-        struct epoll_event events[8];
-        int n = epoll_wait(d->epoll_fd, events, 8, -1), r;
-        for (int i = 0; i < n; i++) {
-            int fd = events[i].data.fd;
-            if (fd == d->signal_fd && take_signals(d)) return EXIT_FINE;
-            if (fd == d->timer_fd && (r = run_tick(d)) != EXIT_FINE) return r;
-            if (fd == service_fd(d->service)) service_run(d->service);
-            if (fd == listener_fd(d->listener)) listener_run(d->listener);
-            if (fd == reload_fd(d->reload)) end_reload(d);
-            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
-        }
-    }
+    int status;
+    while ((status = serve_ready(d, -1)) == GO_ON) continue;
+    return status;
 }
 
 static void tell_stop(const struct service_stop *stop) {
@@ -253,31 +266,21 @@ static void tell_stop(const struct service_stop *stop) {
     notify_send(text);
 }
 
-/* Serves on while sequences end and continuations are demoted. A second signal ends it at once. */
-static void stop_daemon(struct daemon *d) {
+/* Serves on while sequences end and continuations are demoted. A second signal ends it at once. Returns the exit
+ * status. */
+static int stop_daemon(struct daemon *d) {
     struct service_stop stop;
     uint64_t told = 0;
+    int status;
     d->stopping = true;
     notify_send("STOPPING=1");
     service_stop_begin(d->service);
-    for (;;) {
-        struct epoll_event events[8];
-        service_stop_step(d->service, &stop);
-        if (stop.over) break;
+    for (service_stop_step(d->service, &stop); !stop.over; service_stop_step(d->service, &stop)) {
         if (clock_ns() - told > 500000000u) {
             tell_stop(&stop);
             told = clock_ns();
         }
-        int n = epoll_wait(d->epoll_fd, events, 8, 100);
-        for (int i = 0; i < n; i++) {
-            int fd = events[i].data.fd;
-            if (fd == d->signal_fd && take_signals(d)) return;
-            if (fd == d->timer_fd && run_tick(d) != EXIT_FINE) return;
-            if (fd == service_fd(d->service)) service_run(d->service);
-            if (fd == listener_fd(d->listener)) listener_run(d->listener);
-            if (fd == reload_fd(d->reload)) end_reload(d);
-            if (d->fdpass && fd == fdpass_fd(d->fdpass)) fdpass_run(d->fdpass);
-        }
+        if ((status = serve_ready(d, 100)) != GO_ON) return status;
     }
     tell_stop(&stop);
     if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
@@ -286,6 +289,7 @@ static void stop_daemon(struct daemon *d) {
             "not "
             "end",
             stop.demoted, stop.left, stop.not_fitting, stop.sequences);
+    return check_devices(d);
 }
 
 /* ---- actions -------------------------------------------------------------------------------------- */
@@ -308,7 +312,7 @@ static int run_daemon(struct daemon *d) {
         http_serve(d->http, d->service);
         tell_ready(d, "");
         status = run_loop(d);
-        if (status == EXIT_FINE) stop_daemon(d);
+        if (status == EXIT_FINE) status = stop_daemon(d);
         else notify_send("STOPPING=1");
         watchdog_close(&d->watchdog);
     }

@@ -731,6 +731,18 @@ static void srv_5_death_in_the_middle(void) {
     close_stage();
 }
 
+/* CONT-3: the stop demotes, and the device is lost there: the exit status says so. */
+static void device_lost_during_the_stop(void) {
+    struct e2e_setup setup = { .more = ARENA };
+    if (!KVT_TRUE(e2e_daemon_prepare(&daemon_, &setup))) return;
+    daemon_.binary = KVD_LOSING_DEVICE;
+    if (!KVT_TRUE(e2e_daemon_restart(&daemon_) && connect_all())) return;
+    (void)retained(1, 64);
+    disconnect_all();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 3);
+    e2e_daemon_free(&daemon_);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(page_7_demoted_and_brought_back),
                                              KVT_CASE(page_7_both_tiers_and_back),
@@ -747,6 +759,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cont_3_killed),
                                              KVT_CASE(orderly_stop_keeps_the_valuable),
                                              KVT_CASE(orderly_stop_does_not_wait_for_ever),
+                                             KVT_CASE(device_lost_during_the_stop),
                                              KVT_CASE(foreign_geometry_is_emptied),
                                              KVT_CASE(host_2_every_profile),
                                              KVT_CASE(host_3_two_pools),

@@ -342,6 +342,29 @@ static void pages_are_brought_once(void) {
     }
 }
 
+/* Forks that wait for the pages that another one brings get them in the order in which they came. */
+static void who_waits_first_is_served_first(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation c = retained(s, 12, 1);
+    demoted(s, c);
+    set_gate(HOST_TO_DEVICE, true);
+    for (uint32_t pages = 12; pages > 4; pages--) {
+        struct msg_request fork = fork_of(s, s->session, c, pages);
+        fx_send(s, &fork);
+        if (pages == 12) await_gate();
+    }
+    fx_settle(&fx, NULL);
+    KVT_EQ(s->n, 0);
+    set_gate(HOST_TO_DEVICE, false);
+    for (uint32_t pages = 12; pages > 4; pages--) {
+        KVT_EQ(await(s, FRAME_ACTIVATE), KVD_OK);
+        KVT_EQ(r.u.activated.pool[0].membership, pages + 1);
+    }
+    fx_peer_free(s);
+    stop();
+}
+
 /* Crosswise: each brings pages that the other needs, too. */
 static void two_that_need_each_other(void) {
     KVT_NEED(start(&host));
@@ -726,6 +749,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(places_of_a_session),
                                              KVT_CASE(the_answer_survives_its_connection),
                                              KVT_CASE(pages_are_brought_once),
+                                             KVT_CASE(who_waits_first_is_served_first),
                                              KVT_CASE(two_that_need_each_other),
                                              KVT_CASE(a_move_goes_on_without_who_asked),
                                              KVT_CASE(death_during_a_restore),
