@@ -20,10 +20,10 @@ static bool good_base(const struct directory *d, uint32_t pool, uint32_t page, c
     return b->block <= MAX_BLOCK && b->parent < d->limits.pages[pool] && b->parent != page;
 }
 
-enum found { ABSENT, GOOD, DAMAGED };
+enum found_record { ABSENT, GOOD, DAMAGED };
 
-static enum found load_base(const struct directory *d, uint32_t pool, uint32_t page, struct base_body *ret_body,
-                            uint64_t *ret_check) {
+static enum found_record load_base(const struct directory *d, uint32_t pool, uint32_t page, struct base_body *ret_body,
+                                   uint64_t *ret_check) {
     const struct page_record *r = &d->pages[pool][page];
     uint64_t check = read_check(&r->base.check);
     struct base_body body = r->base.body;
@@ -73,7 +73,7 @@ bool directory_page_load(const struct directory *d, uint32_t pool, uint32_t page
     uint64_t check;
     *ret_damaged = false;
     if (!page_is_known(d, pool, page)) return false;
-    enum found found = load_base(d, pool, page, &body, &check);
+    enum found_record found = load_base(d, pool, page, &body, &check);
     *ret_damaged = found == DAMAGED;
     if (found != GOOD) return false;
     memset(ret_page, 0, sizeof *ret_page);
@@ -94,8 +94,8 @@ static bool good_bundle(const struct directory *d, const struct bundle_body *b) 
 }
 
 /* Only n_tail tokens of the tail are read. */
-static enum found load_copy(const struct directory *d, enum directory_kind kind, uint32_t slot, uint32_t copy,
-                            struct bundle_body *ret_body) {
+static enum found_record load_copy(const struct directory *d, enum directory_kind kind, uint32_t slot, uint32_t copy,
+                                   struct bundle_body *ret_body) {
     const struct bundle_copy *c = &d->bundles[kind][(size_t)slot * 2 + copy];
     uint64_t check = read_check(&c->check);
     if (!check) return ABSENT;
@@ -105,10 +105,10 @@ static enum found load_copy(const struct directory *d, enum directory_kind kind,
     return check == bundle_check(d, kind, slot, copy, ret_body) && good_bundle(d, ret_body) ? GOOD : DAMAGED;
 }
 
-static enum found load_place(const struct directory *d, enum directory_kind kind, uint32_t slot,
-                             struct bundle_body *ret_body, uint32_t *ret_copy) {
+static enum found_record load_place(const struct directory *d, enum directory_kind kind, uint32_t slot,
+                                    struct bundle_body *ret_body, uint32_t *ret_copy) {
     struct bundle_body second;
-    enum found a = load_copy(d, kind, slot, 0, ret_body), b = load_copy(d, kind, slot, 1, &second);
+    enum found_record a = load_copy(d, kind, slot, 0, ret_body), b = load_copy(d, kind, slot, 1, &second);
     if (b == GOOD && (a != GOOD || second.serial > ret_body->serial)) {
         memcpy(ret_body, &second, offsetof(struct bundle_body, tail) + second.n_tail * sizeof second.tail[0]);
         *ret_copy = 1;
@@ -153,7 +153,7 @@ bool directory_bundle_load(const struct directory *d, enum directory_kind kind, 
     uint32_t copy;
     *ret_damaged = false;
     if (!slot_is_known(d, kind, slot)) return false;
-    enum found found = load_place(d, kind, slot, &body, &copy);
+    enum found_record found = load_place(d, kind, slot, &body, &copy);
     *ret_damaged = found == DAMAGED;
     if (found == GOOD) read_bundle(d, &body, ret_bundle);
     return found == GOOD;
