@@ -18,13 +18,14 @@ foreach(name tier)
   target_link_libraries(mutant_store_${name} PRIVATE kvt kvd_flags kvd_store_mutants)
 endforeach()
 
-# kvd_mutants(PROGRAM [ARGUMENTS ...] NAMES ...): a check of PROGRAM fails within a minute on a store with the fault.
+# kvd_mutants(PROGRAM [ARGUMENTS ...] NAMES ...): a check of PROGRAM fails on a store with the fault: most within a second of two quiet cores,
+# all within half a minute. The limit is for a machine that does other work.
 function(kvd_mutants program)
   cmake_parse_arguments(M "" "" "ARGUMENTS;NAMES" ${ARGN})
   foreach(name ${M_NAMES})
-    add_test(NAME mutant_${name} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutant.sh ${name} 60
+    add_test(NAME mutant_${name} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutant.sh ${name} 240
                                          $<TARGET_FILE:${program}> ${M_ARGUMENTS})
-    set_tests_properties(mutant_${name} PROPERTIES LABELS mutant TIMEOUT 90)
+    set_tests_properties(mutant_${name} PROPERTIES LABELS mutant TIMEOUT 300)
   endforeach()
   set(kvd_mutant_names ${kvd_mutant_names} ${M_NAMES} PARENT_SCOPE)
 endfunction()
