@@ -119,7 +119,7 @@ static const struct codec_map need_map = CODEC_TABLE(kvd__v1__need__descriptor, 
 #undef T
 
 #define PB Kvd__V1__PoolPlace
-#define T struct kvd_pool_place
+#define T struct kvd_pool_view
 static const struct codec_field place_fields[] = {
     U32(row, row),
     U32(membership, membership),

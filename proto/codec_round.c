@@ -138,9 +138,9 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 
 #define RESULT_BYTES sizeof(struct kvd_round_result)
 #define PLACE_AT(pool_, k)                                                                                             \
-    (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_place) + (k) * sizeof(uint32_t))
-#define N_PLACE (sizeof(struct kvd_pool_place) / sizeof(uint32_t))
-_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_place, slice_count) == 6 * sizeof(uint32_t),
+    (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_view) + (k) * sizeof(uint32_t))
+#define N_PLACE (sizeof(struct kvd_pool_view) / sizeof(uint32_t))
+_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_view, slice_count) == 6 * sizeof(uint32_t),
                "columns of a place");
 
 static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results,
@@ -158,7 +158,7 @@ static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumn
     for (size_t k = 0; r == 0 && k < N_PLACE; k++)
         if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k), 0);
     for (size_t i = 0; r == 0 && i < n; i++)
-        if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_place){ 0 };
+        if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_view){ 0 };
     return r;
 }
 

@@ -31,7 +31,8 @@ extern "C" {
 #define KVD_MAX_CANDIDATES 16
 #define KVD_NAME_BYTES 64
 #define KVD_MESSAGE_BYTES 384
-#define KVD_UNCHANGED UINT32_MAX
+#define KVD_UNCHANGED UINT32_MAX /* in a token field: leave it as it is */
+#define KVD_NONE UINT32_MAX      /* in a field that names a slot, row or page: there is none */
 
 /* Canonical status codes with the numbers of google.rpc.Code, the same on the wire and in the library. */
 #define KVD_STATUS_LIST(X)                                                                                             \
@@ -165,17 +166,17 @@ struct kvd_activation {
     uint64_t demote;                           /* bit i: demote victims[i] to the host arena; otherwise release it */
     uint64_t revision;                         /* of the store when the recipe was made; 0 = any */
 };
-struct kvd_pool_place { /* one pool of a sequence now */
+struct kvd_pool_view { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed, protected_frontier;
     uint32_t slice_begin, slice_count; /* entries of the row that this request changed */
 };
 struct kvd_activated {
     kvd_sequence sequence;
-    uint32_t state_slot, source_state_slot; /* KVD_UNCHANGED = none; see kvd_store_state in kvd.h */
+    uint32_t state_slot, source_state_slot; /* KVD_NONE = none; see kvd_store_state in kvd.h */
     uint64_t revision;
     uint32_t restored[KVD_MAX_POOLS]; /* pages that were brought back from the host */
     uint32_t n_pools;
-    struct kvd_pool_place pool[KVD_MAX_POOLS];
+    struct kvd_pool_view pool[KVD_MAX_POOLS];
 };
 enum kvd_feasibility { KVD_READY = 0, KVD_BLOCKED = 1, KVD_INFEASIBLE = 2 };
 struct kvd_need {
@@ -207,7 +208,7 @@ struct kvd_round_result {
     bool bounded;
     uint32_t bounded_pool, bounded_frontier;
     uint32_t n_pools;
-    struct kvd_pool_place pool[KVD_MAX_POOLS];
+    struct kvd_pool_view pool[KVD_MAX_POOLS];
     char message[KVD_MESSAGE_BYTES]; /* empty when OK */
 };
 
@@ -274,7 +275,7 @@ struct kvd_continuation_info {
     bool demoted;                                                    /* demoted: it asks for no place on the device */
     bool moving;                                                     /* copies between device and host are under way */
     bool image_on_device, image_in_host;                             /* of its state image, where the store has them */
-    uint32_t state_slot;                                             /* KVD_UNCHANGED = none */
+    uint32_t state_slot;                                             /* KVD_NONE = none */
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
@@ -283,9 +284,9 @@ struct kvd_sequence_info {
     uint32_t state; /* 0 activating, 1 active, 2 quarantined */
     bool ending;    /* owner or a member is gone: waits for a yield or a proof of death */
     uint32_t prompt_tokens, ceiling_tokens, named_pages;
-    uint32_t state_slot; /* KVD_UNCHANGED = none */
+    uint32_t state_slot; /* KVD_NONE = none */
     uint32_t n_pools;
-    struct kvd_pool_place pool[KVD_MAX_POOLS];
+    struct kvd_pool_view pool[KVD_MAX_POOLS];
 };
 struct kvd_session_info {
     kvd_session_id session;

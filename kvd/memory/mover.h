@@ -38,7 +38,7 @@ struct mover_config {
 
 /* By direction: enum device_direction. */
 struct mover_moved {
-    uint32_t pages[2][STORE_MAX_POOLS];
+    uint32_t pages[2][KVD_MAX_POOLS];
     uint64_t bytes[2]; /* state images too */
 };
 struct mover_stats {

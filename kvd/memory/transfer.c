@@ -106,22 +106,22 @@ void transfer_copy(struct transfer *t, const struct store_copy *copy) {
     if (b && b->n_copies < STORE_MAX_COPIES) b->copies[b->n_copies++] = *copy;
 }
 
-void transfer_slice(struct transfer *t, uint32_t pool, uint32_t row, const struct store_slice *slice) {
+void transfer_slice(struct transfer *t, uint32_t pool, const struct kvd_pool_view *view) {
     struct batch *b = t->building;
-    if (t->no_memory || !slice->count) return;
+    if (t->no_memory || !view->slice_count) return;
     size_t room = b->room_writes;
     if (!grow_array((void **)&b->writes, sizeof *b->writes, b->n_writes + 1, &room) ||
-        !grow_array((void **)&b->values, sizeof *b->values, b->n_values + slice->count, &b->room_values)) {
+        !grow_array((void **)&b->values, sizeof *b->values, b->n_values + view->slice_count, &b->room_values)) {
         t->no_memory = true;
         return;
     }
     b->room_writes = (uint32_t)room;
-    uint64_t entry = (uint64_t)row * t->pools->row_entries + slice->begin;
+    uint64_t entry = (uint64_t)view->row * t->pools->row_entries + view->slice_begin;
     b->writes[b->n_writes++] =
-        (struct write){ .pool = pool, .count = slice->count, .offset = entry * 4, .at = b->n_values };
-    memcpy(b->values + b->n_values, store_table_row(t->store, pool, row) + slice->begin,
-           slice->count * sizeof *b->values);
-    b->n_values += slice->count;
+        (struct write){ .pool = pool, .count = view->slice_count, .offset = entry * 4, .at = b->n_values };
+    memcpy(b->values + b->n_values, store_table_row(t->store, pool, view->row) + view->slice_begin,
+           view->slice_count * sizeof *b->values);
+    b->n_values += view->slice_count;
 }
 
 static struct device_page_copy device_copy(const struct pools *p, uint32_t rank, const struct store_copy *c) {

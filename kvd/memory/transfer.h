@@ -31,8 +31,8 @@ struct transfer *transfer_free(struct transfer *transfer);
 /* Starts an empty batch. */
 void transfer_begin(struct transfer *transfer);
 void transfer_copy(struct transfer *transfer, const struct store_copy *copy);
-/* Entries [begin, begin+count) of a row as the mirror has them now. */
-void transfer_slice(struct transfer *transfer, uint32_t pool, uint32_t row, const struct store_slice *slice);
+/* The slice of the view, as the row mirror has it now. */
+void transfer_slice(struct transfer *transfer, uint32_t pool, const struct kvd_pool_view *view);
 /* tag is given back by transfer_collect if the batch was PENDING. An empty batch is done at once. */
 enum transfer_result transfer_submit(struct transfer *transfer, uint32_t tag);
 

@@ -56,8 +56,7 @@ static bool call_make_room(struct call *call) {
         break;
     case FRAME_FIND:
         call->room = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
-        call->room2 = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct store_candidate));
-        ok = call->room && call->room2 && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
+        ok = call->room && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
         break;
     case FRAME_LIST_CONTINUATIONS:
         ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;

@@ -35,9 +35,9 @@ struct view {
     char instance[160]; /* labels */
 };
 
-static void view_pools(struct service *s, struct view *v, const struct store_stats *from) {
+static void view_pools(struct service *s, struct view *v, const struct kvd_stats *from) {
     for (uint32_t p = 0; p < v->n_pools; p++) {
-        const struct store_pool_stats *pool = &from->pool[p];
+        const struct kvd_pool_stats *pool = &from->pool[p];
         v->capacity[p] = pool->capacity;
         v->allocated[p] = pool->allocated;
         v->reserved[p] = pool->reserved;
@@ -52,7 +52,7 @@ static void view_pools(struct service *s, struct view *v, const struct store_sta
 /* Looks at some sequences from cursor on, *left ones at most: the slots behind the last one are not searched. False:
  * these were the last. */
 static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor, uint64_t *left) {
-    struct store_seq_info info;
+    struct kvd_sequence_info info;
     for (uint32_t n = 0; n < 64; n++, --*left) {
         if (!*left || !store_next_seq(s->store, cursor, &info)) return false;
         for (uint32_t p = 0; p < v->n_pools; p++) v->entitled[p] += info.pool[p].entitlement;
@@ -61,7 +61,7 @@ static bool view_entitled(struct service *s, struct view *v, uint32_t *cursor, u
 }
 
 /* Directions in the order of enum device_direction: demoted, restored. */
-static void view_host(const struct service *s, struct view *v, const struct store_stats *from) {
+static void view_host(const struct service *s, struct view *v, const struct kvd_stats *from) {
     struct host_stats host;
     host_tier_stats(s, &host);
     v->arena_bytes = from->host_capacity;
@@ -86,7 +86,7 @@ static void view_host(const struct service *s, struct view *v, const struct stor
 }
 
 static void view_service(struct service *s, struct view *v) {
-    struct store_stats stats;
+    struct kvd_stats stats;
     store_get_stats(s->store, &stats);
     v->n_pools = s->pools.n_pools;
     view_pools(s, v, &stats);

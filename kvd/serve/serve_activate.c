@@ -14,8 +14,8 @@
 #include "transfer.h"
 
 static_assert(sizeof(store_cont) == sizeof(kvd_continuation), "victims are passed on as they are");
-static_assert(KVD_MAX_VICTIMS <= STORE_MAX_RECIPE, "a request's recipe fits the store's");
-static_assert(KVD_MAX_POOLS == STORE_MAX_POOLS, "pools are passed on one to one");
+static_assert(KVD_MAX_VICTIMS <= KVD_MAX_VICTIMS, "a request's recipe fits the store's");
+static_assert(KVD_MAX_POOLS == KVD_MAX_POOLS, "pools are passed on one to one");
 
 static void want_of(const struct call *call, uint64_t lease, store_cont *victims, struct store_activation *ret_want) {
     const struct kvd_activation *a = &call->request.u.activation;
@@ -43,39 +43,13 @@ static void refuse_activation(struct call *call, const struct store_activation *
     call_refuse_cont(call, refusal, named);
 }
 
-static struct kvd_need need_from(const struct store_need *n) {
-    return (struct kvd_need){ n->needed, n->available, n->short_by };
-}
-
 void serve_plan(struct call *call) {
-    struct service *s = call->service;
     store_cont victims[KVD_MAX_VICTIMS];
     struct store_activation want;
-    struct store_plan plan;
     struct store_refusal refusal = { 0 };
-    struct kvd_plan *r = &call->reply.u.plan;
     want_of(call, 1, victims, &want);
-    if (store_plan_activation(s->store, &want, &plan, &refusal)) {
+    if (store_plan_activation(call->service->store, &want, &call->reply.u.plan, &refusal))
         refuse_activation(call, &want, &refusal);
-        return;
-    }
-    *r = (struct kvd_plan){ .feasibility = plan.feasibility,
-                            .revision = plan.revision,
-                            .n_pools = s->pools.n_pools,
-                            .rows = need_from(&plan.rows),
-                            .sequences = need_from(&plan.sequences),
-                            .state_slots = need_from(&plan.state_slots),
-                            .membership = need_from(&plan.membership),
-                            .arena = need_from(&plan.arena) };
-    for (uint32_t p = 0; p < r->n_pools; p++) {
-        r->pages[p] = need_from(&plan.pages[p]);
-        r->entitlement[p] = plan.entitlement[p];
-        r->shared_pages[p] = plan.shared_pages[p];
-        r->copied_columns[p] = plan.copied_columns[p];
-        r->freed_pages[p] = plan.freed_pages[p];
-        r->restore_pages[p] = plan.restore_pages[p];
-        r->demote_pages[p] = plan.demote_pages[p];
-    }
 }
 
 /* ---- activation ------------------------------------------------------------------------------ */
@@ -149,7 +123,7 @@ static void describe_activation(struct call *call, const struct store_activated 
                                  .source_state_slot = made->source_state_slot,
                                  .n_pools = call->service->pools.n_pools };
     memcpy(r->restored, made->restored, sizeof r->restored);
-    for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = bundle_pool(&made->pool[p]);
+    for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = made->pool[p];
 }
 
 /* What has to be copied between device and host waits in a place for that. NULL: there is none; refused, undone. */

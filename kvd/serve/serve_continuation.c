@@ -114,8 +114,8 @@ void serve_drop(struct call *call) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "tier %u does not exist; there are 0 device and 1 host", d->tier);
         return;
     }
-    if (store_drop_replica(s->store, tenant_change(call, d->continuation),
-                           d->tier == KVD_TIER_HOST ? STORE_TIER_HOST : STORE_TIER_DEVICE, r->pages, &refusal)) {
+    if (store_drop_replica(s->store, tenant_change(call, d->continuation), (enum kvd_tier)d->tier, r->pages,
+                           &refusal)) {
         call_refuse_cont(call, &refusal, d->continuation);
         return;
     }

@@ -82,31 +82,10 @@ void serve_describe_planes(struct call *call) {
 void serve_list_continuations(struct call *call) {
     struct service *s = call->service;
     struct kvd_continuation_info *items = call->room;
-    struct store_cont_info i;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
-    for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &i)); looked++) {
-        if (!tenant_sees(s, call->session, tenant_of(s, i.cont))) continue;
-        struct kvd_continuation_info *to = &items[n++];
-        *to = (struct kvd_continuation_info){ .continuation.bits = i.cont.bits,
-                                              .frontier = i.frontier,
-                                              .named_pages = i.named_pages,
-                                              .retention = i.retention,
-                                              .sharers = i.sharers,
-                                              .tail_named = i.tail_named,
-                                              .claimed = i.claimed,
-                                              .created = i.created,
-                                              .used = i.used,
-                                              .state_slot = i.state_slot };
-        memcpy(to->pages, i.pages, sizeof to->pages);
-        memcpy(to->exclusive_pages, i.exclusive_pages, sizeof to->exclusive_pages);
-        memcpy(to->device_pages, i.device_pages, sizeof to->device_pages);
-        memcpy(to->host_pages, i.host_pages, sizeof to->host_pages);
-        to->demoted = i.demoted;
-        to->moving = i.moving;
-        to->image_on_device = i.image_on_device;
-        to->image_in_host = i.image_in_host;
-    }
+    for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &items[n])); looked++)
+        n += tenant_sees(s, call->session, tenant_of(s, store_cont_of(items[n].continuation)));
     call->reply.u.continuations.n = n;
     call->reply.u.continuations.next_cursor = more ? cursor : KVD_UNCHANGED;
     call->reply.u.continuations.items = items;
@@ -115,32 +94,18 @@ void serve_list_continuations(struct call *call) {
 void serve_list_sequences(struct call *call) {
     struct service *s = call->service;
     struct kvd_sequence_info *items = call->room;
-    struct store_seq_info i;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
-    for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &i)); looked++) {
-        const struct bundle *b = bundle_find(s, i.seq);
+    for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &items[n])); looked++) {
+        const struct bundle *b = bundle_find(s, (store_seq){ items[n].sequence.bits });
         if (!tenant_sees(s, call->session, b ? b->tenant : TENANT_UNKNOWN)) continue;
-        struct kvd_sequence_info *to = &items[n++];
-        *to = (struct kvd_sequence_info){ .sequence.bits = i.seq.bits,
-                                          .state = i.state,
-                                          .prompt_tokens = i.prompt_tokens,
-                                          .ceiling_tokens = i.ceiling_tokens,
-                                          .named_pages = i.named_pages,
-                                          .state_slot = i.state_slot,
-                                          .n_pools = s->pools.n_pools };
         if (b) {
-            to->owner = b->owner;
-            to->worker = b->worker;
-            to->group = b->group;
-            to->ending = b->ending;
+            items[n].owner = b->owner;
+            items[n].worker = b->worker;
+            items[n].group = b->group;
+            items[n].ending = b->ending;
         }
-        for (uint32_t p = 0; p < to->n_pools; p++)
-            to->pool[p] = (struct kvd_pool_place){ .row = i.pool[p].row,
-                                                   .membership = i.pool[p].membership,
-                                                   .entitlement = i.pool[p].entitlement,
-                                                   .committed = i.pool[p].committed,
-                                                   .protected_frontier = i.pool[p].protected_frontier };
+        n++;
     }
     call->reply.u.sequences.n = n;
     call->reply.u.sequences.next_cursor = more ? cursor : KVD_UNCHANGED;
@@ -187,20 +152,23 @@ static bool is_own(const struct call *call, store_cont cont) {
 
 /* Names keep tenants apart but for prompts of less than a page, which have none: there the best of all tenants are
  * found, and those of others may take the places of one's own, which is a miss of a few tokens. */
-static uint32_t own_candidates(const struct call *call, struct store_candidate *found, uint32_t n) {
+static uint32_t own_candidates(const struct call *call, struct kvd_candidate *found, uint32_t n) {
     uint32_t own = 0, max = find_max(call);
     for (uint32_t i = 0; i < n && own < max; i++)
-        if (is_own(call, found[i].cont)) found[own++] = found[i];
+        if (is_own(call, store_cont_of(found[i].continuation))) found[own++] = found[i];
     return own;
 }
 
 void serve_find(struct call *call) {
     const struct kvd_find *f = &call->request.u.find;
-    struct store_candidate *found = call->room2;
+    const struct store_query query = { .digests = (const uint8_t(*)[32])(const void *)f->digests,
+                                       .first = f->first,
+                                       .n = f->n,
+                                       .max = KVD_MAX_CANDIDATES,
+                                       .anchor = tenant_use(call, f->anchor) };
     struct kvd_candidate *items = call->room;
+    struct store_found found;
     struct store_refusal refusal;
-    store_cont anchor;
-    uint32_t n;
     if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
         call_refuse(
             call, KVD_INVALID_ARGUMENT,
@@ -209,43 +177,24 @@ void serve_find(struct call *call) {
             f->first, f->n, f->anchor.bits ? "an" : "no");
         return;
     }
-    if (store_find_from(call->service->store, tenant_use(call, f->anchor), f->first,
-                        (const uint8_t(*)[32])(const void *)f->digests, f->n, found, KVD_MAX_CANDIDATES, &n, &anchor,
-                        &refusal)) {
+    if (store_find(call->service->store, &query, items, &found, &refusal)) {
         call_refuse_cont(call, &refusal, f->anchor);
         return;
     }
-    n = own_candidates(call, found, n);
-    if (!is_own(call, anchor)) anchor.bits = 0;
+    uint32_t n = own_candidates(call, items, found.n);
+    if (!is_own(call, found.anchor)) found.anchor.bits = 0;
     if (f->n) /* without digests it is a library's second question about the same prompt */
-        metrics_lookup(&call->service->metrics, f->first, n ? found[0].matched_pages : 0, &call->session->lookup_pages);
-    for (uint32_t i = 0; i < n; i++) {
-        items[i] = (struct kvd_candidate){ .continuation.bits = found[i].cont.bits,
-                                           .matched_pages = found[i].matched_pages,
-                                           .frontier = found[i].frontier,
-                                           .retention = found[i].retention,
-                                           .exact_pages = found[i].exact_pages,
-                                           .restore_pages = found[i].restore_pages,
-                                           .tail.n = found[i].tail.n };
-        memcpy(items[i].tail.tokens, found[i].tail.tokens, sizeof items[i].tail.tokens);
-    }
+        metrics_lookup(&call->service->metrics, f->first, n ? items[0].matched_pages : 0, &call->session->lookup_pages);
     call->reply.u.candidates.n = n;
     call->reply.u.candidates.items = items;
-    call->reply.u.candidates.anchor.bits = anchor.bits;
+    call->reply.u.candidates.anchor.bits = found.anchor.bits;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
-static void stats_host(const struct service *s, const struct store_stats *from, struct kvd_stats *r) {
+static void stats_host(const struct service *s, struct kvd_stats *r) {
     struct host_stats host;
     host_tier_stats(s, &host);
-    r->host_capacity = from->host_capacity;
-    r->host_occupied = from->host_occupied;
-    r->host_largest_free = from->host_largest_free;
-    memcpy(r->host_pages, from->host_pages, sizeof r->host_pages);
-    r->host_images = from->host_images;
-    r->demoted_continuations = from->demoted_continuations;
-    r->moves = from->moves;
     r->move_pages_left = host.mover.pages_left;
     r->demoted_pages = host.mover.pages[DEVICE_TO_HOST];
     r->demoted_bytes = host.mover.bytes[DEVICE_TO_HOST];
@@ -254,8 +203,6 @@ static void stats_host(const struct service *s, const struct store_stats *from, 
     r->restored_bytes = host.mover.bytes[HOST_TO_DEVICE];
     r->restored_ns = host.mover.busy_ns[HOST_TO_DEVICE];
     r->scrubbed_pages = host.scrubbed_pages;
-    r->damaged_replicas = from->damaged_replicas;
-    r->lost_continuations = from->lost_continuations;
     r->recovered_continuations = host.recovered[HOST_KEPT];
     r->recovered_shortened = host.recovered[HOST_SHORTENED];
     r->recovered_dropped = host.recovered[HOST_DROPPED];
@@ -265,39 +212,21 @@ static void stats_host(const struct service *s, const struct store_stats *from, 
 
 void serve_stats(struct call *call) {
     struct service *s = call->service;
-    struct store_stats from;
-    store_get_stats(s->store, &from);
     struct kvd_stats *r = &call->reply.u.stats;
-    *r = (struct kvd_stats){ .n_pools = s->pools.n_pools,
-                             .sequences = from.sequences,
-                             .continuations = from.continuations,
-                             .continuation_limit = from.continuation_limit,
-                             .sessions = s->n_sessions,
-                             .groups = s->n_groups,
-                             .state_slots_used = from.state_slots_used,
-                             .membership_used = from.membership_used,
-                             .membership_limit = from.membership_limit,
-                             .operations = from.operations,
-                             .revision = from.revision,
-                             .epoch = s->epoch,
-                             .requests = s->requests,
-                             .refusals = s->refusals,
-                             .frames_bad = s->frames_bad,
-                             .connections = s->connections,
-                             .events_dropped = s->events_dropped,
-                             .uptime_ns = call->now_ns - s->started_ns,
-                             .rss_bytes = call->rss_bytes,
-                             .metadata_bytes = s->store_bytes,
-                             .draining = s->draining || s->stopping };
-    for (uint32_t p = 0; p < r->n_pools; p++)
-        r->pool[p] = (struct kvd_pool_stats){ .capacity = from.pool[p].capacity,
-                                              .allocated = from.pool[p].allocated,
-                                              .reserved = from.pool[p].reserved,
-                                              .available = from.pool[p].available,
-                                              .quarantined = from.pool[p].quarantined,
-                                              .shared = from.pool[p].shared,
-                                              .rows_used = from.pool[p].rows_used };
-    stats_host(s, &from, r);
+    store_get_stats(s->store, r);
+    r->sessions = s->n_sessions;
+    r->groups = s->n_groups;
+    r->epoch = s->epoch;
+    r->requests = s->requests;
+    r->refusals = s->refusals;
+    r->frames_bad = s->frames_bad;
+    r->connections = s->connections;
+    r->events_dropped = s->events_dropped;
+    r->uptime_ns = call->now_ns - s->started_ns;
+    r->rss_bytes = call->rss_bytes;
+    r->metadata_bytes = s->store_bytes;
+    r->draining = s->draining || s->stopping;
+    stats_host(s, r);
     snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
 }
 

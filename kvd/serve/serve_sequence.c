@@ -60,15 +60,12 @@ static uint32_t collect_items(struct call *call, struct round_room *room, struct
         }
         struct store_round_item *to = &room->items[n];
         *to = (struct store_round_item){ .seq = b->seq, .lease = b->lease, .state_frontier = item->state_frontier };
-        for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
-            to->pool[p] = (struct store_round_pool){ item->pool[p].commit, item->pool[p].truncate, item->pool[p].keep,
-                                                     item->pool[p].ensure };
+        memcpy(to->pool, item->pool, sizeof to->pool);
         room->bundles[n] = b;
         room->places[n++] = i;
     }
     return n;
 }
-static_assert(KVD_UNCHANGED == STORE_NONE, "token fields are passed on as they are");
 
 static void tell_bounded(struct service *s, struct bundle *b, const struct store_round_result *from) {
     if (from->bounded && !b->bounded) {
@@ -95,8 +92,8 @@ static void answer_item(struct service *s, const struct store_round_result *from
     to->bounded_frontier = from->bounded_frontier;
     to->n_pools = s->pools.n_pools;
     for (uint32_t p = 0; p < to->n_pools; p++) {
-        to->pool[p] = bundle_pool(&from->pool[p]);
-        transfer_slice(s->transfer, p, from->pool[p].row, &from->pool[p].slice);
+        to->pool[p] = from->pool[p];
+        transfer_slice(s->transfer, p, &from->pool[p]);
     }
 }
 
@@ -165,7 +162,6 @@ void serve_checkpoint(struct call *call) {
     struct service *s = call->service;
     const struct kvd_checkpoint *c = &call->request.u.checkpoint;
     struct kvd_checkpointed *r = &call->reply.u.checkpointed;
-    struct store_tail tail = { .n = c->tail.n };
     struct store_checkpointed made;
     struct store_refusal refusal = { 0 };
     char why[KVD_MESSAGE_BYTES];
@@ -173,8 +169,7 @@ void serve_checkpoint(struct call *call) {
     if (!b) return;
     struct op *op = op_new(call);
     if (!op) return;
-    memcpy(tail.tokens, c->tail.tokens, sizeof tail.tokens);
-    if (store_checkpoint_begin(s->store, b->seq, b->lease, &tail, c->retention, &made, &refusal)) {
+    if (store_checkpoint_begin(s->store, b->seq, b->lease, &c->tail, c->retention, &made, &refusal)) {
         op_free(s, op);
         call_refuse_store(call, &refusal);
         return;
@@ -200,16 +195,14 @@ void serve_checkpoint(struct call *call) {
 void serve_finish(struct call *call) {
     struct service *s = call->service;
     const struct kvd_finish *f = &call->request.u.finish;
-    struct store_tail tail = { .n = f->tail.n };
-    struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
+    struct kvd_pool_view rows[KVD_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
     struct bundle *b = call_bundle(call, f->sequence);
     if (!b) return;
     struct op *op = op_new(call);
     if (!op) return;
-    memcpy(tail.tokens, f->tail.tokens, sizeof tail.tokens);
-    if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &tail,
+    if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &f->tail,
                      f->retention, &cont, rows, &refusal)) {
         op_free(s, op);
         call_refuse_store(call, &refusal);
@@ -220,6 +213,6 @@ void serve_finish(struct call *call) {
     call->reply.u.finished =
         (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows[p]);
     publish_rows(call, op);
 }

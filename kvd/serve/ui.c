@@ -40,7 +40,7 @@ static void write_series(FILE *out, const char *metrics) {
 /* ---- lists ------------------------------------------------------------------------------------- */
 
 struct sequence {
-    struct store_seq_info info;
+    struct kvd_sequence_info info;
     bool ending;
     char owner[KVD_NAME_BYTES], worker[KVD_NAME_BYTES];
 };
@@ -48,10 +48,10 @@ struct sequence {
 /* Room for twice as many: when it is full the larger half stays. */
 struct lists {
     uint32_t n_pools, n_sequences, n_continuations;
-    struct store_stats stats;
+    struct kvd_stats stats;
     uint64_t sequences_total, continuations_total, left /* of the list that is being walked */;
     struct sequence sequences[2 * UI_ITEMS];
-    struct store_cont_info continuations[2 * UI_ITEMS];
+    struct kvd_continuation_info continuations[2 * UI_ITEMS];
 };
 
 static int fewer_pages(uint64_t a, uint64_t b, uint64_t x, uint64_t y) {
@@ -60,13 +60,13 @@ static int fewer_pages(uint64_t a, uint64_t b, uint64_t x, uint64_t y) {
 }
 
 static int sequences_by_pages(const void *a, const void *b) {
-    const struct store_seq_info *p = &((const struct sequence *)a)->info, *q = &((const struct sequence *)b)->info;
-    return fewer_pages(p->pool[0].membership, q->pool[0].membership, p->seq.bits, q->seq.bits);
+    const struct kvd_sequence_info *p = &((const struct sequence *)a)->info, *q = &((const struct sequence *)b)->info;
+    return fewer_pages(p->pool[0].membership, q->pool[0].membership, p->sequence.bits, q->sequence.bits);
 }
 
 static int continuations_by_pages(const void *a, const void *b) {
-    const struct store_cont_info *p = a, *q = b;
-    return fewer_pages(p->pages[0], q->pages[0], p->cont.bits, q->cont.bits);
+    const struct kvd_continuation_info *p = a, *q = b;
+    return fewer_pages(p->pages[0], q->pages[0], p->continuation.bits, q->continuation.bits);
 }
 
 static void cut_sequences(struct lists *l, uint32_t above) {
@@ -92,7 +92,7 @@ static bool take_sequences(struct service *s, struct lists *l, uint32_t *cursor)
     for (uint32_t n = 0; n < AT_ONCE; n++, l->left--) {
         struct sequence *to = &l->sequences[l->n_sequences];
         if (!l->left || !store_next_seq(s->store, cursor, &to->info)) return false;
-        const struct bundle *b = bundle_find(s, to->info.seq);
+        const struct bundle *b = bundle_find(s, (store_seq){ to->info.sequence.bits });
         to->ending = b && b->ending;
         name_of(s, b ? b->owner : (kvd_session_id){ 0 }, to->owner);
         name_of(s, b ? b->worker : (kvd_session_id){ 0 }, to->worker);
@@ -103,7 +103,7 @@ static bool take_sequences(struct service *s, struct lists *l, uint32_t *cursor)
 
 static bool take_continuations(struct service *s, struct lists *l, uint32_t *cursor) {
     for (uint32_t n = 0; n < AT_ONCE; n++, l->left--) {
-        struct store_cont_info *to = &l->continuations[l->n_continuations];
+        struct kvd_continuation_info *to = &l->continuations[l->n_continuations];
         if (!l->left || !store_next_cont(s->store, cursor, to)) return false;
         l->n_continuations++;
     }
@@ -159,17 +159,17 @@ static void write_numbers(FILE *out, const char *key, const uint32_t *numbers, u
 }
 
 static void write_slot(FILE *out, uint32_t slot) {
-    if (slot == STORE_NONE) fputs(",\"state_slot\":null", out);
+    if (slot == KVD_NONE) fputs(",\"state_slot\":null", out);
     else fprintf(out, ",\"state_slot\":%u", slot);
 }
 
 static void write_sequence(FILE *out, const struct sequence *from, uint32_t n_pools) {
     static const char *const states[] = { "activating", "active", "quarantined" };
-    const struct store_seq_info *i = &from->info;
-    uint32_t pages[STORE_MAX_POOLS], entitled[STORE_MAX_POOLS];
+    const struct kvd_sequence_info *i = &from->info;
+    uint32_t pages[KVD_MAX_POOLS], entitled[KVD_MAX_POOLS];
     for (uint32_t p = 0; p < n_pools; p++) pages[p] = i->pool[p].membership, entitled[p] = i->pool[p].entitlement;
     fprintf(out, "{\"sequence\":\"0x%" PRIx64 "\",\"state\":\"%s\",\"ending\":%s,\"owner\":\"%s\",\"worker\":\"%s\"",
-            i->seq.bits, states[i->state], from->ending ? "true" : "false", from->owner, from->worker);
+            i->sequence.bits, states[i->state], from->ending ? "true" : "false", from->owner, from->worker);
     fprintf(out, ",\"row\":%u,\"prompt_tokens\":%u,\"committed\":%u,\"ceiling_tokens\":%u", i->pool[0].row,
             i->prompt_tokens, i->pool[0].committed, i->ceiling_tokens);
     write_numbers(out, "pages", pages, n_pools);
@@ -178,9 +178,9 @@ static void write_sequence(FILE *out, const struct sequence *from, uint32_t n_po
     fputc('}', out);
 }
 
-static void write_continuation(FILE *out, const struct store_cont_info *i, uint32_t n_pools) {
+static void write_continuation(FILE *out, const struct kvd_continuation_info *i, uint32_t n_pools) {
     fprintf(out, "{\"continuation\":\"0x%" PRIx64 "\",\"frontier\":%u,\"retention\":%u,\"sharers\":%u,\"claimed\":%s",
-            i->cont.bits, i->frontier, i->retention, i->sharers, i->claimed ? "true" : "false");
+            i->continuation.bits, i->frontier, i->retention, i->sharers, i->claimed ? "true" : "false");
     fprintf(out, ",\"created\":%" PRIu64 ",\"used\":%" PRIu64, i->created, i->used);
     write_numbers(out, "pages", i->pages, n_pools);
     write_numbers(out, "exclusive_pages", i->exclusive_pages, n_pools);
@@ -205,7 +205,7 @@ static void write_lists(FILE *out, const struct lists *l) {
     fputs("]}", out);
 }
 
-static void write_arena(FILE *out, const struct store_stats *stats) {
+static void write_arena(FILE *out, const struct kvd_stats *stats) {
     fprintf(out, ",\n\"arena\":{\"capacity\":%" PRIu64 ",\"occupied\":%" PRIu64 ",\"largest_free\":%" PRIu64 "}",
             stats->host_capacity, stats->host_occupied, stats->host_largest_free);
 }

@@ -147,16 +147,6 @@ struct bundle *bundle_to_act(struct service *s, kvd_session_id session, kvd_sequ
     return NULL;
 }
 
-struct kvd_pool_place bundle_pool(const struct store_pool_view *v) {
-    return (struct kvd_pool_place){ .row = v->row,
-                                    .membership = v->membership,
-                                    .entitlement = v->entitlement,
-                                    .committed = v->committed,
-                                    .protected_frontier = v->protected_frontier,
-                                    .slice_begin = v->slice.begin,
-                                    .slice_count = v->slice.count };
-}
-
 /* ---- death ------------------------------------------------------------------------------------ */
 
 static bool bundle_concerns(struct service *s, struct session *with, const void *argument) {
@@ -172,7 +162,7 @@ void bundle_tell(struct service *s, const struct bundle *b, const struct kvd_eve
 }
 
 static void end_sequence(struct service *s, struct bundle *b) {
-    struct store_pool_view rows[STORE_MAX_POOLS] = { 0 };
+    struct kvd_pool_view rows[KVD_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
     char why[KVD_MESSAGE_BYTES];
@@ -181,7 +171,7 @@ static void end_sequence(struct service *s, struct bundle *b) {
     } else {
         tenant_note(s, cont, b->tenant);
         transfer_begin(s->transfer);
-        for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, rows[p].row, &rows[p].slice);
+        for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows[p]);
         (void)transfer_submit(s->transfer, 0); /* nobody waits; a lost device is seen by service_lost */
         s->metrics.ended[cont.bits ? METRICS_KEPT : METRICS_RELEASED]++;
     }

@@ -65,6 +65,4 @@ void bundle_settle(struct service *s, struct bundle *bundle);
 void bundles_lose(struct service *s, kvd_session_id session);
 void bundles_settle_all(struct service *s);
 
-struct kvd_pool_place bundle_pool(const struct store_pool_view *view);
-
 #endif

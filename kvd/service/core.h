@@ -50,7 +50,7 @@ struct service {
     size_t answer_bytes;                               /* of all sessions */
 
     struct link *subscribers, *dirty; /* events.c */
-    bool pressed[STORE_MAX_POOLS];
+    bool pressed[KVD_MAX_POOLS];
     uint64_t pressure_revision;
 
     uint64_t requests, refusals, frames_bad, events_dropped;

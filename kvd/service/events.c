@@ -39,7 +39,7 @@ void events_add(struct service *s, const struct kvd_event *event,
 }
 
 void events_pressure(struct service *s) {
-    struct store_stats stats;
+    struct kvd_stats stats;
     uint64_t revision = store_revision(s->store);
     if (!s->subscribers || revision == s->pressure_revision) return;
     s->pressure_revision = revision;

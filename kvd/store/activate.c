@@ -107,7 +107,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     if (ap->tail_columns) page_pin(pool, seq->tail_source[p], 0); /* its continuation protects it */
     space->committed = act->want->frontier;
     space->shared = act->move ? 0 : ap->taken;
-    seq_view(store, seq, p, (struct store_slice){ 0, space->count }, &out->pool[p]);
+    seq_view(store, seq, p, space->count, &out->pool[p]);
 }
 
 /* The growth part of the membership is reserved; what only victims or the moved source free is pending. */
@@ -125,7 +125,7 @@ static void begin_state(struct store *store, struct seq *seq, const struct activ
         seq->state_slot = slot_take(store);
     } else { /* a victim's: handed over at commit */
         uint32_t i = 0;
-        while (act->victims[i]->slot == NONE || store->slots[act->victims[i]->slot].pins) i++;
+        while (act->victims[i]->slot == KVD_NONE || store->slots[act->victims[i]->slot].pins) i++;
         seq->state_slot = act->victims[i]->slot;
     }
     if (act->move || act->image_in) seq->state_frontier = act->want->frontier;
@@ -189,9 +189,10 @@ static void mark_leaving(struct store *store, uint32_t p, const struct space *sp
 static void clear_leaving(struct store *store, const struct seq *seq) {
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+        for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim)
             mark_leaving(store, p, &store->conts[v].space[p], 0, by, false);
-        if (seq->from != NONE && !seq->keep) mark_leaving(store, p, &store->conts[seq->from].space[p], 0, by, false);
+        if (seq->from != KVD_NONE && !seq->keep)
+            mark_leaving(store, p, &store->conts[seq->from].space[p], 0, by, false);
     }
 }
 
@@ -205,7 +206,7 @@ static void set_leaving(struct store *store, const struct seq *seq, const struct
 
 /* Extents for the demoted victims, and their copies into the list. */
 static void begin_backing(struct store *store, struct seq *seq, const struct activation *act) {
-    struct extent_page_want wants[STORE_MAX_POOLS + 1];
+    struct extent_page_want wants[KVD_MAX_POOLS + 1];
     uint32_t n = activation_extents(store, act, wants);
     const extent_id *ids = tier_take(store, wants, n);
     for (uint32_t w = 0; w < n; w++) {
@@ -213,7 +214,7 @@ static void begin_backing(struct store *store, struct seq *seq, const struct act
         for (uint32_t i = 0; i < act->n_victims; i++) {
             struct cont *victim = act->victims[i];
             if (!act->demote[i]) continue;
-            if (p < STORE_MAX_POOLS) ids += job_copy_out(store, &seq->job, p, &victim->space[p], ids);
+            if (p < KVD_MAX_POOLS) ids += job_copy_out(store, &seq->job, p, &victim->space[p], ids);
             else if (!victim->image.bits) image_copy_out(store, victim, *ids++);
         }
     }
@@ -244,7 +245,7 @@ static void release_held(struct store *store, struct seq *seq) {
     store->chunks.reserved -= seq->chunks_held;
     seq->chunks_held = 0;
     slot_release(store, seq->state_slot);
-    seq->state_slot = NONE;
+    seq->state_slot = KVD_NONE;
     seq->staged = false;
 }
 
@@ -288,7 +289,7 @@ static void unpin_source_pages(struct store *store, struct seq *seq) {
 static void begin_activation(struct store *store, struct activation *act, struct store_activated *ret_activated) {
     struct store_activated out;
     memset(&out, 0, sizeof out);
-    out.state_slot = out.source_state_slot = NONE;
+    out.state_slot = out.source_state_slot = KVD_NONE;
     bool demotes = false;
     for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->demote[i];
     bool was_demoted = act->move && act->source->demoted;
@@ -319,8 +320,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     seq->holds_source = holds && seq->staged;
     if (holds && !seq->holds_source) pin_source_pages(store, act->source, act->want->frontier, false);
     out.staged = seq->staged;
-    for (uint32_t p = 0; p < store->n_pools && seq->staged; p++)
-        seq_view(store, seq, p, (struct store_slice){ 0, 0 }, &out.pool[p]);
+    for (uint32_t p = 0; p < store->n_pools && seq->staged; p++) seq_view(store, seq, p, 0, &out.pool[p]);
     out.seq = seq_handle(store, seq);
     store_changed(store, true);
     *ret_activated = out;
@@ -340,7 +340,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
                         struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);
     struct store_activated out;
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
     memset(&out, 0, sizeof out);
     out.seq = handle;
     out.staged = seq->staged;
@@ -349,7 +349,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
     out.n_copies = tail_copies(store, seq, out.copies);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         out.restored[p] = seq->restored[p];
-        seq_view(store, seq, p, (struct store_slice){ 0, seq->space[p].count }, &out.pool[p]);
+        seq_view(store, seq, p, seq->space[p].count, &out.pool[p]);
     }
     *ret_activated = out;
     return STORE_OK;
@@ -360,9 +360,9 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
 static int find_activating(const struct store *store, store_seq handle, struct seq **ret_seq,
                            struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVATING)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVATING,
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, KVD_NONE, (uint64_t)STORE_SEQ_ACTIVATING,
                             (uint64_t)seq->state, 0);
     *ret_seq = seq;
     return STORE_OK;
@@ -371,11 +371,11 @@ static int find_activating(const struct store *store, store_seq handle, struct s
 static void unpin_tails(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
-        if (seq->tail[p] == NONE) continue;
+        if (seq->tail[p] == KVD_NONE) continue;
         page_unpin(store, &batch, seq->tail_source[p]);
         page_unpin(store, &batch, seq->tail[p]);
         pool_flush(&batch);
-        seq->tail_source[p] = seq->tail[p] = NONE;
+        seq->tail_source[p] = seq->tail[p] = KVD_NONE;
         seq->tail_in[p] = false;
     }
 }
@@ -429,7 +429,7 @@ static void map_promised(struct store *store, struct seq *seq) {
 
 /* Released or demoted; their slot is the sequence's where it was handed over. */
 static void release_victim(struct store *store, struct seq *seq, struct cont *victim) {
-    if (victim->slot != NONE && victim->slot == seq->state_slot) victim->slot = NONE;
+    if (victim->slot != KVD_NONE && victim->slot == seq->state_slot) victim->slot = KVD_NONE;
     victim->claimed = false;
     if (!victim->demoting) {
         cont_release(store, victim);
@@ -442,10 +442,10 @@ static void release_victim(struct store *store, struct seq *seq, struct cont *vi
 }
 
 static void release_victims(struct store *store, struct seq *seq) {
-    while (seq->victims != NONE) {
+    while (seq->victims != KVD_NONE) {
         struct cont *victim = &store->conts[seq->victims];
         seq->victims = victim->next_victim;
-        victim->next_victim = NONE;
+        victim->next_victim = KVD_NONE;
         release_victim(store, seq, victim);
     }
     seq->n_victims = 0;
@@ -454,7 +454,7 @@ static void release_victims(struct store *store, struct seq *seq) {
 /* The copies of the stage are there. */
 static void finish_copies(struct store *store, struct seq *seq, bool ok) {
     job_finish(store, &seq->job, ok);
-    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+    for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim)
         if (store->conts[v].image_backing) image_finish(store, &store->conts[v], ok);
     if (!seq->image_in) return;
     image_unpin(store, &store->conts[seq->from]);
@@ -463,12 +463,12 @@ static void finish_copies(struct store *store, struct seq *seq, bool ok) {
 
 /* STORE_OK, or why what was copied is not all. Own pages that an aborted neighbour left half brought are taken over. */
 static int check_arrived(struct store *store, struct seq *seq, struct store_refusal *refusal) {
-    const struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
+    const struct cont *source = seq->from == KVD_NONE ? NULL : &store->conts[seq->from];
     bool more = false, waits = false;
     if (!source) return STORE_OK;
-    if (seq->damaged) return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, NONE, 0, 0, 0);
+    if (seq->damaged) return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, KVD_NONE, 0, 0, 0);
     if (source->image_lost && !image_in_slot(source))
-        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, NONE, 0, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, KVD_NONE, 0, 0, 0);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         const struct space *space = &source->space[p];
         if (tier_any(store, p, space, pages_of(seq->frontier), PAGE_LOST) && !MUTANT(lost_page_is_taken))
@@ -484,12 +484,12 @@ static int check_arrived(struct store *store, struct seq *seq, struct store_refu
 
 static uint32_t count_leaving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t stamp) {
     uint32_t freed = 0;
-    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
+    for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) {
         const struct cont *victim = &store->conts[v];
         freed +=
             joint_mark(store, &victim->space[p], &(struct joint){ p, 0, stamp, !victim->demoting, victim->demoted });
     }
-    if (seq->from == NONE || seq->keep) return freed;
+    if (seq->from == KVD_NONE || seq->keep) return freed;
     const struct cont *source = &store->conts[seq->from];
     return freed +
            joint_mark(store, &source->space[p], &(struct joint){ p, seq->taken[p], stamp, true, source->demoted });
@@ -506,20 +506,20 @@ static bool promise_holds(const struct store *store, const struct seq *seq, uint
         uint32_t entry = *space_run(store, space, i, &n);
         if (!(entry & PROMISED)) break;
         uint32_t d = pool->leases[entry & ~PROMISED].owner;
-        if (d == NONE || pool->pages[d].stamp != stamp || !joint_frees(store, p, d)) return false;
+        if (d == KVD_NONE || pool->pages[d].stamp != stamp || !joint_frees(store, p, d)) return false;
     }
     return freed >= promised + space->pending;
 }
 
 static bool victims_are_current(const struct store *store, const struct seq *seq) {
-    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim)
+    for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim)
         if (store->conts[v].demoting && !tier_all_current(store, &store->conts[v])) return false;
     return true;
 }
 
 static int check_promises(const struct store *store, const struct seq *seq, struct store_refusal *refusal) {
     if (!victims_are_current(store, seq))
-        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, 0, store->revision, 0);
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, 0, store->revision, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (!promise_holds(store, seq, p))
             return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, p, 0, store->revision, 0);
@@ -531,8 +531,8 @@ static int check_promises(const struct store *store, const struct seq *seq, stru
 static int check_held(const struct store *store, const struct seq *seq, struct activation *act,
                       struct store_refusal *refusal) {
     if (!victims_are_current(store, seq))
-        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, 0, store->revision, 0);
-    for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) {
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, 0, store->revision, 0);
+    for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) {
         act->demote[act->n_victims] = store->conts[v].demoting;
         act->victims[act->n_victims++] = &store->conts[v];
     }
@@ -549,7 +549,7 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
 
 /* The victims have been copied: they give way, and the rest of begin is done. */
 static int commit_stage(struct store *store, struct seq *seq, struct store_refusal *refusal) {
-    struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
+    struct cont *source = seq->from == KVD_NONE ? NULL : &store->conts[seq->from];
     struct activation act = {
         .want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling
     };
@@ -573,7 +573,7 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
  */
 static bool tail_is_leaving(const struct store *store, const struct seq *seq) {
     uint32_t block = seq->frontier / KVD_PAGE_TOKENS;
-    if (seq->from == NONE || !seq->keep || seq->frontier % KVD_PAGE_TOKENS == 0) return false;
+    if (seq->from == KVD_NONE || !seq->keep || seq->frontier % KVD_PAGE_TOKENS == 0) return false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         uint32_t d = space_entry(store, &store->conts[seq->from].space[p], block);
         bool leaving = store->pool[p].pages[d].flags & PAGE_LEAVING;
@@ -585,8 +585,8 @@ static bool tail_is_leaving(const struct store *store, const struct seq *seq) {
 static void publish_sequence(struct store *store, struct seq *seq) {
     clear_leaving(store, seq);   /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
-    if (seq->from != NONE) record_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ seq->frontier, seq->frontier });
-    if (seq->from != NONE) {
+    if (seq->from != KVD_NONE) record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ seq->frontier, seq->frontier });
+    if (seq->from != KVD_NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             source->pins--;
@@ -598,7 +598,7 @@ static void publish_sequence(struct store *store, struct seq *seq) {
         }
     }
     map_promised(store, seq);
-    seq->from = NONE;
+    seq->from = KVD_NONE;
     seq->state = STORE_SEQ_ACTIVE;
 }
 
@@ -624,13 +624,13 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
 /* ---- abort ---- */
 
 static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ours) {
-    while (seq->victims != NONE) {
+    while (seq->victims != KVD_NONE) {
         struct cont *victim = &store->conts[seq->victims];
         seq->victims = victim->next_victim;
-        victim->next_victim = NONE;
+        victim->next_victim = KVD_NONE;
         if (victim->demoting) count_demoting(store, victim, false);
         victim->claimed = victim->demoting = false;
-        if (seq->state_slot != NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
+        if (seq->state_slot != KVD_NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
         cont_release_if_lost(store, victim);
     }
 }
@@ -648,8 +648,8 @@ static void abort_mapping(struct store *store, struct seq *seq, const struct con
 }
 
 void seq_abort(struct store *store, struct seq *seq) {
-    struct cont *source = seq->from == NONE ? NULL : &store->conts[seq->from];
-    bool slot_is_ours = seq->state_slot != NONE && (!source || seq->keep || seq->state_slot != source->slot);
+    struct cont *source = seq->from == KVD_NONE ? NULL : &store->conts[seq->from];
+    bool slot_is_ours = seq->state_slot != KVD_NONE && (!source || seq->keep || seq->state_slot != source->slot);
     finish_copies(store, seq, false);
     unpin_tails(store, seq);
     seq_unpin_source(store, seq);
@@ -671,7 +671,7 @@ void seq_abort(struct store *store, struct seq *seq) {
 
 int store_activate_abort(struct store *store, store_seq handle, uint32_t *ret_victims_lost,
                          struct store_refusal *refusal) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct seq *seq = NULL;
     int rc = find_activating(store, handle, &seq, refusal);
     if (rc) return rc;

@@ -10,26 +10,28 @@
 static int check_source(const struct store *store, struct activation *act, struct store_refusal *refusal) {
     const struct store_activation *want = act->want;
     if (want->from.bits == 0) {
-        if (want->frontier) return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, NONE, want->frontier, 0, 0);
+        if (want->frontier)
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, KVD_NONE, want->frontier, 0, 0);
         return STORE_OK;
     }
     struct cont *source = cont_find(store, want->from);
-    if (!source) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, want->from.bits, 0, 0);
+    if (!source) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, want->from.bits, 0, 0);
     act->source = source;
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, source->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, source->pins, 0);
     if (source->image_lost && !image_in_slot(source))
-        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, NONE, want->from.bits, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, KVD_NONE, want->from.bits, 0, 0);
     if (act->move && source->image_pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, NONE, 0, source->image_pins, 0);
-    if (act->move && source->slot != NONE && store->slots[source->slot].pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, NONE, 0, store->slots[source->slot].pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, KVD_NONE, 0, source->image_pins, 0);
+    if (act->move && source->slot != KVD_NONE && store->slots[source->slot].pins)
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, KVD_NONE, 0, store->slots[source->slot].pins,
+                            0);
     if (want->frontier < 1 || want->frontier > source->frontier)
-        return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, NONE, want->frontier, source->frontier,
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, KVD_NONE, want->frontier, source->frontier,
                             source->frontier);
     if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
-        return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, NONE, want->frontier, source->frontier,
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, KVD_NONE, want->frontier, source->frontier,
                             source->frontier);
     return STORE_OK;
 }
@@ -37,20 +39,21 @@ static int check_source(const struct store *store, struct activation *act, struc
 static int check_victims(const struct store *store, struct activation *act, struct store_refusal *refusal) {
     const struct store_activation *want = act->want;
     uint32_t stamp = store_next_stamp(store);
-    if (want->n_victims > STORE_MAX_RECIPE)
-        return store_refuse(refusal, STORE_E_RANGE, STORE_S_RECIPE, NONE, want->n_victims, 0, STORE_MAX_RECIPE);
-    if (want->n_victims < STORE_MAX_RECIPE && want->demote >> want->n_victims)
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, NONE, STORE_MAX_RECIPE, want->n_victims,
+    if (want->n_victims > KVD_MAX_VICTIMS)
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_RECIPE, KVD_NONE, want->n_victims, 0, KVD_MAX_VICTIMS);
+    if (want->n_victims < KVD_MAX_VICTIMS && want->demote >> want->n_victims)
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, KVD_MAX_VICTIMS, want->n_victims,
                             want->n_victims);
-    if (want->demote && !store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, NONE, 0, 0, 0);
+    if (want->demote && !store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
     for (uint32_t i = 0; i < want->n_victims; i++) {
         struct cont *victim = cont_find(store, want->victims[i]);
-        if (!victim) return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, NONE, want->victims[i].bits, 0, 0);
+        if (!victim) return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, KVD_NONE, want->victims[i].bits, 0, 0);
         if (victim->stamp == stamp || (victim == act->source && !act->move))
-            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, NONE, i, i, want->n_victims);
+            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, i, i, want->n_victims);
         victim->stamp = stamp;
         if (!victim->published || victim->claimed || victim->pins || victim->image_pins)
-            return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, want->revision, store->revision, 0);
+            return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, want->revision, store->revision,
+                                0);
         if (victim == act->source) continue;
         act->demote[act->n_victims] = want->demote >> i & 1;
         act->victims[act->n_victims++] = victim;
@@ -62,15 +65,15 @@ int activation_resolve(const struct store *store, const struct store_activation 
                        struct store_refusal *refusal) {
     uint32_t s = store->config.max_context;
     struct activation act = { .want = want };
-    if (want->lease == 0) return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_SEQUENCE, NONE, 0, 0, 0);
+    if (want->lease == 0) return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_SEQUENCE, KVD_NONE, 0, 0, 0);
     if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
-        return store_refuse(refusal, STORE_E_RANGE, STORE_S_PROMPT, NONE, want->prompt_tokens, want->frontier, s);
-    if (want->max_output_tokens < 1) return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, NONE, 0, 1, s);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_PROMPT, KVD_NONE, want->prompt_tokens, want->frontier, s);
+    if (want->max_output_tokens < 1) return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, KVD_NONE, 0, 1, s);
     act.ceiling = want->prompt_tokens + min_u32(want->max_output_tokens, s - want->prompt_tokens + 1) - 1;
     int rc = check_source(store, &act, refusal);
     if (rc) return rc;
     if (want->revision && want->revision != store->revision)
-        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, want->revision, store->revision, 0);
+        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, want->revision, store->revision, 0);
     rc = check_victims(store, &act, refusal);
     if (rc == STORE_OK) *ret_act = act;
     return rc;
@@ -138,7 +141,7 @@ static void count_freed(const struct store *store, struct activation *act) {
     }
     act->chunks_freed += act->chunks_freed_victims;
     for (uint32_t i = 0; i < act->n_victims; i++)
-        act->slots_freed += act->victims[i]->slot != NONE && store->slots[act->victims[i]->slot].pins == 0;
+        act->slots_freed += act->victims[i]->slot != KVD_NONE && store->slots[act->victims[i]->slot].pins == 0;
 }
 
 /* ---- the arena ---- */
@@ -169,7 +172,7 @@ static int count_demotions(const struct store *store, struct activation *act, st
         if (!act->demote[i]) continue;
         for (uint32_t p = 0; p < store->n_pools; p++)
             if (!count_backing(store, p, &act->victims[i]->space[p], stamp, &act->pool[p].demote))
-                return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, NONE, act->want->revision,
+                return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, act->want->revision,
                                     store->revision, 0);
         act->images += store->config.has_state && !act->victims[i]->image.bits;
     }
@@ -202,19 +205,19 @@ static uint32_t collect_drops(const struct store *store, const struct activation
 }
 
 uint32_t activation_extents(const struct store *store, const struct activation *act,
-                            struct extent_page_want wants[STORE_MAX_POOLS + 1]) {
+                            struct extent_page_want wants[KVD_MAX_POOLS + 1]) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (act->pool[p].demote)
             wants[n++] = (struct extent_page_want){ store->config.host_stride[p], act->pool[p].demote, p };
     if (act->images)
-        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, act->images, STORE_MAX_POOLS };
+        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, act->images, KVD_MAX_POOLS };
     return n;
 }
 
 static void measure_arena(const struct store *store, struct activation *act) {
-    struct extent_page_want wants[STORE_MAX_POOLS + 1];
-    uint32_t placed[STORE_MAX_POOLS + 1], n = activation_extents(store, act, wants);
+    struct extent_page_want wants[KVD_MAX_POOLS + 1];
+    uint32_t placed[KVD_MAX_POOLS + 1], n = activation_extents(store, act, wants);
     uint64_t pages = 0;
     act->arena_needed = act->arena_placed = 0;
     act->arena_now = true;
@@ -300,7 +303,7 @@ int activation_measure(const struct store *store, struct activation *act, struct
         if (rc) return rc;
     }
     act->image_in = store->config.has_state && act->source && !image_in_slot(act->source) &&
-                    !(MUTANT(image_taken_before_it_is_there) && act->source->slot != NONE);
+                    !(MUTANT(image_taken_before_it_is_there) && act->source->slot != KVD_NONE);
     act->slots_needed = store->config.has_state && (!act->move || act->image_in);
     int rc = count_demotions(store, act, refusal);
     if (rc) return rc;
@@ -315,7 +318,7 @@ static int check_never(const struct store *store, const struct activation *act, 
             return store_refuse(refusal, STORE_E_NEVER, STORE_S_PAGES, p, act->pool[p].entitlement,
                                 pool_available(&store->pool[p]), store->pool[p].capacity);
     if (act->chunks_needed > store->chunks.capacity)
-        return store_refuse(refusal, STORE_E_NEVER, STORE_S_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+        return store_refuse(refusal, STORE_E_NEVER, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)act->chunks_needed * CHUNK,
                             (uint64_t)chunks_available(&store->chunks) * CHUNK,
                             (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
@@ -340,7 +343,7 @@ static int check_chunks(struct store *store, const struct activation *act, struc
     uint64_t now = chunks_available(&store->chunks);
     bool ok = now + act->chunks_freed >= act->chunks_needed && now + act->chunks_freed_victims >= act->chunks_now;
     if (ok && store_try(store)) return STORE_OK;
-    return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, NONE, (uint64_t)act->chunks_needed * CHUNK,
+    return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)act->chunks_needed * CHUNK,
                         (now + act->chunks_freed) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
 }
 
@@ -348,17 +351,17 @@ int activation_check(struct store *store, const struct activation *act, struct s
     uint32_t c = store->config.max_concurrency;
     int rc = check_never(store, act, refusal);
     if (rc) return rc;
-    if (store->seq_free == NONE || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_SEQUENCE, NONE, 1, c - store->seqs_used, c);
+    if (store->seq_free == KVD_NONE || !store_try(store))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_SEQUENCE, KVD_NONE, 1, c - store->seqs_used, c);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = check_pages(store, act, p, refusal);
     if (rc) return rc;
     if (act->slots_needed && (slots_free(store) + act->slots_freed < 1 || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store) + act->slots_freed,
-                            store->config.state_slots);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1,
+                            slots_free(store) + act->slots_freed, store->config.state_slots);
     rc = check_chunks(store, act, refusal);
     if (rc) return rc;
     if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, NONE, act->arena_needed, act->arena_placed,
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, KVD_NONE, act->arena_needed, act->arena_placed,
                             store->config.host_bytes);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (store->pool[p].rows_used == c || !store_try(store))
@@ -378,11 +381,11 @@ bool activation_is_short_now(const struct store *store, const struct activation 
 /* ---- plan ---- */
 
 /* available: for the arena, what of the need finds a place. */
-static struct store_need plan_need(uint64_t needed, uint64_t available) {
-    return (struct store_need){ needed, available, needed > available ? needed - available : 0 };
+static struct kvd_need plan_need(uint64_t needed, uint64_t available) {
+    return (struct kvd_need){ needed, available, needed > available ? needed - available : 0 };
 }
 
-static void fill_plan(const struct store *store, const struct activation *act, struct store_plan *plan) {
+static void fill_plan(const struct store *store, const struct activation *act, struct kvd_plan *plan) {
     uint32_t rows_used = 0, c = store->config.max_concurrency;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct activation_pool *ap = &act->pool[p];
@@ -395,19 +398,20 @@ static void fill_plan(const struct store *store, const struct activation *act, s
         plan->demote_pages[p] = ap->demote;
         rows_used = max_u32(rows_used, store->pool[p].rows_used);
     }
+    plan->n_pools = store->n_pools;
     plan->revision = store->revision;
     plan->arena = plan_need(act->arena_needed, act->arena_placed);
     plan->rows = plan_need(1, c - rows_used);
-    plan->sequences = plan_need(1, store->seq_free == NONE ? 0 : c - store->seqs_used);
+    plan->sequences = plan_need(1, store->seq_free == KVD_NONE ? 0 : c - store->seqs_used);
     plan->state_slots = plan_need(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
     plan->membership = plan_need((uint64_t)act->chunks_needed * CHUNK,
                                  ((uint64_t)chunks_available(&store->chunks) + act->chunks_freed) * CHUNK);
 }
 
-int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
+int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal) {
     struct activation act;
-    struct store_plan plan = { .feasibility = STORE_READY };
+    struct kvd_plan plan = { .feasibility = KVD_READY };
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc) return rc;
@@ -417,7 +421,7 @@ int store_plan_activation(struct store *store, const struct store_activation *wa
     rc = activation_check(store, &act, NULL);
     store->fail_in = fail_in;
     store->acquisitions = acquisitions;
-    plan.feasibility = rc == STORE_OK ? STORE_READY : rc == STORE_E_NEVER ? STORE_INFEASIBLE : STORE_BLOCKED;
+    plan.feasibility = rc == STORE_OK ? KVD_READY : rc == STORE_E_NEVER ? KVD_INFEASIBLE : KVD_BLOCKED;
     *ret_plan = plan;
     return STORE_OK;
 }

@@ -69,9 +69,9 @@ static void audit_leases(struct audit *a, uint32_t p) { /* INV-1 */
     for (uint32_t g = 0; g < pool->capacity; g++) {
         const struct page_lease *lease = &pool->leases[g];
         bool is_free = pool_is_free(pool, g);
-        EXPECT(is_free == (lease->owner == NONE), "pool %u: page group %u is %s and leased to %u", p, g,
+        EXPECT(is_free == (lease->owner == KVD_NONE), "pool %u: page group %u is %s and leased to %u", p, g,
                is_free ? "free" : "taken", lease->owner);
-        if (lease->owner == NONE) continue;
+        if (lease->owner == KVD_NONE) continue;
         const struct page *page = &pool->pages[lease->owner];
         EXPECT(lease->owner < pool->descriptors && (page->flags & PAGE_OCCUPIED) && page->device == g &&
                    page->lease == lease->generation,
@@ -94,8 +94,8 @@ static void audit_descriptors(struct audit *a, uint32_t p) {
         occupied += (page->flags & PAGE_OCCUPIED) != 0;
         listed += (page->flags & PAGE_LISTED) != 0;
         if (!(page->flags & PAGE_OCCUPIED)) continue;
-        resident += page->device != NONE;
-        EXPECT(page->device == NONE || (page->device < pool->capacity && pool->leases[page->device].owner == d),
+        resident += page->device != KVD_NONE;
+        EXPECT(page->device == KVD_NONE || (page->device < pool->capacity && pool->leases[page->device].owner == d),
                "pool %u: page %u has no lease", p, d);
         EXPECT(page->epoch && page->epoch <= a->store->epoch, "pool %u: page %u has epoch %llu", p, d,
                (unsigned long long)page->epoch);
@@ -103,7 +103,7 @@ static void audit_descriptors(struct audit *a, uint32_t p) {
     EXPECT(occupied == pool->occupied && resident == pool->allocated,
            "pool %u: %u pages live, %u counted; %u on the device, %u allocated", p, occupied, pool->occupied, resident,
            pool->allocated);
-    for (uint32_t d = pool->spare; d != NONE && linked <= pool->descriptors; d = pool->pages[d].mark) linked++;
+    for (uint32_t d = pool->spare; d != KVD_NONE && linked <= pool->descriptors; d = pool->pages[d].mark) linked++;
     EXPECT(linked == listed && listed >= descriptors_without_home(pool),
            "pool %u: %u spare descriptors in the list, %u marked", p, linked, listed);
 }
@@ -164,10 +164,10 @@ static void audit_writers(struct audit *a, uint32_t p) { /* PAGE-5, INV-7 */
 static void audit_protection(struct audit *a, uint32_t p) { /* SPACE-8 */
     const struct pool *pool = &a->store->pool[p];
     audit_walk_all(a, p, visit_coverage, false, true);
-    for (uint32_t i = a->store->in_flight; i != NONE; i = a->store->conts[i].next_victim) {
+    for (uint32_t i = a->store->in_flight; i != KVD_NONE; i = a->store->conts[i].next_victim) {
         const struct cont *cont = &a->store->conts[i];
         EXPECT(cont->occupied && !cont->published, "continuation %u is not in flight", i);
-        if (cont->tail_source[p] == NONE) continue;
+        if (cont->tail_source[p] == KVD_NONE) continue;
         uint32_t *mark = audit_mark(a, p, cont->tail_source[p], *a->store->stamp);
         *mark = max_u32(*mark, cont->frontier % KVD_PAGE_TOKENS);
     }
@@ -185,13 +185,13 @@ static void audit_pins(struct audit *a, uint32_t p) {
     uint32_t stamp = store_next_stamp(store);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
-        if (!seq->occupied || seq->tail[p] == NONE) continue;
+        if (!seq->occupied || seq->tail[p] == KVD_NONE) continue;
         ++*audit_mark(a, p, seq->tail[p], stamp);
         ++*audit_mark(a, p, seq->tail_source[p], stamp);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *cont = &store->conts[i];
-        if (!cont->occupied || cont->tail_copy[p] == NONE) continue;
+        if (!cont->occupied || cont->tail_copy[p] == KVD_NONE) continue;
         EXPECT(!cont->published, "continuation %u is published and still pins its tail", i);
         ++*audit_mark(a, p, cont->tail_copy[p], stamp);
         ++*audit_mark(a, p, cont->tail_source[p], stamp);
@@ -215,7 +215,7 @@ static void audit_space(struct audit *a, const struct audit_holder *h) {
     EXPECT(space->count >= pages_of(space->committed) && space_entitlement(space) <= store->row_entries,
            "%s %u pool %u: SPACE-2: entitlement %u, membership %u, committed %u", kind, h->index, h->pool,
            space_entitlement(space), space->count, space->committed);
-    bool moving = h->seq && h->seq->state == STORE_SEQ_ACTIVATING && h->seq->from != NONE && !h->seq->keep;
+    bool moving = h->seq && h->seq->state == STORE_SEQ_ACTIVATING && h->seq->from != KVD_NONE && !h->seq->keep;
     for (uint32_t i = 0; i < space->count; i++) {
         uint32_t entry = space_entry(store, space, i);
         uint32_t references = entry & PROMISED ? 1 : store->pool[h->pool].pages[entry].references;
@@ -258,7 +258,7 @@ static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
     for (uint32_t r = 0; r < store->config.max_concurrency; r++) {
         const int32_t *row = row_entries(store, p, r);
         uint32_t owner = pool->rows[r].owner, count = 0;
-        const struct seq *seq = owner == NONE ? NULL : &store->seqs[owner];
+        const struct seq *seq = owner == KVD_NONE ? NULL : &store->seqs[owner];
         used += seq != NULL;
         if (seq) {
             EXPECT(owner < store->config.max_concurrency && seq->occupied && seq->row[p] == r,
@@ -300,7 +300,7 @@ static void audit_chunks(struct audit *a) {
             entries += store->conts[i].space[p].count;
         }
     }
-    for (uint32_t chunk = c->head; chunk != NONE && freed <= c->capacity; chunk = c->entries[(size_t)chunk * CHUNK])
+    for (uint32_t chunk = c->head; chunk != KVD_NONE && freed <= c->capacity; chunk = c->entries[(size_t)chunk * CHUNK])
         freed++;
     EXPECT(used == c->used && used + freed == c->fresh,
            "membership: %llu chunks used, %u counted, %llu freed of %u ever used", (unsigned long long)used, c->used,
@@ -359,7 +359,7 @@ static void audit_claims(struct audit *a) {
             if (!seq->occupied || seq->state != STORE_SEQ_ACTIVATING) continue;
             claims += seq->from == i && !seq->keep;
             pins += seq->from == i && seq->keep;
-            for (uint32_t v = seq->victims; v != NONE; v = store->conts[v].next_victim) claims += v == i;
+            for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) claims += v == i;
         }
         EXPECT(claims <= 1 && (claims == 1) == cont->claimed, "continuation %u: %u claims, %s", i, claims,
                cont->claimed ? "claimed" : "free");
@@ -372,10 +372,10 @@ static void audit_objects(struct audit *a) {
     uint32_t seqs = 0, conts = 0, free_seqs = 0, free_conts = 0;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) seqs += store->seqs[i].occupied;
     for (uint32_t i = 0; i < store->config.max_continuations; i++) conts += store->conts[i].occupied;
-    for (uint32_t i = store->seq_free; i != NONE && free_seqs <= store->config.max_concurrency;
+    for (uint32_t i = store->seq_free; i != KVD_NONE && free_seqs <= store->config.max_concurrency;
          i = store->seqs[i].next_free)
         free_seqs++;
-    for (uint32_t i = store->cont_free; i != NONE && free_conts <= store->config.max_continuations;
+    for (uint32_t i = store->cont_free; i != KVD_NONE && free_conts <= store->config.max_continuations;
          i = store->conts[i].next_free)
         free_conts++;
     EXPECT(seqs == store->seqs_used && seqs + free_seqs <= store->config.max_concurrency,
@@ -387,7 +387,7 @@ static void audit_objects(struct audit *a) {
 /* ---- names and index ---- */
 
 static bool is_below(const struct store *store, uint32_t node, uint32_t n) {
-    while (n != NONE && n != node) n = store->index.nodes[n].parent;
+    while (n != KVD_NONE && n != node) n = store->index.nodes[n].parent;
     return n == node;
 }
 
@@ -398,7 +398,7 @@ static void audit_path(struct audit *a, uint32_t i) {
     uint32_t end = cont->named;
     EXPECT(cont->named <= cont->frontier / KVD_PAGE_TOKENS && nodes[cont->node].end == cont->named,
            "continuation %u ends at %u, named %u", i, nodes[cont->node].end, cont->named);
-    for (uint32_t n = cont->node; n != NONE; n = nodes[n].parent) {
+    for (uint32_t n = cont->node; n != KVD_NONE; n = nodes[n].parent) {
         EXPECT(nodes[n].end == end, "node %u ends at %u, its child begins at %u", n, nodes[n].end, end);
         end = nodes[n].begin;
         for (uint32_t page = nodes[n].begin; page < nodes[n].end; page++)
@@ -421,17 +421,18 @@ static void audit_index_node(struct audit *a, uint32_t n, uint32_t *ends) {
     const struct store *store = a->store;
     const struct node *node = &store->index.nodes[n];
     uint32_t children = 0;
-    for (uint32_t c = node->ends; c != NONE && *ends <= store->config.max_continuations; c = store->conts[c].next_end) {
+    for (uint32_t c = node->ends; c != KVD_NONE && *ends <= store->config.max_continuations;
+         c = store->conts[c].next_end) {
         EXPECT(store->conts[c].occupied && store->conts[c].published && store->conts[c].node == n,
                "node %u ends stale continuation %u", n, c);
         ++*ends;
     }
-    for (uint32_t c = node->first_child; c != NONE; c = store->index.nodes[c].next) {
+    for (uint32_t c = node->first_child; c != KVD_NONE; c = store->index.nodes[c].next) {
         EXPECT(store->index.nodes[c].parent == n, "node %u is not the parent of %u", n, c);
         children++;
     }
-    if (n) EXPECT(node->begin < node->end && (node->ends != NONE || children > 1), "node %u is of no use", n);
-    if (node->best != NONE)
+    if (n) EXPECT(node->begin < node->end && (node->ends != KVD_NONE || children > 1), "node %u is of no use", n);
+    if (node->best != KVD_NONE)
         EXPECT(store->conts[node->best].published && is_below(store, n, store->conts[node->best].node),
                "node %u: its best is elsewhere", n);
 }
@@ -446,7 +447,7 @@ static void audit_index(struct audit *a) {
         audit_path(a, i);
     }
     for (uint32_t n = 0; n < index->fresh; n++) {
-        if (n && index->nodes[n].parent == NONE) continue;
+        if (n && index->nodes[n].parent == KVD_NONE) continue;
         used++;
         audit_index_node(a, n, &ends);
     }

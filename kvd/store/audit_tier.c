@@ -10,7 +10,7 @@
 static void mark_job(struct audit *a, const struct tier_job *job, uint32_t p, uint32_t stamp) {
     const struct pool *pool = &a->store->pool[p];
     uint32_t out = 0, in = 0;
-    for (uint32_t d = job->head[p]; d != NONE && out + in <= pool->descriptors; d = pool->tier[d].link) {
+    for (uint32_t d = job->head[p]; d != KVD_NONE && out + in <= pool->descriptors; d = pool->tier[d].link) {
         uint8_t flags = pool->pages[d].flags;
         EXPECT((flags & PAGE_OCCUPIED) && !(flags & PAGE_BACKING) != !(flags & PAGE_RESTORING),
                "pool %u: PAGE-7: page %u is copied without a destination (flags %u)", p, d, flags);
@@ -124,8 +124,8 @@ void audit_tier(struct audit *a, uint32_t p) {
                pool->tier[d].demoted);
         EXPECT(page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
                "pool %u: PAGE-7: page %u has no valid replica", p, d);
-        EXPECT(page->device != NONE || page->host.bits, "pool %u: page %u has no place", p, d);
-        EXPECT(page->device == NONE || page->pins || page->active_references || demoted < page->references ||
+        EXPECT(page->device != KVD_NONE || page->host.bits, "pool %u: page %u has no place", p, d);
+        EXPECT(page->device == KVD_NONE || page->pins || page->active_references || demoted < page->references ||
                    !page->references,
                "pool %u: page %u stays on the device for nobody", p, d);
     }
@@ -157,7 +157,7 @@ static void audit_images(struct audit *a) {
         EXPECT(pins == cont->image_pins && moves == cont->moves,
                "continuation %u: %u image copies and %u moves, counts %u and %u", i, pins, moves, cont->image_pins,
                cont->moves);
-        EXPECT(!store->config.has_state || !cont->published || cont->slot != NONE ||
+        EXPECT(!store->config.has_state || !cont->published || cont->slot != KVD_NONE ||
                    (cont->image.bits && !cont->image_backing),
                "continuation %u: CONT-1: it has no state image", i);
     }

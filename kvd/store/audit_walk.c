@@ -29,7 +29,8 @@ void audit_report(struct audit *a, const char *format, ...) {
 /* A moving sequence's kept entries are an alias of the claimed source until commit. */
 static bool is_alias(const struct audit_holder *h, uint32_t block) {
     const struct seq *seq = h->seq;
-    return seq && seq->state == STORE_SEQ_ACTIVATING && seq->from != NONE && !seq->keep && block < seq->taken[h->pool];
+    return seq && seq->state == STORE_SEQ_ACTIVATING && seq->from != KVD_NONE && !seq->keep &&
+           block < seq->taken[h->pool];
 }
 
 void audit_walk_space(struct audit *a, const struct audit_holder *h, audit_visit *visit, uint32_t stamp) {

@@ -69,9 +69,9 @@ void cont_demote(struct store *store, struct cont *cont) {
         }
         pool_flush(&batch);
     }
-    if (cont->slot == NONE) return;
+    if (cont->slot == KVD_NONE) return;
     slot_release(store, cont->slot);
-    cont->slot = NONE;
+    cont->slot = KVD_NONE;
     record_cont(store, cont);
 }
 
@@ -104,16 +104,16 @@ void cont_release(struct store *store, struct cont *cont) {
 static int find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
                           struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
-    if (cont->image_pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    if (cont->image_pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
     *ret_cont = cont;
     return STORE_OK;
 }
 
 bool cont_release_if_lost(struct store *store, struct cont *cont) {
-    bool lost = cont->image_lost && cont->slot == NONE;
+    bool lost = cont->image_lost && cont->slot == KVD_NONE;
     if (cont->claimed || cont->pins || cont->image_pins) return false;
     for (uint32_t p = 0; p < store->n_pools && !lost && store->pool[p].tier; p++)
         lost = tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST);
@@ -141,9 +141,9 @@ int store_release(struct store *store, store_cont handle, struct store_refusal *
 
 int store_set_retention(struct store *store, store_cont handle, uint32_t retention, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     cont->retention = retention;
     record_cont(store, cont);
     store_changed(store, false);

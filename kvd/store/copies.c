@@ -62,10 +62,10 @@ static struct store_copy tail_copy(const struct store *store, const struct seq *
     return copy;
 }
 
-uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[STORE_MAX_POOLS]) {
+uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[KVD_MAX_POOLS]) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (seq->tail[p] != NONE && !seq->tail_in[p]) ret_copies[n++] = tail_copy(store, seq, p);
+        if (seq->tail[p] != KVD_NONE && !seq->tail_in[p]) ret_copies[n++] = tail_copy(store, seq, p);
     return n;
 }
 
@@ -85,21 +85,21 @@ static struct store_copy image_copy(const struct store *store, const struct cont
 enum {
     PART_IMAGE = 0,
     PART_TAILS = 1,
-    PART_VICTIMS = PART_TAILS + STORE_MAX_POOLS,
+    PART_VICTIMS = PART_TAILS + KVD_MAX_POOLS,
     PART_JOB,
-    PART_END = PART_JOB + STORE_MAX_POOLS
+    PART_END = PART_JOB + KVD_MAX_POOLS
 };
 
 static uint32_t first_of(const struct owner *o, uint32_t part) {
     if (part >= PART_JOB) return o->job->head[part - PART_JOB];
-    if (part == PART_VICTIMS) return o->seq ? o->seq->victims : NONE;
+    if (part == PART_VICTIMS) return o->seq ? o->seq->victims : KVD_NONE;
     return 0;
 }
 
 /* The copy at a position, if there is one, and the next position (NONE: the part ends). */
 static bool copy_at(const struct store *store, const struct owner *o, uint32_t part, uint32_t at, uint32_t *ret_next,
                     struct store_copy *ret_copy) {
-    *ret_next = NONE;
+    *ret_next = KVD_NONE;
     if (part >= PART_JOB) {
         *ret_next = store->pool[part - PART_JOB].tier[at].link;
         *ret_copy = page_copy(store, part - PART_JOB, at);
@@ -121,7 +121,7 @@ static bool copy_at(const struct store *store, const struct owner *o, uint32_t p
         return cont != NULL;
     }
     uint32_t p = part - PART_TAILS;
-    if (!o->seq || p >= store->n_pools || o->seq->tail[p] == NONE) return false;
+    if (!o->seq || p >= store->n_pools || o->seq->tail[p] == KVD_NONE) return false;
     *ret_copy = tail_copy(store, o->seq, p);
     return true;
 }
@@ -133,10 +133,10 @@ uint32_t store_next_copies(const struct store *store, struct store_transition of
     if (!find_owner(store, of, &o)) return 0;
     uint32_t part = (uint32_t)(*cursor >> 32), at = *cursor ? (uint32_t)*cursor : first_of(&o, 0);
     while (n < max && part < PART_END) {
-        uint32_t next = NONE;
-        if (at != NONE) n += copy_at(store, &o, part, at, &next, &ret_copies[n]);
+        uint32_t next = KVD_NONE;
+        if (at != KVD_NONE) n += copy_at(store, &o, part, at, &next, &ret_copies[n]);
         at = next;
-        if (at == NONE && ++part < PART_END) at = first_of(&o, part);
+        if (at == KVD_NONE && ++part < PART_END) at = first_of(&o, part);
     }
     *cursor = (uint64_t)part << 32 | at;
     return n;
@@ -167,7 +167,7 @@ static bool has_copies(const struct store *store, const struct seq *seq) {
     if (!seq->occupied || seq->state != STORE_SEQ_ACTIVATING) return false;
     if (seq->image_in || !job_is_empty(store, &seq->job)) return true;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (seq->tail[p] != NONE && seq->tail_in[p]) return true;
+        if (seq->tail[p] != KVD_NONE && seq->tail_in[p]) return true;
     return false;
 }
 

@@ -11,7 +11,7 @@
 
 struct found {
     const struct store *store;
-    struct store_candidate *list;
+    struct kvd_candidate *list;
     uint32_t n, max, level; /* list[level..n) have the same depth of match and are kept in order */
 };
 
@@ -40,7 +40,7 @@ static uint32_t match_run(const struct store *store, const struct node *node, co
 }
 
 static const struct cont *cont_at(const struct found *found, uint32_t i) {
-    return cont_find(found->store, found->list[i].cont);
+    return cont_find(found->store, store_cont_of(found->list[i].continuation));
 }
 
 static void offer_candidate(struct found *found, const struct cont *cont, uint32_t matched) {
@@ -53,13 +53,13 @@ static void offer_candidate(struct found *found, const struct cont *cont, uint32
     }
     for (; i > found->level && cont_is_better(cont, cont_at(found, i - 1)); i--) found->list[i] = found->list[i - 1];
     memset(&found->list[i], 0, sizeof found->list[i]);
-    found->list[i].cont = cont_handle(found->store, cont);
+    found->list[i].continuation.bits = cont_handle(found->store, cont).bits;
     found->list[i].matched_pages = matched;
 }
 
 static void offer_ends(struct found *found, uint32_t n, uint32_t matched, bool exact) {
     const struct store *store = found->store;
-    for (uint32_t c = store->index.nodes[n].ends; c != NONE; c = store->conts[c].next_end) {
+    for (uint32_t c = store->index.nodes[n].ends; c != KVD_NONE; c = store->conts[c].next_end) {
         const struct cont *cont = &store->conts[c];
         if (cont->claimed) continue;
         if (exact && (cont->frontier / KVD_PAGE_TOKENS != matched || !cont->tail_named)) continue;
@@ -82,11 +82,11 @@ static void offer_subtree(struct found *found, uint32_t top, uint32_t skip, uint
     for (;;) {
         bool enter = n != skip && !cannot_improve(found, n);
         if (enter) offer_ends(found, n, matched, false);
-        if (enter && nodes[n].first_child != NONE) {
+        if (enter && nodes[n].first_child != KVD_NONE) {
             n = nodes[n].first_child;
             continue;
         }
-        while (n != top && nodes[n].next == NONE) n = nodes[n].parent;
+        while (n != top && nodes[n].next == KVD_NONE) n = nodes[n].parent;
         if (n == top) return;
         n = nodes[n].next;
     }
@@ -100,7 +100,7 @@ static int find_start(const struct store *store, const struct path *path, store_
     uint32_t n = 0;
     if (path->first > 0) {
         if (!cont || !cont->published)
-            return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, anchor.bits, 0, 0);
+            return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, anchor.bits, 0, 0);
         if (path->first >= cont->named || !page_matches(store, cont, path, path->first))
             return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, path->first, cont->named,
                                 cont->frontier / KVD_PAGE_TOKENS);
@@ -117,18 +117,17 @@ static uint32_t walk_down(const struct store *store, const struct path *path, ui
     const struct node *nodes = store->index.nodes;
     while (*matched < path->end && *matched == nodes[n].end) {
         uint32_t child = index_child(store, n, path->digests[*matched - path->first]);
-        if (child == NONE) break;
+        if (child == KVD_NONE) break;
         n = child;
         *matched = match_run(store, &nodes[n], path, nodes[n].begin + 1); /* the child was found by its first page */
     }
     return n;
 }
 
-static void fill_candidate(const struct store *store, struct store_candidate *candidate) {
-    const struct cont *cont = cont_find(store, candidate->cont);
+static void fill_candidate(const struct store *store, struct kvd_candidate *candidate) {
+    const struct cont *cont = cont_find(store, store_cont_of(candidate->continuation));
     candidate->frontier = cont->frontier;
     candidate->retention = cont->retention;
-    candidate->tag = cont->tag;
     for (uint32_t p = 0; p < store->n_pools; p++)
         candidate->restore_pages += tier_missing(store, p, &cont->space[p], cont->space[p].count);
     candidate->exact_pages = cont->tail_named && cont->frontier / KVD_PAGE_TOKENS == candidate->matched_pages;
@@ -139,7 +138,8 @@ static void fill_candidate(const struct store *store, struct store_candidate *ca
 static void collect_matches(struct found *found, uint32_t node, uint32_t matched, uint32_t floor) {
     const struct store *store = found->store;
     const struct node *nodes = store->index.nodes;
-    for (uint32_t below = NONE; nodes[node].parent != NONE && found->n < found->max; node = nodes[node].parent) {
+    for (uint32_t below = KVD_NONE; nodes[node].parent != KVD_NONE && found->n < found->max;
+         node = nodes[node].parent) {
         matched = min_u32(matched, nodes[node].end);
         if (matched <= floor) return;
         found->level = found->n;
@@ -149,31 +149,22 @@ static void collect_matches(struct found *found, uint32_t node, uint32_t matched
     }
 }
 
-int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32],
-                    uint32_t n, struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n,
-                    store_cont *ret_anchor, struct store_refusal *refusal) {
-    if (n > UINT32_MAX - first || (first > 0 && n == 0))
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_DIGEST, NONE, n, first, UINT32_MAX);
-    const struct path path = { digests, first, first + n };
-    struct found found = { store, ret_candidates, 0, max, 0 };
+int store_find(const struct store *store, const struct store_query *query, struct kvd_candidate *ret_candidates,
+               struct store_found *ret_found, struct store_refusal *refusal) {
+    if (query->n > UINT32_MAX - query->first || (query->first > 0 && query->n == 0))
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_DIGEST, KVD_NONE, query->n, query->first, UINT32_MAX);
+    const struct path path = { query->digests, query->first, query->first + query->n };
+    struct found found = { store, ret_candidates, 0, query->max, 0 };
     uint32_t node, matched;
-    int rc = find_start(store, &path, anchor, &node, &matched, refusal);
+    int rc = find_start(store, &path, query->anchor, &node, &matched, refusal);
     if (rc) return rc;
     node = walk_down(store, &path, node, &matched);
-    if (n == 0) offer_ends(&found, 0, 0, true);
-    collect_matches(&found, node, matched, first > 0 ? first + 1 : 0);
+    if (query->n == 0) offer_ends(&found, 0, 0, true);
+    collect_matches(&found, node, matched, query->first > 0 ? query->first + 1 : 0);
     for (uint32_t i = 0; i < found.n; i++) fill_candidate(store, &ret_candidates[i]);
     const struct node *last = &store->index.nodes[node];
-    bool goes_on = n > 0 && matched == path.end && (matched < last->end || last->first_child != NONE);
-    *ret_anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){ 0 };
-    *ret_n = found.n;
+    bool goes_on = query->n > 0 && matched == path.end && (matched < last->end || last->first_child != KVD_NONE);
+    ret_found->anchor = goes_on ? cont_handle(store, &store->conts[last->best]) : (store_cont){ 0 };
+    ret_found->n = found.n;
     return STORE_OK;
-}
-
-uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
-                    struct store_candidate *ret_candidates, uint32_t max) {
-    store_cont anchor;
-    uint32_t found = 0; /* from the root nothing can be refused */
-    (void)store_find_from(store, (store_cont){ 0 }, 0, digests, n, ret_candidates, max, &found, &anchor, NULL);
-    return found;
 }

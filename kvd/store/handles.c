@@ -37,14 +37,14 @@ struct seq *seq_take(struct store *store) {
     *seq = (struct seq){ .generation = generation,
                          .occupied = true,
                          .state = STORE_SEQ_ACTIVATING,
-                         .state_slot = NONE,
-                         .state_frontier = NONE,
-                         .source_slot = NONE,
-                         .from = NONE,
-                         .victims = NONE,
-                         .next_free = NONE };
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
-        seq->tail_source[p] = seq->tail[p] = seq->row[p] = seq->job.head[p] = NONE;
+                         .state_slot = KVD_NONE,
+                         .state_frontier = KVD_NONE,
+                         .source_slot = KVD_NONE,
+                         .from = KVD_NONE,
+                         .victims = KVD_NONE,
+                         .next_free = KVD_NONE };
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
+        seq->tail_source[p] = seq->tail[p] = seq->row[p] = seq->job.head[p] = KVD_NONE;
     return seq;
 }
 
@@ -63,14 +63,14 @@ struct cont *cont_take(struct store *store) {
     store->conts_used++;
     *cont = (struct cont){ .generation = generation,
                            .occupied = true,
-                           .slot = NONE,
-                           .source_slot = NONE,
-                           .node = NONE,
-                           .next_end = NONE,
-                           .prev_end = NONE,
-                           .next_victim = NONE,
-                           .next_free = NONE };
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
+                           .slot = KVD_NONE,
+                           .source_slot = KVD_NONE,
+                           .node = KVD_NONE,
+                           .next_end = KVD_NONE,
+                           .prev_end = KVD_NONE,
+                           .next_victim = KVD_NONE,
+                           .next_free = KVD_NONE };
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;
     return cont;
 }
 
@@ -85,10 +85,10 @@ void cont_free(struct store *store, struct cont *cont) {
 int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,
               struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
-    if (seq->lease != lease) return store_refuse(refusal, STORE_E_LEASE, STORE_S_SEQUENCE, NONE, lease, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
+    if (seq->lease != lease) return store_refuse(refusal, STORE_E_LEASE, STORE_S_SEQUENCE, KVD_NONE, lease, 0, 0);
     if (seq->state != STORE_SEQ_ACTIVE)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE,
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, KVD_NONE, (uint64_t)STORE_SEQ_ACTIVE,
                             (uint64_t)seq->state, 0);
     *ret_seq = seq;
     return STORE_OK;
@@ -116,7 +116,7 @@ static void slot_update(struct store *store, uint32_t slot) {
 }
 
 void slot_release(struct store *store, uint32_t slot) {
-    if (slot == NONE) return;
+    if (slot == KVD_NONE) return;
     store->slots[slot].used = false;
     slot_update(store, slot);
 }
@@ -124,34 +124,35 @@ void slot_release(struct store *store, uint32_t slot) {
 void slot_pin(struct store *store, uint32_t slot) { store->slots[slot].pins++; }
 
 void slot_unpin(struct store *store, uint32_t slot) {
-    if (slot == NONE) return;
+    if (slot == KVD_NONE) return;
     store->slots[slot].pins--;
     slot_update(store, slot);
 }
 
 /* ---- what a sequence shows and gives back ---- */
 
-void seq_view(const struct store *store, const struct seq *seq, uint32_t p, struct store_slice slice,
-              struct store_pool_view *ret_view) {
+void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint32_t changed,
+              struct kvd_pool_view *ret_view) {
     const struct space *space = &seq->space[p];
     ret_view->row = seq->row[p];
     ret_view->membership = space->count;
     ret_view->entitlement = space_entitlement(space);
     ret_view->committed = space->committed;
     ret_view->protected_frontier = space_protected(store, p, space);
-    ret_view->slice = slice;
+    ret_view->slice_begin = 0;
+    ret_view->slice_count = changed;
 }
 
-void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]) {
-    memset(ret_rows, 0, STORE_MAX_POOLS * sizeof *ret_rows);
+void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]) {
+    memset(ret_rows, 0, KVD_MAX_POOLS * sizeof *ret_rows);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         ret_rows[p].row = seq->row[p];
-        ret_rows[p].slice.count = seq->space[p].count;
+        ret_rows[p].slice_count = seq->space[p].count;
         row_release(store, p, seq->row[p], seq->space[p].count);
     }
 }
 
 void seq_unpin_source(struct store *store, struct seq *seq) {
     slot_unpin(store, seq->source_slot);
-    seq->source_slot = NONE;
+    seq->source_slot = KVD_NONE;
 }

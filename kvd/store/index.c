@@ -15,10 +15,14 @@
 
 void index_init(struct index *index) {
     memset(index->hash, 0xff, ((size_t)index->hash_mask + 1) * sizeof *index->hash);
-    index->nodes[ROOT] = (struct node){
-        .parent = NONE, .first_child = NONE, .next = NONE, .prev = NONE, .best = NONE, .ends = NONE, .next_hash = NONE
-    };
-    index->head = NONE;
+    index->nodes[ROOT] = (struct node){ .parent = KVD_NONE,
+                                        .first_child = KVD_NONE,
+                                        .next = KVD_NONE,
+                                        .prev = KVD_NONE,
+                                        .best = KVD_NONE,
+                                        .ends = KVD_NONE,
+                                        .next_hash = KVD_NONE };
+    index->head = KVD_NONE;
     index->fresh = index->used = 1;
 }
 
@@ -49,8 +53,8 @@ static uint32_t index_bucket(const struct index *index, uint32_t parent, const u
 uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest) {
     const struct index *index = &store->index;
     uint32_t n = index->hash[index_bucket(index, parent, digest)];
-    while (n != NONE && (index->nodes[n].parent != parent ||
-                         memcmp(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest, 32) != 0))
+    while (n != KVD_NONE && (index->nodes[n].parent != parent ||
+                             memcmp(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest, 32) != 0))
         n = index->nodes[n].next_hash;
     return n;
 }
@@ -62,9 +66,9 @@ static void link_node(struct store *store, uint32_t n) {
     uint32_t *bucket = &index->hash[index_bucket(index, node->parent, node_digest(store, node, node->begin))];
     node->next_hash = *bucket;
     *bucket = n;
-    node->prev = NONE;
+    node->prev = KVD_NONE;
     node->next = parent->first_child;
-    if (node->next != NONE) index->nodes[node->next].prev = n;
+    if (node->next != KVD_NONE) index->nodes[node->next].prev = n;
     parent->first_child = n;
 }
 
@@ -74,32 +78,32 @@ static void unlink_node(struct store *store, uint32_t n) {
     uint32_t *link = &index->hash[index_bucket(index, node->parent, node_digest(store, node, node->begin))];
     while (*link != n) link = &index->nodes[*link].next_hash;
     *link = node->next_hash;
-    if (node->prev != NONE) index->nodes[node->prev].next = node->next;
+    if (node->prev != KVD_NONE) index->nodes[node->prev].next = node->next;
     else index->nodes[node->parent].first_child = node->next;
-    if (node->next != NONE) index->nodes[node->next].prev = node->prev;
+    if (node->next != KVD_NONE) index->nodes[node->next].prev = node->prev;
 }
 
 static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, uint32_t end, uint32_t best) {
     struct index *index = &store->index;
     uint32_t n = index->head;
-    if (n == NONE) n = index->fresh++;
+    if (n == KVD_NONE) n = index->fresh++;
     else index->head = index->nodes[n].next;
     index->used++;
     index->nodes[n] = (struct node){ .parent = parent,
-                                     .first_child = NONE,
-                                     .next = NONE,
-                                     .prev = NONE,
+                                     .first_child = KVD_NONE,
+                                     .next = KVD_NONE,
+                                     .prev = KVD_NONE,
                                      .begin = begin,
                                      .end = end,
                                      .best = best,
-                                     .ends = NONE,
-                                     .next_hash = NONE };
+                                     .ends = KVD_NONE,
+                                     .next_hash = KVD_NONE };
     link_node(store, n);
     return n;
 }
 
 static void free_node(struct index *index, uint32_t n) {
-    index->nodes[n].parent = NONE;
+    index->nodes[n].parent = KVD_NONE;
     index->nodes[n].next = index->head;
     index->head = n;
     index->used--;
@@ -122,12 +126,13 @@ static void attach_end(struct store *store, struct cont *cont, uint32_t n) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts);
     cont->node = n;
-    cont->prev_end = NONE;
+    cont->prev_end = KVD_NONE;
     cont->next_end = nodes[n].ends;
-    if (cont->next_end != NONE) store->conts[cont->next_end].prev_end = c;
+    if (cont->next_end != KVD_NONE) store->conts[cont->next_end].prev_end = c;
     nodes[n].ends = c;
-    for (; n != NONE; n = nodes[n].parent) {
-        if (nodes[n].best != NONE && nodes[n].best != c && !cont_is_better(cont, &store->conts[nodes[n].best])) break;
+    for (; n != KVD_NONE; n = nodes[n].parent) {
+        if (nodes[n].best != KVD_NONE && nodes[n].best != c && !cont_is_better(cont, &store->conts[nodes[n].best]))
+            break;
         nodes[n].best = c;
     }
 }
@@ -137,7 +142,7 @@ void index_insert(struct store *store, struct cont *cont) {
     uint32_t n = ROOT, at = 0, named = cont->named;
     while (at < named) {
         uint32_t child = index_child(store, n, index_digest(store, cont, at));
-        if (child == NONE) {
+        if (child == KVD_NONE) {
             n = new_node(store, n, at, named, (uint32_t)(cont - store->conts));
             break;
         }
@@ -166,13 +171,14 @@ static void merge_with_child(struct store *store, uint32_t n) {
 /* Removes what nobody needs at n; returns the lowest node that stayed above. */
 static uint32_t prune_node(struct store *store, uint32_t n) {
     struct node *nodes = store->index.nodes;
-    if (n != ROOT && nodes[n].ends == NONE && nodes[n].first_child == NONE) {
+    if (n != ROOT && nodes[n].ends == KVD_NONE && nodes[n].first_child == KVD_NONE) {
         uint32_t parent = nodes[n].parent;
         unlink_node(store, n);
         free_node(&store->index, n);
         n = parent;
     }
-    if (n == ROOT || nodes[n].ends != NONE || nodes[n].first_child == NONE || nodes[nodes[n].first_child].next != NONE)
+    if (n == ROOT || nodes[n].ends != KVD_NONE || nodes[n].first_child == KVD_NONE ||
+        nodes[nodes[n].first_child].next != KVD_NONE)
         return n;
     uint32_t parent = nodes[n].parent;
     merge_with_child(store, n);
@@ -183,21 +189,21 @@ static void choose_best(struct store *store, uint32_t n) {
     struct node *nodes = store->index.nodes;
     const struct cont *conts = store->conts;
     uint32_t best = nodes[n].ends;
-    for (uint32_t c = best; c != NONE; c = conts[c].next_end)
+    for (uint32_t c = best; c != KVD_NONE; c = conts[c].next_end)
         if (cont_is_better(&conts[c], &conts[best])) best = c;
-    for (uint32_t i = nodes[n].first_child; i != NONE; i = nodes[i].next)
-        if (best == NONE || cont_is_better(&conts[nodes[i].best], &conts[best])) best = nodes[i].best;
+    for (uint32_t i = nodes[n].first_child; i != KVD_NONE; i = nodes[i].next)
+        if (best == KVD_NONE || cont_is_better(&conts[nodes[i].best], &conts[best])) best = nodes[i].best;
     nodes[n].best = best;
 }
 
 void index_drop(struct store *store, struct cont *cont) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
-    if (cont->prev_end != NONE) store->conts[cont->prev_end].next_end = cont->next_end;
+    if (cont->prev_end != KVD_NONE) store->conts[cont->prev_end].next_end = cont->next_end;
     else nodes[n].ends = cont->next_end;
-    if (cont->next_end != NONE) store->conts[cont->next_end].prev_end = cont->prev_end;
-    cont->node = cont->next_end = cont->prev_end = NONE;
-    for (n = prune_node(store, n); n != NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
+    if (cont->next_end != KVD_NONE) store->conts[cont->next_end].prev_end = cont->prev_end;
+    cont->node = cont->next_end = cont->prev_end = KVD_NONE;
+    for (n = prune_node(store, n); n != KVD_NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
 }
 
 /* ---- late names ---- */

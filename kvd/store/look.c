@@ -6,18 +6,16 @@
 
 #include <string.h>
 
-static void seq_info(const struct store *store, const struct seq *seq, struct store_seq_info *ret_info) {
+static void seq_info(const struct store *store, const struct seq *seq, struct kvd_sequence_info *ret_info) {
     memset(ret_info, 0, sizeof *ret_info);
-    ret_info->seq = seq_handle(store, seq);
-    ret_info->lease = seq->lease;
+    ret_info->sequence.bits = seq_handle(store, seq).bits;
+    ret_info->n_pools = store->n_pools;
     ret_info->state = seq->state;
     ret_info->prompt_tokens = seq->prompt;
     ret_info->ceiling_tokens = seq->ceiling;
     ret_info->state_slot = seq->state_slot;
     ret_info->named_pages = seq->named;
-    ret_info->tag = seq->tag;
-    for (uint32_t p = 0; p < store->n_pools; p++)
-        seq_view(store, seq, p, (struct store_slice){ 0, 0 }, &ret_info->pool[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++) seq_view(store, seq, p, 0, &ret_info->pool[p]);
 }
 
 /* Pages behind the shared ones are the continuation's own; a copy in flight reads at most the first of them
@@ -31,7 +29,8 @@ static uint32_t exclusive_pages(const struct store *store, const struct cont *co
 }
 
 /* Pages with a valid replica on the device and in the host. */
-static void count_places(const struct store *store, const struct cont *cont, uint32_t p, struct store_cont_info *info) {
+static void count_places(const struct store *store, const struct cont *cont, uint32_t p,
+                         struct kvd_continuation_info *info) {
     const struct space *space = &cont->space[p];
     const struct pool *pool = &store->pool[p];
     uint32_t n;
@@ -49,9 +48,9 @@ static void count_places(const struct store *store, const struct cont *cont, uin
     }
 }
 
-static void cont_info(const struct store *store, const struct cont *cont, struct store_cont_info *ret_info) {
+static void cont_info(const struct store *store, const struct cont *cont, struct kvd_continuation_info *ret_info) {
     memset(ret_info, 0, sizeof *ret_info);
-    ret_info->cont = cont_handle(store, cont);
+    ret_info->continuation.bits = cont_handle(store, cont).bits;
     ret_info->frontier = cont->frontier;
     ret_info->named_pages = cont->named;
     ret_info->retention = cont->retention;
@@ -62,7 +61,6 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->moving = cont->image_pins > 0;
     ret_info->image_on_device = image_in_slot(cont);
     ret_info->image_in_host = image_in_host(cont);
-    ret_info->tag = cont->tag;
     ret_info->created = cont->created;
     ret_info->used = cont->used;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -74,7 +72,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     }
 }
 
-bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_seq_info *ret_info) {
+bool store_next_seq(const struct store *store, uint32_t *cursor, struct kvd_sequence_info *ret_info) {
     while (*cursor < store->config.max_concurrency) {
         const struct seq *seq = &store->seqs[(*cursor)++];
         if (!seq->occupied) continue;
@@ -84,7 +82,7 @@ bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_se
     return false;
 }
 
-bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_cont_info *ret_info) {
+bool store_next_cont(const struct store *store, uint32_t *cursor, struct kvd_continuation_info *ret_info) {
     while (*cursor < store->config.max_continuations) {
         const struct cont *cont = &store->conts[(*cursor)++];
         if (!cont->occupied || !cont->published) continue;
@@ -94,21 +92,26 @@ bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_c
     return false;
 }
 
-int store_seq_look(const struct store *store, store_seq handle, struct store_seq_info *ret_info,
+int store_seq_look(const struct store *store, store_seq handle, struct kvd_sequence_info *ret_info,
                    struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
     seq_info(store, seq, ret_info);
     return STORE_OK;
 }
 
-int store_cont_look(const struct store *store, store_cont handle, struct store_cont_info *ret_info,
+int store_cont_look(const struct store *store, store_cont handle, struct kvd_continuation_info *ret_info,
                     struct store_refusal *refusal) {
     const struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (!cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
+    if (!cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, 0, 0);
     cont_info(store, cont, ret_info);
     return STORE_OK;
+}
+
+uint64_t store_tag(const struct store *store, store_cont handle) {
+    const struct cont *cont = cont_find(store, handle);
+    return cont ? cont->tag : 0;
 }
 
 uint32_t store_seq_pages(const struct store *store, store_seq handle, uint32_t pool, uint32_t *ret_ids, uint32_t max) {
@@ -132,11 +135,12 @@ static uint32_t quarantined_pages(const struct store *store, uint32_t p) {
     return n;
 }
 
-void store_get_stats(const struct store *store, struct store_stats *ret_stats) {
+void store_get_stats(const struct store *store, struct kvd_stats *ret_stats) {
     memset(ret_stats, 0, sizeof *ret_stats);
+    ret_stats->n_pools = store->n_pools;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct pool *pool = &store->pool[p];
-        ret_stats->pool[p] = (struct store_pool_stats){
+        ret_stats->pool[p] = (struct kvd_pool_stats){
             pool->capacity, pool->allocated, pool->reserved, pool_available(pool), quarantined_pages(store, p),
             pool->shared,   pool->rows_used
         };

@@ -25,7 +25,7 @@ static uint32_t height_of(uint32_t count) { /* levels of the tree: capacity is 6
 
 static uint32_t chunk_take(struct chunks *c) {
     uint32_t chunk = c->head;
-    if (chunk == NONE) chunk = c->fresh++;
+    if (chunk == KVD_NONE) chunk = c->fresh++;
     else c->head = c->entries[(size_t)chunk * CHUNK];
     c->used++;
     return chunk;

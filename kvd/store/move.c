@@ -8,17 +8,18 @@
 
 static int find_movable(struct store *store, store_cont handle, struct cont **ret_cont, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (!store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, NONE, 0, 0, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
+    if (!store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
     if (!cont->published || cont->claimed)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     if (cont->image_pins || cont->moves)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST))
             return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, handle.bits, 0, 0);
-    if (store->move_free == NONE || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MOVE, NONE, 1, MOVE_LIMIT - store->moves_used, MOVE_LIMIT);
+    if (store->move_free == KVD_NONE || !store_try(store))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MOVE, KVD_NONE, 1, MOVE_LIMIT - store->moves_used,
+                            MOVE_LIMIT);
     *ret_cont = cont;
     return STORE_OK;
 }
@@ -37,15 +38,15 @@ static uint32_t not_current(const struct store *store, uint32_t p, const struct 
 
 /* Extents for what the host lacks, and the list of copies. */
 static int begin_out(struct store *store, struct cont *cont, struct move *move, struct store_refusal *refusal) {
-    struct extent_page_want wants[STORE_MAX_POOLS + 1];
-    uint32_t n = 0, placed[STORE_MAX_POOLS + 1];
+    struct extent_page_want wants[KVD_MAX_POOLS + 1];
+    uint32_t n = 0, placed[KVD_MAX_POOLS + 1];
     uint64_t pages = 0, needed = 0, fits = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         uint32_t lacks = not_current(store, p, &cont->space[p], true);
         if (lacks) wants[n++] = (struct extent_page_want){ store->config.host_stride[p], lacks, p };
     }
     if (store->config.has_state && !cont->image.bits)
-        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, 1, STORE_MAX_POOLS };
+        wants[n++] = (struct extent_page_want){ store->config.host_state_stride, 1, KVD_MAX_POOLS };
     for (uint32_t i = 0; i < n; i++) {
         pages += wants[i].pages;
         needed += wants[i].pages * wants[i].stride;
@@ -54,21 +55,21 @@ static int begin_out(struct store *store, struct cont *cont, struct move *move, 
               (n == 0 || extent_pages_fit(store->arena, NULL, 0, wants, n, store->fit_scratch, placed));
     for (uint32_t i = 0; i < n && !ok && pages <= store->max_extents; i++) fits += placed[i] * wants[i].stride;
     if (!ok || (n && !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, NONE, needed, fits, store->config.host_bytes);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, KVD_NONE, needed, fits, store->config.host_bytes);
     const extent_id *ids = tier_take(store, wants, n);
     for (uint32_t i = 0; i < n; ids += wants[i++].pages) {
         uint32_t p = wants[i].tag;
-        if (p < STORE_MAX_POOLS) job_copy_out(store, &move->job, p, &cont->space[p], ids);
+        if (p < KVD_MAX_POOLS) job_copy_out(store, &move->job, p, &cont->space[p], ids);
         else image_copy_out(store, cont, *ids);
-        move->image |= p == STORE_MAX_POOLS;
+        move->image |= p == KVD_MAX_POOLS;
     }
     return STORE_OK;
 }
 
 /* Device pages for what is host-only, a slot for the image. */
 static int begin_in(struct store *store, struct cont *cont, struct move *move, struct store_refusal *refusal) {
-    uint32_t missing[STORE_MAX_POOLS];
-    bool image = store->config.has_state && cont->slot == NONE;
+    uint32_t missing[KVD_MAX_POOLS];
+    bool image = store->config.has_state && cont->slot == KVD_NONE;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct pool *pool = &store->pool[p];
         if (tier_any(store, p, &cont->space[p], cont->space[p].count,
@@ -80,7 +81,7 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
                                 pool->capacity);
     }
     if (image && (slots_free(store) < 1 || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store),
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, slots_free(store),
                             store->config.state_slots);
     /* What a demoted continuation holds leaves the device again as soon as its copy has ended. */
     move->was_demoted = cont->demoted;
@@ -99,7 +100,7 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
                      struct store_refusal *refusal) {
     struct cont *cont = NULL;
     if ((uint32_t)place > STORE_PLACE_DEVICE)
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)place, 0, STORE_PLACE_DEVICE);
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, KVD_NONE, (uint64_t)place, 0, STORE_PLACE_DEVICE);
     int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
     struct move *move = &store->moves[store->move_free], made = *move;
@@ -107,7 +108,7 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
     made.place = place;
     made.cont = handle;
     made.image = made.was_demoted = false;
-    made.job = (struct tier_job){ .head = { NONE, NONE } };
+    made.job = (struct tier_job){ .head = { KVD_NONE, KVD_NONE } };
     rc = place == STORE_PLACE_DEVICE ? begin_in(store, cont, &made, refusal) : begin_out(store, cont, &made, refusal);
     if (rc) return rc;
     store->move_free = move->next_free;
@@ -156,16 +157,16 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
         return;
     }
     slot_release(store, cont->slot);
-    cont->slot = NONE;
+    cont->slot = KVD_NONE;
 }
 
 /* What others bring or copy is not there yet; what an aborted neighbour left is taken over. */
 static int commit_in(struct store *store, struct move *move, struct cont *cont, struct store_refusal *refusal) {
     bool more = false, waits = false;
     if (cont->demoted) /* an activation has demoted it since: what was brought has left again */
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, NONE, 0, 0, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, 0, 0);
     if (cont->image_lost && !image_in_slot(cont))
-        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, NONE, move->cont.bits, 0, 0);
+        return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, KVD_NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &cont->space[p];
         if (tier_any(store, p, space, space->count, PAGE_LOST))
@@ -191,7 +192,7 @@ static int commit_out(struct store *store, const struct move *move, struct cont 
     }
     if (waits || (move->place == STORE_PLACE_HOST && cont->pins)) return STORE_WAIT;
     if (lacks && !MUTANT(demoted_uncopied))
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, lacks, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, lacks, 0);
     if (move->place == STORE_PLACE_HOST && (tier_all_current(store, cont) || MUTANT(demoted_uncopied)))
         cont_demote(store, cont);
     return STORE_OK;
@@ -200,7 +201,7 @@ static int commit_out(struct store *store, const struct move *move, struct cont 
 int store_move_commit(struct store *store, store_move handle, struct store_refusal *refusal) {
     struct move *move = find_move(store, handle);
     int rc = STORE_OK;
-    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, NONE, handle.bits, 0, 0);
+    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, KVD_NONE, handle.bits, 0, 0);
     struct cont *cont = cont_find(store, move->cont);
     job_finish(store, &move->job, true);
     finish_image(store, move, cont, true);
@@ -218,7 +219,7 @@ int store_move_commit(struct store *store, store_move handle, struct store_refus
 
 int store_move_abort(struct store *store, store_move handle, struct store_refusal *refusal) {
     struct move *move = find_move(store, handle);
-    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, NONE, handle.bits, 0, 0);
+    if (!move) return store_refuse(refusal, STORE_E_STALE, STORE_S_MOVE, KVD_NONE, handle.bits, 0, 0);
     struct cont *cont = cont_find(store, move->cont);
     job_finish(store, &move->job, false);
     finish_image(store, move, cont, false);
@@ -255,14 +256,14 @@ static uint32_t count_on_device(const struct store *store, uint32_t p, const str
     return there;
 }
 
-static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS],
+static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropped[KVD_MAX_POOLS],
                           struct store_refusal *refusal) {
     uint32_t absent = 0;
     for (uint32_t p = 0; p < store->n_pools; p++)
         absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
-    if (store->config.has_state && cont->slot == NONE) absent++;
+    if (store->config.has_state && cont->slot == KVD_NONE) absent++;
     if (absent && !MUTANT(only_source_is_dropped))
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, absent, 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, absent, 0);
     for (uint32_t p = 0; p < store->n_pools && cont->demoted; p++)
         if (tier_any(store, p, &cont->space[p], cont->space[p].count,
                      MUTANT(leaving_page_is_prefetched) ? 0 : PAGE_LEAVING)) /* about to leave the device */
@@ -273,31 +274,31 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
     return STORE_OK;
 }
 
-static int drop_from_device(struct store *store, struct cont *cont, uint32_t dropped[STORE_MAX_POOLS],
+static int drop_from_device(struct store *store, struct cont *cont, uint32_t dropped[KVD_MAX_POOLS],
                             struct store_refusal *refusal) {
     uint32_t lacks = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) lacks += not_current(store, p, &cont->space[p], false);
     if (lacks || !tier_all_current(store, cont))
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, NONE, 0, max_u32(lacks, 1), 0);
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, max_u32(lacks, 1), 0);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = store->pool[p].allocated;
     cont_demote(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] -= store->pool[p].allocated;
     return STORE_OK;
 }
 
-int store_drop_replica(struct store *store, store_cont handle, enum store_tier tier,
-                       uint32_t ret_dropped[STORE_MAX_POOLS], struct store_refusal *refusal) {
+int store_drop_replica(struct store *store, store_cont handle, enum kvd_tier tier, uint32_t ret_dropped[KVD_MAX_POOLS],
+                       struct store_refusal *refusal) {
     struct cont *cont = NULL;
-    uint32_t dropped[STORE_MAX_POOLS] = { 0 };
-    if (tier != STORE_TIER_DEVICE && tier != STORE_TIER_HOST)
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)tier, 0, STORE_TIER_HOST);
+    uint32_t dropped[KVD_MAX_POOLS] = { 0 };
+    if (tier != KVD_TIER_DEVICE && tier != KVD_TIER_HOST)
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, KVD_NONE, (uint64_t)tier, 0, KVD_TIER_HOST);
     int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
-    if (cont->pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, cont->pins, 0);
-    rc = tier == STORE_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
-                                 : drop_from_device(store, cont, dropped, refusal);
+    if (cont->pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    rc = tier == KVD_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
+                               : drop_from_device(store, cont, dropped, refusal);
     if (rc) return rc;
     store_changed(store, true);
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) ret_dropped[p] = dropped[p];
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) ret_dropped[p] = dropped[p];
     return STORE_OK;
 }

@@ -44,7 +44,7 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, ui
                                     .device = device,
                                     .lease = pool->leases[device].generation,
                                     .flags = (uint8_t)(active ? PAGE_OCCUPIED | PAGE_WRITER : PAGE_OCCUPIED) };
-    if (pool->tier) pool->tier[d] = (struct page_tier){ .link = NONE, .block = block };
+    if (pool->tier) pool->tier[d] = (struct page_tier){ .link = KVD_NONE, .block = block };
     pool->occupied++;
     return d;
 }
@@ -64,12 +64,12 @@ static void page_close(struct store *store, struct pool_batch *batch, uint32_t d
     uint32_t device = page->device;
     if (pool->tier) leave_places(store, pool, d);
     page->flags = 0;
-    page->device = NONE;
+    page->device = KVD_NONE;
     page->committed = page->protected = page->pinned = 0;
     if (++page->generation == 0) page->generation = 1;
     pool->occupied--;
     if (d != device) list_descriptor(pool, d);
-    if (device != NONE) pool_put(batch, device, page->lease);
+    if (device != KVD_NONE) pool_put(batch, device, page->lease);
 }
 
 /* ---- references and pins ---- */
@@ -128,7 +128,7 @@ void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t 
 
 void page_leave_if_unused(struct store *store, struct pool_batch *batch, uint32_t d) {
     const struct page *page = &batch->pool->pages[d];
-    if (page->pins || page->active_references || page->references == 0 || page->device == NONE) return;
+    if (page->pins || page->active_references || page->references == 0 || page->device == KVD_NONE) return;
     if (batch->pool->tier[d].demoted == page->references) page_leave_device(store, batch, d);
 }
 
@@ -138,7 +138,7 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
     uint32_t device = page->device;
     if (!(page->flags & PAGE_RESTORING)) pool->absent++;
     page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_LEAVING));
-    page->device = NONE;
+    page->device = KVD_NONE;
     if (!MUTANT(directory_keeps_device)) record_page_device(store, (uint32_t)(pool - store->pool), d);
     pool_put(batch, device, page->lease);
 }

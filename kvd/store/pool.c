@@ -93,19 +93,19 @@ void pool_init(struct pool *pool) {
     uint32_t full = pool->capacity / 64, half = BLOCK_PAGES;
     for (uint32_t i = 0; i < full; i++) pool->bitmap[i] = UINT64_MAX;
     if (pool->capacity % 64) pool->bitmap[full] = (UINT64_C(1) << pool->capacity % 64) - 1;
-    for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i] = (struct page_lease){ 1, NONE };
+    for (uint32_t i = 0; i < pool->capacity; i++) pool->leases[i] = (struct page_lease){ 1, KVD_NONE };
     for (uint32_t i = 0; i < pool->n_leaves; i++) pool->tree[pool->n_leaves + i] = pool_block_run(pool, i);
     for (uint32_t level = pool->n_leaves / 2; level > 0; level /= 2, half *= 2)
         for (uint32_t i = level; i < 2 * level; i++)
             pool->tree[i] = pool_join(pool->tree[2 * i], pool->tree[2 * i + 1], half);
     for (uint32_t i = 0; i < pool->descriptors; i++) {
-        pool->pages[i] = (struct page){ .generation = 1, .device = NONE };
+        pool->pages[i] = (struct page){ .generation = 1, .device = KVD_NONE };
         if (i >= pool->capacity) {
             pool->pages[i].flags = PAGE_LISTED;
-            pool->pages[i].mark = i + 1 < pool->descriptors ? i + 1 : NONE;
+            pool->pages[i].mark = i + 1 < pool->descriptors ? i + 1 : KVD_NONE;
         }
     }
-    pool->spare = pool->descriptors > pool->capacity ? pool->capacity : NONE;
+    pool->spare = pool->descriptors > pool->capacity ? pool->capacity : KVD_NONE;
 }
 
 bool pool_is_free(const struct pool *pool, uint32_t page) { return pool->bitmap[page / 64] >> page % 64 & 1; }
@@ -164,7 +164,7 @@ uint32_t pool_choose(const struct pool *pool, struct pool_choice *choice, uint32
     uint32_t need = choice->need, n = need;
     if (!choice->scattered) {
         uint32_t next = choice->predecessor + 1;
-        if (choice->predecessor != NONE && next < pool->capacity && run_at(pool, next, need) == need) {
+        if (choice->predecessor != KVD_NONE && next < pool->capacity && run_at(pool, next, need) == need) {
             *ret_start = next;
             choice->need = 0;
             return need;
@@ -195,8 +195,8 @@ void pool_flush(struct pool_batch *batch) {
 
 bool pool_put(struct pool_batch *batch, uint32_t page, uint32_t generation) {
     struct page_lease *lease = &batch->pool->leases[page];
-    if (lease->owner == NONE || lease->generation != generation) return false;
-    lease->owner = NONE;
+    if (lease->owner == KVD_NONE || lease->generation != generation) return false;
+    lease->owner = KVD_NONE;
     if (++lease->generation == 0) lease->generation = 1;
     if (batch->n && page == batch->start + batch->n) {
         batch->n++;

@@ -41,10 +41,10 @@ void record_page_close(struct store *store, uint32_t p, uint32_t d) {
 }
 
 static void open_page(struct store *store, uint32_t p, const struct space *space, uint32_t block) {
-    uint32_t d = space_entry(store, space, block), parent = block ? space_entry(store, space, block - 1) : NONE;
+    uint32_t d = space_entry(store, space, block), parent = block ? space_entry(store, space, block - 1) : KVD_NONE;
     const struct page *page = &store->pool[p].pages[d];
     struct directory_base base = { page->generation, block, parent,
-                                   parent == NONE ? 0 : store->pool[p].pages[parent].generation };
+                                   parent == KVD_NONE ? 0 : store->pool[p].pages[parent].generation };
     directory_page_open(store->directory, p, d, &base);
     if (page_on_device(page)) directory_page_device(store->directory, p, d, page->device);
     if (page_in_host(page, 1)) record_page_host(store, p, d);
@@ -61,11 +61,11 @@ static void open_pages(struct store *store, uint32_t p, const struct space *spac
 /* Frontier and last page of one pool. */
 static void put_space(struct store *store, uint32_t p, const struct space *space, uint32_t frontier,
                       struct directory_bundle *bundle) {
-    uint32_t n = pages_of(frontier), last = n ? space_entry(store, space, n - 1) : NONE;
+    uint32_t n = pages_of(frontier), last = n ? space_entry(store, space, n - 1) : KVD_NONE;
     open_pages(store, p, space, n);
     bundle->frontier[p] = frontier;
-    bundle->last[p] = last == NONE ? DIRECTORY_NONE : last;
-    bundle->last_generation[p] = last == NONE ? 0 : store->pool[p].pages[last].generation;
+    bundle->last[p] = last == KVD_NONE ? DIRECTORY_NONE : last;
+    bundle->last_generation[p] = last == KVD_NONE ? 0 : store->pool[p].pages[last].generation;
 }
 
 void record_cont(struct store *store, const struct cont *cont) {
@@ -94,9 +94,9 @@ void record_cont_drop(struct store *store, const struct cont *cont) {
         directory_bundle_drop(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts));
 }
 
-void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]) {
+void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[KVD_MAX_POOLS]) {
     if (!store->directory) return;
-    bool image = store->config.has_state && seq->state_frontier != NONE && seq->state_frontier == frontier[0];
+    bool image = store->config.has_state && seq->state_frontier != KVD_NONE && seq->state_frontier == frontier[0];
     struct directory_bundle bundle = { .named = min_u32(seq->named, frontier[0] / KVD_PAGE_TOKENS),
                                        .created = store->operations,
                                        .used = store->operations,
@@ -113,7 +113,7 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
 }
 
 void record_seq(struct store *store, struct seq *seq) {
-    uint32_t frontier[STORE_MAX_POOLS] = { 0 };
+    uint32_t frontier[KVD_MAX_POOLS] = { 0 };
     if (!store->directory) return;
     for (uint32_t p = 0; p < store->n_pools; p++) frontier[p] = seq->space[p].committed;
     record_seq_at(store, seq, frontier);

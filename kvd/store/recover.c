@@ -64,7 +64,7 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
     r->out.damaged += from.damaged_parts;
     *page = (struct page){ .epoch = ++store->epoch,
                            .generation = from.base.generation,
-                           .device = NONE,
+                           .device = KVD_NONE,
                            .flags = PAGE_OCCUPIED,
                            .mark = from.base.parent_generation };
     pool->tier[d] = (struct page_tier){ .link = from.base.parent, .block = from.base.block };
@@ -75,7 +75,7 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
         memcpy(store->digests[d], from.digest, 32);
     }
     pool->occupied++;
-    pool->absent += page->device == NONE;
+    pool->absent += page->device == KVD_NONE;
 }
 
 /* ---- bundles ---- */
@@ -87,7 +87,7 @@ struct chain {
 
 static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32_t columns) {
     const struct page *page = &r->store->pool[p].pages[d];
-    if (page->device == NONE && !page_in_host(page, MUTANT(recovery_takes_all_columns) ? 1 : columns)) return false;
+    if (page->device == KVD_NONE && !page_in_host(page, MUTANT(recovery_takes_all_columns) ? 1 : columns)) return false;
     return page->references == 0 ||
            (page->committed == KVD_PAGE_TOKENS && columns == KVD_PAGE_TOKENS); /* partial ones are not shared */
 }
@@ -133,7 +133,7 @@ static bool lies_in_host(const struct recovery *r, uint32_t frontier, const stru
         for (uint32_t i = 0; i < pages_of(frontier); i++) {
             const struct page *page = &r->store->pool[p].pages[chains[p].pages[i]];
             if (!page_in_host(page, columns_of(frontier, i))) return false;
-            absent |= page->device == NONE;
+            absent |= page->device == KVD_NONE;
         }
     return absent;
 }
@@ -145,8 +145,8 @@ static bool load_image(struct recovery *r, struct cont *cont, const struct direc
     if (!store->config.has_state) return true;
     if (from->frontier[0] != frontier || from->state_frontier != frontier) return false;
     if (from->has_image && from->image.checksum && store->arena &&
-        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, STORE_MAX_POOLS,
-                           &extent) == 0) {
+        extent_allocate_at(store->arena, from->image.offset, store->config.host_state_stride, KVD_MAX_POOLS, &extent) ==
+            0) {
         cont->image = extent.id;
         cont->image_checksum = from->image.checksum;
         store->host_images++;
@@ -157,8 +157,8 @@ static bool load_image(struct recovery *r, struct cont *cont, const struct direc
         store->slots_used++;
         cont->slot = slot;
     }
-    if (cont->slot == NONE && cont->image.bits) *in_host = true;
-    return cont->slot != NONE || cont->image.bits;
+    if (cont->slot == KVD_NONE && cont->image.bits) *in_host = true;
+    return cont->slot != KVD_NONE || cont->image.bits;
 }
 
 static uint32_t named_pages(const struct store *store, const struct chain *chain, uint32_t frontier) {
@@ -205,7 +205,7 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     bool in_host = false;
     uint32_t frontier = common_frontier(r, from, chains);
     if (frontier) in_host = lies_in_host(r, frontier, chains);
-    if (frontier && place == NONE) { /* a sequence's: the first free one */
+    if (frontier && place == KVD_NONE) { /* a sequence's: the first free one */
         for (place = 0; place < store->config.max_continuations && store->conts[place].occupied;) place++;
     }
     if (frontier == 0 || place >= store->config.max_continuations || !has_chunks_for(store, frontier)) {
@@ -215,14 +215,14 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     struct cont *cont = &store->conts[place];
     uint32_t generation = cont->generation;
     *cont = (struct cont){ .generation = generation,
-                           .slot = NONE,
-                           .source_slot = NONE,
-                           .node = NONE,
-                           .next_end = NONE,
-                           .prev_end = NONE,
-                           .next_victim = NONE,
-                           .next_free = NONE };
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = NONE;
+                           .slot = KVD_NONE,
+                           .source_slot = KVD_NONE,
+                           .node = KVD_NONE,
+                           .next_end = KVD_NONE,
+                           .prev_end = KVD_NONE,
+                           .next_victim = KVD_NONE,
+                           .next_free = KVD_NONE };
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;
     if (!load_image(r, cont, from, frontier, &in_host)) {
         r->out.dropped++;
         return;
@@ -261,12 +261,12 @@ static void drop_unused(struct recovery *r, uint32_t p) {
             directory_page_close(r->directory, p, d);
             continue;
         }
-        pool->tier[d].link = NONE;
+        pool->tier[d].link = KVD_NONE;
         page->mark = 0;
         if (page->references) { /* parts of it that did not hold go from the record, too */
             r->out.pages[p]++;
             if (!MUTANT(recovery_keeps_stale_device))
-                directory_page_device(r->directory, p, d, page->device == NONE ? DIRECTORY_NONE : page->device);
+                directory_page_device(r->directory, p, d, page->device == KVD_NONE ? DIRECTORY_NONE : page->device);
             if (!page->host.bits) directory_page_host(r->directory, p, d, NULL);
             if (!(page->flags & PAGE_NAMED)) directory_page_name(r->directory, p, d, NULL);
             continue;
@@ -274,17 +274,17 @@ static void drop_unused(struct recovery *r, uint32_t p) {
         r->out.dropped_pages[p]++;
         directory_page_close(r->directory, p, d);
         page_leave_host(r->store, p, d);
-        if (page->device != NONE) pool_put(&batch, page->device, page->lease);
+        if (page->device != KVD_NONE) pool_put(&batch, page->device, page->lease);
         else pool->absent--;
         pool->occupied--;
-        *page = (struct page){ .generation = page->generation + 1 ? page->generation + 1 : 1, .device = NONE };
+        *page = (struct page){ .generation = page->generation + 1 ? page->generation + 1 : 1, .device = KVD_NONE };
     }
     pool_flush(&batch);
 }
 
 /* Free descriptors: the homes of free pages stay so, all others are spare. */
 static void rebuild_spare(struct pool *pool) {
-    pool->spare = NONE;
+    pool->spare = KVD_NONE;
     for (uint32_t d = pool->descriptors; d-- > 0;) {
         struct page *page = &pool->pages[d];
         if (page->flags & PAGE_OCCUPIED) continue;
@@ -297,7 +297,7 @@ static void rebuild_spare(struct pool *pool) {
 }
 
 static void rebuild_conts(struct store *store) {
-    store->cont_free = NONE;
+    store->cont_free = KVD_NONE;
     for (uint32_t i = store->config.max_continuations; i-- > 0;) {
         struct cont *cont = &store->conts[i];
         if (cont->occupied) continue;
@@ -328,7 +328,7 @@ static void publish_bundles(struct recovery *r) {
 void store_recover(struct store *store, struct directory *directory, bool device_lives,
                    struct store_recovered *ret_recovered) {
     struct recovery r = { .store = store, .directory = directory, .device_lives = device_lives };
-    struct chain chains[STORE_MAX_POOLS] = { { 0 } };
+    struct chain chains[KVD_MAX_POOLS] = { { 0 } };
     struct directory_bundle bundle;
     bool damaged = false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -340,7 +340,7 @@ void store_recover(struct store *store, struct directory *directory, bool device
             adopt_bundle(&r, &bundle, i, chains);
     for (uint32_t i = 0; i < store->config.max_concurrency; i++, r.out.damaged += damaged)
         if (directory_bundle_load(directory, DIRECTORY_SEQUENCE, i, &bundle, &damaged))
-            adopt_bundle(&r, &bundle, NONE, chains);
+            adopt_bundle(&r, &bundle, KVD_NONE, chains);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         memset(chains[p].pages, 0xff, store->row_entries * sizeof *chains[p].pages);
         drop_unused(&r, p);

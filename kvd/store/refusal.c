@@ -90,8 +90,8 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
     const char *subject = (size_t)refusal->subject < sizeof subject_names / sizeof *subject_names
                               ? subject_names[refusal->subject]
                               : "request";
-    int n = refusal->pool == NONE ? snprintf(buf, bytes, "%s: ", subject)
-                                  : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", subject, refusal->pool);
+    int n = refusal->pool == KVD_NONE ? snprintf(buf, bytes, "%s: ", subject)
+                                      : snprintf(buf, bytes, "%s of pool %" PRIu32 ": ", subject, refusal->pool);
     if (n < 0 || (size_t)n >= bytes) return buf;
     if (refusal->code == STORE_E_STATE && refusal->subject == STORE_S_REPLICA) {
         snprintf(buf + n, bytes - (size_t)n,

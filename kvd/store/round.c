@@ -24,17 +24,17 @@ static uint32_t trim_count(const struct store *store, uint32_t p, const struct s
     return n;
 }
 
-static int check_frontiers(const struct store *store, const struct seq *seq, const struct store_round_pool *want,
+static int check_frontiers(const struct store *store, const struct seq *seq, const struct kvd_round_pool *want,
                            uint32_t p, struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
     uint64_t mapped = min_u64((uint64_t)space->count * KVD_PAGE_TOKENS, store->config.max_context);
     paper->committed = space->committed;
-    if (want->commit != NONE) {
+    if (want->commit != KVD_UNCHANGED) {
         if (want->commit < space->committed || want->commit > mapped)
             return store_refuse(refusal, STORE_E_RANGE, STORE_S_COMMIT, p, want->commit, space->committed, mapped);
         paper->committed = want->commit;
     }
-    if (want->truncate != NONE) {
+    if (want->truncate != KVD_UNCHANGED) {
         if (want->truncate > paper->committed)
             return store_refuse(refusal, STORE_E_RANGE, STORE_S_TRUNCATE, p, want->truncate, paper->committed,
                                 paper->committed);
@@ -45,17 +45,17 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         paper->committed = want->truncate;
     }
     paper->count = space->count;
-    if (want->keep != NONE)
+    if (want->keep != KVD_UNCHANGED)
         paper->count =
             trim_count(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
     return STORE_OK;
 }
 
-static int check_ensure(const struct store *store, const struct seq *seq, const struct store_round_pool *want,
-                        uint32_t p, struct paper *paper, struct store_refusal *refusal) {
+static int check_ensure(const struct store *store, const struct seq *seq, const struct kvd_round_pool *want, uint32_t p,
+                        struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
     uint32_t limit = paper->entitlement = space_entitlement(space);
-    paper->ensure = want->ensure == NONE ? 0 : pages_of(want->ensure);
+    paper->ensure = want->ensure == KVD_UNCHANGED ? 0 : pages_of(want->ensure);
     if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
     if (paper->ensure > limit)
         return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, paper->ensure, space->count, limit);
@@ -64,12 +64,13 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
 
 static int check_item(const struct store *store, const struct seq *seq, const struct store_round_item *item,
                       struct paper *paper, struct store_refusal *refusal) {
-    if (item->state_frontier != NONE) {
+    if (item->state_frontier != KVD_UNCHANGED) {
         uint64_t mapped = min_u64((uint64_t)seq->space[0].count * KVD_PAGE_TOKENS, store->config.max_context);
         if (!store->config.has_state)
-            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, NONE, item->state_frontier, 0, 0);
+            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, KVD_NONE, item->state_frontier, 0,
+                                0);
         if (item->state_frontier > mapped)
-            return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, NONE, item->state_frontier,
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, KVD_NONE, item->state_frontier,
                                 seq->space[0].committed, mapped);
     }
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -114,13 +115,13 @@ static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, st
 
 /* ---- applying: cannot fail ---- */
 
-static bool apply_pool(struct store *store, struct seq *seq, const struct store_round_pool *want, uint32_t p,
-                       const struct paper *paper, struct store_pool_view *ret_view) {
+static bool apply_pool(struct store *store, struct seq *seq, const struct kvd_round_pool *want, uint32_t p,
+                       const struct paper *paper, struct kvd_pool_view *ret_view) {
     struct space *space = &seq->space[p];
     int32_t *row = row_entries(store, p, seq->row[p]);
     uint32_t before = space->count, entitled = space_entitlement(space);
-    if (want->commit != NONE) space_commit(store, p, space, want->commit);
-    if (want->truncate != NONE) space_commit(store, p, space, want->truncate);
+    if (want->commit != KVD_UNCHANGED) space_commit(store, p, space, want->commit);
+    if (want->truncate != KVD_UNCHANGED) space_commit(store, p, space, want->truncate);
     if (p == 0) seq->named = min_u32(seq->named, space->committed / KVD_PAGE_TOKENS);
     if (paper->count < before) space_drop(store, p, space, paper->count, true, true, row);
     store->pool[p].reserved += paper->entitlement - entitled;
@@ -128,9 +129,9 @@ static bool apply_pool(struct store *store, struct seq *seq, const struct store_
     store->chunks.reserved += chunks_for(paper->entitlement) - chunks_for(entitled);
     if (paper->mapped > space->count) space_map(store, p, space, paper->mapped - space->count, row);
     space->shared = space_shared(store, p, space);
-    struct store_slice slice = { paper->count, max_u32(before, space->count) - paper->count };
-    if (slice.count == 0) slice.begin = 0;
-    seq_view(store, seq, p, slice, ret_view);
+    seq_view(store, seq, p, 0, ret_view);
+    ret_view->slice_count = max_u32(before, space->count) - paper->count;
+    if (ret_view->slice_count) ret_view->slice_begin = paper->count;
     return paper->entitlement != entitled;
 }
 
@@ -153,7 +154,7 @@ static uint32_t packed_pages(const struct store *store) {
 
 static int round_item(struct store *store, const struct store_round_item *item, struct store_round_result *result) {
     struct seq *seq = NULL;
-    struct paper paper[STORE_MAX_POOLS] = { 0 };
+    struct paper paper[KVD_MAX_POOLS] = { 0 };
     uint32_t chunks = 0;
     bool grew = false;
     int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
@@ -166,22 +167,22 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     bool shortens = false, commits = false;
     uint32_t packed = packed_pages(store);
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != NONE;
-        commits |= item->pool[p].commit != NONE;
+        shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != KVD_NONE;
+        commits |= item->pool[p].commit != KVD_NONE;
     }
     if (shortens && !MUTANT(directory_late_truncation)) /* what goes, goes from the directory first */
         record_seq_at(store, seq,
-                      (uint32_t[STORE_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
-                                                   min_u32(paper[1].committed, seq->space[1].committed) });
+                      (uint32_t[KVD_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
+                                                 min_u32(paper[1].committed, seq->space[1].committed) });
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
-        if (item->pool[p].commit != NONE) seq_unpin_source(store, seq);
+        if (item->pool[p].commit != KVD_NONE) seq_unpin_source(store, seq);
     }
-    if (item->state_frontier != NONE) seq->state_frontier = item->state_frontier;
-    else if (item->pool[0].truncate != NONE && seq->state_frontier != NONE &&
+    if (item->state_frontier != KVD_UNCHANGED) seq->state_frontier = item->state_frontier;
+    else if (item->pool[0].truncate != KVD_NONE && seq->state_frontier != KVD_NONE &&
              seq->state_frontier > item->pool[0].truncate)
-        seq->state_frontier = NONE; /* the image is of columns that are gone */
-    if (commits || shortens || item->state_frontier != NONE) record_seq(store, seq);
+        seq->state_frontier = KVD_NONE; /* the image is of columns that are gone */
+    if (commits || shortens || item->state_frontier != KVD_UNCHANGED) record_seq(store, seq);
     report_bounds(store, seq, paper, result);
     store_changed(store, grew || packed_pages(store) != packed);
     return STORE_OK;
@@ -192,7 +193,7 @@ void store_round(struct store *store, const struct store_round_item *items, uint
     for (uint32_t i = 0; i < n; i++) {
         struct store_round_result result;
         memset(&result, 0, sizeof result);
-        result.refusal.pool = NONE;
+        result.refusal.pool = KVD_NONE;
         round_item(store, &items[i], &result);
         results[i] = result;
     }

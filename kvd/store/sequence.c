@@ -8,9 +8,9 @@
 
 int store_quarantine(struct store *store, store_seq handle, bool on, struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
     if (seq->state == STORE_SEQ_ACTIVATING)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, NONE, (uint64_t)STORE_SEQ_ACTIVE,
+        return store_refuse(refusal, STORE_E_STATE, STORE_S_SEQUENCE, KVD_NONE, (uint64_t)STORE_SEQ_ACTIVE,
                             (uint64_t)seq->state, 0);
     seq->state = on ? STORE_SEQ_QUARANTINED : STORE_SEQ_ACTIVE;
     store_changed(store, false);
@@ -68,7 +68,7 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
 
 /* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every
  * full page named, the tail's tokens. */
-static int seq_complete(const struct store *store, const struct seq *seq, const struct store_tail *tail,
+static int seq_complete(const struct store *store, const struct seq *seq, const struct kvd_tail *tail,
                         struct store_refusal *refusal) {
     uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
              columns = frontier % KVD_PAGE_TOKENS;
@@ -77,8 +77,8 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
         if (seq->space[p].committed != frontier)
             return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_FRONTIER, p, frontier, seq->space[p].committed, 0);
     if (store->config.has_state && seq->state_frontier != frontier)
-        return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, NONE, frontier,
-                            seq->state_frontier == NONE ? 0 : seq->state_frontier, 0);
+        return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, KVD_NONE, frontier,
+                            seq->state_frontier == KVD_NONE ? 0 : seq->state_frontier, 0);
     if (seq->named < full) return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, full, seq->named, full);
     if ((tail ? tail->n : 0) != columns)
         return store_refuse(refusal, STORE_E_NAME, STORE_S_TAIL, 0, tail ? tail->n : 0, columns, KVD_PAGE_TOKENS - 1);
@@ -88,17 +88,18 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
 /* Acquisitions in order: descriptor, tail pages, state slot, membership. */
 static int check_checkpoint_needs(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
     uint32_t limit = store->config.max_continuations, chunks = store->n_pools * chunks_for(pages_of(frontier));
-    if (store->cont_free == NONE || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, NONE, 1, limit - store->conts_used, limit);
+    if (store->cont_free == KVD_NONE || !store_try(store))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, limit - store->conts_used,
+                            limit);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
         if (pool_available(&store->pool[p]) < 1 || !store_try(store))
             return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, pool_available(&store->pool[p]),
                                 store->pool[p].capacity);
     if (store->config.has_state && (slots_free(store) < 1 || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, NONE, 1, slots_free(store),
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, slots_free(store),
                             store->config.state_slots);
     if (chunks_available(&store->chunks) < chunks || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, NONE, (uint64_t)chunks * CHUNK,
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)chunks * CHUNK,
                             (uint64_t)chunks_available(&store->chunks) * CHUNK,
                             (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
@@ -142,7 +143,7 @@ static void copy_state(struct store *store, const struct seq *seq, struct cont *
         (struct store_copy){ .kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot };
 }
 
-int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_tail *tail,
+int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct kvd_tail *tail,
                            uint32_t retention, struct store_checkpointed *ret_checkpointed,
                            struct store_refusal *refusal) {
     struct seq *seq = NULL;
@@ -180,8 +181,8 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
 static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont,
                           struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, NONE, handle.bits, 0, 0);
-    if (cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, NONE, 0, 1, 0);
+    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
+    if (cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, 1, 0);
     *ret_cont = cont;
     return STORE_OK;
 }
@@ -189,7 +190,7 @@ static int find_in_flight(const struct store *store, store_cont handle, struct c
 /* Columns of a page that the checkpoints still in flight read. */
 static uint32_t read_columns(const struct store *store, uint32_t p, uint32_t page) {
     uint32_t columns = 0;
-    for (uint32_t i = store->in_flight; i != NONE; i = store->conts[i].next_victim)
+    for (uint32_t i = store->in_flight; i != KVD_NONE; i = store->conts[i].next_victim)
         if (store->conts[i].tail_source[p] == page)
             columns = max_u32(columns, store->conts[i].frontier % KVD_PAGE_TOKENS);
     return columns;
@@ -199,18 +200,18 @@ static void unpin_checkpoint(struct store *store, struct cont *cont) {
     uint32_t *link = &store->in_flight;
     while (*link != (uint32_t)(cont - store->conts)) link = &store->conts[*link].next_victim;
     *link = cont->next_victim;
-    cont->next_victim = NONE;
+    cont->next_victim = KVD_NONE;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
-        if (cont->tail_copy[p] == NONE) continue;
+        if (cont->tail_copy[p] == KVD_NONE) continue;
         page_protect(&store->pool[p], cont->tail_source[p], read_columns(store, p, cont->tail_source[p]));
         page_unpin(store, &batch, cont->tail_source[p]);
         page_unpin(store, &batch, cont->tail_copy[p]);
         pool_flush(&batch);
-        cont->tail_source[p] = cont->tail_copy[p] = NONE;
+        cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;
     }
     slot_unpin(store, cont->source_slot);
-    cont->source_slot = NONE;
+    cont->source_slot = KVD_NONE;
 }
 
 int store_checkpoint_commit(struct store *store, store_cont handle, struct store_refusal *refusal) {
@@ -270,9 +271,9 @@ static void deactivate_space(struct store *store, uint32_t p, struct space *spac
 }
 
 static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
-                                           const struct store_tail *tail, uint32_t retention) {
+                                           const struct kvd_tail *tail, uint32_t retention) {
     struct cont *cont = cont_take(store);
-    record_seq_at(store, seq, (uint32_t[STORE_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
+    record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate_space(store, p, &seq->space[p], frontier);
         cont->space[p] = seq->space[p];
@@ -293,21 +294,21 @@ static struct cont *retain_as_continuation(struct store *store, struct seq *seq,
 }
 
 int store_finish(struct store *store, store_seq handle, uint64_t lease, enum store_finish how,
-                 const struct store_tail *tail, uint32_t retention, store_cont *ret_cont,
-                 struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
+                 const struct kvd_tail *tail, uint32_t retention, store_cont *ret_cont,
+                 struct kvd_pool_view ret_rows[KVD_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = NULL;
     uint32_t limit = store->config.max_continuations;
     store_cont retained = { 0 };
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc) return rc;
     if (how != STORE_FINISH_RELEASE && how != STORE_FINISH_RETAIN)
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, NONE, (uint64_t)how, 0,
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, KVD_NONE, (uint64_t)how, 0,
                             (uint64_t)STORE_FINISH_RETAIN);
     if (how == STORE_FINISH_RETAIN) {
         rc = seq_complete(store, seq, tail, refusal);
         if (rc) return rc;
-        if (store->cont_free == NONE || !store_try(store))
-            return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, NONE, 1, limit - store->conts_used,
+        if (store->cont_free == KVD_NONE || !store_try(store))
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, limit - store->conts_used,
                                 limit);
     }
     store_changed(store, true);
@@ -326,14 +327,14 @@ static uint32_t surviving_frontier(const struct store *store, const struct seq *
     uint32_t frontier = seq->space[0].committed;
     for (uint32_t p = 1; p < store->n_pools; p++) frontier = min_u32(frontier, seq->space[p].committed);
     if (store->config.has_state && seq->state_frontier != frontier) return 0;
-    return store->cont_free == NONE ? 0 : frontier;
+    return store->cont_free == KVD_NONE ? 0 : frontier;
 }
 
-int store_end(struct store *store, store_seq handle, store_cont *ret_cont,
-              struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal) {
+int store_end(struct store *store, store_seq handle, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],
+              struct store_refusal *refusal) {
     struct seq *seq = seq_find(store, handle);
     store_cont retained = { 0 };
-    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, NONE, handle.bits, 0, 0);
+    if (!seq) return store_refuse(refusal, STORE_E_STALE, STORE_S_SEQUENCE, KVD_NONE, handle.bits, 0, 0);
     store_changed(store, true);
     seq_release_rows(store, seq, ret_rows);
     if (seq->state == STORE_SEQ_ACTIVATING) {

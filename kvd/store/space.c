@@ -9,7 +9,7 @@
 uint32_t row_take(struct store *store, uint32_t pool_index, uint32_t owner) {
     struct pool *pool = &store->pool[pool_index];
     uint32_t row = 0;
-    while (pool->rows[row].owner != NONE) row++;
+    while (pool->rows[row].owner != KVD_NONE) row++;
     pool->rows[row].owner = owner;
     pool->rows_used++;
     return row;
@@ -19,7 +19,7 @@ void row_release(struct store *store, uint32_t pool_index, uint32_t row, uint32_
     struct pool *pool = &store->pool[pool_index];
     int32_t *entries = row_entries(store, pool_index, row);
     for (uint32_t i = 0; i < used; i++) entries[i] = -1;
-    pool->rows[row].owner = NONE;
+    pool->rows[row].owner = KVD_NONE;
     if (++pool->rows[row].generation == 0) pool->rows[row].generation = 1;
     pool->rows_used--;
 }
@@ -71,7 +71,7 @@ uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct s
 
 void space_map(struct store *store, uint32_t pool_index, struct space *space, uint32_t n, int32_t *row) {
     struct pool *pool = &store->pool[pool_index];
-    struct pool_choice choice = { n, NONE, false };
+    struct pool_choice choice = { n, KVD_NONE, false };
     uint32_t before = chunks_for(space->count), start;
     if (space->count) choice.predecessor = space_device(store, pool_index, space_entry(store, space, space->count - 1));
     store->chunks.reserved -= chunks_for(space->count + n) - before;

@@ -177,24 +177,25 @@ static void init_objects(struct store *s) {
     const struct store_config *c = &s->config;
     uint32_t first = c->generation ? c->generation : 1;
     for (uint32_t i = 0; i < c->max_concurrency; i++)
-        s->seqs[i] = (struct seq){ .generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : NONE };
+        s->seqs[i] = (struct seq){ .generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : KVD_NONE };
     for (uint32_t i = 0; i < c->max_continuations; i++)
-        s->conts[i] = (struct cont){ .generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : NONE };
+        s->conts[i] =
+            (struct cont){ .generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : KVD_NONE };
     for (uint32_t p = 0; p < s->n_pools; p++) {
         struct pool *pool = &s->pool[p];
         memset(pool->bitmap, 0, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
         pool_init(pool);
-        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct table_row){ 1, NONE };
+        for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct table_row){ 1, KVD_NONE };
         memset(pool->table, 0xff, (size_t)c->max_concurrency * s->row_entries * sizeof *pool->table);
     }
     if (c->has_state) memset(s->slots, 0, c->state_slots * sizeof *s->slots);
-    s->chunks.head = NONE;
+    s->chunks.head = KVD_NONE;
     s->revision = 1;
-    s->in_flight = NONE;
+    s->in_flight = KVD_NONE;
     *s->stamp = 0;
     index_init(&s->index);
     for (uint32_t i = 0; i < MOVE_LIMIT; i++)
-        s->moves[i] = (struct move){ .generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : NONE };
+        s->moves[i] = (struct move){ .generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : KVD_NONE };
     if (c->host_bytes)
         (void)extent_init(s->arena_memory, extent_bytes(s->max_extents), c->host_bytes, s->max_extents, &s->arena);
 }

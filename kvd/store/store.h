@@ -28,11 +28,9 @@
 #include <stdint.h>
 
 #include "geometry.h"
+#include "kvd_types.h"
 
-#define STORE_MAX_POOLS GEOM_MAX_POOLS
-#define STORE_NONE UINT32_MAX /* "leave as it is" in frontiers; "no index" elsewhere */
-#define STORE_MAX_RECIPE 64   /* continuations in one recipe */
-#define STORE_MAX_COPIES 3    /* of one transition: a tail a pool, and a state image */
+#define STORE_MAX_COPIES 3 /* of one transition: a tail a pool, and a state image */
 
 struct store;
 typedef struct store_seq {
@@ -41,10 +39,11 @@ typedef struct store_seq {
 typedef struct store_cont {
     uint64_t bits;
 } store_cont; /* 0 = none */
+static inline store_cont store_cont_of(kvd_continuation continuation) { return (store_cont){ continuation.bits }; }
 
 struct store_config {
     enum geom_backend backend; /* POOL-3; DFLASH with pool_pages[1] == 0 has no draft pool */
-    uint32_t pool_pages[STORE_MAX_POOLS];
+    uint32_t pool_pages[KVD_MAX_POOLS];
     uint32_t max_context;        /* S tokens; L = ceil(S/64) */
     uint32_t max_concurrency;    /* C: rows a pool, and active sequences */
     uint32_t draft_window;       /* K (MTP: 1..15) */
@@ -60,8 +59,8 @@ struct store_config {
     bool has_state;              /* state_bytes > 0 */
     uint32_t state_slots;        /* device slots where has_state; at least C */
     uint64_t host_bytes;         /* of the arena; 0 = the host tier is off (HOST-7) */
-    uint64_t host_stride[STORE_MAX_POOLS]; /* bytes of a packed page over all ranks; a multiple of 256 */
-    uint64_t host_state_stride;            /* the same of a state image, where has_state */
+    uint64_t host_stride[KVD_MAX_POOLS]; /* bytes of a packed page over all ranks; a multiple of 256 */
+    uint64_t host_state_stride;          /* the same of a state image, where has_state */
     uint32_t generation; /* of the first handle of every slot; 0 = 1. Another one for each instance keeps handles of an
                           * earlier one from naming anything */
     bool recorded;       /* a directory will be set, also where host_bytes is 0 */
@@ -121,7 +120,7 @@ enum store_subject {
 struct store_refusal {
     enum store_code code;
     enum store_subject subject;
-    uint32_t pool;              /* STORE_NONE where no pool is meant */
+    uint32_t pool;              /* KVD_NONE where no pool is meant */
     uint64_t asked, had, limit; /* in the unit of `what` (pages, tokens, slots, ...) */
 };
 
@@ -222,13 +221,12 @@ int store_move_begin(struct store *store, store_cont cont, enum store_place plac
 /* STORE_OK: published; STORE_WAIT, STORE_E_DAMAGED (ended, nothing more to do). */
 int store_move_commit(struct store *store, store_move move, struct store_refusal *refusal);
 int store_move_abort(struct store *store, store_move move, struct store_refusal *refusal);
-/* Drops the redundant replicas of one tier. STORE_TIER_HOST: of pages that are on the device and that no demoted
+/* Drops the redundant replicas of one tier. KVD_TIER_HOST: of pages that are on the device and that no demoted
  * continuation needs; a demoted one is refused (STORE_E_STATE) unless all its pages are on the device, then it rests no
- * more. STORE_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_S_REPLICA and the number
+ * more. KVD_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_S_REPLICA and the number
  * that are not); it rests. ret_dropped: pages by pool. */
-enum store_tier { STORE_TIER_DEVICE = 0, STORE_TIER_HOST = 1 };
-int store_drop_replica(struct store *store, store_cont cont, enum store_tier tier,
-                       uint32_t ret_dropped[STORE_MAX_POOLS], struct store_refusal *refusal);
+int store_drop_replica(struct store *store, store_cont cont, enum kvd_tier tier, uint32_t ret_dropped[KVD_MAX_POOLS],
+                       struct store_refusal *refusal);
 
 /* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are
  * until store_scrub_end, but the replica may go; one at a time. A copy of 0 bytes: there was none among those that one
@@ -253,7 +251,7 @@ struct store_recovered {
     uint32_t shortened; /* of those: cut to the leading pages that have a place */
     uint32_t dropped;   /* records of which nothing could be kept */
     uint32_t damaged;   /* records and parts whose check word is wrong */
-    uint32_t pages[STORE_MAX_POOLS], dropped_pages[STORE_MAX_POOLS];
+    uint32_t pages[KVD_MAX_POOLS], dropped_pages[KVD_MAX_POOLS];
     uint32_t images; /* state images in the host */
 };
 /* device_lives: the device parts of the records hold (adopted pools). Checks every record against geometry and all
@@ -276,11 +274,11 @@ void store_set_directory(struct store *store, struct directory *directory);
 struct store_activation {
     store_cont from;
     bool keep;
-    uint32_t frontier;                /* F <= source frontier, >= 1 with a source; 0 for root */
-    uint64_t lease;                   /* who may drive it: opaque, nonzero */
-    uint32_t prompt_tokens;           /* whole prompt, >= frontier */
-    uint32_t max_output_tokens;       /* >= 1; clipped to the context ceiling */
-    uint32_t ensure[STORE_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
+    uint32_t frontier;              /* F <= source frontier, >= 1 with a source; 0 for root */
+    uint64_t lease;                 /* who may drive it: opaque, nonzero */
+    uint32_t prompt_tokens;         /* whole prompt, >= frontier */
+    uint32_t max_output_tokens;     /* >= 1; clipped to the context ceiling */
+    uint32_t ensure[KVD_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
                                          the source */
     const store_cont *victims; /* recipe: released or demoted atomically with the activation, or not at all (ACT-8) */
     uint32_t n_victims;
@@ -290,19 +288,6 @@ struct store_activation {
         tag; /* the owner's, opaque: carried by the sequence and the continuations made of it, also over a restart */
 };
 
-struct store_slice {
-    uint32_t begin, count;
-}; /* entries of a row */
-
-struct store_pool_view { /* one pool of a sequence, as it is now */
-    uint32_t row;
-    uint32_t membership;         /* pages */
-    uint32_t entitlement;        /* pages */
-    uint32_t committed;          /* tokens */
-    uint32_t protected_frontier; /* tokens that a surviving checkpoint or sharer reads: truncation stops here */
-    struct store_slice slice;    /* entries that this call changed in the row mirror: publish them before answering */
-};
-
 struct store_activated {
     store_seq seq;
     uint32_t n_copies; /* those of this stage from device page to device page; store_next_copies lists all that are to
@@ -310,35 +295,15 @@ struct store_activated {
     struct store_copy copies[STORE_MAX_COPIES];
     bool staged; /* victims must be demoted before anything can be mapped: the first stage's copies are those; rows
                     follow with STORE_MORE */
-    uint32_t state_slot;        /* STORE_NONE without state */
-    uint32_t source_state_slot; /* slot to copy from on the device; pinned until the first commit. STORE_NONE: none
-                                   (root, a move, or the image was restored into state_slot) */
-    uint32_t restored[STORE_MAX_POOLS];           /* pages that come from the host */
-    struct store_pool_view pool[STORE_MAX_POOLS]; /* slices empty while staged */
+    uint32_t state_slot;              /* KVD_NONE without state */
+    uint32_t source_state_slot;       /* slot to copy from on the device; pinned until the first commit. KVD_NONE: none
+                                         (root, a move, or the image was restored into state_slot) */
+    uint32_t restored[KVD_MAX_POOLS]; /* pages that come from the host */
+    struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slices empty while staged */
 };
 
 /* Plan: the answer that activate would give, changing nothing. */
-enum store_feasibility { STORE_READY = 0, STORE_BLOCKED = 1 /* for now */, STORE_INFEASIBLE = 2 /* for ever */ };
-struct store_need {
-    uint64_t needed, available, short_by;
-};
-struct store_plan {
-    enum store_feasibility feasibility;
-    uint64_t revision;
-    struct store_need pages[STORE_MAX_POOLS]; /* available counts what the victims would free */
-    struct store_need rows, sequences, state_slots,
-        membership;                           /* rows: one in every pool; membership: entries, in whole chunks */
-    uint32_t entitlement[STORE_MAX_POOLS];    /* pages the sequence would be guaranteed */
-    uint32_t shared_pages[STORE_MAX_POOLS];   /* taken over without cost */
-    uint32_t copied_columns[STORE_MAX_POOLS]; /* COW tail */
-    uint32_t freed_pages[STORE_MAX_POOLS];    /* by the victims jointly, with what a moved source drops */
-    uint32_t
-        restore_pages[STORE_MAX_POOLS]; /* of the source, to be brought back from the host: part of pages[].needed */
-    uint32_t demote_pages[STORE_MAX_POOLS]; /* of demoted victims, to be copied to the host */
-    struct store_need arena; /* bytes for those; available: what of them finds a place in the arena's real geometry
-                                after the releases (HOST-4) */
-};
-int store_plan_activation(struct store *store, const struct store_activation *want, struct store_plan *ret_plan,
+int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal);
 
 /* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but
@@ -363,35 +328,20 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
 
 /* ---- round boundary --------------------------------------------------------------------------- */
 
-/* One sequence's boundary, in this order a pool: commit, truncate, keep (trim), lease growth, ensure. STORE_NONE = not
- * asked. All of it, in all pools, or nothing. Lease growth, each pool on its own: a pool is thin when
- * max(min(pages(committed) + cushion, pages(ceiling)), pages(ensure)) is more than the entitlement; an ensure past
- * pages(ceiling) is refused (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling),
- * max(entitlement, pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that; if the last
- * is refused too, the result is bounded: pages are mapped as far as the entitlement reaches. Several bounded pools: the
- * nearest frontier. */
-struct store_round_pool {
-    uint32_t commit;   /* new committed frontier, >= the old one, <= membership * 64 (SPACE-6) */
-    uint32_t truncate; /* shorten the committed frontier to this (new epochs, PAGE-8); not below protected coverage or
-                        * into a shared page. Pages stay mapped: `keep` gives them back */
-    uint32_t keep;     /* provisional frontier: trailing pages past max(committed, keep) go back to the reservation
-                        * (SPACE-7),     but none before one that a move in flight copies */
-    uint32_t ensure;   /* tokens that must be mapped: lower bound (SPACE-5) */
-};
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
     uint32_t state_frontier; /* frontier of the state image in the sequence's slot now, 0 = it is none (being written);
-                              * STORE_NONE = unchanged (but a truncation below it outdates the image: it is of other
+                              * KVD_NONE = unchanged (but a truncation below it outdates the image: it is of other
                               * tokens) */
-    struct store_round_pool pool[STORE_MAX_POOLS];
+    struct kvd_round_pool pool[KVD_MAX_POOLS];
 };
 struct store_round_result {
     struct store_refusal refusal; /* code STORE_OK: applied */
     bool bounded; /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens
                    * (SPACE-4); everything else was applied */
     uint32_t bounded_pool, bounded_frontier;
-    struct store_pool_view pool[STORE_MAX_POOLS];
+    struct kvd_pool_view pool[KVD_MAX_POOLS];
 };
 /* Never fails as a whole; neighbours of a bad item are applied. */
 void store_round(struct store *store, const struct store_round_item *items, uint32_t n,
@@ -404,11 +354,6 @@ void store_round(struct store *store, const struct store_round_item *items, uint
 int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_t first, uint32_t n,
                      const uint8_t (*digests)[32], struct store_refusal *refusal);
 
-struct store_tail {
-    uint32_t n;
-    uint32_t tokens[KVD_PAGE_TOKENS - 1];
-}; /* tokens after the last full page: n == F mod 64 */
-
 /* ---- checkpoint, finish, death ------------------------------------------------------------------- */
 
 struct store_checkpointed {
@@ -416,14 +361,14 @@ struct store_checkpointed {
     uint32_t frontier;
     uint32_t n_copies; /* device to device */
     struct store_copy copies[STORE_MAX_COPIES];
-    uint32_t shared_pages[STORE_MAX_POOLS];
+    uint32_t shared_pages[KVD_MAX_POOLS];
 };
 /* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the
  * sequence goes on. The continuation is invisible until commit. Several may be in flight, and the sequence may finish
  * or end meanwhile: the pages and the slot that are copied from stay pinned until commit or abort, and until then the
  * sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal
  * frontiers in all pools, and, with state, state_frontier == committed. */
-int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_tail *tail,
+int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct kvd_tail *tail,
                            uint32_t retention, struct store_checkpointed *ret_checkpointed,
                            struct store_refusal *refusal);
 int store_checkpoint_commit(struct store *store, store_cont cont, struct store_refusal *refusal);
@@ -432,9 +377,9 @@ int store_checkpoint_abort(struct store *store, store_cont cont, struct store_re
 /* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy). ret_cont is none
  * after a release. Slices of the freed rows (now -1) are in ret_rows, row numbers included. */
 enum store_finish { STORE_FINISH_RELEASE = 0, STORE_FINISH_RETAIN = 1 };
-int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how,
-                 const struct store_tail *tail, uint32_t retention, store_cont *ret_cont,
-                 struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal);
+int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how, const struct kvd_tail *tail,
+                 uint32_t retention, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],
+                 struct store_refusal *refusal);
 
 /* SRV-5. Quarantine: the worker is lost but not proven gone; nobody may drive the sequence, its pages stay.
  * Unquarantine: it came back. */
@@ -442,97 +387,52 @@ int store_quarantine(struct store *store, store_seq seq, bool on, struct store_r
 /* The worker is proven gone: the sequence becomes inactive at its committed frontier if complete (the smallest frontier
  * over pools, without state; with state only when state_frontier equals it), named as far as its pages are named, else
  * it is released. An ACTIVATING sequence is aborted. */
-int store_end(struct store *store, store_seq seq, store_cont *ret_cont,
-              struct store_pool_view ret_rows[STORE_MAX_POOLS], struct store_refusal *refusal);
+int store_end(struct store *store, store_seq seq, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],
+              struct store_refusal *refusal);
 
 /* ---- continuations ---------------------------------------------------------------------------------- */
 
 int store_release(struct store *store, store_cont cont, struct store_refusal *refusal);
 int store_set_retention(struct store *store, store_cont cont, uint32_t retention, struct store_refusal *refusal);
 
-struct store_candidate {
-    store_cont cont;
-    uint32_t matched_pages; /* leading full pages whose digests match */
-    uint32_t frontier;      /* of the continuation */
-    bool exact_pages; /* its full pages are exactly the matched ones and its tail is known: tail says whether it matches
-                         further */
-    struct store_tail tail; /* n == 0 unless exact_pages */
-    uint32_t retention;
-    uint32_t restore_pages; /* that an activation at its frontier would bring back from the host, all pools */
-    uint64_t tag;
+/* digests[i] is of page first + i of a prompt's chain of full pages. first == 0 begins at the root. n == 0 finds
+ * continuations without a full page. first > 0 goes on where an earlier answer ended, for a chain that is too long for
+ * one message: digests[0] is the last digest of the part before, so that it is checked, and anchor is that answer's. */
+struct store_query {
+    const uint8_t (*digests)[32];
+    uint32_t first, n, max; /* max: of ret_candidates */
+    store_cont anchor;
 };
-/* digests[0..n): the chain of a prompt's full pages. Best first: deepest match, then longest frontier, then newest.
- * With state only continuations whose full pages are all matched and whose tail is known are candidates. Never a
- * continuation that is unpublished or claimed. n == 0 finds those without full pages. Returns how many were written (<=
- * max). Also marks nothing: a lookup is no use. */
-uint32_t store_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
-                    struct store_candidate *ret_candidates, uint32_t max);
-/* The same in parts, for a chain that is too long for one message: digests[i] is of page first + i. first == 0: as
- * store_find, the anchor is not looked at. *ret_anchor: a continuation that has all digests sent and goes on, or shares
- * its path with one that does; none: no longer match exists. The next part takes that anchor and begins with the last
- * digest of this one (n >= 1), so that it is checked: it costs the branches on the way down from the anchor. Its
- * candidates are only those that match past page `first`: they go before the earlier ones. STORE_E_STALE: the anchor
- * has gone. STORE_E_NAME: it has another digest there, or none. */
-int store_find_from(const struct store *store, store_cont anchor, uint32_t first, const uint8_t (*digests)[32],
-                    uint32_t n, struct store_candidate *ret_candidates, uint32_t max, uint32_t *ret_n,
-                    store_cont *ret_anchor, struct store_refusal *refusal);
+struct store_found {
+    uint32_t n;        /* candidates written */
+    store_cont anchor; /* a continuation that has all digests sent and goes on, or shares its path with one that does;
+                        * none: no longer match exists */
+};
+/* Candidates come best first: deepest match, then longest frontier, then newest. Those of a part that goes on match
+ * past page `first`: they go before the earlier ones. With state images, only continuations whose full pages are all
+ * matched and whose tail is known are candidates. An unpublished or claimed continuation never is one. A lookup counts
+ * as no use. Cost of a part: the branches on the way down from the anchor. STORE_E_STALE: the anchor has gone.
+ * STORE_E_NAME: it has another digest there, or none. */
+int store_find(const struct store *store, const struct store_query *query, struct kvd_candidate *ret_candidates,
+               struct store_found *ret_found, struct store_refusal *refusal);
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
 
 enum store_seq_state { STORE_SEQ_ACTIVATING = 0, STORE_SEQ_ACTIVE = 1, STORE_SEQ_QUARANTINED = 2 };
-struct store_seq_info {
-    store_seq seq;
-    uint64_t lease;
-    enum store_seq_state state;
-    uint32_t prompt_tokens, ceiling_tokens, state_slot;
-    uint32_t named_pages;
-    uint64_t tag;
-    struct store_pool_view pool[STORE_MAX_POOLS];
-};
-struct store_cont_info {
-    store_cont cont;
-    uint32_t frontier, named_pages, retention, state_slot;
-    bool tail_named, claimed;
-    uint64_t created, used; /* logical time: the operation count of the store */
-    uint32_t pages[STORE_MAX_POOLS];
-    uint32_t exclusive_pages[STORE_MAX_POOLS]; /* device pages that its release (or demotion) alone would free */
-    uint32_t device_pages[STORE_MAX_POOLS],
-        host_pages[STORE_MAX_POOLS];     /* with a valid replica there (host: current) */
-    bool demoted, moving;                /* moving: a transition brings or copies some of its pages */
-    bool image_on_device, image_in_host; /* of the state image */
-    uint32_t sharers;                    /* largest reference count of its pages, less one */
-    uint64_t tag;
-};
 /* Iterate: *cursor 0 to begin; false at the end. Order is by slot; a published object that lives throughout is seen
  * exactly once. */
-bool store_next_seq(const struct store *store, uint32_t *cursor, struct store_seq_info *ret_info);
-bool store_next_cont(const struct store *store, uint32_t *cursor, struct store_cont_info *ret_info);
-int store_seq_look(const struct store *store, store_seq seq, struct store_seq_info *ret_info,
+bool store_next_seq(const struct store *store, uint32_t *cursor, struct kvd_sequence_info *ret_info);
+bool store_next_cont(const struct store *store, uint32_t *cursor, struct kvd_continuation_info *ret_info);
+/* Returns the owner's tag of a continuation; 0 where there is none. */
+uint64_t store_tag(const struct store *store, store_cont cont);
+int store_seq_look(const struct store *store, store_seq seq, struct kvd_sequence_info *ret_info,
                    struct store_refusal *refusal);
-int store_cont_look(const struct store *store, store_cont cont, struct store_cont_info *ret_info,
+int store_cont_look(const struct store *store, store_cont cont, struct kvd_continuation_info *ret_info,
                     struct store_refusal *refusal);
 /* Page ids of a space in logical order (tests, tools). Returns how many were written. */
 uint32_t store_seq_pages(const struct store *store, store_seq seq, uint32_t pool, uint32_t *ret_ids, uint32_t max);
 uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t pool, uint32_t *ret_ids, uint32_t max);
-/* quarantined: pages that quarantined sequences could write (held by them alone). shared: pages with several
- * references. */
-struct store_pool_stats {
-    uint32_t capacity, allocated, reserved, available, quarantined, shared;
-    uint32_t rows_used;
-};
-struct store_stats {
-    struct store_pool_stats pool[STORE_MAX_POOLS];
-    uint32_t sequences, continuations, continuation_limit, state_slots_used;
-    uint64_t membership_used, membership_limit; /* entries; room is given out and reserved in chunks of 64 */
-    uint64_t operations, revision;
-    /* The arena. pages: packed pages that are there; images: state images. demoted: continuations that ask for no
-     * device page. */
-    uint64_t host_capacity, host_occupied, host_largest_free;
-    uint32_t host_pages[STORE_MAX_POOLS], host_images, demoted_continuations,
-        moves;                                     /* moves: transitions with copies between tiers in flight */
-    uint64_t damaged_replicas, lost_continuations; /* since store_init */
-};
-void store_get_stats(const struct store *store, struct store_stats *ret_stats);
+void store_get_stats(const struct store *store, struct kvd_stats *ret_stats);
 
 /* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each,
  * go to text. */

@@ -15,7 +15,6 @@
 #include "mutant.h"
 #include "store.h"
 
-#define NONE STORE_NONE
 #define CHUNK 64 /* membership entries in a chunk */
 /* Membership entry of an ACTIVATING sequence: the physical id of a page that a victim holds until commit. */
 #define PROMISED 0x80000000u
@@ -115,10 +114,10 @@ struct chunks {
 
 /* A page with PAGE_BACKING or PAGE_RESTORING is in one job's list and pinned by it; or its link is ORPHAN: an aborted
  * job left it, and another transition that waits for it takes it over. */
-#define ORPHAN (NONE - 1)
+#define ORPHAN (KVD_NONE - 1)
 struct tier_job {
-    uint32_t head[STORE_MAX_POOLS]; /* linked by page_tier.link */
-    uint32_t out[STORE_MAX_POOLS], in[STORE_MAX_POOLS];
+    uint32_t head[KVD_MAX_POOLS]; /* linked by page_tier.link */
+    uint32_t out[KVD_MAX_POOLS], in[KVD_MAX_POOLS];
 };
 
 struct move {
@@ -141,21 +140,21 @@ struct seq {
     enum store_seq_state state;
     uint64_t lease;
     uint32_t prompt, ceiling, named;
-    uint32_t row[STORE_MAX_POOLS];
-    struct space space[STORE_MAX_POOLS];
+    uint32_t row[KVD_MAX_POOLS];
+    struct space space[KVD_MAX_POOLS];
     uint32_t state_slot, state_frontier;
     uint32_t source_slot; /* pinned until the first commit */
     /* ACTIVATING only */
     uint32_t from, frontier;
-    uint32_t taken[STORE_MAX_POOLS];                              /* leading pages taken over from the source */
-    uint32_t tail_source[STORE_MAX_POOLS], tail[STORE_MAX_POOLS]; /* pinned descriptors of a tail copy */
-    bool tail_in[STORE_MAX_POOLS];                                /* that is made from the host replica of the source */
-    bool damaged;                                                 /* and that did not match its checksum */
+    uint32_t taken[KVD_MAX_POOLS];                            /* leading pages taken over from the source */
+    uint32_t tail_source[KVD_MAX_POOLS], tail[KVD_MAX_POOLS]; /* pinned descriptors of a tail copy */
+    bool tail_in[KVD_MAX_POOLS];                              /* that is made from the host replica of the source */
+    bool damaged;                                             /* and that did not match its checksum */
     uint32_t victims, n_victims, victims_lost, chunks_pending;
     uint64_t tag;
     bool recorded; /* has a record in the directory */
     struct tier_job job;
-    uint32_t restored[STORE_MAX_POOLS];
+    uint32_t restored[KVD_MAX_POOLS];
     /* Waiting for victims to give way (staged): nothing is mapped yet. */
     bool staged, was_demoted /* a moved source */, holds_source /* what a fork takes over is pinned */,
         image_in /* the image comes from the host */;
@@ -170,12 +169,12 @@ struct cont {
     uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
     uint64_t created, used;
-    struct space space[STORE_MAX_POOLS];
-    struct store_tail tail;
+    struct space space[KVD_MAX_POOLS];
+    struct kvd_tail tail;
     uint32_t node, next_end, prev_end; /* place in the index */
     uint32_t stamp;                    /* duplicate check */
     /* checkpoint in flight only */
-    uint32_t tail_source[STORE_MAX_POOLS], tail_copy[STORE_MAX_POOLS], source_slot;
+    uint32_t tail_source[KVD_MAX_POOLS], tail_copy[KVD_MAX_POOLS], source_slot;
     uint64_t tag;
     bool demoted, demoting /* claimed: will rest at commit */;
     uint32_t moves; /* moves in flight of it */
@@ -216,7 +215,7 @@ struct store {
     struct store_config config;
     uint32_t n_pools, row_entries;
     uint64_t revision, operations, epoch;
-    struct pool pool[STORE_MAX_POOLS];
+    struct pool pool[KVD_MAX_POOLS];
     struct chunks chunks;
     uint64_t entries;       /* of all memberships */
     uint8_t (*digests)[32]; /* by Main descriptor */
@@ -272,7 +271,7 @@ void store_changed(struct store *store, bool ownership); /* one operation more; 
 /* ---- what a page has where ---- */
 
 static inline bool page_on_device(const struct page *page) { /* readable there */
-    return page->device != NONE && (!(page->flags & PAGE_RESTORING) || MUTANT(hidden_destination_is_readable));
+    return page->device != KVD_NONE && (!(page->flags & PAGE_RESTORING) || MUTANT(hidden_destination_is_readable));
 }
 /* A host replica that is valid for n columns (PAGE-3). */
 static inline bool page_in_host(const struct page *page, uint32_t n) {
@@ -281,7 +280,7 @@ static inline bool page_in_host(const struct page *page, uint32_t n) {
 }
 static inline bool page_is_current(const struct page *page) { return page_in_host(page, page->committed); }
 
-static inline bool image_in_slot(const struct cont *cont) { return cont->slot != NONE && !cont->image_coming; }
+static inline bool image_in_slot(const struct cont *cont) { return cont->slot != KVD_NONE && !cont->image_coming; }
 static inline bool image_in_host(const struct cont *cont) {
     return cont->image.bits && !cont->image_backing && !cont->image_lost;
 }
@@ -423,14 +422,14 @@ struct activation {
     const struct store_activation *want;
     struct cont *source; /* NULL = root */
     bool move;
-    struct cont *victims[STORE_MAX_RECIPE]; /* without the source */
-    bool demote[STORE_MAX_RECIPE];
+    struct cont *victims[KVD_MAX_VICTIMS]; /* without the source */
+    bool demote[KVD_MAX_VICTIMS];
     uint32_t n_victims, ceiling;
     uint32_t images; /* state images of demoted victims that must be copied out */
     uint64_t arena_needed,
         arena_placed; /* bytes: for those pages and images; of them what finds a place after the releases */
     bool arena_now;   /* all find a place before any release */
-    struct activation_pool pool[STORE_MAX_POOLS];
+    struct activation_pool pool[KVD_MAX_POOLS];
     uint32_t slots_needed, slots_freed;
     bool image_in; /* the source's state image comes from the host */
     uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
@@ -449,7 +448,7 @@ int activation_measure(const struct store *store, struct activation *act, struct
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal);
 /* What is to be taken from the arena, in this order. Returns how many wants. */
 uint32_t activation_extents(const struct store *store, const struct activation *act,
-                            struct extent_page_want wants[STORE_MAX_POOLS + 1]);
+                            struct extent_page_want wants[KVD_MAX_POOLS + 1]);
 /* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks
  * for the membership. */
 bool activation_is_short_now(const struct store *store, const struct activation *act);
@@ -462,9 +461,10 @@ uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t pro
 uint32_t entitle_cushion(const struct store *store);
 uint32_t entitle_rung(const struct store *store, uint32_t i); /* tokens; i = 0..2 */
 
-void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, struct store_slice slice,
-              struct store_pool_view *ret_view);
-void seq_release_rows(struct store *store, struct seq *seq, struct store_pool_view ret_rows[STORE_MAX_POOLS]);
+/* changed: the first so many entries of the row are to be published. */
+void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, uint32_t changed,
+              struct kvd_pool_view *ret_view);
+void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
 /* Releases a continuation, published or not, and its descriptor. */
@@ -482,7 +482,7 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
 static inline bool joint_frees(const struct store *store, uint32_t pool, uint32_t d) {
     const struct page *page = &store->pool[pool].pages[d];
     uint32_t demoted = store->pool[pool].tier ? store->pool[pool].tier[d].demoted : 0;
-    return page->mark && page->mark + demoted == page->references && page->pins == 0 && page->device != NONE;
+    return page->mark && page->mark + demoted == page->references && page->pins == 0 && page->device != KVD_NONE;
 }
 
 /* ---- tier.c: jobs, demoted ---- */
@@ -522,7 +522,7 @@ void image_unpin(struct store *store, struct cont *cont);
 bool cont_release_if_lost(struct store *store, struct cont *cont);
 
 /* Tails that an activation in flight copies on the device. Returns how many. */
-uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[STORE_MAX_POOLS]);
+uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[KVD_MAX_POOLS]);
 uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
 
 /* ---- record.c: into the directory, where there is one ---- */
@@ -534,7 +534,7 @@ void record_page_close(struct store *store, uint32_t pool, uint32_t descriptor);
 void record_cont(struct store *store, const struct cont *cont);
 void record_cont_drop(struct store *store, const struct cont *cont);
 /* With these frontiers, which are not past the committed ones. */
-void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[STORE_MAX_POOLS]);
+void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[KVD_MAX_POOLS]);
 void record_seq(struct store *store, struct seq *seq);
 void record_seq_drop(struct store *store, struct seq *seq);
 

@@ -10,7 +10,7 @@
 
 bool job_is_empty(const struct store *store, const struct tier_job *job) {
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (job->head[p] != NONE) return false;
+        if (job->head[p] != KVD_NONE) return false;
     return true;
 }
 
@@ -20,7 +20,7 @@ static void job_add(struct store *store, struct tier_job *job, uint32_t p, uint3
     page_pin(&store->pool[p], d, 0);
 }
 
-static bool is_missing(const struct page *page) { return page->device == NONE && !(page->flags & PAGE_LOST); }
+static bool is_missing(const struct page *page) { return page->device == KVD_NONE && !(page->flags & PAGE_LOST); }
 
 uint32_t tier_missing(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t missing = 0, n;
@@ -46,7 +46,7 @@ bool tier_any(const struct store *store, uint32_t p, const struct space *space, 
 
 void job_copy_in(struct store *store, struct tier_job *job, uint32_t p, const struct space *space, uint32_t count) {
     struct pool *pool = &store->pool[p];
-    struct pool_choice choice = { tier_missing(store, p, space, count), NONE, false };
+    struct pool_choice choice = { tier_missing(store, p, space, count), KVD_NONE, false };
     uint32_t n, next = 0, left = 0;
     for (uint32_t i = 0; i < count && (choice.need || left); i += n) { /* choose counts need down */
         const uint32_t *run = space_run(store, space, i, &n);
@@ -142,7 +142,7 @@ static void finish_in(struct store *store, struct pool_batch *batch, uint32_t d,
 void job_finish(struct store *store, struct tier_job *job, bool ok) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
-        while (job->head[p] != NONE) {
+        while (job->head[p] != KVD_NONE) {
             uint32_t d = job->head[p];
             job->head[p] = batch.pool->tier[d].link;
             if (batch.pool->pages[d].flags & PAGE_BACKING) finish_out(store, p, d, ok);

@@ -85,7 +85,7 @@ static struct op *next_done_op(struct service *s, bool *ret_some) {
         op->lost |= moved != MOVER_DONE; /* what was not copied whole is never published */
         for (int d = 0; d < 2; d++) {
             op->moved.bytes[d] += figures.bytes[d];
-            for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) op->moved.pages[d][p] += figures.pages[d][p];
+            for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) op->moved.pages[d][p] += figures.pages[d][p];
         }
     } else if (s->ready) {
         op = s->ready;

@@ -76,9 +76,12 @@ static int open_segment(struct service *s, const char *prefix, enum segment_foun
 /* ---- recovery --------------------------------------------------------------------------------- */
 
 static void note_tenants(struct service *s) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     uint32_t cursor = 0;
-    while (store_next_cont(s->store, &cursor, &info)) tenant_note(s, info.cont, info.tag);
+    while (store_next_cont(s->store, &cursor, &info)) {
+        store_cont cont = store_cont_of(info.continuation);
+        tenant_note(s, cont, store_tag(s->store, cont));
+    }
 }
 
 static void say_found(const struct service *s, enum segment_found found) {

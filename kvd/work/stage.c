@@ -22,9 +22,7 @@ void stage_submit(struct service *s, struct op *op, struct store_transition of, 
     struct store_work work;
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n_copies; i++) transfer_copy(s->transfer, &copies[i]);
-    for (uint32_t p = 0; rows && p < s->pools.n_pools; p++)
-        transfer_slice(s->transfer, p, rows->pool[p].row,
-                       &(struct store_slice){ rows->pool[p].slice_begin, rows->pool[p].slice_count });
+    for (uint32_t p = 0; rows && p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows->pool[p]);
     enum transfer_result result = transfer_submit(s->transfer, op_tag(s, op));
     op->parts += result == TRANSFER_PENDING;
     op->lost |= result == TRANSFER_LOST;
@@ -38,9 +36,7 @@ void stage_submit(struct service *s, struct op *op, struct store_transition of, 
 /* Rows of an undone activation, as the mirror has them now, to the devices. */
 static void republish_rows(struct service *s, const struct kvd_activated *activated) {
     transfer_begin(s->transfer);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++)
-        transfer_slice(s->transfer, p, activated->pool[p].row,
-                       &(struct store_slice){ activated->pool[p].slice_begin, activated->pool[p].slice_count });
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &activated->pool[p]);
     (void)transfer_submit(s->transfer, 0);
 }
 
@@ -59,7 +55,7 @@ static void refresh_activated(struct service *s, const struct bundle *b, struct 
                               struct store_activated *ret_now) {
     struct store_refusal refusal = { 0 };
     if (store_activate_look(s->store, b->seq, ret_now, &refusal)) return;
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) activated->pool[p] = bundle_pool(&ret_now->pool[p]);
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) activated->pool[p] = ret_now->pool[p];
     activated->state_slot = ret_now->state_slot;
     activated->source_state_slot = ret_now->source_state_slot;
     memcpy(activated->restored, ret_now->restored, sizeof activated->restored);
@@ -165,7 +161,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
 static void tell_moved(struct service *s, struct op *op) {
     struct kvd_moved *r = &op->u.moved;
     *r = (struct kvd_moved){ .revision = store_revision(s->store), .bytes = op->moved.bytes[0] + op->moved.bytes[1] };
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) r->pages[p] = op->moved.pages[0][p] + op->moved.pages[1][p];
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) r->pages[p] = op->moved.pages[0][p] + op->moved.pages[1][p];
 }
 
 bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes) {

@@ -68,7 +68,7 @@ void service_stop_begin(struct service *s) {
 /* ---- what to demote ------------------------------------------------------------------------- */
 
 /* Something of it is on the device alone. */
-static bool is_exposed(const struct service *s, const struct store_cont_info *info) {
+static bool is_exposed(const struct service *s, const struct kvd_continuation_info *info) {
     for (uint32_t p = 0; p < s->pools.n_pools; p++)
         if (info->host_pages[p] < info->pages[p]) return true;
     return info->image_on_device && !info->image_in_host;
@@ -82,7 +82,7 @@ static int by_value(const void *a, const void *b) {
 
 /* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
 static void make_list(struct service *s, struct stop *stop) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     uint32_t cursor = 0, room = s->config.continuations;
     bool more = true;
     stop->list = calloc(room, sizeof *stop->list);
@@ -90,7 +90,8 @@ static void make_list(struct service *s, struct stop *stop) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
             if (is_exposed(s, &info))
-                stop->list[stop->n++] = (struct candidate){ info.cont, info.retention, info.used };
+                stop->list[stop->n++] =
+                    (struct candidate){ store_cont_of(info.continuation), info.retention, info.used };
         pthread_mutex_unlock(&s->lock);
     }
     if (stop->n) qsort(stop->list, stop->n, sizeof *stop->list, by_value);

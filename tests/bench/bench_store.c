@@ -73,14 +73,15 @@ static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t 
     struct store_round_result r;
     struct store_round_item item = { .seq = seq,
                                      .lease = LEASE,
-                                     .state_frontier = NONE,
-                                     .pool = { { commit, truncate, keep, ensure }, { NONE, NONE, NONE, NONE } } };
+                                     .state_frontier = KVD_NONE,
+                                     .pool = { { commit, truncate, keep, ensure },
+                                               { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
     store_round(b->store, &item, 1, &r);
     if (r.refusal.code) die("round", &r.refusal);
 }
 
 static void finish(struct bench *b, store_seq seq, store_cont *ret_kept) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_refusal refusal;
     store_cont none;
     if (store_finish(b->store, seq, LEASE, ret_kept ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, NULL, 0,
@@ -93,7 +94,7 @@ static store_cont build(struct bench *b, uint32_t n, uint32_t common) {
     struct store_refusal refusal;
     store_cont cont;
     store_seq seq = root(b, n, n);
-    round_one(b, seq, n * 64, NONE, NONE, NONE);
+    round_one(b, seq, n * 64, KVD_NONE, KVD_NONE, KVD_NONE);
     for (uint32_t i = 0; i < n; i++) {
         uint8_t own[1][32] = { { 0 } };
         for (size_t k = 0; k < 4 && i >= common; k++) {
@@ -143,6 +144,15 @@ static void fill(struct bench *b) {
         b->conts[i] = build(b, CHAIN, i == 0 ? CHAIN : (uint32_t)(next_random(&b->random) % CHAIN));
 }
 
+/* The lookup from the root in one part: nothing can be refused. */
+static uint32_t find_from_root(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
+                               struct kvd_candidate *ret_candidates, uint32_t max) {
+    const struct store_query query = { .digests = digests, .n = n, .max = max };
+    struct store_found found = { 0 };
+    (void)store_find(store, &query, ret_candidates, &found, NULL);
+    return found.n;
+}
+
 /* ---- measurements ---- */
 
 static void bench_materialize(struct bench *b, const char *name) {
@@ -164,21 +174,21 @@ static void bench_materialize(struct bench *b, const char *name) {
 static void bench_round(struct bench *b) {
     store_seq seq = root(b, CHAIN, 0);
     uint64_t start = now_ns();
-    for (uint32_t i = 1; i <= CHAIN; i++) round_one(b, seq, NONE, NONE, NONE, i * 64);
+    for (uint32_t i = 1; i <= CHAIN; i++) round_one(b, seq, KVD_NONE, KVD_NONE, KVD_NONE, i * 64);
     result(b, "round_map_page", (double)(now_ns() - start) / CHAIN, "ns");
     start = now_ns();
-    for (uint32_t i = 1; i <= CHAIN * 64; i += 8) round_one(b, seq, i, NONE, NONE, NONE);
+    for (uint32_t i = 1; i <= CHAIN * 64; i += 8) round_one(b, seq, i, KVD_NONE, KVD_NONE, KVD_NONE);
     result(b, "round_commit_8", (double)(now_ns() - start) / (CHAIN * 8), "ns");
     start = now_ns();
-    for (uint32_t i = CHAIN - 1; i > 0; i--) round_one(b, seq, NONE, i * 64 + 5, 0, NONE);
+    for (uint32_t i = CHAIN - 1; i > 0; i--) round_one(b, seq, KVD_NONE, i * 64 + 5, 0, KVD_NONE);
     result(b, "round_truncate_page", (double)(now_ns() - start) / (CHAIN - 1), "ns");
     finish(b, seq, NULL);
     seq = root(b, CHAIN, CHAIN);
     start = now_ns();
-    round_one(b, seq, CHAIN * 64, NONE, NONE, NONE);
+    round_one(b, seq, CHAIN * 64, KVD_NONE, KVD_NONE, KVD_NONE);
     result(b, "commit_2048", (double)(now_ns() - start) / 1e3, "us");
     start = now_ns();
-    round_one(b, seq, NONE, 0, 0, NONE);
+    round_one(b, seq, KVD_NONE, 0, 0, KVD_NONE);
     result(b, "truncate_2048", (double)(now_ns() - start) / 1e3, "us");
     finish(b, seq, NULL);
 }
@@ -193,11 +203,11 @@ static void bench_batch(struct bench *b) {
     uint64_t start = now_ns();
     for (uint32_t step = 1; step <= steps; step++) {
         for (uint32_t i = 0; i < n; i++)
-            items[i] =
-                (struct store_round_item){ .seq = seqs[i],
-                                           .lease = LEASE,
-                                           .state_frontier = NONE,
-                                           .pool = { { step, NONE, NONE, step + 1 }, { NONE, NONE, NONE, NONE } } };
+            items[i] = (struct store_round_item){ .seq = seqs[i],
+                                                  .lease = LEASE,
+                                                  .state_frontier = KVD_NONE,
+                                                  .pool = { { step, KVD_NONE, KVD_NONE, step + 1 },
+                                                            { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
         store_round(b->store, items, n, results);
         if (results[n - 1].refusal.code) die("batch", &results[n - 1].refusal);
     }
@@ -241,16 +251,16 @@ static void bench_fork(struct bench *b) {
 }
 
 static void bench_find(struct bench *b) {
-    struct store_candidate found[16];
+    struct kvd_candidate found[16];
     uint32_t turns = 2000, got = 0;
     uint64_t start = now_ns();
     for (uint32_t i = 0; i < turns; i++)
-        got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
+        got = find_from_root(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
     result(b, "find_2048", (double)(now_ns() - start) / turns / 1e3, "us");
     if (got == 0 || found[0].matched_pages != CHAIN - (turns - 1) % 64) die("find", NULL);
     start = now_ns();
     for (uint32_t i = 0; i < turns; i++)
-        got = store_find(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
+        got = find_from_root(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
     result(b, "find_2048_best", (double)(now_ns() - start) / turns / 1e3, "us");
 }
 
@@ -343,7 +353,7 @@ static void bench_moves(struct bench *b) {
     store_cont cont = build(b, CHAIN, 0);
     uint64_t out = 0, in = 0, back = 0, turns = 50;
     struct store_refusal refusal;
-    uint32_t dropped[STORE_MAX_POOLS];
+    uint32_t dropped[KVD_MAX_POOLS];
     for (uint64_t i = 0; i < turns; i++) {
         uint64_t start = now_ns();
         move_to(b, cont, STORE_PLACE_HOST, CHAIN);
@@ -351,7 +361,7 @@ static void bench_moves(struct bench *b) {
         move_to(b, cont, STORE_PLACE_DEVICE, CHAIN);
         in += now_ns() - mid;
         out += mid - start;
-        if (store_drop_replica(b->store, cont, STORE_TIER_HOST, dropped, &refusal)) die("drop", &refusal);
+        if (store_drop_replica(b->store, cont, KVD_TIER_HOST, dropped, &refusal)) die("drop", &refusal);
     }
     result(b, "demote_2048", (double)out / (double)turns / 1e3, "us");
     result(b, "prefetch_2048", (double)in / (double)turns / 1e3, "us");
@@ -382,7 +392,7 @@ static double commit_cost(struct bench *b) {
     for (int i = 0; i < 50; i++) {
         store_seq seq = root(b, CHAIN, CHAIN);
         uint64_t start = now_ns();
-        round_one(b, seq, CHAIN * 64, NONE, NONE, NONE);
+        round_one(b, seq, CHAIN * 64, KVD_NONE, KVD_NONE, KVD_NONE);
         spent += now_ns() - start;
         finish(b, seq, NULL);
     }
@@ -395,13 +405,13 @@ static void bench_damage(struct bench *b) {
     struct store_activation want = {
         .keep = true, .frontier = 64, .lease = LEASE, .prompt_tokens = 64, .max_output_tokens = 1
     };
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     struct store_activated got;
     struct store_refusal refusal;
     uint32_t cursor = RESTING / 2;
     if (!store_next_cont(b->store, &cursor, &info)) die("list", NULL);
-    want.from = info.cont;
-    const struct space *space = &cont_find(b->store, info.cont)->space[0];
+    want.from = store_cont_of(info.continuation);
+    const struct space *space = &cont_find(b->store, store_cont_of(info.continuation))->space[0];
     if (store_activate_begin(b->store, &want, &got, &refusal)) die("restore", &refusal);
     uint64_t start = now_ns();
     for (uint32_t i = 0; i < REST_PAGES; i++)
@@ -412,7 +422,7 @@ static void bench_damage(struct bench *b) {
     for (uint32_t i = 0; i < 1000; i++) {
         cursor = (uint32_t)(next_random(&b->random) % RESTING);
         if (!store_next_cont(b->store, &cursor, &info)) continue;
-        uint32_t d = space_entry(b->store, &cont_find(b->store, info.cont)->space[0],
+        uint32_t d = space_entry(b->store, &cont_find(b->store, store_cont_of(info.continuation))->space[0],
                                  (uint32_t)(next_random(&b->random) % REST_PAGES));
         start = now_ns();
         if (store_damaged(b->store, d) != 1) die("nobody was lost", NULL);
@@ -426,10 +436,10 @@ static void bench_damage(struct bench *b) {
 
 /* All 10,000 begin with the same page: a prompt that shares that one with them. */
 static void bench_fan(struct bench *b) {
-    struct store_candidate found[16];
+    struct kvd_candidate found[16];
     uint32_t turns = 1000, n = 0;
     uint64_t start = now_ns();
-    for (uint32_t i = 0; i < turns; i++) n = store_find(b->store, (const uint8_t(*)[32])b->chain, 1, found, 16);
+    for (uint32_t i = 0; i < turns; i++) n = find_from_root(b->store, (const uint8_t(*)[32])b->chain, 1, found, 16);
     if (n != 16 || found[0].matched_pages != 1) die("find", NULL);
     result(b, "find_among_10000", (double)(now_ns() - start) / turns / 1e3, "us");
 }

@@ -133,8 +133,8 @@ static void fill(struct world *w, store_seq seq, uint32_t tokens) {
     struct store_round_item item = { .seq = seq, .lease = LEASE, .state_frontier = tokens };
     struct store_round_result result;
     struct store_refusal refusal;
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
-        item.pool[p] = (struct store_round_pool){ tokens, STORE_NONE, STORE_NONE, STORE_NONE };
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
+        item.pool[p] = (struct kvd_round_pool){ tokens, KVD_NONE, KVD_NONE, KVD_NONE };
     store_round(w->store, &item, 1, &result);
     for (uint32_t i = 0; i < tokens / KVD_PAGE_TOKENS; i++) {
         uint8_t digest[1][32] = { { (uint8_t)i } };
@@ -145,8 +145,8 @@ static void fill(struct world *w, store_seq seq, uint32_t tokens) {
 
 static void make(struct world *w) {
     store_cont from = conts[u8() % 8], kept = { 0 };
-    struct store_cont_info info = { .frontier = 0 };
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_continuation_info info = { .frontier = 0 };
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_refusal refusal;
     if (store_cont_look(w->store, from, &info, &refusal)) from.bits = 0;
     uint32_t tokens = 1 + u8() * 2u % 500u;
@@ -155,7 +155,7 @@ static void make(struct world *w) {
     if (!seq.bits) return;
     fill(w, seq, tokens);
     if (u8() % 4 == 0) return; /* it runs on */
-    struct store_tail tail = { .n = tokens % KVD_PAGE_TOKENS };
+    struct kvd_tail tail = { .n = tokens % KVD_PAGE_TOKENS };
     if (!store_finish(w->store, seq, LEASE, STORE_FINISH_RETAIN, &tail, u8(), &kept, rows, &refusal))
         conts[n_conts++ % 8] = kept;
 }
@@ -280,7 +280,7 @@ static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool da
     struct store_activated got;
     struct store_copy copy;
     struct store_refusal refusal;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     uint64_t cursor = 0;
     bool wrong = false;
@@ -305,23 +305,24 @@ static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool da
 }
 
 static void use_all(struct world *w, uint32_t damages) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     for (uint32_t cursor = 0, i = 0; store_next_cont(w->store, &cursor, &info); i++) {
-        fork_of(w, info.cont, info.frontier, damages >> i & 1);
+        fork_of(w, store_cont_of(info.continuation), info.frontier, damages >> i & 1);
         struct store_refusal refusal;
-        if (store_cont_look(w->store, info.cont, &info, &refusal)) continue;
-        place(w, info.cont, STORE_PLACE_DEVICE);
-        fork_of(w, info.cont, info.frontier, false);
-        place(w, info.cont, STORE_PLACE_HOST);
+        if (store_cont_look(w->store, store_cont_of(info.continuation), &info, &refusal)) continue;
+        place(w, store_cont_of(info.continuation), STORE_PLACE_DEVICE);
+        fork_of(w, store_cont_of(info.continuation), info.frontier, false);
+        place(w, store_cont_of(info.continuation), STORE_PLACE_HOST);
     }
 }
 
 static void release_all(struct world *w) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     struct store_refusal refusal;
-    struct store_stats stats;
+    struct kvd_stats stats;
     for (uint32_t cursor = 0; store_next_cont(w->store, &cursor, &info);)
-        must(!store_release(w->store, info.cont, &refusal), "what was recovered can be released");
+        must(!store_release(w->store, store_cont_of(info.continuation), &refusal),
+             "what was recovered can be released");
     audit(w);
     store_get_stats(w->store, &stats);
     must(!stats.continuations && !stats.host_occupied && !stats.membership_used && !stats.state_slots_used &&

@@ -120,14 +120,16 @@ void chain_fill(struct run *r, struct space *sp, uint32_t from) {
     }
 }
 
-void publish(struct run *r, uint32_t p, uint32_t row, struct store_slice slice) {
+void publish(struct run *r, uint32_t p, const struct kvd_pool_view *view) {
     uint32_t L = r->model.blocks;
-    if (row >= r->model.config.max_concurrency || slice.begin > L || slice.count > L - slice.begin) {
-        fail(r, "pool %u: slice %u+%u of row %u is outside the table", p, slice.begin, slice.count, row);
+    if (view->row >= r->model.config.max_concurrency || view->slice_begin > L ||
+        view->slice_count > L - view->slice_begin) {
+        fail(r, "pool %u: slice %u+%u of view->row %u is outside the table", p, view->slice_begin, view->slice_count,
+             view->row);
         return;
     }
-    memcpy(r->matrix[p] + (size_t)row * L + slice.begin, store_table_row(r->store, p, row) + slice.begin,
-           slice.count * sizeof(int32_t));
+    memcpy(r->matrix[p] + (size_t)view->row * L + view->slice_begin,
+           store_table_row(r->store, p, view->row) + view->slice_begin, view->slice_count * sizeof(int32_t));
 }
 
 void read_pages(struct run *r, store_seq seq, store_cont cont, uint32_t n[POOLS]) {
@@ -285,20 +287,20 @@ static void report(const struct run *r) {
 /* Everything goes back: whatever state random operations left, the store must close to empty. */
 static void close_down(struct run *r) {
     struct store_refusal refusal;
-    struct store_stats st;
+    struct kvd_stats st;
     for (int i = 0; i < MODEL_SEQS; i++)
         if (r->model.seq[i].used) {
             store_cont cont;
-            struct store_pool_view rows[POOLS];
+            struct kvd_pool_view rows[POOLS];
             if (store_end(r->store, r->model.seq[i].handle, &cont, rows, &refusal)) fail(r, "closing: end refused");
         }
     for (int i = 0; i < MODEL_CONTS; i++)
         if (r->model.cont[i].used && !r->model.cont[i].published)
             store_checkpoint_abort(r->store, r->model.cont[i].handle, &refusal);
     uint32_t cursor = 0;
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     while (store_next_cont(r->store, &cursor, &info))
-        if (store_release(r->store, info.cont, &refusal)) fail(r, "closing: release refused");
+        if (store_release(r->store, store_cont_of(info.continuation), &refusal)) fail(r, "closing: release refused");
     store_get_stats(r->store, &st);
     for (uint32_t p = 0; p < r->model.n_pools; p++)
         if (st.pool[p].available != st.pool[p].capacity || st.pool[p].rows_used)

@@ -34,8 +34,8 @@ struct worker {
     uint32_t before_cut;     /* frontier before the last truncation: often gone to again, with other tokens */
     uint32_t n_copies;
     struct store_copy copies[STORE_MAX_COPIES];
-    struct store_slice slice[POOLS]; /* of begin, published at commit */
-    uint32_t victims_lost;           /* released at begin already */
+    struct kvd_pool_view slice[POOLS]; /* of begin, published at commit */
+    uint32_t victims_lost;             /* released at begin already */
 };
 
 struct run {
@@ -112,7 +112,7 @@ store_cont some_cont(struct run *run, int live);
 void bury_seq(struct run *run, store_seq handle);
 void bury_cont(struct run *run, store_cont handle);
 void chain_fill(struct run *run, struct space *space, uint32_t from);
-void publish(struct run *run, uint32_t pool, uint32_t row, struct store_slice slice);
+void publish(struct run *run, uint32_t pool, const struct kvd_pool_view *view);
 void read_pages(struct run *run, store_seq seq, store_cont cont, uint32_t n[POOLS]); /* into run_ids */
 extern uint32_t *const run_ids[POOLS];
 

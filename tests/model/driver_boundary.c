@@ -36,7 +36,7 @@ static void write_columns(struct run *r, int k, uint32_t p, uint32_t from, uint3
 
 /* ---- items of a round ---- */
 
-static const struct store_round_pool nothing = { STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE };
+static const struct kvd_round_pool nothing = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE };
 
 static void ask_frontiers(struct run *r, int k, struct store_round_item *it, bool truncating) {
     const struct model_seq *s = &r->model.seq[k];
@@ -55,7 +55,7 @@ static void ask_frontiers(struct run *r, int k, struct store_round_item *it, boo
         else if (chance(r, 60)) it->pool[p].commit = between(r, c, min32(top, c + 70 * r->stride));
         if (chance(r, 1)) it->pool[p].commit = below(r, top + 80);
         if (!truncating) continue;
-        uint32_t now = it->pool[p].commit == STORE_NONE ? c : it->pool[p].commit,
+        uint32_t now = it->pool[p].commit == KVD_NONE ? c : it->pool[p].commit,
                  floor = model_protected(&r->model, s, p);
         it->pool[p].truncate = chance(r, 85) ? between(r, min32(floor, now), now) : below(r, now + 10);
         if (p > 0 && chance(r, 60)) it->pool[p].truncate = it->pool[0].truncate;
@@ -65,10 +65,10 @@ static void ask_frontiers(struct run *r, int k, struct store_round_item *it, boo
 static void ask_mapping(struct run *r, int k, struct store_round_item *it) {
     const struct model_seq *s = &r->model.seq[k];
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
-        uint32_t c = it->pool[p].commit == STORE_NONE ? s->sp.committed[p] : it->pool[p].commit;
+        uint32_t c = it->pool[p].commit == KVD_NONE ? s->sp.committed[p] : it->pool[p].commit;
         if (chance(r, 35)) it->pool[p].keep = between(r, c > 64 ? c - 64 : 0, c + 150 * r->stride);
         if (chance(r, 55)) it->pool[p].ensure = c + below(r, (chance(r, 25) ? 260 : 70) * r->stride);
-        if (it->pool[p].ensure != STORE_NONE && !chance(r, 20))
+        if (it->pool[p].ensure != KVD_NONE && !chance(r, 20))
             it->pool[p].ensure = min32(it->pool[p].ensure,
                                        s->entitlement[p] * KVD_PAGE_TOKENS + (r->model.config.lease_growth ? 200 : 0));
         if (chance(r, 1)) it->pool[p].ensure = chance(r, 50) ? UINT32_MAX - 1 : below(r, 5000);
@@ -84,7 +84,7 @@ static void write_before_commit(struct run *r, int k, const struct store_round_i
         uint32_t commit = it->pool[p].commit, written = r->worker[k].written[p];
         if (chance(r, 10)) write_columns(r, k, p, c, written); /* rejected drafts, written again (SPEC-3) */
         uint32_t to = chance(r, 30) ? min32(top, written + below(r, 40 * r->stride)) : written;
-        if (commit != STORE_NONE && commit <= top) to = max32(to, commit);
+        if (commit != KVD_NONE && commit <= top) to = max32(to, commit);
         if (to > written) write_columns(r, k, p, written, to);
     }
 }
@@ -95,15 +95,15 @@ static void ask_state(struct run *r, int k, struct store_round_item *it) {
         if (chance(r, 1)) it->state_frontier = 0;
         return;
     }
-    uint32_t f = it->pool[0].truncate != STORE_NONE ? it->pool[0].truncate
-                 : it->pool[0].commit != STORE_NONE ? it->pool[0].commit
-                                                    : s->sp.committed[0];
-    if (chance(r, it->pool[0].truncate != STORE_NONE ? 40 : 80)) it->state_frontier = f;
+    uint32_t f = it->pool[0].truncate != KVD_NONE ? it->pool[0].truncate
+                 : it->pool[0].commit != KVD_NONE ? it->pool[0].commit
+                                                  : s->sp.committed[0];
+    if (chance(r, it->pool[0].truncate != KVD_NONE ? 40 : 80)) it->state_frontier = f;
     if (chance(r, 5)) it->state_frontier = below(r, f + 20);
 }
 
 static void make_item(struct run *r, int k, struct store_round_item *it, bool commits_only) {
-    *it = (struct store_round_item){ .state_frontier = STORE_NONE, .pool = { nothing, nothing } };
+    *it = (struct store_round_item){ .state_frontier = KVD_NONE, .pool = { nothing, nothing } };
     it->seq = some_seq(r, k);
     if (k < 0) return;
     const struct model_seq *s = &r->model.seq[k];
@@ -112,7 +112,7 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
     if (!commits_only) ask_mapping(r, k, it);
     for (uint32_t p = 0; commits_only && p < r->model.n_pools; p++)
         if (it->pool[p].commit > s->sp.n[p] * KVD_PAGE_TOKENS)
-            it->pool[p].commit = STORE_NONE; /* not mapped yet: not written */
+            it->pool[p].commit = KVD_NONE; /* not mapped yet: not written */
     ask_state(r, k, it);
     if (s->state == STORE_SEQ_ACTIVE) write_before_commit(r, k, it);
     note(r, " [seq %d c %d,%d t %d,%d k %d,%d e %d,%d s %d]", k, (int)it->pool[0].commit, (int)it->pool[1].commit,
@@ -122,13 +122,13 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
 
 /* ---- answers of a round ---- */
 
-static void check_slice(struct run *r, const struct model_round *rd, uint32_t before, struct store_slice slice,
+static void check_slice(struct run *r, const struct model_round *rd, uint32_t before, const struct kvd_pool_view *view,
                         uint32_t p) {
     uint32_t high = max32(before, rd->map[p]), low = rd->kept[p];
-    if (rd->map[p] == before && rd->kept[p] == before) SAME(slice.count, 0, "slice");
-    else if (slice.begin < low ||
-             slice.begin + slice.count > high) /* tight; that it is wide enough shows in the published table */
-        fail(r, "pool %u: slice %u+%u, changed are %u..%u", p, slice.begin, slice.count, low, high);
+    if (rd->map[p] == before && rd->kept[p] == before) SAME(view->slice_count, 0, "slice");
+    else if (view->slice_begin < low || view->slice_begin + view->slice_count >
+                                            high) /* tight; that it is wide enough shows in the published table */
+        fail(r, "pool %u: slice %u+%u, changed are %u..%u", p, view->slice_begin, view->slice_count, low, high);
 }
 
 /* An injected shortage may have cost a rung of lease growth: any rung, or none, is then right. */
@@ -144,7 +144,7 @@ static void settle_rungs(struct run *r, const struct store_round_item *it, struc
     model_round_settle(&r->model, it, rd);
 }
 
-static void check_round_view(struct run *r, const struct model_seq *s, const struct store_pool_view *v,
+static void check_round_view(struct run *r, const struct model_seq *s, const struct kvd_pool_view *v,
                              const struct model_round *rd, uint32_t p) {
     SAME(v->row, s->row[p], "round");
     SAME(v->membership, rd->map[p], "round");
@@ -157,12 +157,12 @@ static void check_round_view(struct run *r, const struct model_seq *s, const str
 static void state_step(struct run *r, const struct store_round_item *it, struct model_seq *s, uint32_t source,
                        bool had_image) {
     if (!r->model.config.has_state) return;
-    if (source != STORE_NONE && s->source_slot == STORE_NONE && !had_image) {
+    if (source != KVD_NONE && s->source_slot == KVD_NONE && !had_image) {
         if (memory_state_read(r->memory, source) != s->wanted_image)
             fail(r, "the source's state image went before the first commit");
         memory_state_copy(r->memory, source, s->slot);
     }
-    if (it->state_frontier == STORE_NONE) return;
+    if (it->state_frontier == KVD_NONE) return;
     s->sp.image = kvt_random(&r->random);
     memory_state_write(r->memory, s->slot, s->sp.image);
 }
@@ -191,17 +191,17 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
     }
     if (r->failed) return;
     uint32_t had = s->sp.committed[0];
-    bool had_image = s->state_frontier != STORE_NONE;
+    bool had_image = s->state_frontier != KVD_NONE;
     model_round_apply(&r->model, it, rd, run_ids, n);
-    if (it->pool[0].truncate != STORE_NONE)
-        r->worker[rd->seq].before_cut = it->pool[0].commit != STORE_NONE ? it->pool[0].commit : had;
+    if (it->pool[0].truncate != KVD_NONE)
+        r->worker[rd->seq].before_cut = it->pool[0].commit != KVD_NONE ? it->pool[0].commit : had;
     if (s->source_slot != source) r->own_only = false; /* the pinned slot may go */
     state_step(r, it, s, source, had_image);
     for (p = 0; p < r->model.n_pools; p++) {
         check_round_view(r, s, &res->pool[p], rd, p);
-        check_slice(r, rd, before[p], res->pool[p].slice, p);
+        check_slice(r, rd, before[p], &res->pool[p], p);
         r->worker[rd->seq].written[p] = min32(r->worker[rd->seq].written[p], rd->kept[p] * KVD_PAGE_TOKENS);
-        publish(r, p, s->row[p], res->pool[p].slice);
+        publish(r, p, &res->pool[p]);
     }
     uint32_t full = s->sp.committed[0] / 64;
     if (full < named) chain_fill(r, &s->sp, full); /* other tokens will follow */
@@ -241,7 +241,7 @@ void op_round(struct run *r) {
         if (k < 0) continue;
         busy[k] = true; /* twice in a round: the second only commits, and nothing that the first may have cut away */
         for (uint32_t p = 0; p < POOLS; p++)
-            cut[k] |= items[i].pool[p].truncate != STORE_NONE || items[i].pool[p].keep != STORE_NONE;
+            cut[k] |= items[i].pool[p].truncate != KVD_NONE || items[i].pool[p].keep != KVD_NONE;
     }
     memset(results, 0xEE, sizeof results);
     if (n == 1) {
@@ -301,8 +301,8 @@ void op_name(struct run *r) {
 struct snap {
     store_seq seq;
     uint64_t lease;
-    struct store_tail tail;
-    const struct store_tail *given;
+    struct kvd_tail tail;
+    const struct kvd_tail *given;
     uint32_t retention;
     struct store_checkpointed got;
 };
@@ -370,12 +370,12 @@ void op_checkpoint(struct run *r) {
     r->moved = r->reowned = true;
 }
 
-static void free_rows(struct run *r, const struct model_seq *s, const struct store_pool_view *rows, bool published) {
+static void free_rows(struct run *r, const struct model_seq *s, const struct kvd_pool_view *rows, bool published) {
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         if (published) SAME(rows[p].row, s->row[p], "freed row");
-        if (published && rows[p].slice.count > r->model.blocks)
-            fail(r, "freed row: slice of %u entries", rows[p].slice.count);
-        if (published && !r->failed) publish(r, p, rows[p].row, rows[p].slice);
+        if (published && rows[p].slice_count > r->model.blocks)
+            fail(r, "freed row: slice of %u entries", rows[p].slice_count);
+        if (published && !r->failed) publish(r, p, &rows[p]);
     }
 }
 
@@ -384,7 +384,7 @@ void op_finish(struct run *r) {
     struct reasons reasons = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 77 };
-    struct store_pool_view rows[POOLS];
+    struct kvd_pool_view rows[POOLS];
     int k = make_snap(r, &s);
     bool retain = chance(r, 75);
     if (retain) model_keep_reasons(&r->model, k, s.lease, s.given, true, &reasons);
@@ -406,13 +406,13 @@ void op_end(struct run *r) {
     struct store_refusal refusal = { 0 };
     struct reasons reasons = { 0 };
     store_cont cont = { 77 };
-    struct store_pool_view rows[POOLS];
+    struct kvd_pool_view rows[POOLS];
     int k = any_seq(r, chance(r, 40) ? STORE_SEQ_QUARANTINED : -1);
     store_seq h = some_seq(r, k);
     k = model_find_seq(&r->model, h);
     if (k < 0)
         reasons.list[reasons.n++] =
-            (struct reason){ .code = STORE_E_STALE, .subject = (enum store_subject)99, .pool = STORE_NONE - 1 };
+            (struct reason){ .code = STORE_E_STALE, .subject = (enum store_subject)99, .pool = KVD_NONE - 1 };
     note(r, " seq %d", k);
     if (!agreed(r, "end", store_end(r->store, h, &cont, rows, &refusal), &refusal, &reasons)) return;
     bool retains = model_end_retains(&r->model, k), published = r->model.seq[k].state != STORE_SEQ_ACTIVATING;

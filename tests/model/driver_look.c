@@ -9,7 +9,7 @@
 
 static void put(struct run *r, uint64_t word) { r->words[r->n_words++] = word; }
 
-static void put_view(struct run *r, const struct store_pool_view *v) {
+static void put_view(struct run *r, const struct kvd_pool_view *v) {
     put(r, v->row);
     put(r, v->membership);
     put(r, v->entitlement);
@@ -48,7 +48,7 @@ static void see_content(struct run *r, const struct space *sp, uint32_t p, uint3
     }
 }
 
-static void see_seq_pool(struct run *r, struct model_seq *s, const struct store_pool_view *v, uint32_t p) {
+static void see_seq_pool(struct run *r, struct model_seq *s, const struct kvd_pool_view *v, uint32_t p) {
     SEE(v->row, s->row[p], "sequence, pool %u", p);
     SEE(v->membership, s->sp.n[p], "sequence, pool %u", p);
     SEE(v->entitlement, s->entitlement[p], "sequence, pool %u", p);
@@ -65,22 +65,20 @@ static void see_seq_pool(struct run *r, struct model_seq *s, const struct store_
     if (s->state != STORE_SEQ_ACTIVATING) see_content(r, &s->sp, p, r->worker[s - r->model.seq].written[p], "sequence");
 }
 
-static void see_seq(struct run *r, const struct store_seq_info *info) {
-    int k = model_find_seq(&r->model, info->seq);
+static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
+    int k = model_find_seq(&r->model, (store_seq){ info->sequence.bits });
     if (k < 0) {
         fail(r, "a sequence is listed that is not there");
         return;
     }
     struct model_seq *s = &r->model.seq[k];
-    SEE(info->lease, s->lease, "sequence");
     SEE(info->state, s->state, "sequence");
     SEE(info->prompt_tokens, s->prompt, "sequence");
     SEE(info->ceiling_tokens, s->ceiling, "sequence");
     SEE(info->state_slot, s->slot, "sequence");
     if (s->state != STORE_SEQ_ACTIVATING)
         SEE(info->named_pages, model_named(&r->model, &s->sp, s->sp.committed[0] / KVD_PAGE_TOKENS), "sequence");
-    put(r, info->seq.bits);
-    put(r, info->lease);
+    put(r, info->sequence.bits);
     put(r, info->state);
     put(r, (uint64_t)info->prompt_tokens << 32 | info->ceiling_tokens);
     put(r, (uint64_t)info->state_slot << 32 | info->named_pages);
@@ -88,14 +86,15 @@ static void see_seq(struct run *r, const struct store_seq_info *info) {
         put_view(r, &info->pool[p]);
         see_seq_pool(r, s, &info->pool[p], p);
     }
-    if (r->model.config.has_state && s->state != STORE_SEQ_ACTIVATING && s->source_slot != STORE_NONE &&
+    if (r->model.config.has_state && s->state != STORE_SEQ_ACTIVATING && s->source_slot != KVD_NONE &&
         memory_state_read(r->memory, s->source_slot) != s->wanted_image)
         fail(r, "the source's state image was overwritten before the fork's first commit");
 }
 
 /* ---- continuations ---- */
 
-static void see_cont_pool(struct run *r, struct model_cont *c, const struct store_cont_info *info, uint32_t p, int k) {
+static void see_cont_pool(struct run *r, struct model_cont *c, const struct kvd_continuation_info *info, uint32_t p,
+                          int k) {
     SEE(info->pages[p], c->sp.n[p], "continuation, pool %u", p);
     if (c->claimed_by < 0 && c->pins == 0)
         SEE(info->exclusive_pages[p], model_joint(&r->model, &k, 1, p), "continuation, pool %u", p);
@@ -109,8 +108,8 @@ static void see_cont_pool(struct run *r, struct model_cont *c, const struct stor
     see_content(r, &c->sp, p, c->frontier, "continuation");
 }
 
-static void see_cont(struct run *r, const struct store_cont_info *info) {
-    int k = model_find_cont(&r->model, info->cont);
+static void see_cont(struct run *r, const struct kvd_continuation_info *info) {
+    int k = model_find_cont(&r->model, store_cont_of(info->continuation));
     if (k < 0 || !r->model.cont[k].published) {
         fail(r, "a continuation is listed that is not there (CONT-1)");
         return;
@@ -123,7 +122,7 @@ static void see_cont(struct run *r, const struct store_cont_info *info) {
     SEE(info->tail_named, c->tail_named, "continuation");
     SEE(info->claimed, c->claimed_by >= 0, "continuation");
     if (c->claimed_by < 0) SEE(info->sharers, model_sharers(&r->model, c), "continuation");
-    put(r, info->cont.bits);
+    put(r, info->continuation.bits);
     put(r, (uint64_t)info->frontier << 32 | info->named_pages);
     put(r, (uint64_t)info->retention << 32 | info->state_slot);
     put(r, (uint64_t)info->sharers << 2 | (uint64_t)info->tail_named << 1 | info->claimed);
@@ -137,13 +136,13 @@ static void see_cont(struct run *r, const struct store_cont_info *info) {
 /* ---- the store as a whole ---- */
 
 static void see_stats(struct run *r) {
-    struct store_stats st;
+    struct kvd_stats st;
     store_get_stats(r->store, &st);
     uint32_t published = 0;
     for (int i = 0; i < MODEL_CONTS; i++) published += r->model.cont[i].used && r->model.cont[i].published;
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
-        struct store_pool_stats want = model_stats(&r->model, p);
-        const struct store_pool_stats *got = &st.pool[p];
+        struct kvd_pool_stats want = model_stats(&r->model, p);
+        const struct kvd_pool_stats *got = &st.pool[p];
         SEE(got->capacity, want.capacity, "pool %u", p);
         SEE(got->allocated, want.allocated, "pool %u", p);
         SEE(got->reserved, want.reserved, "pool %u", p);
@@ -185,8 +184,8 @@ static void see_free_rows(struct run *r) {
 }
 
 void observe(struct run *r) {
-    struct store_seq_info seq;
-    struct store_cont_info cont;
+    struct kvd_sequence_info seq;
+    struct kvd_continuation_info cont;
     uint32_t cursor, n = 0, published = 0;
     r->n_words = 0;
     see_stats(r);

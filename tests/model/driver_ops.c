@@ -11,7 +11,7 @@
 
 struct wish {
     struct store_activation want;
-    store_cont victims[STORE_MAX_RECIPE + 1];
+    store_cont victims[KVD_MAX_VICTIMS + 1];
     struct store_activated got;
 };
 
@@ -44,7 +44,7 @@ static void wish_victims(struct run *r, struct wish *wish) {
         if ((again || source || c < 0) && !chance(r, 4)) continue;
         wish->victims[w->n_victims++] = some_cont(r, c);
     }
-    if (chance(r, 1)) w->n_victims = STORE_MAX_RECIPE + 1;
+    if (chance(r, 1)) w->n_victims = KVD_MAX_VICTIMS + 1;
 }
 
 /* As a scheduler would: while pages or slots lack, one more victim. */
@@ -97,7 +97,7 @@ static void make_wish(struct run *r, struct wish *wish) {
 
 static uint64_t lack(uint64_t needed, uint64_t available) { return needed > available ? needed - available : 0; }
 
-static void plan_numbers(struct run *r, const struct store_plan *got, const struct model_plan *pl) {
+static void plan_numbers(struct run *r, const struct kvd_plan *got, const struct model_plan *pl) {
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         SAME(got->entitlement[p], pl->entitlement[p], "plan");
         SAME(got->shared_pages[p], pl->shared[p], "plan");
@@ -118,17 +118,17 @@ static void plan_numbers(struct run *r, const struct store_plan *got, const stru
 
 /* Returns whether the store's plan lacks membership room, the one thing that the model does not count. */
 static bool check_plan(struct run *r, const struct wish *wish, const struct model_plan *pl,
-                       enum store_feasibility *ret_answer) {
-    struct store_plan got;
+                       enum kvd_feasibility *ret_answer) {
+    struct kvd_plan got;
     struct store_refusal refusal = { 0 };
     memset(&got, 0xEE, sizeof got);
     int code = store_plan_activation(r->store, &wish->want, &got, &refusal);
-    *ret_answer = STORE_BLOCKED;
+    *ret_answer = KVD_BLOCKED;
     if (!agreed(r, "plan", code, &refusal, &pl->hard)) return false;
     plan_numbers(r, &got, pl);
     bool room = got.membership.short_by == 0;
-    enum store_feasibility want = pl->never.n ? STORE_INFEASIBLE : pl->lacking.n || !room ? STORE_BLOCKED : STORE_READY;
-    if (want == STORE_READY && got.feasibility == STORE_BLOCKED && r->model.config.membership_entries)
+    enum kvd_feasibility want = pl->never.n ? KVD_INFEASIBLE : pl->lacking.n || !room ? KVD_BLOCKED : KVD_READY;
+    if (want == KVD_READY && got.feasibility == KVD_BLOCKED && r->model.config.membership_entries)
         room = false; /* room right now */
     else if (got.feasibility != want)
         fail(r, "plan: feasibility %d, the model says %d", (int)got.feasibility, (int)want);
@@ -141,7 +141,7 @@ static bool check_plan(struct run *r, const struct wish *wish, const struct mode
 void op_plan(struct run *r) {
     struct wish wish;
     struct model_plan pl;
-    enum store_feasibility answer;
+    enum kvd_feasibility answer;
     make_wish(r, &wish);
     model_plan_activation(&r->model, &wish.want, store_revision(r->store), &pl);
     check_plan(r, &wish, &pl, &answer);
@@ -160,7 +160,7 @@ static void join(struct reasons *to, const struct reasons *from) {
 
 /* Victims go at begin only where a tail copy had no free page (or no membership room). */
 static bool victims_gone(struct run *r, const struct model_plan *pl) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     struct store_refusal refusal;
     uint32_t gone = 0, n = pl->n_victims;
     for (uint32_t v = 0; v < n; v++)
@@ -198,20 +198,20 @@ static void check_copies(struct run *r, const struct model_plan *pl, int k, cons
 
 static void check_begin_view(struct run *r, const struct model_plan *pl, const struct model_seq *s,
                              const struct store_activated *got, uint32_t p) {
-    const struct store_pool_view *v = &got->pool[p];
+    const struct kvd_pool_view *v = &got->pool[p];
     SAME(v->row, s->row[p], "begin");
     SAME(v->membership, pl->map[p], "begin");
     SAME(v->membership, s->sp.n[p], "begin");
     SAME(v->entitlement, pl->entitlement[p], "begin");
     SAME(v->committed, s->sp.committed[p], "begin");
-    SAME(v->slice.begin, 0, "begin"); /* ROW-3: the whole membership at once */
-    SAME(v->slice.count, pl->map[p], "begin");
+    SAME(v->slice_begin, 0, "begin"); /* ROW-3: the whole membership at once */
+    SAME(v->slice_count, pl->map[p], "begin");
 }
 
 static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
     uint32_t n[POOLS] = { 0 };
     bool gone = victims_gone(r, pl);
-    int victims[STORE_MAX_RECIPE];
+    int victims[KVD_MAX_VICTIMS];
     memcpy(victims, pl->victims, sizeof victims);
     read_pages(r, wish->got.seq, (store_cont){ 0 }, n);
     int k = model_begin(&r->model, &wish->want, pl, &wish->got, gone, run_ids, n);
@@ -221,7 +221,7 @@ static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
     worker->victims_lost = gone ? pl->n_victims : 0;
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         check_begin_view(r, pl, s, &wish->got, p);
-        worker->slice[p] = wish->got.pool[p].slice;
+        worker->slice[p] = wish->got.pool[p];
         worker->written[p] = s->sp.committed[p];
     }
     check_copies(r, pl, k, &wish->got);
@@ -243,7 +243,7 @@ void op_begin(struct run *r) {
     struct model_plan pl;
     struct reasons reasons;
     struct store_refusal refusal = { 0 };
-    enum store_feasibility answer = STORE_BLOCKED;
+    enum kvd_feasibility answer = KVD_BLOCKED;
     bool fired = false, planned = chance(r, 50) || r->model.config.membership_entries != 0, no_room = false;
     make_wish(r, &wish);
     model_plan_activation(&r->model, &wish.want, store_revision(r->store), &pl);
@@ -258,7 +258,7 @@ void op_begin(struct run *r) {
     int code = reasons.n == 0 && chance(r, 8) ? sweep(r, attempt_begin, &wish, false, &fired)
                                               : attempt_begin(r, &wish, &refusal);
     if (r->failed || !agreed(r, "begin", code, &refusal, &reasons)) return;
-    if (planned && answer != STORE_READY) fail(r, "begin succeeded where plan said %d", (int)answer);
+    if (planned && answer != KVD_READY) fail(r, "begin succeeded where plan said %d", (int)answer);
     begun(r, &wish, &pl);
     if (r->failed || r->model.wrong[0] || chance(r, 40)) return;
     look(r);
@@ -287,7 +287,7 @@ static void commit_activation(struct run *r, int k, struct store_refusal *refusa
     if (s->from >= 0 && !s->keep) bury_cont(r, r->model.cont[s->from].handle);
     r->reowned = s->n_victims > 0 || (s->from >= 0 && !s->keep);
     model_activate_commit(&r->model, k);
-    for (uint32_t p = 0; p < r->model.n_pools; p++) publish(r, p, s->row[p], r->worker[k].slice[p]);
+    for (uint32_t p = 0; p < r->model.n_pools; p++) publish(r, p, &r->worker[k].slice[p]);
 }
 
 static void abort_activation(struct run *r, int k, struct store_refusal *refusal) {
@@ -388,8 +388,8 @@ void op_retention(struct run *r) {
 
 static void look_up_strangers(struct run *r) {
     struct store_refusal refusal = { 0 };
-    struct store_seq_info si;
-    struct store_cont_info ci;
+    struct kvd_sequence_info si;
+    struct kvd_continuation_info ci;
     store_seq s = some_seq(r, -1);
     store_cont c = some_cont(r, -1);
     if (model_find_seq(&r->model, s) < 0 && store_seq_look(r->store, s, &si, &refusal) != STORE_E_STALE)
@@ -399,29 +399,33 @@ static void look_up_strangers(struct run *r) {
 }
 
 /* The lookup in two parts: the second tells what the model knows past the cut. */
-static void find_in_parts(struct run *r, const uint8_t (*query)[32], uint32_t n, const struct store_candidate *want,
+static void find_in_parts(struct run *r, const uint8_t (*query)[32], uint32_t n, const struct kvd_candidate *want,
                           uint32_t n_want) {
-    struct store_candidate got[MODEL_CONTS];
+    struct kvd_candidate got[MODEL_CONTS];
     struct store_refusal refusal;
-    store_cont anchor;
-    uint32_t cut = 2 + below(r, n - 2), deeper = 0, n_got = 0;
-    if (store_find_from(r->store, (store_cont){ 0 }, 0, query, cut, got, MODEL_CONTS, &n_got, &anchor, &refusal))
-        fail(r, "find: the first of two parts is refused");
-    n_got = 0;
-    if (anchor.bits && store_find_from(r->store, anchor, cut - 1, query + cut - 1, n - cut + 1, got, MODEL_CONTS,
-                                       &n_got, &anchor, &refusal))
+    uint32_t cut = 2 + below(r, n - 2), deeper = 0;
+    const struct store_query first = { .digests = query, .n = cut, .max = MODEL_CONTS };
+    struct store_found found;
+    if (store_find(r->store, &first, got, &found, &refusal)) fail(r, "find: the first of two parts is refused");
+    const struct store_query second = {
+        .digests = query + cut - 1, .first = cut - 1, .n = n - cut + 1, .max = MODEL_CONTS, .anchor = found.anchor
+    };
+    found.n = 0;
+    if (found.anchor.bits && store_find(r->store, &second, got, &found, &refusal))
         fail(r, "find: the second of two parts is refused (%d)", (int)refusal.code);
+    uint32_t n_got = found.n;
     while (deeper < n_want && want[deeper].matched_pages > cut) deeper++;
     if (n_got != deeper) fail(r, "find: %u candidates past page %u, the model says %u", n_got, cut, deeper);
     for (uint32_t i = 0; i < n_got && !r->failed; i++)
-        if (got[i].cont.bits != want[i].cont.bits || got[i].matched_pages != want[i].matched_pages)
+        if (got[i].continuation.bits != want[i].continuation.bits || got[i].matched_pages != want[i].matched_pages)
             fail(r, "find: candidate %u past page %u is cont %d, not cont %d", i, cut,
-                 model_find_cont(&r->model, got[i].cont), model_find_cont(&r->model, want[i].cont));
+                 model_find_cont(&r->model, store_cont_of(got[i].continuation)),
+                 model_find_cont(&r->model, store_cont_of(want[i].continuation)));
 }
 
 void op_find(struct run *r) {
     uint8_t query[MODEL_BLOCKS][32];
-    struct store_candidate got[MODEL_CONTS], want[MODEL_CONTS];
+    struct kvd_candidate got[MODEL_CONTS], want[MODEL_CONTS];
     int c = any_cont(r, true), k = any_seq(r, -1);
     uint32_t n = below(r, r->model.blocks + 1), max = chance(r, 80) ? MODEL_CONTS : below(r, 4);
     struct space sp = { 0 };
@@ -430,20 +434,24 @@ void op_find(struct run *r) {
     else chain_fill(r, &sp, 0);
     if (chance(r, 30)) chain_fill(r, &sp, below(r, r->model.blocks));
     memcpy(query, sp.chain, sizeof query);
-    uint32_t n_got = store_find(r->store, (const uint8_t(*)[32])query, n, got, max);
+    const struct store_query whole = { .digests = (const uint8_t(*)[32])query, .n = n, .max = max };
+    struct store_found found = { 0 };
+    if (store_find(r->store, &whole, got, &found, NULL)) fail(r, "find: refused");
+    uint32_t n_got = found.n;
     uint32_t n_want = model_candidates(&r->model, (const uint8_t(*)[32])query, n, want, max);
     note(r, " %u pages max %u = %u", n, max, n_got);
     if (n_got != n_want) fail(r, "find: %u candidates, the model says %u", n_got, n_want);
     for (uint32_t i = 0; i < n_got && !r->failed; i++) {
-        const struct store_candidate *g = &got[i], *w = &want[i];
-        if (g->cont.bits != w->cont.bits || g->matched_pages != w->matched_pages || g->frontier != w->frontier ||
-            g->exact_pages != w->exact_pages || g->retention != w->retention || g->tail.n != w->tail.n ||
-            memcmp(g->tail.tokens, w->tail.tokens, g->tail.n * sizeof g->tail.tokens[0]) != 0)
+        const struct kvd_candidate *g = &got[i], *w = &want[i];
+        if (g->continuation.bits != w->continuation.bits || g->matched_pages != w->matched_pages ||
+            g->frontier != w->frontier || g->exact_pages != w->exact_pages || g->retention != w->retention ||
+            g->tail.n != w->tail.n || memcmp(g->tail.tokens, w->tail.tokens, g->tail.n * sizeof g->tail.tokens[0]) != 0)
             fail(r,
                  "find: candidate %u is cont %d (matched %u, frontier %u, exact %d, tail %u), not cont %d (%u, %u, %d, "
                  "%u)",
-                 i, model_find_cont(&r->model, g->cont), g->matched_pages, g->frontier, g->exact_pages, g->tail.n,
-                 model_find_cont(&r->model, w->cont), w->matched_pages, w->frontier, w->exact_pages, w->tail.n);
+                 i, model_find_cont(&r->model, store_cont_of(g->continuation)), g->matched_pages, g->frontier,
+                 g->exact_pages, g->tail.n, model_find_cont(&r->model, store_cont_of(w->continuation)),
+                 w->matched_pages, w->frontier, w->exact_pages, w->tail.n);
     }
     if (n >= 3 && max == MODEL_CONTS) find_in_parts(r, (const uint8_t(*)[32])query, n, want, n_want);
     look_up_strangers(r);

@@ -108,7 +108,7 @@ void model_count(struct model *m) {
         memset(m->pins[p], 0, m->config.pool_pages[p] * sizeof m->pins[p][0]);
         for (int i = 0; i < MODEL_CONTS; i++) {
             for (uint32_t b = 0; m->cont[i].used && b < m->cont[i].sp.n[p]; b++) m->refs[p][m->cont[i].sp.page[p][b]]++;
-            if (m->cont[i].used && m->cont[i].pinned[p] != STORE_NONE) m->pins[p][m->cont[i].pinned[p]]++;
+            if (m->cont[i].used && m->cont[i].pinned[p] != KVD_NONE) m->pins[p][m->cont[i].pinned[p]]++;
         }
         for (int i = 0; i < MODEL_SEQS; i++) {
             const struct model_seq *s = &m->seq[i];
@@ -153,13 +153,13 @@ static uint32_t quarantined(const struct model *m, uint32_t p) {
 }
 
 /* POOL-6, INV-4: occupancy is distinct pages plus reservations; aliases are free. */
-struct store_pool_stats model_stats(struct model *m, uint32_t p) {
+struct kvd_pool_stats model_stats(struct model *m, uint32_t p) {
     model_count(m);
-    struct store_pool_stats s = { .capacity = m->config.pool_pages[p],
-                                  .allocated = allocated(m, p),
-                                  .reserved = reserved(m, p),
-                                  .quarantined = quarantined(m, p),
-                                  .rows_used = model_seqs_used(m) };
+    struct kvd_pool_stats s = { .capacity = m->config.pool_pages[p],
+                                .allocated = allocated(m, p),
+                                .reserved = reserved(m, p),
+                                .quarantined = quarantined(m, p),
+                                .rows_used = model_seqs_used(m) };
     s.available = s.capacity - s.allocated - s.reserved;
     for (uint32_t i = 0; i < s.capacity; i++) s.shared += m->refs[p][i] > 1;
     if (s.allocated + s.reserved > s.capacity)
@@ -179,9 +179,9 @@ bool model_slot_taken(const struct model *m, uint32_t slot) {
 
 bool model_slot_read(const struct model *m, uint32_t slot) {
     for (int i = 0; i < MODEL_SEQS; i++)
-        if (slot != STORE_NONE && m->seq[i].used && m->seq[i].source_slot == slot) return true;
+        if (slot != KVD_NONE && m->seq[i].used && m->seq[i].source_slot == slot) return true;
     for (int i = 0; i < MODEL_CONTS; i++)
-        if (slot != STORE_NONE && m->cont[i].used && m->cont[i].pinned_slot == slot) return true;
+        if (slot != KVD_NONE && m->cont[i].used && m->cont[i].pinned_slot == slot) return true;
     return false;
 }
 
@@ -217,7 +217,7 @@ uint32_t model_protected(struct model *m, const struct model_seq *s, uint32_t p)
     for (int i = 0; i < MODEL_CONTS; i++) {
         const struct model_cont *c = &m->cont[i];
         uint32_t block = c->frontier / KVD_PAGE_TOKENS;
-        if (!c->used || c->pinned[p] == STORE_NONE || block >= s->sp.n[p] || s->sp.page[p][block] != c->pinned[p])
+        if (!c->used || c->pinned[p] == KVD_NONE || block >= s->sp.n[p] || s->sp.page[p][block] != c->pinned[p])
             continue;
         if (c->frontier > tail) tail = c->frontier;
     }
@@ -248,35 +248,35 @@ uint32_t model_joint(struct model *m, const int *conts, uint32_t n, uint32_t p) 
 
 /* ---- find (CONT-2) ---- */
 
-static bool better(const struct store_candidate *a, uint64_t a_born, const struct store_candidate *b, uint64_t b_born) {
+static bool better(const struct kvd_candidate *a, uint64_t a_born, const struct kvd_candidate *b, uint64_t b_born) {
     if (a->matched_pages != b->matched_pages) return a->matched_pages > b->matched_pages;
     if (a->frontier != b->frontier) return a->frontier > b->frontier;
     return a_born > b_born;
 }
 
 static bool candidate(const struct model *m, const struct model_cont *c, const uint8_t (*digests)[32], uint32_t n,
-                      struct store_candidate *ret) {
+                      struct kvd_candidate *ret) {
     uint32_t full = c->frontier / KVD_PAGE_TOKENS, named = model_named(m, &c->sp, full), match = 0;
     if (!c->used || !c->published || c->claimed_by >= 0) return false;
     while (match < n && match < named && memcmp(m->digest[c->sp.page[0][match]], digests[match], 32) == 0) match++;
     if (n == 0 ? full > 0 || !c->tail_named : match == 0) return false;
     if (m->config.has_state && (match < full || !c->tail_named)) return false; /* only whole, only token-exact */
-    *ret = (struct store_candidate){ .cont = c->handle,
-                                     .matched_pages = match,
-                                     .frontier = c->frontier,
-                                     .exact_pages = match == full && c->tail_named,
-                                     .retention = c->retention };
+    *ret = (struct kvd_candidate){ .continuation.bits = c->handle.bits,
+                                   .matched_pages = match,
+                                   .frontier = c->frontier,
+                                   .exact_pages = match == full && c->tail_named,
+                                   .retention = c->retention };
     if (ret->exact_pages) ret->tail = c->tail;
     return true;
 }
 
-uint32_t model_candidates(const struct model *m, const uint8_t (*digests)[32], uint32_t n, struct store_candidate *ret,
+uint32_t model_candidates(const struct model *m, const uint8_t (*digests)[32], uint32_t n, struct kvd_candidate *ret,
                           uint32_t max) {
-    struct store_candidate all[MODEL_CONTS];
+    struct kvd_candidate all[MODEL_CONTS];
     uint64_t born[MODEL_CONTS];
     uint32_t k = 0;
     for (int i = 0; i < MODEL_CONTS; i++) {
-        struct store_candidate c;
+        struct kvd_candidate c;
         if (!m->cont[i].used || !candidate(m, &m->cont[i], digests, n, &c)) continue;
         uint32_t at = k++;
         for (; at > 0 && better(&c, m->cont[i].born, &all[at - 1], born[at - 1]); at--) {

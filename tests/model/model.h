@@ -21,7 +21,7 @@
 #define MODEL_CONTS 96   /* largest max_continuations */
 #define MODEL_SLOTS 128
 #define MODEL_REASONS 96
-#define POOLS STORE_MAX_POOLS
+#define POOLS KVD_MAX_POOLS
 
 struct space {
     uint32_t n[POOLS];                                     /* membership, pages */
@@ -43,13 +43,13 @@ struct model_seq {
     uint32_t borrowed[POOLS];       /* ACTIVATING: mapped pages that victims hold until commit ... */
     bool lent[POOLS][MODEL_BLOCKS]; /* ... and at which blocks */
     uint32_t row[POOLS];
-    uint32_t slot, source_slot; /* STORE_NONE: none */
-    uint32_t state_frontier;    /* of the image in slot; STORE_NONE: no image yet */
+    uint32_t slot, source_slot; /* KVD_NONE: none */
+    uint32_t state_frontier;    /* of the image in slot; KVD_NONE: no image yet */
     uint64_t wanted_image;      /* fork: the image that source_slot holds for us */
     struct space sp;
     int from; /* ACTIVATING: index of the source continuation, -1 */
     bool keep;
-    int victims[STORE_MAX_RECIPE];
+    int victims[KVD_MAX_VICTIMS];
     uint32_t n_victims;
     uint32_t copied[POOLS]; /* columns of the tail copied at activation */
 };
@@ -58,12 +58,12 @@ struct model_cont {
     bool used, published;
     store_cont handle;
     uint32_t frontier, retention, slot;
-    struct store_tail tail;
+    struct kvd_tail tail;
     bool tail_named;
     uint64_t born;
     int claimed_by;                      /* activation that consumes or releases it, -1 */
     uint32_t pins;                       /* forks in flight from it */
-    uint32_t pinned[POOLS], pinned_slot; /* unpublished: what its copies are made from; STORE_NONE: nothing */
+    uint32_t pinned[POOLS], pinned_slot; /* unpublished: what its copies are made from; KVD_NONE: nothing */
     struct space sp;
 };
 
@@ -102,7 +102,7 @@ bool model_expects(const struct reasons *reasons, const struct store_refusal *re
 int model_find_seq(const struct model *model, store_seq handle);
 int model_find_cont(const struct model *model, store_cont handle);
 void model_count(struct model *model); /* refs from scratch */
-struct store_pool_stats model_stats(struct model *model, uint32_t pool);
+struct kvd_pool_stats model_stats(struct model *model, uint32_t pool);
 uint32_t model_seqs_used(const struct model *model);
 uint32_t model_conts_used(const struct model *model);
 uint32_t model_slots_used(const struct model *model);
@@ -113,13 +113,13 @@ uint32_t model_protected(struct model *model, const struct model_seq *seq, uint3
 uint32_t model_joint(struct model *model, const int *conts, uint32_t n, uint32_t pool);
 uint32_t model_sharers(struct model *model, const struct model_cont *cont);
 uint32_t model_candidates(const struct model *model, const uint8_t (*digests)[32], uint32_t n,
-                          struct store_candidate *ret, uint32_t max);
+                          struct kvd_candidate *ret, uint32_t max);
 
 /* ---- activation ---- */
 struct model_plan {
     struct reasons hard;           /* argument and state errors: plan and activate both refuse */
     struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
-    int from, victims[STORE_MAX_RECIPE];
+    int from, victims[KVD_MAX_VICTIMS];
     uint32_t n_victims;
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
@@ -162,13 +162,13 @@ void model_name_reasons(struct model *model, int seq, uint64_t lease, uint32_t f
                         const uint8_t (*digests)[32], struct reasons *reasons);
 void model_name(struct model *model, int seq, uint32_t first, uint32_t n, const uint8_t (*digests)[32]);
 /* retain: Finish with RETAIN, else a checkpoint. */
-void model_keep_reasons(struct model *model, int seq, uint64_t lease, const struct store_tail *tail, bool retain,
+void model_keep_reasons(struct model *model, int seq, uint64_t lease, const struct kvd_tail *tail, bool retain,
                         struct reasons *reasons);
-int model_checkpoint(struct model *model, int seq, const struct store_tail *tail, uint32_t retention,
+int model_checkpoint(struct model *model, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
 void model_checkpoint_publish(struct model *model, int cont);
 void model_checkpoint_reasons(const struct model *model, int cont, struct reasons *reasons);
-int model_finish(struct model *model, int seq, bool retain, const struct store_tail *tail, uint32_t retention,
+int model_finish(struct model *model, int seq, bool retain, const struct kvd_tail *tail, uint32_t retention,
                  store_cont handle);
 /* Whether death leaves a continuation. */
 bool model_end_retains(const struct model *model, int seq);

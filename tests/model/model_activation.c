@@ -62,7 +62,7 @@ static void source_reasons(const struct model *m, const struct store_activation 
 
 static void victim_reasons(const struct model *m, const struct store_activation *w, struct model_plan *pl) {
     struct reasons *r = &pl->hard;
-    if (w->n_victims > STORE_MAX_RECIPE) {
+    if (w->n_victims > KVD_MAX_VICTIMS) {
         model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
         model_reason(r, STORE_E_RANGE, STORE_S_RECIPE, ANY_POOL);
         return;
@@ -315,7 +315,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     s->state = STORE_SEQ_ACTIVATING;
     s->prompt = w->prompt_tokens;
     s->ceiling = pl->ceiling;
-    s->slot = s->source_slot = s->state_frontier = STORE_NONE;
+    s->slot = s->source_slot = s->state_frontier = KVD_NONE;
     s->from = pl->from;
     s->keep = w->keep;
     memcpy(s->victims, pl->victims, sizeof s->victims);
@@ -345,7 +345,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
         if (c) s->wanted_image = c->sp.image;
         if (c && !w->keep) s->state_frontier = w->frontier;
         s->sp.image = s->wanted_image;
-    } else if (got->state_slot != STORE_NONE) model_wrong(m, "a state slot without state");
+    } else if (got->state_slot != KVD_NONE) model_wrong(m, "a state slot without state");
     if (got->source_state_slot != s->source_slot)
         model_wrong(m, "source slot %u, not %u", got->source_state_slot, s->source_slot);
     return k;

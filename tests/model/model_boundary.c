@@ -46,15 +46,15 @@ static void bound(const struct model_seq *s, uint32_t p, struct model_round *rd)
     rd->bounded_frontier = end;
 }
 
-static void frontiers(struct model *m, const struct model_seq *s, const struct store_round_pool *in, uint32_t p,
+static void frontiers(struct model *m, const struct model_seq *s, const struct kvd_round_pool *in, uint32_t p,
                       struct model_round *rd) {
     uint32_t c = s->sp.committed[p];
-    if (in->commit != STORE_NONE) {
+    if (in->commit != KVD_NONE) {
         if (in->commit < c || in->commit > s->sp.n[p] * KVD_PAGE_TOKENS || in->commit > m->config.max_context)
             model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_COMMIT, p);
         c = in->commit;
     }
-    if (in->truncate != STORE_NONE) {
+    if (in->truncate != KVD_NONE) {
         if (in->truncate > c) model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_TRUNCATE, p);
         else if (in->truncate < c && in->truncate < model_protected(m, s, p))
             model_reason(&rd->reasons, STORE_E_PROTECTED, STORE_S_TRUNCATE, p);
@@ -62,12 +62,12 @@ static void frontiers(struct model *m, const struct model_seq *s, const struct s
     }
     rd->committed[p] = c;
     rd->kept[p] = s->sp.n[p];
-    if (in->keep != STORE_NONE) rd->kept[p] = min32(s->sp.n[p], model_pages(max32(c, in->keep)));
+    if (in->keep != KVD_NONE) rd->kept[p] = min32(s->sp.n[p], model_pages(max32(c, in->keep)));
 }
 
-static void mapping(struct model *m, const struct model_seq *s, const struct store_round_pool *in, uint32_t p,
+static void mapping(struct model *m, const struct model_seq *s, const struct kvd_round_pool *in, uint32_t p,
                     struct model_round *rd) {
-    uint32_t want = in->ensure == STORE_NONE ? 0 : model_pages(in->ensure), ent = rd->entitlement[p];
+    uint32_t want = in->ensure == KVD_NONE ? 0 : model_pages(in->ensure), ent = rd->entitlement[p];
     if (want > ent) {
         bool refused_growth = rd->growth[p].n && ent == s->entitlement[p];
         if (!refused_growth || want > model_full_entitlement(m, p, s->ceiling)) {
@@ -96,10 +96,10 @@ void model_round(struct model *m, const struct store_round_item *it, struct mode
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         frontiers(m, s, &it->pool[p], p, rd);
-        growth(m, s, p, it->pool[p].ensure == STORE_NONE ? 0 : model_pages(it->pool[p].ensure), rd);
+        growth(m, s, p, it->pool[p].ensure == KVD_NONE ? 0 : model_pages(it->pool[p].ensure), rd);
     }
     model_round_settle(m, it, rd);
-    if (it->state_frontier == STORE_NONE) return;
+    if (it->state_frontier == KVD_NONE) return;
     if (!m->config.has_state) {
         model_reason(&rd->reasons, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, ANY_POOL);
     } else if (it->state_frontier > min32(s->sp.n[0] * KVD_PAGE_TOKENS, m->config.max_context)) {
@@ -124,10 +124,10 @@ void model_round_apply(struct model *m, const struct store_round_item *it, const
                        uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
     struct model_seq *s = &m->seq[rd->seq];
     for (uint32_t p = 0; p < m->n_pools; p++) {
-        uint32_t before = it->pool[p].commit == STORE_NONE ? s->sp.committed[p] : it->pool[p].commit;
+        uint32_t before = it->pool[p].commit == KVD_NONE ? s->sp.committed[p] : it->pool[p].commit;
         if (p == 0 && rd->committed[0] < before) /* shortened: another content from here on (PAGE-8) */
             model_unname(m, &s->sp, rd->committed[0] / KVD_PAGE_TOKENS);
-        if (it->pool[p].commit != STORE_NONE) s->source_slot = STORE_NONE;
+        if (it->pool[p].commit != KVD_NONE) s->source_slot = KVD_NONE;
         s->sp.committed[p] = rd->committed[p];
         s->entitlement[p] = rd->entitlement[p];
         model_cut(m, &s->sp, p, rd->kept[p]);
@@ -135,8 +135,8 @@ void model_round_apply(struct model *m, const struct store_round_item *it, const
         model_adopt(m, &s->sp, p, ids[p], s->sp.n[p], n[p]);
     }
     uint32_t cut = it->pool[0].truncate;
-    if (cut != STORE_NONE && s->state_frontier != STORE_NONE && s->state_frontier > cut) s->state_frontier = STORE_NONE;
-    if (m->config.has_state && it->state_frontier != STORE_NONE) s->state_frontier = it->state_frontier;
+    if (cut != KVD_NONE && s->state_frontier != KVD_NONE && s->state_frontier > cut) s->state_frontier = KVD_NONE;
+    if (m->config.has_state && it->state_frontier != KVD_NONE) s->state_frontier = it->state_frontier;
 }
 
 /* ---- names ---- */
@@ -170,7 +170,7 @@ void model_name(struct model *m, int k, uint32_t first, uint32_t n, const uint8_
 
 /* ---- checkpoint and finish ---- */
 
-static void complete_reasons(struct model *m, int k, const struct store_tail *tail, struct reasons *r) {
+static void complete_reasons(struct model *m, int k, const struct kvd_tail *tail, struct reasons *r) {
     const struct model_seq *s = &m->seq[k];
     uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
     if (f == 0) {
@@ -188,7 +188,7 @@ static void complete_reasons(struct model *m, int k, const struct store_tail *ta
     }
 }
 
-void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct store_tail *tail, bool retain,
+void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd_tail *tail, bool retain,
                         struct reasons *r) {
     model_drive_reasons(m, k, lease, r);
     if (k < 0 || m->seq[k].state == STORE_SEQ_ACTIVATING) return;
@@ -205,7 +205,7 @@ void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct sto
 }
 
 static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
-                    const struct store_tail *tail) {
+                    const struct kvd_tail *tail) {
     int k = model_free_cont(m);
     struct model_cont *c = &m->cont[k];
     if (model_find_cont(m, handle) >= 0 || handle.bits == 0) model_wrong(m, "the new continuation's handle is not new");
@@ -214,9 +214,9 @@ static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint3
     c->handle = handle;
     c->frontier = frontier;
     c->retention = retention;
-    c->slot = STORE_NONE;
+    c->slot = KVD_NONE;
     c->claimed_by = -1;
-    c->pinned[0] = c->pinned[1] = c->pinned_slot = STORE_NONE;
+    c->pinned[0] = c->pinned[1] = c->pinned_slot = KVD_NONE;
     c->born = ++m->births;
     c->tail_named = tail != NULL || frontier % KVD_PAGE_TOKENS == 0;
     if (tail) c->tail = *tail;
@@ -224,7 +224,7 @@ static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint3
     return k;
 }
 
-int model_checkpoint(struct model *m, int seq, const struct store_tail *tail, uint32_t retention,
+int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
     const struct model_seq *s = &m->seq[seq];
     uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
@@ -256,11 +256,11 @@ void model_checkpoint_reasons(const struct model *m, int c, struct reasons *r) {
 void model_checkpoint_publish(struct model *m, int c) {
     m->cont[c].published = true;
     m->cont[c].born = ++m->births;
-    m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = STORE_NONE;
+    m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = KVD_NONE;
 }
 
 /* A sequence becomes inactive at `frontier` with what it holds. */
-static int retain_at(struct model *m, int k, uint32_t frontier, const struct store_tail *tail, uint32_t retention,
+static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd_tail *tail, uint32_t retention,
                      store_cont handle) {
     struct model_seq *s = &m->seq[k];
     int i = new_cont(m, handle, frontier, retention, tail);
@@ -280,7 +280,7 @@ static int retain_at(struct model *m, int k, uint32_t frontier, const struct sto
     return i;
 }
 
-int model_finish(struct model *m, int k, bool retain, const struct store_tail *tail, uint32_t retention,
+int model_finish(struct model *m, int k, bool retain, const struct kvd_tail *tail, uint32_t retention,
                  store_cont handle) {
     if (retain) return retain_at(m, k, m->seq[k].sp.committed[0], tail, retention, handle);
     m->seq[k].used = false;

@@ -8,7 +8,7 @@
 #include "model.h"
 
 #define ANY_WHAT ((enum store_subject)99)
-#define ANY_POOL (STORE_NONE - 1)
+#define ANY_POOL (KVD_NONE - 1)
 
 void model_reason(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool);
 void model_reason_short(struct reasons *r, enum store_code code, enum store_subject subject, uint32_t pool,

@@ -45,15 +45,15 @@ static enum store_code step(struct one *o, store_seq seq, uint32_t commit, uint3
     struct store_round_item it = { .seq = seq,
                                    .lease = 1,
                                    .state_frontier = state_frontier,
-                                   .pool = { { commit, truncate, STORE_NONE, STORE_NONE },
-                                             { STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE } } };
+                                   .pool = { { commit, truncate, KVD_NONE, KVD_NONE },
+                                             { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
     struct store_round_result result;
     store_round(o->store, &it, 1, &result);
     return result.refusal.code;
 }
 
 static store_cont die(struct one *o, store_seq seq) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 0 };
     KVT_OK(store_end(o->store, seq, &cont, rows, &o->refusal));
     return cont;
@@ -67,10 +67,10 @@ static void act_3_tail_shared_with_a_victim_moves_in_place(void) {
     uint32_t lost = 0;
     if (!open_one(&o, 4, false)) return;
     store_seq first = start(&o, (store_cont){ 0 }, 0, 128, 1);
-    KVT_EQ(step(&o, first, 128, STORE_NONE, STORE_NONE), STORE_OK);
+    KVT_EQ(step(&o, first, 128, KVD_NONE, KVD_NONE), STORE_OK);
     store_cont source = die(&o, first); /* pages 0, 1 */
     store_seq second = start(&o, source, 128, 129, 1);
-    KVT_EQ(step(&o, second, 129, STORE_NONE, STORE_NONE), STORE_OK);
+    KVT_EQ(step(&o, second, 129, KVD_NONE, KVD_NONE), STORE_OK);
     store_cont victim = die(&o, second);    /* shares both, and has a third */
     start(&o, (store_cont){ 0 }, 0, 64, 1); /* the fourth: nothing is available */
     struct store_activation want = { .from = source,
@@ -80,7 +80,7 @@ static void act_3_tail_shared_with_a_victim_moves_in_place(void) {
                                      .max_output_tokens = 1,
                                      .victims = &victim,
                                      .n_victims = 1 };
-    struct store_plan plan;
+    struct kvd_plan plan;
     KVT_OK(store_plan_activation(o.store, &want, &plan, &o.refusal));
     KVT_EQ(plan.copied_columns[0], 0);
     KVT_EQ(plan.shared_pages[0], 2);
@@ -98,16 +98,16 @@ static void act_3_tail_shared_with_a_victim_moves_in_place(void) {
 /* CONT-1, PAGE-8: a state image of columns that were cut away is no image of the columns that took their place. */
 static void cont_1_truncation_outdates_the_state_image(void) {
     struct one o = { 0 };
-    struct store_tail tail = { .n = 60 };
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_tail tail = { .n = 60 };
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 0 };
     if (!open_one(&o, 4, true)) return;
     store_seq seq = start(&o, (store_cont){ 0 }, 0, 64, 10);
-    KVT_EQ(step(&o, seq, 60, STORE_NONE, 60), STORE_OK);
-    KVT_EQ(step(&o, seq, STORE_NONE, 50, STORE_NONE), STORE_OK); /* ten columns are rejected ... */
-    KVT_EQ(step(&o, seq, 60, STORE_NONE, STORE_NONE), STORE_OK); /* ... and ten others committed */
+    KVT_EQ(step(&o, seq, 60, KVD_NONE, 60), STORE_OK);
+    KVT_EQ(step(&o, seq, KVD_NONE, 50, KVD_NONE), STORE_OK); /* ten columns are rejected ... */
+    KVT_EQ(step(&o, seq, 60, KVD_NONE, KVD_NONE), STORE_OK); /* ... and ten others committed */
     KVT_EQ(store_finish(o.store, seq, 1, STORE_FINISH_RETAIN, &tail, 0, &cont, rows, &o.refusal), STORE_E_INCOMPLETE);
-    KVT_EQ(step(&o, seq, STORE_NONE, STORE_NONE, 60), STORE_OK);
+    KVT_EQ(step(&o, seq, KVD_NONE, KVD_NONE, 60), STORE_OK);
     KVT_OK(store_finish(o.store, seq, 1, STORE_FINISH_RETAIN, &tail, 0, &cont, rows, &o.refusal));
     free(o.block);
 }

@@ -14,7 +14,7 @@
 #include "directory.h"
 #include "store_internal.h"
 
-#define POOLS STORE_MAX_POOLS
+#define POOLS KVD_MAX_POOLS
 #define BLOCKS 70 /* a membership of two chunks, in the long scenarios; SHORT in all others */
 #define SHORT 9
 #define TOKENS (BLOCKS * KVD_PAGE_TOKENS)
@@ -38,7 +38,7 @@ struct tier_seq {
     store_seq handle;
     uint64_t tag;
     uint32_t committed[POOLS], written[POOLS];
-    uint32_t state_frontier; /* STORE_NONE: no image */
+    uint32_t state_frontier; /* KVD_NONE: no image */
     uint32_t source_slot;    /* to fetch the image from before the first commit */
     struct content c;
 };
@@ -49,7 +49,7 @@ struct tier_cont {
     uint64_t tag;
     uint32_t frontier, retention;
     bool tail_named;
-    struct store_tail tail;
+    struct kvd_tail tail;
     bool doomed;     /* a page or the image of it is lost: it goes when no transition holds it */
     bool publishing; /* the step under way publishes it */
     bool leaves;     /* the step under way releases or consumes it */
@@ -67,7 +67,7 @@ struct flight {
     enum store_place place;
     bool keep, staged;
     uint32_t frontier, ensure[POOLS];
-    store_cont victims[STORE_MAX_RECIPE];
+    store_cont victims[KVD_MAX_VICTIMS];
     uint32_t n_victims;
     uint64_t demote;
     uint32_t stages, waits;
@@ -160,10 +160,10 @@ uint32_t lost_pages(const struct world *w, const struct store *store, const stru
 /* tier_plan.c */
 struct want {
     struct store_activation a;
-    store_cont victims[STORE_MAX_RECIPE];
+    store_cont victims[KVD_MAX_VICTIMS];
 };
 /* The plan, recounted from memberships and replicas. */
-void plan_check(struct world *w, const struct want *want, const struct store_plan *plan);
+void plan_check(struct world *w, const struct want *want, const struct kvd_plan *plan);
 /* Bytes of host replicas that cover less than is committed and that the demotions replace. */
 uint64_t plan_replaced(const struct world *w, const struct want *want);
 

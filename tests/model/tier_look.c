@@ -65,7 +65,7 @@ static void look_at_image(struct world *w, const struct store *store, const stru
     if (image_in_slot(cont) && w->slots[cont->slot] != c->image)
         fail(w, "a state image changed on the device (slot %u)", cont->slot);
     if (!image_in_host(cont)) {
-        if (cont->slot == NONE) fail(w, "a continuation without a state image (CONT-1)");
+        if (cont->slot == KVD_NONE) fail(w, "a continuation without a state image (CONT-1)");
         return;
     }
     uint64_t offset = extent_offset(store->arena, cont->image), image;
@@ -109,10 +109,10 @@ static void look_at_cont(struct world *w, struct tier_cont *m) {
 }
 
 static void look_at_list(struct world *w) {
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     uint32_t cursor = 0;
     while (!w->failed && store_next_cont(w->kvd.store, &cursor, &info)) {
-        int i = find_cont(w, info.cont);
+        int i = find_cont(w, store_cont_of(info.continuation));
         if (i < 0 || !w->cont[i].published) fail(w, "a continuation is listed that is not there (CONT-1)");
     }
 }
@@ -136,9 +136,9 @@ static void look_at_seq(struct world *w, const struct tier_seq *m) {
                 fail(w, "pool %u block %u (page %u): a sequence reads other bytes", p, b, page->device);
         }
     }
-    if (m->source_slot != STORE_NONE && w->slots[m->source_slot] != m->c.image)
+    if (m->source_slot != KVD_NONE && w->slots[m->source_slot] != m->c.image)
         fail(w, "the source's state image went before the first commit");
-    if (m->source_slot == STORE_NONE && m->state_frontier != STORE_NONE && w->slots[seq->state_slot] != m->c.image)
+    if (m->source_slot == KVD_NONE && m->state_frontier != KVD_NONE && w->slots[seq->state_slot] != m->c.image)
         fail(w, "the state image of a sequence changed");
 }
 

@@ -154,9 +154,9 @@ static void activated(struct world *w, struct flight *f) {
     s->active = true;
     if (source >= 0 && !f->keep) w->cont[source].leaves = true;
     if (!w->config.has_state || source < 0) return;
-    s->source_slot = f->keep ? got.source_state_slot : STORE_NONE;
-    if (s->source_slot == STORE_NONE) s->state_frontier = f->frontier;
-    if (s->source_slot == STORE_NONE && w->slots[got.state_slot] != s->c.image)
+    s->source_slot = f->keep ? got.source_state_slot : KVD_NONE;
+    if (s->source_slot == KVD_NONE) s->state_frontier = f->frontier;
+    if (s->source_slot == KVD_NONE && w->slots[got.state_slot] != s->c.image)
         fail(w, "the state image of the source is not in slot %u", got.state_slot);
 }
 
@@ -214,7 +214,7 @@ static int commit_move(struct world *w, struct flight *f) {
             fail(w, "moved to the host, and not all is there");
         if (f->place == STORE_PLACE_HOST && !cont->demoted) fail(w, "demoted, and does not rest");
         if (f->place == STORE_PLACE_DEVICE &&
-            (!on_device || cont->demoted || (w->config.has_state && cont->slot == NONE)))
+            (!on_device || cont->demoted || (w->config.has_state && cont->slot == KVD_NONE)))
             fail(w, "prefetched, and not all is on the device");
     }
     flight_end(w, f);
@@ -353,7 +353,7 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
     while (w->seq[k].used) k++;
     struct tier_seq *s = &w->seq[k];
     *s = (struct tier_seq){
-        .used = true, .handle = got->seq, .tag = a->tag, .state_frontier = STORE_NONE, .source_slot = STORE_NONE
+        .used = true, .handle = got->seq, .tag = a->tag, .state_frontier = KVD_NONE, .source_slot = KVD_NONE
     };
     if (c >= 0) s->c = w->cont[c].c;
     for (uint32_t p = 0; p < w->n_pools; p++) s->committed[p] = s->written[p] = a->frontier;
@@ -374,10 +374,10 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
 }
 
 /* What begin did is what the plan said. */
-static void check_begun(struct world *w, struct flight *f, const struct store_plan *plan,
+static void check_begun(struct world *w, struct flight *f, const struct kvd_plan *plan,
                         const struct store_activated *got, uint64_t occupied) {
     uint32_t out[POOLS] = { 0 }, gone = victims_gone(w, f);
-    struct store_stats st;
+    struct kvd_stats st;
     store_get_stats(w->kvd.store, &st);
     for (uint32_t i = 0; i < f->n; i++)
         if (f->copies[i].kind == STORE_COPY_PAGE_OUT) out[f->copies[i].pool]++;
@@ -401,7 +401,7 @@ static void check_begun(struct world *w, struct flight *f, const struct store_pl
 }
 
 /* All of it at once, nothing between: the device is left as the plan said. */
-static void complete(struct world *w, struct flight *f, const struct store_plan *plan) {
+static void complete(struct world *w, struct flight *f, const struct kvd_plan *plan) {
     uint64_t damages = w->damages;
     int code = STORE_MORE;
     while (code == STORE_MORE && !w->failed) {
@@ -423,8 +423,8 @@ static void op_begin(struct world *w) {
     struct want want;
     struct begun b = { .want = &want };
     struct store_refusal planned = { 0 }, refusal = { 0 };
-    struct store_plan plan = { 0 };
-    struct store_stats st;
+    struct kvd_plan plan = { 0 };
+    struct kvd_stats st;
     make_want(w, &want);
     uint64_t before = fingerprint(w);
     int code = store_plan_activation(w->kvd.store, &want.a, &plan, &planned), rc;
@@ -435,13 +435,13 @@ static void op_begin(struct world *w) {
     struct flight *room = flight_new(w);
     if (!room || w->failed) return;
     flight_end(w, room);
-    bool ready = code == STORE_OK && plan.feasibility == STORE_READY;
+    bool ready = code == STORE_OK && plan.feasibility == KVD_READY;
     rc = ready && chance(w, 12) ? sweep(w, attempt_begin, &b, &refusal) : attempt_begin(w, &b, &refusal);
     note(w, " plan %d/%d = %d", code, (int)plan.feasibility, rc);
-    int want_code = code                                ? code
-                    : plan.feasibility == STORE_READY   ? STORE_OK
-                    : plan.feasibility == STORE_BLOCKED ? STORE_E_SHORT
-                                                        : STORE_E_NEVER;
+    int want_code = code                              ? code
+                    : plan.feasibility == KVD_READY   ? STORE_OK
+                    : plan.feasibility == KVD_BLOCKED ? STORE_E_SHORT
+                                                      : STORE_E_NEVER;
     if (rc != want_code) fail(w, "begin answers %d, its plan %d and feasibility %d", rc, code, (int)plan.feasibility);
     if (rc) {
         w->refused++;
@@ -461,14 +461,14 @@ static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[P
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
     struct store_round_item item = { .seq = s->handle, .lease = seq->lease, .state_frontier = state };
     for (uint32_t p = 0; p < POOLS; p++)
-        item.pool[p] = (struct store_round_pool){ commit[p], truncate[p], STORE_NONE, ensure[p] };
-    if ((commit[0] & truncate[0] & ensure[0]) != STORE_NONE && chance(w, truncate[0] != STORE_NONE ? 60 : 15))
+        item.pool[p] = (struct kvd_round_pool){ commit[p], truncate[p], KVD_NONE, ensure[p] };
+    if ((commit[0] & truncate[0] & ensure[0]) != KVD_NONE && chance(w, truncate[0] != KVD_NONE ? 60 : 15))
         item.pool[0].keep = 0; /* trims */
     store_round(w->kvd.store, &item, 1, result);
     return (int)result->refusal.code;
 }
 
-static const uint32_t none[POOLS] = { STORE_NONE, STORE_NONE };
+static const uint32_t none[POOLS] = { KVD_NONE, KVD_NONE };
 
 /* The kernels write behind the frontier, through the row. */
 static void write_tokens(struct world *w, struct tier_seq *s, uint32_t p, uint32_t to) {
@@ -485,8 +485,8 @@ static void write_tokens(struct world *w, struct tier_seq *s, uint32_t p, uint32
 static void write_image(struct world *w, struct tier_seq *s) {
     struct store_round_result result;
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    if (s->state_frontier != STORE_NONE && round_of(w, s, none, none, none, 0, &result)) fail(w, "an image is refused");
-    s->state_frontier = STORE_NONE;
+    if (s->state_frontier != KVD_NONE && round_of(w, s, none, none, none, 0, &result)) fail(w, "an image is refused");
+    s->state_frontier = KVD_NONE;
     s->c.image = kvt_random(&w->random);
     w->slots[seq->state_slot] = s->c.image;
 }
@@ -497,11 +497,11 @@ static void commit_to(struct world *w, struct tier_seq *s, const uint32_t to[POO
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
     bool image = w->config.has_state && chance(w, 80);
     for (uint32_t p = 0; p < w->n_pools; p++) write_tokens(w, s, p, to[p]);
-    if (s->source_slot != STORE_NONE) w->slots[seq->state_slot] = w->slots[s->source_slot];
+    if (s->source_slot != KVD_NONE) w->slots[seq->state_slot] = w->slots[s->source_slot];
     if (image) write_image(w, s);
-    if (round_of(w, s, to, none, none, image ? to[0] : STORE_NONE, &result))
+    if (round_of(w, s, to, none, none, image ? to[0] : KVD_NONE, &result))
         fail(w, "commit refused: %d", (int)result.refusal.code);
-    s->source_slot = STORE_NONE;
+    s->source_slot = KVD_NONE;
     if (image) s->state_frontier = to[0];
     for (uint32_t p = 0; p < w->n_pools; p++) {
         s->committed[p] = to[p];
@@ -515,9 +515,9 @@ static void op_round(struct world *w) {
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     uint32_t target = min_u32(w->config.max_context, s->committed[0] + below(w, chance(w, 30) ? 140 : 40)),
-             ensure[POOLS], to[POOLS] = { STORE_NONE, STORE_NONE };
-    for (uint32_t p = 0; p < POOLS; p++) ensure[p] = p < w->n_pools ? target + below(w, 30) : STORE_NONE;
-    int code = round_of(w, s, none, none, ensure, STORE_NONE, &result);
+             ensure[POOLS], to[POOLS] = { KVD_NONE, KVD_NONE };
+    for (uint32_t p = 0; p < POOLS; p++) ensure[p] = p < w->n_pools ? target + below(w, 30) : KVD_NONE;
+    int code = round_of(w, s, none, none, ensure, KVD_NONE, &result);
     note(w, " seq %d to %u = %d", k, target, code);
     if (code && code != STORE_E_SHORT && code != STORE_E_ENTITLEMENT) fail(w, "ensure: %d", code);
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
@@ -538,11 +538,11 @@ static void op_truncate(struct world *w) {
     struct store_round_result result;
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
-    uint32_t to[POOLS] = { STORE_NONE, STORE_NONE };
+    uint32_t to[POOLS] = { KVD_NONE, KVD_NONE };
     for (uint32_t p = 0; p < w->n_pools; p++) to[p] = s->committed[p] - min_u32(s->committed[p], below(w, 50));
     if (w->n_pools > 1 && chance(w, 70)) to[1] = to[0] = min_u32(to[0], to[1]);
-    if (s->source_slot != STORE_NONE) return; /* nothing was committed yet */
-    int code = round_of(w, s, none, to, none, STORE_NONE, &result);
+    if (s->source_slot != KVD_NONE) return; /* nothing was committed yet */
+    int code = round_of(w, s, none, to, none, KVD_NONE, &result);
     note(w, " seq %d to %u,%u = %d", k, to[0], to[1], code);
     if (code) {
         if (code != STORE_E_PROTECTED) fail(w, "truncate: %d", code);
@@ -553,7 +553,7 @@ static void op_truncate(struct world *w) {
         s->written[p] = min_u32(to[p] < s->committed[p] ? to[p] : s->written[p], seq->space[p].count * KVD_PAGE_TOKENS);
         s->committed[p] = to[p];
     }
-    if (s->state_frontier != STORE_NONE && s->state_frontier > to[0]) s->state_frontier = STORE_NONE;
+    if (s->state_frontier != KVD_NONE && s->state_frontier > to[0]) s->state_frontier = KVD_NONE;
     chain_fill(w, &s->c, to[0] / KVD_PAGE_TOKENS);
     w->applied++;
 }
@@ -571,14 +571,14 @@ static void name_all(struct world *w, struct tier_seq *s) {
 /* All pools at one frontier, an image of it, names: what a continuation needs. False: it cannot be now. */
 static bool make_whole(struct world *w, struct tier_seq *s) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    uint32_t f = s->committed[0], to[POOLS] = { STORE_NONE, STORE_NONE };
+    uint32_t f = s->committed[0], to[POOLS] = { KVD_NONE, KVD_NONE };
     struct store_round_result result;
     if (w->n_pools > 1) f = max_u32(f, s->committed[1]);
     for (uint32_t p = 0; p < w->n_pools; p++) {
         if (seq->space[p].count * KVD_PAGE_TOKENS < f) return false;
         to[p] = f;
     }
-    if (f == 0 || s->source_slot != STORE_NONE) return false;
+    if (f == 0 || s->source_slot != KVD_NONE) return false;
     commit_to(w, s, to);
     if (!w->failed && w->config.has_state && s->state_frontier != f) {
         write_image(w, s);
@@ -596,14 +596,14 @@ static void op_name(struct world *w) {
     if (k >= 0) name_all(w, &w->seq[k]);
 }
 
-static struct store_tail make_tail(struct world *w, uint32_t frontier) {
-    struct store_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
+static struct kvd_tail make_tail(struct world *w, uint32_t frontier) {
+    struct kvd_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
     for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = below(w, 50000);
     return tail;
 }
 
 static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, store_cont handle, uint32_t frontier,
-                                  const struct store_tail *tail, uint32_t retention) {
+                                  const struct kvd_tail *tail, uint32_t retention) {
     struct tier_cont *m = &w->cont[free_cont(w)];
     *m = (struct tier_cont){
         .used = true, .handle = handle, .tag = s->tag, .frontier = frontier, .retention = retention, .c = s->c
@@ -617,7 +617,7 @@ static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, sto
 struct snap {
     store_seq seq;
     uint64_t lease;
-    struct store_tail tail;
+    struct kvd_tail tail;
     struct store_checkpointed got;
 };
 
@@ -657,13 +657,13 @@ static void op_checkpoint(struct world *w) {
 
 static void op_finish(struct world *w) {
     int k = any_seq(w, true);
-    struct store_pool_view rows[POOLS];
+    struct kvd_pool_view rows[POOLS];
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     bool retain = chance(w, 85) && make_whole(w, s);
-    struct store_tail tail = make_tail(w, s->committed[0]);
+    struct kvd_tail tail = make_tail(w, s->committed[0]);
     if (w->failed) return;
     int code = store_finish(w->kvd.store, s->handle, seq_find(w->kvd.store, s->handle)->lease,
                             retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, retain ? &tail : NULL, 5, &cont, rows,
@@ -679,7 +679,7 @@ static void op_finish(struct world *w) {
 /* A worker died, whatever it was in. */
 static void op_end(struct world *w) {
     int k = any_seq(w, chance(w, 70));
-    struct store_pool_view rows[POOLS];
+    struct kvd_pool_view rows[POOLS];
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
     if (k < 0) return;
@@ -695,9 +695,9 @@ static void op_end(struct world *w) {
         victims_gone(w, flight);
         flight_end(w, flight);
     }
-    bool whole = s->active && f && (!w->config.has_state || s->state_frontier == f) && s->source_slot == STORE_NONE;
+    bool whole = s->active && f && (!w->config.has_state || s->state_frontier == f) && s->source_slot == KVD_NONE;
     if (cont.bits && !s->active) fail(w, "an activation that ended left a continuation");
-    if (!cont.bits && whole && w->kvd.store->cont_free != NONE) fail(w, "a complete sequence left nothing");
+    if (!cont.bits && whole && w->kvd.store->cont_free != KVD_NONE) fail(w, "a complete sequence left nothing");
     if (cont.bits) new_cont(w, s, cont, f, NULL, 0)->published = true;
     s->used = false;
     w->applied++;

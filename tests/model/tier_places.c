@@ -29,7 +29,7 @@ static uint32_t lacking(const struct world *w, const struct cont *cont, enum sto
     uint32_t n = 0;
     for (uint32_t b = 0; b < cont->space[p].count; b++) {
         const struct page *page = &pool->pages[space_entry(w->kvd.store, &cont->space[p], b)];
-        if (place == STORE_PLACE_DEVICE) n += page->device == NONE;
+        if (place == STORE_PLACE_DEVICE) n += page->device == KVD_NONE;
         else n += !page_is_current(page) && !(page->flags & PAGE_BACKING);
     }
     return n;
@@ -61,7 +61,7 @@ void op_move(struct world *w) {
     const struct cont *cont = cont_find(w->kvd.store, m.cont);
     uint32_t lacks[POOLS] = { 0 };
     for (uint32_t p = 0; p < w->n_pools; p++) lacks[p] = lacking(w, cont, m.place, p);
-    bool image = w->config.has_state && (m.place == STORE_PLACE_DEVICE ? cont->slot == NONE : !cont->image.bits);
+    bool image = w->config.has_state && (m.place == STORE_PLACE_DEVICE ? cont->slot == KVD_NONE : !cont->image.bits);
     uint64_t before = fingerprint(w);
     int code = chance(w, 12) ? sweep(w, attempt_move, &m, &refusal) : attempt_move(w, &m, &refusal);
     note(w, " cont %d place %d = %d", c, (int)m.place, code);
@@ -92,7 +92,7 @@ void op_move(struct world *w) {
 
 void op_drop(struct world *w) {
     struct store_refusal refusal = { 0 };
-    enum store_tier tier = chance(w, 50) ? STORE_TIER_DEVICE : STORE_TIER_HOST;
+    enum kvd_tier tier = chance(w, 50) ? KVD_TIER_DEVICE : KVD_TIER_HOST;
     uint32_t dropped[POOLS] = { 0 }, before[POOLS], host[POOLS];
     int c = any_cont(w, true);
     if (c < 0) return;
@@ -111,12 +111,12 @@ void op_drop(struct world *w) {
         return;
     }
     for (uint32_t p = 0; p < w->n_pools; p++) {
-        uint32_t freed = tier == STORE_TIER_DEVICE ? pool_available(&store->pool[p]) - before[p]
-                                                   : host[p] - store->pool[p].host_pages;
+        uint32_t freed =
+            tier == KVD_TIER_DEVICE ? pool_available(&store->pool[p]) - before[p] : host[p] - store->pool[p].host_pages;
         if (freed != dropped[p]) fail(w, "pool %u: %u replicas are dropped, %u are told", p, freed, dropped[p]);
     }
-    if (tier == STORE_TIER_DEVICE && !cont->demoted) fail(w, "its device replicas were dropped, and it does not rest");
-    if (tier == STORE_TIER_HOST && cont->demoted) fail(w, "its host replicas were dropped, and it rests");
+    if (tier == KVD_TIER_DEVICE && !cont->demoted) fail(w, "its device replicas were dropped, and it does not rest");
+    if (tier == KVD_TIER_HOST && cont->demoted) fail(w, "its host replicas were dropped, and it rests");
     w->applied++;
 }
 
@@ -139,7 +139,7 @@ static void doom(struct world *w, uint64_t replica) {
         if (replica & REPLICA_IMAGE) {
             bool arriving = cont->image_coming;
             m->doomed |= cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
-                         (cont->slot == NONE || arriving);
+                         (cont->slot == KVD_NONE || arriving);
             continue;
         }
         const struct page *page = &store->pool[p].pages[d];

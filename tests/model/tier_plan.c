@@ -14,8 +14,8 @@ struct count {
     const struct store *store;
     const struct cont *source;
     bool move;
-    const struct cont *victims[STORE_MAX_RECIPE];
-    bool demote[STORE_MAX_RECIPE];
+    const struct cont *victims[KVD_MAX_VICTIMS];
+    bool demote[KVD_MAX_VICTIMS];
     uint32_t n_victims;
     uint32_t holders[PAGES], going[PAGES], released[PAGES]; /* by descriptor of one pool */
     bool kept[PAGES], backed[PAGES];
@@ -48,7 +48,7 @@ static void count_holders(struct count *c, uint32_t p) {
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
-        bool moves = seq->occupied && seq->state == STORE_SEQ_ACTIVATING && seq->from != NONE && !seq->keep;
+        bool moves = seq->occupied && seq->state == STORE_SEQ_ACTIVATING && seq->from != KVD_NONE && !seq->keep;
         if (seq->occupied)
             count_held(c, c->holders, p, &seq->space[p],
                        moves ? seq->taken[p] : 0); /* what a move takes over is the source's still */
@@ -138,8 +138,8 @@ static bool tail_stays(const struct count *c, uint32_t p, uint32_t frontier) {
            (page->pins == 0 || page->committed == frontier % KVD_PAGE_TOKENS);
 }
 
-static void check_pool(struct world *w, struct count *c, const struct store_activation *a,
-                       const struct store_plan *plan, uint32_t p, uint32_t *ret_demote) {
+static void check_pool(struct world *w, struct count *c, const struct store_activation *a, const struct kvd_plan *plan,
+                       uint32_t p, uint32_t *ret_demote) {
     const struct pool *pool = &c->store->pool[p];
     uint32_t full = a->frontier / KVD_PAGE_TOKENS, tail = a->frontier % KVD_PAGE_TOKENS, kept = full, freed = 0,
              restore = 0;
@@ -149,13 +149,13 @@ static void check_pool(struct world *w, struct count *c, const struct store_acti
     for (uint32_t b = 0; b < kept; b++) {
         uint32_t d = space_entry(c->store, &c->source->space[p], b);
         c->kept[d] = true;
-        restore += pool->pages[d].device == NONE;
+        restore += pool->pages[d].device == KVD_NONE;
     }
     if (c->source && (c->move || c->source->demoted))
         count_held(c, c->going, p, &c->source->space[p], c->move ? kept : 0);
     for (uint32_t d = 0; d < pool->descriptors; d++) {
         const struct page *page = &pool->pages[d];
-        bool counted = (page->flags & PAGE_OCCUPIED) && page->device != NONE && !page->pins;
+        bool counted = (page->flags & PAGE_OCCUPIED) && page->device != KVD_NONE && !page->pins;
         freed += counted && c->holders[d] && c->going[d] == c->holders[d] && !c->kept[d];
     }
     memset(c->backed, 0, sizeof c->backed);
@@ -176,7 +176,7 @@ static void check_pool(struct world *w, struct count *c, const struct store_acti
     SAME(plan->pages[p].available, pool_available(pool) + freed);
 }
 
-static void check_arena(struct world *w, struct count *c, const struct store_plan *plan, const uint32_t demote[POOLS]) {
+static void check_arena(struct world *w, struct count *c, const struct kvd_plan *plan, const uint32_t demote[POOLS]) {
     struct play play;
     uint32_t images = 0, p = 0;
     uint64_t needed = 0, placed = 0;
@@ -219,7 +219,7 @@ uint64_t plan_replaced(const struct world *w, const struct want *want) {
     return bytes;
 }
 
-void plan_check(struct world *w, const struct want *want, const struct store_plan *plan) {
+void plan_check(struct world *w, const struct want *want, const struct kvd_plan *plan) {
     static struct count c;
     uint32_t demote[POOLS] = { 0 };
     const struct store_activation *a = &want->a;

@@ -30,7 +30,7 @@ uint32_t expected_frontier(const struct world *w, const struct store *store, con
     if (!w->config.has_state) return f;
     bool coming = cont->image_coming;
     bool image = (cont->image.bits && !cont->image_backing && !cont->image_lost) ||
-                 (device_lives && cont->slot != NONE && !coming);
+                 (device_lives && cont->slot != KVD_NONE && !coming);
     return f == cont->frontier && image ? f : 0;
 }
 
@@ -90,8 +90,9 @@ static void check_tail(struct world *w, const struct cont *cont, const struct ti
 static void check_image(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
     uint64_t offset = cont->image.bits ? extent_offset(store->arena, cont->image) : 0, image;
     if (!w->config.has_state) return;
-    if (cont->slot == NONE && !cont->image.bits) fail(w, "a continuation came back without its state image (CONT-1)");
-    if (cont->slot != NONE && w->slots[cont->slot] != c->image)
+    if (cont->slot == KVD_NONE && !cont->image.bits)
+        fail(w, "a continuation came back without its state image (CONT-1)");
+    if (cont->slot != KVD_NONE && w->slots[cont->slot] != c->image)
         fail(w, "a continuation came back with another state image (slot %u)", cont->slot);
     if (!cont->image.bits || w->rotten[offset / UNIT]) return;
     memcpy(&image, w->arena + offset, sizeof image);
@@ -101,7 +102,7 @@ static void check_image(struct world *w, const struct store *store, const struct
 
 static bool is_it(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
     return reads(w, store, cont->space, cont->frontier, c, NULL) &&
-           (cont->slot == NONE || w->slots[cont->slot] == c->image);
+           (cont->slot == KVD_NONE || w->slots[cont->slot] == c->image);
 }
 
 struct back {
@@ -122,7 +123,7 @@ static void check_cont(struct world *w, const struct store *store, uint32_t plac
     }
     for (uint32_t p = 0; p < w->n_pools && !device_lives; p++)
         for (uint32_t b = 0; b < cont->space[p].count; b++)
-            if (store->pool[p].pages[space_entry(store, &cont->space[p], b)].device != NONE)
+            if (store->pool[p].pages[space_entry(store, &cont->space[p], b)].device != KVD_NONE)
                 fail(w, "a page came back on a device that is gone");
     reads(w, store, cont->space, cont->frontier, c, "came back");
     if (!same_names(store, cont, c)) fail(w, "place %u: a continuation came back with other names", place);

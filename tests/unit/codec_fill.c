@@ -45,10 +45,10 @@ static void tail(struct fill *f, struct kvd_tail *t) {
     t->n = count(f, KVD_TAIL_TOKENS);
     for (uint32_t i = 0; i < t->n; i++) t->tokens[i] = u32(f);
 }
-static void place(struct fill *f, struct kvd_pool_place *p) {
-    *p = (struct kvd_pool_place){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
+static void place(struct fill *f, struct kvd_pool_view *p) {
+    *p = (struct kvd_pool_view){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
 }
-static uint32_t places(struct fill *f, struct kvd_pool_place p[KVD_MAX_POOLS]) {
+static uint32_t places(struct fill *f, struct kvd_pool_view p[KVD_MAX_POOLS]) {
     uint32_t n = count(f, KVD_MAX_POOLS);
     for (uint32_t i = 0; i < n; i++) place(f, &p[i]);
     return n;
@@ -402,7 +402,7 @@ void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct
         f->items[i].pool[0].commit = frontier;
         f->items[i].pool[0].ensure = frontier + 2;
         f->results[i].n_pools = 1;
-        f->results[i].pool[0] = (struct kvd_pool_place){ i, pages, pages + 20, frontier, 0, pages - 4, 4 };
+        f->results[i].pool[0] = (struct kvd_pool_view){ i, pages, pages + 20, frontier, 0, pages - 4, 4 };
     }
     q->u.round.n = y->u.round.n = n;
     q->u.round.items = f->items;

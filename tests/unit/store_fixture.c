@@ -62,9 +62,9 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 }
 
 struct store_round_item fix_item(store_seq seq) {
-    struct store_round_pool nothing = { STORE_NONE, STORE_NONE, STORE_NONE, STORE_NONE };
+    struct kvd_round_pool nothing = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE };
     return (struct store_round_item){
-        .seq = seq, .lease = FIX_LEASE, .state_frontier = STORE_NONE, .pool = { nothing, nothing }
+        .seq = seq, .lease = FIX_LEASE, .state_frontier = KVD_NONE, .pool = { nothing, nothing }
     };
 }
 
@@ -72,7 +72,7 @@ int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate
               struct store_round_result *ret) {
     struct store_round_result result;
     struct store_round_item item = fix_item(seq);
-    struct store_round_pool asked = { commit, truncate, keep, ensure };
+    struct kvd_round_pool asked = { commit, truncate, keep, ensure };
     item.pool[0] = item.pool[1] = asked;
     store_round(fix->store, &item, 1, &result);
     fix->refusal = result.refusal;
@@ -94,8 +94,8 @@ void fix_chain(uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n, uint8_t
 
 bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt) {
     uint8_t digest[1][32];
-    if (!KVT_OK(fix_round(fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, tokens, NULL))) return false;
-    if (!KVT_OK(fix_round(fix, seq, tokens, STORE_NONE, STORE_NONE, STORE_NONE, NULL))) return false;
+    if (!KVT_OK(fix_round(fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, tokens, NULL))) return false;
+    if (!KVT_OK(fix_round(fix, seq, tokens, KVD_NONE, KVD_NONE, KVD_NONE, NULL))) return false;
     for (uint32_t i = fix_seq(fix, seq).named_pages; i < tokens / KVD_PAGE_TOKENS; i++) {
         fix_digest(salt, i, digest[0]);
         if (!KVT_OK(store_name_pages(fix->store, seq, FIX_LEASE, i, 1, (const uint8_t(*)[32])digest, &fix->refusal)))
@@ -109,15 +109,15 @@ bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt) {
     return KVT_OK(result.refusal.code);
 }
 
-const struct store_tail *fix_tail(uint32_t frontier) {
-    static struct store_tail tail;
+const struct kvd_tail *fix_tail(uint32_t frontier) {
+    static struct kvd_tail tail;
     tail.n = frontier % KVD_PAGE_TOKENS;
     for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = i + 1;
     return &tail;
 }
 
 store_cont fix_retain(struct fix *fix, store_seq seq, uint32_t frontier) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 0 };
     KVT_OK(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(frontier), 1, &cont, rows,
                         &fix->refusal));
@@ -140,22 +140,22 @@ store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier) {
     return got.cont;
 }
 
-struct store_seq_info fix_seq(struct fix *fix, store_seq seq) {
-    struct store_seq_info info;
+struct kvd_sequence_info fix_seq(struct fix *fix, store_seq seq) {
+    struct kvd_sequence_info info;
     memset(&info, 0, sizeof info);
     store_seq_look(fix->store, seq, &info, &fix->refusal);
     return info;
 }
 
-struct store_cont_info fix_info(struct fix *fix, store_cont cont) {
-    struct store_cont_info info;
+struct kvd_continuation_info fix_info(struct fix *fix, store_cont cont) {
+    struct kvd_continuation_info info;
     memset(&info, 0, sizeof info);
     store_cont_look(fix->store, cont, &info, &fix->refusal);
     return info;
 }
 
-struct store_pool_stats fix_pool(struct fix *fix, uint32_t pool) {
-    struct store_stats stats;
+struct kvd_pool_stats fix_pool(struct fix *fix, uint32_t pool) {
+    struct kvd_stats stats;
     store_get_stats(fix->store, &stats);
     return stats.pool[pool];
 }

@@ -30,7 +30,7 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 #define FIX_LEASE 7
 
 struct store_round_item fix_item(store_seq seq); /* nothing asked */
-/* One item in all pools; STORE_NONE = not asked. Returns the code. */
+/* One item in all pools; KVD_UNCHANGED = not asked. Returns the code. */
 int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
               struct store_round_result *ret);
 /* Maps and commits up to `tokens` in all pools and names all full pages by chain `salt`. */
@@ -38,15 +38,15 @@ bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt);
 void fix_digest(uint32_t salt, uint32_t page, uint8_t ret[32]);
 /* Digest chain of n pages; pages from `turn` on belong to another chain `salt2`. */
 void fix_chain(uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n, uint8_t (*ret)[32]);
-const struct store_tail *fix_tail(uint32_t frontier); /* tokens 1, 2, ... */
+const struct kvd_tail *fix_tail(uint32_t frontier); /* tokens 1, 2, ... */
 store_cont fix_retain(struct fix *fix, store_seq seq, uint32_t frontier);
 /* Root filled to `tokens` with chain `salt`, retained. */
 store_cont fix_cont(struct fix *fix, uint32_t tokens, uint32_t salt);
 store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier);
 
-struct store_seq_info fix_seq(struct fix *fix, store_seq seq);
-struct store_cont_info fix_info(struct fix *fix, store_cont cont);
-struct store_pool_stats fix_pool(struct fix *fix, uint32_t pool);
+struct kvd_sequence_info fix_seq(struct fix *fix, store_seq seq);
+struct kvd_continuation_info fix_info(struct fix *fix, store_cont cont);
+struct kvd_pool_stats fix_pool(struct fix *fix, uint32_t pool);
 /* Page ids as text: "0 1 4". */
 const char *fix_ids(struct fix *fix, store_seq seq, uint32_t pool);
 const char *fix_cont_ids(struct fix *fix, store_cont cont, uint32_t pool);
@@ -55,5 +55,14 @@ const struct page *fix_page(struct fix *fix, uint32_t pool, uint32_t device);
 /* Everything that a caller can see and what decides about it, as text; counters of time and free pages' generations
  * left out. */
 char *fix_dump(struct fix *fix); /* free it */
+
+/* The lookup from the root in one part: nothing can be refused. */
+static inline uint32_t fix_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
+                                struct kvd_candidate *ret_candidates, uint32_t max) {
+    const struct store_query query = { .digests = digests, .n = n, .max = max };
+    struct store_found found = { 0 };
+    (void)store_find(store, &query, ret_candidates, &found, NULL);
+    return found.n;
+}
 
 #endif

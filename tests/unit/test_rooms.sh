@@ -51,6 +51,7 @@ for file in $files; do
         [ -n "$found" ] || { complain "$file includes \"$header\", which no room has"; continue; }
         from=$(room_of "$found")
         checked=$((checked + 1))
+        [ "$room/$base" = kvd/store/kvd_types.h ] && continue # the store answers with the public types
         case $may in *" $from "*) ;; *) complain "$file ($room) includes $base of $from; $room may see:$may" ;; esac
     done
     for header in $(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]+<([^>]+)>.*/\1/p' "$file"); do

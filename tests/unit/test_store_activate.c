@@ -53,8 +53,8 @@ static void act_4_fork_1000(void) {
     KVT_EQ_STR(fix_cont_ids(&fix, cont, 0), ids);
     KVT_EQ(fix_info(&fix, cont).frontier, 1024);
     KVT_EQ(fix_page(&fix, 0, 15)->committed, 64);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1025, NULL));
-    KVT_OK(fix_round(&fix, seq, 1025, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 1025, NULL));
+    KVT_OK(fix_round(&fix, seq, 1025, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     KVT_EQ(fix_page(&fix, 0, 15)->committed, 64); /* private growth does not reach the source */
     KVT_EQ_STR(fix_cont_ids(&fix, cont, 0), ids);
     fix_close(&fix);
@@ -100,7 +100,7 @@ static void act_3_move(void) {
     KVT_TRUE(fix_page(&fix, 0, 2)->flags & PAGE_WRITER);
     KVT_EQ(fix_seq(&fix, got.seq).named_pages, 2);
     KVT_EQ(store_release(fix.store, cont, &fix.refusal), STORE_E_STALE); /* it is the sequence now */
-    KVT_OK(fix_round(&fix, got.seq, 160, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, got.seq, 160, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     fix_close(&fix);
 }
 
@@ -171,7 +171,7 @@ static void act_3_move_with_a_victim_that_shares(void) {
 static void act_4_two_branches(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 150, 1);
@@ -205,7 +205,7 @@ static void act_5_abort_restores(void) {
     struct store_activation wants[] = { fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2),
                                         fix_from(cont, true, 150, 160, 2) };
     KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0,
-                        &(store_cont){ 0 }, (struct store_pool_view[2]){ { 0 } }, NULL)); /* the slot's pin goes */
+                        &(store_cont){ 0 }, (struct kvd_pool_view[2]){ { 0 } }, NULL)); /* the slot's pin goes */
     for (uint32_t i = 0; i < 6; i++) {
         struct store_activation want = wants[i % 3];
         uint32_t lost = 9;
@@ -245,20 +245,20 @@ static void act_5_claims(void) {
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
     KVT_EQ(store_release(fix.store, victim, NULL), STORE_E_STATE);
     KVT_EQ(store_set_retention(fix.store, victim, 2, NULL), STORE_E_STATE);
-    struct store_candidate found[4];
+    struct kvd_candidate found[4];
     uint8_t chain[1][32];
     fix_digest(1, 0, chain[0]);
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 0);
-    KVT_EQ(fix_round(&fix, move.seq, STORE_NONE, STORE_NONE, STORE_NONE, 64, &r), STORE_E_STATE);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 0);
+    KVT_EQ(fix_round(&fix, move.seq, KVD_NONE, KVD_NONE, KVD_NONE, 64, &r), STORE_E_STATE);
     KVT_EQ(store_quarantine(fix.store, move.seq, true, NULL), STORE_E_STATE);
     KVT_OK(store_activate_abort(fix.store, move.seq, NULL, NULL));
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1);
     again.ensure[0] = 0;
     KVT_OK(begin(&fix, &again, &fork));
     KVT_OK(begin(&fix, &again, &other));              /* several forks of one source may be in flight */
     KVT_EQ(begin(&fix, &want, &move), STORE_E_STATE); /* a move needs it alone */
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
     KVT_OK(store_activate_commit(fix.store, fork.seq, NULL));
     KVT_EQ(store_activate_commit(fix.store, fork.seq, NULL), STORE_E_STATE);
     KVT_OK(store_activate_abort(fix.store, other.seq, NULL, NULL));
@@ -273,14 +273,14 @@ static void act_8_recipe_errors(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 100, 1), b = fix_cont(&fix, 64, 2);
-    store_cont twice[2] = { b, b }, source[1] = { a }, many[STORE_MAX_RECIPE + 1] = { { 0 } },
+    store_cont twice[2] = { b, b }, source[1] = { a }, many[KVD_MAX_VICTIMS + 1] = { { 0 } },
                stale[1] = { { a.bits + (UINT64_C(1) << 32) } };
     struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
     want.victims = twice;
     want.n_victims = 2;
     refused(&fix, want, STORE_E_ARGUMENT, STORE_S_RECIPE);
     want.victims = many;
-    want.n_victims = STORE_MAX_RECIPE + 1;
+    want.n_victims = KVD_MAX_VICTIMS + 1;
     refused(&fix, want, STORE_E_RANGE, STORE_S_RECIPE);
     want.victims = stale;
     want.n_victims = 1;
@@ -332,7 +332,7 @@ static void act_1_argument_errors(void) {
 static void act_8_plan_counts_the_joint_state(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
-    struct store_plan plan;
+    struct kvd_plan plan;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 256, 1);
     store_cont branch =
@@ -342,7 +342,7 @@ static void act_8_plan_counts_the_joint_state(void) {
     uint64_t revision = store_revision(fix.store);
     char *before = fix_dump(&fix);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
-    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    KVT_EQ(plan.feasibility, KVD_BLOCKED);
     KVT_EQ(plan.pages[0].needed, 5);
     KVT_EQ(plan.pages[0].available, 3);
     KVT_EQ(plan.pages[0].short_by, 2);
@@ -353,7 +353,7 @@ static void act_8_plan_counts_the_joint_state(void) {
     KVT_EQ(plan.pages[0].short_by, 1);
     want.victims = both;
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
-    KVT_EQ(plan.feasibility, STORE_READY);
+    KVT_EQ(plan.feasibility, KVD_READY);
     KVT_EQ(plan.freed_pages[0], 2);
     want.n_victims = 2;
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
@@ -373,7 +373,7 @@ static void act_8_plan_counts_the_joint_state(void) {
     KVT_EQ(plan.pages[0].needed, 1);
     want = fix_root(512, 1, 0);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
-    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    KVT_EQ(plan.feasibility, KVD_BLOCKED);
     free(before);
     free(after);
     fix_close(&fix);
@@ -408,7 +408,7 @@ static void act_8_victims_intact_until_commit(void) {
     KVT_EQ(fix_page(&fix, 0, 0)->committed, 0);
     KVT_EQ(fix_pool(&fix, 0).allocated, 5);
     KVT_EQ(fix_pool(&fix, 0).reserved, 2);
-    KVT_EQ(fix_info(&fix, victim).cont.bits, 0);
+    KVT_EQ(fix_info(&fix, victim).continuation.bits, 0);
     free(before);
     free(after);
     fix_close(&fix);
@@ -419,13 +419,13 @@ static void act_8_move_uses_what_it_drops(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     struct store_activated got;
-    struct store_plan plan;
+    struct kvd_plan plan;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 512, 1); /* the whole pool */
     struct store_activation want = fix_from(cont, false, 64, 500, 1);
     want.ensure[0] = 200;
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
-    KVT_EQ(plan.feasibility, STORE_READY);
+    KVT_EQ(plan.feasibility, KVD_READY);
     KVT_EQ(plan.pages[0].needed, 7);
     KVT_EQ(plan.pages[0].available, 7);
     KVT_OK(begin(&fix, &want, &got));
@@ -452,7 +452,7 @@ static void act_8_exception_when_no_page_is_free(void) {
     want.n_victims = 1;
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(got.copies[0].dst, 2);
-    KVT_EQ(fix_info(&fix, victim).cont.bits, 0);
+    KVT_EQ(fix_info(&fix, victim).continuation.bits, 0);
     KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
     KVT_EQ(lost, 1);
     KVT_EQ(fix_pool(&fix, 0).available, 6);
@@ -488,8 +488,8 @@ static void act_8_owed_membership(void) {
     KVT_OK(begin(&fix, &want, &got));
     KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
     KVT_EQ(fix.store->chunks.reserved, 3);
-    KVT_OK(fix_round(&fix, got.seq, STORE_NONE, STORE_NONE, STORE_NONE, 64 * 100, NULL));
-    KVT_OK(fix_round(&fix, got.seq, 64 * 100, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, got.seq, KVD_NONE, KVD_NONE, KVD_NONE, 64 * 100, NULL));
+    KVT_OK(fix_round(&fix, got.seq, 64 * 100, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     free(before);
     free(after);
     fix_close(&fix);
@@ -520,7 +520,7 @@ static void cont_4_state_slots(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     struct store_activated got;
-    struct store_stats stats;
+    struct kvd_stats stats;
     config.has_state = true;
     config.state_slots = 3;
     fix_open(&fix, &config);
@@ -535,10 +535,10 @@ static void cont_4_state_slots(void) {
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(fix_round(&fix, fork, STORE_NONE, STORE_NONE, STORE_NONE, 120, NULL));
+    KVT_OK(fix_round(&fix, fork, KVD_NONE, KVD_NONE, KVD_NONE, 120, NULL));
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
-    KVT_OK(fix_round(&fix, fork, 110, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, fork, 110, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 1);
     struct store_round_item item = fix_item(fork);
@@ -549,7 +549,7 @@ static void cont_4_state_slots(void) {
     KVT_EQ(fix_info(&fix, kept).state_slot, 1);
     fix_activate(&fix, fix_from(kept, false, 110, 110, 1), &got);
     KVT_EQ(got.state_slot, 1);
-    KVT_EQ(got.source_state_slot, STORE_NONE);
+    KVT_EQ(got.source_state_slot, KVD_NONE);
     fix_close(&fix);
 }
 
@@ -558,7 +558,7 @@ static void act_8_state_slot_of_a_victim(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     struct store_activated got;
-    struct store_plan plan;
+    struct kvd_plan plan;
     config.has_state = true;
     config.state_slots = 3;
     fix_open(&fix, &config);
@@ -662,7 +662,7 @@ static void act_8_a_demoted_source_keeps_what_victims_share(void) {
         struct fix fix;
         store_cont device, source;
         struct store_activated got;
-        struct store_plan plan;
+        struct kvd_plan plan;
         open_shared(&fix, &device, &source);
         if (copied) move_to(&fix, device, STORE_PLACE_BOTH);
         struct store_activation want = fix_from(source, keep, 192, 512, 1); /* 8 pages: 5 more, and 1 restored */
@@ -670,7 +670,7 @@ static void act_8_a_demoted_source_keeps_what_victims_share(void) {
         want.n_victims = 1;
         want.demote = demoted;
         KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
-        KVT_EQ(plan.feasibility, STORE_BLOCKED);
+        KVT_EQ(plan.feasibility, KVD_BLOCKED);
         KVT_EQ(plan.freed_pages[0], 1);
         KVT_EQ(plan.restore_pages[0], 1);
         KVT_EQ(plan.pages[0].short_by, 1);
@@ -678,7 +678,7 @@ static void act_8_a_demoted_source_keeps_what_victims_share(void) {
         want.prompt_tokens = 448; /* 7 pages */
         want.ensure[0] = 448;
         KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
-        KVT_EQ(plan.feasibility, STORE_READY);
+        KVT_EQ(plan.feasibility, KVD_READY);
         KVT_OK(activate_staged(&fix, want, &got));
         fix_audit(&fix);
         KVT_EQ(fix_seq(&fix, got.seq).pool[0].membership, 7);

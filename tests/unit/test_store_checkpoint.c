@@ -12,7 +12,7 @@ static store_seq running(struct fix *fix, uint32_t tokens, uint32_t output) {
 
 static uint32_t listed(struct fix *fix) {
     uint32_t cursor = 0, n = 0;
-    struct store_cont_info info;
+    struct kvd_continuation_info info;
     while (store_next_cont(fix->store, &cursor, &info)) n++;
     return n;
 }
@@ -31,7 +31,7 @@ static void ckpt_1_of_a_running_sequence(void) {
     struct store_checkpointed got;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 150, 60);
-    struct store_seq_info before = fix_seq(&fix, seq);
+    struct kvd_sequence_info before = fix_seq(&fix, seq);
     char ids[64];
     snprintf(ids, sizeof ids, "%s", fix_ids(&fix, seq, 0));
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(150), 3, &got, NULL));
@@ -45,15 +45,15 @@ static void ckpt_1_of_a_running_sequence(void) {
     KVT_EQ(listed(&fix), 0); /* CONT-1: invisible until commit */
     KVT_EQ(store_release(fix.store, got.cont, NULL), STORE_E_STATE);
     KVT_EQ(fix_info(&fix, got.cont).frontier, 0);
-    KVT_EQ(fix_seq(&fix, seq).pool[0].protected_frontier, 150);                  /* while it is being read */
-    KVT_OK(fix_round(&fix, seq, 160, STORE_NONE, STORE_NONE, STORE_NONE, NULL)); /* it goes on */
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, 149, STORE_NONE, STORE_NONE, NULL), STORE_E_PROTECTED);
+    KVT_EQ(fix_seq(&fix, seq).pool[0].protected_frontier, 150);            /* while it is being read */
+    KVT_OK(fix_round(&fix, seq, 160, KVD_NONE, KVD_NONE, KVD_NONE, NULL)); /* it goes on */
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, 149, KVD_NONE, KVD_NONE, NULL), STORE_E_PROTECTED);
     KVT_TRUE(fix_audit(&fix));
     KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
     KVT_EQ(store_checkpoint_commit(fix.store, got.cont, NULL), STORE_E_STATE);
     KVT_EQ(store_checkpoint_abort(fix.store, got.cont, NULL), STORE_E_STATE);
     KVT_EQ(listed(&fix), 1);
-    struct store_cont_info info = fix_info(&fix, got.cont);
+    struct kvd_continuation_info info = fix_info(&fix, got.cont);
     KVT_EQ(info.frontier, 150);
     KVT_EQ(info.retention, 3);
     KVT_EQ(info.named_pages, 2);
@@ -65,7 +65,7 @@ static void ckpt_1_of_a_running_sequence(void) {
     KVT_EQ_STR(fix_ids(&fix, seq, 0), ids);
     KVT_TRUE(fix_page(&fix, 0, 2)->flags & PAGE_WRITER);
     KVT_FALSE(fix_page(&fix, 0, 0)->flags & PAGE_WRITER);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 149, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 149, KVD_NONE, KVD_NONE, NULL));
     KVT_EQ(fix_page(&fix, 0, 3)->committed, 22);
     fix_close(&fix);
 }
@@ -80,7 +80,7 @@ static void ckpt_1_aligned_needs_no_copy(void) {
     KVT_EQ(got.n_copies, 0);
     KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 129,
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 129,
                      NULL)); /* a new page for the continuation of the sequence */
     KVT_EQ_STR(fix_ids(&fix, seq, 0), "0 1 2");
     fix_close(&fix);
@@ -116,9 +116,9 @@ static void ckpt_1_abort_restores(void) {
 static void ckpt_1_survives_the_end_of_its_sequence(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_checkpointed got;
-    struct store_stats stats;
+    struct kvd_stats stats;
     store_cont none;
     config.has_state = true;
     config.state_slots = 3;
@@ -140,10 +140,10 @@ static void ckpt_1_survives_the_end_of_its_sequence(void) {
 }
 
 /* CONT-1, CONT-2: what is incomplete or unnamed is not published, by checkpoint or finish. */
-static void incomplete(struct fix *fix, store_seq seq, const struct store_tail *tail, enum store_code code,
+static void incomplete(struct fix *fix, store_seq seq, const struct kvd_tail *tail, enum store_code code,
                        enum store_subject subject) {
     struct store_checkpointed got;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 99 };
     char *before = fix_dump(fix);
     KVT_EQ(store_checkpoint_begin(fix->store, seq, FIX_LEASE, tail, 0, &got, &fix->refusal), code);
@@ -167,7 +167,7 @@ static void cont_1_only_complete(void) {
     item.pool[0].commit = 100;
     store_round(fix.store, &item, 1, &r);
     incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_FRONTIER); /* the pools differ */
-    KVT_OK(fix_round(&fix, seq, 100, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 100, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item = fix_item(seq);
     item.state_frontier = 100;
@@ -178,7 +178,7 @@ static void cont_1_only_complete(void) {
     KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 0, 1, (const uint8_t(*)[32])digest, NULL));
     incomplete(&fix, seq, NULL, STORE_E_NAME, STORE_S_TAIL);
     incomplete(&fix, seq, fix_tail(99), STORE_E_NAME, STORE_S_TAIL);
-    KVT_OK(fix_round(&fix, seq, 101, STORE_NONE, STORE_NONE, STORE_NONE, NULL)); /* the image is behind now */
+    KVT_OK(fix_round(&fix, seq, 101, KVD_NONE, KVD_NONE, KVD_NONE, NULL)); /* the image is behind now */
     incomplete(&fix, seq, fix_tail(101), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item.state_frontier = 500; /* more than is mapped */
     store_round(fix.store, &item, 1, &r);
@@ -198,8 +198,8 @@ static void cont_1_truncation_outdates_the_image(void) {
     config.state_slots = 3;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 60, 1);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 50, STORE_NONE, STORE_NONE, NULL));
-    KVT_OK(fix_round(&fix, seq, 60, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 50, KVD_NONE, KVD_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 60, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     incomplete(&fix, seq, fix_tail(60), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     struct store_round_item item = fix_item(seq);
     item.pool[0].truncate = 55;
@@ -218,7 +218,7 @@ static void cont_2_names(void) {
     fix_chain(1, 4, 0, 4, chain);
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(250, 1, 250), NULL);
-    KVT_OK(fix_round(&fix, seq, 250, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 250, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 0, 4, names, &fix.refusal),
            STORE_E_RANGE); /* the fourth is not full */
     KVT_EQ(fix.refusal.limit, 3);
@@ -238,11 +238,11 @@ static void cont_2_names(void) {
 static void fin_1_retain(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 100, 200);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 200, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 200, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 4);
     KVT_OK(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, fix_tail(100), 5, &cont, rows, NULL));
     for (uint32_t p = 0; p < 2; p++) {
@@ -253,7 +253,7 @@ static void fin_1_retain(void) {
         KVT_EQ(fix_page(&fix, p, 0)->active_references, 0);
         KVT_FALSE(fix_page(&fix, p, 1)->flags & PAGE_WRITER);
         KVT_EQ(fix_page(&fix, p, 1)->protected, 36);
-        KVT_EQ(rows[p].slice.count, 4);
+        KVT_EQ(rows[p].slice_count, 4);
     }
     KVT_EQ(fix_info(&fix, cont).retention, 5);
     KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &cont, rows, NULL), STORE_E_STALE);
@@ -264,7 +264,7 @@ static void fin_1_retain(void) {
 static void fin_1_last_reference_frees(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 128, 1);
@@ -280,7 +280,7 @@ static void fin_1_last_reference_frees(void) {
 static void fin_1_no_descriptor_left(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_checkpointed got;
     store_cont cont = { 0 };
     config.max_continuations = 1;
@@ -304,7 +304,7 @@ static void fin_1_no_descriptor_left(void) {
 static void srv_5_quarantine(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 150, 1);
@@ -312,10 +312,10 @@ static void srv_5_quarantine(void) {
     KVT_OK(store_quarantine(fix.store, seq, true, NULL));
     KVT_EQ(fix_pool(&fix, 0).quarantined, 1); /* the shared two cannot be written */
     KVT_EQ(fix_seq(&fix, seq).state, STORE_SEQ_QUARANTINED);
-    KVT_EQ(fix_round(&fix, seq, 150, STORE_NONE, STORE_NONE, STORE_NONE, NULL), STORE_E_STATE);
+    KVT_EQ(fix_round(&fix, seq, 150, KVD_NONE, KVD_NONE, KVD_NONE, NULL), STORE_E_STATE);
     KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL), STORE_E_STATE);
     KVT_OK(store_quarantine(fix.store, seq, false, NULL));
-    KVT_OK(fix_round(&fix, seq, 150, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 150, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     KVT_EQ(fix_pool(&fix, 0).quarantined, 0);
     fix_close(&fix);
 }
@@ -324,7 +324,7 @@ static void srv_5_quarantine(void) {
 static void srv_5_end_keeps_the_common_frontier(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_round_result r;
     store_cont cont;
     fix_open(&fix, &config);
@@ -337,8 +337,8 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     uint64_t epoch = fix_page(&fix, 0, 2)->epoch;
     KVT_OK(store_quarantine(fix.store, seq, true, NULL));
     KVT_OK(store_end(fix.store, seq, &cont, rows, NULL));
-    KVT_EQ(rows[0].slice.count, 5);
-    struct store_cont_info info = fix_info(&fix, cont);
+    KVT_EQ(rows[0].slice_count, 5);
+    struct kvd_continuation_info info = fix_info(&fix, cont);
     KVT_EQ(info.frontier, 150);
     KVT_EQ(info.pages[0], 3);
     KVT_EQ(info.named_pages, 1);
@@ -346,17 +346,17 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     KVT_EQ(fix_page(&fix, 0, 2)->committed, 22);
     KVT_TRUE(fix_page(&fix, 0, 2)->epoch > epoch); /* shortened from 64 */
     KVT_EQ(fix_pool(&fix, 0).available, 5);
-    struct store_candidate found[2];
+    struct kvd_candidate found[2];
     uint8_t chain[2][32];
     fix_chain(1, 2, 0, 2, chain);
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1); /* matched up to its names */
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1); /* matched up to its names */
     KVT_EQ(found[0].matched_pages, 1);
     KVT_FALSE(found[0].exact_pages);
     store_seq again = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
     KVT_OK(store_name_pages(fix.store, again, FIX_LEASE, 1, 1, (const uint8_t(*)[32])chain + 1,
                             NULL)); /* its successor names on */
     KVT_EQ(fix_info(&fix, cont).named_pages, 2);
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1);
     KVT_EQ(found[0].matched_pages, 2);
     KVT_FALSE(found[0].exact_pages); /* its tail is not known */
     fix_close(&fix);
@@ -365,14 +365,14 @@ static void srv_5_end_keeps_the_common_frontier(void) {
 static void srv_5_end_releases_the_incomplete(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_activated got;
     store_cont cont;
     config.has_state = true;
     config.state_slots = 3;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 100, 1);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 90, STORE_NONE, STORE_NONE, NULL)); /* the image is of 100 */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 90, KVD_NONE, KVD_NONE, NULL)); /* the image is of 100 */
     KVT_OK(store_end(fix.store, seq, &cont, rows, NULL));
     KVT_EQ(cont.bits, 0);
     seq = fix_activate(&fix, fix_root(100, 1, 100), NULL);
@@ -386,7 +386,7 @@ static void srv_5_end_releases_the_incomplete(void) {
     struct store_activation want = fix_from(kept, false, 100, 100, 1);
     KVT_OK(store_activate_begin(fix.store, &want, &got, NULL));
     KVT_OK(store_end(fix.store, got.seq, &cont, rows, NULL)); /* ACTIVATING: aborted */
-    KVT_EQ(rows[0].slice.count, 2);
+    KVT_EQ(rows[0].slice_count, 2);
     same(&fix, before);
     KVT_EQ(store_end(fix.store, got.seq, &cont, rows, NULL), STORE_E_STALE);
     fix_close(&fix);
@@ -416,7 +416,7 @@ static void srv_2_sentences(void) {
     KVT_HAS(store_refusal_text(&r, text, sizeof text),
             "pages of pool 1: asked for 7, had 5 of 9: release continuations");
     for (int code = STORE_E_STALE; code <= STORE_E_ARGUMENT; code++) {
-        r = (struct store_refusal){ (enum store_code)code, STORE_S_COMMIT, STORE_NONE, 4711, 5, 9 };
+        r = (struct store_refusal){ (enum store_code)code, STORE_S_COMMIT, KVD_NONE, 4711, 5, 9 };
         store_refusal_text(&r, text, sizeof text);
         KVT_HAS(text, "commit: ");
         KVT_TRUE(strlen(text) > 40);

@@ -92,7 +92,7 @@ static void ckpt_1_each_acquisition(void) {
 static void fin_1_each_acquisition(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont;
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(100, 1, 100), NULL);
@@ -140,7 +140,7 @@ static void space_4_each_acquisition_of_a_round(void) {
         seq = fix_activate(&fix, fix_root(64, 4000, 448), NULL);
         KVT_EQ(fix_seq(&fix, seq).pool[0].entitlement, 7);
         store_fail_acquisition(fix.store, n);
-        KVT_OK(fix_round(&fix, seq, 448, STORE_NONE, STORE_NONE, STORE_NONE, &r));
+        KVT_OK(fix_round(&fix, seq, 448, KVD_NONE, KVD_NONE, KVD_NONE, &r));
         KVT_EQ(r.pool[0].entitlement, n == 1 ? 9 + 2 : 11 + 2); /* the first rung refused: 128 tokens */
         store_fail_acquisition(fix.store, 0);
         fix_close(&fix);
@@ -190,7 +190,7 @@ static void inv_audit_sees_damage(void) {
     DAMAGE(pool->leases[0].owner, 3, "lease");
     DAMAGE(pool->leases[1].generation, 99, "lease");
     DAMAGE(pool->shared, 0, "shared pages");
-    DAMAGE(pool->spare, NONE, "spare descriptors");
+    DAMAGE(pool->spare, KVD_NONE, "spare descriptors");
     DAMAGE(shared->references, 1, "references");
     DAMAGE(shared->active_references, 0, "active references");
     DAMAGE(shared->flags, shared->flags | PAGE_WRITER, "has a writer");
@@ -202,7 +202,7 @@ static void inv_audit_sees_damage(void) {
     DAMAGE(pool->table[0], 7, "the membership says");
     DAMAGE(pool->table[7], 0, "the membership says -1");
     DAMAGE(pool->table[9], 0, "row 1 entry 1");
-    DAMAGE(pool->rows[0].owner, NONE, "row");
+    DAMAGE(pool->rows[0].owner, KVD_NONE, "row");
     DAMAGE(pool->rows_used, 0, "rows leased");
     DAMAGE(q->space[0].committed, 140, "the frontier of its sequence");
     DAMAGE(q->space[1].reserved, 5, "reserved");

@@ -5,10 +5,10 @@
 #include "store_fixture.h"
 
 static uint32_t find(struct fix *fix, uint32_t salt, uint32_t turn, uint32_t salt2, uint32_t n,
-                     struct store_candidate *ret, uint32_t max) {
+                     struct kvd_candidate *ret, uint32_t max) {
     uint8_t chain[64][32];
     fix_chain(salt, turn, salt2, n, chain);
-    return store_find(fix->store, (const uint8_t(*)[32])chain, n, ret, max);
+    return fix_find(fix->store, (const uint8_t(*)[32])chain, n, ret, max);
 }
 
 static struct store_config roomy(void) {
@@ -22,14 +22,14 @@ static struct store_config roomy(void) {
 static void cont_2_deepest_longest_newest(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
+    struct kvd_candidate got[8];
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 64 * 4, 1), b = fix_cont(&fix, 64 * 6 + 10, 1), c = fix_cont(&fix, 64 * 6 + 10, 1);
     store_cont tail_only = fix_cont(&fix, 30, 9);
     KVT_EQ(find(&fix, 1, 99, 0, 5, got, 8), 3);
-    KVT_EQ(got[0].cont.bits, c.bits); /* matches 5 pages, as long as b, newer */
-    KVT_EQ(got[1].cont.bits, b.bits);
-    KVT_EQ(got[2].cont.bits, a.bits);
+    KVT_EQ(got[0].continuation.bits, c.bits); /* matches 5 pages, as long as b, newer */
+    KVT_EQ(got[1].continuation.bits, b.bits);
+    KVT_EQ(got[2].continuation.bits, a.bits);
     KVT_EQ(got[0].matched_pages, 5);
     KVT_EQ(got[2].matched_pages, 4);
     KVT_FALSE(got[0].exact_pages);
@@ -41,12 +41,12 @@ static void cont_2_deepest_longest_newest(void) {
     KVT_EQ(got[0].tail.tokens[9], 10);
     KVT_EQ(find(&fix, 1, 3, 2, 8, got, 8), 3); /* the prompt turns off after three pages */
     KVT_EQ(got[0].matched_pages, 3);
-    KVT_EQ(got[2].cont.bits, a.bits);
+    KVT_EQ(got[2].continuation.bits, a.bits);
     KVT_EQ(got[2].matched_pages, 3);
     KVT_FALSE(got[2].exact_pages);
     KVT_EQ(find(&fix, 2, 99, 0, 4, got, 8), 0); /* another domain or salt: no page in common */
     KVT_EQ(find(&fix, 0, 0, 0, 0, got, 8), 1);
-    KVT_EQ(got[0].cont.bits, tail_only.bits);
+    KVT_EQ(got[0].continuation.bits, tail_only.bits);
     KVT_EQ(got[0].tail.n, 30);
     KVT_EQ(find(&fix, 1, 99, 0, 6, got, 0), 0);
     fix_close(&fix);
@@ -56,7 +56,7 @@ static void cont_2_deepest_longest_newest(void) {
 static void cont_2_same_name_twice(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
+    struct kvd_candidate got[8];
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 64 * 3, 1), b = fix_cont(&fix, 64 * 3, 1);
     KVT_EQ(find(&fix, 1, 99, 0, 3, got, 8), 2);
@@ -64,7 +64,7 @@ static void cont_2_same_name_twice(void) {
     KVT_OK(store_release(fix.store, b, NULL));
     KVT_TRUE(fix_audit(&fix));
     KVT_EQ(find(&fix, 1, 99, 0, 3, got, 8), 1);
-    KVT_EQ(got[0].cont.bits, a.bits);
+    KVT_EQ(got[0].continuation.bits, a.bits);
     fix_close(&fix);
 }
 
@@ -73,14 +73,14 @@ static void cont_2_same_name_twice(void) {
 static void cont_2_late_names(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_candidate got[8];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     uint8_t chain[6][32];
     store_cont died, shorter;
     fix_chain(1, 99, 0, 6, chain);
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(384, 1, 384), NULL);
-    KVT_OK(fix_round(&fix, seq, 384, NONE, NONE, NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 384, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     KVT_OK(store_end(fix.store, seq, &died, rows, NULL));
     seq = fix_activate(&fix, fix_from(died, true, 256, 256, 1), NULL);
     KVT_OK(store_end(fix.store, seq, &shorter, rows, NULL));
@@ -98,9 +98,9 @@ static void cont_2_late_names(void) {
     KVT_EQ(fix_seq(&fix, first).named_pages, 6);
     KVT_EQ(fix_seq(&fix, second).named_pages, 3);
     KVT_EQ(find(&fix, 1, 99, 0, 6, got, 8), 2);
-    KVT_EQ(got[0].cont.bits, died.bits);
+    KVT_EQ(got[0].continuation.bits, died.bits);
     KVT_EQ(got[0].matched_pages, 6);
-    KVT_EQ(got[1].cont.bits, shorter.bits);
+    KVT_EQ(got[1].continuation.bits, shorter.bits);
     KVT_EQ(got[1].matched_pages, 4);
     fix_close(&fix);
 }
@@ -109,8 +109,8 @@ static void cont_2_late_names(void) {
 static void cont_4_find_with_state(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_candidate got[8];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont died;
     config.has_state = true;
     config.state_slots = 20;
@@ -118,7 +118,7 @@ static void cont_4_find_with_state(void) {
     fix_cont(&fix, 64 * 4, 1);
     store_cont two = fix_cont(&fix, 64 * 2 + 5, 1);
     KVT_EQ(find(&fix, 1, 99, 0, 3, got, 8), 1);
-    KVT_EQ(got[0].cont.bits, two.bits);
+    KVT_EQ(got[0].continuation.bits, two.bits);
     KVT_EQ(find(&fix, 1, 99, 0, 9, got, 8), 2);
     KVT_EQ(got[0].matched_pages, 4);
     store_seq seq = fix_activate(&fix, fix_root(70, 1, 0), NULL);
@@ -131,18 +131,25 @@ static void cont_4_find_with_state(void) {
 
 /* One part of a long lookup: pages [first, first + n) of the chain. */
 static int part(struct fix *fix, uint32_t turn, uint32_t salt2, store_cont anchor, uint32_t first, uint32_t n,
-                struct store_candidate *ret, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor) {
+                struct kvd_candidate *ret, uint32_t max, uint32_t *ret_n, store_cont *ret_anchor) {
     uint8_t chain[64][32];
     fix_chain(1, turn, salt2, 64, chain);
-    return store_find_from(fix->store, anchor, first, (const uint8_t(*)[32])chain + first, n, ret, max, ret_n,
-                           ret_anchor, &fix->refusal);
+    const struct store_query query = {
+        .digests = (const uint8_t(*)[32])chain + first, .first = first, .n = n, .max = max, .anchor = anchor
+    };
+    struct store_found found;
+    int rc = store_find(fix->store, &query, ret, &found, &fix->refusal);
+    if (rc) return rc;
+    *ret_n = found.n;
+    *ret_anchor = found.anchor;
+    return rc;
 }
 
 /* A chain in parts: each goes on from the anchor of the one before, and tells only what matches further. */
 static void cont_2_long_chains_in_parts(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
+    struct kvd_candidate got[8];
     store_cont none = { 0 }, anchor, next;
     uint32_t n;
     fix_open(&fix, &config);
@@ -150,13 +157,13 @@ static void cont_2_long_chains_in_parts(void) {
                nine = fix_cont(&fix, 64 * 9 + 1, 1);
     KVT_OK(part(&fix, 99, 0, none, 0, 4, got, 8, &n, &anchor));
     KVT_EQ(n, 3);
-    KVT_EQ(got[2].cont.bits, four.bits);
+    KVT_EQ(got[2].continuation.bits, four.bits);
     KVT_EQ(anchor.bits, deep.bits);
     KVT_OK(part(&fix, 99, 0, anchor, 3, 5, got, 8, &n, &next)); /* pages 3 to 7: ends inside a run */
     KVT_EQ(n, 2);
-    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].continuation.bits, deep.bits);
     KVT_EQ(got[0].matched_pages, 8);
-    KVT_EQ(got[1].cont.bits, nine.bits);
+    KVT_EQ(got[1].continuation.bits, nine.bits);
     KVT_OK(part(&fix, 99, 0, next, 7, 20, got, 8, &n, &anchor)); /* more than there is */
     KVT_EQ(n, 2);
     KVT_EQ(got[0].matched_pages, 14);
@@ -167,7 +174,7 @@ static void cont_2_long_chains_in_parts(void) {
     KVT_EQ(anchor.bits, 0);                                      /* nothing goes on */
     KVT_OK(part(&fix, 11, 5, next, 7, 20, got, 1, &n, &anchor)); /* the prompt leaves at page 11 */
     KVT_EQ(n, 1);
-    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].continuation.bits, deep.bits);
     KVT_EQ(got[0].matched_pages, 11);
     KVT_EQ(anchor.bits, 0);
     KVT_OK(
@@ -183,7 +190,7 @@ static void cont_2_long_chains_in_parts(void) {
 static void cont_2_anchor_is_checked(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
+    struct kvd_candidate got[8];
     store_cont none = { 0 }, anchor;
     uint32_t n;
     fix_open(&fix, &config);
@@ -203,7 +210,7 @@ static void cont_2_anchor_is_checked(void) {
     KVT_OK(part(&fix, 99, 0, taken.cont, 1, 5, got, 8, &n,
                 &anchor)); /* it ends there, the path goes on: still a place in it */
     KVT_EQ(n, 1);
-    KVT_EQ(got[0].cont.bits, deep.bits);
+    KVT_EQ(got[0].continuation.bits, deep.bits);
     KVT_EQ(got[0].matched_pages, 6);
     KVT_OK(store_release(fix.store, deep, NULL));
     KVT_EQ(part(&fix, 99, 0, deep, 3, 2, got, 8, &n, &anchor), STORE_E_STALE);
@@ -215,7 +222,7 @@ static void cont_2_anchor_is_checked(void) {
 static void cont_4_parts_with_state(void) {
     struct fix fix;
     struct store_config config = roomy();
-    struct store_candidate got[8];
+    struct kvd_candidate got[8];
     store_cont none = { 0 }, anchor;
     uint32_t n = 9;
     config.has_state = true;
@@ -259,7 +266,7 @@ static void cont_2_against_scan(void) {
             if (seq.bits == 0) continue;
             uint8_t chain[16][32];
             fix_chain(k.salt, k.turn, k.salt2 + 100 * k.turn, k.frontier / 64, chain);
-            KVT_OK(fix_round(&fix, seq, k.frontier, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+            KVT_OK(fix_round(&fix, seq, k.frontier, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
             KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 0, k.frontier / 64, (const uint8_t(*)[32])chain, NULL));
             k.salt2 += 100 * k.turn;
             k.cont = fix_retain(&fix, seq, k.frontier);
@@ -269,7 +276,7 @@ static void cont_2_against_scan(void) {
             KVT_OK(store_release(fix.store, known[i].cont, NULL));
             memmove(known + i, known + i + 1, (--n - i) * sizeof *known); /* known stays in order of age */
         }
-        struct store_candidate got[40], best[40];
+        struct kvd_candidate got[40], best[40];
         uint32_t turn = kvt_below(&random, 10), salt2 = 2 + kvt_below(&random, 3) + 100 * turn,
                  pages = kvt_below(&random, 14), want = 0;
         uint32_t max = kvt_below(&random, 4) ? 40 : 1 + kvt_below(&random, 5);
@@ -282,15 +289,15 @@ static void cont_2_against_scan(void) {
                               (match == best[at - 1].matched_pages && known[i].frontier > best[at - 1].frontier));
                  at--)
                 best[at] = best[at - 1];
-            best[at] = (struct store_candidate){ .cont = known[i].cont,
-                                                 .matched_pages = match,
-                                                 .frontier = known[i].frontier };
+            best[at] = (struct kvd_candidate){ .continuation.bits = known[i].cont.bits,
+                                               .matched_pages = match,
+                                               .frontier = known[i].frontier };
             want++;
         }
         uint32_t have = find(&fix, 1, turn, salt2, pages, got, max);
         KVT_EQ(have, want < max ? want : max);
         for (uint32_t i = 0; i < have; i++) {
-            KVT_EQ(got[i].cont.bits, best[i].cont.bits);
+            KVT_EQ(got[i].continuation.bits, best[i].continuation.bits);
             KVT_EQ(got[i].matched_pages, best[i].matched_pages);
         }
         if (pages >= 3) { /* the same in two parts: the second has what matches past the cut */
@@ -303,7 +310,7 @@ static void cont_2_against_scan(void) {
             if (anchor.bits)
                 KVT_OK(part(&fix, turn, salt2, anchor, cut - 1, pages - cut + 1, got, max, &have, &anchor));
             KVT_EQ(have, deeper < max ? deeper : max);
-            for (uint32_t i = 0; i < have; i++) KVT_EQ(got[i].cont.bits, best[i].cont.bits);
+            for (uint32_t i = 0; i < have; i++) KVT_EQ(got[i].continuation.bits, best[i].continuation.bits);
         }
         if (step % 50 == 0 && !fix_audit(&fix)) break;
     }

@@ -79,10 +79,10 @@ static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_vict
 static void drop_beside_a_promise(void) {
     struct fix fix;
     store_cont rester, victim;
-    uint32_t dropped[STORE_MAX_POOLS];
+    uint32_t dropped[KVD_MAX_POOLS];
     beside(&fix, &rester, &victim);
     store_seq seq = begin_over(&fix, &victim, 1);
-    int rc = store_drop_replica(fix.store, rester, STORE_TIER_HOST, dropped, &fix.refusal);
+    int rc = store_drop_replica(fix.store, rester, KVD_TIER_HOST, dropped, &fix.refusal);
     KVT_EQ(rc, STORE_E_REVISION);
     fix_audit(&fix);
     KVT_OK(store_activate_commit(fix.store, seq, &fix.refusal));
@@ -231,7 +231,7 @@ static void promise_ends_with_its_activation(void) {
 static void tail_promised_to_another(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_activated mine, other;
     store_cont none;
     config.host_bytes = 64 * 4096;
@@ -346,7 +346,7 @@ static void damage_is_found_twice(void) {
     for (uint32_t turn = 0; turn < 2; turn++) {
         KVT_EQ(store_damaged(fix.store, replica), 0);
         KVT_TRUE(page_is_lost(&fix, source, 1));
-        struct store_stats stats;
+        struct kvd_stats stats;
         store_get_stats(fix.store, &stats);
         KVT_EQ(stats.damaged_replicas, 1);
         KVT_EQ(fix_info(&fix, source).host_pages[0], 2);
@@ -368,7 +368,7 @@ static void damage_finds_all_holders(void) {
     for (uint32_t block = 0; block < 4; block++)
         for (uint32_t lost = 0; lost < 2; lost++) {
             struct fix fix;
-            struct store_pool_view rows[STORE_MAX_POOLS];
+            struct kvd_pool_view rows[KVD_MAX_POOLS];
             store_cont conts[4], none;
             open_host(&fix);
             store_seq seq = fix_activate(&fix, fix_root(256, 1, 0), NULL);

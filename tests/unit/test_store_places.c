@@ -36,8 +36,8 @@ static int move(store_cont cont, enum store_place place, bool tell) {
     return store_move_commit(f.store, m, &f.refusal);
 }
 
-static struct store_stats stats(void) {
-    struct store_stats s;
+static struct kvd_stats stats(void) {
+    struct kvd_stats s;
     store_get_stats(f.store, &s);
     return s;
 }
@@ -51,7 +51,7 @@ static store_cont fork_of(store_cont from, uint32_t frontier) {
 /* HOST-4: an arena of 8 pages holds 2; the last reference to one of them goes: a demotion of 7 pages fits, of 8 it does
  * not. */
 static void host_4_last_reference_credits(void) {
-    struct store_plan plan;
+    struct kvd_plan plan;
     open_arena(8);
     store_cont both = fix_cont(&f, 128, 1), first = fork_of(both, 64), seven = fix_cont(&f, 7 * 64, 2),
                eight = fix_cont(&f, 8 * 64, 3);
@@ -65,12 +65,12 @@ static void host_4_last_reference_credits(void) {
     KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
     KVT_EQ(plan.arena.needed, 7 * STRIDE);
     KVT_EQ(plan.arena.short_by, 0);
-    KVT_EQ(plan.feasibility, STORE_READY);
+    KVT_EQ(plan.feasibility, KVD_READY);
     recipe[1] = eight;
     KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
     KVT_EQ(plan.arena.needed, 8 * STRIDE);
     KVT_EQ(plan.arena.available, 7 * STRIDE);
-    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    KVT_EQ(plan.feasibility, KVD_BLOCKED);
     struct store_activated got;
     KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_SHORT);
     KVT_EQ(f.refusal.subject, STORE_S_ARENA);
@@ -148,7 +148,7 @@ static void host_4_older_replicas_go_afterwards(void) {
 /* CAP-7, HOST-1: the host is charged by packed pages, each page once however many hold it, and it gives no entitlement
  * on the device. */
 static void cap_7_charged_by_packed_pages(void) {
-    struct store_plan plan;
+    struct kvd_plan plan;
     open_arena(16);
     store_cont a = fix_cont(&f, 100, 1), b = fork_of(a, 64);
     KVT_EQ(move(a, STORE_PLACE_HOST, true), STORE_OK);
@@ -183,7 +183,7 @@ static void page_6_host_only_then_recycled(void) {
     uint32_t generation = page->generation;
     uint64_t epoch = page->epoch;
     KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
-    KVT_EQ(page->device, NONE);
+    KVT_EQ(page->device, KVD_NONE);
     KVT_EQ(page->generation, generation);
     KVT_EQ(page->host_epoch, epoch);
     KVT_EQ(fix_pool(&f, 0).available, 32);
@@ -202,9 +202,9 @@ static void page_8_truncation_outdates_the_replica(void) {
     KVT_EQ(move(cont, STORE_PLACE_BOTH, true), STORE_OK);
     store_seq seq = fix_activate(&f, fix_from(cont, false, 192, 192, 10), &got);
     KVT_EQ(stats().host_pages[0], 3);
-    KVT_EQ(fix_round(&f, seq, NONE, 150, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(fix_round(&f, seq, KVD_NONE, 150, KVD_NONE, KVD_NONE, &r), STORE_OK);
     KVT_EQ(stats().host_pages[0], 2);
-    KVT_EQ(fix_round(&f, seq, 192, NONE, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(fix_round(&f, seq, 192, KVD_NONE, KVD_NONE, KVD_NONE, &r), STORE_OK);
     KVT_EQ(stats().host_pages[0], 2); /* as long as before, and other columns */
     fix_close(&f);
 }
@@ -212,7 +212,7 @@ static void page_8_truncation_outdates_the_replica(void) {
 /* ACT-7: restored pages come out of the activation's own reservation: what the plan says is what goes from available,
  * and an abort gives it back. */
 static void act_7_restores_are_the_activations_own(void) {
-    struct store_plan plan;
+    struct kvd_plan plan;
     struct store_activated got;
     uint32_t lost;
     open_arena(8);
@@ -234,7 +234,7 @@ static void act_7_restores_are_the_activations_own(void) {
 
 /* ACT-8: victims that share pages give them only together, released or demoted alike. */
 static void act_8_shared_pages_go_with_the_last(void) {
-    struct store_plan plan;
+    struct kvd_plan plan;
     open_arena(8);
     store_cont a = fix_cont(&f, 192, 1), b = fork_of(a, 128), recipe[2] = { a, b };
     struct store_activation want = fix_root(64, 1, 0);
@@ -267,10 +267,10 @@ static void host_5_a_changed_arena_is_another_revision(void) {
     want.n_victims = 1;
     want.demote = 1;
     want.revision = store_revision(f.store);
-    KVT_EQ(fix_round(&f, seq, NONE, 150, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(fix_round(&f, seq, KVD_NONE, 150, KVD_NONE, KVD_NONE, &r), STORE_OK);
     KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_REVISION);
     want.revision = store_revision(f.store);
-    KVT_EQ(fix_round(&f, seq, 160, NONE, NONE, NONE, &r), STORE_OK);
+    KVT_EQ(fix_round(&f, seq, 160, KVD_NONE, KVD_NONE, KVD_NONE, &r), STORE_OK);
     KVT_EQ(store_revision(f.store), want.revision);
     KVT_EQ(move(other, STORE_PLACE_BOTH, true), STORE_OK);
     while (store_scrub_begin(f.store, &copy) &&

@@ -37,12 +37,12 @@ static void page_choice_order(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
-    KVT_EQ_STR(take(&fix, 8, NONE), "0 1 2 3 4 5 6 7");
+    KVT_EQ_STR(take(&fix, 8, KVD_NONE), "0 1 2 3 4 5 6 7");
     for (uint32_t page = 0; page < 8; page++)
         if (page < 3 || page > 5) put(&fix, page);
-    KVT_EQ_STR(take(&fix, 5, NONE), "0 1 2 6 7"); /* rule 3: lowest runs upward */
+    KVT_EQ_STR(take(&fix, 5, KVD_NONE), "0 1 2 6 7"); /* rule 3: lowest runs upward */
     for (uint32_t page = 0; page < 8; page++) put(&fix, page);
-    KVT_EQ_STR(take(&fix, 2, NONE), "0 1");
+    KVT_EQ_STR(take(&fix, 2, KVD_NONE), "0 1");
     KVT_EQ_STR(take(&fix, 1, 4), "5");     /* rule 1: directly after the predecessor, though 2 is lower */
     KVT_EQ_STR(take(&fix, 3, 4), "2 3 4"); /* 5 is taken: rule 2, the first run that is long enough */
     KVT_EQ_STR(take(&fix, 1, 7), "6");     /* past the end */
@@ -60,7 +60,7 @@ static uint32_t scan_first(const struct pool *pool, uint32_t k) {
             return i + 1 - run;
         }
     }
-    return NONE;
+    return KVD_NONE;
 }
 
 static void page_choice_against_scan(void) {
@@ -73,15 +73,15 @@ static void page_choice_against_scan(void) {
     for (int step = 0; step < 4000; step++) {
         uint32_t start = 0, k = 1 + kvt_below(&random, kvt_below(&random, 8) ? 9 : 600), run = pool->tree[1].best;
         uint32_t predecessor = kvt_below(&random, pool->capacity), want = scan_first(pool, k);
-        KVT_EQ(want != NONE, run >= k);
+        KVT_EQ(want != KVD_NONE, run >= k);
         if (kvt_below(&random, 2) && pool->capacity - pool->allocated >= k) {
             struct pool_choice choice = { k, predecessor, false };
             uint32_t next = predecessor + 1, fits = 0;
             while (fits < k && next + fits < pool->capacity && pool_is_free(pool, next + fits)) fits++;
             uint32_t n = pool_choose(pool, &choice, &start);
-            KVT_EQ(start, fits == k ? next : want != NONE ? want : scan_first(pool, 1));
+            KVT_EQ(start, fits == k ? next : want != KVD_NONE ? want : scan_first(pool, 1));
             KVT_EQ(choice.need, k - n);
-            KVT_TRUE(n == k || want == NONE);
+            KVT_TRUE(n == k || want == KVD_NONE);
             pool_take(pool, start, n);
             for (uint32_t i = 0; i < n; i++) page_open(fix.store, 0, start + i, i, false);
         } else {
@@ -106,13 +106,13 @@ static void pool_6_capacity_is_the_sum(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(100, 30, 65), NULL); /* 129 tokens: 3 pages; MTP 132: 3 */
     for (uint32_t p = 0; p < 2; p++) {
-        struct store_pool_stats s = fix_pool(&fix, p);
+        struct kvd_pool_stats s = fix_pool(&fix, p);
         KVT_EQ(s.allocated, 2);
         KVT_EQ(s.reserved, 1);
         KVT_EQ(s.available, 5);
         KVT_EQ(s.capacity, s.allocated + s.reserved + s.available);
     }
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 129, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 129, NULL));
     KVT_EQ(fix_pool(&fix, 0).reserved, 0);
     KVT_EQ(fix_pool(&fix, 0).available, 5);
     fix_close(&fix);
@@ -129,10 +129,10 @@ static void pool_7_materialize_leaves_available(void) {
     uint32_t available = fix_pool(&fix, 0).available;
     uint64_t revision = store_revision(fix.store);
     for (uint32_t tokens = 0; tokens <= 299; tokens += 60) {
-        KVT_OK(fix_round(&fix, a, STORE_NONE, STORE_NONE, STORE_NONE, tokens, NULL));
+        KVT_OK(fix_round(&fix, a, KVD_NONE, KVD_NONE, KVD_NONE, tokens, NULL));
         KVT_EQ(fix_pool(&fix, 0).available, available);
     }
-    KVT_OK(fix_round(&fix, a, STORE_NONE, STORE_NONE, 10, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, a, KVD_NONE, KVD_NONE, 10, KVD_NONE, NULL));
     KVT_EQ(fix_pool(&fix, 0).available, available);
     KVT_EQ(fix_pool(&fix, 0).reserved, 4);
     KVT_EQ(fix_seq(&fix, a).pool[0].entitlement, 5);
@@ -149,12 +149,12 @@ static void pool_8_stale_lease_is_refused(void) {
     fix_open(&fix, &config);
     struct pool *pool = pool_of(&fix);
     struct pool_batch batch = { pool, 0, 0 };
-    take(&fix, 1, NONE);
+    take(&fix, 1, KVD_NONE);
     uint32_t generation = pool->leases[0].generation, page = fix_page(&fix, 0, 0)->generation;
     put(&fix, 0);
     KVT_FALSE(pool_put(&batch, 0, generation));
     KVT_FALSE(pool_put(&batch, 0, generation + 1)); /* the next one, which nobody has yet */
-    take(&fix, 1, NONE);
+    take(&fix, 1, KVD_NONE);
     KVT_EQ(pool->leases[0].generation, generation + 1);
     KVT_FALSE(pool_put(&batch, 0, generation));
     pool_flush(&batch);
@@ -172,7 +172,7 @@ static void pool_8_handles_retire_on_wrap(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     store_cont none;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     fix_open(&fix, &config);
     fix.store->seqs[0].generation = UINT32_MAX;
     store_seq last = fix_activate(&fix, fix_root(64, 1, 0), NULL);

@@ -40,7 +40,7 @@ static void same_after(struct world *w, char *before, const char *what) {
 
 static void activate(struct world *w) {
     struct store_activated got;
-    struct store_plan plan;
+    struct kvd_plan plan;
     store_cont victims[4];
     uint32_t s = w->fix.store->config.max_context;
     struct store_activation want = fix_root(1 + below(w, s), 1 + below(w, 200), 0);
@@ -51,7 +51,7 @@ static void activate(struct world *w) {
         want.keep = below(w, 2);
         want.prompt_tokens = want.frontier + below(w, s - want.frontier + 1);
     }
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++)
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
         if (below(w, 2)) want.ensure[p] = below(w, want.prompt_tokens + 65);
     want.victims = victims;
     for (; want.n_victims < 4 && w->n_conts && below(w, 3); want.n_victims++)
@@ -65,7 +65,7 @@ static void activate(struct world *w) {
     if (!injected) {
         KVT_EQ_I(planned, rc == STORE_E_SHORT || rc == STORE_E_NEVER ? 0 : rc);
         if (planned == 0)
-            KVT_EQ(plan.feasibility, rc == 0 ? STORE_READY : rc == STORE_E_NEVER ? STORE_INFEASIBLE : STORE_BLOCKED);
+            KVT_EQ(plan.feasibility, rc == 0 ? KVD_READY : rc == STORE_E_NEVER ? KVD_INFEASIBLE : KVD_BLOCKED);
     }
     if (rc) {
         same_after(w, before, "a refused activation");
@@ -92,10 +92,10 @@ static void activate(struct world *w) {
     }
 }
 
-static uint32_t maybe(struct world *w, uint32_t limit) { return below(w, 3) ? STORE_NONE : below(w, limit); }
+static uint32_t maybe(struct world *w, uint32_t limit) { return below(w, 3) ? KVD_NONE : below(w, limit); }
 
 static void name_all(struct world *w, store_seq seq) {
-    struct store_seq_info info = fix_seq(&w->fix, seq);
+    struct kvd_sequence_info info = fix_seq(&w->fix, seq);
     uint8_t digest[1][32];
     for (uint32_t i = info.named_pages; i < info.pool[0].committed / 64; i++) {
         const struct seq *s = &w->fix.store->seqs[(uint32_t)seq.bits];
@@ -112,13 +112,13 @@ static void round_one(struct world *w) {
     if (!w->n_seqs) return;
     store_seq seq = w->seqs[below(w, w->n_seqs)];
     struct store_round_item item = fix_item(seq);
-    struct store_seq_info info = fix_seq(&w->fix, seq);
+    struct kvd_sequence_info info = fix_seq(&w->fix, seq);
     uint32_t s = w->fix.store->config.max_context, both = below(w, 2);
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) {
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
         uint32_t committed = info.pool[p].committed, mapped = info.pool[p].membership * 64;
         item.pool[p] =
-            (struct store_round_pool){ maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2) };
-        if (item.pool[p].commit != STORE_NONE && below(w, 8))
+            (struct kvd_round_pool){ maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2) };
+        if (item.pool[p].commit != KVD_NONE && below(w, 8))
             item.pool[p].commit = committed + below(w, mapped - committed + 1);
         if (both && p) item.pool[p] = item.pool[0];
     }
@@ -138,15 +138,15 @@ static void round_one(struct world *w) {
 
 /* Brings all pools and the image to one frontier, so that something can be kept. */
 static bool align(struct world *w, store_seq seq) {
-    struct store_seq_info info = fix_seq(&w->fix, seq);
+    struct kvd_sequence_info info = fix_seq(&w->fix, seq);
     uint32_t frontier = info.pool[0].committed;
     struct store_round_result result;
     struct store_round_item item = fix_item(seq);
     if (w->fix.store->n_pools > 1) frontier = max_u32(frontier, info.pool[1].committed);
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) item.pool[p].ensure = frontier;
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) item.pool[p].ensure = frontier;
     store_round(w->fix.store, &item, 1, &result);
     item = fix_item(seq);
-    for (uint32_t p = 0; p < STORE_MAX_POOLS; p++) item.pool[p].commit = frontier;
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) item.pool[p].commit = frontier;
     if (w->fix.store->config.has_state) item.state_frontier = frontier;
     store_round(w->fix.store, &item, 1, &result);
     if (below(w, 4)) name_all(w, seq);
@@ -195,7 +195,7 @@ static void checkpoint_ends(struct world *w) {
 }
 
 static void finish(struct world *w) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 0 };
     if (!w->n_seqs) return;
     uint32_t i = below(w, w->n_seqs);
@@ -224,9 +224,9 @@ static void finish(struct world *w) {
 static void release(struct world *w) {
     if (!w->n_conts) return;
     store_cont cont = w->conts[below(w, w->n_conts)];
-    uint32_t before[STORE_MAX_POOLS];
+    uint32_t before[KVD_MAX_POOLS];
     for (uint32_t p = 0; p < w->fix.store->n_pools; p++) before[p] = pool_available(&w->fix.store->pool[p]);
-    struct store_cont_info info = fix_info(&w->fix, cont);
+    struct kvd_continuation_info info = fix_info(&w->fix, cont);
     KVT_OK(store_release(w->fix.store, cont, NULL));
     for (uint32_t p = 0; p < w->fix.store->n_pools; p++)
         KVT_EQ(pool_available(&w->fix.store->pool[p]) - before[p], info.exclusive_pages[p]);
@@ -235,13 +235,13 @@ static void release(struct world *w) {
 }
 
 static void find(struct world *w) {
-    struct store_candidate found[6];
+    struct kvd_candidate found[6];
     uint8_t chain[8][32];
     uint32_t n = below(w, 9);
     fix_chain(below(w, 3), below(w, 9), below(w, 3), n, chain);
-    uint32_t got = store_find(w->fix.store, (const uint8_t(*)[32])chain, n, found, 6);
+    uint32_t got = fix_find(w->fix.store, (const uint8_t(*)[32])chain, n, found, 6);
     for (uint32_t i = 0; i < got; i++) {
-        const struct cont *c = cont_find(w->fix.store, found[i].cont);
+        const struct cont *c = cont_find(w->fix.store, store_cont_of(found[i].continuation));
         KVT_TRUE(c && c->published && !c->claimed);
         if (i)
             KVT_TRUE(
@@ -252,7 +252,7 @@ static void find(struct world *w) {
 }
 
 static void close_world(struct world *w) {
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     while (w->n_checkpoints) KVT_OK(store_checkpoint_abort(w->fix.store, w->checkpoints[--w->n_checkpoints], NULL));
     while (w->n_seqs)

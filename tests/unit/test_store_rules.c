@@ -6,16 +6,14 @@
  */
 #include "store_fixture.h"
 
-static struct store_pool_view view(struct fix *fix, store_seq seq, uint32_t pool) {
-    return fix_seq(fix, seq).pool[pool];
-}
+static struct kvd_pool_view view(struct fix *fix, store_seq seq, uint32_t pool) { return fix_seq(fix, seq).pool[pool]; }
 
 /* Q-1, Q-2: the store answers whether a chosen target can be honoured; it never picks a source or a victim, however
  * near they lie. */
 static void q_1_q_2_never_chooses(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_plan plan;
+    struct kvd_plan plan;
     fix_open(&fix, &config);
     store_cont cold = fix_cont(&fix, 256, 1), warm = fix_cont(&fix, 256, 2); /* the pool is full of what could go */
     struct store_activation want = fix_root(64, 1, 0);
@@ -23,7 +21,7 @@ static void q_1_q_2_never_chooses(void) {
     KVT_EQ(fix_activate(&fix, want, NULL).bits, 0);
     KVT_EQ(fix.refusal.code, STORE_E_SHORT);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
-    KVT_EQ(plan.feasibility, STORE_BLOCKED);
+    KVT_EQ(plan.feasibility, KVD_BLOCKED);
     KVT_EQ(plan.pages[0].short_by, 1);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
@@ -53,7 +51,7 @@ static void pool_1_fixed_at_start(void) {
             if (seq.bits && fix_fill(&fix, seq, 64, i)) kept[k] = fix_retain(&fix, seq, 64);
         }
         for (uint32_t p = 0; p < 2; p++) {
-            struct store_pool_stats s = fix_pool(&fix, p);
+            struct kvd_pool_stats s = fix_pool(&fix, p);
             KVT_EQ(s.capacity, config.pool_pages[p]);
             KVT_EQ(s.allocated + s.reserved + s.available, s.capacity); /* POOL-6 */
         }
@@ -75,7 +73,7 @@ static void act_2_order(void) {
     KVT_OK(store_activate_begin(fix.store, &want, &a, &fix.refusal));
     KVT_EQ(a.n_copies, 2); /* a tail a pool, all pools together */
     KVT_EQ(fix_seq(&fix, a.seq).state, STORE_SEQ_ACTIVATING);
-    KVT_EQ(fix_round(&fix, a.seq, STORE_NONE, STORE_NONE, STORE_NONE, 110, NULL), STORE_E_STATE);
+    KVT_EQ(fix_round(&fix, a.seq, KVD_NONE, KVD_NONE, KVD_NONE, 110, NULL), STORE_E_STATE);
     KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_STATE); /* the copies still read it */
     for (uint32_t p = 0; p < 2; p++) {
         const int32_t *row = store_table_row(fix.store, p, a.pool[p].row);
@@ -84,7 +82,7 @@ static void act_2_order(void) {
     KVT_EQ_STR(fix_cont_ids(&fix, source, 0), pages);
     KVT_OK(store_activate_commit(fix.store, a.seq, &fix.refusal));
     KVT_EQ(fix_seq(&fix, a.seq).state, STORE_SEQ_ACTIVE);
-    KVT_OK(fix_round(&fix, a.seq, STORE_NONE, STORE_NONE, STORE_NONE, 110, NULL));
+    KVT_OK(fix_round(&fix, a.seq, KVD_NONE, KVD_NONE, KVD_NONE, 110, NULL));
     KVT_OK(store_release(fix.store, source, &fix.refusal));
     free(pages);
     fix_close(&fix);
@@ -127,7 +125,7 @@ static void space_1_space_2_order_of_extents(void) {
         }
         store_round(fix.store, &item, 1, &r);
         for (uint32_t p = 0; p < 2; p++) {
-            struct store_pool_view v = view(&fix, seq, p);
+            struct kvd_pool_view v = view(&fix, seq, p);
             KVT_TRUE(v.entitlement >= v.membership && v.membership >= geom_pages(v.committed));
             const int32_t *row = store_table_row(fix.store, p, v.row);
             for (uint32_t b = 0; b < store_row_entries(fix.store); b++)
@@ -144,7 +142,7 @@ static void page_1_page_2_content(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(200, 1, 200), NULL); /* 4 pages mapped */
-    KVT_OK(fix_round(&fix, seq, 70, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 70, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     static const uint32_t columns[] = { 64, 6, 0, 0 };
     for (uint32_t b = 0; b < 4; b++) {
         const struct page *page = fix_page(&fix, 0, (uint32_t)store_table_row(fix.store, 0, 0)[b]);
@@ -191,14 +189,14 @@ static void inv_5_identity_epoch_place(void) {
     struct page was = *fix_page(&fix, 0, place);
     store_cont cont = fix_retain(&fix, seq, 100);
     store_cont none;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     KVT_OK(store_finish(fix.store, other, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
     seq = fix_activate(&fix, fix_from(cont, false, 100, 110, 10), &a);
     KVT_EQ(view(&fix, seq, 0).row, 0); /* another row */
     KVT_EQ_I(store_table_row(fix.store, 0, 0)[1], place);
     const struct page *now = fix_page(&fix, 0, place);
     KVT_TRUE(now->epoch == was.epoch && now->generation == was.generation);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 90, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 90, KVD_NONE, KVD_NONE, NULL));
     KVT_EQ_I(store_table_row(fix.store, 0, 0)[1], place);
     KVT_TRUE(now->epoch != was.epoch && now->generation == was.generation);
     store_cont point = fix_checkpoint(&fix, seq, 90);
@@ -215,15 +213,14 @@ static void inv_10_entitlement_is_kept(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(64, 320, 0), NULL); /* 6 of 8 pages */
     for (uint32_t mapped = 0; mapped <= 384; mapped += 64) {
-        KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, mapped, NULL));
+        KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, 0, mapped, NULL));
         KVT_EQ(fix_pool(&fix, 0).available, 2);
         KVT_EQ(fix_activate(&fix, fix_root(129, 1, 0), NULL).bits, 0);
     }
-    KVT_OK(
-        fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, NULL)); /* trimmed: back to its own reservation */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, 0, KVD_NONE, NULL)); /* trimmed: back to its own reservation */
     KVT_EQ(view(&fix, seq, 0).membership, 0);
     KVT_EQ(fix_pool(&fix, 0).available, 2);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 383, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 383, NULL));
     KVT_EQ(view(&fix, seq, 0).membership, 6);
     fix_close(&fix);
 }
@@ -236,20 +233,20 @@ static void inv_11_frozen_between_boundaries(void) {
     fix_open(&fix, &config);
     store_cont shared = fix_cont(&fix, 128, 1);
     store_seq seq = fix_activate(&fix, fix_from(shared, true, 128, 140, 20), NULL);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 140, NULL));
-    struct store_pool_view was = view(&fix, seq, 0);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 140, NULL));
+    struct kvd_pool_view was = view(&fix, seq, 0);
     int32_t row[8];
     memcpy(row, store_table_row(fix.store, 0, was.row), sizeof row);
     store_cont point = fix_checkpoint(&fix, seq, 128);
     store_seq neighbour = fix_activate(&fix, fix_from(point, false, 128, 150, 10), NULL);
-    KVT_OK(fix_round(&fix, neighbour, STORE_NONE, STORE_NONE, STORE_NONE, 150, NULL));
+    KVT_OK(fix_round(&fix, neighbour, KVD_NONE, KVD_NONE, KVD_NONE, 150, NULL));
     KVT_OK(store_release(fix.store, shared, &fix.refusal));
     store_cont kept;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     KVT_OK(store_end(fix.store, neighbour, &kept, rows, &fix.refusal));
     if (kept.bits) KVT_OK(store_release(fix.store, kept, &fix.refusal));
     KVT_TRUE(fix_activate(&fix, fix_root(200, 1, 200), NULL).bits != 0); /* takes every free page */
-    struct store_pool_view now = view(&fix, seq, 0);
+    struct kvd_pool_view now = view(&fix, seq, 0);
     KVT_EQ_MEM(row, store_table_row(fix.store, 0, now.row), sizeof row);
     KVT_TRUE(now.row == was.row && now.committed == was.committed && now.membership == was.membership);
     fix_close(&fix);
@@ -260,20 +257,20 @@ static void inv_11_frozen_between_boundaries(void) {
 static void inv_16_a_page_is_no_hit(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_candidate hit;
+    struct kvd_candidate hit;
     struct store_checkpointed point;
     uint8_t chain[2][32];
     fix_open(&fix, &config);
     fix_chain(1, 2, 1, 2, chain);
     store_seq seq = fix_activate(&fix, fix_root(140, 20, 0), NULL);
     KVT_TRUE(fix_fill(&fix, seq, 140, 1));
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(140), 0, &point, &fix.refusal));
     KVT_EQ(point.n_copies, 1);
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
     KVT_OK(store_checkpoint_commit(fix.store, point.cont, &fix.refusal));
-    KVT_EQ(store_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 1);
-    KVT_EQ(hit.cont.bits, point.cont.bits);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 1);
+    KVT_EQ(hit.continuation.bits, point.cont.bits);
     fix_close(&fix);
 }
 
@@ -291,7 +288,7 @@ static void inv_17_every_launch_is_covered(void) {
     uint32_t at = 10;
     for (;;) {
         struct store_round_result r;
-        KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, at + 4, &r)); /* never an error */
+        KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, at + 4, &r)); /* never an error */
         uint32_t covered = r.bounded && r.bounded_frontier < at + 4 ? r.bounded_frontier : at + 4;
         KVT_TRUE(geom_pages(covered) <= r.pool[0].membership);
         if (r.bounded) {
@@ -299,7 +296,7 @@ static void inv_17_every_launch_is_covered(void) {
             break;
         }
         KVT_NEED(at < 600);
-        KVT_OK(fix_round(&fix, seq, at + 4, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+        KVT_OK(fix_round(&fix, seq, at + 4, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
         at += 4;
     }
     KVT_EQ(fix_pool(&fix, 0).available, 0); /* it ended because the pool did */
@@ -331,7 +328,7 @@ static void inv_2_pools_are_grouped_apart(void) {
 static void spec_4_state_is_apart(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_stats stats;
+    struct kvd_stats stats;
     config.has_state = true;
     config.state_slots = 4;
     fix_open(&fix, &config);
@@ -339,7 +336,7 @@ static void spec_4_state_is_apart(void) {
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 1);
     KVT_EQ(stats.pool[0].allocated, 1);
-    KVT_OK(fix_round(&fix, seq, 64, STORE_NONE, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, seq, 64, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 1);
     fix_close(&fix);

@@ -4,7 +4,7 @@
  */
 #include "store_fixture.h"
 
-static struct store_pool_view view(struct fix *fix, store_seq seq) { return fix_seq(fix, seq).pool[0]; }
+static struct kvd_pool_view view(struct fix *fix, store_seq seq) { return fix_seq(fix, seq).pool[0]; }
 
 /* Pages are mapped, committed and trimmed one after another: a pool of 8 pages, an entitlement of 3. */
 static void space_5_mapping_walk(void) {
@@ -14,20 +14,20 @@ static void space_5_mapping_walk(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(129, 1, 0), NULL);
     KVT_EQ(view(&fix, seq).entitlement, 3);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 65, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 65, &r));
     KVT_EQ_STR(fix_ids(&fix, seq, 0), "0 1");
     KVT_EQ(r.pool[0].committed, 0); /* mapped is not committed */
-    KVT_EQ(r.pool[0].slice.begin, 0);
-    KVT_EQ(r.pool[0].slice.count, 2);
-    KVT_OK(fix_round(&fix, seq, 65, STORE_NONE, STORE_NONE, 129, &r));
+    KVT_EQ(r.pool[0].slice_begin, 0);
+    KVT_EQ(r.pool[0].slice_count, 2);
+    KVT_OK(fix_round(&fix, seq, 65, KVD_NONE, KVD_NONE, 129, &r));
     KVT_EQ_STR(fix_ids(&fix, seq, 0), "0 1 2");
-    KVT_EQ(r.pool[0].slice.begin, 2); /* ROW-3: one slice, only what is new */
-    KVT_EQ(r.pool[0].slice.count, 1);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 65, 65, STORE_NONE, &r));
+    KVT_EQ(r.pool[0].slice_begin, 2); /* ROW-3: one slice, only what is new */
+    KVT_EQ(r.pool[0].slice_count, 1);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 65, 65, KVD_NONE, &r));
     KVT_EQ(r.pool[0].membership, 2);
     KVT_EQ(r.pool[0].entitlement, 3);
-    KVT_EQ(r.pool[0].slice.begin, 2);
-    KVT_EQ(r.pool[0].slice.count, 1);
+    KVT_EQ(r.pool[0].slice_begin, 2);
+    KVT_EQ(r.pool[0].slice_count, 1);
     KVT_EQ_I(store_table_row(fix.store, 0, r.pool[0].row)[2], -1); /* ROW-6 */
     fix_close(&fix);
 }
@@ -36,29 +36,29 @@ static void space_5_mapping_walk(void) {
 static void space_5_terminal_walk(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_round_result r;
     store_cont none;
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(129, 1, 0), NULL);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 63, NULL));
-    KVT_OK(fix_round(&fix, seq, 63, STORE_NONE, STORE_NONE, 71, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 63, NULL));
+    KVT_OK(fix_round(&fix, seq, 63, KVD_NONE, KVD_NONE, 71, &r));
     KVT_EQ(r.pool[0].membership, 2);
     KVT_EQ(fix_pool(&fix, 0).reserved, 1);
     KVT_EQ(fix_pool(&fix, 0).available, 5);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 71, NULL));
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 64, &r)); /* a lower bound: no trim */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 71, NULL));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 64, &r)); /* a lower bound: no trim */
     KVT_EQ(r.pool[0].membership, 2);
-    KVT_EQ(r.pool[0].slice.count, 0);
+    KVT_EQ(r.pool[0].slice_count, 0);
     char *before = fix_dump(&fix);
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 193, NULL), STORE_E_ENTITLEMENT);
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 193, NULL), STORE_E_ENTITLEMENT);
     KVT_EQ(fix.refusal.subject, STORE_S_ENSURE);
     KVT_EQ(fix.refusal.asked, 4);
     KVT_EQ(fix.refusal.had, 2);
     KVT_EQ(fix.refusal.limit, 3);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
-    KVT_OK(fix_round(&fix, seq, 64, STORE_NONE, 64, STORE_NONE, &r));
+    KVT_OK(fix_round(&fix, seq, 64, KVD_NONE, 64, KVD_NONE, &r));
     KVT_EQ(r.pool[0].membership, 1);
     KVT_EQ(fix_pool(&fix, 0).reserved, 2);
     KVT_EQ(fix_pool(&fix, 0).available, 5);
@@ -73,7 +73,7 @@ static void space_5_terminal_walk(void) {
  */
 static void space_3_entitlement_default(void) {
     struct fix fix;
-    struct store_plan plan;
+    struct kvd_plan plan;
     static const struct {
         enum geom_backend backend;
         uint32_t prompt, output, main, draft;
@@ -115,38 +115,38 @@ static void space_3_space_4_lease_growth(void) {
     store_seq seq = fix_activate(&fix, fix_root(100, 4000, 0), NULL);
     KVT_EQ(view(&fix, seq).entitlement, 6 + 2); /* pages(100 + 256) + cushion */
     uint64_t revision = store_revision(fix.store);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 384, NULL));
-    KVT_OK(fix_round(&fix, seq, 384, STORE_NONE, STORE_NONE, STORE_NONE, &r)); /* 6 + 2 pages are entitled: not thin */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 384, NULL));
+    KVT_OK(fix_round(&fix, seq, 384, KVD_NONE, KVD_NONE, KVD_NONE, &r)); /* 6 + 2 pages are entitled: not thin */
     KVT_EQ(r.pool[0].entitlement, 8);
     KVT_EQ(store_revision(fix.store), revision);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 385, NULL));
-    KVT_OK(fix_round(&fix, seq, 385, STORE_NONE, STORE_NONE, STORE_NONE, &r)); /* thin: window */
-    KVT_EQ(r.pool[0].entitlement, 11 + 2);                                     /* pages(385 + 256) + 2 */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 385, NULL));
+    KVT_OK(fix_round(&fix, seq, 385, KVD_NONE, KVD_NONE, KVD_NONE, &r)); /* thin: window */
+    KVT_EQ(r.pool[0].entitlement, 11 + 2);                               /* pages(385 + 256) + 2 */
     KVT_TRUE(store_revision(fix.store) > revision);
     KVT_FALSE(r.bounded);
     store_seq other = fix_activate(&fix, fix_root(64 * 2, 1, 0), NULL); /* 6 of 21 left */
     KVT_EQ(fix_pool(&fix, 0).available, 6);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 720, NULL));
-    KVT_OK(fix_round(&fix, seq, 720, STORE_NONE, STORE_NONE, STORE_NONE, &r)); /* window: 16 + 2 pages */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 720, NULL));
+    KVT_OK(fix_round(&fix, seq, 720, KVD_NONE, KVD_NONE, KVD_NONE, &r)); /* window: 16 + 2 pages */
     KVT_EQ(r.pool[0].entitlement, 18);
     KVT_EQ(fix_pool(&fix, 0).available, 1);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1100, NULL));
-    KVT_OK(fix_round(&fix, seq, 1100, STORE_NONE, STORE_NONE, 1300,
-                     &r)); /* no rung fits: bounded, mapped as far as it goes */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 1100, NULL));
+    KVT_OK(
+        fix_round(&fix, seq, 1100, KVD_NONE, KVD_NONE, 1300, &r)); /* no rung fits: bounded, mapped as far as it goes */
     KVT_TRUE(r.bounded);
     KVT_EQ(r.bounded_pool, 0);
     KVT_EQ(r.bounded_frontier, 18 * 64);
     KVT_EQ(r.pool[0].committed, 1100);
     KVT_EQ(r.pool[0].membership, 18);
     store_cont none;
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     KVT_OK(store_finish(fix.store, other, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1160,
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 1160,
                      &r)); /* 3 free: the rungs of 256 and 128 do not fit, 64 does */
     KVT_FALSE(r.bounded);
     KVT_EQ(r.pool[0].entitlement, 19 + 2);
     KVT_EQ(r.pool[0].membership, 19);
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 4097, NULL),
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 4097, NULL),
            STORE_E_ENTITLEMENT); /* past the request's own ceiling */
     fix_close(&fix);
 }
@@ -159,8 +159,8 @@ static void space_3_growth_stops_at_ceiling(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(64, 400, 0), NULL); /* ceiling 463: 8 pages */
     KVT_EQ(view(&fix, seq).entitlement, 5 + 2);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 448, NULL));
-    KVT_OK(fix_round(&fix, seq, 448, STORE_NONE, STORE_NONE, STORE_NONE, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 448, NULL));
+    KVT_OK(fix_round(&fix, seq, 448, KVD_NONE, KVD_NONE, KVD_NONE, &r));
     KVT_EQ(r.pool[0].entitlement, 8);
     KVT_FALSE(r.bounded);
     fix_close(&fix);
@@ -185,15 +185,15 @@ static void gran_1_space_6_commit(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(500, 1, 500), NULL);
     for (uint32_t f = 1; f <= 130; f++) {
-        KVT_OK(fix_round(&fix, seq, f, STORE_NONE, STORE_NONE, STORE_NONE, &r));
+        KVT_OK(fix_round(&fix, seq, f, KVD_NONE, KVD_NONE, KVD_NONE, &r));
         KVT_EQ(r.pool[0].committed, f);
         KVT_EQ(fix_page(&fix, 0, 0)->committed, f < 64 ? f : 64);
         KVT_EQ(fix_page(&fix, 0, 1)->committed, f < 64 ? 0 : f < 128 ? f - 64 : 64);
     }
     char *before = fix_dump(&fix);
-    KVT_EQ(fix_round(&fix, seq, 129, STORE_NONE, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE);
+    KVT_EQ(fix_round(&fix, seq, 129, KVD_NONE, KVD_NONE, KVD_NONE, NULL), STORE_E_RANGE);
     KVT_EQ(fix.refusal.subject, STORE_S_COMMIT);
-    KVT_EQ(fix_round(&fix, seq, 501, STORE_NONE, STORE_NONE, STORE_NONE, NULL),
+    KVT_EQ(fix_round(&fix, seq, 501, KVD_NONE, KVD_NONE, KVD_NONE, NULL),
            STORE_E_RANGE); /* mapped to 512, but S is 500 */
     KVT_EQ(fix.refusal.limit, 500);
     char *after = fix_dump(&fix);
@@ -213,7 +213,7 @@ static void page_8_space_7_truncate(void) {
     fix_fill(&fix, seq, 200, 1);
     uint64_t epoch[4];
     for (uint32_t i = 0; i < 4; i++) epoch[i] = fix_page(&fix, 0, i)->epoch;
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 100, STORE_NONE, STORE_NONE, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 100, KVD_NONE, KVD_NONE, &r));
     KVT_EQ(r.pool[0].committed, 100);
     KVT_EQ(r.pool[0].membership, 4); /* truncation alone trims nothing */
     KVT_EQ(fix_page(&fix, 0, 0)->epoch, epoch[0]);
@@ -224,17 +224,17 @@ static void page_8_space_7_truncate(void) {
     KVT_EQ(fix_page(&fix, 0, 2)->committed, 0);
     KVT_EQ(fix_seq(&fix, seq).named_pages, 1); /* the second page is no longer full: its name is gone */
     uint64_t kept = fix_page(&fix, 0, 1)->epoch;
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 100, 130, STORE_NONE,
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 100, 130, KVD_NONE,
                      &r)); /* the same frontier again; provisional 130 keeps 3 pages */
     KVT_EQ(fix_page(&fix, 0, 1)->epoch, kept);
     KVT_EQ(r.pool[0].membership, 3);
-    KVT_EQ(r.pool[0].slice.begin, 3);
-    KVT_EQ(r.pool[0].slice.count, 1);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, &r)); /* committed 100 keeps its partial page */
+    KVT_EQ(r.pool[0].slice_begin, 3);
+    KVT_EQ(r.pool[0].slice_count, 1);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, 0, KVD_NONE, &r)); /* committed 100 keeps its partial page */
     KVT_EQ(r.pool[0].membership, 2);
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, 101, STORE_NONE, STORE_NONE, NULL), STORE_E_RANGE);
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, 101, KVD_NONE, KVD_NONE, NULL), STORE_E_RANGE);
     KVT_EQ(fix.refusal.subject, STORE_S_TRUNCATE);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 0, 0, STORE_NONE, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 0, 0, KVD_NONE, &r));
     KVT_EQ(r.pool[0].membership, 0);
     KVT_EQ(r.pool[0].entitlement, 4);
     fix_close(&fix);
@@ -271,16 +271,16 @@ static void space_8_protection_rises_and_falls(void) {
     fix_fill(&fix, seq, 192, 1);
     store_cont second = fix_checkpoint(&fix, seq, 192);
     KVT_EQ(view(&fix, seq).protected_frontier, 192);
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, 191, STORE_NONE, STORE_NONE, NULL), STORE_E_PROTECTED);
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, 191, KVD_NONE, KVD_NONE, NULL), STORE_E_PROTECTED);
     KVT_EQ(fix.refusal.had, 192);
     KVT_OK(store_release(fix.store, second, NULL));
     KVT_EQ(view(&fix, seq).protected_frontier, 64);
     KVT_EQ(fix_page(&fix, 0, 1)->protected, 0);
     KVT_TRUE(fix_page(&fix, 0, 1)->flags & PAGE_WRITER); /* alone again: it may be written */
-    KVT_EQ(fix_round(&fix, seq, STORE_NONE, 63, STORE_NONE, STORE_NONE, NULL), STORE_E_PROTECTED);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 64, STORE_NONE, STORE_NONE, NULL));
+    KVT_EQ(fix_round(&fix, seq, KVD_NONE, 63, KVD_NONE, KVD_NONE, NULL), STORE_E_PROTECTED);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 64, KVD_NONE, KVD_NONE, NULL));
     KVT_OK(store_release(fix.store, first, NULL));
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, 32, STORE_NONE, STORE_NONE, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, 32, KVD_NONE, KVD_NONE, &r));
     KVT_EQ(r.pool[0].protected_frontier, 0);
     fix_close(&fix);
 }
@@ -289,7 +289,7 @@ static void space_8_protection_rises_and_falls(void) {
 static void inv_8_sharers_protect_each_other(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont none;
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 130, 1);
@@ -299,9 +299,9 @@ static void inv_8_sharers_protect_each_other(void) {
     KVT_EQ(fix_page(&fix, 0, 0)->active_references, 2);
     KVT_FALSE(fix_page(&fix, 0, 0)->flags & PAGE_WRITER);
     KVT_EQ(view(&fix, a).protected_frontier, 128);
-    KVT_EQ(fix_round(&fix, b, STORE_NONE, 127, STORE_NONE, STORE_NONE, NULL), STORE_E_PROTECTED);
+    KVT_EQ(fix_round(&fix, b, KVD_NONE, 127, KVD_NONE, KVD_NONE, NULL), STORE_E_PROTECTED);
     KVT_OK(store_finish(fix.store, a, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
-    KVT_OK(fix_round(&fix, b, STORE_NONE, 127, STORE_NONE, STORE_NONE, NULL));
+    KVT_OK(fix_round(&fix, b, KVD_NONE, 127, KVD_NONE, KVD_NONE, NULL));
     fix_close(&fix);
 }
 
@@ -309,7 +309,7 @@ static void inv_8_sharers_protect_each_other(void) {
 static void row_lease_and_mirror(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
-    struct store_pool_view rows[STORE_MAX_POOLS];
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
     struct store_activated got;
     store_cont none;
     fix_open(&fix, &config);
@@ -318,8 +318,8 @@ static void row_lease_and_mirror(void) {
     store_seq other = fix_activate(&fix, fix_root(64, 1, 64), NULL);
     store_seq seq = fix_activate(&fix, fix_from(cont, false, 130, 200, 1), &got);
     KVT_EQ(got.pool[0].row, 1);
-    KVT_EQ(got.pool[0].slice.begin, 0); /* ROW-3: activation publishes the whole membership */
-    KVT_EQ(got.pool[0].slice.count, 3);
+    KVT_EQ(got.pool[0].slice_begin, 0); /* ROW-3: activation publishes the whole membership */
+    KVT_EQ(got.pool[0].slice_count, 3);
     for (uint32_t p = 0; p < 2; p++) {
         const int32_t *row = store_table_row(fix.store, p, got.pool[p].row);
         uint32_t ids[8];
@@ -330,8 +330,8 @@ static void row_lease_and_mirror(void) {
     uint32_t generation = fix.store->pool[0].rows[1].generation;
     KVT_OK(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
     KVT_EQ(rows[0].row, 1);
-    KVT_EQ(rows[0].slice.begin, 0);
-    KVT_EQ(rows[0].slice.count, 3);
+    KVT_EQ(rows[0].slice_begin, 0);
+    KVT_EQ(rows[0].slice_count, 3);
     for (uint32_t i = 0; i < 8; i++) KVT_EQ_I(row[i], -1);
     KVT_EQ(fix.store->pool[0].rows[1].generation, generation + 1);
     KVT_TRUE(store_table_row(fix.store, 0, 1) == row); /* a stable address */
@@ -347,11 +347,11 @@ static void map_ahead_is_capped(void) {
     fix_open(&fix, &config);
     store_seq seq = fix_activate(&fix, fix_root(320, 1, 0), NULL);
     KVT_EQ(view(&fix, seq).membership, 0);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 1, &r));
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 1, &r));
     KVT_EQ(r.pool[0].membership, 3);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 192, &r)); /* has not to map: stays */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 192, &r)); /* has not to map: stays */
     KVT_EQ(r.pool[0].membership, 3);
-    KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, STORE_NONE, 256, &r)); /* 4 + 2, entitlement 5 */
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 256, &r)); /* 4 + 2, entitlement 5 */
     KVT_EQ(r.pool[0].membership, 5);
     fix_close(&fix);
 }
@@ -421,13 +421,13 @@ static void membership_grows_and_shrinks(void) {
     static const uint32_t pages[] = { 1,    63,   64,   65,   66,  128, 129, 4095, 4096, 4097, 4160, 4161, 5000, 4161,
                                       4160, 4097, 4096, 4095, 129, 128, 66,  65,   64,   63,   1,    0,    4999, 2 };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
-        KVT_OK(fix_round(&fix, seq, STORE_NONE, STORE_NONE, pages[i] * 64, pages[i] * 64, &r));
+        KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, pages[i] * 64, pages[i] * 64, &r));
         KVT_EQ(r.pool[0].membership, pages[i]);
         KVT_EQ(fix.store->chunks.used, chunks_for(pages[i]));
         for (uint32_t k = 0; k < pages[i]; k++)
             if (space_entry(fix.store, &fix.store->seqs[0].space[0], k) !=
                 (uint32_t)store_table_row(fix.store, 0, 0)[k])
-                KVT_EQ(k, NONE);
+                KVT_EQ(k, KVD_NONE);
         KVT_TRUE(fix_audit(&fix));
     }
     KVT_EQ(chunks_for(0), 0);

@@ -36,8 +36,8 @@ static int move(store_cont cont, enum store_place place) {
     return code;
 }
 
-static struct store_stats stats(void) {
-    struct store_stats s;
+static struct kvd_stats stats(void) {
+    struct kvd_stats s;
     store_get_stats(f.store, &s);
     return s;
 }
@@ -74,11 +74,11 @@ static void copied_pages_stay_mapped(void) {
     store_cont cont = fix_cont(&f, 128, 1);
     KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
     store_seq seq = fix_activate(&f, fix_from(cont, false, 128, 128, 1), NULL);
-    KVT_OK(fix_round(&f, seq, STORE_NONE, 0, 0, STORE_NONE, &r));
+    KVT_OK(fix_round(&f, seq, KVD_NONE, 0, 0, KVD_NONE, &r));
     KVT_EQ(r.pool[0].membership, 2);
     fix_audit(&f);
     KVT_EQ(store_move_abort(f.store, m, &refusal), STORE_OK);
-    KVT_OK(fix_round(&f, seq, STORE_NONE, STORE_NONE, 0, STORE_NONE, &r));
+    KVT_OK(fix_round(&f, seq, KVD_NONE, KVD_NONE, 0, KVD_NONE, &r));
     KVT_EQ(r.pool[0].membership, 0);
     fix_close(&f);
 }
@@ -88,7 +88,7 @@ static void restored_counts_the_tail(void) {
     struct store_config c = tiers(false);
     struct store_activation want;
     struct store_activated made;
-    struct store_plan plan;
+    struct kvd_plan plan;
     fix_open(&f, &c);
     store_cont cont = fix_cont(&f, 300, 1);
     KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
@@ -150,12 +150,12 @@ static void scrub_sees_all(void) {
 static void scrub_keeps_nobody(void) {
     struct store_config c = tiers(false);
     struct store_copy copy;
-    uint32_t released = 0, dropped[STORE_MAX_POOLS];
+    uint32_t released = 0, dropped[KVD_MAX_POOLS];
     fix_open(&f, &c);
     store_cont cont = fix_cont(&f, 320, 1), other = fix_cont(&f, 128, 2);
     KVT_EQ(move(cont, STORE_PLACE_BOTH), STORE_OK);
     KVT_TRUE(store_scrub_begin(f.store, &copy));
-    KVT_EQ(store_drop_replica(f.store, cont, STORE_TIER_HOST, dropped, &refusal), STORE_OK);
+    KVT_EQ(store_drop_replica(f.store, cont, KVD_TIER_HOST, dropped, &refusal), STORE_OK);
     KVT_EQ(dropped[0], 5);
     fix_audit(&f);
     KVT_EQ(stats().host_occupied, 4096);
