@@ -167,7 +167,8 @@ struct kvd_activation {
     uint64_t revision;                         /* of the store when the recipe was made; 0 = any */
 };
 struct kvd_pool_view { /* one pool of a sequence now */
-    uint32_t row, membership, entitlement, committed, protected_frontier;
+    uint32_t row, membership, entitlement, committed;
+    uint32_t protected_frontier;       /* that a surviving checkpoint or sharer reads: truncation stops here */
     uint32_t slice_begin, slice_count; /* entries of the row that this request changed */
 };
 struct kvd_activated {
@@ -324,7 +325,7 @@ struct kvd_group {
 }; /* by rank; members[0] leads */
 
 /* ---- looking ---------------------------------------------------------------------------------------------------- */
-struct kvd_pool_stats {
+struct kvd_pool_stats { /* quarantined: held by quarantined sequences alone; shared: by several */
     uint32_t capacity, allocated, reserved, available, quarantined, shared, rows_used;
 };
 struct kvd_stats {

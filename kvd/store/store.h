@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The store: the storage contract as a pure state machine. Geometry in, decisions out.
+ * The store: the storage contract as a pure state machine. Geometry goes in, decisions come out.
  *
- * It knows pools, pages, address spaces, rows, sequences (active bundles), continuations (inactive,
- * complete, named), and the places of pages: on the device, in the host arena, or both. It does not know nng, protobuf,
- * CUDA, clocks, files or threads; it allocates nothing after store_init and is deterministic: the same calls give the
- * same answers.
+ * It holds pools, pages, address spaces, rows, sequences (active bundles) and continuations (inactive, complete,
+ * named). It knows whether a page is on the device, in the host arena, or both. It has no network, GPU, clock, file or
+ * thread. It allocates nothing after store_init, and the same calls give the same answers.
  *
- * It calls nobody but hostarena: the extent allocator, and the directory, into which it writes what it holds as it
- * changes. Where bytes must be copied (COW tails, state images, pages to and from the host) it lists the copies and is
- * told when they are done (…_commit) or that they cannot be done (…_abort). Where block-table rows change it updates
- * its host mirror and returns the slices to publish; the caller publishes them before it answers the request (ROW-4).
+ * It calls only hostarena: the extent allocator, and the directory, where it records what it holds as that changes.
+ * Bytes are copied by the caller: a begin call lists the copies, then the caller says that they are done (..._commit)
+ * or cannot be done (..._abort). Rows are published by the caller: the store changes the row mirror and returns the
+ * slices, which must be in device memory before the request is answered (ROW-4).
  *
- * Threads: none inside. The caller serialises all calls on one store (the core mutex).
+ * Answers are the public structs of kvd_types.h. The store leaves owner, worker, group, ending and the daemon's own
+ * numbers 0.
  *
- * Errors: functions return STORE_OK or a positive store_code and fill a store_refusal that says what was asked and what
- * there was; after a refusal nothing has changed (SRV-2). store_refusal_text makes the sentence. Outputs are written
- * only on success.
+ * Threads: none inside. The caller serialises all calls on one store.
  *
- * Handles are 64 bits, index + generation, one struct type a kind; a slot whose generation would wrap is retired.
+ * Errors: a function returns STORE_OK, or a positive store_code with a store_refusal that says what was asked and what
+ * there was. After a refusal nothing has changed (SRV-2), and outputs are not written. store_refusal_text makes the
+ * sentence.
+ *
+ * Handles have 64 bits: an index and a generation. A slot whose generation would wrap is retired.
  */
 #ifndef KVD_STORE_H
 #define KVD_STORE_H
@@ -150,17 +152,15 @@ uint64_t store_revision(const struct store *store);
 /* ---- places (PAGE-1, PAGE-3, PAGE-7) ------------------------------------------------------------
  *
  * A page has a device replica, a host replica, or both. A host replica is valid for n columns while its epoch is the
- * page's and it covers n columns; it is "current" when it covers what is committed. The arena has one extent of one
- * packed page for each.
+ * page's and it covers n columns. It is current when it covers what is committed. Each has an extent of its own.
  *
- * A continuation rests when it was demoted: all its pages are current in the host, and it asks for no place on the
- * device. A page leaves the device when every reference to it is of a demoted continuation, and no copy or sequence
- * uses it; so what demoted continuations share with others stays. While it rests, its host replicas cannot be dropped
- * (the only valid source is never released).
+ * A continuation is demoted when all its pages are current in the host and it asks for no place on the device. A page
+ * leaves the device when only demoted continuations refer to it and no copy uses it; so what they share with others
+ * stays. The host replicas of a demoted continuation cannot be dropped: the only valid source is never released.
  *
- * Transitions that move pages: an activation (restores what its source lacks out of its own reservation, ACT-7; demotes
- * victims), and a move of a continuation. A page that one of them is bringing is brought once: others that need it wait
- * for it (STORE_WAIT). Destinations are invisible until the commit; both ends are pinned until then. */
+ * Two transitions copy pages between the tiers: an activation, which restores what its source lacks from its own
+ * reservation (ACT-7) and demotes victims, and a move. A page is brought once: others that need it wait (STORE_WAIT).
+ * Destinations are invisible until the commit, and both ends are pinned until then. */
 
 /* A copy to make. Whole pages may be copied; `columns` matter. */
 enum store_copy_kind {
@@ -209,9 +209,9 @@ uint32_t store_damaged(struct store *store, uint64_t replica);
 bool store_take_lost(struct store *store, store_cont *ret_cont);
 
 enum store_place {
-    STORE_PLACE_HOST = 0,  /* demote: host replicas of all pages, then it rests */
+    STORE_PLACE_HOST = 0,  /* demote: host replicas of all pages, then it is demoted */
     STORE_PLACE_BOTH = 1,  /* host replicas; the device's stay, and those that are missing there are not brought */
-    STORE_PLACE_DEVICE = 2 /* prefetch: device replicas of all pages; it rests no more; host replicas stay */
+    STORE_PLACE_DEVICE = 2 /* prefetch: device replicas of all pages; no longer demoted; host replicas stay */
 };
 /* Takes extents or pages for what is missing, all or nothing, pins, and lists copies (none: commit at once). With state
  * the image moves likewise: HOST copies it and frees its slot at commit. The continuation stays usable meanwhile; it
@@ -221,28 +221,29 @@ int store_move_begin(struct store *store, store_cont cont, enum store_place plac
 /* STORE_OK: published; STORE_WAIT, STORE_E_DAMAGED (ended, nothing more to do). */
 int store_move_commit(struct store *store, store_move move, struct store_refusal *refusal);
 int store_move_abort(struct store *store, store_move move, struct store_refusal *refusal);
-/* Drops the redundant replicas of one tier. KVD_TIER_HOST: of pages that are on the device and that no demoted
- * continuation needs; a demoted one is refused (STORE_E_STATE) unless all its pages are on the device, then it rests no
- * more. KVD_TIER_DEVICE: it must be current in the host as a whole (STORE_E_STATE with STORE_S_REPLICA and the number
- * that are not); it rests. ret_dropped: pages by pool. */
+/* Drops the redundant replicas of one tier. ret_dropped: pages by pool.
+ * KVD_TIER_HOST: those of pages that are on the device and that no demoted continuation needs. Refused with
+ * STORE_E_STATE where a page is not on the device. A demoted continuation is no longer demoted then.
+ * KVD_TIER_DEVICE: the continuation is demoted. Refused with STORE_E_STATE, STORE_S_REPLICA and the number of pages
+ * that are not current in the host. */
 int store_drop_replica(struct store *store, store_cont cont, enum kvd_tier tier, uint32_t ret_dropped[KVD_MAX_POOLS],
                        struct store_refusal *refusal);
 
-/* Scrub: the next host replica (a page, or a state image) in the order of descriptors; its bytes stay where they are
- * until store_scrub_end, but the replica may go; one at a time. A copy of 0 bytes: there was none among those that one
- * call looks at, call again (no end is needed). False: the round is over (the next call begins anew), or there is no
- * arena. */
+/* Scrub: returns true with the next host replica (a page or a state image) in the order of descriptors; one at a time.
+ * Its bytes stay where they are until store_scrub_end, but the replica may go. A copy of 0 bytes says that this call
+ * found none among those that it looked at: call again, without an end. Returns false when the round is over or there
+ * is no arena; the next call begins anew. */
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy);
-/* right: the bytes had their checksum. True: they had not, and the replica is still there: store_damaged was done,
- * *ret_released is its number. */
+/* right: the bytes had their checksum. Returns true when they had not and the replica is still there: then
+ * store_damaged was done, and *ret_released is its number. */
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
 
 /* ---- directory and recovery (CONT-3) ---- */
 
 struct directory;
-/* From now on everything that the store holds is recorded into the directory (of the same limits:
- * store_directory_limits). After store_init, before anything else; NULL: none. The store must be empty; recover fills
- * it first from what the directory has. */
+/* Recovery comes after store_init and before anything else. It fills the empty store from the directory, and from then
+ * on everything that the store holds is recorded there. store_set_directory records without recovery (NULL: nothing is
+ * recorded). The directory has the limits of store_directory_limits. */
 struct directory_limits;
 void store_directory_limits(const struct store *store, struct directory_limits *ret_limits);
 struct store_recovered {
@@ -306,34 +307,52 @@ struct store_activated {
 int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal);
 
-/* begin takes everything for all pools or nothing; the sequence is then ACTIVATING, source and victims are claimed but
- * intact. The row mirror is filled (unless staged). commit ends a stage: STORE_MORE when staged victims have given way
- * and the rest is listed now (victims are past recall from then on; the row mirror is filled), STORE_WAIT,
- * STORE_E_DAMAGED or STORE_E_REVISION (abort it: damage took what it was to be made of, or what its victims were to
- * give), or STORE_OK: published (victims go or rest, a moved source becomes the sequence); it cannot be short of
- * anything. abort restores the full inactive state; restored pages leave the device again unless others use them. What
- * only the victims (or the dropped pages of a moved source) will free is owed until commit: not in `reserved` yet; and
- * entries mapped past the free pages name pages that victims hold until then (nobody may write them before commit).
- * Exception: where there is not enough room now for the copies (tails, restores; membership chunks; extents for demoted
- * victims), the victims to be released go at begin and are gone; abort reports how many. Victims may contain a moved
- * source (it goes anyhow). A moved source must have no other activation in flight and no fork still reading its state
- * slot (STORE_E_STATE); with state a frontier must be the source's own (CONT-4). */
+/* begin takes everything for all pools, or nothing. Then the sequence is ACTIVATING; source and victims are claimed and
+ * intact. The row mirror is filled, unless victims must be demoted first (staged).
+ *
+ * What only the victims, or the dropped pages of a moved source, will free is not in `reserved` before the commit.
+ * Entries mapped past the free pages name pages that victims hold until then: nobody may write them before.
+ *
+ * Exception: where the copies need pages, membership or extents that are not free, victims to be released go at begin
+ * for good, and abort returns how many.
+ *
+ * Victims may contain a moved source, which goes anyhow. A moved source must have no other activation in flight and no
+ * fork that still reads its state slot (STORE_E_STATE). With state images, frontier must be the source's own (CONT-4).
+ */
 int store_activate_begin(struct store *store, const struct store_activation *want,
                          struct store_activated *ret_activated, struct store_refusal *refusal);
+/* Ends a stage.
+ * STORE_OK: published. Victims are released or demoted; a moved source has become the sequence.
+ * STORE_MORE: staged victims have given way and are past recall. The row mirror is filled; the next copies are listed.
+ * STORE_WAIT: another transition brings pages that this one needs. Try again when one has ended.
+ * STORE_E_DAMAGED, STORE_E_REVISION: damage took what it was to be made of, or what its victims were to give. Abort it.
+ */
 int store_activate_commit(struct store *store, store_seq seq, struct store_refusal *refusal);
 /* As it is now, in the form of begin's answer, slices = the whole membership: after STORE_MORE, and for the reply. */
 int store_activate_look(const struct store *store, store_seq seq, struct store_activated *ret_activated,
                         struct store_refusal *refusal);
+/* Restores the full inactive state. Restored pages leave the device again unless others use them. */
 int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victims_lost, struct store_refusal *refusal);
 
 /* ---- round boundary --------------------------------------------------------------------------- */
 
+/* One sequence's boundary: all of it in all pools, or nothing. Order in a pool:
+ *   commit    the new committed frontier, from the old one up to membership * 64 (SPACE-6)
+ *   truncate  shortens the committed frontier: new epochs (PAGE-8). Not below protected coverage or into a shared page.
+ *             Pages stay mapped
+ *   keep      the provisional frontier: trailing pages past max(committed, keep) return to the reservation (SPACE-7),
+ * but none before one that a move in flight copies growth    with lease growth only ensure    tokens that must be
+ * mapped, a lower bound (SPACE-5) Lease growth, each pool on its own: a pool is thin when max(min(pages(committed) +
+ * cushion, pages(ceiling)), pages(ensure)) is more than the entitlement. An ensure past pages(ceiling) is refused
+ * (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling), max(entitlement,
+ * pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that. If the last is refused too,
+ * the result is bounded: pages are mapped as far as the entitlement reaches. Of several bounded pools the nearest
+ * frontier is told. */
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
-    uint32_t state_frontier; /* frontier of the state image in the sequence's slot now, 0 = it is none (being written);
-                              * KVD_NONE = unchanged (but a truncation below it outdates the image: it is of other
-                              * tokens) */
+    uint32_t state_frontier; /* of the image in the sequence's slot now. 0: it is being written. KVD_UNCHANGED: as
+                              * before, but a truncation below it outdates the image */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
 };
 struct store_round_result {

@@ -460,8 +460,8 @@ static void act_8_exception_when_no_page_is_free(void) {
     fix_close(&fix);
 }
 
-/* Membership entries that only the victims free are owed like pages; those for what is mapped at once cannot be. */
-static void act_8_owed_membership(void) {
+/* Membership entries that only the victims free are pending like pages; those for what is mapped at once cannot be. */
+static void act_8_pending_membership(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     struct store_activated got;
@@ -628,7 +628,8 @@ static void move_to(struct fix *fix, store_cont cont, enum store_place place) {
     KVT_OK(store_move_commit(fix->store, move, &fix->refusal));
 }
 
-/* Main pool of 8: a continuation of 3 pages, another that rests and shares 2 of them, and a sequence of one page. */
+/* Main pool of 8: a continuation of 3 pages, another that is demoted and shares 2 of them, and a sequence of one page.
+ */
 static void open_shared(struct fix *fix, store_cont *ret_device, store_cont *ret_source) {
     struct store_config config = fix_config(GEOM_OFF);
     config.host_bytes = 64 * 256;
@@ -704,7 +705,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(act_8_victims_intact_until_commit),
                                              KVT_CASE(act_8_move_uses_what_it_drops),
                                              KVT_CASE(act_8_exception_when_no_page_is_free),
-                                             KVT_CASE(act_8_owed_membership),
+                                             KVT_CASE(act_8_pending_membership),
                                              KVT_CASE(act_1_concurrency_is_bounded),
                                              KVT_CASE(cont_4_state_slots),
                                              KVT_CASE(act_8_state_slot_of_a_victim),

@@ -62,7 +62,7 @@ static void scrub_beside_a_promise(void) {
     }
 }
 
-/* Of a continuation that rests, pages are on the device for the sake of one that does not, which has the same ones and
+/* Of a demoted continuation, pages are on the device for the sake of one that does not, which has the same ones and
  * more. rester: the first four of the victim's six pages. */
 static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_victim) {
     open_host(fix);

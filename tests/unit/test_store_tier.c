@@ -42,7 +42,7 @@ static struct kvd_stats stats(void) {
     return s;
 }
 
-/* What a prefetch brings stays; it rests again where the prefetch is given up. */
+/* What a prefetch brings stays; the continuation is demoted again where the prefetch is given up. */
 static void prefetch_of_what_rests(void) {
     struct store_config c = tiers(false);
     fix_open(&f, &c);
