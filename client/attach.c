@@ -256,7 +256,7 @@ enum kvd_status kvd_store_state(const kvd_store *store, uint32_t slot, void **re
     if (slot >= store->info.state_slots)
         return client_fail(error, KVD_OUT_OF_RANGE, "asked for state slot %u; store %s has slots 0 to %u%s", slot,
                            store->info.name, store->info.state_slots - 1,
-                           slot == KVD_UNCHANGED ? ", and KVD_UNCHANGED stands for none" : "");
+                           slot == KVD_NONE ? ", and KVD_NONE stands for none" : "");
     *ret_address = (char *)device_import_address(store->state) + slot * store->info.state_stride;
     *ret_bytes = store->info.state_bytes;
     return KVD_OK;

@@ -288,7 +288,7 @@ KVD_API enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t po
  *   until the sequence finishes or they yield it. They may read it as long, and source_state_slot until their first
  *   commit.
  * - Root: the slot holds bytes of a sequence that is gone. Begin with a state of your own.
- * - Fork (source_state_slot is not KVD_UNCHANGED): copy that slot to state_slot on the device before the first
+ * - Fork (source_state_slot is not KVD_NONE): copy that slot to state_slot on the device before the first
  * kvd_round with a commit, which gives the source up. Never write the source, because others fork from it. A fork
  * starts at the source's own frontier, the only one with an image. The sequence has no image until a round reports the
  * copy (state_frontier).

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The directory: what the store holds, mirrored record by record into the arena's segment, so that the next kvd finds
- * it after any end of this one. It is plain memory: no file, no lock, no allocation; the caller serialises. Readers of
- * a directory that a killed process left see a prefix of its history, because
- *   - a record is written first and its check word last; it counts only when the check word is right (XXH3 of the
- * content, its slot and the directory's id);
- *   - a deletion clears the check word first;
- *   - the caller deletes before it re-uses: bundles before their pages, a page's host part before the arena bytes are
- * given to somebody else. Losing an addition is a miss; losing a deletion would be corruption.
+ * The directory: what the store holds, recorded in the arena's segment, so that the next kvd finds it after any end of
+ * this one. It is plain memory: no file, no lock, no allocation. The caller serialises.
  *
- * Two kinds of records, in fixed tables whose places are the store's own:
- *   page    (pool, descriptor): four parts that come and go by themselves, each with its own check word:
- *             base    who it is: generation, block (its ordinal in every space that holds it), and its predecessor, the
- * page of block - 1. A page has one predecessor only, since whoever holds a page holds all before it; so a space is its
- * last page. name    digest (Main pages) host    packed bytes in the arena: offset, columns, checksum device  physical
- * page group, valid while the pools of `pools_id` live bundle  an inactive continuation or an active sequence:
- * frontiers, last page by pool, tail tokens, state image. All parts of a page die with its base.
+ * A killed process leaves its stores in the order of the program, so readers see a prefix of its history:
+ *   - A record is written first and its check word last. The check word is XXH3 of the content, its slot and the
+ *     directory's id; the record counts only when it is right.
+ *   - A deletion clears the check word first.
+ *   - The caller deletes before it uses again: bundles before their pages, a page's host part before the arena bytes
+ *     go to another. A lost addition is a miss; a lost deletion would be corruption.
+ *
+ * Two kinds of records, in fixed tables whose slots are the store's own:
+ *   page    (pool, descriptor). Four parts come and go by themselves, each with its own check word:
+ *             base    generation, block (its ordinal in every space that holds it), and its predecessor, the page of
+ *                     block - 1. A page has one predecessor, since whoever holds a page holds all before it; so a
+ *                     space is its last page. All parts die with the base.
+ *             name    digest (Main pages)
+ *             host    packed bytes in the arena: offset, columns, checksum
+ *             device  physical page group, valid while the pools of `pools_id` live
+ *   bundle  an inactive continuation or an active sequence: frontiers, last page by pool, tail tokens, state image.
  *
  * Cost: every function but format and open is a handful of stores (figure to hold: 5 us a record, names included).
  */

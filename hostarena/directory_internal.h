@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layout of the directory's tables, shared by directory.c (writes) and directory_load.c (reads). Numbers are those of
- * this machine's byte order. From offset 0, each table at a multiple of 128 bytes:
+ * Layout of the directory's tables, shared by directory.c (writes) and directory_load.c (reads). Numbers have this
+ * machine's byte order. From offset 0, each table at a multiple of 128 bytes:
  *
  *     pages of pool 0      pages[0] records of 128 bytes
  *     pages of pool 1      pages[1] records of 128 bytes
- *     continuations        `continuations` places of two copies of 384 bytes
- *     sequences            `sequences` places of two copies of 384 bytes
+ *     continuations        `continuations` slots of two copies of 384 bytes
+ *     sequences            `sequences` slots of two copies of 384 bytes
  *
  * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to
- * where it stands: base of a page, copy of a bundle     directory id ^ (table << 33 | copy << 32 | slot), table 1, 2:
- * pools; 3, 4: kinds of bundles other parts of a page                the check word of the base + the number of the
- * part: with another base, or none, they are nobody's
+ * where it stands:
+ *     base of a page, copy of a bundle   directory id ^ (table << 33 | copy << 32 | slot); tables 1 and 2 are the
+ *                                        pools, 3 and 4 the kinds of bundles
+ *     other parts of a page              check word of the base + number of the part: with another base, or none,
+ *                                        they are nobody's
  *
  * page record (two cache lines):
- *       0  base    check, generation, block, parent, parent generation (u32)                            24
- *      24  name    check, digest                                                                        40
- *      64  host    check, offset, checksum (u64), columns, 0 (u32)                                      32
- *      96  device  check, device, 0 (u32)                                                               16
+ *       0  base    check, generation, block, parent, parent generation (u32)     24
+ *      24  name    check, digest                                                 40
+ *      64  host    check, offset, checksum (u64), columns, 0 (u32)               32
+ *      96  device  check, device, 0 (u32)                                        16
  *     112  spare
  * bundle copy: its check stands for the bytes from `serial` to the last of n_tail tokens.
  */

@@ -5,9 +5,10 @@
  *
  * Layout of the first 132 KiB, numbers in this machine's byte order:
  *        0  identity: written once, when everything else is there; check word over all before it
- *      512  state, slot 0      two slots with a serial: the new one is written beside the old one, marked, and the old
- * one cleared; 576  state, slot 1      where both check, the higher serial counts 4096  drivers, SEGMENT_DRIVERS
- * records of 32 bytes, each under its own mark
+ *      512  state, slot 0
+ *      576  state, slot 1. The new state is written beside the old one and marked, then the old one is cleared. Where
+ *           both check, the higher serial counts
+ *     4096  drivers, SEGMENT_DRIVERS records of 32 bytes, each under its own mark
  */
 #ifndef KVD_HOSTARENA_SEGMENT_INTERNAL_H
 #define KVD_HOSTARENA_SEGMENT_INTERNAL_H

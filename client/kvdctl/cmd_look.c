@@ -154,7 +154,7 @@ int cmd_stores(struct ctl *ctl) {
 
 /* null where there is none: no store with state, or not yet. */
 static void put_slot(cJSON *object, uint32_t slot) {
-    if (slot == KVD_UNCHANGED) cJSON_AddNullToObject(object, "state_slot");
+    if (slot == KVD_NONE) cJSON_AddNullToObject(object, "state_slot");
     else out_put_u64(object, "state_slot", slot);
 }
 

@@ -94,8 +94,7 @@ static void cont_1_state_behind_a_demotion(void) {
     kvd_continuation c[4];
     struct kvd_activation want = fork_in_place(true, text, c);
     struct kvd_activated a = scene_activate(scheduler, &want);
-    KVT_TRUE(a.state_slot != KVD_UNCHANGED && a.source_state_slot != KVD_UNCHANGED &&
-             a.state_slot != a.source_state_slot);
+    KVT_TRUE(a.state_slot != KVD_NONE && a.source_state_slot != KVD_UNCHANGED && a.state_slot != a.source_state_slot);
     KVT_EQ(state_do(PUPPET_STATE_CHECK, a.source_state_slot, 0, text[0]), KVD_OK);
     KVT_EQ(state_do(PUPPET_STATE_COPY, a.source_state_slot, a.state_slot, 0), KVD_OK);
     KVT_EQ(state_do(PUPPET_STATE_CHECK, a.state_slot, 0, text[0]), KVD_OK);

@@ -599,7 +599,7 @@ static void bring_back(uint64_t seed) {
     want.keep = true;
     struct kvd_activated a = scene_activate(scheduler, &want);
     for (uint32_t p = 0; p < ranks.pools; p++) KVT_EQ(a.restored[p], 5);
-    KVT_EQ(a.source_state_slot, KVD_UNCHANGED); /* the image is in the sequence's slot already */
+    KVT_EQ(a.source_state_slot, KVD_NONE); /* the image is in the sequence's slot already */
     on_ranks(&a, seed, false);
     release_sequence(a.sequence);
 }

@@ -71,7 +71,7 @@ static uint32_t state_round(kvd_sequence sequence, uint32_t commit, uint32_t ens
 /* A running sequence of n tokens, written, committed and named, its image in its slot and reported. */
 static struct kvd_activated run(uint64_t seed, uint32_t n, uint32_t output) {
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, seed, n, output);
-    KVT_EQ(a.source_state_slot, KVD_UNCHANGED);
+    KVT_EQ(a.source_state_slot, KVD_NONE);
     KVT_EQ(state_write(a.state_slot, seed, n), KVD_OK);
     KVT_EQ(state_round(a.sequence, KVD_UNCHANGED, KVD_UNCHANGED, n), KVD_OK);
     return a;
@@ -213,7 +213,7 @@ static void fin_1_and_act_3_hand_the_slot_over(void) {
     KVT_EQ(plan.state_slots.needed, 0);
     struct kvd_activated b = scene_activate(scheduler, &want);
     KVT_EQ(b.state_slot, a.state_slot);
-    KVT_EQ(b.source_state_slot, KVD_UNCHANGED);
+    KVT_EQ(b.source_state_slot, KVD_NONE);
     KVT_EQ(state_check(b.state_slot, talk, 200), KVD_OK);
     KVT_EQ(scene_stats(scheduler).state_slots_used, 2);
     kvd_continuation point = { 0 }; /* complete as it stands: the image came with it */
@@ -390,7 +390,7 @@ static void act_8_slots_run_out(void) {
     root.n_victims = 1, root.victims[0] = point;
     KVT_EQ(kvd_activate(scheduler, &root, &c, &error), KVD_OK);
     KVT_FALSE(c.state_slot == b.state_slot);
-    KVT_EQ(c.source_state_slot, KVD_UNCHANGED);
+    KVT_EQ(c.source_state_slot, KVD_NONE);
     KVT_EQ(state_write(c.state_slot, next, 64), KVD_OK);
     KVT_EQ(state_check(b.state_slot, text, 130), KVD_OK);
     KVT_EQ(state_check(c.state_slot, next, 64), KVD_OK);
@@ -405,8 +405,8 @@ static void act_8_slots_run_out(void) {
 static void stores_without_state(void) {
     if (!open_stage(NULL)) return;
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, e2e_stream(80, 5000, 0), 100, 10);
-    KVT_EQ(a.state_slot, KVD_UNCHANGED);
-    KVT_EQ(a.source_state_slot, KVD_UNCHANGED);
+    KVT_EQ(a.state_slot, KVD_NONE);
+    KVT_EQ(a.source_state_slot, KVD_NONE);
     KVT_EQ(state_write(0, 1, 1), KVD_FAILED_PRECONDITION);
     KVT_EQ(state_round(a.sequence, KVD_UNCHANGED, KVD_UNCHANGED, 100), KVD_INVALID_ARGUMENT);
     close_stage();

@@ -70,7 +70,7 @@ static uint64_t wrong_columns(const struct worker *w, const struct work *s) {
 
 /* Prefill, and the image at its end. An image that stands there is withdrawn first. */
 static int state_step(struct worker *w, struct work *s, uint32_t rank) {
-    if (s->done && s->source_state_slot == KVD_UNCHANGED && state_boundary(w, s, 0) != 0) return -1;
+    if (s->done && s->source_state_slot == KVD_NONE && state_boundary(w, s, 0) != 0) return -1;
     step(w, s);
     if (e2e_write_state(w->store, rank, s->state_slot, s->id, s->done, NULL) != KVD_OK) return -1;
     return state_boundary(w, s, s->done);
@@ -393,7 +393,7 @@ static void state_images(void) {
         b.request.want.keep = !move;
         KVT_NEED(activate_on(&b, &w));
         o = (struct order){ .op = STATE_TAKE, .n = 1, .work = { work_of(&b) } };
-        KVT_EQ(o.work[0].source_state_slot == KVD_UNCHANGED, move);
+        KVT_EQ(o.work[0].source_state_slot == KVD_NONE, move);
         KVT_EQ_I(tell(&w, o).result, 0);
         o.op = STATE_STEP;
         KVT_EQ_I(tell(&w, o).result, 0);

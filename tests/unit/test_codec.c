@@ -150,8 +150,8 @@ static void empty_bodies_take_defaults(void) {
     }
     struct msg_reply reply;
     KVT_OK(codec_decode_reply(FRAME_ACTIVATE, NULL, 0, arena, &reply, err, sizeof err));
-    KVT_EQ(reply.u.activated.state_slot, KVD_UNCHANGED);
-    KVT_EQ(reply.u.activated.source_state_slot, KVD_UNCHANGED);
+    KVT_EQ(reply.u.activated.state_slot, KVD_NONE);
+    KVT_EQ(reply.u.activated.source_state_slot, KVD_NONE);
     KVT_OK(codec_decode_reply(FRAME_LIST_SEQUENCES, NULL, 0, arena, &reply, err, sizeof err));
     KVT_EQ(reply.u.sequences.next_cursor, KVD_UNCHANGED);
     KVT_OK(codec_decode_reply(FRAME_DESCRIBE_STORE, NULL, 0, arena, &reply, err, sizeof err));

@@ -71,7 +71,7 @@ static void list_many(const struct shop *shop, uint32_t cursor, struct msg_reply
         conts[n++] = (struct kvd_continuation_info){ .continuation = { 0x500000000 + cursor },
                                                      .pages = { 3 },
                                                      .exclusive_pages = { 1 },
-                                                     .state_slot = cursor ? KVD_UNCHANGED : 6 };
+                                                     .state_slot = cursor ? KVD_NONE : 6 };
     reply->u.continuations.n = n;
     reply->u.continuations.items = conts;
     reply->u.continuations.next_cursor = cursor < shop->many ? cursor : KVD_UNCHANGED;

@@ -137,9 +137,8 @@ static int part(struct fix *fix, uint32_t turn, uint32_t salt2, store_cont ancho
     const struct store_query query = {
         .digests = (const uint8_t(*)[32])chain + first, .first = first, .n = n, .max = max, .anchor = anchor
     };
-    struct store_found found;
+    struct store_found found = { 0 };
     int rc = store_find(fix->store, &query, ret, &found, &fix->refusal);
-    if (rc) return rc;
     *ret_n = found.n;
     *ret_anchor = found.anchor;
     return rc;

@@ -62,8 +62,8 @@ static void scrub_beside_a_promise(void) {
     }
 }
 
-/* Of a demoted continuation, pages are on the device for the sake of one that does not, which has the same ones and
- * more. rester: the first four of the victim's six pages. */
+/* Of a demoted continuation, pages are on the device for the sake of one that is not demoted, which has the same ones
+ * and more. rester: the first four of the victim's six pages. */
 static void beside(struct fix *fix, store_cont *ret_rester, store_cont *ret_victim) {
     open_host(fix);
     store_seq seq = fix_activate(fix, fix_root(384, 1, 0), NULL);
@@ -225,8 +225,8 @@ static void promise_ends_with_its_activation(void) {
     }
 }
 
-/* ACT-1: a fork waits for its victims to give way; meanwhile another activation is promised the page of its tail, which
- * its source only rests on. The fork is not refused for that: it comes after the other, and reads the tail from the
+/* ACT-1: a fork waits for its victims to give way; meanwhile another activation is promised the page of its tail, since
+ * its source is demoted. The fork is not refused for that: it comes after the other, and reads the tail from the
  * host. */
 static void tail_promised_to_another(void) {
     struct fix fix;
