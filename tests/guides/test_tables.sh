@@ -18,7 +18,10 @@ has() { # page, line, whose fact it is
     grep -qF -e "$2" "$1" || fail "$1 lacks \"$2\" ($3)"
 }
 "$kvd" --help-config >"$work/keys" || exit 2
-key() { sed -n "s/^#$1 = \{0,1\}//p" "$work/keys"; }
+key() { # section, name
+    awk -v section="[$1]" -v name="#$2 =" '/^\[/ { on = $0 == section }
+        on && index($0, name) == 1 { value = substr($0, length(name) + 1); sub(/^ /, "", value); print value }' "$work/keys"
+}
 
 # The value of a #define; other macros in it are looked up.
 number() {
@@ -48,22 +51,24 @@ in_text() { # words, whose fact it is
 in_text "the last $(number ANSWER_WINDOW) answers of a session, at most $(($(number ANSWER_BYTES) >> 10)) KiB of them, or $(($(number ANSWER_LEAST) >> 10)) KiB" ANSWER_WINDOW
 in_text "at most $(number ANSWER_WINDOW) numbers of a session are open" ANSWER_WINDOW
 in_text "A session has $(number SLOW_PER_SESSION) places for such requests" SLOW_PER_SESSION
-in_text "handshake timeout (default $(key handshake_timeout | sed 's/s$/ s/'))" handshake_timeout
-in_text "stall timeout (default $(key stall_timeout | sed 's/s$/ s/'))" stall_timeout
-in_text "default \`$(key socket)\`" socket
+in_text "handshake timeout (default $(key limits handshake_timeout | sed 's/s$/ s/'))" handshake_timeout
+in_text "stall timeout (default $(key limits stall_timeout | sed 's/s$/ s/'))" stall_timeout
+in_text "default \`$(key kvd socket)\`" socket
 
 # ---- the operator's guide and the manual page -------------------------------------------------------------
 
 guide=deploy/OPERATING.md
 # In a row of a section: `key` (DEFAULT ...).
-sed -n '/^| section | decide | notes |/,/^$/p' $guide | cut -d '|' -f 3 | grep -oE '`[a-z_]+` \([^)]*\)' >"$work/defaults"
+sed -n '/^| section | decide | notes |/,/^$/p' $guide | grep '^| `' | while IFS='|' read -r _ section cell _; do
+    echo "$cell" | grep -oE '`[a-z_]+` \([^)]*\)' | sed "s/^/$(echo "$section" | tr -d '` []') /"
+done >"$work/defaults"
 [ "$(wc -l <"$work/defaults")" -ge 12 ] || fail "the defaults in $guide are read wrongly"
-while read -r name value; do
+while read -r section name value; do
     name=$(echo "$name" | tr -d '`')
     value=$(echo "$value" | sed 's/^(//; s/[ :)].*//')
     case $value in tokens | sequences) continue ;; nobody) value= ;; esac
     compared=$((compared + 1))
-    [ "$(key "$name")" = "$value" ] || fail "$guide: the default of $name is \"$(key "$name")\", not \"$value\""
+    [ "$(key "$section" "$name")" = "$value" ] || fail "$guide: the default of [$section] $name is \"$(key "$section" "$name")\", not \"$value\""
 done <"$work/defaults"
 
 grep -rhoE '\bc->[a-z_]+ = config->' --include='*.c' kvd | sed 's/c->//; s/ =.*//' | sort -u >"$work/reloaded"
