@@ -113,7 +113,7 @@ awk '/^\.SH/ { inside = $0 == ".SH CALLS" } inside' "$work/libkvd.3.text" | grep
 same call libkvd.3
 # shellcheck disable=SC2013 # names are words
 for name in $(grep -oE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$work/libkvd.3.text" | sort -u); do
-    cat "$root/client/kvd.h" "$root/proto/kvd_types.h" | grep -qwE "$name|X\(${name#KVD_}" ||
+    cat "$root/client/kvd.h" "$root/proto/kvd_types.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" ||
         [ "$name" = KVD_SOCKET ] || fail "libkvd.3 names $name, which the headers do not have"
 done
 
