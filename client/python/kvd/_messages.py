@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The codec: the only module that knows kvd.proto and the frame around its bodies.
+
+A request is built, and checked against the limits of PROTOCOL.md, before it gets a number: what kvd could not decode
+would take none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+
+from . import types
+from ._schema import message
+from .errors import Internal, InvalidArgument, Status
+
+PROTOCOL = 1
+HEADER = struct.Struct("<IHHQ")
+FRAME_LIMIT = 65536
+F_REPLY, F_EVENT = 1, 2
+EVENT = 64
+
+MAX_ROUND = 256
+MAX_DIGESTS = 1024
+MAX_VICTIMS = 64
+MAX_LIST = 256
+MAX_CANDIDATES = 16
+MAX_RANKS = 8
+TAIL_TOKENS = 63
+_NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-")
+
+
+class _Kind(NamedTuple):
+    type: int
+    name: str
+    request: Callable[[], Any]
+    reply: Callable[[], Any]
+    changes: bool  #: it takes a number
+
+
+def _kinds() -> Dict[str, _Kind]:
+    table = """
+        1 Hello HelloRequest HelloReply -            2 DescribeStore EmptyRequest DescribeStoreReply -
+        3 DescribePlanes DescribePlanesRequest DescribePlanesReply -   4 Plan ActivationRequest PlanReply -
+        5 Find FindRequest FindReply -               6 ListContinuations ListRequest ListContinuationsReply -
+        7 ListSequences ListRequest ListSequencesReply -   8 ListSessions ListRequest ListSessionsReply -
+        9 Activate ActivationRequest ActivateReply +  10 Round RoundRequest RoundReply +
+        11 NamePages NamePagesRequest EmptyReply +   12 Checkpoint CheckpointRequest CheckpointReply +
+        13 Finish FinishRequest FinishReply +        14 Yield EmptyRequest YieldReply +
+        15 Release ContinuationRequest RevisionReply +   16 SetRetention ContinuationRequest RevisionReply +
+        17 OpenGroup OpenGroupRequest OpenGroupReply +   18 CloseGroup CloseGroupRequest EmptyReply +
+        19 Fence FenceRequest EmptyReply +           20 Stats EmptyRequest StatsReply -
+        21 Audit EmptyRequest AuditReply -           22 Drain DrainRequest EmptyReply +
+        23 Subscribe SubscribeRequest EmptyReply -   24 Goodbye EmptyRequest EmptyReply -
+        25 Demote DemoteRequest MovedReply +         26 Prefetch PrefetchRequest MovedReply +
+        27 DropReplica DropReplicaRequest MovedReply +
+    """.split()
+    rows = [table[i : i + 5] for i in range(0, len(table), 5)]
+    return {name: _Kind(int(number), name, message(request), message(reply), numbered == "+")
+            for number, name, request, reply, numbered in rows}
+
+
+KINDS = _kinds()
+_BY_TYPE = {kind.type: kind for kind in KINDS.values()}
+_Event = message("Event")
+_T = TypeVar("_T")
+
+
+class Request:
+    """A request before it is sent."""
+
+    __slots__ = ("kind", "body")
+
+    def __init__(self, kind: str, **fields: Any) -> None:
+        self.kind = KINDS[kind]
+        try:
+            self.body = self.kind.request(**fields)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(f"{kind} cannot be put into a message: {error}") from error
+
+
+# ---- frames -----------------------------------------------------------------------------------------------------
+
+
+def frame(request: Request, call_id: int, session: int, number: int, deadline_ns: int, epoch: int) -> bytes:
+    """The bytes of a request; its number 0 where it has none."""
+    header = request.body.header
+    header.session, header.sequence, header.deadline_ns, header.epoch = session, number, deadline_ns, epoch
+    return _frame(request, call_id)
+
+
+def hello_frame(request: Request, call_id: int) -> bytes:
+    return _frame(request, call_id)
+
+
+def _frame(request: Request, call_id: int) -> bytes:
+    body: bytes = request.body.SerializeToString()
+    if len(body) > FRAME_LIMIT - HEADER.size:
+        raise InvalidArgument(f"{request.kind.name} takes {len(body)} bytes; a message has at most "
+                              f"{FRAME_LIMIT - HEADER.size}: split it")
+    return HEADER.pack(12 + len(body), request.kind.type, 0, call_id) + body
+
+
+def read_reply(kind: _Kind, frame_type: int, body: bytes) -> Any:
+    """The reply message, its status not looked at."""
+    if frame_type != kind.type:
+        raise Internal(f"kvd's answer to {kind.name} is of type {frame_type}")
+    try:
+        return kind.reply.FromString(body)  # type: ignore[attr-defined]
+    except Exception as error:  # each implementation of protobuf has its own
+        raise Internal(f"kvd's answer to {kind.name} cannot be read: {error}") from error
+
+
+def read_event(body: bytes) -> Optional[types.Event]:
+    """None: of a kind that this client does not know."""
+    try:
+        return read(types.Event, _Event.FromString(body))
+    except Exception:  # a newer kind, or no Event
+        return None
+
+
+# ---- answers as values ----------------------------------------------------------------------------------------------
+
+
+def _convert(f: Any) -> Callable[[Any], Any]:
+    how, cls = f.metadata.get("read"), f.metadata.get("cls")
+    if how == "text":
+        return lambda value: value.decode("ascii", "replace")
+    if how == "plus_one":
+        return lambda value: value - 1 if value else None
+    if how == "many":
+        return lambda value: tuple(read(cls, each) for each in value)
+    if how == "one":
+        return lambda value: read(cls, value)
+    if how == "as":
+        return lambda value: cls(value)
+    if f.type.startswith("Tuple["):
+        return lambda value: tuple(value)
+    return lambda value: value
+
+
+_readers: Dict[Any, List[Tuple[str, str, Callable[[Any], Any]]]] = {}
+
+
+def read(cls: Type[_T], body: Any) -> _T:
+    """The dataclass whose fields have the names of the message's."""
+    readers = _readers.get(cls)
+    if readers is None:
+        fields: Any = cls
+        readers = _readers[cls] = [(f.name, f.metadata.get("name", f.name), _convert(f))
+                                   for f in dataclasses.fields(fields)]
+    return cls(**{name: convert(getattr(body, wire_name)) for name, wire_name, convert in readers})
+
+
+def read_list(cls: Type[_T], body: Any) -> Tuple[List[_T], Optional[int]]:
+    """The objects and the next cursor, None at the end."""
+    return [read(cls, each) for each in body.items], (body.next - 1 if body.next else None)
+
+
+def read_activated(body: Any) -> types.Activated:
+    return types.Activated(body.sequence, body.state_slot - 1 if body.state_slot else None,
+                           body.source_state_slot - 1 if body.source_state_slot else None, body.revision,
+                           tuple(_place(each) for each in body.pool), tuple(body.restored))
+
+
+def _place(body: Any) -> types.Place:
+    return types.Place._make([getattr(body, name) for name in types.Place._fields])
+
+
+def read_candidates(body: Any) -> Tuple[List[types.Candidate], int]:
+    """The candidates, and the anchor to go on from (0: none)."""
+    return [types.Candidate(each.continuation, each.matched_pages, each.frontier, each.retention, each.exact_pages,
+                            each.restore_pages, tuple(each.tail)) for each in body.candidates], body.anchor
+
+
+# ---- checks ------------------------------------------------------------------------------------------------------------
+
+
+def check_name(name: str, what: str = "the name") -> bytes:
+    text = name.encode("utf-8", "replace")
+    if not text or len(text) > 63 or not _NAME.issuperset(text):
+        raise InvalidArgument(f"{what} is {name!r}: 1 to 63 of the characters A-Z a-z 0-9 . _ : / -")
+    return text
+
+
+def _check_count(n: int, least: int, most: int, what: str) -> None:
+    if not least <= n <= most:
+        raise InvalidArgument(f"{n} {what}; {least} to {most} in one message")
+
+
+def _tail(tail: Sequence[int]) -> Sequence[int]:
+    _check_count(len(tail), 0, TAIL_TOKENS, "tokens of a tail")
+    return tail
+
+
+# ---- requests ----------------------------------------------------------------------------------------------------------
+
+
+def hello(role: types.Role, name: str, library: str, rank: int, resume: int = 0, secret: int = 0) -> Request:
+    if not 0 <= rank < MAX_RANKS:
+        raise InvalidArgument(f"rank {rank}; ranks are 0 to {MAX_RANKS - 1}")
+    return Request("Hello", protocol=PROTOCOL, role=int(role), name=check_name(name), library=library.encode(),
+                   rank=rank, resume=resume, resume_secret=secret)
+
+
+def activation(name: str, want: types.Activation) -> Request:
+    """Of an Activate or a Plan."""
+    _check_count(len(want.victims), 0, MAX_VICTIMS, "victims")
+    _check_count(len(want.ensure), 0, 2, "pools of ensure")
+    return Request(name, worker=want.worker, group=want.group, **{"from": want.source}, keep=want.keep,
+                   frontier=want.frontier, prompt_tokens=want.prompt_tokens, max_output_tokens=want.max_output_tokens,
+                   ensure=want.ensure, victims=want.victims, revision=want.revision, demote=want.demote)
+
+
+def find(digests: bytes, first: int = 0, anchor: int = 0) -> Request:
+    _check_count(len(digests) // 32, 0, MAX_DIGESTS, "digests")
+    return Request("Find", max=MAX_CANDIDATES, digests=digests, first=first, anchor=anchor)
+
+
+def name_pages(sequence: int, first: int, digests: bytes) -> Request:
+    _check_count(len(digests) // 32, 1, MAX_DIGESTS, "digests")
+    return Request("NamePages", sequence=sequence, first=first, digests=digests)
+
+
+def checkpoint(sequence: int, tail: Sequence[int], retention: int) -> Request:
+    return Request("Checkpoint", sequence=sequence, tail=_tail(tail), retention=retention)
+
+
+def finish(sequence: int, retain: bool, tail: Sequence[int], retention: int) -> Request:
+    return Request("Finish", sequence=sequence, retain=retain, tail=_tail(tail), retention=retention)
+
+
+def open_group(members: Sequence[int]) -> Request:
+    _check_count(len(members), 1, MAX_RANKS, "members of a group")
+    return Request("OpenGroup", members=members)
+
+
+def list_request(name: str, cursor: int) -> Request:
+    return Request(name, cursor=cursor, max=MAX_LIST)
+
+
+# ---- rounds --------------------------------------------------------------------------------------------------------------
+
+
+def round_request(items: Sequence[types.RoundItem], n_pools: int) -> Request:
+    _check_count(len(items), 1, MAX_ROUND, "sequences of a Round")
+    sequences, commit, truncate, keep, ensure, state = zip(*items)
+    request = Request("Round")
+    body = request.body
+    try:
+        body.sequence.extend(sequences)
+        if state.count(None) != len(state):
+            body.state_frontier.extend([0 if value is None else value + 1 for value in state])
+        for pool in range(n_pools):
+            columns = body.pool.add()
+            for column, values in ((columns.commit, commit), (columns.truncate, truncate), (columns.keep, keep),
+                                   (columns.ensure, ensure)):
+                if values.count(None) != len(values):
+                    column.extend(_column(values, pool))
+    except (ValueError, TypeError, IndexError) as error:
+        raise InvalidArgument(f"a Round takes handles, and tokens from 0 to 4294967294 or None: {error}") from error
+    return request
+
+
+def _column(values: Sequence[types.PerPool], pool: int) -> Iterable[int]:
+    try:
+        return [value + 1 for value in values]  # type: ignore[operator]
+    except TypeError:
+        picked = [value[pool] if isinstance(value, tuple) else value for value in values]
+        return [0 if value is None else value + 1 for value in picked]
+
+
+def read_round(body: Any, n: int) -> types.RoundResults:
+    if body.n != n:
+        raise Internal(f"kvd answered {body.n} results to a Round of {n} sequences")
+    columns = [{name: getattr(pool, name) for name in types.Place._fields} for pool in body.pool]
+    for each in columns:
+        if any(column and len(column) != n for column in each.values()):
+            raise Internal("kvd answered a column of another length than the Round")
+    messages = {each.index: each.message.decode("ascii", "replace") for each in body.messages}
+    bounded = {each.index: (each.pool, each.frontier) for each in body.bounded}
+    return types.RoundResults(n, columns, body.status, body.n_pools, bounded, messages)
+
+
+def status_of(body: Any) -> Tuple[int, str]:
+    """Status and sentence of a reply."""
+    header = body.header
+    if not header.status:
+        return 0, ""
+    return header.status, header.message.decode("ascii", "replace") or Status(header.status).name

@@ -1,0 +1,647 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session: Hello, numbered requests, waiting, resuming, events.
+
+Any thread may call. One of those that wait polls the connection and hands the others their answers; the lock is never
+held while it polls. Requests that changed something are sent again under their number where the connection breaks,
+once a call, so that none runs twice and none is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Generator, List, Optional, TypeVar
+
+from . import _messages as messages
+from . import types
+from ._wire import Lost, Wire, left_ms, now_ns
+from .errors import (Aborted, DeadlineExceeded, Error, FailedPrecondition, Status, Unavailable, error_of)
+
+T = TypeVar("T")
+#: An operation: yields requests, is sent the replies, returns the result. Refusals are thrown into it.
+Steps = Generator[messages.Request, Any, T]
+
+WINDOW = 64  # numbers that may be open at once
+_MAX_EVENTS = 1024
+_FINAL = (Status.NOT_FOUND, Status.ABORTED, Status.UNAUTHENTICATED, Status.PERMISSION_DENIED,
+          Status.FAILED_PRECONDITION, Status.INVALID_ARGUMENT)
+
+
+class Pending:
+    """A request without a collected answer."""
+
+    __slots__ = ("request", "id", "number", "deadline_ns", "reply", "broken", "resent", "abandoned", "wake")
+
+    def __init__(self, request: messages.Request, call_id: int, number: int, deadline_ns: int) -> None:
+        self.request, self.id, self.number, self.deadline_ns = request, call_id, number, deadline_ns
+        self.reply: Any = None  # the message, or the exception that reading it raised
+        self.broken = self.resent = self.abandoned = False
+        self.wake: Optional[Callable[[], None]] = None  # asyncio's
+
+
+class NoAnswer(Exception):
+    """Of a changing request whose outcome is unknown."""
+
+    def __init__(self, error: Error, pending: Pending) -> None:
+        super().__init__(str(error))
+        self.error, self.pending = error, pending
+
+
+class _Farewell:
+    """What ends a session whose client was dropped: it must not keep the session."""
+
+    def __init__(self) -> None:
+        self.pid, self.wire, self.frame = os.getpid(), None, b""  # type: int, Optional[Wire], bytes
+
+    def say(self) -> None:
+        wire, self.wire = self.wire, None
+        if wire is None or self.pid != os.getpid():
+            return
+        try:
+            wire.send(self.frame)
+        except Lost:
+            pass
+        wire.close()
+
+
+class Session:
+    """See the module. `path` is the socket, `timeout` seconds for connecting."""
+
+    def __init__(self, path: str, role: types.Role, name: str, library: str, rank: int, timeout: float) -> None:
+        self.path = path
+        self.pid = os.getpid()
+        self.timeout = timeout
+        self.id = self.epoch = self._secret = 0
+        self.events: Deque[types.Event] = deque()
+        self._hello = (role, name, library, rank)
+        self._cond = threading.Condition(threading.RLock())
+        self._wire: Optional[Wire] = None
+        self._why = "it was closed"
+        self._poller = 0  # thread that polls the wire
+        self._pending: Dict[int, Pending] = {}
+        self._next_id = self._next_number = 1
+        self._dead: Optional[Error] = None
+        self._closed = False
+        self._mask = 0
+        self._events_dropped = 0
+        self._orphans: Deque[Pending] = deque()
+        self._signal: Optional[_Signal] = None
+        self._loop: Any = None  # asyncio's, which reads when this is readable:
+        self._loop_signal: Optional[_Signal] = None
+        self._event_wakes: List[Callable[[], None]] = []
+        self._farewell = _Farewell()
+        self._open(self.deadline(timeout))
+        weakref.finalize(self, self._farewell.say)
+        _sessions.add(self)
+
+    # ---- what is asked of it ----------------------------------------------------------------------------------------
+
+    def deadline(self, timeout: Optional[float] = None) -> int:
+        return now_ns() + int((self.timeout if timeout is None else timeout) * 1e9)
+
+    def run(self, steps: Steps[T], timeout: Optional[float] = None) -> T:
+        """Drives an operation to its end; each of its messages may take `timeout` seconds."""
+        from .call import Call  # which imports this module
+
+        error: Optional[Error] = None
+        reply: Any = None
+        try:
+            while True:
+                request = steps.send(reply) if error is None else steps.throw(error)
+                error = None
+                try:
+                    reply = self.call(request, self.deadline(timeout))
+                except NoAnswer as no_answer:
+                    no_answer.error.call = Call(self, no_answer.pending, steps)
+                    raise no_answer.error from None
+                except Error as refusal:
+                    error = refusal
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def call(self, request: messages.Request, deadline_ns: int) -> Any:
+        """The reply; a refusal is raised."""
+        pending = self.start(request, deadline_ns)
+        try:
+            return self.finish(pending, deadline_ns)
+        except (NoAnswer, Error):
+            raise
+        except BaseException:
+            self.abandon(pending)
+            raise
+
+    def start(self, request: messages.Request, deadline_ns: int) -> Pending:
+        """Sends it."""
+        self.check()
+        with self._cond:
+            if self._orphans:
+                self._give_back_orphans(deadline_ns)
+            self._ready(deadline_ns)
+            return self._submit(request, deadline_ns)
+
+    def finish(self, pending: Pending, deadline_ns: int) -> Any:
+        """Waits for the answer. NoAnswer where there is none and the request may have run."""
+        self.check(pending)
+        while True:
+            self._wait(lambda: pending.reply is not None or pending.broken, deadline_ns)
+            if pending.reply is not None:
+                return self.collect(pending)
+            if not pending.broken:
+                raise self._no_answer(pending, deadline_ns)
+            self.repair(pending, deadline_ns)
+
+    def collect(self, pending: Pending) -> Any:
+        """The answer that has come."""
+        if isinstance(pending.reply, Exception):
+            raise pending.reply
+        status, message = messages.status_of(pending.reply)
+        if status:
+            raise error_of(status, message)
+        epoch = pending.reply.header.epoch
+        if epoch and epoch != self.epoch:
+            raise self._die(f"kvd at {self.path} is another instance than this client's: connect and attach anew")
+        return pending.reply
+
+    def repair(self, pending: Pending, deadline_ns: int) -> None:
+        """After the loss of the connection: resumes the session, once a request."""
+        with self._cond:
+            if not pending.broken:
+                return
+            if self._dead is None and pending.resent and self._wire is None:
+                pending.resent = False
+                raise self._unanswered(pending, Unavailable(
+                    f"the connection to kvd at {self.path} broke again ({self._why}) before "
+                    f"{pending.request.kind.name} was answered"))
+            self._ready(deadline_ns)
+
+    def abandon(self, pending: Pending) -> None:
+        """Nobody waits for it any more. What it makes is given back at a later call. Takes no lock."""
+        pending.abandoned = True
+        if pending.reply is not None:
+            self._orphans.append(pending)
+
+    def check(self, pending: Optional[Pending] = None) -> None:
+        """Raises where this process, or this session, can make no calls."""
+        if self.pid != os.getpid():
+            raise FailedPrecondition(f"this client belongs to process {self.pid}, of which this one is a fork: "
+                                     "connect anew here")
+        if self._closed:
+            raise FailedPrecondition("this client is closed: connect anew")
+        if self._dead is not None and (pending is None or pending.reply is None):
+            raise _again(self._dead)
+
+    # ---- sending, under the lock --------------------------------------------------------------------------------------
+
+    def _submit(self, request: messages.Request, deadline_ns: int) -> Pending:
+        number = 0
+        if request.kind.changes:
+            self._wait_window(deadline_ns)
+            number = self._next_number
+        pending = Pending(request, self._next_id, number, deadline_ns)
+        frame = messages.frame(request, pending.id, self.id, number, deadline_ns, self.epoch)
+        try:
+            self._pending[pending.id] = pending
+            self._next_id += 1
+            self._next_number += bool(number)
+            sent = self._transmit(frame, deadline_ns)
+        except BaseException:
+            pending.abandoned = True
+            self._lose("a call was interrupted while it sent")
+            raise
+        if sent or self._wire is None:
+            return pending
+        del self._pending[pending.id]
+        self._next_number -= bool(number)
+        raise DeadlineExceeded(f"kvd at {self.path} took no more bytes in time; {request.kind.name} was not sent")
+
+    def _transmit(self, frame: bytes, deadline_ns: int) -> bool:
+        """False: the deadline passed before the first byte. A loss breaks the pending ones."""
+        wire = self._wire
+        assert wire is not None
+        try:
+            at = wire.send(frame)
+            while at < len(frame):
+                if not wire.wait_both(deadline_ns):
+                    if at:
+                        self._lose("kvd stopped reading within a frame")
+                    return at > 0
+                self._receive(wire)
+                if wire.doomed:
+                    return True
+                at += wire.send(frame, at)
+        except Lost as lost:
+            self._lose(str(lost))
+        return True
+
+    def _wait_window(self, deadline_ns: int) -> None:
+        def is_open() -> bool:
+            if len(self._pending) < WINDOW:
+                return True
+            oldest = next((p.number for p in self._pending.values() if p.number), self._next_number)
+            return self._next_number - oldest < WINDOW
+
+        while not is_open():
+            if not self._wait(lambda: is_open() or self._wire is None, deadline_ns):
+                raise DeadlineExceeded(f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent")
+            self._ready(deadline_ns)
+
+    def _give_back_orphans(self, deadline_ns: int) -> None:
+        while self._orphans:
+            pending = self._orphans.popleft()
+            if isinstance(pending.reply, Exception) or messages.status_of(pending.reply)[0]:
+                continue
+            if pending.request.kind.name == "Activate":
+                self._ready(deadline_ns)
+                self._submit(messages.finish(pending.reply.sequence, False, (), 0), deadline_ns).abandoned = True
+            elif pending.request.kind.name == "OpenGroup":
+                self._ready(deadline_ns)
+                self._submit(messages.Request("CloseGroup", group=pending.reply.group), deadline_ns).abandoned = True
+
+    # ---- waiting ------------------------------------------------------------------------------------------------------------
+
+    def _wait(self, done: Callable[[], bool], deadline_ns: int) -> bool:
+        """Until done() holds, which is asked under the lock. False: the deadline passed."""
+        me = threading.get_ident()
+        while True:
+            try:
+                with self._cond:
+                    if done():
+                        return True
+                    wire = self._wire
+                    if now_ns() >= deadline_ns:
+                        return False
+                    if wire is None or self._poller:
+                        self._cond.wait(left_ms(deadline_ns) / 1e3)
+                        continue
+                    self._poller = me
+                depth = self._let_go()
+                try:
+                    readable = wire.wait_readable(deadline_ns)
+                finally:
+                    self._take_again(depth)
+                with self._cond:
+                    if readable:
+                        self._receive(wire)
+            finally:
+                if self._poller == me:
+                    self._stop_polling(wire)
+
+    def _let_go(self) -> Any:
+        """All of this thread's holds of the lock: a sender may wait, too."""
+        try:
+            return self._cond._release_save()  # type: ignore[attr-defined]
+        except RuntimeError:
+            return None  # it has none
+
+    def _take_again(self, depth: Any) -> None:
+        if depth is not None:
+            self._cond._acquire_restore(depth)  # type: ignore[attr-defined]
+
+    def _stop_polling(self, wire: Optional[Wire]) -> None:
+        with self._cond:
+            self._poller = 0
+            if wire is not None and wire.doomed:
+                wire.close()
+            self._cond.notify_all()
+
+    def _receive(self, wire: Wire) -> None:
+        """Under the lock: what has come on it."""
+        if wire is not self._wire:
+            return
+        try:
+            for is_event, kind, call_id, body in wire.receive():
+                if is_event:
+                    self._queue_event(body)
+                else:
+                    self._arrived(kind, call_id, body)
+        except Lost as lost:
+            self._lose(str(lost))
+        except BaseException:
+            self._lose("a call was interrupted while it read")
+            raise
+
+    def _arrived(self, kind: int, call_id: int, body: bytes) -> None:
+        pending = self._pending.pop(call_id, None)
+        if pending is None:
+            return
+        try:
+            pending.reply = messages.read_reply(pending.request.kind, kind, body)
+        except Error as error:
+            pending.reply = error
+        if pending.wake:
+            pending.wake()
+        if pending.abandoned:
+            self._orphans.append(pending)
+
+    def _queue_event(self, body: bytes) -> None:
+        event = messages.read_event(body)
+        if event is None:
+            return
+        if len(self.events) >= _MAX_EVENTS:
+            self._events_dropped += 1 + self.events.popleft().dropped
+        self.events.append(event)
+        for wake in self._event_wakes:
+            wake()
+        self._update_signal()
+
+    def _no_answer(self, pending: Pending, deadline_ns: int) -> Exception:
+        return self._unanswered(pending, DeadlineExceeded(
+            f"kvd at {self.path} did not answer {pending.request.kind.name} in time"))
+
+    def _unanswered(self, pending: Pending, error: Error) -> Exception:
+        if not pending.number:
+            self._pending.pop(pending.id, None)
+            return error
+        error.message += "; it may have run: the exception's call.result() waits on for the outcome"
+        return NoAnswer(error, pending)
+
+    # ---- the connection, under the lock -------------------------------------------------------------------------------------
+
+    def _lose(self, why: str) -> None:
+        wire, self._wire = self._wire, None
+        if wire is None:
+            return
+        self._why = why
+        self._farewell.wire = None
+        for signal in self._signals():
+            signal.forget(wire)
+        wire.shut_down()
+        if not self._poller:
+            wire.close()
+        for pending in list(self._pending.values()):
+            if pending.abandoned and not pending.number:
+                del self._pending[pending.id]
+                continue
+            pending.broken = True
+            if pending.wake:
+                pending.wake()
+        for wake in self._event_wakes:
+            wake()
+        self._update_signal()
+        self._cond.notify_all()
+
+    def _ready(self, deadline_ns: int) -> None:
+        """Resumes the session if the connection is lost."""
+        self.check()
+        if self._wire is None:
+            self._open(deadline_ns)
+
+    def _open(self, deadline_ns: int) -> None:
+        """Connects and says Hello: the first time, or for the same session."""
+        if self.id and left_ms(deadline_ns) == 0:
+            raise DeadlineExceeded(f"the connection to kvd at {self.path} is lost ({self._why}) and was not made anew in time")
+        wire = Wire(self.path, deadline_ns)
+        try:
+            reply = self._say_hello(wire, deadline_ns)
+        except BaseException:
+            wire.close()
+            raise
+        self._wire = wire
+        if not self.id:
+            self.id, self.epoch, self._secret = reply.session, reply.epoch, reply.secret
+        goodbye = messages.Request("Goodbye")
+        self._farewell.frame = messages.frame(goodbye, 0, self.id, 0, 0, self.epoch)
+        self._farewell.wire = wire
+        for signal in self._signals():
+            signal.watch(wire)
+        self._update_signal()
+        try:
+            self._send_again(reply.last_sequence, deadline_ns)
+        except BaseException:
+            self._lose("a call was interrupted while it resumed the session")
+            raise
+
+    def _say_hello(self, wire: Wire, deadline_ns: int) -> Any:
+        request = messages.hello(*self._hello, resume=self.id, secret=self._secret)
+        call_id, self._next_id = self._next_id, self._next_id + 1
+        try:
+            wire.send(messages.hello_frame(request, call_id))
+            while wire.wait_readable(deadline_ns):
+                for is_event, kind, reply_id, body in wire.receive():
+                    if not is_event and reply_id == call_id:
+                        return self._judge(messages.read_reply(request.kind, kind, body))
+        except Lost as lost:
+            raise Unavailable(f"kvd at {self.path} closed the connection before it answered Hello: {lost}") from lost
+        raise DeadlineExceeded(f"kvd at {self.path} did not answer Hello in time")
+
+    def _judge(self, reply: Any) -> Any:
+        status, message = messages.status_of(reply)
+        if not self.id:
+            if status:
+                raise error_of(status, message)
+            return reply
+        if status in _FINAL:
+            raise self._die(f"kvd does not resume the session: {message}: connect anew")
+        if status:
+            raise error_of(status, message)
+        if reply.epoch != self.epoch or reply.session != self.id:
+            raise self._die(f"kvd at {self.path} is another instance than this session's: sequences are gone, mapped "
+                            "memory is stale; connect and attach anew")
+        return reply
+
+    def _die(self, why: str) -> Error:
+        if self._dead is None:
+            self._dead = Aborted(why)
+        return _again(self._dead)
+
+    def _send_again(self, last: int, deadline_ns: int) -> None:
+        """What has no answer, in order. Numbers past `last` never ran: forgotten ones go, the others close up."""
+        self._next_number = last + 1
+        for pending in list(self._pending.values()):
+            if pending.abandoned and pending.number > last:
+                del self._pending[pending.id]
+                continue
+            if pending.number > last:
+                pending.number, self._next_number = self._next_number, self._next_number + 1
+            pending.broken, pending.resent = False, True
+            if self._wire is not None:
+                self._transmit(messages.frame(pending.request, pending.id, self.id, pending.number,
+                                              pending.deadline_ns, self.epoch), deadline_ns)
+            if self._wire is None:
+                pending.broken = True
+        if self._mask and self._wire is not None:
+            self._submit(messages.Request("Subscribe", event_mask=self._mask), deadline_ns).abandoned = True
+
+    def reconnect(self, timeout: Optional[float] = None) -> None:
+        """Nothing happens while the connection stands."""
+        self.check()
+        with self._cond:
+            self._look()
+            self._ready(self.deadline(timeout))
+
+    def _look(self) -> None:
+        """Under the lock: notices a loss, without waiting."""
+        if self._wire is not None:
+            self._receive(self._wire)
+
+    def is_current(self) -> bool:
+        """False: kvd is known to be another instance, or the session to have ended."""
+        return self._dead is None and self.pid == os.getpid()
+
+    # ---- events ------------------------------------------------------------------------------------------------------------------
+
+    def subscribe(self, mask: int) -> None:
+        self.call(messages.Request("Subscribe", event_mask=mask), self.deadline())
+        self._mask = mask
+
+    def next_event(self, timeout: float) -> Optional[types.Event]:
+        self.check()
+        with self._cond:
+            self._look()
+            self._ready(self.deadline(max(timeout, 0.001)))
+        deadline_ns = self.deadline(timeout)
+        self._wait(lambda: bool(self.events) or self._wire is None, deadline_ns)
+        return self.take_event()
+
+    def take_event(self) -> Optional[types.Event]:
+        with self._cond:
+            if self.events:
+                event = self.events.popleft()
+                if self._events_dropped:
+                    event, self._events_dropped = _with_dropped(event, self._events_dropped), 0
+                self._update_signal()
+                return event
+            if self._wire is None:
+                self.check()
+                raise Unavailable(f"the connection to kvd at {self.path} is lost ({self._why}): the next call resumes "
+                                  "the session")
+            return None
+
+    def fileno(self) -> int:
+        self.check()
+        with self._cond:
+            if self._signal is None:
+                self._signal = _Signal(self._wire)
+                self._update_signal()
+            return self._signal.fileno()
+
+    def _signals(self) -> List[_Signal]:
+        return [signal for signal in (self._signal, self._loop_signal) if signal is not None]
+
+    def _update_signal(self) -> None:
+        if self._signal is not None:
+            self._signal.set(bool(self.events) or self._wire is None)
+
+    # ---- asyncio -----------------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Takes what has come, without waiting."""
+        with self._cond:
+            self._look()
+            self._cond.notify_all()
+
+    def watch(self, loop: Any) -> None:
+        """The loop reads the connection from now on."""
+        with self._cond:
+            if self._loop is loop:
+                return
+            if self._loop is not None and self._loop.is_running():
+                raise FailedPrecondition("another event loop uses this client: connect one client a loop")
+            self._unwatch()
+            self._loop, self._loop_signal = loop, _Signal(self._wire)
+            loop.add_reader(self._loop_signal.fileno(), self.pump)
+
+    def _unwatch(self) -> None:
+        loop, signal = self._loop, self._loop_signal
+        self._loop = self._loop_signal = None
+        if signal is None:
+            return
+        if not loop.is_closed():
+            loop.remove_reader(signal.fileno())
+        signal.close()
+
+    def wake_on_events(self, wake: Callable[[], None], on: bool) -> None:
+        with self._cond:
+            if on:
+                self._event_wakes.append(wake)
+            else:
+                self._event_wakes.remove(wake)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Ends the session in order; its sequences end with it."""
+        if self._closed or self.pid != os.getpid():
+            self._closed = True
+            return
+        if self._wire is not None and self._dead is None:
+            try:
+                self.call(messages.Request("Goodbye"), self.deadline(timeout))
+            except Error:
+                pass  # the end of the connection is the answer, too
+        with self._cond:
+            self._closed = True
+            self._unwatch()
+            self._lose("the client was closed")
+            if self._signal is not None:
+                self._signal.close()
+                self._signal = None
+
+    def after_fork(self) -> None:
+        """In the child: the parent's connection is not this process's to end, nor to keep open."""
+        self._cond = threading.Condition(threading.RLock())
+        if self._wire is not None:
+            self._wire.close()
+        self._wire = self._farewell.wire = None
+        for signal in self._signals():
+            signal.close()
+        self._signal = self._loop_signal = None
+
+
+class _Signal:
+    """A descriptor that is readable when the connection has bytes, or when it is told so."""
+
+    def __init__(self, wire: Optional[Wire]) -> None:
+        self._epoll = select.epoll()
+        self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._epoll.register(self._ends[0], select.EPOLLIN)
+        self._is_set = False
+        if wire is not None:
+            self.watch(wire)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def watch(self, wire: Wire) -> None:
+        self._epoll.register(wire.fileno(), select.EPOLLIN)
+
+    def forget(self, wire: Wire) -> None:
+        self._epoll.unregister(wire.fileno())
+
+    def set(self, on: bool) -> None:
+        if on and not self._is_set:
+            os.write(self._ends[1], b"!")
+        elif self._is_set and not on:
+            os.read(self._ends[0], 1)
+        self._is_set = on
+
+    def close(self) -> None:
+        self._epoll.close()
+        for end in self._ends:
+            os.close(end)
+
+
+def _again(error: Error) -> Error:
+    """A new exception of the same kind and sentence: one may be raised once only."""
+    return type(error)(error.message)
+
+
+def _with_dropped(event: types.Event, dropped: int) -> types.Event:
+    import dataclasses
+
+    return dataclasses.replace(event, dropped=event.dropped + dropped)
+
+
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_sessions):
+        session.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

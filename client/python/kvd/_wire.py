@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection: a byte stream cut into frames, and times.
+
+Nothing here blocks but poll(): an interrupt (Ctrl-C) that comes while it waits loses no byte. One that comes between
+the socket and the buffer may, and then the connection is given up; its session is resumed on another one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from typing import Iterator, Optional, Tuple
+
+from ._messages import F_EVENT, FRAME_LIMIT, HEADER
+from .errors import DeadlineExceeded, InvalidArgument, PermissionDenied, Unavailable
+
+_BUFFER = 4 * FRAME_LIMIT
+
+
+def now_ns() -> int:
+    """CLOCK_MONOTONIC, which all processes of the host share."""
+    return time.monotonic_ns()
+
+
+def left_ms(deadline_ns: int) -> float:
+    """Milliseconds until then, at least 0."""
+    return max(0.0, (deadline_ns - now_ns()) / 1e6)
+
+
+class Lost(Exception):
+    """The connection is of no more use."""
+
+
+class Wire:
+    """One thread at a time may use it; wait_readable() may run beside the others."""
+
+    def __init__(self, path: str, deadline_ns: int) -> None:
+        self.path = path
+        self.doomed = False
+        self._socket = _connected(path, deadline_ns)
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._fill = 0
+        self._poller = select.poll()
+        self._poller.register(self._socket, select.POLLIN)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def wait_readable(self, deadline_ns: int) -> bool:
+        """False: not by then. One thread at a time."""
+        return bool(self._poller.poll(left_ms(deadline_ns)))
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes, at: int = 0) -> int:
+        """Bytes that the connection took now."""
+        try:
+            return self._socket.send(memoryview(frame)[at:] if at else frame)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise Lost(error.strerror or str(error)) from error
+
+    def wait_both(self, deadline_ns: int) -> bool:
+        """Until it takes more bytes, or has some."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN | select.POLLOUT)
+        return bool(poller.poll(left_ms(deadline_ns)))
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(self) -> Iterator[Tuple[bool, int, int, bytes]]:
+        """The frames that are there now: whether it is an event, type, id, body."""
+        try:
+            n = self._socket.recv_into(self._view[self._fill :])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise Lost(error.strerror or str(error)) from error
+        if n == 0:
+            raise Lost("kvd closed it")
+        end, at = self._fill + n, 0
+        while end - at >= HEADER.size:
+            length, kind, flags, call_id = HEADER.unpack_from(self._buffer, at)
+            if not 12 <= length <= FRAME_LIMIT - 4:
+                raise Lost(f"a frame of {length} bytes came, which cannot be")
+            if end - at < 4 + length:
+                break
+            body = bytes(self._view[at + HEADER.size : at + 4 + length])
+            at += 4 + length
+            yield bool(flags & F_EVENT), kind, call_id, body
+        self._buffer[: end - at] = self._buffer[at:end]
+        self._fill = end - at
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        """Wakes who waits for it."""
+        self.doomed = True
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is lost already
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _connected(path: str, deadline_ns: int) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        made.settimeout(max(0.001, left_ms(deadline_ns) / 1e3))
+        made.connect(path)
+        made.setblocking(False)
+        return made
+    except BaseException as error:
+        made.close()
+        if isinstance(error, OSError):
+            raise _refusal(path, error) from error
+        raise
+
+
+def _refusal(path: str, error: OSError) -> Exception:
+    if isinstance(error, socket.timeout):
+        return DeadlineExceeded(f"kvd at {path} did not accept the connection in time")
+    if isinstance(error, PermissionError):
+        return PermissionDenied(f"the socket {path} is not open to this user (uid {os.geteuid()}): join its group")
+    if not error.errno:
+        return InvalidArgument(f"the socket path {path} cannot be used: {error}")
+    return Unavailable(f"kvd cannot be reached at {path} ({error.strerror}): is it running, and is this its socket?")
+
+
+def default_socket(instance: Optional[str]) -> str:
+    """Of an instance of the systemd unit; without one $KVD_SOCKET, else /run/kvd/kvd.sock."""
+    if instance is not None:
+        return f"/run/kvd/{instance}/kvd.sock"
+    return os.environ.get("KVD_SOCKET") or "/run/kvd/kvd.sock"
