@@ -8,12 +8,13 @@ once a call, so that none runs twice and none is lost.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, List, Optional, TypeVar
+from typing import Any, Callable, Deque, Dict, Generator, List, Optional, Tuple, TypeVar, Union
 
 from . import _messages as messages
 from . import types
@@ -24,6 +25,9 @@ T = TypeVar("T")
 #: An operation: yields requests, is sent the replies, returns the result. Refusals are thrown into it.
 Steps = Generator[messages.Request, Any, T]
 
+#: What is given back when its owner is dropped: a sequence's handle, or a request.
+Owned = Union["Pending", int]
+
 WINDOW = 64  # numbers that may be open at once
 _MAX_EVENTS = 1024
 _FINAL = (Status.NOT_FOUND, Status.ABORTED, Status.UNAUTHENTICATED, Status.PERMISSION_DENIED,
@@ -33,12 +37,14 @@ _FINAL = (Status.NOT_FOUND, Status.ABORTED, Status.UNAUTHENTICATED, Status.PERMI
 class Pending:
     """A request without a collected answer."""
 
-    __slots__ = ("request", "id", "number", "deadline_ns", "reply", "broken", "resent", "abandoned", "wake")
+    __slots__ = ("request", "id", "number", "deadline_ns", "wire", "reply", "resent", "abandoned", "wake")
 
-    def __init__(self, request: messages.Request, call_id: int, number: int, deadline_ns: int) -> None:
-        self.request, self.id, self.number, self.deadline_ns = request, call_id, number, deadline_ns
+    def __init__(self, request: messages.Request) -> None:
+        self.request = request
+        self.id = self.number = self.deadline_ns = 0
+        self.wire: Optional[Wire] = None  # that it was sent on last
         self.reply: Any = None  # the message, or the exception that reading it raised
-        self.broken = self.resent = self.abandoned = False
+        self.resent = self.abandoned = False
         self.wake: Optional[Callable[[], None]] = None  # asyncio's
 
 
@@ -87,7 +93,9 @@ class Session:
         self._closed = False
         self._mask = 0
         self._events_dropped = 0
-        self._orphans: Deque[Pending] = deque()
+        self._orphans: Deque[Pending] = deque()  # answers that nobody waits for
+        self._owners: Dict[Owned, Any] = {}
+        self._dropped: Dict[Owned, Any] = {}
         self._signal: Optional[_Signal] = None
         self._loop: Any = None  # asyncio's, which reads when this is readable:
         self._loop_signal: Optional[_Signal] = None
@@ -108,51 +116,55 @@ class Session:
 
         error: Optional[Error] = None
         reply: Any = None
+        pending: Optional[Pending] = None
         try:
             while True:
                 request = steps.send(reply) if error is None else steps.throw(error)
-                error = None
+                error, pending = None, Pending(request)
                 try:
-                    reply = self.call(request, self.deadline(timeout))
-                except NoAnswer as no_answer:
-                    no_answer.error.call = Call(self, no_answer.pending, steps)
-                    raise no_answer.error from None
+                    reply = self.call(pending, self.deadline(timeout))
                 except Error as refusal:
                     error = refusal
         except StopIteration as stop:
             value: T = stop.value
             return value
-
-    def call(self, request: messages.Request, deadline_ns: int) -> Any:
-        """The reply; a refusal is raised."""
-        pending = self.start(request, deadline_ns)
-        try:
-            return self.finish(pending, deadline_ns)
-        except (NoAnswer, Error):
+        except NoAnswer as no_answer:  # the operation goes on when its answer is there
+            no_answer.error.call = Call(self, no_answer.pending, steps)
+            raise no_answer.error from None
+        except Error:
             raise
         except BaseException:
-            self.abandon(pending)
+            if pending is not None:
+                self.abandon(pending)
+            steps.close()
             raise
 
-    def start(self, request: messages.Request, deadline_ns: int) -> Pending:
+    def call(self, pending: Pending, deadline_ns: int) -> Any:
+        """The reply; a refusal is raised."""
+        self.start(pending, deadline_ns)
+        return self.finish(pending, deadline_ns)
+
+    def start(self, pending: Pending, deadline_ns: int) -> None:
         """Sends it."""
         self.check()
-        with self._cond:
-            if self._orphans:
-                self._give_back_orphans(deadline_ns)
-            self._ready(deadline_ns)
-            return self._submit(request, deadline_ns)
+        if self._orphans or self._dropped:
+            self._give_back(deadline_ns)
+        self._start(pending, deadline_ns)
 
     def finish(self, pending: Pending, deadline_ns: int) -> Any:
         """Waits for the answer. NoAnswer where there is none and the request may have run."""
         self.check(pending)
-        while True:
-            self._wait(lambda: pending.reply is not None or pending.broken, deadline_ns)
-            if pending.reply is not None:
-                return self.collect(pending)
-            if not pending.broken:
-                raise self._no_answer(pending, deadline_ns)
+        while pending.reply is None:
+            self._wait(lambda: pending.reply is not None or pending.wire is not self._wire, deadline_ns)
+            if pending.reply is None and not self.is_broken(pending):
+                raise self._unanswered(pending, DeadlineExceeded(
+                    f"kvd at {self.path} did not answer {pending.request.kind.name} in time"))
             self.repair(pending, deadline_ns)
+        return self.collect(pending)
+
+    def is_broken(self, pending: Pending) -> bool:
+        """Its connection is lost."""
+        return pending.wire is not self._wire
 
     def collect(self, pending: Pending) -> Any:
         """The answer that has come."""
@@ -169,7 +181,7 @@ class Session:
     def repair(self, pending: Pending, deadline_ns: int) -> None:
         """After the loss of the connection: resumes the session, once a request."""
         with self._cond:
-            if not pending.broken:
+            if pending.reply is not None or not self.is_broken(pending):
                 return
             if self._dead is None and pending.resent and self._wire is None:
                 pending.resent = False
@@ -179,10 +191,19 @@ class Session:
             self._ready(deadline_ns)
 
     def abandon(self, pending: Pending) -> None:
-        """Nobody waits for it any more. What it makes is given back at a later call. Takes no lock."""
+        """Nobody waits for it any more. What it makes is given back at a later call."""
         pending.abandoned = True
         if pending.reply is not None:
             self._orphans.append(pending)
+
+    def own(self, owner: Any, thing: Owned) -> None:
+        """Where owner is dropped before disown(thing), the thing (a request, a sequence) is given back at a later call.
+        What happens at the drop is one function of C, which no interrupt can cut in two."""
+        self._owners[thing] = weakref.ref(owner, functools.partial(dict.setdefault, self._dropped, thing))
+
+    def disown(self, thing: Owned) -> None:
+        self._owners.pop(thing, None)
+        self._dropped.pop(thing, None)
 
     def check(self, pending: Optional[Pending] = None) -> None:
         """Raises where this process, or this session, can make no calls."""
@@ -194,29 +215,47 @@ class Session:
         if self._dead is not None and (pending is None or pending.reply is None):
             raise _again(self._dead)
 
-    # ---- sending, under the lock --------------------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------------------------------
 
-    def _submit(self, request: messages.Request, deadline_ns: int) -> Pending:
-        number = 0
-        if request.kind.changes:
-            self._wait_window(deadline_ns)
-            number = self._next_number
-        pending = Pending(request, self._next_id, number, deadline_ns)
-        frame = messages.frame(request, pending.id, self.id, number, deadline_ns, self.epoch)
+    def _start(self, pending: Pending, deadline_ns: int) -> None:
+        while True:
+            with self._cond:
+                self._ready(deadline_ns)
+                if self._wire is None:
+                    continue  # it broke again at once
+                if not pending.request.kind.changes or self._window_is_open():
+                    self._submit(pending, deadline_ns)
+                    return
+            if not self._wait(lambda: self._window_is_open() or self._wire is None, deadline_ns):
+                raise DeadlineExceeded(f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent")
+
+    def _window_is_open(self) -> bool:
+        if len(self._pending) < WINDOW:
+            return True
+        oldest = next((p.number for p in self._pending.values() if p.number), self._next_number)
+        return self._next_number - oldest < WINDOW
+
+    def _submit(self, pending: Pending, deadline_ns: int) -> None:
+        """Under the lock."""
+        numbered = pending.request.kind.changes
+        pending.id, pending.deadline_ns = self._next_id, deadline_ns
+        pending.number = self._next_number if numbered else 0
+        frame = messages.frame(pending.request, pending.id, self.id, pending.number, deadline_ns, self.epoch)
         try:
-            self._pending[pending.id] = pending
             self._next_id += 1
-            self._next_number += bool(number)
+            self._next_number += numbered
+            pending.wire = self._wire
+            self._pending[pending.id] = pending
             sent = self._transmit(frame, deadline_ns)
         except BaseException:
             pending.abandoned = True
             self._lose("a call was interrupted while it sent")
             raise
         if sent or self._wire is None:
-            return pending
+            return
         del self._pending[pending.id]
-        self._next_number -= bool(number)
-        raise DeadlineExceeded(f"kvd at {self.path} took no more bytes in time; {request.kind.name} was not sent")
+        self._next_number -= numbered
+        raise DeadlineExceeded(f"kvd at {self.path} took no more bytes in time; {pending.request.kind.name} was not sent")
 
     def _transmit(self, frame: bytes, deadline_ns: int) -> bool:
         """False: the deadline passed before the first byte. A loss breaks the pending ones."""
@@ -237,73 +276,54 @@ class Session:
             self._lose(str(lost))
         return True
 
-    def _wait_window(self, deadline_ns: int) -> None:
-        def is_open() -> bool:
-            if len(self._pending) < WINDOW:
-                return True
-            oldest = next((p.number for p in self._pending.values() if p.number), self._next_number)
-            return self._next_number - oldest < WINDOW
-
-        while not is_open():
-            if not self._wait(lambda: is_open() or self._wire is None, deadline_ns):
-                raise DeadlineExceeded(f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent")
-            self._ready(deadline_ns)
-
-    def _give_back_orphans(self, deadline_ns: int) -> None:
+    def _give_back(self, deadline_ns: int) -> None:
+        """What nobody will use: of calls that were abandoned, and dropped sequences."""
+        for thing in list(self._dropped):
+            if isinstance(thing, Pending):
+                self.abandon(thing)
+            else:
+                self._forget(messages.finish(thing, False, (), 0), deadline_ns)
+            self.disown(thing)
         while self._orphans:
-            pending = self._orphans.popleft()
-            if isinstance(pending.reply, Exception) or messages.status_of(pending.reply)[0]:
-                continue
-            if pending.request.kind.name == "Activate":
-                self._ready(deadline_ns)
-                self._submit(messages.finish(pending.reply.sequence, False, (), 0), deadline_ns).abandoned = True
-            elif pending.request.kind.name == "OpenGroup":
-                self._ready(deadline_ns)
-                self._submit(messages.Request("CloseGroup", group=pending.reply.group), deadline_ns).abandoned = True
+            request = _undoing(self._orphans[0])
+            if request is not None:
+                self._forget(request, deadline_ns)
+            self._orphans.popleft()
+
+    def _forget(self, request: messages.Request, deadline_ns: int) -> None:
+        """Sends what nobody waits for."""
+        pending = Pending(request)
+        pending.abandoned = True
+        self._start(pending, deadline_ns)
 
     # ---- waiting ------------------------------------------------------------------------------------------------------------
 
     def _wait(self, done: Callable[[], bool], deadline_ns: int) -> bool:
-        """Until done() holds, which is asked under the lock. False: the deadline passed."""
+        """Until done() holds, which is asked under the lock. False: the deadline passed. The lock is not held."""
         me = threading.get_ident()
+        wire: Optional[Wire] = None
         while True:
             try:
                 with self._cond:
                     if done():
                         return True
-                    wire = self._wire
                     if now_ns() >= deadline_ns:
                         return False
-                    if wire is None or self._poller:
+                    wire = self._wire
+                    if wire is None or self._poller not in (0, me):
                         self._cond.wait(left_ms(deadline_ns) / 1e3)
                         continue
                     self._poller = me
-                depth = self._let_go()
-                try:
-                    readable = wire.wait_readable(deadline_ns)
-                finally:
-                    self._take_again(depth)
-                with self._cond:
-                    if readable:
+                if wire.wait_readable(deadline_ns):
+                    with self._cond:
                         self._receive(wire)
             finally:
                 if self._poller == me:
+                    self._poller = 0
                     self._stop_polling(wire)
-
-    def _let_go(self) -> Any:
-        """All of this thread's holds of the lock: a sender may wait, too."""
-        try:
-            return self._cond._release_save()  # type: ignore[attr-defined]
-        except RuntimeError:
-            return None  # it has none
-
-    def _take_again(self, depth: Any) -> None:
-        if depth is not None:
-            self._cond._acquire_restore(depth)  # type: ignore[attr-defined]
 
     def _stop_polling(self, wire: Optional[Wire]) -> None:
         with self._cond:
-            self._poller = 0
             if wire is not None and wire.doomed:
                 wire.close()
             self._cond.notify_all()
@@ -325,17 +345,22 @@ class Session:
             raise
 
     def _arrived(self, kind: int, call_id: int, body: bytes) -> None:
-        pending = self._pending.pop(call_id, None)
+        pending = self._pending.get(call_id)
         if pending is None:
             return
         try:
             pending.reply = messages.read_reply(pending.request.kind, kind, body)
         except Error as error:
             pending.reply = error
-        if pending.wake:
-            pending.wake()
+        self._settle(pending)
+
+    def _settle(self, pending: Pending) -> None:
+        """Its answer is there. Done twice, where an interrupt comes in between, it does no harm."""
         if pending.abandoned:
             self._orphans.append(pending)
+        if pending.wake:
+            pending.wake()
+        self._pending.pop(pending.id, None)
 
     def _queue_event(self, body: bytes) -> None:
         event = messages.read_event(body)
@@ -348,10 +373,6 @@ class Session:
             wake()
         self._update_signal()
 
-    def _no_answer(self, pending: Pending, deadline_ns: int) -> Exception:
-        return self._unanswered(pending, DeadlineExceeded(
-            f"kvd at {self.path} did not answer {pending.request.kind.name} in time"))
-
     def _unanswered(self, pending: Pending, error: Error) -> Exception:
         if not pending.number:
             self._pending.pop(pending.id, None)
@@ -362,22 +383,22 @@ class Session:
     # ---- the connection, under the lock -------------------------------------------------------------------------------------
 
     def _lose(self, why: str) -> None:
-        wire, self._wire = self._wire, None
+        wire = self._wire
         if wire is None:
             return
         self._why = why
-        self._farewell.wire = None
+        wire.shut_down()  # which wakes the thread that polls it
+        self._wire = self._farewell.wire = None
         for signal in self._signals():
             signal.forget(wire)
-        wire.shut_down()
         if not self._poller:
             wire.close()
         for pending in list(self._pending.values()):
-            if pending.abandoned and not pending.number:
+            if pending.reply is not None:
+                self._settle(pending)
+            elif pending.abandoned and not pending.number:
                 del self._pending[pending.id]
-                continue
-            pending.broken = True
-            if pending.wake:
+            elif pending.wake:
                 pending.wake()
         for wake in self._event_wakes:
             wake()
@@ -400,16 +421,15 @@ class Session:
         except BaseException:
             wire.close()
             raise
-        self._wire = wire
         if not self.id:
             self.id, self.epoch, self._secret = reply.session, reply.epoch, reply.secret
         goodbye = messages.Request("Goodbye")
         self._farewell.frame = messages.frame(goodbye, 0, self.id, 0, 0, self.epoch)
-        self._farewell.wire = wire
-        for signal in self._signals():
-            signal.watch(wire)
-        self._update_signal()
         try:
+            self._wire = self._farewell.wire = wire
+            for signal in self._signals():
+                signal.watch(wire)
+            self._update_signal()
             self._send_again(reply.last_sequence, deadline_ns)
         except BaseException:
             self._lose("a call was interrupted while it resumed the session")
@@ -457,14 +477,15 @@ class Session:
                 continue
             if pending.number > last:
                 pending.number, self._next_number = self._next_number, self._next_number + 1
-            pending.broken, pending.resent = False, True
-            if self._wire is not None:
-                self._transmit(messages.frame(pending.request, pending.id, self.id, pending.number,
-                                              pending.deadline_ns, self.epoch), deadline_ns)
             if self._wire is None:
-                pending.broken = True
+                continue
+            pending.wire, pending.resent = self._wire, True
+            self._transmit(messages.frame(pending.request, pending.id, self.id, pending.number, pending.deadline_ns,
+                                          self.epoch), deadline_ns)
         if self._mask and self._wire is not None:
-            self._submit(messages.Request("Subscribe", event_mask=self._mask), deadline_ns).abandoned = True
+            again = Pending(messages.Request("Subscribe", event_mask=self._mask))
+            self._submit(again, deadline_ns)
+            again.abandoned = True
 
     def reconnect(self, timeout: Optional[float] = None) -> None:
         """Nothing happens while the connection stands."""
@@ -485,7 +506,7 @@ class Session:
     # ---- events ------------------------------------------------------------------------------------------------------------------
 
     def subscribe(self, mask: int) -> None:
-        self.call(messages.Request("Subscribe", event_mask=mask), self.deadline())
+        self.call(Pending(messages.Request("Subscribe", event_mask=mask)), self.deadline())
         self._mask = mask
 
     def next_event(self, timeout: float) -> Optional[types.Event]:
@@ -568,13 +589,17 @@ class Session:
         if self._closed or self.pid != os.getpid():
             self._closed = True
             return
-        if self._wire is not None and self._dead is None:
-            try:
-                self.call(messages.Request("Goodbye"), self.deadline(timeout))
-            except Error:
-                pass  # the end of the connection is the answer, too
-        with self._cond:
+        try:
+            if self._wire is not None and self._dead is None:
+                self.call(Pending(messages.Request("Goodbye")), self.deadline(timeout))
+        except Error:
+            pass  # the end of the connection is the answer, too
+        finally:
             self._closed = True
+            self._end()
+
+    def _end(self) -> None:
+        with self._cond:
             self._unwatch()
             self._lose("the client was closed")
             if self._signal is not None:
@@ -597,7 +622,7 @@ class _Signal:
 
     def __init__(self, wire: Optional[Wire]) -> None:
         self._epoll = select.epoll()
-        self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._ends: Tuple[int, ...] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._epoll.register(self._ends[0], select.EPOLLIN)
         self._is_set = False
         if wire is not None:
@@ -620,9 +645,24 @@ class _Signal:
         self._is_set = on
 
     def close(self) -> None:
+        ends, self._ends = self._ends, ()
         self._epoll.close()
-        for end in self._ends:
+        for end in ends:
             os.close(end)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _undoing(orphan: Pending) -> Optional[messages.Request]:
+    """What ends what an answer told of. None: nothing has to."""
+    if isinstance(orphan.reply, Exception) or messages.status_of(orphan.reply)[0]:
+        return None
+    if orphan.request.kind.name == "Activate":
+        return messages.finish(orphan.reply.sequence, False, (), 0)
+    if orphan.request.kind.name == "OpenGroup":
+        return messages.Request("CloseGroup", group=orphan.reply.group)
+    return None
 
 
 def _again(error: Error) -> Error:

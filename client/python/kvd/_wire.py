@@ -108,6 +108,11 @@ class Wire:
     def close(self) -> None:
         self._socket.close()
 
+    def __del__(self) -> None:
+        made = getattr(self, "_socket", None)
+        if made is not None:
+            made.close()
+
 
 def _connected(path: str, deadline_ns: int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

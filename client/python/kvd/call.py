@@ -22,6 +22,8 @@ class Call(Generic[T]):
     def __init__(self, session: Session, pending: Optional[Pending], steps: Steps[T]) -> None:
         self._session, self._steps = session, steps
         self._pending = pending
+        if pending is not None:
+            session.own(self, pending)
         self._value: Any = None
         self._error: Optional[Error] = None
 
@@ -57,13 +59,9 @@ class Call(Generic[T]):
         """Nobody will ask for the result."""
         pending, self._pending = self._pending, None
         if pending is not None:
+            self._session.disown(pending)
             self._session.abandon(pending)
             self._error = Unavailable(f"{pending.request.kind.name} was abandoned")
-
-    def __del__(self) -> None:
-        pending = getattr(self, "_pending", None)
-        if pending is not None:
-            self._session.abandon(pending)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.wait().__await__()
@@ -77,7 +75,7 @@ class Call(Generic[T]):
             pending, deadline_ns = self._pending, self._session.deadline(timeout)
             await _answered(loop, self._session, pending, deadline_ns)
             try:
-                if pending.broken:
+                if pending.reply is None and self._session.is_broken(pending):
                     await loop.run_in_executor(None, self._session.repair, pending, deadline_ns)
                     continue
                 self._session.finish(pending, 0)
@@ -98,7 +96,6 @@ class Call(Generic[T]):
 
     def _advance(self, pending: Pending) -> None:
         """The answer, or the session's end, is there: the operation goes on to its next message."""
-        self._pending = None
         try:
             self._session.check(pending)
             reply = self._session.collect(pending)
@@ -107,14 +104,18 @@ class Call(Generic[T]):
             self._go_on(lambda: self._steps.throw(refusal))
         else:
             self._go_on(lambda: self._steps.send(reply))
+        self._session.disown(pending)
 
     def _go_on(self, move: Callable[[], Request]) -> None:
         try:
-            self._pending = self._session.start(move(), self._session.deadline())
+            pending = Pending(move())
+            self._session.own(self, pending)
+            self._session.start(pending, self._session.deadline())
+            self._pending = pending
         except StopIteration as stop:
-            self._value = stop.value
+            self._value, self._pending = stop.value, None
         except Error as error:
-            self._error = error
+            self._error, self._pending = error, None
 
 
 async def _answered(loop: asyncio.AbstractEventLoop, session: Session, pending: Pending, deadline_ns: int) -> None:
@@ -135,7 +136,7 @@ async def _answered(loop: asyncio.AbstractEventLoop, session: Session, pending: 
 
     pending.wake = wake
     try:
-        if pending.reply is None and not pending.broken:
+        if pending.reply is None and not session.is_broken(pending):
             await asyncio.wait_for(future, left_ms(deadline_ns) / 1e3)
     except asyncio.TimeoutError:
         pass

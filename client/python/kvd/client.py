@@ -179,7 +179,7 @@ class Client:
                           group, hit, keep, len(info.pool))
         want, made = yield from self._activated(want, evict)
         lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens)
-        return Sequence(self, lease, prompt, domain, retention)
+        return Sequence(self, self._session, lease, prompt, domain, retention, want.worker == self.session)
 
     @staticmethod
     def _want(n: int, output: int, worker: int, group: int, hit: Optional[types.Hit], keep: bool,
@@ -222,7 +222,7 @@ class Client:
 
     def drive(self, lease: Lease, tokens: Tokens, domain: DomainLike = "", retention: int = 0) -> Sequence:
         """In a worker: the sequence that a scheduler leased to this session (Sequence.lease), and its prompt."""
-        return Sequence(self, lease, tokens, domain, retention)
+        return Sequence(self, self._session, lease, tokens, domain, retention, False)
 
     # ---- sequences by handle ----------------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Client:
         from .store import Store
 
         rank = self.rank if rank is None else rank
-        info = self._info = self.describe()
+        info = self.describe()
         self._store = Store(self._session, info, rank, ordinal_of(device), self._session.deadline(timeout),
                             lambda pool: self.run(operations.describe_planes(pool, rank or 0)))
         return self._store
@@ -317,7 +317,8 @@ class Client:
     # ---- what is there ------------------------------------------------------------------------------------------------------------------
 
     def describe(self) -> types.StoreInfo:
-        return self.run(operations.describe())
+        self._info = self.run(operations.describe())
+        return self._info
 
     def describe_planes(self, pool: int = 0, rank: int = 0) -> List[types.PlaneInfo]:
         return self.run(operations.describe_planes(pool, rank))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 from . import _messages as messages
 from . import _operations as operations
 from . import types
-from ._session import Steps
+from ._session import Session, Steps
 from .errors import FailedPrecondition, InvalidArgument, OutOfRange, ResourceExhausted, error_of
 from .names import PAGE_TOKENS, Chain, DomainLike, Tokens, tokens_of
 
@@ -41,12 +41,15 @@ class Sequence:
     """Made by Client.activate() or Client.drive(). Not for two threads at once.
 
     As a context manager it is finished at the end: retained (what is complete can be found again), or released where
-    an exception passes.
+    an exception passes. One that this client activated for itself and dropped without an end is released.
     """
 
-    def __init__(self, client: Client, lease: Lease, tokens: Tokens, domain: DomainLike, retention: int) -> None:
-        self._client, self._lease = client, lease
+    def __init__(self, client: Client, session: Session, lease: Lease, tokens: Tokens, domain: DomainLike, retention: int,
+                 own: bool) -> None:
         self.handle = lease.handle
+        self._client, self._session, self._lease, self._ended = client, session, lease, False
+        if own:  # leased to the session that activated it
+            session.own(self, lease.handle)
         self.cached = lease.cached  #: tokens of the prompt whose KV is there already
         self.end = lease.end  #: tokens to stop at
         self.bounded = False  #: kvd could not let it grow to what was asked: `end` is less
@@ -58,7 +61,6 @@ class Sequence:
         self._chain = Chain(domain, self._tokens[: self.cached])
         self._done = self._committed = self.cached
         self._named = self.cached // PAGE_TOKENS
-        self._ended = False
 
     def __repr__(self) -> str:
         return f"<kvd.Sequence {self.handle:016x}: {self.known} tokens, {self._done} done, {self._committed} committed>"
@@ -233,10 +235,12 @@ class Sequence:
             tail = self._chain.tail
         reply = yield messages.finish(self.handle, retain, tail, self.retention if retention is None else retention)
         self._ended = True
+        self._session.disown(self.handle)
         continuation: int = reply.continuation
         return continuation
 
     def _check(self) -> None:
+        self._session.check()
         if self._ended:
             raise FailedPrecondition(f"sequence {self.handle:016x} is finished")
 

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attached store: shapes and strides in every arrangement, tables, numpy, DLPack, torch where it is installed,
+state slots, and a sequence whose KV another process's mapping sees (VIEW-1, VIEW-2, GEOM-4)."""
+
+import ctypes
+import gc
+import os
+import unittest
+
+import numpy as np
+
+import kvd
+from kvd.store import _DLTensor
+from support import KvdCase, tokens
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+def raw_planes(client):
+    """Region and planes as kvd describes them, without the package's views: {(layer, slot): (plane, bytes)}."""
+    info = client.describe()
+    region = info.pool[0].planes[0]
+    if region.kind != 0:
+        raise unittest.SkipTest("the region has no name")
+    memory = np.memmap("/dev/shm" + region.shm_name, mode="r", dtype=np.uint8, shape=(region.n_bytes,))
+    return info.pool[0], {(plane.layer, plane.slot): plane for plane in client.describe_planes()}, memory
+
+
+class Case(KvdCase):
+    def setUp(self):
+        super().setUp()
+        self.client = kvd.connect(self.kvd.socket, name="arrays")
+        self.addCleanup(self.client.close)
+        self.store = self.client.attach()
+
+
+class Bf16(Case):
+    def test_shapes(self):
+        store = self.store
+        self.assertEqual((len(store.k), store.k[0].shape, store.kv[1].shape), (2, (256, 2, 64, 64), (256, 2, 2, 64, 64)))
+        self.assertEqual((store.k[0].dtype, store.k[0].numpy().dtype, store.table.shape), ("bfloat16", "<u2", (8, 64)))
+        self.assertRaises(IndexError, lambda: store.k[2])
+        self.assertRaises(kvd.FailedPrecondition, lambda: store.pool(0).k_scale[0])
+        for plane in (store.kv[0].numpy()[:, 0], store.k[0].numpy()):
+            plane[5, 1, 7] = np.arange(64)
+        store.kv[0].numpy()[9, 1, 0, 3] = 21
+        self.assertTrue((store.v[0].numpy()[9, 0, 3] == 21).all())
+        self.assertTrue((store.k[0].numpy()[5, 1, 7] == np.arange(64)).all())
+
+    def test_tables_are_read_only(self):
+        table = self.store.table.numpy()
+        self.assertTrue((table == -1).all())
+        with self.assertRaises(ValueError):
+            table[0, 0] = 1
+        with self.client.activate(tokens(1, 100), 50, hit=None) as sequence:
+            self.assertEqual(list(table[sequence.row][: len(sequence.block_table())]), list(sequence.block_table()))
+            self.assertGreaterEqual(sequence.block_table().min(), 0)
+            pages = sequence.block_table()
+            self.assertEqual(list(sequence.slot_mapping(63, 66)), [pages[0] * 64 + 63, pages[1] * 64, pages[1] * 64 + 1])
+            self.assertRaises(kvd.OutOfRange, sequence.slot_mapping, 0, 5000)
+            sequence.finish(retain=False)
+        self.assertTrue((table == -1).all())
+
+    def test_dlpack_says_bfloat16(self):
+        capsule = self.store.k[1].__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+        self.assertEqual((tensor.code, tensor.bits, tensor.lanes, tensor.ndim), (4, 16, 1, 4))
+        self.assertEqual(tensor.data, self.store.k[1].numpy().__array_interface__["data"][0])
+        self.assertEqual(self.store.k[0].__dlpack_device__(), (1, 0))
+        self.assertRaises(BufferError, self.store.table.__dlpack__)
+
+    def test_an_engine_and_its_successor(self):
+        """KV that one client wrote is what the next finds, token by token."""
+        prompt = tokens(3, 150)
+
+        def values(layer, begin, end):
+            return (np.array(prompt[begin:end])[:, None] * (layer + 3) % 60000).astype(np.uint16).repeat(64, 1)
+
+        with self.client.activate(prompt, 20, domain="m") as sequence:
+            slots = sequence.slot_mapping(0, 150)
+            for layer in range(2):
+                for plane in (self.store.k[layer], self.store.v[layer]):
+                    plane.numpy()[slots // 64, :, slots % 64] = values(layer, 0, 150)[:, None]
+            sequence.step([1])
+        with kvd.connect(self.kvd.socket) as other, other.attach() as store:
+            with other.activate(prompt + [1, 2], 20, domain="m") as sequence:
+                self.assertEqual(sequence.cached, 150)
+                slots = sequence.slot_mapping(0, 150)
+                for layer in range(2):
+                    seen = store.v[layer].numpy()[slots // 64, :, slots % 64]
+                    self.assertTrue((seen == values(layer, 0, 150)[:, None]).all())
+                sequence.finish(retain=False)
+
+    @unittest.skipUnless(torch, "torch is not installed")
+    def test_torch(self):
+        tensor = self.store.k[0].torch()
+        self.assertEqual((tensor.dtype, tuple(tensor.shape)), (torch.bfloat16, (256, 2, 64, 64)))
+        tensor[4, 1, 2] = 1.5
+        self.assertTrue((self.store.k[0].numpy()[4, 1, 2] == 0x3FC0).all())
+        self.assertTrue(torch.equal(torch.from_dlpack(self.store.k[0]), tensor))
+        self.assertEqual(tuple(self.store.table.torch().shape), (8, 64))
+        self.store.detach()
+        self.assertEqual(tensor[4, 1, 2, 0], 1.5)
+
+
+class Strides(KvdCase):
+    """Every element is where kvd's plane description puts it."""
+
+    def check(self):
+        with kvd.connect(self.kvd.socket) as client, client.attach() as store:
+            pool, planes, memory = raw_planes(client)
+            draw = np.random.default_rng(1)
+            of_slot = [store.k, store.v, store.pool(0).k_scale, store.pool(0).v_scale]
+            for (layer, slot), plane in planes.items():
+                view = of_slot[slot][layer].numpy()
+                raw = view.view(np.uint8 if view.itemsize == 1 else np.uint16)
+                for _ in range(20):
+                    page, head, token, x = (int(draw.integers(n)) for n in view.shape)
+                    value = int(draw.integers(256 ** view.itemsize))
+                    raw[page, head, token, x] = value
+                    nb2, nb3 = (head, page) if pool.order == 0 else (page, head)
+                    at = plane.offset + x * plane.nb0 + token * plane.nb1 + nb2 * plane.nb2 + nb3 * plane.nb3
+                    self.assertEqual(int.from_bytes(memory[at : at + view.itemsize].tobytes(), "little"), value)
+
+
+def strides_case(name, **settings):
+    def test(self):
+        self.check()
+
+    return type(name, (Strides,), {"settings": settings, "test_elements": test})
+
+
+RecordBf16 = strides_case("RecordBf16", head_dim=80)
+DenseBf16 = strides_case("DenseBf16", profile="bf16\narrangement = dense")
+Int8 = strides_case("Int8", profile="int8", head_dim=256)
+Fp8 = strides_case("Fp8", profile="fp8", head_dim=256)
+Nvfp4 = strides_case("Nvfp4", profile="nvfp4", head_dim=256)
+K8v4 = strides_case("K8v4", profile="k8v4", head_dim=256)
+
+
+class Int8Views(Case):
+    settings = {"profile": "int8", "head_dim": 256}
+
+    def test_dlpack_through_numpy(self):
+        plane = np.from_dlpack(self.store.k[0])
+        self.store.k[0].numpy()[3, 0, 1] = -7
+        self.assertEqual((plane.dtype, plane.shape, plane[3, 0, 1, 0]), (np.int8, (256, 2, 64, 256), -7))
+        self.assertEqual(self.store.pool(0).k_scale[1].numpy().dtype, np.float16)
+
+
+class State(Case):
+    settings = {"capacity": "state_bytes = 1000"}
+
+    def test_slots(self):
+        prompt = tokens(1, 100)
+        with self.client.activate(prompt, 50, hit=None) as sequence:
+            image = self.store.state(sequence.state_slot).numpy()
+            self.assertEqual(image.shape, (1000,))
+            image[:] = 5
+            sequence.step([1])
+            sequence.state_frontier = 100
+        hit = self.client.find(prompt + [1, 2])[0]
+        self.assertEqual((hit.usable, hit.frontier), (100, 100))
+        with self.client.activate(prompt + [1, 2], 50, hit=hit) as fork:
+            self.assertTrue((self.store.state(fork.source_state_slot).numpy() == 5).all())
+            fork.finish(retain=False)
+        self.assertRaises(kvd.OutOfRange, self.store.state, 10000)
+
+
+class TwoPools(Case):
+    settings = {"backend": "mtp\ndraft_window = 4"}
+
+    def test_rounds_of_two_pools(self):
+        self.assertEqual(len(self.store.pools), 2)
+        with self.client.activate(tokens(1, 100), 300) as sequence:
+            self.assertEqual(len(sequence.rows), 2)
+            for _ in range(10):
+                sequence.step([1] * 20)
+            result = self.client.round([kvd.RoundItem(sequence.handle, keep=(sequence.done, None), ensure=(290, 300))])[0]
+            self.assertEqual(result.status, kvd.Status.OK)
+            self.assertGreaterEqual(result.pools[1].membership * 64, 300)
+            self.assertEqual(len(sequence.block_table(pool=1)) * 64 >= 290, True)
+
+
+class Roles(Case):
+    def test_an_observer_gets_no_memory(self):
+        with kvd.connect(self.kvd.socket, role="observer") as observer:
+            self.assertRaises(kvd.PermissionDenied, observer.attach)
+        with kvd.connect(self.kvd.socket, role="worker") as worker:
+            self.assertEqual(worker.attach(0).k[0].shape[0], 256)
+        self.assertRaises(kvd.FailedPrecondition, self.client.attach, device="cuda:0")
+
+
+class Descriptors(Case):
+    settings = {"more": "[devices]\nexport = vmm\n"}
+
+    def test_memory_by_descriptor(self):
+        """SRV-7: regions of kind 2 come over the socket of descriptors. Each mapping keeps its own, and no longer."""
+        self.assertEqual(self.client.describe().pool[0].planes[0].kind, 2)
+        self.store.detach()
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        with self.client.attach() as store:
+            self.assertEqual(len(os.listdir("/proc/self/fd")) - before, 2)
+            store.k[0].numpy()[1] = 3
+        gc.collect()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        with kvd.connect(self.kvd.socket, role="worker") as worker, worker.attach() as store:
+            self.assertTrue((store.k[0].numpy()[1] == 3).all())
+            self.assertRaises(ValueError, store.table.numpy().__setitem__, (0, 0), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
