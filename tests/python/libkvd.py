@@ -51,6 +51,30 @@ class Headers:
 H = Headers(HEADERS)
 LIB = ctypes.CDLL(os.environ["LIBKVD"])
 LIB.kvd_client_session.restype = H.session_id
+LIB.kvd_chain_pages.restype = ctypes.c_size_t
+LIB.kvd_chain_digests.restype = ctypes.c_void_p
+
+
+class Chain:
+    """Names by libkvd."""
+
+    def __init__(self, domain):
+        fields = {name: getattr(domain, name).encode() for name in ("model", "adapter", "tenant", "modality")}
+        self.pointer = ctypes.c_void_p()
+        LIB.kvd_chain_new(ctypes.byref(H.domain(**fields)), ctypes.byref(self.pointer))
+
+    def push(self, prompt):
+        LIB.kvd_chain_push(self.pointer, (ctypes.c_uint32 * len(prompt))(*prompt), ctypes.c_size_t(len(prompt)))
+
+    def truncate(self, n):
+        LIB.kvd_chain_truncate(self.pointer, ctypes.c_size_t(n))
+
+    def digests(self):
+        n = LIB.kvd_chain_pages(self.pointer)
+        return ctypes.string_at(LIB.kvd_chain_digests(self.pointer), 32 * n) if n else b""
+
+    def __del__(self):
+        LIB.kvd_chain_free(self.pointer)
 
 
 class Libkvd:
@@ -75,19 +99,16 @@ class Libkvd:
     def close(self):
         LIB.kvd_disconnect(self._client)
 
-    def _chain(self, prompt, domain):
-        made = ctypes.c_void_p()
-        array = (ctypes.c_uint32 * len(prompt))(*prompt)
-        where = H.domain(model=domain.encode())
-        LIB.kvd_chain_new(ctypes.byref(where), ctypes.byref(made))
-        LIB.kvd_chain_push(made, array, ctypes.c_size_t(len(prompt)))
-        return made, array
+    @staticmethod
+    def _chain(prompt, domain):
+        made = Chain(kvd.Domain(domain))
+        made.push(prompt)
+        return made
 
     def find(self, prompt, domain=""):
-        chain, array = self._chain(prompt, domain)
+        chain, array = self._chain(prompt, domain), (ctypes.c_uint32 * len(prompt))(*prompt)
         hits, n = (H.hit * 16)(), ctypes.c_uint32()
-        self._run("find", chain, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
-        LIB.kvd_chain_free(chain)
+        self._run("find", chain.pointer, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
         return [kvd.Hit(h.continuation.bits, h.usable, h.frontier, h.retention, h.restore_pages) for h in hits[: n.value]]
 
     @staticmethod
@@ -143,11 +164,8 @@ class Libkvd:
                                 tuple(self._place(p) for p in r.pool[: r.n_pools])) for r in results]
 
     def name(self, sequence, prompt, domain, first, end):
-        chain, _ = self._chain(prompt, domain)
-        try:
-            self._run("name_pages", H.sequence(sequence), chain, first, end - first)
-        finally:
-            LIB.kvd_chain_free(chain)
+        chain = self._chain(prompt, domain)
+        self._run("name_pages", H.sequence(sequence), chain.pointer, first, end - first)
 
     @staticmethod
     def _fill_tail(to, tail):

@@ -195,6 +195,26 @@ class HostScenariosOfThePackage(HostScenarios, KvdCase):
     client_class = libkvd.Native
 
 
+class Digests(unittest.TestCase):
+    def test_chains_are_the_same(self):
+        """CONT-2: domains, pages, pushes of every size, truncations."""
+        draw = random.Random(1)
+        for domain in (kvd.Domain(), kvd.Domain("m"), kvd.Domain("m", "a"), kvd.Domain("ma", "", "t", "x" * 300)):
+            ours, theirs, prompt = kvd.Chain(domain), libkvd.Chain(domain), []
+            for _ in range(40):
+                some = tokens(draw.randrange(99), draw.randrange(0, 200))
+                prompt += some
+                ours.push(some)
+                theirs.push(some)
+                if draw.random() < 0.2:
+                    length = draw.choice([len(prompt), draw.randrange(0, len(prompt) // 64 + 1) * 64])
+                    del prompt[length:]
+                    ours.truncate(length)
+                    theirs.truncate(length)
+                self.assertEqual((ours.tokens, list(ours.tail)), (len(prompt), prompt[len(prompt) // 64 * 64 :]))
+                self.assertEqual(ours.digests(0, ours.pages), theirs.digests())
+
+
 class Drawn(unittest.TestCase):
     """The same drawn program, each client at a kvd of its own."""
 

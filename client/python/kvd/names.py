@@ -6,7 +6,7 @@
 >>> chain.tokens, chain.pages, list(chain.tail)
 (130, 2, [128, 129])
 >>> chain.digest(1).hex()[:16]
-'05aab3ec6d06c53e'
+'d3db6f1bf15ebc41'
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Candidates are ordered by retention class, then by last use. The victims are the shortest prefix of this order for
 which the plan is ready, less those whose going frees nothing there. With a host arena they are demoted; where that
-leaves the arena short, the shortest prefix of victims and resting ones together, in the same order, is released.
+leaves the arena short, the shortest prefix of victims and demoted ones together, in the same order, is released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Victim(NamedTuple):
     used: int
     continuation: int
     exclusive: int  # device pages that its going alone would free
-    resting: bool
+    demoted: bool
 
 
 class _Trial(NamedTuple):
@@ -91,28 +91,28 @@ def _choose(want: types.Activation) -> Steps[types.Activation]:
                               "prompt or the output")
     stats = messages.read(types.Stats, (yield messages.Request("Stats")))
     infos = yield from operations.everything("ListContinuations", types.ContinuationInfo)
-    everyone = sorted(_Victim(i.retention, i.used, i.continuation, sum(i.exclusive_pages), i.resting)
+    everyone = sorted(_Victim(i.retention, i.used, i.continuation, sum(i.exclusive_pages), i.demoted)
                       for i in infos if not i.claimed and i.continuation != want.source)
     return (yield from _choose_among(want, everyone, stats.host_capacity > 0))
 
 
 def _choose_among(want: types.Activation, everyone: List[_Victim], demote: bool) -> Steps[types.Activation]:
     most = messages.MAX_VICTIMS
-    best = [v for v in everyone if not v.resting][:most]
-    resting = [v for v in everyone if v.resting]
+    best = [v for v in everyone if not v.demoted][:most]
+    demoted = [v for v in everyone if v.demoted]
     trial = yield from _try(want, best, 0 if demote else len(best))
-    if trial.plan.membership.short_by and (demote or resting):  # which resting ones hold, too
+    if trial.plan.membership.short_by and (demote or demoted):  # which demoted ones hold, too
         best, demote = everyone[:most], False
         trial = yield from _try(want, best, len(best))
     if not trial.suffices and len(best) == most and len(everyone) > most:
-        best = sorted((v for v in everyone if not v.resting or not demote), key=lambda v: (-v.exclusive, v))[:most]
+        best = sorted((v for v in everyone if not v.demoted or not demote), key=lambda v: (-v.exclusive, v))[:most]
         trial = yield from _try(want, best, 0 if demote else len(best))
     if not trial.suffices:
         raise _short(trial.plan, len(best), len(everyone))
     chosen, trial = yield from _shorten(want, best, demote)
     if trial.ready:
         return trial.want
-    return (yield from _release_some(want, chosen, resting))
+    return (yield from _release_some(want, chosen, demoted))
 
 
 def _shorten(want: types.Activation, best: List[_Victim], demote: bool) -> Steps[Tuple[List[_Victim], _Trial]]:
@@ -129,12 +129,12 @@ def _shorten(want: types.Activation, best: List[_Victim], demote: bool) -> Steps
     return chosen, trial
 
 
-def _release_some(want: types.Activation, chosen: List[_Victim], resting: List[_Victim]) -> Steps[types.Activation]:
-    """The arena cannot hold the chosen ones: of these and the resting ones the least valuable are released."""
-    going = sorted(chosen + resting)[: messages.MAX_VICTIMS]
+def _release_some(want: types.Activation, chosen: List[_Victim], demoted: List[_Victim]) -> Steps[types.Activation]:
+    """The arena cannot hold the chosen ones: of these and the demoted ones the least valuable are released."""
+    going = sorted(chosen + demoted)[: messages.MAX_VICTIMS]
 
     def make(n: int) -> Steps[_Trial]:
-        return (yield from _try(want, going[:n] + [v for v in going[n:] if not v.resting], n))
+        return (yield from _try(want, going[:n] + [v for v in going[n:] if not v.demoted], n))
 
     _, trial = yield from _shortest(len(going), make, lambda t: t.ready)
     return trial.want

@@ -263,7 +263,7 @@ class ContinuationInfo:
     exclusive_pages: Tuple[int, ...]  #: freed on the device by its release or demotion alone
     device_pages: Tuple[int, ...]
     host_pages: Tuple[int, ...]
-    resting: bool  #: demoted: it asks for no place on the device
+    demoted: bool  #: it asks for no place on the device
     moving: bool
     image_on_device: bool
     image_in_host: bool
@@ -337,7 +337,7 @@ class Stats:
     host_largest_free: int
     host_pages: Tuple[int, ...]
     host_images: int
-    resting: int
+    demoted_continuations: int
     moves: int
     move_pages_left: int
     demoted_pages: int
