@@ -362,6 +362,8 @@ enum kvd_event_kind {
     KVD_EVENT_SESSION_LOST = 3,
     /* sequence ended without a finish. continuation holds what was complete; it may be none. */
     KVD_EVENT_SEQUENCE_ENDED = 4,
+    /* Activations are refused from now on: a Drain, or kvd stops. If it stops, sequences may be ending: finish your
+     * unit, then yield; a yield after this event clears all of yours. Told again at the stop after a Drain. */
     KVD_EVENT_DRAINING = 5,
     KVD_EVENT_LOST = 6 /* continuation was lost: its only copy, in the host, did not match its checksum */
 };

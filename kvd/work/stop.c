@@ -49,7 +49,7 @@ void stop_moved(struct service *s, bool done) {
 void service_stop_begin(struct service *s) {
     struct stop *stop = calloc(1, sizeof *stop);
     pthread_mutex_lock(&s->lock);
-    if (!s->draining && !s->stopping) events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
+    bool told = s->stopping;
     s->stopping = true;
     s->stop = stop;
     /* In memory that outlives this process sequences go on until the next one takes over: nobody is waited for. */
@@ -61,6 +61,9 @@ void service_stop_begin(struct service *s) {
     for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
         if (s->bundles[i].used) s->bundles[i].ending = true;
     if (end) bundles_settle_all(s);
+    /* Marked first, then told, also after a Drain: who yields at once yields what it drives, and nobody is told twice.
+     */
+    if (!told) events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
     pthread_mutex_unlock(&s->lock);
     events_flush(s, NULL);
 }

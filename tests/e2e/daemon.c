@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -197,13 +198,25 @@ int e2e_daemon_try(struct e2e_daemon *d, char *text, size_t bytes) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-int e2e_daemon_stop(struct e2e_daemon *d, int signal) {
+/* A daemon that has not ended by then is told to abort, so that a test fails and never hangs. */
+int e2e_daemon_wait(struct e2e_daemon *d) {
     int status = 0;
     if (!d->pid) return -1;
-    kill(d->pid, signal);
+    int fd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+    struct pollfd exit = { .fd = fd, .events = POLLIN };
+    if (!KVT_EQ_I(poll(&exit, 1, 60000 * E2E_SLOW), 1)) {
+        show_log(d);
+        kill(d->pid, SIGABRT);
+    }
+    close(fd);
     waitpid(d->pid, &status, 0);
     d->pid = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int e2e_daemon_stop(struct e2e_daemon *d, int signal) {
+    if (d->pid) kill(d->pid, signal);
+    return e2e_daemon_wait(d);
 }
 
 static unsigned count_entries(const char *dir, const char *prefix) {

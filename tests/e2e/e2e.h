@@ -71,8 +71,10 @@ bool e2e_daemon_restart(struct e2e_daemon *daemon);
 bool e2e_daemon_launch(struct e2e_daemon *daemon);
 /* Runs the kvd binary with the configuration to its end (no readiness): exit status, output into text. */
 int e2e_daemon_try(struct e2e_daemon *daemon, char *text, size_t bytes);
-/* SIGTERM and wait: exit status; SIGKILL: -SIGKILL. */
+/* SIGTERM and wait: exit status; SIGKILL: -SIGKILL. One that does not end within a minute fails the test and is told to
+ * abort. */
 int e2e_daemon_stop(struct e2e_daemon *daemon, int signal);
+int e2e_daemon_wait(struct e2e_daemon *daemon); /* without a signal */
 /* Stops if needed, checks that nothing is left (shared memory, socket), removes the directory. */
 void e2e_daemon_free(struct e2e_daemon *daemon);
 /* The arena's file in /dev/shm; it outlives the daemon, e2e_daemon_free removes it. */

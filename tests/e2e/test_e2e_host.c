@@ -4,7 +4,6 @@
  * ACT-7, ACT-8, SRV-1. */
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "scene.h"
@@ -482,10 +481,7 @@ static void orderly_stop_does_not_wait_for_ever(void) {
     struct puppet_answer answer;
     KVT_TRUE(puppet_do(&worker, &yield, &answer)); /* now it lets go: what it ran is kept, and all is demoted */
     KVT_EQ(answer.n, 1);
-    int status = -1;
-    KVT_EQ_I(waitpid(daemon_.pid, &status, 0), daemon_.pid);
-    KVT_EQ_I(status, 0);
-    daemon_.pid = 0;
+    KVT_EQ_I(e2e_daemon_wait(&daemon_), 0);
     disconnect_all();
     KVT_NEED(e2e_daemon_restart(&daemon_) && connect_all());
     KVT_EQ(reproduce(text, 640), 10);

@@ -214,6 +214,51 @@ static void places_while_it_drains_and_while_it_stops(void) {
     device_host_set_hook(NULL);
 }
 
+/* A worker that yields inside the delivery of the event: nothing can come between. */
+static bool (*post_of_the_fixture)(struct link *, const uint8_t *, size_t, bool);
+static struct fx_peer *yielding;
+static uint32_t yielded;
+
+static bool yield_at_once(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
+    bool taken = post_of_the_fixture(link, frame, bytes, event);
+    struct kvd_event e;
+    if (!event || link != &yielding->link) return taken;
+    KVT_TRUE(fx_event(yielding, &e));
+    KVT_EQ(e.kind, KVD_EVENT_DRAINING);
+    KVT_EQ(ask(yielding, &(struct msg_request){ .type = FRAME_YIELD }), KVD_OK);
+    yielded += r.u.yielded;
+    return taken;
+}
+
+/* CONT-3: a stop marks what ends before it tells anybody, and it tells also where a Drain was told before; so a worker
+ * that yields at once yields all that it drives, and the stop does not wait for a quarter of its time. */
+static void who_yields_at_once_yields_all(void) {
+    for (int drained = 0; drained < 2; drained++) {
+        struct kvd_activated a;
+        struct service_stop stop;
+        start();
+        struct fx_peer *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0);
+        struct link_ops ops = *worker->link.ops;
+        post_of_the_fixture = ops.post;
+        ops.post = yield_at_once;
+        for (uint32_t i = 0; i < 3; i++) KVT_EQ(fx_activate(admin, worker->session, 64, 1, &a), KVD_OK);
+        if (drained) KVT_EQ(ask(admin, REQUEST(FRAME_DRAIN, .u.drain = true)), KVD_OK);
+        KVT_EQ(ask(worker, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = KVD_EVENT_MASK(KVD_EVENT_DRAINING))), KVD_OK);
+        worker->link.ops = &ops;
+        yielding = worker;
+        yielded = 0;
+        service_stop_begin(fx.service);
+        KVT_EQ(yielded, 3);
+        service_stop_step(fx.service, &stop);
+        KVT_EQ(stop.sequences, 0);
+        KVT_TRUE(stop.over);
+        fx_peer_free(worker);
+        fx_peer_free(admin);
+        fx_stop(&fx);
+        device_host_set_hook(NULL);
+    }
+}
+
 /* ---- sums ----------------------------------------------------------------------------------------- */
 
 /* Pages on their way to the device come first, but those on their way out have a turn beside them: a stream of restores
@@ -244,6 +289,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(a_stop_in_the_middle_of_sums),
                                              KVT_CASE(no_connection_is_kept_for_a_copy),
                                              KVT_CASE(places_while_it_drains_and_while_it_stops),
+                                             KVT_CASE(who_yields_at_once_yields_all),
                                              KVT_CASE(sums_of_both_directions),
                                              { 0 } };
     return kvt_main("service stop", cases, argc, argv);
