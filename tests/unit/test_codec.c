@@ -341,7 +341,7 @@ static void protocol_page_tables(void) {
         { "| digests in a message | %u |", KVD_MAX_DIGESTS },
         { "| victims of an activation | %u |", KVD_MAX_VICTIMS },
         { "| candidates of a Find | %u |", KVD_MAX_CANDIDATES },
-        { "| objects in a list answer, planes in an answer | %u |", KVD_MAX_LIST },
+        { "| objects in a list answer, planes in an answer | %u", KVD_MAX_LIST },
         { "| tokens of a tail | %u |", KVD_TAIL_TOKENS },
         { "| members of a group | %u |", KVD_MAX_RANKS },
         { "| pools of a store | %u |", KVD_MAX_POOLS },
