@@ -3,7 +3,7 @@
 get_target_property(store_files kvd_store SOURCES)
 list(TRANSFORM store_files PREPEND ${CMAKE_SOURCE_DIR}/kvd/store/ REGEX "^[^/]")
 add_library(kvd_store_mutants STATIC ${store_files} mutant.c)
-target_include_directories(kvd_store_mutants PUBLIC ${CMAKE_SOURCE_DIR}/kvd/store)
+target_include_directories(kvd_store_mutants PUBLIC ${CMAKE_SOURCE_DIR}/kvd/store ${CMAKE_SOURCE_DIR}/proto)
 target_compile_definitions(kvd_store_mutants PUBLIC KVD_MUTANTS KVD_CRASH_POINTS)
 target_link_libraries(kvd_store_mutants PUBLIC kvd_geometry kvd_hostarena_crash PRIVATE kvd_flags)
 
