@@ -48,7 +48,7 @@ def need(program):
 
 
 def sources(top):
-    skip = ('build', '.')
+    skip = ('build', 'out', '.')
     found = [p.relative_to(top) for d in sorted(top.iterdir()) if d.is_dir() and not d.name.startswith(skip)
              for p in d.rglob('*') if SOURCE.search(p.name)]
     return sorted(str(p) for p in found if p.parts[0] != 'shared')
