@@ -664,7 +664,8 @@ void seq_abort(struct store *store, struct seq *seq) {
     } else if (source) {
         source->claimed = false;
     }
-    if (source && seq->was_demoted && tier_all_current(store, source)) cont_demote(store, source);
+    if (source && seq->was_demoted && tier_all_current(store, source) && !MUTANT(abort_forgets_demoted))
+        cont_demote(store, source);
     if (source) cont_release_if_lost(store, source);
     seq_free(store, seq);
 }

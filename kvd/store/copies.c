@@ -246,7 +246,7 @@ uint32_t store_damaged(struct store *store, uint64_t replica) {
     for (uint32_t i = 0; page->pins && i < store->config.max_concurrency;
          i++) { /* a tail is made of it: of bytes that do not match */
         struct seq *seq = &store->seqs[i];
-        seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d;
+        seq->damaged |= seq->occupied && seq->tail_in[p] && seq->tail_source[p] == d && !MUTANT(damaged_tail_is_taken);
     }
     if (lost && !MUTANT(damage_keeps_holders)) page_lose(store, p, d);
     else page_leave_host(store, p, d);

@@ -113,6 +113,23 @@ static void cont_2_hits_are_exact(void) {
     KVT_EQ(shelf.asked, 1);
 }
 
+/* CONT-2: of hits that reach equally far the one that costs fewer pages from the host comes first, in whatever order
+ * the store names them. */
+static void cont_2_equal_hits_by_restore_cost(void) {
+    uint32_t prompt[200], n = 0;
+    struct kvd_hit hits[4];
+    for (uint32_t i = 0; i < 200; i++) prompt[i] = 1000 + i;
+    struct shelf shelf = { .info = small_store(0), .n = 3 };
+    const uint32_t restore[3] = { 2, 0, 1 };
+    for (uint32_t i = 0; i < 3; i++) {
+        shelf.candidates[i] = candidate(i + 1, 2, 150, true, prompt, 99);
+        shelf.candidates[i].restore_pages = restore[i];
+    }
+    find_in(&shelf, prompt, 200, hits, 4, &n);
+    KVT_EQ(n, 3);
+    for (uint32_t i = 0; i < 3; i++) KVT_EQ(hits[i].restore_pages, i);
+}
+
 /* CONT-4: with a state image only whole frontiers. */
 static void cont_4_state_needs_whole_frontiers(void) {
     uint32_t prompt[200], n = 99;
@@ -668,6 +685,7 @@ static void victims_chosen_again_when_one_goes(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(cont_2_hits_are_exact),
+        KVT_CASE(cont_2_equal_hits_by_restore_cost),
         KVT_CASE(cont_4_state_needs_whole_frontiers),
         KVT_CASE(odd_candidates_are_left_out),
         KVT_CASE(cont_2_prompts_longer_than_a_message),

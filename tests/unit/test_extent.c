@@ -57,6 +57,30 @@ static void host_3_first_fit(void) {
     free(a);
 }
 
+/* HOST-2, CONT-3: recovery takes exactly the bytes that a record names: all of them free, inside, at a multiple of 256,
+ * or nothing. */
+static void host_2_exactly_those_bytes(void) {
+    struct extent_arena *a = arena_new(256 * 16, 16);
+    struct extent_info info;
+    struct extent_stats stats;
+    KVT_OK(extent_allocate_at(a, 3072, 512, 1, &info));
+    KVT_EQ(extent_allocate_at(a, 2816, 512, 1, &info), EXTENT_E_SPACE);  /* its end is taken */
+    KVT_EQ(extent_allocate_at(a, 3328, 512, 1, &info), EXTENT_E_SPACE);  /* its begin is */
+    KVT_EQ(extent_allocate_at(a, 2816, 1024, 1, &info), EXTENT_E_SPACE); /* what is taken lies in it */
+    KVT_EQ(extent_allocate_at(a, 3840, 512, 1, &info), EXTENT_E_SPACE);  /* its end is outside */
+    KVT_EQ(extent_allocate_at(a, 4096, 256, 1, &info), EXTENT_E_SPACE);
+    KVT_EQ(extent_allocate_at(a, UINT64_MAX - 255, 256, 1, &info), EXTENT_E_SPACE); /* its end is 0 */
+    KVT_EQ(extent_allocate_at(a, 256, UINT64_MAX - 255, 1, &info), EXTENT_E_SPACE);
+    KVT_EQ(extent_allocate_at(a, 3584, UINT64_MAX - 255, 1, &info), EXTENT_E_SPACE);
+    KVT_EQ(extent_allocate_at(a, 100, 256, 1, &info), EXTENT_E_ARGUMENT);
+    KVT_EQ(extent_allocate_at(a, 256, 100, 1, &info), EXTENT_E_ARGUMENT);
+    extent_get_stats(a, &stats);
+    KVT_EQ(stats.extents, 1);
+    KVT_EQ(stats.free_bytes, 4096 - 512);
+    KVT_EQ(extent_audit(a), 0);
+    free(a);
+}
+
 /* HOST-4: free bytes prove nothing: half the arena is free, in holes of one page. What would fit after a release is
  * played on the geometry, and playing changes nothing. */
 static void host_4_geometry_decides(void) {
@@ -325,6 +349,7 @@ static void many_scattered_pages(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(host_7_no_tier),
                                              KVT_CASE(host_3_first_fit),
+                                             KVT_CASE(host_2_exactly_those_bytes),
                                              KVT_CASE(host_4_geometry_decides),
                                              KVT_CASE(host_4_random_against_a_map),
                                              KVT_CASE(host_6_pages_adjacent_or_scattered),

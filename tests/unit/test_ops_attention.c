@@ -425,6 +425,8 @@ static void view_3_bad_calls_refused(void) {
     fix.table[2 * 3 + 0] = -1;
     REFUSED((void)op, "map it");
     REFUSED((op.causal = 0, op.context = context), "map it");
+    int32_t behind[4] = { 10, 11, 70, 71 }; /* VIEW-3: the keys before the block are read, too */
+    REFUSED(op.positions = behind, "map it");
     fix.table[2 * 3 + 0] = hole;
     fix.table[2 * 3 + 1] = -1; /* beyond every key of this call: not looked at */
     KVT_OK(ops_attention_ref(&good, err, sizeof err));

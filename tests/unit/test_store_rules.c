@@ -342,6 +342,23 @@ static void spec_4_state_is_apart(void) {
     fix_close(&fix);
 }
 
+/* INV-8: a page that two hold and that is not full is a violation by itself, whatever the frontiers say. */
+static void inv_8_audit_sees_a_shared_tail(void) {
+    char text[2048];
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    fix_open(&fix, &config);
+    store_cont cont = fix_cont(&fix, 128, 1);
+    fix_activate(&fix, fix_from(cont, true, 128, 129, 1), NULL);
+    struct page *page = &fix.store->pool[0].pages[space_entry(fix.store, &fix.store->conts[0].space[0], 1)];
+    KVT_EQ(page->references, 2);
+    page->committed = 60;
+    KVT_TRUE(store_audit(fix.store, text, sizeof text) > 0);
+    KVT_HAS(text, "INV-8");
+    page->committed = 64;
+    fix_close(&fix);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(q_1_q_2_never_chooses),
                                              KVT_CASE(pool_1_fixed_at_start),
@@ -351,6 +368,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(page_1_page_2_content),
                                              KVT_CASE(page_4_aliases_are_free),
                                              KVT_CASE(inv_5_identity_epoch_place),
+                                             KVT_CASE(inv_8_audit_sees_a_shared_tail),
                                              KVT_CASE(inv_10_entitlement_is_kept),
                                              KVT_CASE(inv_11_frozen_between_boundaries),
                                              KVT_CASE(inv_16_a_page_is_no_hit),

@@ -151,6 +151,28 @@ static void space_3_space_4_lease_growth(void) {
     fix_close(&fix);
 }
 
+/* SPACE-4: membership is short as pages are: growth ends where the entries do, and says so. */
+static void space_4_growth_stops_at_the_membership(void) {
+    struct fix fix;
+    struct store_config config = growing();
+    struct store_round_result r = { .bounded = false };
+    uint32_t at = 64;
+    config.max_context = 64 * 200;
+    config.pool_pages[0] = 200;
+    config.membership_entries = 128;
+    config.lease_window = 64;
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(64, 12000, 64), NULL);
+    for (; at < 64 * 200 && !r.bounded; at += 64) {
+        KVT_OK(fix_round(&fix, seq, at, KVD_UNCHANGED, KVD_UNCHANGED, at + 64, &r));
+        if (!fix_audit(&fix)) break;
+    }
+    KVT_TRUE(r.bounded);
+    KVT_EQ(r.bounded_frontier, r.pool[0].entitlement * 64);
+    KVT_TRUE(r.pool[0].entitlement <= 128 && fix_pool(&fix, 0).available > 64);
+    fix_close(&fix);
+}
+
 /* Growth stops at the request's own ceiling, and a pool that lacks nothing does not grow. */
 static void space_3_growth_stops_at_ceiling(void) {
     struct fix fix;
@@ -444,6 +466,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(space_3_entitlement_default),
                                              KVT_CASE(space_3_space_4_lease_growth),
                                              KVT_CASE(space_3_growth_stops_at_ceiling),
+                                             KVT_CASE(space_4_growth_stops_at_the_membership),
                                              KVT_CASE(space_3_window_is_at_least_a_prefill_chunk),
                                              KVT_CASE(gran_1_space_6_commit),
                                              KVT_CASE(page_8_space_7_truncate),

@@ -241,10 +241,58 @@ static void lost_ones_are_named(void) {
     fix_close(&f);
 }
 
+/* PAGE-7: a tail is read from the host replica of a page, and that replica turns out to be damaged. A move has brought
+ * the page to the device meanwhile, so that nothing is lost; what was made of the bytes is refused all the same. */
+static void page_7_damaged_tail_is_no_source(void) {
+    struct store_config c = tiers(false);
+    struct store_activated made;
+    struct store_copy copy;
+    uint64_t cursor = 0, replica = 0;
+    store_move m;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 100, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
+    struct store_activation want = fix_from(cont, true, 90, 128, 1);
+    KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK);
+    while (store_next_copies(f.store, (struct store_transition){ .bits = made.seq.bits }, &cursor, &copy, 1))
+        if (copy.kind == STORE_COPY_PAGE_IN && copy.columns == 90 - 64) replica = copy.replica;
+    KVT_TRUE(replica != 0);
+    copies((struct store_transition){ true, m.bits });
+    KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_OK);
+    KVT_EQ(store_damaged(f.store, replica), 0);
+    KVT_EQ(store_activate_commit(f.store, made.seq, &refusal), STORE_E_DAMAGED);
+    KVT_EQ(store_activate_abort(f.store, made.seq, NULL, &refusal), STORE_OK);
+    KVT_EQ(fix_info(&f, cont).device_pages[0], 2);
+    fix_close(&f);
+}
+
+/* ACT-5: a demoted source that an activation was to take over is demoted again when that is given up. */
+static void act_5_source_of_a_move_is_demoted_again(void) {
+    struct store_config c = tiers(false);
+    struct store_activated made;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 100, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    struct store_activation want = fix_from(cont, false, 100, 128, 1);
+    KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_OK);
+    KVT_FALSE(fix_info(&f, cont).demoted);
+    KVT_EQ(store_activate_abort(f.store, made.seq, NULL, &refusal), STORE_OK);
+    KVT_TRUE(fix_info(&f, cont).demoted);
+    KVT_EQ(fix_pool(&f, 0).allocated, 0);
+    fix_close(&f);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),   KVT_CASE(copied_pages_stay_mapped),
-                                             KVT_CASE(restored_counts_the_tail), KVT_CASE(scrub_sees_all),
-                                             KVT_CASE(scrub_keeps_nobody),       KVT_CASE(wrong_image_is_no_replica),
-                                             KVT_CASE(lost_ones_are_named),      { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),
+                                             KVT_CASE(copied_pages_stay_mapped),
+                                             KVT_CASE(restored_counts_the_tail),
+                                             KVT_CASE(scrub_sees_all),
+                                             KVT_CASE(scrub_keeps_nobody),
+                                             KVT_CASE(wrong_image_is_no_replica),
+                                             KVT_CASE(lost_ones_are_named),
+                                             KVT_CASE(page_7_damaged_tail_is_no_source),
+                                             KVT_CASE(act_5_source_of_a_move_is_demoted_again),
+                                             { 0 } };
     return kvt_main("store_tier", cases, argc, argv);
 }
