@@ -115,15 +115,13 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
                                       .local_address = region->local_address,
                                       .owner_instance = kvd_client_epoch(store->client) };
     char why[KVD_MESSAGE_BYTES] = "";
-    memcpy(exported.shm_name, region->shm_name, sizeof exported.shm_name);
-    exported.shm_name[sizeof exported.shm_name - 1] = 0;
     memcpy(exported.ipc_handle, region->ipc_handle, sizeof exported.ipc_handle);
     memcpy(exported.uuid, region->uuid, sizeof exported.uuid);
     if (region->kind > DEVICE_EXPORT_FD) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
                            "the %s are exported in a way (%u) that this library does not know", what, region->kind);
     }
-    if (region->kind == 0 && !exported.shm_name[0])
+    if (region->kind == 0)
         return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no %s: attach as a worker", what);
     if (region->bytes < least_bytes) {
         return client_fail(error, KVD_FAILED_PRECONDITION, "the %s have %llu bytes, their geometry needs %llu", what,
@@ -137,12 +135,6 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
     if (exported.fd >= 0) close(exported.fd);
     if (rc == 0) return KVD_OK;
-    if (rc == -ENOENT) {
-        return client_fail(error, KVD_FAILED_PRECONDITION,
-                           "the %s cannot be seen from here (%.200s): is this process in another container or "
-                           "namespace than kvd, with a /dev/shm of its own?",
-                           what, why);
-    }
     return client_fail(error, status_of(rc), "the %s cannot be mapped: %.300s", what, why);
 }
 

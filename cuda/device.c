@@ -172,8 +172,6 @@ int device_import(const struct device_export *exported, const uint8_t *expect_uu
         return device_refuse(-EINVAL, err, err_bytes, "the export names %" PRIu64 " bytes: a region has 1..2^63-1",
                              exported->bytes);
     switch (exported->kind) {
-    case DEVICE_EXPORT_SHM:
-        return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
     case DEVICE_EXPORT_FD:
         if (exported->fd < 0)
             return device_refuse(-EACCES, err, err_bytes,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Device backend interface: regions of device memory that other processes can map, publication of
- * block-table rows, and page copies. Two backends: device_host (POSIX shared memory, no GPU) and
+ * block-table rows, and page copies. Two backends: device_host (sealed shared memory, no GPU) and
  * device_cuda (only in builds that found CUDA; the driver is loaded at run time).
  *
  * A device is one GPU, or one host stand-in. The owner (kvd) opens it and allocates; a consumer
@@ -28,16 +28,15 @@ struct device_region;
 
 enum device_kind { DEVICE_HOST = 0, DEVICE_CUDA = 1 };
 
-/* How a region is named to another process. 'shm' names are POSIX shared-memory names ("/kvd-..."); 'ipc' is the
- * 64-byte CUDA IPC handle, a bearer token: never log it. 'fd' is a file descriptor that travels over a Unix socket and
- * outlives its maker: a memfd of a host device, memory of cuMemCreate on a GPU. */
-enum device_export_kind { DEVICE_EXPORT_SHM = 0, DEVICE_EXPORT_CUDA_IPC = 1, DEVICE_EXPORT_FD = 2 };
+/* How a region is given to another process. 'ipc' is the 64-byte CUDA IPC handle, a bearer token: never log it. 'fd' is
+ * a file descriptor that travels over a Unix socket and outlives its maker: a sealed memfd of a host device, memory of
+ * cuMemCreate on a GPU. Nothing has a name that others could find, take or cut short. */
+enum device_export_kind { DEVICE_EXPORT_CUDA_IPC = 1, DEVICE_EXPORT_FD = 2 };
 struct device_export {
     uint32_t kind;
     int fd; /* DEVICE_EXPORT_FD: from device_region_export the region's own (dup it to keep it); for device_import the
              * caller's, who closes it after the import. Else -1 */
     uint64_t bytes;
-    char shm_name[64];
     uint8_t ipc_handle[64];
     uint8_t uuid[16]; /* of the device that owns the memory */
     uint64_t owner_pid;
@@ -58,10 +57,8 @@ struct device_identity {
 struct device_config {
     enum device_kind kind;
     uint32_t index;
-    const char *name_prefix; /* of shared-memory objects, "/kvd-1a2b3c4d-"; copied */
-    uint64_t memory_bytes;   /* host backend: the size it claims to have; ignored by CUDA */
-    uint32_t shm_mode;       /* host backend: permission bits of its shared-memory objects, 0 = 0600 */
-    bool export_fd;          /* regions are made as file descriptors (DEVICE_EXPORT_FD) */
+    uint64_t memory_bytes; /* host backend: the size it claims to have; ignored by CUDA */
+    bool export_fd; /* regions are made as file descriptors (DEVICE_EXPORT_FD); those of a host device always are */
 };
 
 /* A whole-page copy between two page groups of one pool on this device (COW tails). bytes follow the pool's spec. */
@@ -101,12 +98,12 @@ void device_identify(const struct device *device, struct device_identity *ret_id
 /* Bytes that can be allocated now. */
 int device_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_t err_bytes);
 
-/* label: [a-z0-9-]+, part of the shared-memory name. Memory is committed at once, never lazily (no SIGBUS later), and
- * filled with `fill`. Host: -ENOMEM, -ENOSPC when /dev/shm is short, naming need and setting. */
+/* label: [a-z0-9-]+, part of the name that holders of a descriptor see. Memory is committed at once, never lazily (no
+ * SIGBUS later), and filled with `fill`. Host: -ENOMEM, naming need and setting. */
 int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
                       struct device_region **ret_region, char *err, size_t err_bytes);
-/* A region that an earlier process made with export_fd: the same bytes, nothing filled. bytes as asked for then. Takes
- * the descriptor over on success. -EINVAL: it is no such memory, of another size, or of another device; on a host
+/* A region that an earlier process made as a file descriptor: the same bytes, nothing filled. bytes as asked for then.
+ * Takes the descriptor over on success. -EINVAL: it is no such memory, of another size, or of another device; on a host
  * device also of another label. */
 int device_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
                         struct device_region **ret_region, char *err, size_t err_bytes);
@@ -183,9 +180,5 @@ int device_import(const struct device_export *exported, const uint8_t *expect_uu
                   struct device_import **ret_import, char *err, size_t err_bytes);
 void *device_import_address(const struct device_import *import);
 void device_unimport(struct device_import *import);
-
-/* Removes shared-memory objects whose name begins with prefix (left by a killed owner). Returns how many. The caller
- * holds the lock that proves no owner lives. */
-int device_host_sweep(const char *prefix);
 
 #endif

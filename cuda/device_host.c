@@ -3,7 +3,6 @@
  * Host backend: device memory is shared memory. It is the embedded default and what the tests run on. See
  * device_host_internal.h for the files.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -11,13 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include "device_host_internal.h"
-
-#define SHM_DIR "/dev/shm"
 
 /* ---- identity ----------------------------------------------------------------------------- */
 
@@ -77,14 +73,9 @@ static int start_threads(struct host_device *d) {
 }
 
 static int host_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
-    const char *prefix = config->name_prefix;
-    if (!prefix || prefix[0] != '/' || !prefix[1] || strchr(prefix + 1, '/'))
-        return device_refuse(-EINVAL, err, err_bytes, "name prefix \"%s\" is not \"/name-\"", prefix ? prefix : "");
     if (config->memory_bytes == 0)
         return device_refuse(-EINVAL, err, err_bytes, "host device %u has memory_bytes 0: say how much it may use",
                              config->index);
-    if (strlen(prefix) >= sizeof((struct host_device *)0)->prefix)
-        return device_refuse(-ENAMETOOLONG, err, err_bytes, "name prefix %s: at most 47 characters", prefix);
     struct host_device *d = calloc(1, sizeof *d);
     if (!d) return device_refuse(-ENOMEM, err, err_bytes, "no memory to open host device %u", config->index);
     d->base.backend = &device_host_backend;
@@ -92,9 +83,6 @@ static int host_open(const struct device_config *config, struct device **ret_dev
         (struct device_identity){ .kind = DEVICE_HOST, .index = config->index, .total_bytes = config->memory_bytes };
     snprintf(d->identity.name, sizeof d->identity.name, "host memory %u", config->index);
     derive_uuid(config->index, d->identity.uuid);
-    snprintf(d->prefix, sizeof d->prefix, "%s", prefix);
-    d->mode = config->shm_mode ? config->shm_mode & 0777 : 0600;
-    d->export_fd = config->export_fd;
     d->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int e = d->event_fd < 0 ? errno : start_threads(d);
     if (e) {
@@ -138,22 +126,3 @@ const struct device_backend device_host_backend = {
     .import_address = host_import_address,
     .unimport = host_unimport,
 };
-
-/* ---- sweep -------------------------------------------------------------------------------- */
-
-int device_host_sweep(const char *prefix) {
-    /* A bare "/" would take every object on the machine. */
-    if (!prefix || prefix[0] != '/' || !prefix[1] || strchr(prefix + 1, '/')) return -EINVAL;
-    DIR *dir = opendir(SHM_DIR);
-    if (!dir) return -errno;
-    int swept = 0;
-    size_t n = strlen(prefix + 1);
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        char name[sizeof entry->d_name + 1];
-        if (strncmp(entry->d_name, prefix + 1, n) != 0) continue;
-        snprintf(name, sizeof name, "/%s", entry->d_name);
-        swept += shm_unlink(name) == 0;
-    }
-    closedir(dir);
-    return swept;
-}

@@ -4,7 +4,7 @@
  *
  *   device_host.c         open, close, identity
  *   device_host_batch.c   batches: copies within the device, publication; what all threads of a device use
- *   device_host_region.c  regions: shared-memory objects, or memory behind a file descriptor
+ *   device_host_region.c  regions: sealed memory behind a file descriptor
  *   device_host_move.c    pages to and from the host: a queue and a thread for each direction
  *   device_host_map.c     mappings of this process, and the consumer's side
  */
@@ -28,9 +28,8 @@ struct host_region {
     struct device_region base;
     struct host_region *next;
     struct host_map *map;
-    int fd;            /* of a region that is exported so, else -1 */
-    char shm_name[64]; /* else its name */
-    uint64_t charged;  /* whole pages of memory */
+    int fd;
+    uint64_t charged; /* whole pages of memory */
 };
 
 /* The moves of one direction. */
@@ -49,9 +48,6 @@ struct host_mover {
 struct host_device {
     struct device base;
     struct device_identity identity;
-    char prefix[48];
-    mode_t mode;
-    bool export_fd;
     uint64_t charged;
     struct host_region *regions;
     int event_fd;

@@ -90,11 +90,6 @@ struct host_import {
     struct host_map *map;
 };
 
-static bool name_ok(const char *name, size_t bytes) {
-    size_t n = strnlen(name, bytes);
-    return n > 1 && n < bytes && name[0] == '/' && !memchr(name + 1, '/', n - 1);
-}
-
 static void uuid_text(const uint8_t uuid[16], char text[33]) {
     for (int i = 0; i < 16; i++) snprintf(text + 2 * i, 3, "%02x", uuid[i]);
 }
@@ -113,45 +108,17 @@ bool device_host_is_memory(int fd) {
     return seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW);
 }
 
-static int open_failed(const struct device_export *exported, int e, char *err, size_t err_bytes) {
-    const char *hint = e == ENOENT   ? "its owner has freed it or is gone, attach again"
-                       : e == EACCES ? "ask its owner for access to shared memory (mode)"
-                                     : "the object cannot be opened";
-    return device_refuse(-e, err, err_bytes, "shared memory %s: %s: %s", exported->shm_name, strerror(e), hint);
-}
-
-/* A descriptor of the object, the caller's to close. */
-static int open_object(const struct device_export *exported, bool read_only, int *ret_fd, char *err, size_t err_bytes) {
-    int fd;
-    if (exported->kind == DEVICE_EXPORT_FD) {
-        fd = fcntl(exported->fd, F_DUPFD_CLOEXEC, 0);
-        if (fd < 0)
-            return device_refuse(-errno, err, err_bytes, "descriptor %d of the export: %s", exported->fd,
-                                 strerror(errno));
-    } else {
-        if (!name_ok(exported->shm_name, sizeof exported->shm_name))
-            return device_refuse(-EINVAL, err, err_bytes, "the export's shared-memory name is not \"/name\"");
-        fd = shm_open(exported->shm_name, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC, 0);
-        if (fd < 0) return open_failed(exported, errno, err, err_bytes);
-    }
-    *ret_fd = fd;
-    return 0;
-}
-
 int host_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                 struct device_import **ret_import, char *err, size_t err_bytes) {
-    int fd = -1, r = check_uuid(exported, expect_uuid, err, err_bytes);
-    if (!r) r = open_object(exported, read_only, &fd, err, err_bytes);
+    int r = check_uuid(exported, expect_uuid, err, err_bytes);
     if (r) return r;
     struct host_import *import = malloc(sizeof *import);
     struct host_map *map = NULL;
-    r = import ? host_map_add(fd, exported->bytes, read_only, &map) : -ENOMEM;
-    close(fd);
+    r = import ? host_map_add(exported->fd, exported->bytes, read_only, &map) : -ENOMEM;
     if (r) {
         free(import);
-        return device_refuse(r, err, err_bytes, "shared memory %s cannot be mapped with %" PRIu64 " bytes: %s",
-                             exported->kind == DEVICE_EXPORT_FD ? "behind a descriptor" : exported->shm_name,
-                             exported->bytes,
+        return device_refuse(r, err, err_bytes,
+                             "memory behind a descriptor cannot be mapped with %" PRIu64 " bytes: %s", exported->bytes,
                              r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
     }
     *import = (struct host_import){ .base.backend = &device_host_backend, .map = map };

@@ -21,7 +21,7 @@
 
 struct service;
 
-/* Opens devices and pools and an empty store. prefix: of shared-memory objects. handed: descriptors of an earlier
+/* Opens devices and pools and an empty store. prefix: the arena is named after it. handed: descriptors of an earlier
  * instance (fdstore_take), taken over; NULL: none. 0, or 1 with a sentence. */
 int service_new(const struct config *config, const char *prefix, const struct fdstore_set *handed,
                 struct service **ret_service, char *err, size_t err_bytes);
@@ -62,7 +62,9 @@ bool service_lost(struct service *service, char *why, size_t bytes);
 enum service_state { SERVICE_READY = 0, SERVICE_DRAINING, SERVICE_LOST };
 enum service_state service_state(struct service *service);
 
-/* The socket of descriptors stands beside the control socket. */
+/* Whether it has regions that are handed over the socket of descriptors, which then stands beside the control socket.
+ */
+bool service_has_descriptors(const struct service *service);
 #define FDPASS_SUFFIX ".fd"
 /* For that socket: what a peer asks for with a token, or on a connection whose token was good. */
 struct service_grant {

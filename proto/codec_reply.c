@@ -36,7 +36,6 @@ static const struct codec_map header_map = CODEC_TABLE(kvd__v1__reply_header__de
 static const struct codec_field region_fields[] = {
     U32_IN(kind, kind, 0, KVD__V1__REGION_KIND__REGION_FD),
     U64(bytes, bytes),
-    NAME(shm_name, shm_name),
     BYTES(ipc_handle, ipc_handle),
     BYTES(uuid, uuid),
     U64(owner_pid, owner_pid),

@@ -111,10 +111,9 @@ struct kvd_hello_reply {
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */
 struct kvd_region_info { /* planes of a pool, a block table, or the state slots, of one rank */
-    uint32_t kind;       /* 0 POSIX shm name; 1 CUDA IPC handle; 2 file descriptor, from the socket of descriptors */
+    uint32_t kind;       /* 1 CUDA IPC handle; 2 file descriptor, from the socket of descriptors */
     uint32_t fd_index;   /* kind 2: the number to ask for there */
     uint64_t bytes;
-    char shm_name[KVD_NAME_BYTES];
     uint8_t ipc_handle[64]; /* bearer token */
     uint8_t uuid[16];       /* device */
     uint64_t owner_pid, local_address;

@@ -66,11 +66,8 @@ static const struct key keys[] = {
     { "kvd", "socket", KEY_PATH, FIELD(socket), 0, 0, "/run/kvd/kvd.sock", NULL,
       "Absolute path of the socket. PATH.lock beside it is held while the daemon runs." },
     { "kvd", "store", KEY_NAME, FIELD(store), 0, 0, "main", NULL, "Name of the store, shown to clients." },
-    { "kvd", "group", KEY_NAME, FIELD(group), 0, 0, "", NULL,
-      "Group of the socket and of shared memory. Empty: the daemon's own group." },
+    { "kvd", "group", KEY_NAME, FIELD(group), 0, 0, "", NULL, "Group of the sockets. Empty: the daemon's own group." },
     { "kvd", "socket_mode", KEY_MODE, FIELD(socket_mode), 0, 0777, "0660", NULL, "Permissions of the socket (octal)." },
-    { "kvd", "shm_mode", KEY_MODE, FIELD(shm_mode), 0600, 0666, "0660", NULL,
-      "Permissions of the shared memory of host devices (octal). Whoever may open it can read and write KV." },
     { "kvd", "log_level", KEY_TOKEN, FIELD(log_level), 0, 0, "info", levels, "How much goes to stderr." },
 
     { "devices", "device.0", KEY_DEVICE, FIELD(device[0]), 0, 0, "host:0", NULL,
@@ -79,8 +76,7 @@ static const struct key keys[] = {
     { "devices", "memory", KEY_BYTES, FIELD(memory), 1 << 20, MAX_BYTES, "1GiB", NULL,
       "Bytes that each host device claims to have. CUDA devices know theirs." },
     { "devices", "export", KEY_TOKEN, FIELD(export), 0, 0, "ipc", exports,
-      "How engines get at device memory. ipc: CUDA IPC (shared memory by name for host devices); it goes with the "
-      "daemon,\n"
+      "How engines get at device memory. ipc: CUDA IPC (file descriptors for host devices); it goes with the daemon,\n"
       "what fits is demoted to the arena at an orderly stop. vmm: file descriptors, which systemd keeps over a restart "
       "or\n"
       "a crash of the daemon (FileDescriptorStoreMax= of the unit), so that the next one has every page." },

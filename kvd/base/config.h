@@ -43,7 +43,7 @@ struct config {
     char socket[96]; /* leaves room for a private name beside it in sun_path */
     char store[KVD_NAME_BYTES];
     char group[KVD_NAME_BYTES]; /* "": leave the group as it is */
-    uint32_t socket_mode, shm_mode;
+    uint32_t socket_mode;
     uint32_t log_level; /* enum log_level */
     /* [devices] */
     uint32_t n_devices;

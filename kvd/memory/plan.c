@@ -49,14 +49,11 @@ int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *er
     return 0;
 }
 
-int plan_open_devices(const struct config *c, const char *name_prefix, struct device **ret_devices, char *err,
-                      size_t err_bytes) {
+int plan_open_devices(const struct config *c, struct device **ret_devices, char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < c->n_devices; i++) {
         struct device_config d = { .kind = (enum device_kind)c->device[i].kind,
                                    .index = c->device[i].index,
-                                   .name_prefix = name_prefix,
                                    .memory_bytes = c->memory,
-                                   .shm_mode = c->shm_mode,
                                    .export_fd = c->export == EXPORT_VMM };
         char why[384];
         if (!device_open(&d, &ret_devices[i], why, sizeof why)) continue;

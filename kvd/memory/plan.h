@@ -35,8 +35,7 @@ int plan_make(const struct config *config, struct device *const *devices, const 
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 void plan_print(FILE *out, const struct config *config, const struct plan *plan);
 
-/* Opens the devices of the configuration. name_prefix as in device_config. 0, or 1 with a sentence and nothing open. */
-int plan_open_devices(const struct config *config, const char *name_prefix, struct device **ret_devices, char *err,
-                      size_t err_bytes);
+/* Opens the devices of the configuration. 0, or 1 with a sentence and nothing open. */
+int plan_open_devices(const struct config *config, struct device **ret_devices, char *err, size_t err_bytes);
 
 #endif

@@ -5,41 +5,19 @@
 #include "systemd.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <grp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
-/* Gives a host region to the configured group: only its members can then open it (its mode is the device's business).
- */
-static int share_with_group(const struct config *c, const struct device_region *region, char *err, size_t err_bytes) {
-    struct device_export e;
-    const struct group *g = *c->group ? getgrnam(c->group) : NULL;
-    device_region_export(region, &e);
-    if (!*c->group || e.kind != DEVICE_EXPORT_SHM) return 0;
-    int fd = g ? shm_open(e.shm_name, O_RDWR | O_CLOEXEC, 0) : -1;
-    int bad = !g || fd < 0 || fchown(fd, (uid_t)-1, g->gr_gid);
-    if (bad)
-        snprintf(
-            err, err_bytes,
-            "shared memory cannot be given to group %s: %s; let the daemon's user be a member of it, or change group =",
-            c->group, g ? strerror(errno) : "there is no such group");
-    if (fd >= 0) close(fd);
-    return bad;
-}
-
-static int new_region(const struct config *c, struct device *device, const char *what, uint32_t rank, uint64_t bytes,
-                      uint8_t fill, struct device_region **ret_region, char *err, size_t err_bytes) {
+static int new_region(struct device *device, const char *what, uint32_t rank, uint64_t bytes, uint8_t fill,
+                      struct device_region **ret_region, char *err, size_t err_bytes) {
     char label[32], why[384];
     snprintf(label, sizeof label, "%s-r%u", what, rank);
     if (device_region_new(device, label, bytes, fill, ret_region, why, sizeof why)) {
         snprintf(err, err_bytes, "device.%u: %s", rank, why);
         return 1;
     }
-    return share_with_group(c, *ret_region, err, err_bytes);
+    return 0;
 }
 
 uint32_t pools_fd_index(uint32_t rank, uint32_t what) { return rank * POOLS_FDS + what; }
@@ -59,23 +37,22 @@ int pools_fd(const struct pools *p, uint32_t fd_index) {
     return region && e.kind == DEVICE_EXPORT_FD ? e.fd : -1;
 }
 
-static void describe_region(const struct device_region *region, uint32_t fd_index, struct kvd_region_info *ret_info) {
+static void describe_region(struct pools *p, const struct device_region *region, uint32_t fd_index,
+                            struct kvd_region_info *ret_info) {
     struct device_export e;
     device_region_export(region, &e);
     ret_info->kind = e.kind;
+    p->has_descriptors |= e.kind == DEVICE_EXPORT_FD;
     ret_info->fd_index = fd_index;
     ret_info->bytes = e.bytes;
-    memcpy(ret_info->shm_name, e.shm_name, sizeof ret_info->shm_name);
     memcpy(ret_info->ipc_handle, e.ipc_handle, sizeof ret_info->ipc_handle);
     memcpy(ret_info->uuid, e.uuid, sizeof ret_info->uuid);
     ret_info->owner_pid = e.owner_pid;
     ret_info->local_address = e.local_address;
 }
 
-/* A CUDA IPC handle is a bearer token, and the names of shared memory are of no use to who may not map: both stay out.
- */
+/* A CUDA IPC handle is a bearer token. */
 static void make_public(struct kvd_region_info *region) {
-    memset(region->shm_name, 0, sizeof region->shm_name);
     memset(region->ipc_handle, 0, sizeof region->ipc_handle);
     region->local_address = 0;
 }
@@ -108,12 +85,12 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
                                                 .pages = p->pages[i],
                                                 .page_bytes = geom_page_bytes(s) };
         for (uint32_t r = 0; r < p->n_ranks; r++) {
-            describe_region(p->planes[i][r], pools_fd_index(r, POOLS_FD_PLANES + i), &info->pool[i].planes[r]);
-            describe_region(p->table[i][r], pools_fd_index(r, POOLS_FD_TABLE + i), &info->pool[i].table[r]);
+            describe_region(p, p->planes[i][r], pools_fd_index(r, POOLS_FD_PLANES + i), &info->pool[i].planes[r]);
+            describe_region(p, p->table[i][r], pools_fd_index(r, POOLS_FD_TABLE + i), &info->pool[i].table[r]);
         }
     }
     for (uint32_t r = 0; r < p->n_ranks && p->state_slots; r++)
-        describe_region(p->state[r], pools_fd_index(r, POOLS_FD_STATE), &info->state[r]);
+        describe_region(p, p->state[r], pools_fd_index(r, POOLS_FD_STATE), &info->state[r]);
     p->public_info = *info;
     for (uint32_t r = 0; r < p->n_ranks; r++) {
         for (uint32_t i = 0; i < p->n_pools; i++) {
@@ -125,8 +102,8 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
 }
 
 /* A region that outlives the process: taken over from the one before, or made and given to the holder. */
-static int open_kept(const struct config *c, struct pools *p, struct kept *kept, uint32_t rank, enum kept_what what,
-                     uint64_t bytes, struct device_region **ret_region, char *err, size_t err_bytes) {
+static int open_kept(struct pools *p, struct kept *kept, uint32_t rank, enum kept_what what, uint64_t bytes,
+                     struct device_region **ret_region, char *err, size_t err_bytes) {
     static const char *const labels[KEPT_KINDS] = { "main", "draft", "state" };
     char name[FDSTORE_NAME], label[32], why[384];
     struct device_export e;
@@ -140,7 +117,7 @@ static int open_kept(const struct config *c, struct pools *p, struct kept *kept,
         snprintf(err, err_bytes, "device.%u: the region that an earlier kvd left cannot be taken over: %s", rank, why);
         return 1;
     }
-    if (new_region(c, p->device[rank], labels[what], rank, bytes, 0, ret_region, err, err_bytes)) return 1;
+    if (new_region(p->device[rank], labels[what], rank, bytes, 0, ret_region, err, err_bytes)) return 1;
     if (!p->id) return 0;
     device_region_export(*ret_region, &e);
     kept_name(p->id, rank, what, p->pages[0], bytes, name, sizeof name);
@@ -150,23 +127,23 @@ static int open_kept(const struct config *c, struct pools *p, struct kept *kept,
     return 0;
 }
 
-static int open_rank(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept,
-                     uint32_t rank, char *err, size_t err_bytes) {
+static int open_rank(const struct geom_layout *layout, struct pools *p, struct kept *kept, uint32_t rank, char *err,
+                     size_t err_bytes) {
     static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table" };
     for (uint32_t i = 0; i < p->n_pools; i++)
-        if (open_kept(c, p, kept, rank, i ? KEPT_DRAFT : KEPT_MAIN, layout->pool_bytes[i], &p->planes[i][rank], err,
+        if (open_kept(p, kept, rank, i ? KEPT_DRAFT : KEPT_MAIN, layout->pool_bytes[i], &p->planes[i][rank], err,
                       err_bytes) ||
-            new_region(c, p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
+            new_region(p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
                        err_bytes))
             return 1; /* tables: every entry -1 (ROW-6) */
     if (!layout->state_bytes) return 0;
-    return open_kept(c, p, kept, rank, KEPT_STATE, layout->state_bytes, &p->state[rank], err, err_bytes);
+    return open_kept(p, kept, rank, KEPT_STATE, layout->state_bytes, &p->state[rank], err, err_bytes);
 }
 
-static int open_ranks(const struct config *c, const struct geom_layout *layout, struct pools *p, struct kept *kept,
-                      char *err, size_t err_bytes) {
+static int open_ranks(const struct geom_layout *layout, struct pools *p, struct kept *kept, char *err,
+                      size_t err_bytes) {
     for (uint32_t r = 0; r < p->n_ranks; r++)
-        if (open_rank(c, layout, p, kept, r, err, err_bytes)) return 1;
+        if (open_rank(layout, p, kept, r, err, err_bytes)) return 1;
     return 0;
 }
 
@@ -190,7 +167,7 @@ static int open_regions(const struct config *c, const struct plan *plan, struct 
         uint64_t id = kept->id;
         p->adopted = true;
         p->id = id;
-        if (!open_ranks(c, layout, p, kept, err, err_bytes)) return 0;
+        if (!open_ranks(layout, p, kept, err, err_bytes)) return 0;
         LOG(LOG_WARNING, "%.300s; new pools are made", err);
         free_regions(p);
         p->adopted = false;
@@ -201,7 +178,7 @@ static int open_regions(const struct config *c, const struct plan *plan, struct 
     p->id = 0;
     while (c->export == EXPORT_VMM && !p->id)
         if (getrandom(&p->id, sizeof p->id, 0) != sizeof p->id) p->id = 0;
-    if (open_ranks(c, layout, p, kept, err, err_bytes)) return 1;
+    if (open_ranks(layout, p, kept, err, err_bytes)) return 1;
     if (p->id) (void)fdstore_settle(5000);
     return 0;
 }

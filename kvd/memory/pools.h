@@ -25,8 +25,9 @@ struct pools {
     struct device_region *planes[GEOM_MAX_POOLS][KVD_MAX_RANKS];
     struct device_region *table[GEOM_MAX_POOLS][KVD_MAX_RANKS];
     struct device_region *state[KVD_MAX_RANKS];
+    bool has_descriptors;              /* regions that are handed over the socket of descriptors */
     struct kvd_store_info info;        /* for sessions that may map */
-    struct kvd_store_info public_info; /* the same without names, handles and addresses */
+    struct kvd_store_info public_info; /* the same without handles and addresses */
 };
 
 /* Takes over the opened devices of the plan; on failure they are closed too. kept: regions of an earlier instance,
@@ -39,7 +40,7 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
 uint32_t pools_fd_index(uint32_t rank, uint32_t what);
 enum { POOLS_FD_PLANES = 0 /* + pool */, POOLS_FD_TABLE = 2 /* + pool */, POOLS_FD_STATE = 4, POOLS_FDS = 5 };
 int pools_fd(const struct pools *pools, uint32_t fd_index);
-/* Frees the regions (shared memory is unlinked) and closes the devices. */
+/* Frees the regions and closes the devices. */
 void pools_close(struct pools *pools);
 
 #endif

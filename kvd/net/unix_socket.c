@@ -57,7 +57,7 @@ int unix_socket_publish(const struct config *c, const char *private, const char 
     struct stat st;
     int bad = 0;
     if (*c->group && !g) {
-        snprintf(err, err_bytes, "%s: there is no group %s; create it or change group = in section [kvd]", path,
+        snprintf(err, err_bytes, "%s: there is no such group as %s; create it or change group = in section [kvd]", path,
                  c->group);
         bad = 1;
     } else if ((g && chown(private, (uid_t)-1, g->gr_gid)) || chmod(private, c->socket_mode)) {

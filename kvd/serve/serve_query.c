@@ -33,7 +33,7 @@ void serve_describe_store(struct call *call) {
     call->reply.u.store = call->room;
     bool maps = call->session->role != KVD_ROLE_OBSERVER;
     *call->reply.u.store = maps ? p->info : p->public_info;
-    if (!maps || !p->id) return;
+    if (!maps || !p->has_descriptors) return;
     call->session->fd_token = call->random;
     call->reply.u.store->fd_token = call->random;
     snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX,

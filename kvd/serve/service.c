@@ -95,7 +95,7 @@ static int make_service(struct service *s, const char *prefix, const struct fdst
     struct device *devices[KVD_MAX_RANKS];
     struct kept kept;
     kept_load(&kept, handed ? handed->items : NULL, handed ? handed->n : 0);
-    if (plan_open_devices(&s->config, prefix, devices, err, err_bytes)) return 1;
+    if (plan_open_devices(&s->config, devices, err, err_bytes)) return 1;
     if (plan_make(&s->config, devices, &kept, &s->plan, err, err_bytes)) {
         for (uint32_t i = 0; i < s->config.n_devices; i++) device_close(devices[i]);
         return 1;
@@ -220,6 +220,8 @@ bool service_lost(struct service *s, char *why, size_t bytes) {
     pthread_mutex_unlock(&s->lock);
     return lost;
 }
+
+bool service_has_descriptors(const struct service *s) { return s->pools.has_descriptors; }
 
 enum service_state service_state(struct service *s) {
     pthread_mutex_lock(&s->lock);

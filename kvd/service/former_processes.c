@@ -157,7 +157,7 @@ bool former_clear(struct call *call) {
 
 bool process_record(struct service *s, struct session *session, uint64_t start_time) {
     struct segment *segment = s->segment;
-    if (!segment || session->process_start) return true;
+    if (!segment || !s->pools.id || session->process_start) return true; /* what goes with kvd is nobody's afterwards */
     if (segment_driver_add(segment, &(struct segment_driver){ session->peer.pid, start_time })) return false;
     session->process_start = start_time;
     return true;

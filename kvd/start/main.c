@@ -104,7 +104,7 @@ static int take_lock(struct daemon *d, char *err, size_t err_bytes) {
     return 0;
 }
 
-/* Shared memory is named after the socket: one instance, one prefix. */
+/* The arena is named after the socket: one instance, one prefix. */
 static void make_prefix(const char *socket, char *prefix, size_t bytes) {
     snprintf(prefix, bytes, "/kvd-%016" PRIx64 "-", (uint64_t)XXH3_64bits(socket, strlen(socket)));
 }
@@ -123,12 +123,11 @@ static int start_serving(struct daemon *d, char *err, size_t err_bytes) {
     char prefix[48];
     if (take_lock(d, err, err_bytes)) return 1;
     make_prefix(d->config.socket, prefix, sizeof prefix);
-    int swept = device_host_sweep(prefix);
-    if (swept > 0) LOG(LOG_NOTICE, "removed %d shared-memory objects that an earlier instance left", swept);
     raise_file_limit(&d->config);
     if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
     if (service_new(&d->config, prefix, &d->handed, &d->service, err, err_bytes)) return 1;
-    if (d->config.export == EXPORT_VMM && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes)) return 1;
+    if (service_has_descriptors(d->service) && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes))
+        return 1;
     return listener_open(d->service, &d->config, &d->listener, err, err_bytes);
 }
 
@@ -330,7 +329,7 @@ static int print_plan(const struct config *config) {
     struct device *devices[KVD_MAX_RANKS];
     struct plan plan;
     char err[1024];
-    if (plan_open_devices(config, "/kvd-plan-", devices, err, sizeof err)) {
+    if (plan_open_devices(config, devices, err, sizeof err)) {
         fprintf(stderr, "kvd: %s\n", err);
         return EXIT_START;
     }

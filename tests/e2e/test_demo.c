@@ -186,19 +186,17 @@ static void overwrite_pool(const struct scene *scene) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = scene->socket, .role = KVD_ROLE_WORKER, .name = "vandal"
     };
-    static struct kvd_store_info info;
     struct kvd_error error = { .status = KVD_OK };
     kvd_client *client = NULL;
+    kvd_store *store = NULL;
+    PagedKVBatchLayerView view;
     KVT_NEED(kvd_connect(&options, &client, &error) == KVD_OK);
-    KVT_EQ(kvd_describe(client, &info, &error), KVD_OK);
-    int fd = shm_open(info.pool[0].planes[0].shm_name, O_RDWR | O_CLOEXEC, 0);
-    struct stat stat;
-    KVT_NEED(fd >= 0 && fstat(fd, &stat) == 0);
-    uint8_t *bytes = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    KVT_NEED(bytes != MAP_FAILED);
-    for (off_t i = 1; i < stat.st_size; i += 2) bytes[i] ^= 0x80; /* every sign */
-    munmap(bytes, (size_t)stat.st_size);
-    close(fd);
+    KVT_NEED(kvd_attach(client, 0, NULL, &store, &error) == KVD_OK);
+    KVT_EQ(kvd_store_batch_view(store, 0, 0, &view, &error), KVD_OK); /* the first plane begins where the region does */
+    uint8_t *bytes = (uint8_t *)(uintptr_t)view.k.base;
+    uint64_t n = kvd_store_describe(store)->pool[0].planes[0].bytes;
+    for (uint64_t i = 1; i < n; i += 2) bytes[i] ^= 0x80; /* every sign */
+    kvd_detach(store);
     kvd_disconnect(client);
 }
 

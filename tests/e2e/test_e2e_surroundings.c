@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What others control: limits of the process, names, a second daemon, a host that unloads the library. */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -87,6 +89,39 @@ static void srv_8_second_daemon_on_the_arena(void) {
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
     KVT_TRUE(e2e_daemon_restart(&daemon_)); /* the lock went with the process */
     e2e_daemon_free(&daemon_);
+}
+
+/* ---- pools of host devices --------------------------------------------------------------------------------------- */
+
+/* SRV-8: whoever gets hold of a region, by whatever way, can neither cut it short nor seal it against its owner, and no
+ * region has a name that others could find, take or squat. */
+static void srv_8_regions_cannot_be_cut(void) {
+    for (int vmm = 0; vmm < 2; vmm++) {
+        char path[300], link[128];
+        unsigned regions = 0;
+        KVT_NEED(e2e_daemon_start(&daemon_, &(struct e2e_setup){ .more = vmm ? "[devices]\nexport = vmm" : NULL }));
+        KVT_EQ(e2e_shm_count(&daemon_), vmm); /* the directory of pools that outlive kvd */
+        snprintf(path, sizeof path, "/proc/%d/fd", (int)daemon_.pid);
+        DIR *files = opendir(path);
+        for (struct dirent *e; files && (e = readdir(files));) {
+            snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)daemon_.pid, e->d_name);
+            ssize_t n = readlink(path, link, sizeof link - 1);
+            if (n < 11 || strncmp(link, "/memfd:kvd-", 11) != 0) continue;
+            int fd = open(path, O_RDWR | O_CLOEXEC);
+            KVT_NEED(fd >= 0);
+            regions++;
+            KVT_TRUE(ftruncate(fd, 4096) != 0 && errno == EPERM);
+            KVT_TRUE(ftruncate(fd, (off_t)1 << 40) != 0 && errno == EPERM);
+            KVT_TRUE(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) != 0);
+            close(fd);
+        }
+        if (files) closedir(files);
+        KVT_EQ(regions, 2); /* planes and table */
+        kvd_client *c = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "admin");
+        scene_audit(c);
+        kvd_disconnect(c);
+        e2e_daemon_free(&daemon_);
+    }
 }
 
 /* ---- names of sockets ------------------------------------------------------------------------------------------ */
@@ -352,6 +387,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(srv_8_library_unloaded),
                                              KVT_CASE(srv_8_library_unloaded_by_python),
                                              KVT_CASE(srv_8_second_daemon_on_the_arena),
+                                             KVT_CASE(srv_8_regions_cannot_be_cut),
                                              KVT_CASE(srv_2_file_at_a_name_of_kvd),
                                              KVT_CASE(srv_2_socket_of_another_program),
                                              KVT_CASE(srv_7_reload_waits_for_nobody),

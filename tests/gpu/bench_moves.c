@@ -668,7 +668,7 @@ static void measure(int argc, char **argv, int first, int n) {
 }
 
 int main(int argc, char **argv) {
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-bench-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     if (argc > 1 && strcmp(argv[1], "--busy") == 0) return busy_main(&driver);
     if (!driver_load(&driver)) {
         printf("SKIPPED: no CUDA driver or no GPU here\n");

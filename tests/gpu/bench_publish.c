@@ -129,7 +129,7 @@ static void tails(const char *load) {
 }
 
 int main(int argc, char **argv) {
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-bench-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     char err[400];
     if (argc > 1 && strcmp(argv[1], "--busy") == 0) return busy_main(&driver);
     if (argc > 1) repeats = atoi(argv[1]);

@@ -22,9 +22,7 @@ static inline double now_ms(void) { return driver_now() * 1e3; }
 
 static inline struct device *open_device_as(bool export_fd) {
     struct device *device = NULL;
-    struct device_config config = {
-        .kind = DEVICE_CUDA, .index = 0, .name_prefix = "/kvd-test-", .export_fd = export_fd
-    };
+    struct device_config config = { .kind = DEVICE_CUDA, .index = 0, .export_fd = export_fd };
     if (!KVT_OK(device_open(&config, &device, err, sizeof err))) printf("  %s\n", err);
     return device;
 }

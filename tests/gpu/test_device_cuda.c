@@ -33,7 +33,7 @@ static void identity_and_free_bytes(void) {
     KVT_OK(device_free_bytes(device, &after, err, sizeof err));
     KVT_EQ(after, before);
     device_close(device);
-    struct device_config config = { .kind = DEVICE_CUDA, .index = 200, .name_prefix = "/kvd-test-" };
+    struct device_config config = { .kind = DEVICE_CUDA, .index = 200 };
     KVT_EQ_I(device_open(&config, &device, err, sizeof err), -ENODEV);
     KVT_HAS(err, "cuda device 200");
 }
@@ -362,7 +362,7 @@ static int consumer(const char *what) {
 static int owner(void) {
     struct device *device = NULL;
     struct device_region *region = NULL;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     struct order order = { .bytes_more = 0 };
     char c;
     if (device_open(&config, &device, err, sizeof err) ||
@@ -497,7 +497,7 @@ static void srv_7_wedged_device_blocks_nobody(void) {
 static int close_wedged(void) {
     struct device *device = NULL;
     struct device_region *table = NULL;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     int32_t value = 5;
     uint64_t ticket;
     bool inline_done;
@@ -530,7 +530,7 @@ static void srv_7_closing_a_wedged_device(void) { closes_in_time("--close-wedged
 static int close_stuck(void) {
     struct device *device = NULL;
     struct device_region *table = NULL;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     int32_t value = 5;
     uint64_t ticket;
     bool inline_done;

@@ -94,7 +94,7 @@ static int end_of(pid_t pid) {
 static int maker(void) {
     struct device *device;
     struct device_region *pool, *table;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-", .export_fd = true };
+    struct device_config config = { .kind = DEVICE_CUDA, .export_fd = true };
     int32_t values[100];
     uint64_t ticket, done = 0;
     bool inline_done;
@@ -268,7 +268,7 @@ static void cont_3_adopted_after_sigkill(void) {
 
 static void wrong_descriptors_are_refused(void) {
     struct device *device = open_device_as(true), *other = NULL;
-    struct device_config second = { .kind = DEVICE_CUDA, .index = 1, .name_prefix = "/kvd-test-", .export_fd = true };
+    struct device_config second = { .kind = DEVICE_CUDA, .index = 1, .export_fd = true };
     struct device_region *region = device ? new_region(device, "pool", REGION_BYTES, 1) : NULL, *adopted = NULL;
     int ends[2], file = open("/dev/null", O_RDONLY | O_CLOEXEC), memory = memfd_create("x", MFD_CLOEXEC);
     KVT_NEED(region && file >= 0 && memory >= 0);
@@ -329,7 +329,7 @@ static void every_call_may_fail(void) {
                                             "cuMemcpyDtoHAsync" };
     static const char *const opening[] = { "cuStreamCreate", "cuEventCreate", "cuMemHostAlloc" };
     struct device *device = NULL;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-", .export_fd = true };
+    struct device_config config = { .kind = DEVICE_CUDA, .export_fd = true };
     uint64_t left, now;
     if (!driver.fake) {
         printf("  SKIPPED: needs the stand-in driver\n");

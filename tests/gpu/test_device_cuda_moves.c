@@ -516,7 +516,7 @@ static int close_wedged(void) {
     static _Alignas(4096) uint8_t host[MIB];
     struct device *device;
     struct device_region *region;
-    struct device_config config = { .kind = DEVICE_CUDA, .name_prefix = "/kvd-test-" };
+    struct device_config config = { .kind = DEVICE_CUDA };
     uint64_t ticket, done = 9;
     bool inline_done;
     if (device_open(&config, &device, err, sizeof err) ||

@@ -165,7 +165,6 @@ static void region(struct fill *f, struct kvd_region_info *r) {
     r->kind = upto(f, 2);
     r->fd_index = u32(f);
     r->bytes = u64(f);
-    name(f, r->shm_name, 0);
     if (flag(f)) raw(f, r->ipc_handle, sizeof r->ipc_handle);
     if (flag(f)) raw(f, r->uuid, sizeof r->uuid);
     r->owner_pid = u64(f), r->local_address = u64(f);

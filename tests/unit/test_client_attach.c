@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -31,10 +32,100 @@
 #define STATE_BYTES 1000u
 #define STRIDE 1024u
 
+/* ---- kvd's side of the socket of descriptors ------------------------------------------------------------------- */
+
+enum counter_way {
+    COUNTER_ANSWERS,
+    COUNTER_WAITS_FOR_SIGNALS,
+    COUNTER_SAYS_NOTHING,
+    COUNTER_HANGS_UP,
+    COUNTER_IS_SHUT
+};
+
+#define REGIONS 3 /* planes, table, state */
+
+struct counter {
+    char path[64];
+    int listener;
+    const int *fds; /* [REGIONS], handed out by their numbers */
+    enum counter_way way;
+    pthread_t thread;
+};
+
+static sem_t signals;
+static void count_signal(int number) {
+    (void)number;
+    sem_post(&signals);
+}
+
+static void hand_out(int to, uint32_t fd_index, int fd) {
+    uint32_t answer[2] = { KVD_OK, fd_index };
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = { 0 };
+    struct iovec part = { answer, sizeof answer };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+    struct cmsghdr *h = CMSG_FIRSTHDR(&message);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    sendmsg(to, &message, MSG_NOSIGNAL);
+}
+
+/* One connection after another, until the listener is shut. */
+static void *serve_counter(void *argument) {
+    struct counter *c = argument;
+    struct {
+        uint64_t token;
+        uint32_t fd_index, zero;
+    } request;
+    int fd;
+    struct pollfd p = { .fd = c->listener, .events = POLLIN }; /* accept4 would hold a file's number while it waits */
+    while (c->way != COUNTER_IS_SHUT && poll(&p, 1, -1) == 1 &&
+           (fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        while (recv(fd, &request, sizeof request, 0) == (ssize_t)sizeof request && c->way != COUNTER_HANGS_UP) {
+            if (c->way == COUNTER_WAITS_FOR_SIGNALS)
+                for (int i = 0; i < 3; i++) sem_wait(&signals);
+            if (c->way != COUNTER_SAYS_NOTHING && request.fd_index < REGIONS)
+                hand_out(fd, request.fd_index, c->fds[request.fd_index]);
+        }
+        close(fd);
+    }
+    return NULL;
+}
+
+static bool open_counter(struct counter *c, const int *fds, enum counter_way way) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    memset(c, 0, sizeof *c);
+    snprintf(c->path, sizeof c->path, "/tmp/kvd-attach-%d.fd", (int)getpid());
+    memcpy(at.sun_path, c->path, sizeof c->path);
+    unlink(c->path);
+    c->way = way;
+    c->fds = fds;
+    c->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return c->listener >= 0 && !bind(c->listener, (const struct sockaddr *)&at, sizeof at) && !listen(c->listener, 0) &&
+           !pthread_create(&c->thread, NULL, serve_counter, c);
+}
+
+static void close_counter(struct counter *c) {
+    shutdown(c->listener, SHUT_RDWR);
+    pthread_join(c->thread, NULL);
+    close(c->listener);
+    unlink(c->path);
+}
+
+/* ---- the bed --------------------------------------------------------------------------------------------------- */
+
 struct bed {
     pid_t owner;  /* the process that holds the device; a region's own process would get no mapping */
     int leave;    /* closed: the owner goes */
-    char *planes; /* the owner's memory, mapped here by name */
+    char *planes; /* the owner's memory, mapped here, too */
+    int fds[REGIONS];
+    struct counter counter;
     int32_t *table;
     size_t planes_bytes, table_bytes;
     struct kvd_region_info state; /* described only where a case says so */
@@ -49,19 +140,25 @@ static enum script_act describe(void *user, const struct msg_request *request, s
     return SCRIPT_ANSWER;
 }
 
-static struct kvd_region_info region_info(const struct device_export *e) {
-    struct kvd_region_info info = {
-        .kind = 0, .bytes = e->bytes, .owner_pid = e->owner_pid, .local_address = e->local_address
-    };
-    memcpy(info.shm_name, e->shm_name, sizeof info.shm_name);
+static struct kvd_region_info region_info(const struct device_export *e, uint32_t fd_index) {
+    struct kvd_region_info info = { .kind = e->kind,
+                                    .fd_index = fd_index,
+                                    .bytes = e->bytes,
+                                    .owner_pid = e->owner_pid,
+                                    .local_address = e->local_address };
     memcpy(info.uuid, e->uuid, sizeof info.uuid);
     return info;
 }
 
-static void *map_by_name(const char *name, size_t bytes) {
-    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
-    void *at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fd >= 0) close(fd);
+/* Another process's descriptor, opened here. */
+static int open_fd_of(const struct device_export *e) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)e->owner_pid, e->fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static void *map_fd(int fd, size_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
@@ -72,9 +169,7 @@ static void own(int tell, int stay) {
     struct device *device;
     struct device_region *planes, *table, *state;
     struct device_export exported[3];
-    char prefix[64], err[256], byte;
-    snprintf(prefix, sizeof prefix, "/kvd-attach-%d-", (int)getpid());
-    config.name_prefix = prefix;
+    char err[256], byte;
     if (device_open(&config, &device, err, sizeof err) ||
         device_region_new(device, "planes", geom_region_bytes(&spec, PAGES), 0, &planes, err, sizeof err) ||
         device_region_new(device, "table", ROWS * (CONTEXT / 64) * 4, 0xff, &table, err, sizeof err) ||
@@ -135,7 +230,7 @@ static void dismiss_owners(void) {
     }
 }
 
-static bool make_bed(struct bed *bed) {
+static bool make_bed_with(struct bed *bed, enum counter_way way) {
     struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
     struct device_export exported[3];
     memset(bed, 0, sizeof *bed);
@@ -148,9 +243,11 @@ static bool make_bed(struct bed *bed) {
     if (got != (ssize_t)sizeof exported) return false;
     bed->planes_bytes = exported[0].bytes;
     bed->table_bytes = exported[1].bytes;
-    bed->planes = map_by_name(exported[0].shm_name, bed->planes_bytes);
-    bed->table = map_by_name(exported[1].shm_name, bed->table_bytes);
-    if (!bed->planes || !bed->table) return false;
+    for (int i = 0; i < REGIONS; i++)
+        if ((bed->fds[i] = open_fd_of(&exported[i])) < 0) return false;
+    bed->planes = map_fd(bed->fds[0], bed->planes_bytes);
+    bed->table = map_fd(bed->fds[1], bed->table_bytes);
+    if (!bed->planes || !bed->table || !open_counter(&bed->counter, bed->fds, way)) return false;
     bed->info = (struct kvd_store_info){ .name = "bed",
                                          .n_pools = 1,
                                          .max_context = CONTEXT,
@@ -166,9 +263,11 @@ static bool make_bed(struct bed *bed) {
                                                      .n_ranks = 1,
                                                      .pages = PAGES,
                                                      .page_bytes = geom_page_bytes(&spec) } } };
-    bed->info.pool[0].planes[0] = region_info(&exported[0]);
-    bed->info.pool[0].table[0] = region_info(&exported[1]);
-    bed->state = region_info(&exported[2]);
+    bed->info.pool[0].planes[0] = region_info(&exported[0], 0);
+    bed->info.pool[0].table[0] = region_info(&exported[1], 1);
+    bed->state = region_info(&exported[2], 2);
+    bed->info.fd_token = 1;
+    memcpy(bed->info.fd_socket, bed->counter.path, sizeof bed->counter.path);
     seal(bed);
     bed->script = script_start(describe, bed);
     struct kvd_connect_options o = { .struct_size = sizeof o,
@@ -177,9 +276,13 @@ static bool make_bed(struct bed *bed) {
     return kvd_connect(&o, &bed->client, NULL) == KVD_OK;
 }
 
+static bool make_bed(struct bed *bed) { return make_bed_with(bed, COUNTER_ANSWERS); }
+
 static void clear_bed(struct bed *bed) {
     kvd_disconnect(bed->client);
     script_stop(bed->script);
+    close_counter(&bed->counter);
+    for (int i = 0; i < REGIONS; i++) close(bed->fds[i]);
     munmap(bed->planes, bed->planes_bytes);
     munmap(bed->table, bed->table_bytes);
     close(bed->leave);
@@ -301,15 +404,19 @@ static void srv_4_refusals(void) {
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
     KVT_HAS(error.message, "4 entries");
     bed.info = good;
-    bed.info.pool[0].planes[0].shm_name[8] = 'X';
-    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
-    KVT_HAS(error.message, "namespace");
+    int sealed = bed.fds[0]; /* SRV-8: memory that somebody could cut short is not mapped */
+    bed.fds[0] = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    KVT_OK(ftruncate(bed.fds[0], (off_t)bed.planes_bytes));
+    KVT_FALSE(attach_to(&bed, 0, NULL, &error) == KVD_OK);
+    KVT_HAS(error.message, "cannot be mapped");
+    close(bed.fds[0]);
+    bed.fds[0] = sealed;
     bed.info = good;
     bed.info.pool[0].table[0].bytes = 4;
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
     KVT_HAS(error.message, "block tables");
     bed.info = good;
-    bed.info.pool[0].planes[0].shm_name[0] = 0; /* what an observer sees */
+    bed.info.fd_socket[0] = 0; /* what an observer sees */
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_PERMISSION_DENIED);
     bed.info = good;
     bed.info.pool[0].planes[0].kind = 1;
@@ -337,7 +444,7 @@ static void state_slots(void) {
     uint64_t bytes, same = 77;
     KVT_NEED(make_bed(&bed));
     describe_state(&bed);
-    char *owner = map_by_name(bed.state.shm_name, SLOTS * STRIDE);
+    char *owner = map_fd(bed.fds[2], SLOTS * STRIDE);
     KVT_NEED(owner);
     KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, &error), KVD_OK);
     KVT_EQ_STR(error.message, "");
@@ -381,7 +488,7 @@ static void srv_4_state_refusals(void) {
     kvd_detach(store);
     describe_state(&bed);
     struct kvd_store_info good = bed.info;
-    bed.info.state[0].shm_name[0] = 0;
+    bed.info.state[0].kind = 0;
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_PERMISSION_DENIED);
     KVT_HAS(error.message, "state slots");
     bed.info = good;
@@ -411,95 +518,6 @@ static void srv_4_state_refusals(void) {
 
 /* ---- descriptors ----------------------------------------------------------------------------------------------- */
 
-enum counter_way {
-    COUNTER_ANSWERS,
-    COUNTER_WAITS_FOR_SIGNALS,
-    COUNTER_SAYS_NOTHING,
-    COUNTER_HANGS_UP,
-    COUNTER_IS_SHUT
-};
-
-/* kvd's side of the socket of descriptors: it hands out the table. */
-struct counter {
-    char path[64];
-    int listener, table;
-    enum counter_way way;
-    pthread_t thread;
-    sem_t end;
-};
-
-static sem_t signals;
-static void count_signal(int number) {
-    (void)number;
-    sem_post(&signals);
-}
-
-static void hand_out(int to, uint32_t fd_index, int fd) {
-    uint32_t answer[2] = { KVD_OK, fd_index };
-    union {
-        char room[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = { 0 };
-    struct iovec part = { answer, sizeof answer };
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
-    };
-    struct cmsghdr *h = CMSG_FIRSTHDR(&message);
-    h->cmsg_level = SOL_SOCKET;
-    h->cmsg_type = SCM_RIGHTS;
-    h->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    sendmsg(to, &message, MSG_NOSIGNAL);
-}
-
-static void *serve_counter(void *argument) {
-    struct counter *c = argument;
-    struct {
-        uint64_t token;
-        uint32_t fd_index, zero;
-    } request;
-    if (c->way == COUNTER_IS_SHUT) return NULL;
-    int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0 || recv(fd, &request, sizeof request, 0) != (ssize_t)sizeof request) return NULL;
-    if (c->way == COUNTER_WAITS_FOR_SIGNALS)
-        for (int i = 0; i < 3; i++) sem_wait(&signals);
-    if (c->way == COUNTER_ANSWERS || c->way == COUNTER_WAITS_FOR_SIGNALS) hand_out(fd, request.fd_index, c->table);
-    if (c->way != COUNTER_HANGS_UP) sem_wait(&c->end);
-    close(fd);
-    return NULL;
-}
-
-/* The bed's table comes as a descriptor from now on. */
-static bool open_counter(struct counter *c, struct bed *bed, enum counter_way way) {
-    struct sockaddr_un at = { .sun_family = AF_UNIX };
-    memset(c, 0, sizeof *c);
-    snprintf(c->path, sizeof c->path, "/tmp/kvd-attach-%d.fd", (int)getpid());
-    memcpy(at.sun_path, c->path, sizeof c->path);
-    unlink(c->path);
-    c->way = way;
-    c->table = memfd_create("table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    c->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    sem_init(&c->end, 0, 0);
-    struct kvd_region_info *table = &bed->info.pool[0].table[0];
-    table->kind = DEVICE_EXPORT_FD;
-    table->fd_index = 4;
-    memcpy(bed->info.fd_socket, c->path, sizeof c->path);
-    return c->table >= 0 && c->listener >= 0 && !ftruncate(c->table, (off_t)table->bytes) &&
-           !fcntl(c->table, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) &&
-           !bind(c->listener, (const struct sockaddr *)&at, sizeof at) && !listen(c->listener, 0) &&
-           !pthread_create(&c->thread, NULL, serve_counter, c);
-}
-
-static void close_counter(struct counter *c) {
-    sem_post(&c->end);
-    shutdown(c->listener, SHUT_RDWR);
-    pthread_join(c->thread, NULL);
-    close(c->listener);
-    close(c->table);
-    unlink(c->path);
-    sem_destroy(&c->end);
-}
-
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -508,11 +526,9 @@ static double seconds(void) {
 
 static enum kvd_status attach_at(enum counter_way way, struct kvd_error *error) {
     struct bed bed;
-    struct counter counter;
-    if (!KVT_TRUE(make_bed(&bed) && open_counter(&counter, &bed, way))) return KVD_UNKNOWN;
+    if (!KVT_TRUE(make_bed_with(&bed, way))) return KVD_UNKNOWN;
     kvd_client_set_timeout(bed.client, way == COUNTER_SAYS_NOTHING ? 200 : 10000);
     enum kvd_status status = attach_to(&bed, 0, NULL, error);
-    close_counter(&counter);
     clear_bed(&bed);
     return status;
 }
@@ -526,10 +542,9 @@ static void descriptors_among_signals(void) {
     sigemptyset(&alarm_);
     sigaddset(&alarm_, SIGALRM);
     struct bed bed;
-    struct counter counter;
     KVT_OK(sem_init(&signals, 0, 0));
     KVT_OK(pthread_sigmask(SIG_BLOCK, &alarm_, NULL)); /* threads that are made now take none: this one does */
-    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_WAITS_FOR_SIGNALS));
+    KVT_NEED(make_bed_with(&bed, COUNTER_WAITS_FOR_SIGNALS));
     KVT_OK(sigaction(SIGALRM, &act, &before));
     KVT_OK(setitimer(ITIMER_REAL, &often, NULL));
     KVT_OK(pthread_sigmask(SIG_UNBLOCK, &alarm_, NULL));
@@ -538,7 +553,6 @@ static void descriptors_among_signals(void) {
     KVT_OK(setitimer(ITIMER_REAL, &never, NULL));
     KVT_OK(sigaction(SIGALRM, &before, NULL));
     for (int i = 0; i < 3; i++) sem_post(&signals); /* where the attachment failed the other side still waits */
-    close_counter(&counter);
     clear_bed(&bed);
     sem_destroy(&signals);
 }
@@ -548,7 +562,6 @@ static void descriptors_until_the_deadline(void) {
     struct kvd_error error = { .message = "" };
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     struct bed bed;
-    struct counter counter;
     int filler[16], n = 0;
     KVT_EQ(attach_at(COUNTER_ANSWERS, &error), KVD_OK);
     KVT_EQ(attach_at(COUNTER_HANGS_UP, &error), KVD_UNAVAILABLE);
@@ -558,8 +571,8 @@ static void descriptors_until_the_deadline(void) {
     KVT_HAS(error.message, "in time");
     KVT_TRUE(seconds() - begin < 3);
     /* Nobody accepts, and the backlog is full: connecting waits, too. */
-    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_IS_SHUT));
-    memcpy(at.sun_path, counter.path, sizeof counter.path);
+    KVT_NEED(make_bed_with(&bed, COUNTER_IS_SHUT));
+    memcpy(at.sun_path, bed.counter.path, sizeof bed.counter.path);
     for (bool full = false; !full && n < 16; n++) {
         filler[n] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         full = connect(filler[n], (const struct sockaddr *)&at, sizeof at) != 0;
@@ -570,7 +583,6 @@ static void descriptors_until_the_deadline(void) {
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_DEADLINE_EXCEEDED);
     KVT_TRUE(seconds() - begin < 3);
     while (n-- > 0) close(filler[n]);
-    close_counter(&counter);
     clear_bed(&bed);
 }
 
@@ -579,8 +591,7 @@ static void descriptors_without_room(void) {
     struct kvd_error error = { .message = "" };
     struct rlimit before, tight;
     struct bed bed;
-    struct counter counter;
-    KVT_NEED(make_bed(&bed) && open_counter(&counter, &bed, COUNTER_ANSWERS));
+    KVT_NEED(make_bed_with(&bed, COUNTER_ANSWERS));
     int first = dup(0), second = dup(0);
     close(first);
     close(second);
@@ -593,7 +604,6 @@ static void descriptors_without_room(void) {
     int again = dup(0);
     KVT_TRUE(again >= 0 && again <= second); /* none is left open on this side */
     close(again);
-    close_counter(&counter);
     clear_bed(&bed);
 }
 

@@ -23,7 +23,7 @@ static struct device *open_device(void) {
     struct device *device = NULL;
     char prefix[48];
     snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
-    struct device_config config = { .kind = DEVICE_HOST, .name_prefix = prefix, .memory_bytes = 512 * MIB };
+    struct device_config config = { .kind = DEVICE_HOST, .memory_bytes = 512 * MIB };
     if (!KVT_OK(device_open(&config, &device, err, sizeof err))) printf("  %s\n", err);
     return device;
 }
@@ -353,7 +353,7 @@ static void bad_moves_change_nothing(void) {
     bool inline_done;
     struct rig rig, other;
     KVT_NEED(rig_up(&rig, &plain, 0, 8, 8, &seed));
-    struct device_config second = { .kind = DEVICE_HOST, .name_prefix = "/kvd-test-b-", .memory_bytes = MIB };
+    struct device_config second = { .kind = DEVICE_HOST, .memory_bytes = MIB };
     KVT_OK(device_open(&second, &other.device, err, sizeof err));
     KVT_OK(device_region_new(other.device, "x", 4096, 0, &other.region, err, sizeof err));
     uint8_t *before = malloc(8 * rig.packed);

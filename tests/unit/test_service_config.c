@@ -40,14 +40,14 @@ static void defaults_are_the_table(void) {
 }
 
 static void values_of_every_kind(void) {
-    KVT_NEED(good("[kvd]\nsocket = /tmp/a ; comment\nshm_mode = 0600\n# comment\nlog_level = debug\n"
+    KVT_NEED(good("[kvd]\nsocket = /tmp/a ; comment\nsocket_mode = 0600\n# comment\nlog_level = debug\n"
                   "[devices]\ndevice.0 = cuda:3\ndevice.1 = host:1\nmemory = 3GiB\n"
                   "[model]\nprofile = k8v4\n[backend]\nkind = mtp\ndraft_window = 15\nlayers = auto\n"
                   "[capacity]\ntokens = 65536\nheadroom = 12MiB\nstate_bytes = 7KiB\n"
                   "[lease]\ngrowth = yes\n[limits]\nhandshake_timeout = 250ms\nstall_timeout = 2min\n"
                   "[access]\nworker = uid:7 gid:root, *\n"));
     KVT_EQ_STR(parsed.socket, "/tmp/a");
-    KVT_EQ(parsed.shm_mode, 0600);
+    KVT_EQ(parsed.socket_mode, 0600);
     KVT_EQ(parsed.n_devices, 2);
     KVT_EQ(parsed.device[0].kind, DEVICE_CUDA);
     KVT_EQ(parsed.device[0].index, 3);
@@ -74,8 +74,8 @@ static const struct {
     { "[kvd]\nsocket = /01234567890123456789012345678901234567890123456789"
       "01234567890123456789012345678901234567890123456789\n",
       "k.conf:2: socket:", "at most 95 fit" },
-    { "[kvd]\nshm_mode = 0999\n", "k.conf:2: shm_mode: \"0999\" is not an octal mode", "0660" },
-    { "[kvd]\nshm_mode = 0777\n", "k.conf:2: shm_mode: \"0777\" is outside 0600 to 0666", "" },
+    { "[kvd]\nsocket_mode = 0999\n", "k.conf:2: socket_mode: \"0999\" is not an octal mode", "0660" },
+    { "[kvd]\nsocket_mode = 01777\n", "k.conf:2: socket_mode: \"01777\" is outside 0000 to 0777", "" },
     { "[kvd]\nlog_level = loud\n", "k.conf:2: log_level: \"loud\" is none of error warning notice info debug", "" },
     { "\n\n[kvd]\ncolour = red\n", "k.conf:4: section [kvd] has no key \"colour\"", "--help-config" },
     { "[modell]\nlayers = 2\n", "k.conf:2: there is no section [modell]", "--help-config" },
@@ -264,7 +264,7 @@ static bool make_plan(const char *more, struct plan *ret_plan) {
     char text[1024], err[1024] = "";
     struct device *devices[KVD_MAX_RANKS];
     snprintf(text, sizeof text, "%s%s", small, more);
-    if (!good(text) || !KVT_OK(plan_open_devices(&parsed, "/kvd-test-plan-", devices, err, sizeof err))) return false;
+    if (!good(text) || !KVT_OK(plan_open_devices(&parsed, devices, err, sizeof err))) return false;
     int r = plan_make(&parsed, devices, NULL, ret_plan, complaints, sizeof complaints);
     for (uint32_t i = 0; i < parsed.n_devices; i++) device_close(devices[i]);
     return r == 0;
@@ -294,7 +294,7 @@ static void plan_is_limited_by_memory(void) {
     snprintf(text, sizeof text, "%s%s", strstr(small, "[model]"), more);
     struct device *devices[KVD_MAX_RANKS];
     KVT_NEED(good(text));
-    KVT_NEED(!plan_open_devices(&parsed, "/kvd-test-plan-", devices, complaints, sizeof complaints));
+    KVT_NEED(!plan_open_devices(&parsed, devices, complaints, sizeof complaints));
     KVT_OK(plan_make(&parsed, devices, NULL, &plan, complaints, sizeof complaints)); /* CAP-3, headroom 1 MiB off */
     KVT_EQ(plan.capacity.pages, 74);
     KVT_EQ(plan.capacity.slack, (1u << 20) + plan.capacity.curve.b_step / 2);

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "service_fixture.h"
 
 static struct fx fx;
@@ -150,21 +151,20 @@ static void observers_get_no_handles(void) {
     KVT_NEED(fx_call(worker, REQUEST(FRAME_DESCRIBE_STORE), &r));
     KVT_EQ(r.status, KVD_OK);
     struct kvd_store_info full = *r.u.store;
-    KVT_TRUE(full.pool[0].planes[0].shm_name[0] == '/');
+    KVT_EQ(full.pool[0].planes[0].kind, DEVICE_EXPORT_FD);
+    KVT_TRUE(full.fd_token && full.fd_socket[0] == '/');
     KVT_EQ(full.state_bytes, 1000);
     KVT_EQ(full.state_slots, 9);
     KVT_EQ(full.state_stride, 1024);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        KVT_TRUE(full.state[rank].shm_name[0] == '/');
+        KVT_EQ(full.state[rank].kind, DEVICE_EXPORT_FD);
         KVT_TRUE(full.state[rank].bytes >= 9 * 1024);
     }
     KVT_EQ(full.state[2].bytes, 0);
     KVT_NEED(fx_call(observer, REQUEST(FRAME_DESCRIBE_STORE), &r));
-    KVT_EQ(r.u.store->pool[0].planes[0].shm_name[0], 0);
-    KVT_EQ(r.u.store->pool[0].table[0].shm_name[0], 0);
+    KVT_TRUE(!r.u.store->fd_token && !r.u.store->fd_socket[0]);
     KVT_EQ(r.u.store->pool[0].planes[0].local_address, 0);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        KVT_EQ(r.u.store->state[rank].shm_name[0], 0);
         KVT_EQ(r.u.store->state[rank].local_address, 0);
         KVT_EQ(r.u.store->state[rank].bytes, full.state[rank].bytes);
     }

@@ -19,7 +19,7 @@ from ._wire import left_ms
 from .errors import (DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PermissionDenied,
                      ResourceExhausted, Unavailable, error_of)
 
-SHM, CUDA_IPC, FD = 0, 1, 2
+CUDA_IPC, FD = 1, 2
 _ASK = struct.Struct("<QII")
 
 
@@ -103,22 +103,6 @@ class Descriptors:
         raise refusal
 
 
-def _open_shm(region: types.RegionInfo, what: str, read_only: bool) -> int:
-    name = region.shm_name
-    if not name:
-        raise PermissionDenied(f"kvd shows this session no {what}: attach as a worker")
-    if name[0] != "/" or "/" in name[1:] or len(name) < 2:
-        raise InvalidArgument(f"the name of the {what} is not \"/name\"")
-    try:
-        return os.open("/dev/shm" + name, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError as error:
-        raise FailedPrecondition(f"the {what} cannot be seen from here ({name}): is this process in another container "
-                                 "or namespace than kvd, with a /dev/shm of its own?") from error
-    except OSError as error:
-        kind = PermissionDenied if isinstance(error, PermissionError) else FailedPrecondition
-        raise kind(f"the {what} cannot be opened: {error}") from error
-
-
 def _is_host_memory(fd: int) -> bool:
     """A memfd whose size is sealed: what a host device exports. A GPU's descriptor has no seals."""
     try:
@@ -141,15 +125,17 @@ def _map_host(fd: int, region: types.RegionInfo, read_only: bool, what: str) -> 
 def map_region(region: types.RegionInfo, descriptors: Descriptors, read_only: bool, what: str, least: int,
                device: Optional[int], epoch: int) -> Any:
     """HostMemory, or the GPU's. device: ordinal of the GPU that the caller runs on; -1: none; None: any."""
-    if region.kind not in (SHM, CUDA_IPC, FD):
+    if region.kind == 0:
+        raise PermissionDenied(f"kvd shows this session no {what}: attach as a worker")
+    if region.kind not in (CUDA_IPC, FD):
         raise FailedPrecondition(f"the {what} are exported in a way ({region.kind}) that this client does not know")
     if region.n_bytes < least:
         raise FailedPrecondition(f"the {what} have {region.n_bytes} bytes, their geometry needs {least}")
     if region.kind == CUDA_IPC:
         return _on_gpu(region, None, what, device, epoch)
-    fd = _open_shm(region, what, read_only) if region.kind == SHM else descriptors.fetch(region.fd_index)
+    fd = descriptors.fetch(region.fd_index)
     try:
-        if region.kind == SHM or _is_host_memory(fd):
+        if _is_host_memory(fd):
             if device is not None and device >= 0:
                 raise FailedPrecondition(f"the {what} are in main memory, not on a GPU: attach with device=\"cpu\"")
             return _map_host(fd, region, read_only, what)

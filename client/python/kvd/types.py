@@ -385,13 +385,12 @@ class Event:
 class RegionInfo:
     """Memory of kvd that can be mapped. Its handle is a bearer token: never log it."""
 
-    kind: int  #: 0 POSIX shared memory, 1 CUDA IPC handle, 2 descriptor
+    kind: int  #: 1 CUDA IPC handle, 2 descriptor
     n_bytes: int = field(metadata={"name": "bytes"})
     ipc_handle: bytes = field(repr=False)
     uuid: bytes
     owner_pid: int
     fd_index: int
-    shm_name: str = field(metadata=_TEXT)
 
 
 @dataclass(frozen=True)
