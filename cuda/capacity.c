@@ -25,6 +25,15 @@ static uint64_t draft_extra(const struct geom_store_spec *spec) {
     return (uint64_t)spec->max_concurrency * geom_pages(spec->draft_window - 1);
 }
 
+static uint32_t pages_min(const struct geom_store_spec *spec) {
+    uint32_t row = geom_pages(spec->max_context);
+    return row > spec->max_concurrency ? row : spec->max_concurrency;
+}
+
+/* What can be numbered (FIT-3): ids of both pools are below 31 bits. Pages that no running sequence needs hold what is
+ * kept. */
+static uint32_t pages_max(const struct geom_store_spec *spec) { return INT32_MAX - (uint32_t)draft_extra(spec); }
+
 /* ---- checks ------------------------------------------------------------------------------- */
 
 static int check_draft(const struct geom_store_spec *spec, char *err, size_t err_bytes) {
@@ -62,11 +71,11 @@ static int check_counts(const struct geom_store_spec *spec, char *err, size_t er
     if (row * KVD_PAGE_TOKENS > INT32_MAX)
         return geom_refuse(GEOM_E_RANGE, err, err_bytes, "max_context %u: a row holds at most %d tokens",
                            spec->max_context, INT32_MAX / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS);
-    uint64_t most = row * spec->max_concurrency;
-    if (most > INT32_MAX || most + draft_extra(spec) > INT32_MAX)
+    if (row * spec->max_concurrency > INT32_MAX || pages_min(spec) + draft_extra(spec) > INT32_MAX)
         return geom_refuse(GEOM_E_RANGE, err, err_bytes,
                            "%u sequences of %" PRIu64
-                           " pages: page ids end at %d, lower max_context or max_concurrency",
+                           " pages: entries of a block table and page ids end at %d, lower max_context or "
+                           "max_concurrency",
                            spec->max_concurrency, row, INT32_MAX);
     return 0;
 }
@@ -155,15 +164,6 @@ static bool layout_total(struct geom_layout *layout) {
          geom_add(&total, layout->workspace_bytes) && geom_add(&total, layout->graph_bytes);
     layout->total_bytes = total;
     return ok;
-}
-
-static uint32_t pages_min(const struct geom_store_spec *spec) {
-    uint32_t row = geom_pages(spec->max_context);
-    return row > spec->max_concurrency ? row : spec->max_concurrency;
-}
-
-static uint32_t pages_max(const struct geom_store_spec *spec) {
-    return geom_pages(spec->max_context) * spec->max_concurrency;
 }
 
 int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layout *ret_layout, char *err,

@@ -158,7 +158,7 @@ struct geom_layout {
 };
 
 struct geom_curve {
-    uint32_t m_min, m_max;  /* CAP-1 */
+    uint32_t m_min, m_max;  /* CAP-1; m_max is what can be numbered (FIT-3) */
     uint64_t b_min, b_step; /* bytes on one rank; b_step is 0 where m_min == m_max */
 };
 

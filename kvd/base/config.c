@@ -107,7 +107,8 @@ static const struct key keys[] = {
       "Elements of a head of the draft pool. auto: as the model with mtp, 128 with dflash." },
 
     { "capacity", "tokens", KEY_U64_AUTO, FIELD(capacity_tokens), 1, UINT64_C(1) << 40, "auto", NULL,
-      "Capacity in tokens, at least max_context. auto: what the free memory of the smallest device allows." },
+      "Capacity in tokens, at least max_context; beyond all sequences it is cache. auto: what the smallest device "
+      "has free." },
     { "capacity", "headroom", KEY_BYTES, FIELD(headroom), 0, MAX_BYTES, "64MiB", NULL,
       "Device memory that auto leaves alone." },
     { "capacity", "state_bytes", KEY_BYTES, FIELD(state_bytes), 0, MAX_BYTES, "0", NULL,

@@ -177,8 +177,7 @@ void plan_print(FILE *out, const struct config *c, const struct plan *plan) {
     fprintf(out, "store %s: %s, %u layers, %u kv heads, head_dim %u, %u rank%s\n", c->store,
             geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices,
             c->n_devices > 1 ? "s" : "");
-    fprintf(out, "pages M                %u (%" PRIu64 " tokens), of Mmin %u to Mmax %u\n", k->pages, k->tokens,
-            k->curve.m_min, k->curve.m_max);
+    fprintf(out, "pages M                %u (%" PRIu64 " tokens), at least %u\n", k->pages, k->tokens, k->curve.m_min);
     fprintf(out, "page bytes, all ranks  %" PRIu64 "\n", geom_page_bytes(&plan->spec.main));
     fprintf(out, "Bmin %" PRIu64 " bytes, Bstep %" PRIu64 " bytes a page, B(M) %" PRIu64 " bytes\n", k->curve.b_min,
             k->curve.b_step, k->bytes);

@@ -19,9 +19,11 @@ static struct geom_store_spec store(uint32_t context, uint32_t concurrency) {
                                      .max_concurrency = concurrency };
 }
 
+/* CAP-1, FIT-3: above there is nothing but the number of a page. */
 static void cap_1_range(void) {
     static const uint32_t rows[][4] = {
-        { 1, 1, 1, 1 }, { 64, 3, 3, 3 }, { 65, 3, 3, 6 }, { 262144, 8, 4096, 32768 }, { 128, 8, 8, 16 }
+        { 1, 1, 1, INT32_MAX },         { 64, 3, 3, INT32_MAX },  { 65, 3, 3, INT32_MAX },
+        { 262144, 8, 4096, INT32_MAX }, { 128, 8, 8, INT32_MAX },
     };
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct geom_store_spec s = store(rows[i][0], rows[i][1]);
@@ -36,6 +38,27 @@ static void cap_1_range(void) {
     KVT_EQ(geom_pages(64), 1);
     KVT_EQ(geom_pages(65), 2);
     KVT_EQ(geom_pages(UINT64_MAX), UINT32_MAX);
+}
+
+/* FIT-3: more tokens than all sequences could hold at once are capacity for what is kept. */
+static void fit_3_more_than_all_sequences_hold(void) {
+    struct geom_store_spec s = store(4096, 2); /* 64 pages a sequence, 128 of both */
+    struct geom_capacity c;
+    KVT_OK(geom_capacity_explicit(&s, 1000 * 64, UINT64_MAX / 2, &c, err, sizeof err));
+    KVT_EQ(c.pages, 1000);
+    KVT_OK(geom_capacity_auto(&s, c.bytes, 0, &c, err, sizeof err));
+    KVT_EQ(c.pages, 1000);
+    s.backend = GEOM_MTP;
+    s.draft = s.main;
+    s.draft_window = 15;
+    struct geom_curve curve;
+    KVT_OK(geom_curve(&s, &curve, err, sizeof err));
+    KVT_EQ(curve.m_max, INT32_MAX - 2); /* the draft pool's ids end there too: a page more for each sequence */
+    KVT_EQ_I(geom_capacity_explicit(&s, (uint64_t)INT32_MAX * 64, UINT64_MAX / 2, &c, err, sizeof err),
+             GEOM_E_CAPACITY);
+    KVT_HAS(err, "64..2147483645 pages");
+    s.max_concurrency = 1 << 25; /* a table of more entries than can be numbered */
+    KVT_EQ_I(geom_curve(&s, &curve, err, sizeof err), GEOM_E_RANGE);
 }
 
 /* CAP-2, CAP-3 on the worked curve: Mmin 2, Mmax 6, Bmin 1000, Bstep 128. */
@@ -150,7 +173,8 @@ static void cap_4_curve_is_the_layout(void) {
             printf("  %s\n", err);
             continue;
         }
-        for (uint32_t m = curve.m_min; m <= curve.m_max; m++) {
+        KVT_TRUE(curve.m_max > 2 * s.max_concurrency * geom_pages(s.max_context));
+        for (uint32_t m = curve.m_min; m <= 2 * s.max_concurrency * geom_pages(s.max_context); m++) {
             struct geom_layout layout;
             KVT_OK(geom_layout(&s, m, &layout, err, sizeof err));
             KVT_EQ(layout.total_bytes, curve.b_min + (m - curve.m_min) * curve.b_step);
@@ -310,11 +334,17 @@ static void state_slots_are_pages(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(cap_1_range),           KVT_CASE(cap_3_automatic_worked),
-        KVT_CASE(cap_2_explicit_worked), KVT_CASE(cap_4_curve_is_the_layout),
-        KVT_CASE(state_slots_are_pages), KVT_CASE(cap_3_automatic_takes_all_it_may),
-        KVT_CASE(cap_5_backend_pages),   KVT_CASE(pool_3_backend_profiles),
-        KVT_CASE(bad_counts_refused),    { 0 },
+        KVT_CASE(cap_1_range),
+        KVT_CASE(cap_3_automatic_worked),
+        KVT_CASE(cap_2_explicit_worked),
+        KVT_CASE(cap_4_curve_is_the_layout),
+        KVT_CASE(state_slots_are_pages),
+        KVT_CASE(cap_3_automatic_takes_all_it_may),
+        KVT_CASE(cap_5_backend_pages),
+        KVT_CASE(pool_3_backend_profiles),
+        KVT_CASE(bad_counts_refused),
+        KVT_CASE(fit_3_more_than_all_sequences_hold),
+        { 0 },
     };
     return kvt_main("capacity", cases, argc, argv);
 }

@@ -274,13 +274,16 @@ static void plan_auto_on_a_host_device(void) {
     struct plan plan;
     KVT_NEED(make_plan("", &plan));
     KVT_EQ(plan.capacity.curve.m_min, 64);                       /* CAP-1: max(L, C) */
-    KVT_EQ(plan.capacity.curve.m_max, 256);                      /* C * L */
+    KVT_EQ(plan.capacity.curve.m_max, INT32_MAX);                /* FIT-3 */
     KVT_EQ(plan.capacity.curve.b_step, 2 * 2 * 2 * 64 * 64 * 2); /* layers, K and V, heads, D, tokens, BF16 */
     KVT_EQ(plan.free_bytes[0], 64u << 20);
-    KVT_EQ(plan.capacity.pages, 256);                                                          /* everything fits */
-    KVT_EQ(plan.capacity.bytes, plan.capacity.curve.b_min + 192 * plan.capacity.curve.b_step); /* CAP-4 */
+    uint64_t more = (63u << 20) - plan.capacity.curve.b_min;             /* beside 1 MiB of headroom */
+    KVT_EQ(plan.capacity.pages, 64 + more / plan.capacity.curve.b_step); /* FIT-3: all that there is */
+    KVT_TRUE(plan.capacity.pages > 256);                                 /* C * L */
+    KVT_EQ(plan.capacity.bytes,
+           plan.capacity.curve.b_min + (plan.capacity.pages - 64) * plan.capacity.curve.b_step); /* CAP-4 */
     KVT_EQ(plan.capacity.bytes, plan.capacity.layout.total_bytes);
-    KVT_EQ(plan.capacity.tokens, 256 * 64); /* CAP-6 */
+    KVT_EQ(plan.capacity.tokens, plan.capacity.pages * 64ull); /* CAP-6 */
 }
 
 static void plan_is_limited_by_memory(void) {
@@ -303,8 +306,12 @@ static void plan_is_limited_by_memory(void) {
 
 static void plan_refusals_name_the_numbers(void) {
     struct plan plan;
-    KVT_FALSE(make_plan("tokens = 1000000\n", &plan)); /* CAP-2: above Mmax */
-    KVT_HAS(complaints, "256");
+    KVT_TRUE(make_plan("tokens = 20000\n", &plan)); /* FIT-3: more than 4 sequences of 4096 tokens */
+    KVT_EQ(plan.capacity.pages, 313);
+    KVT_FALSE(make_plan("tokens = 1000000\n", &plan)); /* CAP-2: more than there is memory for */
+    KVT_HAS(complaints, "bytes");
+    KVT_FALSE(make_plan("tokens = 200000000000\n", &plan)); /* CAP-2: above Mmax */
+    KVT_HAS(complaints, "64..2147483647 pages");
     KVT_FALSE(make_plan("workspace_bytes = 1GiB\n", &plan)); /* CAP-3: not even Mmin */
     KVT_HAS(complaints, "device.0");
 }
