@@ -232,9 +232,9 @@ KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activa
 
 /* ---- worker ------------------------------------------------------------------------------------------- */
 
-/* One boundary for a whole batch in one message: 1 to KVD_MAX_ROUND items. ret_results[i] belongs to items[i]. Returns
- * KVD_OK when the message was served; each item has its own status. A commit says: my GPU work up to there is
- * complete. */
+/* One boundary for a whole batch in one message: 1 to KVD_MAX_ROUND items. What an item asks for is in its masks.
+ * ret_results[i] belongs to items[i]. Returns KVD_OK when the message was served; each item has its own status. A
+ * commit says: my GPU work up to there is complete. */
 KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                   struct kvd_round_result *ret_results, struct kvd_error *error);
 /* The same off the critical path. kvd_round_start sends the round and returns. kvd_round_poll never blocks and returns

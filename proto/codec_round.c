@@ -2,7 +2,7 @@
  *
  * Round: the one message of the decode path, a whole batch at once. Its numbers travel in columns (packed fixed32),
  * which protobuf-c copies with a memcpy each, instead of a message an item. A column in which nobody says anything is
- * left out. KVD_UNCHANGED is value + 1 = 0.
+ * left out. What is not asked for is 0, a value is value + 1.
  */
 #include <string.h>
 
@@ -29,21 +29,20 @@ static int check_columns(const struct codec_pass *pass, const struct column *col
     return 0;
 }
 
-/* items[i] + offset, a uint32_t each, from a column (absent: all 0 less `plus`), and back. */
-static void spread(const struct column *column, void *items, size_t n, size_t stride, size_t offset, uint32_t plus) {
-    for (size_t i = 0; i < n; i++)
-        *(uint32_t *)codec_at_mut(items, i * stride + offset) = (column->n ? column->values[i] : 0) - plus;
+/* items[i] + offset, a uint32_t each, from a column, and back. */
+static void spread(const struct column *column, void *items, size_t n, size_t stride, size_t offset) {
+    for (size_t i = 0; i < n; i++) *(uint32_t *)codec_at_mut(items, i * stride + offset) = column->values[i];
 }
 
 /* NULL in *ret_values: nothing to say. */
 static int gather_column(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset,
-                         uint32_t plus, size_t *ret_n, uint32_t **ret_values) {
+                         size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
-    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)codec_at(items, i * stride + offset) + plus;
+    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)codec_at(items, i * stride + offset);
     if (any == 0) return 0;
     uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
     if (!values) return codec_refuse_memory(pass);
-    for (size_t i = 0; i < n; i++) values[i] = *(const uint32_t *)codec_at(items, i * stride + offset) + plus;
+    for (size_t i = 0; i < n; i++) values[i] = *(const uint32_t *)codec_at(items, i * stride + offset);
     *ret_n = n;
     *ret_values = values;
     return 0;
@@ -55,22 +54,64 @@ static int gather_column(const struct codec_pass *pass, const void *items, size_
 #define ITEM_AT(pool_, field)                                                                                          \
     (offsetof(struct kvd_round_item, pool) + (pool_) * sizeof(struct kvd_round_pool) +                                 \
      offsetof(struct kvd_round_pool, field))
+#define POOL_ASKS (KVD_ROUND_COMMIT | KVD_ROUND_TRUNCATE | KVD_ROUND_KEEP | KVD_ROUND_ENSURE)
+
+/* A number that an item may ask for: its bit, and where mask and value lie in the item. */
+struct asked {
+    const char *name;
+    uint32_t bit;
+    size_t mask_at, value_at;
+};
+
+static void load_asked(const struct column *column, const struct asked *asked, void *items) {
+    for (size_t i = 0; i < column->n; i++) {
+        if (column->values[i] == 0) continue;
+        *(uint32_t *)codec_at_mut(items, i * ITEM_BYTES + asked->mask_at) |= asked->bit;
+        *(uint32_t *)codec_at_mut(items, i * ITEM_BYTES + asked->value_at) = column->values[i] - 1;
+    }
+}
+
+/* NULL in *ret_values: nobody asks. */
+static int store_asked(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n,
+                       const struct asked *asked, size_t *ret_n, uint32_t **ret_values) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= *(const uint32_t *)codec_at(items, i * ITEM_BYTES + asked->mask_at);
+    if (!(any & asked->bit)) return 0;
+    uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
+    if (!values) return codec_refuse_memory(pass);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t mask = *(const uint32_t *)codec_at(items, i * ITEM_BYTES + asked->mask_at);
+        values[i] = mask & asked->bit ? *(const uint32_t *)codec_at(items, i * ITEM_BYTES + asked->value_at) + 1 : 0;
+        if (mask & asked->bit && values[i] == 0)
+            return codec_refuse(pass, CODEC_E_VALUE, "%s of item %zu is %u, which is no number of tokens", asked->name,
+                                i, UINT32_MAX);
+    }
+    *ret_n = n;
+    *ret_values = values;
+    return 0;
+}
+
+static const struct asked asked_state = { "state_frontier", KVD_ROUND_STATE, offsetof(struct kvd_round_item, ask),
+                                          offsetof(struct kvd_round_item, state_frontier) };
+#define N_ASKED 4
+#define ASKED_OF_POOL(pool)                                                                                            \
+    {                                                                                                                  \
+        { "commit", KVD_ROUND_COMMIT, ITEM_AT(pool, ask), ITEM_AT(pool, commit) },                                     \
+            { "truncate", KVD_ROUND_TRUNCATE, ITEM_AT(pool, ask), ITEM_AT(pool, truncate) },                           \
+            { "keep", KVD_ROUND_KEEP, ITEM_AT(pool, ask), ITEM_AT(pool, keep) },                                       \
+            { "ensure", KVD_ROUND_ENSURE, ITEM_AT(pool, ask), ITEM_AT(pool, ensure) },                                 \
+    }
 
 static int load_ask(const struct codec_pass *pass, const Kvd__V1__RoundColumns *pb, struct kvd_round_item *items,
                     size_t n, size_t pool) {
-    static const Kvd__V1__RoundColumns nothing = KVD__V1__ROUND_COLUMNS__INIT;
-    if (!pb) pb = &nothing;
-    const struct column columns[] = { { "commit", pb->n_commit, pb->commit },
-                                      { "truncate", pb->n_truncate, pb->truncate },
-                                      { "keep", pb->n_keep, pb->keep },
-                                      { "ensure", pb->n_ensure, pb->ensure } };
-    int r = check_columns(pass, columns, 4, n);
-    if (r) return r;
-    spread(&columns[0], items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1);
-    spread(&columns[1], items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1);
-    spread(&columns[2], items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1);
-    spread(&columns[3], items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1);
-    return 0;
+    const struct column columns[N_ASKED] = { { "commit", pb->n_commit, pb->commit },
+                                             { "truncate", pb->n_truncate, pb->truncate },
+                                             { "keep", pb->n_keep, pb->keep },
+                                             { "ensure", pb->n_ensure, pb->ensure } };
+    const struct asked asked[N_ASKED] = ASKED_OF_POOL(pool);
+    int r = check_columns(pass, columns, N_ASKED, n);
+    for (size_t k = 0; r == 0 && k < N_ASKED; k++) load_asked(&columns[k], &asked[k], items);
+    return r;
 }
 
 int codec_round_load(struct codec_pass *pass, const void *pb_, void *plain) {
@@ -85,13 +126,25 @@ int codec_round_load(struct codec_pass *pass, const void *pb_, void *plain) {
     struct kvd_round_item *items = n ? codec_arena_alloc(pass->arena, n * sizeof *items) : NULL;
     if (n && !items) return codec_refuse_memory(pass);
     for (size_t i = 0; i < n; i++) items[i].sequence.bits = pb->sequence[i];
-    spread(&frontier, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1);
-    for (size_t p = 0; p < KVD_MAX_POOLS; p++) {
-        r = load_ask(pass, p < pb->n_pool ? pb->pool[p] : NULL, items, n, p);
-        if (r) return r;
-    }
+    load_asked(&frontier, &asked_state, items);
+    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = load_ask(pass, pb->pool[p], items, n, p);
+    if (r) return r;
     request->u.round.n = (uint32_t)n;
     request->u.round.items = items;
+    return 0;
+}
+
+/* Bits of another struct's mask, or of none, are a mistake that would go unnoticed. */
+static int check_masks(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t wrong = items[i].ask & ~(uint32_t)KVD_ROUND_STATE;
+        for (size_t p = 0; p < KVD_MAX_POOLS; p++) wrong |= items[i].pool[p].ask & ~(uint32_t)POOL_ASKS;
+        if (wrong)
+            return codec_refuse(pass, CODEC_E_VALUE,
+                                "item %zu asks for 0x%x where that cannot be asked for; an item takes KVD_ROUND_STATE, "
+                                "its pools the other bits",
+                                i, wrong);
+    }
     return 0;
 }
 
@@ -100,14 +153,20 @@ static int store_ask(const struct codec_pass *pass, const struct kvd_round_item 
                      Kvd__V1__RoundColumns **ret_pb, bool *ret_used) {
     Kvd__V1__RoundColumns *pb = codec_message_new(pass, &kvd__v1__round_columns__descriptor);
     if (!pb) return codec_refuse_memory(pass);
-    int r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, commit), 1, &pb->n_commit, &pb->commit);
-    if (r == 0)
-        r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, truncate), 1, &pb->n_truncate, &pb->truncate);
-    if (r == 0) r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, keep), 1, &pb->n_keep, &pb->keep);
-    if (r == 0) r = gather_column(pass, items, n, ITEM_BYTES, ITEM_AT(pool, ensure), 1, &pb->n_ensure, &pb->ensure);
-    if (r) return r;
+    const struct asked asked[N_ASKED] = ASKED_OF_POOL(pool);
+    struct {
+        size_t *n;
+        uint32_t **values;
+    } columns[N_ASKED] = { { &pb->n_commit, &pb->commit },
+                           { &pb->n_truncate, &pb->truncate },
+                           { &pb->n_keep, &pb->keep },
+                           { &pb->n_ensure, &pb->ensure } };
+    for (size_t k = 0; k < N_ASKED; k++) {
+        int r = store_asked(pass, items, n, &asked[k], columns[k].n, columns[k].values);
+        if (r) return r;
+        *ret_used |= *columns[k].n != 0;
+    }
     *ret_pb = pb;
-    *ret_used = pb->n_commit || pb->n_truncate || pb->n_keep || pb->n_ensure;
     return 0;
 }
 
@@ -124,8 +183,8 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
     if (!pb->sequence || !pb->pool) return codec_refuse_memory(pass);
     pb->n_sequence = n;
     for (size_t i = 0; i < n; i++) pb->sequence[i] = items[i].sequence.bits;
-    int r = gather_column(pass, items, n, ITEM_BYTES, offsetof(struct kvd_round_item, state_frontier), 1,
-                          &pb->n_state_frontier, &pb->state_frontier);
+    int r = check_masks(pass, items, n);
+    if (r == 0) r = store_asked(pass, items, n, &asked_state, &pb->n_state_frontier, &pb->state_frontier);
     for (size_t p = 0; r == 0 && p < KVD_MAX_POOLS; p++) {
         bool used = false;
         r = store_ask(pass, items, n, p, &pb->pool[p], &used);
@@ -156,7 +215,7 @@ static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumn
     };
     int r = check_columns(pass, columns, N_PLACE, n);
     for (size_t k = 0; r == 0 && k < N_PLACE; k++)
-        if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k), 0);
+        if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k));
     for (size_t i = 0; r == 0 && i < n; i++)
         if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_view){ 0 };
     return r;
@@ -244,7 +303,7 @@ static int store_statuses(const struct codec_pass *pass, Kvd__V1__RoundReply *pb
         pb->n_status = n;
     }
     pb->n_pool = n_pool;
-    return uneven ? gather_column(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools), 0,
+    return uneven ? gather_column(pass, results, n, RESULT_BYTES, offsetof(struct kvd_round_result, n_pools),
                                   &pb->n_n_pools, &pb->n_pools)
                   : 0;
 }

@@ -5,8 +5,8 @@
  * this file.
  *
  * Units: frontiers, prompts and outputs are tokens. Memberships and entitlements are pages of 64 tokens. Times are
- * nanoseconds of CLOCK_MONOTONIC unless a comment says otherwise. KVD_UNCHANGED stands for "not asked" in a token field
- * of a request and for "none" in a slot, a cursor or an index. Pointers belong to whoever filled the struct in.
+ * nanoseconds of CLOCK_MONOTONIC unless a comment says otherwise. KVD_NONE stands for "none" in a slot or an index,
+ * KVD_UNCHANGED for the end in a cursor. Pointers belong to whoever filled the struct in.
  */
 #ifndef KVD_TYPES_H
 #define KVD_TYPES_H
@@ -31,7 +31,7 @@ extern "C" {
 #define KVD_MAX_CANDIDATES 16
 #define KVD_NAME_BYTES 64
 #define KVD_MESSAGE_BYTES 384
-#define KVD_UNCHANGED UINT32_MAX /* in a token field: leave it as it is */
+#define KVD_UNCHANGED UINT32_MAX /* in a cursor: the list is at its end */
 #define KVD_NONE UINT32_MAX      /* in a field that names a slot, row or page: there is none */
 
 /* Canonical status codes with the numbers of google.rpc.Code, the same on the wire and in the library. */
@@ -195,11 +195,21 @@ struct kvd_plan {
 };
 
 /* ---- round ------------------------------------------------------------------------------------------ */
+/* What a boundary asks for. A field whose bit is not set is not looked at, so a zeroed item asks for nothing. */
+enum kvd_round_ask {
+    KVD_ROUND_COMMIT = 1,
+    KVD_ROUND_TRUNCATE = 2,
+    KVD_ROUND_KEEP = 4,
+    KVD_ROUND_ENSURE = 8,
+    KVD_ROUND_STATE = 16
+};
 struct kvd_round_pool {
+    uint32_t ask; /* KVD_ROUND_COMMIT to KVD_ROUND_ENSURE */
     uint32_t commit, truncate, keep, ensure;
-}; /* KVD_UNCHANGED = not asked */
+};
 struct kvd_round_item {
     kvd_sequence sequence;
+    uint32_t ask;            /* KVD_ROUND_STATE, or 0 */
     uint32_t state_frontier; /* of the image in the sequence's slot now, 0 = it is none; see kvd_store_state in kvd.h */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
 };

@@ -39,21 +39,21 @@ static bool lane_due(const struct worker *worker, const struct engine_lane *lane
 
 static struct kvd_round_item lane_item(const struct worker *worker, const struct engine_lane *lane) {
     const struct engine *engine = &worker->engine;
-    struct kvd_round_item item = { .sequence = { lane->sequence }, .state_frontier = KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = { lane->sequence } };
     uint32_t frontier = lane->computed[ENGINE_MAIN];
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
         struct kvd_round_pool *pool = &item.pool[p];
-        *pool = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
         if (p >= engine->n_pools) continue;
-        pool->commit = frontier;
+        *pool = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = frontier, .keep = frontier };
         if (lane_verifies(lane)) /* rejected pages go back before the next verify's are mapped */
-            pool->keep = frontier;
-        if (lane->over) continue;
+            pool->ask |= KVD_ROUND_KEEP;
+        if (lane->over || !(lane_verifies(lane) || lane_wants_pages(worker, lane))) continue;
+        pool->ask |= KVD_ROUND_ENSURE;
         if (lane_verifies(lane)) {
             uint32_t drafts = engine_drafts(engine, lane);
             pool->ensure = p == ENGINE_MAIN ? frontier + drafts + 1
                                             : engine_least(engine->max_context, frontier + drafts + engine->window);
-        } else if (lane_wants_pages(worker, lane)) {
+        } else {
             pool->ensure = engine_least(lane->end - 1, frontier + MAP_LOW + MAP_AHEAD);
         }
     }

@@ -59,7 +59,9 @@ static uint32_t collect_items(struct call *call, struct round_room *room, struct
             continue;
         }
         struct store_round_item *to = &room->items[n];
-        *to = (struct store_round_item){ .seq = b->seq, .lease = b->lease, .state_frontier = item->state_frontier };
+        *to = (struct store_round_item){
+            .seq = b->seq, .lease = b->lease, .ask = item->ask, .state_frontier = item->state_frontier
+        };
         memcpy(to->pool, item->pool, sizeof to->pool);
         room->bundles[n] = b;
         room->places[n++] = i;

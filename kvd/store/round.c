@@ -29,12 +29,12 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
     const struct space *space = &seq->space[p];
     uint64_t mapped = min_u64((uint64_t)space->count * KVD_PAGE_TOKENS, store->config.max_context);
     paper->committed = space->committed;
-    if (want->commit != KVD_UNCHANGED) {
+    if (want->ask & KVD_ROUND_COMMIT) {
         if (want->commit < space->committed || want->commit > mapped)
             return store_refuse(refusal, STORE_E_RANGE, STORE_S_COMMIT, p, want->commit, space->committed, mapped);
         paper->committed = want->commit;
     }
-    if (want->truncate != KVD_UNCHANGED) {
+    if (want->ask & KVD_ROUND_TRUNCATE) {
         if (want->truncate > paper->committed)
             return store_refuse(refusal, STORE_E_RANGE, STORE_S_TRUNCATE, p, want->truncate, paper->committed,
                                 paper->committed);
@@ -45,7 +45,7 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         paper->committed = want->truncate;
     }
     paper->count = space->count;
-    if (want->keep != KVD_UNCHANGED)
+    if (want->ask & KVD_ROUND_KEEP)
         paper->count =
             trim_count(store, p, space, min_u32(space->count, pages_of(max_u32(paper->committed, want->keep))));
     return STORE_OK;
@@ -55,7 +55,7 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
                         struct paper *paper, struct store_refusal *refusal) {
     const struct space *space = &seq->space[p];
     uint32_t limit = paper->entitlement = space_entitlement(space);
-    paper->ensure = want->ensure == KVD_UNCHANGED ? 0 : pages_of(want->ensure);
+    paper->ensure = want->ask & KVD_ROUND_ENSURE ? pages_of(want->ensure) : 0;
     if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
     if (paper->ensure > limit)
         return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, paper->ensure, space->count, limit);
@@ -64,7 +64,7 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
 
 static int check_item(const struct store *store, const struct seq *seq, const struct store_round_item *item,
                       struct paper *paper, struct store_refusal *refusal) {
-    if (item->state_frontier != KVD_UNCHANGED) {
+    if (item->ask & KVD_ROUND_STATE) {
         uint64_t mapped = min_u64((uint64_t)seq->space[0].count * KVD_PAGE_TOKENS, store->config.max_context);
         if (!store->config.has_state)
             return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_STATE_FRONTIER, KVD_NONE, item->state_frontier, 0,
@@ -120,8 +120,8 @@ static bool apply_pool(struct store *store, struct seq *seq, const struct kvd_ro
     struct space *space = &seq->space[p];
     int32_t *row = row_entries(store, p, seq->row[p]);
     uint32_t before = space->count, entitled = space_entitlement(space);
-    if (want->commit != KVD_UNCHANGED) space_commit(store, p, space, want->commit);
-    if (want->truncate != KVD_UNCHANGED) space_commit(store, p, space, want->truncate);
+    if (want->ask & KVD_ROUND_COMMIT) space_commit(store, p, space, want->commit);
+    if (want->ask & KVD_ROUND_TRUNCATE) space_commit(store, p, space, want->truncate);
     if (p == 0) seq->named = min_u32(seq->named, space->committed / KVD_PAGE_TOKENS);
     if (paper->count < before) space_drop(store, p, space, paper->count, true, true, row);
     store->pool[p].reserved += paper->entitlement - entitled;
@@ -167,8 +167,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     bool shortens = false, commits = false;
     uint32_t packed = packed_pages(store);
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].truncate != KVD_NONE;
-        commits |= item->pool[p].commit != KVD_NONE;
+        shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].ask & KVD_ROUND_TRUNCATE;
+        commits |= item->pool[p].ask & KVD_ROUND_COMMIT;
     }
     if (shortens && !MUTANT(directory_late_truncation)) /* what goes, goes from the directory first */
         record_seq_at(store, seq,
@@ -176,13 +176,13 @@ static int round_item(struct store *store, const struct store_round_item *item, 
                                                  min_u32(paper[1].committed, seq->space[1].committed) });
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
-        if (item->pool[p].commit != KVD_NONE) seq_unpin_source(store, seq);
+        if (item->pool[p].ask & KVD_ROUND_COMMIT) seq_unpin_source(store, seq);
     }
-    if (item->state_frontier != KVD_UNCHANGED) seq->state_frontier = item->state_frontier;
-    else if (item->pool[0].truncate != KVD_NONE && seq->state_frontier != KVD_NONE &&
+    if (item->ask & KVD_ROUND_STATE) seq->state_frontier = item->state_frontier;
+    else if (item->pool[0].ask & KVD_ROUND_TRUNCATE && seq->state_frontier != KVD_NONE &&
              seq->state_frontier > item->pool[0].truncate)
         seq->state_frontier = KVD_NONE; /* the image is of columns that are gone */
-    if (commits || shortens || item->state_frontier != KVD_UNCHANGED) record_seq(store, seq);
+    if (commits || shortens || item->ask & KVD_ROUND_STATE) record_seq(store, seq);
     report_bounds(store, seq, paper, result);
     store_changed(store, grew || packed_pages(store) != packed);
     return STORE_OK;

@@ -336,7 +336,8 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
 
 /* ---- round boundary --------------------------------------------------------------------------- */
 
-/* One sequence's boundary: all of it in all pools, or nothing. Order in a pool:
+/* One sequence's boundary: all of it in all pools, or nothing. What `ask` does not name is not looked at. Order in a
+ * pool:
  *   commit    the new committed frontier, from the old one up to membership * 64 (SPACE-6)
  *   truncate  shortens the committed frontier: new epochs (PAGE-8). Not below protected coverage or into a shared page.
  *             Pages stay mapped
@@ -351,8 +352,9 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
-    uint32_t state_frontier; /* of the image in the sequence's slot now. 0: it is being written. KVD_UNCHANGED: as
-                              * before, but a truncation below it outdates the image */
+    uint32_t ask;            /* KVD_ROUND_STATE, or 0 */
+    uint32_t state_frontier; /* of the image in the sequence's slot now. 0: it is being written. Not asked: as before,
+                              * but a truncation below it outdates the image */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
 };
 struct store_round_result {

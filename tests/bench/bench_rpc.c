@@ -25,6 +25,7 @@
 #include "bench_echo.h"
 #include "codec.h"
 #include "kvd.h"
+#include "round_ask.h"
 
 #define SEQUENCES 64u
 #define CONTEXT 65536u
@@ -135,9 +136,7 @@ static void finish(struct bench *b, kvd_sequence sequence) {
 static void begin_all(struct bench *b) {
     for (uint32_t i = 0; i < SEQUENCES; i++) {
         b->sequence[i] = activate(b, 64, CONTEXT - 64, 1);
-        b->items[i] = (struct kvd_round_item){ .sequence = b->sequence[i], .state_frontier = KVD_UNCHANGED };
-        for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
-            b->items[i].pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        b->items[i] = (struct kvd_round_item){ .sequence = b->sequence[i] };
     }
     b->frontier = 0;
 }
@@ -150,8 +149,7 @@ static void end_all(struct bench *b) {
  * any other. */
 static void fill_round(struct bench *b, uint32_t n, uint32_t step) {
     for (uint32_t i = 0; i < n; i++) {
-        b->items[i].pool[0].commit = b->frontier ? b->frontier : KVD_UNCHANGED;
-        b->items[i].pool[0].ensure = b->frontier + step;
+        b->items[i].pool[0] = round_pool(b->frontier ? b->frontier : KVD_NONE, KVD_NONE, KVD_NONE, b->frontier + step);
     }
     b->frontier += step;
 }

@@ -65,17 +65,13 @@ static void rounds(const char *name, uint32_t n, uint32_t step, bool map) {
     uint32_t frontier = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (fx_activate(peer, peer->session, 1, 60000, &a) != KVD_OK) exit(1);
-        items[i] = (struct kvd_round_item){ .sequence = a.sequence, .state_frontier = KVD_UNCHANGED };
+        items[i] = (struct kvd_round_item){ .sequence = a.sequence };
     }
     for (uint32_t turn = 0; turn < turns; turn++) {
         frontier += step;
         for (uint32_t i = 0; i < n; i++) {
-            items[i].pool[0] = (struct kvd_round_pool){ frontier, KVD_UNCHANGED, KVD_UNCHANGED,
-                                                        map ? frontier + step : KVD_UNCHANGED };
-            if (turn == 0)
-                items[i].pool[0] =
-                    (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, map ? 2 * step : 4000 };
-            items[i].pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+            items[i].pool[0] = round_pool(frontier, KVD_NONE, KVD_NONE, map ? frontier + step : KVD_NONE);
+            if (turn == 0) items[i].pool[0] = round_pool(KVD_NONE, KVD_NONE, KVD_NONE, map ? 2 * step : 4000);
         }
         struct msg_request q = { .type = FRAME_ROUND, .header.sequence = ++peer->sequence, .u.round = { n, items } };
         uint64_t took = timed(&q);

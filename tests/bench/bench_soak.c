@@ -20,9 +20,11 @@ static bool life(kvd_client *client, uint32_t i) {
     if (kvd_activate(client, &want, &a, NULL)) return false;
     struct kvd_round_item item = scene_item(a.sequence);
     item.pool[0].commit = 130;
+    ROUND_ASK(&item);
     if (kvd_round(client, &item, 1, &r, NULL) || r.status) return false;
-    item.pool[0].commit = KVD_UNCHANGED;
+    item.pool[0].commit = KVD_NONE;
     item.pool[0].ensure = 149;
+    ROUND_ASK(&item);
     if (kvd_round(client, &item, 1, &r, NULL) || r.status) return false;
     scene_name(client, a.sequence, text, 130);
     kvd_continuation kept = scene_retain(client, a.sequence, text, 130);

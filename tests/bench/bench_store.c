@@ -8,6 +8,7 @@
  *
  * Usage: bench_store [largest power of ten]
  */
+#include "round_ask.h"
 #include "store_internal.h"
 
 #include <stdio.h>
@@ -73,9 +74,7 @@ static void round_one(struct bench *b, store_seq seq, uint32_t commit, uint32_t 
     struct store_round_result r;
     struct store_round_item item = { .seq = seq,
                                      .lease = LEASE,
-                                     .state_frontier = KVD_NONE,
-                                     .pool = { { commit, truncate, keep, ensure },
-                                               { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
+                                     .pool[0] = round_pool(commit, truncate, keep, ensure) };
     store_round(b->store, &item, 1, &r);
     if (r.refusal.code) die("round", &r.refusal);
 }
@@ -205,9 +204,7 @@ static void bench_batch(struct bench *b) {
         for (uint32_t i = 0; i < n; i++)
             items[i] = (struct store_round_item){ .seq = seqs[i],
                                                   .lease = LEASE,
-                                                  .state_frontier = KVD_NONE,
-                                                  .pool = { { step, KVD_NONE, KVD_NONE, step + 1 },
-                                                            { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
+                                                  .pool[0] = round_pool(step, KVD_NONE, KVD_NONE, step + 1) };
         store_round(b->store, items, n, results);
         if (results[n - 1].refusal.code) die("batch", &results[n - 1].refusal);
     }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "e2e.h"
+#include "round_ask.h"
 
 static kvd_client *client;
 static kvd_store *store;
@@ -37,6 +38,13 @@ static enum kvd_status do_connect(const struct puppet_call *call, struct puppet_
         a->epoch = kvd_client_epoch(client);
     }
     return status;
+}
+
+static enum kvd_status do_round(const struct puppet_call *call, struct puppet_answer *a, struct kvd_error *error) {
+    struct kvd_round_item items[sizeof call->items / sizeof *call->items];
+    memcpy(items, call->items, sizeof items);
+    for (uint32_t i = 0; i < call->n; i++) ROUND_ASK(&items[i]);
+    return kvd_round(client, items, call->n, a->results, error);
 }
 
 static enum kvd_status do_name(const struct puppet_call *call, struct kvd_error *error) {
@@ -89,7 +97,7 @@ static enum kvd_status do_fork(struct kvd_error *error) {
     pid_t pid = fork();
     if (pid == 0) {
         struct kvd_stats stats;
-        struct kvd_round_item item = { .state_frontier = KVD_UNCHANGED };
+        struct kvd_round_item item = { 0 };
         struct kvd_round_result result;
         enum kvd_status a = kvd_stats(client, &stats, NULL), b = kvd_round(client, &item, 1, &result, NULL);
         kvd_disconnect(client);
@@ -114,7 +122,7 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_ATTACH: return kvd_attach(client, call->rank, NULL, &store, error);
     case PUPPET_ACTIVATE: return kvd_activate(client, &call->activation, &a->activated, error);
     case PUPPET_PLAN: return kvd_plan_activation(client, &call->activation, &a->plan, error);
-    case PUPPET_ROUND: return kvd_round(client, call->items, call->n, a->results, error);
+    case PUPPET_ROUND: return do_round(call, a, error);
     case PUPPET_CHECKPOINT: return kvd_checkpoint(client, &call->checkpoint, &a->checkpointed, error);
     case PUPPET_FINISH: return kvd_finish(client, &call->finish, &a->finished, error);
     case PUPPET_RELEASE: return kvd_release(client, call->continuation, error);

@@ -6,6 +6,7 @@
 #define KVD_E2E_SCENE_H
 
 #include "e2e.h"
+#include "round_ask.h"
 
 #define SCENE_POOLS 1
 
@@ -38,10 +39,10 @@ static inline void scene_check(struct puppet *worker, uint32_t row, uint64_t see
     if (!KVT_EQ(answer.status, KVD_OK)) printf("    %s\n", answer.message);
 }
 
+/* What is then set is asked for: by puppets as it is, before kvd_round by ROUND_ASK. */
 static inline struct kvd_round_item scene_item(kvd_sequence sequence) {
-    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
-    for (int i = 0; i < KVD_MAX_POOLS; i++)
-        item.pool[i] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_NONE };
+    for (int i = 0; i < KVD_MAX_POOLS; i++) item.pool[i] = round_pool(KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE);
     return item;
 }
 

@@ -86,6 +86,7 @@ static enum kvd_status round_of(kvd_sequence sequence, uint32_t commit, uint32_t
     item.pool[0].commit = commit;
     item.pool[0].truncate = truncate;
     item.pool[0].ensure = ensure;
+    ROUND_ASK(&item);
     enum kvd_status status = kvd_round(client, &item, 1, &result, NULL);
     return status == KVD_OK ? (enum kvd_status)result.status : status;
 }

@@ -21,6 +21,7 @@
 #include "e2e.h"
 #include "frame.h"
 #include "http_client.h"
+#include "round_ask.h"
 
 static struct e2e_daemon daemon_;
 static char kvd_at[32], prometheus_at[32], folder[64];
@@ -241,10 +242,9 @@ static struct kvd_activated activate(const struct kvd_activation *want, enum kvd
 
 /* Commits in both pools; maps in Main. */
 static void round_of(kvd_sequence sequence, uint32_t commit, uint32_t ensure, enum kvd_status wanted) {
-    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = sequence };
     struct kvd_round_result result;
-    for (int p = 0; p < 2; p++)
-        item.pool[p] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, p ? KVD_UNCHANGED : ensure };
+    for (int p = 0; p < 2; p++) item.pool[p] = round_pool(commit, KVD_NONE, KVD_NONE, p ? KVD_NONE : ensure);
     did("Round", kvd_round(scheduler, &item, 1, &result, &error), KVD_OK, &error);
     add(1, "kvd_round_items_total{status=\"%s\"}", kvd_status_name(wanted));
     if (!KVT_EQ(result.status, wanted)) printf("    %s\n", result.message);

@@ -45,7 +45,7 @@ static int listen_somewhere(unsigned *ret_port) {
 static void commit(kvd_sequence sequence, uint32_t frontier) {
     struct kvd_round_item item = scene_item(sequence);
     struct kvd_round_result result;
-    item.pool[0].commit = frontier;
+    item.pool[0] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = frontier };
     KVT_EQ(kvd_round(client, &item, 1, &result, NULL), KVD_OK);
     KVT_EQ(result.status, KVD_OK);
 }

@@ -26,6 +26,7 @@
 #include "codec.h"
 #include "device_host_hook.h"
 #include "fuzz.h"
+#include "round_ask.h"
 #include "service.h"
 
 #ifndef FUZZ_HOST
@@ -204,10 +205,10 @@ static void fill_round(struct msg_request *q) {
     q->u.round.n = 1 + u8() % 8;
     q->u.round.items = items;
     for (uint32_t i = 0; i < q->u.round.n; i++) {
-        items[i] = (struct kvd_round_item){ .sequence.bits = handle(), .state_frontier = KVD_UNCHANGED };
+        items[i] = (struct kvd_round_item){ .sequence.bits = handle() };
         for (int p = 0; p < KVD_MAX_POOLS; p++)
-            items[i].pool[p] = (struct kvd_round_pool){ number(), u8() < 200 ? KVD_UNCHANGED : number(),
-                                                        u8() < 200 ? KVD_UNCHANGED : number(), number() };
+            items[i].pool[p] =
+                round_pool(number(), u8() < 200 ? KVD_NONE : number(), u8() < 200 ? KVD_NONE : number(), number());
     }
 }
 
@@ -303,10 +304,11 @@ static kvd_continuation some_cont(void) { return (kvd_continuation){ conts[u8() 
 static bool commit(kvd_sequence sequence, uint32_t tokens) {
     struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, items } };
     struct msg_reply r;
-    items[0] =
-        (struct kvd_round_item){ .sequence = sequence, .state_frontier = FUZZ_HOST == 2 ? tokens : KVD_UNCHANGED };
+    items[0] = (struct kvd_round_item){ .sequence = sequence,
+                                        .ask = FUZZ_HOST == 2 ? KVD_ROUND_STATE : 0,
+                                        .state_frontier = tokens };
     for (int p = 0; p < KVD_MAX_POOLS; p++)
-        items[0].pool[p] = (struct kvd_round_pool){ tokens, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        items[0].pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = tokens };
     if (!scheduler_calls(&q, &r)) return false;
     fill_digests(tokens / KVD_PAGE_TOKENS > 8 ? 8 : tokens / KVD_PAGE_TOKENS);
     q = (struct msg_request){ .type = FRAME_NAME_PAGES, .u.names = { sequence, 0, tokens / KVD_PAGE_TOKENS, digests } };

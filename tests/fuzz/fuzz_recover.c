@@ -130,11 +130,11 @@ static store_seq activate(struct world *w, store_cont from, uint32_t frontier, u
 }
 
 static void fill(struct world *w, store_seq seq, uint32_t tokens) {
-    struct store_round_item item = { .seq = seq, .lease = LEASE, .state_frontier = tokens };
+    struct store_round_item item = { .seq = seq, .lease = LEASE, .ask = KVD_ROUND_STATE, .state_frontier = tokens };
     struct store_round_result result;
     struct store_refusal refusal;
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
-        item.pool[p] = (struct kvd_round_pool){ tokens, KVD_NONE, KVD_NONE, KVD_NONE };
+        item.pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = tokens };
     store_round(w->store, &item, 1, &result);
     for (uint32_t i = 0; i < tokens / KVD_PAGE_TOKENS; i++) {
         uint8_t digest[1][32] = { { (uint8_t)i } };

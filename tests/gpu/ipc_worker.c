@@ -110,6 +110,12 @@ static void do_scribble(const struct ipc_call *call) {
     driver_launch_spin(&driver, spin, 264, page_address(call), UINT64_MAX, stream);
 }
 
+static enum kvd_status do_round(const struct ipc_call *call, struct ipc_answer *a, struct kvd_error *error) {
+    struct kvd_round_item item = call->item;
+    ROUND_ASK(&item);
+    return kvd_round(client, &item, 1, &a->result, error);
+}
+
 static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, struct kvd_error *error) {
     struct kvd_connect_options options = { .struct_size = sizeof options,
                                            .socket = call->socket,
@@ -136,7 +142,7 @@ static enum kvd_status serve(const struct ipc_call *call, struct ipc_answer *a, 
     case IPC_CHECK: return do_columns(call, error);
     case IPC_SCRIBBLE: do_scribble(call); return KVD_OK;
     case IPC_PEEK: DRIVER_OK(driver.cuMemcpyDtoH(&a->word, page_address(call), 8)); return KVD_OK;
-    case IPC_ROUND: return kvd_round(client, &call->item, 1, &a->result, error);
+    case IPC_ROUND: return do_round(call, a, error);
     case IPC_DETACH:
         kvd_detach(store);
         kvd_disconnect(client);

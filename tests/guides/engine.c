@@ -29,14 +29,12 @@ static kvd_sequence activate(uint32_t prompt, uint32_t output) {
 }
 
 static void leave_prefix(uint64_t text, uint32_t tokens) {
-    struct kvd_round_item item = { .sequence = activate(tokens, 1), .state_frontier = KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = activate(tokens, 1),
+                                   .pool[0] = { .ask = KVD_ROUND_COMMIT, .commit = tokens } };
     struct kvd_round_result result;
     struct kvd_finish how = { .sequence = item.sequence, .retain = true };
     struct kvd_finished finished;
     kvd_chain *chain = e2e_chain(text, tokens);
-    for (int p = 0; p < KVD_MAX_POOLS; p++)
-        item.pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-    item.pool[0].commit = tokens;
     need(kvd_round(client, &item, 1, &result, &error), "round");
     need(kvd_name_pages(client, item.sequence, chain, 0, tokens / KVD_PAGE_TOKENS, &error), "name");
     e2e_tail(text, tokens, &how.tail);

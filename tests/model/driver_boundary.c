@@ -36,7 +36,7 @@ static void write_columns(struct run *r, int k, uint32_t p, uint32_t from, uint3
 
 /* ---- items of a round ---- */
 
-static const struct kvd_round_pool nothing = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE };
+static const struct kvd_round_pool nothing = { 0, KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE };
 
 static void ask_frontiers(struct run *r, int k, struct store_round_item *it, bool truncating) {
     const struct model_seq *s = &r->model.seq[k];
@@ -115,6 +115,7 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
             it->pool[p].commit = KVD_NONE; /* not mapped yet: not written */
     ask_state(r, k, it);
     if (s->state == STORE_SEQ_ACTIVE) write_before_commit(r, k, it);
+    ROUND_ASK(it);
     note(r, " [seq %d c %d,%d t %d,%d k %d,%d e %d,%d s %d]", k, (int)it->pool[0].commit, (int)it->pool[1].commit,
          (int)it->pool[0].truncate, (int)it->pool[1].truncate, (int)it->pool[0].keep, (int)it->pool[1].keep,
          (int)it->pool[0].ensure, (int)it->pool[1].ensure, (int)it->state_frontier);
@@ -207,6 +208,18 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
     if (full < named) chain_fill(r, &s->sp, full); /* other tokens will follow */
 }
 
+/* As the store gets it: what is not asked for has any value. */
+static struct store_round_item obscured(struct run *r, const struct store_round_item *it) {
+    struct store_round_item out = *it;
+    if (!(it->ask & KVD_ROUND_STATE)) out.state_frontier = below(r, 200);
+    for (uint32_t p = 0; p < POOLS; p++) {
+        uint32_t *field[] = { &out.pool[p].commit, &out.pool[p].truncate, &out.pool[p].keep, &out.pool[p].ensure };
+        for (uint32_t k = 0; k < 4; k++)
+            if (!(it->pool[p].ask >> k & 1)) *field[k] = below(r, 200);
+    }
+    return out;
+}
+
 struct round_attempt {
     const struct store_round_item *item;
     struct store_round_result result;
@@ -221,7 +234,8 @@ static int attempt_round(struct run *r, void *context, struct store_refusal *ref
 
 static bool sweep_round(struct run *r, const struct store_round_item *it, const struct model_round *rd,
                         struct store_round_result *res) {
-    struct round_attempt a = { .item = it };
+    struct store_round_item item = obscured(r, it);
+    struct round_attempt a = { .item = &item };
     bool fired = false, grows = rd->growth[0].n || rd->growth[1].n;
     sweep(r, attempt_round, &a, grows, &fired);
     *res = a.result;
@@ -249,7 +263,9 @@ void op_round(struct run *r) {
         swept = rd.reasons.n == 0 && chance(r, 15);
     }
     bool fired = swept && sweep_round(r, &items[0], &rd, &results[0]);
-    if (!swept) store_round(r->store, items, n, results);
+    struct store_round_item sent[MAX_ITEMS];
+    for (uint32_t i = 0; i < n; i++) sent[i] = obscured(r, &items[i]);
+    if (!swept) store_round(r->store, sent, n, results);
     r->own_only = true;
     for (uint32_t i = 0; i < n && !r->failed; i++) {
         model_round(&r->model, &items[i], &rd);

@@ -13,6 +13,7 @@
 #ifndef KVD_TESTS_MODEL_MODEL_H
 #define KVD_TESTS_MODEL_MODEL_H
 
+#include "round_ask.h"
 #include "store.h"
 
 #define MODEL_BLOCKS 256 /* largest L */

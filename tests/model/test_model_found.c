@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kvt.h"
+#include "round_ask.h"
 #include "store.h"
 
 struct one { /* a store with two slots and three continuations */
@@ -45,8 +46,9 @@ static enum store_code step(struct one *o, store_seq seq, uint32_t commit, uint3
     struct store_round_item it = { .seq = seq,
                                    .lease = 1,
                                    .state_frontier = state_frontier,
-                                   .pool = { { commit, truncate, KVD_NONE, KVD_NONE },
-                                             { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } } };
+                                   .pool = { round_pool(commit, truncate, KVD_NONE, KVD_NONE),
+                                             round_pool(KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE) } };
+    ROUND_ASK(&it);
     struct store_round_result result;
     store_round(o->store, &it, 1, &result);
     return result.refusal.code;

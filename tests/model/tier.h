@@ -12,6 +12,7 @@
 #define KVD_TESTS_MODEL_TIER_H
 
 #include "directory.h"
+#include "round_ask.h"
 #include "store_internal.h"
 
 #define POOLS KVD_MAX_POOLS

@@ -460,10 +460,10 @@ static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[P
                     const uint32_t ensure[POOLS], uint32_t state, struct store_round_result *result) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
     struct store_round_item item = { .seq = s->handle, .lease = seq->lease, .state_frontier = state };
-    for (uint32_t p = 0; p < POOLS; p++)
-        item.pool[p] = (struct kvd_round_pool){ commit[p], truncate[p], KVD_NONE, ensure[p] };
+    for (uint32_t p = 0; p < POOLS; p++) item.pool[p] = round_pool(commit[p], truncate[p], KVD_NONE, ensure[p]);
     if ((commit[0] & truncate[0] & ensure[0]) != KVD_NONE && chance(w, truncate[0] != KVD_NONE ? 60 : 15))
         item.pool[0].keep = 0; /* trims */
+    ROUND_ASK(&item);
     store_round(w->kvd.store, &item, 1, result);
     return (int)result->refusal.code;
 }

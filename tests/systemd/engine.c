@@ -76,11 +76,8 @@ static struct kvd_activated activate(struct kvd_activation want) {
 }
 
 static enum kvd_status commit(kvd_sequence sequence, uint32_t tokens) {
-    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = sequence, .pool[0] = { .ask = KVD_ROUND_COMMIT, .commit = tokens } };
     struct kvd_round_result result = { .status = KVD_UNKNOWN };
-    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
-        item.pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-    item.pool[0].commit = tokens;
     enum kvd_status status = kvd_round(worker, &item, 1, &result, &error);
     return status == KVD_OK ? result.status : status;
 }

@@ -98,12 +98,12 @@ packages() {
         usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf 'usr/share/doc/kvd/OPERATING\.md'
     has kvdctl usr/bin/kvdctl usr/share/man/man1/kvdctl.1.gz usr/share/bash-completion/completions/kvdctl \
         usr/share/zsh/vendor-completions/_kvdctl
-    has libkvd0 'usr/lib/[^/]*/libkvd\.so\.0'
+    has libkvd1 'usr/lib/[^/]*/libkvd\.so\.1'
     has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
         'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md' \
         'usr/share/doc/libkvd-dev/ENGINE-GUIDE\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
-    dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd0 (>= ' || fail "kvdctl does without libkvd0"
+    dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd1 (>= ' || fail "kvdctl does without libkvd1"
     [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||
         fail "the packages are version $first, the project is not"
 

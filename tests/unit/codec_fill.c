@@ -83,6 +83,13 @@ static void hello(struct fill *f, struct kvd_hello *h) {
     h->resume.bits = u64(f), h->resume_secret = u64(f);
 }
 
+static void ask(struct fill *f, bool silent, uint32_t bit, uint32_t *ret_mask, uint32_t *ret_value) {
+    uint32_t value = silent ? KVD_NONE : asked(f);
+    if (value == KVD_NONE) return;
+    *ret_mask |= bit;
+    *ret_value = value;
+}
+
 static void round_items(struct fill *f, struct msg_request *q) {
     uint32_t n = count(f, KVD_MAX_ROUND),
              silent = full(f) ? 0 : kvt_below(&f->state, 512); /* columns in which nobody asks */
@@ -90,10 +97,10 @@ static void round_items(struct fill *f, struct msg_request *q) {
     for (uint32_t i = 0; i < n; i++) {
         struct kvd_round_item *it = &f->items[i];
         it->sequence.bits = u64(f);
-        it->state_frontier = silent & 256 ? KVD_UNCHANGED : asked(f);
+        ask(f, silent & 256, KVD_ROUND_STATE, &it->ask, &it->state_frontier);
         for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
             uint32_t *v[4] = { &it->pool[p].commit, &it->pool[p].truncate, &it->pool[p].keep, &it->pool[p].ensure };
-            for (uint32_t k = 0; k < 4; k++) *v[k] = silent >> (4 * p + k) & 1 ? KVD_UNCHANGED : asked(f);
+            for (uint32_t k = 0; k < 4; k++) ask(f, silent >> (4 * p + k) & 1, 1u << k, &it->pool[p].ask, v[k]);
         }
     }
     q->u.round.n = n;
@@ -388,7 +395,6 @@ void fill_event(struct fill *f, struct kvd_event *e) {
 }
 
 void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct msg_reply *y) {
-    static const struct kvd_round_pool nothing = { KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
     memset(q, 0, sizeof *q);
     memset(y, 0, sizeof *y);
     memset(f->results, 0, sizeof f->results);
@@ -397,9 +403,10 @@ void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct
     y->epoch = q->header.epoch;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t frontier = 1000 + kvt_below(&f->state, 100000), pages = frontier / 64 + 5;
-        f->items[i] = (struct kvd_round_item){ { 0x300000000 + i }, KVD_UNCHANGED, { nothing, nothing } };
-        f->items[i].pool[0].commit = frontier;
-        f->items[i].pool[0].ensure = frontier + 2;
+        f->items[i] = (struct kvd_round_item){
+            .sequence = { 0x300000000 + i },
+            .pool[0] = { .ask = KVD_ROUND_COMMIT | KVD_ROUND_ENSURE, .commit = frontier, .ensure = frontier + 2 }
+        };
         f->results[i].n_pools = 1;
         f->results[i].pool[0] = (struct kvd_pool_view){ i, pages, pages + 20, frontier, 0, pages - 4, 4 };
     }

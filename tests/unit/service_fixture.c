@@ -257,9 +257,8 @@ uint32_t fx_activate(struct fx_peer *scheduler, kvd_session_id worker, uint32_t 
 
 uint32_t fx_round(struct fx_peer *p, kvd_sequence sequence, uint32_t commit, uint32_t ensure,
                   struct kvd_round_result *ret_result) {
-    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
-    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
-        item.pool[i] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, ensure };
+    struct kvd_round_item item = { .sequence = sequence };
+    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) item.pool[i] = round_pool(commit, KVD_NONE, KVD_NONE, ensure);
     struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, &item } };
     struct msg_reply r = { 0 };
     if (!fx_call(p, &q, &r)) return UINT32_MAX;

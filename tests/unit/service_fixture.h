@@ -10,6 +10,7 @@
 
 #include "codec.h"
 #include "kvt.h"
+#include "round_ask.h"
 #include "service.h"
 
 /* A store of 2 BF16 layers, 2 heads, D 64, S 4096, C 8, 16384 tokens on one host device; more lines may be added, and a

@@ -62,19 +62,23 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 }
 
 struct store_round_item fix_item(store_seq seq) {
-    struct kvd_round_pool nothing = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE };
+    struct kvd_round_pool nothing = round_pool(KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE);
     return (struct store_round_item){
         .seq = seq, .lease = FIX_LEASE, .state_frontier = KVD_NONE, .pool = { nothing, nothing }
     };
+}
+
+void fix_apply(struct fix *fix, struct store_round_item *item, struct store_round_result *ret) {
+    ROUND_ASK(item);
+    store_round(fix->store, item, 1, ret);
 }
 
 int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
               struct store_round_result *ret) {
     struct store_round_result result;
     struct store_round_item item = fix_item(seq);
-    struct kvd_round_pool asked = { commit, truncate, keep, ensure };
-    item.pool[0] = item.pool[1] = asked;
-    store_round(fix->store, &item, 1, &result);
+    item.pool[0] = item.pool[1] = round_pool(commit, truncate, keep, ensure);
+    fix_apply(fix, &item, &result);
     fix->refusal = result.refusal;
     if (ret) *ret = result;
     return (int)result.refusal.code;
@@ -105,7 +109,7 @@ bool fix_fill(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t salt) {
     struct store_round_result result;
     struct store_round_item item = fix_item(seq);
     item.state_frontier = tokens;
-    store_round(fix->store, &item, 1, &result);
+    fix_apply(fix, &item, &result);
     return KVT_OK(result.refusal.code);
 }
 

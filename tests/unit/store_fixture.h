@@ -6,6 +6,7 @@
 #define STORE_FIXTURE_H
 
 #include "kvt.h"
+#include "round_ask.h"
 #include "store_internal.h"
 
 #include <stdlib.h>
@@ -30,7 +31,9 @@ store_seq fix_activate(struct fix *fix, struct store_activation want, struct sto
 #define FIX_LEASE 7
 
 struct store_round_item fix_item(store_seq seq); /* nothing asked */
-/* One item in all pools; KVD_UNCHANGED = not asked. Returns the code. */
+/* Asks for what is not KVD_NONE in the item. */
+void fix_apply(struct fix *fix, struct store_round_item *item, struct store_round_result *ret);
+/* One item in all pools; KVD_NONE = not asked. Returns the code. */
 int fix_round(struct fix *fix, store_seq seq, uint32_t commit, uint32_t truncate, uint32_t keep, uint32_t ensure,
               struct store_round_result *ret);
 /* Maps and commits up to `tokens` in all pools and names all full pages by chain `salt`. */

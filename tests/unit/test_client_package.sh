@@ -12,7 +12,7 @@ fail() { echo "FAIL: $*" >&2; exit 1; }
 cmake --install "$build" --component libkvd --prefix "$stage" >"$stage/install.log" ||
     { cat "$stage/install.log"; fail "installation"; }
 for file in include/kvd/kvd.h include/kvd/kvd_types.h include/kvd/paged_view.h "$libdir/libkvd.so" \
-            "$libdir/libkvd.so.0" "$libdir/pkgconfig/kvd.pc" "$libdir/cmake/kvd/kvdConfig.cmake"; do
+            "$libdir/libkvd.so.1" "$libdir/pkgconfig/kvd.pc" "$libdir/cmake/kvd/kvdConfig.cmake"; do
     [ -e "$stage/$file" ] || fail "$file is not installed"
 done
 
@@ -48,7 +48,7 @@ sed -n 's/^KVD_API [^(]*[ *]\(kvd_[a-z_]*\)(.*/\1@@KVD_1.0/p' "$stage/include/kv
 nm -D --defined-only "$stage/$libdir/libkvd.so" | awk '$2 != "A" { print $3 }' | sort >"$stage/exported"
 diff "$stage/declared" "$stage/exported" || fail "exported symbols differ from kvd.h"
 [ "$(wc -l <"$stage/declared")" -gt 40 ] || fail "the header's functions were not found"
-readelf -d "$stage/$libdir/libkvd.so" | grep -q 'SONAME.*libkvd\.so\.0' || fail "soname"
+readelf -d "$stage/$libdir/libkvd.so" | grep -q 'SONAME.*libkvd\.so\.1' || fail "soname"
 readelf -d "$stage/$libdir/libkvd.so" | grep -q 'FLAGS_1.*NODELETE' || fail "a host could unload libkvd under its threads"
 if readelf -d "$stage/$libdir/libkvd.so" | grep -iE 'NEEDED.*(cuda|nvidia)'; then fail "libkvd needs CUDA to load"; fi
 echo "libkvd installs, and consumers build"

@@ -370,11 +370,9 @@ static void repeat_of_a_setting_is_executed(void) {
 /* A Round left without its answer is not taken for a later Round of the same sequence. */
 static void left_round_goes_stale(void) {
     KVT_NEED(BEGIN_ONCE(5000, .act = SCRIPT_LOSE, .at = 0));
-    struct kvd_round_item a = { .sequence = { 7 }, .state_frontier = KVD_UNCHANGED }, b = a;
-    for (int i = 0; i < KVD_MAX_POOLS; i++)
-        a.pool[i] = b.pool[i] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-    a.pool[0].commit = 10;
-    b.pool[0].commit = 20;
+    struct kvd_round_item a = { .sequence = { 7 } }, b = a;
+    a.pool[0] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = 10 };
+    b.pool[0] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = 20 };
     struct kvd_round_result result;
     once.act = SCRIPT_HOLD;
     once.at = 1;
@@ -498,10 +496,8 @@ static uint32_t n_results;
 
 static void fill_items(uint32_t n, uint32_t commit) {
     for (uint32_t i = 0; i < n; i++) {
-        items[i] = (struct kvd_round_item){ .sequence = { 100 + i }, .state_frontier = KVD_UNCHANGED };
-        for (int p = 0; p < KVD_MAX_POOLS; p++)
-            items[i].pool[p] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
-        items[i].pool[0].commit = commit + i;
+        items[i] = (struct kvd_round_item){ .sequence = { 100 + i },
+                                            .pool[0] = { .ask = KVD_ROUND_COMMIT, .commit = commit + i } };
     }
 }
 
@@ -536,6 +532,17 @@ static void round_tickets(void) {
     KVT_EQ(wait_round(), KVD_OK);
     KVT_EQ(n_results, 2);
     KVT_EQ(kvd_round(c, items, 0, results, &error), KVD_INVALID_ARGUMENT);
+
+    /* SRV-2: a bit in the mask of another struct, and what is no number of tokens, are refused here. */
+    struct kvd_round_item wrong[] = { { .sequence = { 7 }, .ask = KVD_ROUND_COMMIT },
+                                      { .sequence = { 7 }, .pool[1] = { .ask = KVD_ROUND_STATE } },
+                                      { .sequence = { 7 }, .pool[0] = { .ask = 64 } },
+                                      { .sequence = { 7 }, .pool[0] = { .ask = KVD_ROUND_KEEP, .keep = UINT32_MAX } } };
+    static const char *const why[] = { "asks for 0x1 ", "asks for 0x10 ", "asks for 0x40 ", "keep of item 0" };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        KVT_EQ(kvd_round(c, &wrong[i], 1, results, &error), KVD_INVALID_ARGUMENT);
+        KVT_HAS(error.message, why[i]);
+    }
     end_scene();
 }
 

@@ -376,9 +376,7 @@ static void protocol_page_examples(void) {
     page_has_frame(&hello, 1);
     struct kvd_round_item item = {
         .sequence = { 0x0000000300000002 },
-        .state_frontier = KVD_UNCHANGED,
-        .pool = { { 128, KVD_UNCHANGED, KVD_UNCHANGED, 192 },
-                  { KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED } },
+        .pool[0] = { .ask = KVD_ROUND_COMMIT | KVD_ROUND_ENSURE, .commit = 128, .ensure = 192 },
     };
     struct msg_request round = { .type = FRAME_ROUND,
                                  .header = { .session = { 0x0000000100000001 }, .sequence = 1 },

@@ -241,11 +241,10 @@ static void rounds_queue_up_behind_copies(void) {
     KVT_EQ(fx_activate(t, t->session, 10, 500, &b), KVD_OK);
     for (int turn = 0; turn < 20; turn++) {
         struct msg_request q = fork_of(s, s->session, from);
-        struct kvd_round_item item = { .sequence = b.sequence,
-                                       .state_frontier = KVD_UNCHANGED,
-                                       .pool = { { KVD_UNCHANGED, KVD_UNCHANGED, turn % 2 ? 10 : KVD_UNCHANGED,
-                                                   turn % 2 ? KVD_UNCHANGED : 300 } } };
-        item.pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        struct kvd_round_item item = {
+            .sequence = b.sequence,
+            .pool[0] = { .ask = turn % 2 ? KVD_ROUND_KEEP : KVD_ROUND_ENSURE, .keep = 10, .ensure = 300 }
+        };
         struct msg_request round = { .type = FRAME_ROUND,
                                      .header = { .session = t->session, .sequence = ++t->sequence },
                                      .u.round = { 1, &item } };
@@ -400,9 +399,9 @@ static void what_waits_keeps_its_place(void) {
 }
 
 static void state_round(struct fx_peer *s, const struct kvd_activated *a, uint32_t commit, uint32_t state_frontier) {
-    struct kvd_round_item item = { .sequence = a->sequence, .state_frontier = state_frontier };
+    struct kvd_round_item item = { .sequence = a->sequence, .ask = KVD_ROUND_STATE, .state_frontier = state_frontier };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
-        item.pool[i] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        item.pool[i] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = commit };
     KVT_NEED(fx_call(s, REQUEST(FRAME_ROUND, .u.round = { 1, &item }), &r));
     KVT_EQ(r.status, KVD_OK);
     KVT_EQ(r.u.round.items[0].status, KVD_OK);

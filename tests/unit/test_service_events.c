@@ -175,8 +175,7 @@ static void large_answers_push_out_old_ones(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_round_item items[256];
-    for (int i = 0; i < 256; i++)
-        items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1, .state_frontier = KVD_UNCHANGED };
+    for (int i = 0; i < 256; i++) items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1 };
     struct msg_request q = { .type = FRAME_ROUND, .header.session = s->session, .u.round = { 256, items } };
     for (q.header.sequence = 1; q.header.sequence <= 40; q.header.sequence++) {
         KVT_NEED(fx_call_as_is(s, &q, &r));
@@ -202,8 +201,7 @@ static void all_answers_together_are_bounded(void) {
     static struct fx_peer *p[SESSIONS];
     KVT_NEED(fx_start(&fx, NULL));
     struct kvd_round_item items[256];
-    for (int i = 0; i < 256; i++)
-        items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1, .state_frontier = KVD_UNCHANGED };
+    for (int i = 0; i < 256; i++) items[i] = (struct kvd_round_item){ .sequence.bits = (uint64_t)i + 1 };
     p[0] = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     for (int i = 1; i < SESSIONS; i++) {
         p[i] = fx_peer_again(p[0]);

@@ -127,9 +127,9 @@ static uint32_t name_pages(kvd_sequence sequence, const struct text *t, uint32_t
 }
 
 static uint32_t round_to(kvd_sequence sequence, uint32_t commit) {
-    struct kvd_round_item item = { .sequence = sequence, .state_frontier = KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = sequence };
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
-        item.pool[i] = (struct kvd_round_pool){ commit, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+        item.pool[i] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = commit };
     struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, &item } };
     return call(&q) == KVD_OK ? r.u.round.items[0].status : UINT32_MAX;
 }

@@ -130,10 +130,7 @@ static void turn(struct engine *e, struct msg_reply *r) {
     kvd_digest digest = { { 1 } };
     if (!activate(e, &root, r)) return;
     kvd_sequence s = r->u.activated.sequence;
-    struct kvd_round_item item = { .sequence = s,
-                                   .state_frontier = KVD_UNCHANGED,
-                                   .pool = { { 100, KVD_UNCHANGED, KVD_UNCHANGED, 150 } } };
-    item.pool[1] = (struct kvd_round_pool){ KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED, KVD_UNCHANGED };
+    struct kvd_round_item item = { .sequence = s, .pool[0] = round_pool(100, KVD_NONE, KVD_NONE, 150) };
     struct msg_request round = { .type = FRAME_ROUND, .header.sequence = ++e->sequence, .u.round = { 1, &item } };
     expect(e, ask(e, &round, r) == KVD_OK && r->u.round.items[0].status == KVD_OK, "round", r);
     struct msg_request names = { .type = FRAME_NAME_PAGES,

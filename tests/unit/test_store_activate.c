@@ -544,7 +544,7 @@ static void cont_4_state_slots(void) {
     struct store_round_item item = fix_item(fork);
     struct store_round_result r;
     item.state_frontier = 110;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     store_cont kept = fix_retain(&fix, fork, 110);
     KVT_EQ(fix_info(&fix, kept).state_slot, 1);
     fix_activate(&fix, fix_from(kept, false, 110, 110, 1), &got);

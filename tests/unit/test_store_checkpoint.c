@@ -165,13 +165,13 @@ static void cont_1_only_complete(void) {
     incomplete(&fix, seq, NULL, STORE_E_INCOMPLETE, STORE_S_FRONTIER); /* nothing committed */
     struct store_round_item item = fix_item(seq);
     item.pool[0].commit = 100;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_FRONTIER); /* the pools differ */
     KVT_OK(fix_round(&fix, seq, 100, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
     incomplete(&fix, seq, fix_tail(100), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item = fix_item(seq);
     item.state_frontier = 100;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     incomplete(&fix, seq, fix_tail(100), STORE_E_NAME, STORE_S_DIGEST);
     uint8_t digest[1][32];
     fix_digest(1, 0, digest[0]);
@@ -181,10 +181,10 @@ static void cont_1_only_complete(void) {
     KVT_OK(fix_round(&fix, seq, 101, KVD_NONE, KVD_NONE, KVD_NONE, NULL)); /* the image is behind now */
     incomplete(&fix, seq, fix_tail(101), STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER);
     item.state_frontier = 500; /* more than is mapped */
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_EQ(r.refusal.code, STORE_E_RANGE);
     item.state_frontier = 101;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_TRUE(fix_retain(&fix, seq, 101).bits != 0);
     fix_close(&fix);
 }
@@ -204,7 +204,7 @@ static void cont_1_truncation_outdates_the_image(void) {
     struct store_round_item item = fix_item(seq);
     item.pool[0].truncate = 55;
     item.state_frontier = 55; /* a new image comes along with the cut */
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_TRUE(fix_retain(&fix, seq, 55).bits != 0);
     fix_close(&fix);
 }
@@ -333,7 +333,7 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     struct store_round_item item = fix_item(seq);
     item.pool[0].commit = 200;
     item.pool[1].commit = 150;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     uint64_t epoch = fix_page(&fix, 0, 2)->epoch;
     KVT_OK(store_quarantine(fix.store, seq, true, NULL));
     KVT_OK(store_end(fix.store, seq, &cont, rows, NULL));

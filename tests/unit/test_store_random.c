@@ -116,8 +116,7 @@ static void round_one(struct world *w) {
     uint32_t s = w->fix.store->config.max_context, both = below(w, 2);
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
         uint32_t committed = info.pool[p].committed, mapped = info.pool[p].membership * 64;
-        item.pool[p] =
-            (struct kvd_round_pool){ maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2) };
+        item.pool[p] = round_pool(maybe(w, mapped + 2), maybe(w, committed + 2), maybe(w, s), maybe(w, s + 2));
         if (item.pool[p].commit != KVD_NONE && below(w, 8))
             item.pool[p].commit = committed + below(w, mapped - committed + 1);
         if (both && p) item.pool[p] = item.pool[0];
@@ -125,7 +124,7 @@ static void round_one(struct world *w) {
     if (w->fix.store->config.has_state && below(w, 2)) item.state_frontier = item.pool[0].commit;
     char *before = fix_dump(&w->fix);
     if (below(w, 4) == 0) store_fail_acquisition(w->fix.store, 1 + below(w, 5));
-    store_round(w->fix.store, &item, 1, &result);
+    fix_apply(&w->fix, &item, &result);
     store_fail_acquisition(w->fix.store, 0);
     if (result.refusal.code) {
         same_after(w, before, "a refused round");
@@ -144,11 +143,11 @@ static bool align(struct world *w, store_seq seq) {
     struct store_round_item item = fix_item(seq);
     if (w->fix.store->n_pools > 1) frontier = max_u32(frontier, info.pool[1].committed);
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) item.pool[p].ensure = frontier;
-    store_round(w->fix.store, &item, 1, &result);
+    fix_apply(&w->fix, &item, &result);
     item = fix_item(seq);
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) item.pool[p].commit = frontier;
     if (w->fix.store->config.has_state) item.state_frontier = frontier;
-    store_round(w->fix.store, &item, 1, &result);
+    fix_apply(&w->fix, &item, &result);
     if (below(w, 4)) name_all(w, seq);
     return result.refusal.code == 0 && frontier;
 }

@@ -123,7 +123,7 @@ static void space_1_space_2_order_of_extents(void) {
                                   &item.pool[p].ensure };
             *field[kvt_below(&seed, 4)] = kvt_below(&seed, 600);
         }
-        store_round(fix.store, &item, 1, &r);
+        fix_apply(&fix, &item, &r);
         for (uint32_t p = 0; p < 2; p++) {
             struct kvd_pool_view v = view(&fix, seq, p);
             KVT_TRUE(v.entitlement >= v.membership && v.membership >= geom_pages(v.committed));
@@ -314,7 +314,7 @@ static void inv_2_pools_are_grouped_apart(void) {
     store_seq first = fix_activate(&fix, fix_root(64, 60, 0), NULL);
     struct store_round_item item = fix_item(first);
     item.pool[1].ensure = 120; /* the draft leads */
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_EQ(r.refusal.code, STORE_OK);
     KVT_EQ(r.pool[0].membership, 0);
     KVT_EQ(r.pool[1].membership, 2);

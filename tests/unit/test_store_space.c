@@ -32,6 +32,33 @@ static void space_5_mapping_walk(void) {
     fix_close(&fix);
 }
 
+/* SPACE-5, SPACE-6, SPACE-7: what is not asked for is not looked at, so a zeroed item changes nothing. */
+static void space_6_a_zeroed_item_asks_for_nothing(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_round_result r;
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(129, 1, 0), NULL);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 129, NULL));
+    KVT_OK(fix_round(&fix, seq, 129, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
+    char *before = fix_dump(&fix);
+    struct store_round_item item = { .seq = seq, .lease = FIX_LEASE };
+    store_round(fix.store, &item, 1, &r);
+    KVT_OK(r.refusal.code);
+    KVT_EQ(r.pool[0].committed, 129);
+    KVT_EQ(r.pool[0].membership, 3);
+    KVT_EQ(r.pool[0].slice_count, 0);
+    memset(item.pool, 0xEE, sizeof item.pool); /* nor is any other value */
+    for (int p = 0; p < KVD_MAX_POOLS; p++) item.pool[p].ask = 0;
+    store_round(fix.store, &item, 1, &r);
+    KVT_OK(r.refusal.code);
+    char *after = fix_dump(&fix);
+    KVT_EQ_STR(before, after);
+    free(before);
+    free(after);
+    fix_close(&fix);
+}
+
 /* The last step of a sequence maps more than it commits; a lower bound trims nothing, a higher one is refused. */
 static void space_5_terminal_walk(void) {
     struct fix fix;
@@ -388,18 +415,18 @@ static void spec_1_pools_go_apart(void) {
     struct store_round_item item = fix_item(seq);
     item.pool[0].ensure = 60 + 3 + 1; /* f + e + 1 */
     item.pool[1].ensure = 60 + 3 + 4; /* f + e + W */
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_EQ(r.pool[0].membership, 1);
     KVT_EQ(r.pool[1].membership, 2);
     item = fix_item(seq);
     item.pool[0].commit = 62;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_EQ(r.pool[0].committed, 62);
     KVT_EQ(r.pool[1].committed, 0);
     item = fix_item(seq);
     item.pool[1].commit = 62;
     item.pool[1].keep = 62;
-    store_round(fix.store, &item, 1, &r);
+    fix_apply(&fix, &item, &r);
     KVT_EQ(r.pool[1].committed, 62);
     KVT_EQ(r.pool[1].membership, 1);
     KVT_EQ(r.pool[0].membership, 1);
@@ -418,6 +445,7 @@ static void round_is_all_or_nothing(void) {
     item[1].pool[0].commit = 90;
     item[1].pool[1].commit = 129;
     item[2].lease = 8;
+    for (int i = 0; i < 3; i++) ROUND_ASK(&item[i]);
     store_round(fix.store, item, 3, r);
     KVT_OK(r[0].refusal.code);
     KVT_EQ(r[1].refusal.code, STORE_E_RANGE);
@@ -462,6 +490,7 @@ static void membership_grows_and_shrinks(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(space_5_mapping_walk),
+                                             KVT_CASE(space_6_a_zeroed_item_asks_for_nothing),
                                              KVT_CASE(space_5_terminal_walk),
                                              KVT_CASE(space_3_entitlement_default),
                                              KVT_CASE(space_3_space_4_lease_growth),
