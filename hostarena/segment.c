@@ -133,6 +133,9 @@ struct opening {
 static int check_need_of(const struct opening *o, uint64_t there, uint64_t credit) {
     uint64_t total = o->segment->identity.total_bytes;
     struct segment_need need = { .root = "",
+                                 .what = "the arena with its directory needs",
+                                 .lower = "[host] arena",
+                                 .shm_bytes = total > there ? total - there : 0,
                                  .bytes = total > there ? total - there : 0,
                                  .credit = credit,
                                  .file_bytes = there ? 0 : total,

@@ -82,6 +82,26 @@ void segment_driver_remove(struct segment *segment, const struct segment_driver 
 /* How many were written, at most max. */
 uint32_t segment_drivers(const struct segment *segment, struct segment_driver *ret_drivers, uint32_t max);
 
+/* ---- what fits ---- */
+
+struct segment_need {
+    const char *root;    /* "" or, in tests, a folder that stands for / */
+    const char *what;    /* whose need it is, in sentences: "the arena with its directory needs" */
+    const char *lower;   /* what to lower, in sentences: "[host] arena" */
+    uint64_t bytes;      /* of memory that are not there yet */
+    uint64_t shm_bytes;  /* of them in /dev/shm */
+    uint64_t credit;     /* that an object which goes first gives back */
+    uint64_t file_bytes; /* of the largest file that is made, for RLIMIT_FSIZE; 0: none is */
+    uint64_t lock_bytes; /* to be locked, 0: nothing */
+};
+/* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence.
+ * May raise the soft RLIMIT_MEMLOCK. */
+int segment_check_need(const struct segment_need *need, char *err, size_t err_bytes);
+/* Memory that this process may still take: of the machine (MemAvailable), and in its control groups. */
+uint64_t segment_memory_left(const char *root);
+/* Memory that the object of this name has; 0 where there is none. */
+uint64_t segment_bytes_there(const char *name);
+
 /* NUMA node of a PCI device ("0000:41:00.0"), SEGMENT_ANY_NODE where the kernel does not say. */
 int segment_node_of_pci(const char *bus_id);
 

@@ -96,19 +96,6 @@ void segment_resume(struct segment *segment);
 /* The last step of making one. */
 void segment_sign(struct segment *segment);
 
-/* ---- segment_need.c ---- */
-
-struct segment_need {
-    const char *root;    /* "" or, in tests, a folder that stands for / */
-    uint64_t bytes;      /* that are not there yet */
-    uint64_t credit;     /* that an object which goes first gives back */
-    uint64_t file_bytes; /* whole size, for RLIMIT_FSIZE; 0: no file is made */
-    uint64_t lock_bytes; /* to be locked, 0: nothing */
-};
-/* -ENOSPC (/dev/shm), -ENOMEM (machine, control group), -EFBIG, -EPERM (limits of the process), each with a sentence.
- * May raise the soft RLIMIT_MEMLOCK. */
-int segment_check_need(const struct segment_need *room, char *err, size_t err_bytes);
-
 /* ---- segment_touch.c ---- */
 
 struct segment_touch {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,6 +49,7 @@ static uint64_t bytes_less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 static int check_shm(const struct segment_need *need, char *err, size_t err_bytes) {
     char path[256];
     struct statvfs fs;
+    if (!need->shm_bytes) return 0;
     snprintf(path, sizeof path, "%s/dev/shm", need->root);
     if (statvfs(path, &fs)) {
         int e = errno;
@@ -57,24 +59,30 @@ static int check_shm(const struct segment_need *need, char *err, size_t err_byte
     }
     if (!fs.f_blocks) return 0; /* a tmpfs without a limit */
     uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize + need->credit;
-    if (need->bytes <= there) return 0;
+    if (need->shm_bytes <= there) return 0;
     return segment_refuse(-ENOSPC, err, err_bytes,
-                          "the arena with its directory needs %" PRIu64 " bytes of /dev/shm, %" PRIu64
+                          "%s %" PRIu64 " bytes of /dev/shm, %" PRIu64
                           " are free there: enlarge it (mount -o remount,size=%" PRIu64
-                          "M /dev/shm; for a container --shm-size), or lower [host] arena",
-                          need->bytes, there,
-                          ((uint64_t)fs.f_blocks * fs.f_frsize + bytes_less(need->bytes, there) + (1 << 20) - 1) >> 20);
+                          "M /dev/shm; for a container --shm-size), or lower %s",
+                          need->what, need->shm_bytes, there,
+                          ((uint64_t)fs.f_blocks * fs.f_frsize + bytes_less(need->shm_bytes, there) + (1 << 20) - 1) >>
+                              20,
+                          need->lower);
+}
+
+/* NO_LIMIT where the machine does not say. */
+static uint64_t machine_left(const char *root) {
+    uint64_t kib;
+    return read_number(root, "/proc/meminfo", "MemAvailable:", &kib) ? kib * 1024 : NO_LIMIT;
 }
 
 static int check_machine_memory(const struct segment_need *need, char *err, size_t err_bytes) {
-    uint64_t kib;
-    if (!read_number(need->root, "/proc/meminfo", "MemAvailable:", &kib)) return 0;
-    uint64_t there = kib * 1024 + need->credit;
-    if (need->bytes <= there) return 0;
+    uint64_t left = machine_left(need->root);
+    if (left == NO_LIMIT || need->bytes <= left + need->credit) return 0;
     return segment_refuse(-ENOMEM, err, err_bytes,
-                          "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
-                          " are available on this machine (MemAvailable): lower [host] arena, or free memory",
-                          need->bytes, there);
+                          "%s %" PRIu64 " bytes of memory, %" PRIu64
+                          " are available on this machine (MemAvailable): lower %s, or free memory",
+                          need->what, need->bytes, left + need->credit, need->lower);
 }
 
 /* ---- control groups --------------------------------------------------------------------------------------------- */
@@ -102,41 +110,66 @@ static uint64_t group_left(const char *root, const struct group_files *files, co
     return bytes_less(limit, bytes_less(used, cache_1 + cache_2));
 }
 
+struct tightest {
+    uint64_t left;
+    char group[PATH_BYTES];
+};
+
 /* The group and all above it, up to the mount: in a container the path may be the host's, and only the mount is there.
  */
-static int check_cgroup(const struct segment_need *need, const struct group_files *files, char *group, char *err,
-                        size_t err_bytes) {
+static void look_at_group(const char *root, const struct group_files *files, char *group, struct tightest *t) {
     for (;;) {
-        uint64_t left = group_left(need->root, files, group);
-        if (left != NO_LIMIT && need->bytes > left + need->credit)
-            return segment_refuse(-ENOMEM, err, err_bytes,
-                                  "the arena with its directory needs %" PRIu64 " bytes of memory, %" PRIu64
-                                  " are left in the memory limit of control group %s: raise it (MemoryMax= of the "
-                                  "unit; for a container --memory), or lower [host] arena",
-                                  need->bytes, left + need->credit, *group ? group : "/");
+        uint64_t left = group_left(root, files, group);
+        if (left < t->left) {
+            t->left = left;
+            snprintf(t->group, sizeof t->group, "%s", *group ? group : "/");
+        }
         char *slash = strrchr(group, '/');
-        if (!slash) return 0;
+        if (!slash) return;
         *slash = '\0';
     }
 }
 
 /* Lines of /proc/self/cgroup: "0::/path" (v2), "4:memory:/path" (v1, one line a controller). */
-static int check_groups(const struct segment_need *need, char *err, size_t err_bytes) {
+static void find_tightest(const char *root, struct tightest *t) {
     char line[PATH_BYTES];
-    int r = 0;
-    FILE *file = open_under(need->root, "/proc/self/cgroup");
-    if (!file) return 0;
-    while (!r && fgets(line, sizeof line, file)) {
+    t->left = NO_LIMIT;
+    FILE *file = open_under(root, "/proc/self/cgroup");
+    while (file && fgets(line, sizeof line, file)) {
         char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group) continue;
         *controllers++ = *group++ = '\0';
         group[strcspn(group, "\n")] = '\0';
         if (!strcmp(group, "/")) *group = '\0';
-        if (!*controllers) r = check_cgroup(need, &GROUPS_V2, group, err, err_bytes);
-        else if (strstr(controllers, "memory")) r = check_cgroup(need, &GROUPS_V1, group, err, err_bytes);
+        if (!*controllers) look_at_group(root, &GROUPS_V2, group, t);
+        else if (strstr(controllers, "memory")) look_at_group(root, &GROUPS_V1, group, t);
     }
-    fclose(file);
-    return r;
+    if (file) fclose(file);
+}
+
+static int check_groups(const struct segment_need *need, char *err, size_t err_bytes) {
+    struct tightest t;
+    find_tightest(need->root, &t);
+    if (t.left == NO_LIMIT || need->bytes <= t.left + need->credit) return 0;
+    return segment_refuse(-ENOMEM, err, err_bytes,
+                          "%s %" PRIu64 " bytes of memory, %" PRIu64
+                          " are left in the memory limit of control group %s: raise it (MemoryMax= of the unit; for a "
+                          "container --memory), or lower %s",
+                          need->what, need->bytes, t.left + need->credit, t.group, need->lower);
+}
+
+uint64_t segment_memory_left(const char *root) {
+    struct tightest t;
+    uint64_t machine = machine_left(root);
+    find_tightest(root, &t);
+    return t.left < machine ? t.left : machine;
+}
+
+uint64_t segment_bytes_there(const char *name) {
+    struct stat st;
+    char path[256];
+    snprintf(path, sizeof path, "/dev/shm%s", name);
+    return !lstat(path, &st) && S_ISREG(st.st_mode) ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
 /* ---- limits of the process -------------------------------------------------------------------------------------- */
@@ -146,9 +179,9 @@ static int check_file_size(const struct segment_need *need, char *err, size_t er
     if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || need->file_bytes <= limit.rlim_cur)
         return 0;
     return segment_refuse(-EFBIG, err, err_bytes,
-                          "the segment has %" PRIu64 " bytes, RLIMIT_FSIZE allows files of %" PRIu64
-                          ": set LimitFSIZE=infinity (ulimit -f unlimited)",
-                          need->file_bytes, (uint64_t)limit.rlim_cur);
+                          "%s a file of %" PRIu64 " bytes, RLIMIT_FSIZE allows %" PRIu64
+                          ": set LimitFSIZE=infinity (ulimit -f unlimited), or lower %s",
+                          need->what, need->file_bytes, (uint64_t)limit.rlim_cur, need->lower);
 }
 
 static bool may_lock_anything(void) {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "segment.h"
+
 static uint32_t or_auto(uint32_t value, uint32_t automatic) { return value == CONFIG_AUTO32 ? automatic : value; }
 
 static uint32_t state_slots(const struct config *c) {
@@ -49,6 +51,13 @@ int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *er
     return 0;
 }
 
+void plan_arena_name(const char *prefix, char *name, size_t bytes) {
+    const char *instance = strncmp(prefix, "/kvd-", 5) == 0 ? prefix + 5 : prefix;
+    int n = (int)strlen(instance);
+    if (n && instance[n - 1] == '-') n--;
+    snprintf(name, bytes, "/kvd-arena-%.*s", n, instance);
+}
+
 int plan_open_devices(const struct config *c, struct device **ret_devices, char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < c->n_devices; i++) {
         struct device_config d = { .kind = (enum device_kind)c->device[i].kind,
@@ -65,11 +74,54 @@ int plan_open_devices(const struct config *c, struct device **ret_devices, char 
     return 0;
 }
 
-/* Host devices stand in one /dev/shm: each may have its share of what is free there. */
-static uint64_t share_of_host(const struct config *c, uint64_t free_bytes) {
+static uint32_t count_hosts(const struct config *c) {
     uint32_t hosts = 0;
     for (uint32_t i = 0; i < c->n_devices; i++) hosts += c->device[i].kind == DEVICE_HOST;
-    return hosts > 1 && free_bytes < c->memory ? free_bytes / hosts : free_bytes;
+    return hosts;
+}
+
+static uint64_t less_bytes(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+/* Of the arena, those that an earlier instance has not left there. */
+static uint64_t arena_missing(const struct config *c, const char *arena) {
+    return less_bytes(c->arena_bytes, arena ? segment_bytes_there(arena) : 0);
+}
+
+static uint64_t kept_on_hosts(const struct config *c, const struct kept *kept) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; kept && i < c->n_devices; i++)
+        if (c->device[i].kind == DEVICE_HOST) bytes += kept->bytes[i];
+    return bytes;
+}
+
+/* Host devices and the arena stand in one memory: each device takes its share, at most, of what the arena leaves. What
+ * is asked for in tokens is taken or refused. */
+static uint64_t free_on_host(const struct config *c, const char *arena, const struct kept *kept, uint64_t free_bytes) {
+    uint64_t left = segment_memory_left("");
+    if (left == UINT64_MAX || c->capacity_tokens != CONFIG_AUTO64) return free_bytes;
+    uint64_t share = less_bytes(left + kept_on_hosts(c, kept), arena_missing(c, arena)) / count_hosts(c);
+    return free_bytes < share ? free_bytes : share;
+}
+
+/* Before a byte is taken: what the machine, the control groups and the limits of this process leave for the regions of
+ * host devices and the arena together. */
+static int check_memory(const struct config *c, const char *arena, const struct kept *kept, const struct plan *plan,
+                        char *err, size_t err_bytes) {
+    const struct geom_layout *l = &plan->capacity.layout;
+    uint64_t region = l->state_bytes, device = l->state_bytes, missing = arena_missing(c, arena);
+    for (uint32_t p = 0; p < l->n_pools; p++) {
+        device += l->pool_bytes[p] + l->table_bytes[p];
+        if (l->pool_bytes[p] > region) region = l->pool_bytes[p];
+    }
+    uint32_t hosts = count_hosts(c);
+    if (!hosts) device = region = 0;
+    struct segment_need need = { .root = "",
+                                 .what = "pools of host devices and the arena need",
+                                 .lower = "tokens, memory or arena",
+                                 .bytes = less_bytes(hosts * device, kept_on_hosts(c, kept)) + missing,
+                                 .shm_bytes = missing,
+                                 .file_bytes = region > c->arena_bytes ? region : c->arena_bytes };
+    return segment_check_need(&need, err, err_bytes) != 0;
 }
 
 static void plan_host(const struct config *c, struct plan *plan) {
@@ -96,17 +148,18 @@ static int resolve_capacity(const struct config *c, const struct kept *kept, uin
                : geom_capacity_explicit(&plan->spec, tokens, free_bytes, &plan->capacity, err, err_bytes);
 }
 
-int plan_make(const struct config *c, struct device *const *devices, const struct kept *kept, struct plan *ret_plan,
-              char *err, size_t err_bytes) {
+int plan_make(const struct config *c, struct device *const *devices, const struct kept *kept, const char *arena,
+              struct plan *ret_plan, char *err, size_t err_bytes) {
     struct plan plan = { .n_devices = c->n_devices };
     uint64_t least = UINT64_MAX;
     uint32_t tightest = 0;
     char why[384];
-    if (plan_spec(c, &plan.spec, err, err_bytes)) return 1;
+    if (plan_spec(c, &plan.spec, err, err_bytes) || check_memory(c, arena, kept, &plan, err, err_bytes))
+        return 1; /* the arena alone: nothing is planned yet */
     for (uint32_t i = 0; i < c->n_devices; i++) {
         device_identify(devices[i], &plan.identity[i]);
         if (device_free_bytes(devices[i], &plan.free_bytes[i], err, err_bytes)) return 1;
-        if (c->device[i].kind == DEVICE_HOST) plan.free_bytes[i] = share_of_host(c, plan.free_bytes[i]);
+        if (c->device[i].kind == DEVICE_HOST) plan.free_bytes[i] = free_on_host(c, arena, kept, plan.free_bytes[i]);
         else if (kept) plan.free_bytes[i] += kept->bytes[i];
         if (plan.free_bytes[i] >= least) continue;
         least = plan.free_bytes[i];
@@ -116,6 +169,7 @@ int plan_make(const struct config *c, struct device *const *devices, const struc
         snprintf(err, err_bytes, "capacity on device.%u (%" PRIu64 " bytes free): %s", tightest, least, why);
         return 1;
     }
+    if (check_memory(c, arena, kept, &plan, err, err_bytes)) return 1;
     plan_host(c, &plan);
     *ret_plan = plan;
     return 0;

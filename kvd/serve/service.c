@@ -94,9 +94,11 @@ static int make_service(struct service *s, const char *prefix, const struct fdst
                         size_t err_bytes) {
     struct device *devices[KVD_MAX_RANKS];
     struct kept kept;
+    char arena[96];
+    plan_arena_name(prefix, arena, sizeof arena);
     kept_load(&kept, handed ? handed->items : NULL, handed ? handed->n : 0);
     if (plan_open_devices(&s->config, devices, err, err_bytes)) return 1;
-    if (plan_make(&s->config, devices, &kept, &s->plan, err, err_bytes)) {
+    if (plan_make(&s->config, devices, &kept, arena, &s->plan, err, err_bytes)) {
         for (uint32_t i = 0; i < s->config.n_devices; i++) device_close(devices[i]);
         return 1;
     }

@@ -64,7 +64,9 @@ static int block_signals(void) {
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR) return -1;
+    if (sigprocmask(SIG_BLOCK, &set, NULL) || signal(SIGPIPE, SIG_IGN) == SIG_ERR ||
+        signal(SIGXFSZ, SIG_IGN) == SIG_ERR) /* a file that may not grow is an error of its call */
+        return -1;
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -328,12 +330,14 @@ static int run_daemon(struct daemon *d) {
 static int print_plan(const struct config *config) {
     struct device *devices[KVD_MAX_RANKS];
     struct plan plan;
-    char err[1024];
+    char err[1024], prefix[48], arena[96];
+    make_prefix(config->socket, prefix, sizeof prefix);
+    plan_arena_name(prefix, arena, sizeof arena);
     if (plan_open_devices(config, devices, err, sizeof err)) {
         fprintf(stderr, "kvd: %s\n", err);
         return EXIT_START;
     }
-    int r = plan_make(config, devices, NULL, &plan, err, sizeof err);
+    int r = plan_make(config, devices, NULL, arena, &plan, err, sizeof err);
     if (r) fprintf(stderr, "kvd: %s\n", err);
     else plan_print(stdout, config, &plan);
     for (uint32_t i = 0; i < config->n_devices; i++) device_close(devices[i]);

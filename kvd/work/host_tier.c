@@ -39,14 +39,6 @@ static void unpin_devices(void *context, void *address, uint64_t bytes) {
     for (uint32_t r = 0; r < p->n_ranks; r++) device_unpin(p->device[r], address);
 }
 
-/* "/kvd-0123456789abcdef-" -> "/kvd-arena-0123456789abcdef" */
-static void arena_name(const char *prefix, char *name, size_t bytes) {
-    const char *instance = strncmp(prefix, "/kvd-", 5) == 0 ? prefix + 5 : prefix;
-    int n = (int)strlen(instance);
-    if (n && instance[n - 1] == '-') n--;
-    snprintf(name, bytes, "/kvd-arena-%.*s", n, instance);
-}
-
 static int node_of(const struct service *s) {
     if (s->config.arena_node != CONFIG_AUTO32) return (int)s->config.arena_node;
     const char *pci = s->plan.identity[0].pci;
@@ -57,7 +49,7 @@ static int open_segment(struct service *s, const char *prefix, enum segment_foun
                         size_t err_bytes) {
     const struct config *c = &s->config;
     char name[96];
-    arena_name(prefix, name, sizeof name);
+    plan_arena_name(prefix, name, sizeof name);
     struct segment_config config = { .name = name,
                                      .arena_bytes = store_get_config(s->store)->host_bytes,
                                      .numa_node = node_of(s),

@@ -21,6 +21,54 @@
 
 static struct e2e_daemon daemon_;
 
+/* ---- programs with less than others -------------------------------------------------------------------------------
+ */
+
+struct limited {
+    int resource;
+    rlim_t value;
+    uid_t uid; /* 0: as it is */
+};
+
+static void become(const struct limited *how, int output) {
+    struct rlimit limit = { how->value, how->value }, none = { 0, 0 };
+    dup2(output, 1);
+    dup2(output, 2);
+    if (setrlimit(RLIMIT_CORE, &none) || setrlimit((unsigned)how->resource, &limit)) _exit(126);
+    if (how->uid && (setgid(how->uid) || setuid(how->uid))) _exit(126);
+}
+
+/* Its output into text; kvd is told to stop when it is ready. Its status, or -1 where a signal ended it or it had to be
+ * killed. */
+static int run_limited(const struct limited *how, const char *const *argv, char *text, size_t bytes) {
+    int pipes[2], status = -1, program = open(argv[0], O_PATH | O_CLOEXEC); /* its folder may be closed to others */
+    KVT_OK(pipe2(pipes, O_CLOEXEC));
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        become(how, pipes[1]);
+        fexecve(program, (char **)(uintptr_t)argv, environ);
+        _exit(127);
+    }
+    close(pipes[1]);
+    close(program);
+    size_t n = 0;
+    ssize_t got = 1;
+    double end = e2e_now() + 15;
+    while (got > 0 && n + 1 < bytes && e2e_now() < end) {
+        struct pollfd p = { .fd = pipes[0], .events = POLLIN };
+        if (poll(&p, 1, 1000) != 1) continue;
+        if ((got = read(pipes[0], text + n, bytes - 1 - n)) > 0) n += (size_t)got;
+        text[n] = 0;
+        if (strstr(text, "tokens in")) kill(pid, SIGTERM); /* the line that says that the store is served */
+    }
+    text[n] = 0;
+    close(pipes[0]);
+    if (got > 0) kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 /* ---- the library in a plug-in host --------------------------------------------------------------------------- */
 
 /* SRV-6, SRV-8: nng's threads outlive every client; a host that closes the library, forks, loads it again or ends goes
@@ -122,6 +170,74 @@ static void srv_8_regions_cannot_be_cut(void) {
         kvd_disconnect(c);
         e2e_daemon_free(&daemon_);
     }
+}
+
+/* A store of so much on one host device, and an arena. */
+static bool prepare_large(unsigned layers, unsigned concurrency, const char *memory, const char *tokens,
+                          const char *arena) {
+    if (!e2e_daemon_prepare(&daemon_, NULL)) return false;
+    FILE *f = fopen(daemon_.config, "w");
+    if (!f) return KVT_TRUE(false);
+    fprintf(f,
+            "[kvd]\nsocket = %s\n[devices]\nmemory = %s\n[model]\nlayers = %u\nhead_dim = 64\nmax_context = "
+            "4096\nmax_concurrency = %u\n"
+            "[capacity]\ntokens = %s\n[host]\narena = %s\n",
+            daemon_.socket, memory, layers, concurrency, tokens, arena);
+    return KVT_TRUE(fclose(f) == 0);
+}
+
+/* kvd and kvd --plan both end with 2, at once and with this sentence. */
+static void both_refuse(const struct limited *how, const char *part) {
+    for (int plan = 0; plan < 2; plan++) {
+        char text[8192];
+        const char *const argv[] = { KVD_BINARY, "--config", daemon_.config, plan ? "--plan" : NULL, NULL };
+        if (!KVT_EQ_I(run_limited(how, argv, text, sizeof text), 2) || !KVT_HAS(text, part)) printf("    %s\n", text);
+    }
+}
+
+/* SRV-2, CAP-2: pools of host devices that the machine's memory or the limits of the process do not allow, with the
+ * arena or without it, are refused in words before a byte is taken; --plan says so, too. */
+static void srv_2_pools_beyond_memory(void) {
+    struct limited free = { .resource = RLIMIT_FSIZE, .value = RLIM_INFINITY }, small = free;
+    small.value = 1 << 20;
+    KVT_NEED(prepare_large(4096, 1024, "100TiB", "4194304", "0"));
+    both_refuse(&free, "are available on this machine (MemAvailable)");
+    e2e_daemon_free(&daemon_);
+    KVT_NEED(prepare_large(1, 64, "64MiB", "8192", "100TiB"));
+    both_refuse(&free, "bytes of /dev/shm");
+    e2e_daemon_free(&daemon_);
+    KVT_NEED(prepare_large(1, 64, "64MiB", "8192", "0"));
+    both_refuse(&small, "RLIMIT_FSIZE allows 1048576");
+    e2e_daemon_free(&daemon_);
+}
+
+/* CAP-2: what is taken automatically fits into the memory limit of the control group, beside the arena; what is asked
+ * for beyond it is refused. */
+static void cap_2_pools_in_a_control_group(void) {
+    char group[128] = "/sys/fs/cgroup/memory/kvd-e2e", path[192], text[8192];
+    if (access("/sys/fs/cgroup/memory", W_OK)) snprintf(group, sizeof group, "/sys/fs/cgroup/kvd-e2e");
+    bool v1 = strstr(group, "/memory/") != NULL;
+    snprintf(path, sizeof path, "%s/%s", group, v1 ? "memory.limit_in_bytes" : "memory.max");
+    rmdir(group);
+    FILE *f = mkdir(group, 0755) ? NULL : fopen(path, "w");
+    if (!f || fputs("104857600", f) < 0 || fclose(f)) {
+        printf("    skipped: no control group can be made\n");
+        rmdir(group);
+        return;
+    }
+    snprintf(path, sizeof path, "%s/cgroup.procs", group);
+    for (int plan = 0; plan < 3; plan++) {
+        KVT_NEED(prepare_large(2, 64, "256MiB", plan < 2 ? "200000" : "auto", "16MiB"));
+        const char *const argv[] = { "/bin/sh",  "-c",           "echo $$ >\"$1\" && shift && exec \"$@\"",
+                                     "sh",       path,           KVD_BINARY,
+                                     "--config", daemon_.config, plan == 1 ? "--plan" : NULL,
+                                     NULL };
+        struct limited free = { .resource = RLIMIT_FSIZE, .value = RLIM_INFINITY };
+        if (!KVT_EQ_I(run_limited(&free, argv, text, sizeof text), plan < 2 ? 2 : 0)) printf("    %s\n", text);
+        if (plan < 2) KVT_HAS(text, "are left in the memory limit of control group");
+        e2e_daemon_free(&daemon_);
+    }
+    rmdir(group);
 }
 
 /* ---- names of sockets ------------------------------------------------------------------------------------------ */
@@ -280,51 +396,6 @@ static void reload_of_a_good_file(void) {
 
 /* ---- few threads, little memory ------------------------------------------------------------------------------- */
 
-struct limited {
-    int resource;
-    rlim_t value;
-    uid_t uid; /* 0: as it is */
-};
-
-static void become(const struct limited *how, int output) {
-    struct rlimit limit = { how->value, how->value }, none = { 0, 0 };
-    dup2(output, 1);
-    dup2(output, 2);
-    if (setrlimit(RLIMIT_CORE, &none) || setrlimit((unsigned)how->resource, &limit)) _exit(126);
-    if (how->uid && (setgid(how->uid) || setuid(how->uid))) _exit(126);
-}
-
-/* Its output into text; kvd is told to stop when it is ready. Its status, or -1 where a signal ended it or it had to be
- * killed. */
-static int run_limited(const struct limited *how, const char *const *argv, char *text, size_t bytes) {
-    int pipes[2], status = -1, program = open(argv[0], O_PATH | O_CLOEXEC); /* its folder may be closed to others */
-    KVT_OK(pipe2(pipes, O_CLOEXEC));
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        become(how, pipes[1]);
-        fexecve(program, (char **)(uintptr_t)argv, environ);
-        _exit(127);
-    }
-    close(pipes[1]);
-    close(program);
-    size_t n = 0;
-    ssize_t got = 1;
-    double end = e2e_now() + 15;
-    while (got > 0 && n + 1 < bytes && e2e_now() < end) {
-        struct pollfd p = { .fd = pipes[0], .events = POLLIN };
-        if (poll(&p, 1, 1000) != 1) continue;
-        if ((got = read(pipes[0], text + n, bytes - 1 - n)) > 0) n += (size_t)got;
-        text[n] = 0;
-        if (strstr(text, "tokens in")) kill(pid, SIGTERM); /* the line that says that the store is served */
-    }
-    text[n] = 0;
-    close(pipes[0]);
-    if (got > 0) kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 /* From where nothing goes to where all does: each step is a sentence or success. */
 static void climb(struct limited how, rlim_t from, rlim_t to, rlim_t step, const char *const *argv, int refused,
                   const char *part) {
@@ -388,6 +459,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(srv_8_library_unloaded_by_python),
                                              KVT_CASE(srv_8_second_daemon_on_the_arena),
                                              KVT_CASE(srv_8_regions_cannot_be_cut),
+                                             KVT_CASE(srv_2_pools_beyond_memory),
+                                             KVT_CASE(cap_2_pools_in_a_control_group),
                                              KVT_CASE(srv_2_file_at_a_name_of_kvd),
                                              KVT_CASE(srv_2_socket_of_another_program),
                                              KVT_CASE(srv_7_reload_waits_for_nobody),

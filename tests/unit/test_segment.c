@@ -631,7 +631,12 @@ static void put_file(const char *path, const char *text) {
 }
 
 static int room_for(uint64_t bytes, uint64_t credit) {
-    struct segment_need need = { .root = root, .bytes = bytes, .credit = credit };
+    struct segment_need need = { .root = root,
+                                 .what = "the arena with its directory needs",
+                                 .lower = "[host] arena",
+                                 .bytes = bytes,
+                                 .shm_bytes = bytes,
+                                 .credit = credit };
     err[0] = '\0';
     return segment_check_need(&need, err, sizeof err);
 }

@@ -265,7 +265,7 @@ static bool make_plan(const char *more, struct plan *ret_plan) {
     struct device *devices[KVD_MAX_RANKS];
     snprintf(text, sizeof text, "%s%s", small, more);
     if (!good(text) || !KVT_OK(plan_open_devices(&parsed, devices, err, sizeof err))) return false;
-    int r = plan_make(&parsed, devices, NULL, ret_plan, complaints, sizeof complaints);
+    int r = plan_make(&parsed, devices, NULL, NULL, ret_plan, complaints, sizeof complaints);
     for (uint32_t i = 0; i < parsed.n_devices; i++) device_close(devices[i]);
     return r == 0;
 }
@@ -298,7 +298,8 @@ static void plan_is_limited_by_memory(void) {
     struct device *devices[KVD_MAX_RANKS];
     KVT_NEED(good(text));
     KVT_NEED(!plan_open_devices(&parsed, devices, complaints, sizeof complaints));
-    KVT_OK(plan_make(&parsed, devices, NULL, &plan, complaints, sizeof complaints)); /* CAP-3, headroom 1 MiB off */
+    KVT_OK(
+        plan_make(&parsed, devices, NULL, NULL, &plan, complaints, sizeof complaints)); /* CAP-3, headroom 1 MiB off */
     KVT_EQ(plan.capacity.pages, 74);
     KVT_EQ(plan.capacity.slack, (1u << 20) + plan.capacity.curve.b_step / 2);
     device_close(devices[0]);
