@@ -23,8 +23,8 @@ allowed() { # room -> rooms that it may include from
         kvd/store) echo "kvd/store hostarena cuda" ;;
         kvd) echo "kvd kvd/base proto" ;; # the face of the service
         kvd/base) echo "kvd/base proto cuda" ;;
-        kvd/memory) echo "kvd/memory $(allowed kvd/base) kvd/store" ;;
-        kvd/service) echo "kvd/service kvd $(allowed kvd/memory) hostarena" ;;
+        kvd/memory) echo "kvd/memory $(allowed kvd/base) kvd/store hostarena" ;;
+        kvd/service) echo "kvd/service kvd $(allowed kvd/memory)" ;;
         kvd/work) echo "kvd/work $(allowed kvd/service)" ;;
         kvd/serve) echo "kvd/serve $(allowed kvd/work)" ;;
         kvd/net) echo "kvd/net kvd/serve kvd kvd/base proto" ;;
