@@ -27,8 +27,7 @@ static bool show_all(struct follow *f, uint32_t *left, int *ret_code) {
     while (*left && (event = follow_event(f, &lost))) {
         if (*left != KVD_UNCHANGED) --*left;
         if (show_event(f->ctl, event)) continue;
-        perror("kvdctl: standard output");
-        *ret_code = CTL_REFUSED;
+        *ret_code = CTL_REFUSED; /* who ends the program says why */
         return false;
     }
     if (!*left) return false;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,14 @@ static bool want_colour(const struct ctl_options *options) {
     return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
+/* What could not be written, now or before, is no success. */
+static int check_output(int code) {
+    bool bad = fflush(stdout) != 0;
+    if (!bad && !ferror(stdout)) return code;
+    fprintf(stderr, "kvdctl: standard output cannot be written%s%s\n", bad ? ": " : "", bad ? strerror(errno) : "");
+    return CTL_REFUSED;
+}
+
 static int run_command(struct ctl *ctl, const struct ctl_command *command) {
     int code = CTL_OK;
     ctl->out = out_new(ctl->options.json, want_colour(&ctl->options));
@@ -52,11 +61,7 @@ static int run_command(struct ctl *ctl, const struct ctl_command *command) {
     kvd_disconnect(ctl->client);
     out_end(ctl->out);
     out_free(ctl->out);
-    if (fflush(stdout) != 0) {
-        perror("kvdctl: standard output");
-        return CTL_REFUSED;
-    }
-    return code;
+    return check_output(code);
 }
 
 int main(int argc, char **argv) {
@@ -65,11 +70,11 @@ int main(int argc, char **argv) {
     if (ctl_parse(argc, argv, &ctl.options) != CTL_OK) return CTL_USAGE;
     if (ctl.options.help) {
         ctl_help(commands, N_COMMANDS);
-        return CTL_OK;
+        return check_output(CTL_OK);
     }
     if (ctl.options.version) {
         printf("kvdctl %d.%d.%d, libkvd %s\n", KVD_VERSION_MAJOR, KVD_VERSION_MINOR, KVD_VERSION_PATCH, kvd_version());
-        return CTL_OK;
+        return check_output(CTL_OK);
     }
     if (optind == argc) {
         fputs("kvdctl: no command; kvdctl --help lists them\n", stderr);

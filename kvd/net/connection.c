@@ -63,6 +63,14 @@ static bool send_at_once(struct connection *c) {
     return c->sent == c->flight.n;
 }
 
+/* Under the lock: since when answers wait that the peer does not read. Where so many wait that nothing is read from it
+ * any more, a byte now and then does not help. */
+static void note_stall(struct connection *c, bool progress) {
+    bool waits = c->busy && (c->flight.answers || c->pending.answers);
+    if (!waits) atomic_store(&c->stalled_since, 0);
+    else if (!atomic_load(&c->stalled_since) || (progress && !c->paused)) atomic_store(&c->stalled_since, clock_ns());
+}
+
 /* Under the lock: sends what is pending, if nothing is in flight. */
 static void take_off_socket(struct connection *c) {
     if (c->busy || c->corked || c->closing || !c->pending.n) return;
@@ -70,6 +78,7 @@ static void take_off_socket(struct connection *c) {
     c->flight = c->pending;
     c->pending = empty;
     c->pending.n = 0;
+    c->pending.answers = false;
     c->sent = 0;
     if (send_at_once(c)) {
         c->sent = c->flight.n = 0;
@@ -106,12 +115,12 @@ static bool account_queue(struct connection *c, int error) {
     if (!error && !c->closing && unsent_bytes(c) <= limit / 2) {
         if (c->paused) {
             c->paused = false;
-            atomic_store(&c->stalled_since, 0);
             arm_receive(c);
         }
         drained = c->refused;
         c->refused = false;
     }
+    note_stall(c, true);
     pthread_mutex_unlock(&c->lock);
     return drained;
 }
@@ -135,7 +144,11 @@ static bool connection_post(struct link *link, const uint8_t *frame, size_t byte
     } else if (!c->closing) {
         taken = unsent_bytes(c) + bytes <= 4 * limit && append_bytes(&c->pending, frame, bytes);
         close = !taken && !event;
-        if (taken) take_off_socket(c);
+        if (taken) {
+            c->pending.answers |= !event;
+            take_off_socket(c);
+        }
+        note_stall(c, false);
     }
     pthread_mutex_unlock(&c->lock);
     if (close) {
@@ -200,10 +213,8 @@ static void on_received(void *argument) {
     take_off_socket(c);
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool slow = fine && !c->closing && unsent_bytes(c) > limit;
-    if (slow) {
-        c->paused = true;
-        atomic_store(&c->stalled_since, clock_ns());
-    }
+    if (slow) c->paused = true;
+    note_stall(c, false);
     bool drained = fine && !c->busy && c->refused && unsent_bytes(c) <= limit / 2; /* no end of a send will tell */
     if (drained) {
         c->refused = false;

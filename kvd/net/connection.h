@@ -19,6 +19,7 @@
 struct buffer {
     uint8_t *bytes;
     size_t n, room;
+    bool answers; /* not only events */
 };
 
 struct connection {
@@ -28,7 +29,7 @@ struct connection {
     nng_aio *receiving, *sending, *at_once;
     uint64_t opened_ns;
     _Atomic uint64_t partial_since;     /* 0: no half frame */
-    _Atomic uint64_t stalled_since;     /* 0: is read from */
+    _Atomic uint64_t stalled_since;     /* 0: no answer waits for the peer to read */
     struct connection *next, *previous; /* listener's mutex */
     struct connection *next_dead;
     bool reaped;     /* listener_close has seen it */

@@ -54,6 +54,25 @@ static const char *text(const cJSON *object, const char *key) {
     return t ? t : "nothing";
 }
 
+/* SRV-2: what could not be written is an error with a sentence, whatever the command. */
+static void output_that_cannot_be_written(void) {
+    static const char *const commands[] = {
+        "status",        "--json status", "events -S 1", "--json events -S 1", "--json top -c 1 -i 1",
+        "top -c 1 -i 1", "--help",        "--version"
+    };
+    static const char *const outputs[] = { ">/dev/full", ">&-" };
+    char line[512];
+    if (!open_stage(NULL)) return;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        for (size_t k = 0; k < sizeof outputs / sizeof *outputs; k++) {
+            snprintf(line, sizeof line, "exec %s -s %s %s %s", KVDCTL, daemon_.socket, commands[i], outputs[k]);
+            program_run(&run, "/bin/sh", 0, "-c", line, (const char *)NULL);
+            if (!KVT_EQ_I(run.status, 2) || !KVT_HAS(run.err, "kvdctl: standard output cannot be written"))
+                printf("    %s\n", line);
+        }
+    close_stage();
+}
+
 /* SRV-5, SRV-8: a worker is killed, the daemon drains, is killed, and comes again: each shows, in this order. */
 static void srv_8_events_of_a_hard_day(void) {
     struct live *live = malloc(sizeof *live);
@@ -175,9 +194,11 @@ static void act_8_why_state_slots(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_8_events_of_a_hard_day), KVT_CASE(top_of_real_sequences), KVT_CASE(act_8_why_state_slots), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(output_that_cannot_be_written),
+                                             KVT_CASE(srv_8_events_of_a_hard_day),
+                                             KVT_CASE(top_of_real_sequences),
+                                             KVT_CASE(act_8_why_state_slots),
+                                             { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e_ctl", cases, argc, argv);
 }

@@ -350,6 +350,27 @@ static void slow_reader(void) {
     clean();
 }
 
+/* SRV-2, SRV-7: answers that fit into the queue, and are left unread, end the connection in time as well. */
+static void srv_2_few_unread_answers(void) {
+    KVT_NEED(start("[limits]\nstall_timeout = 500ms\nmessage_queue = 16MiB\n"));
+    kvd_session_id id, other;
+    int fd = session(KVD_ROLE_OBSERVER, &id), fine = session(KVD_ROLE_OBSERVER, &other);
+    uint8_t frame[512];
+    struct msg_request q = { .type = FRAME_DESCRIBE_STORE, .header.session = id };
+    size_t n = frame_of(&q, frame);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    KVT_EQ_I(stuff(fd, frame, n, 2000), 2000); /* all of them are read: the queue takes their answers */
+    stats(fine, other);
+    struct pollfd p = { .fd = fd, .events = 0 };
+    KVT_EQ_I(poll(&p, 1, 10000 * SLOW), 1);
+    KVT_TRUE(p.revents & POLLHUP);
+    close(fd);
+    stats(fine, other);
+    close(fine);
+    KVT_EQ_I(stop(SIGTERM), 0);
+    clean();
+}
+
 /* Reading late, but in time, gets every answer. */
 static void late_reader_gets_everything(void) {
     KVT_NEED(start("[limits]\nmessage_queue = 64KiB\n"));
@@ -587,6 +608,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(storm_of_connect_and_close),
                                              KVT_CASE(storm_of_half_frames),
                                              KVT_CASE(slow_reader),
+                                             KVT_CASE(srv_2_few_unread_answers),
                                              KVT_CASE(late_reader_gets_everything),
                                              KVT_CASE(second_daemon_harms_nobody),
                                              KVT_CASE(killed_daemon_is_replaced),
