@@ -126,21 +126,34 @@ static void describe_activation(struct call *call, const struct store_activated 
     for (uint32_t p = 0; p < r->n_pools; p++) r->pool[p] = made->pool[p];
 }
 
-/* What has to be copied between device and host waits in a place for that. NULL: there is none; refused, undone. */
-static struct op *place_for_copies(struct call *call, struct op *op, struct bundle *b) {
-    struct service *s = call->service;
+/* It may have copies between device and host to wait for: a victim is to be demoted, or not all of the source is on the
+ * device. */
+static bool may_wait_for_copies(const struct service *s, const struct store_activation *want) {
+    struct kvd_continuation_info info;
+    struct store_refusal refusal;
+    bool here = true;
+    if (!s->mover || want->demote) return s->mover;
+    if (!want->from.bits || store_cont_look(s->store, want->from, &info, &refusal)) return false;
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) here &= info.device_pages[p] == info.pages[p];
+    return !here || (s->config.state_bytes && !info.image_on_device);
+}
+
+/* All places are looked at before anything is begun, for what begins may release victims past recall. */
+static bool check_place(struct call *call, const struct store_activation *want) {
+    if (op_has_slow_place(call->service, call->session) || !may_wait_for_copies(call->service, want)) return true;
+    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
+                "%u requests of this session wait for copies between device and host, which is the limit, and this one "
+                "needs some; take their answers, then try again",
+                SLOW_PER_SESSION);
+    return false;
+}
+
+/* What has to be copied between device and host waits in a place for that. */
+static struct op *place_for_copies(struct service *s, struct op *op, const struct bundle *b) {
     struct store_work work;
-    if (!stage_work(s, (struct store_transition){ .bits = b->seq.bits }, &work)) return op;
-    struct op *slow = op_make_slow(s, op);
-    if (!slow) {
-        activation_undo(s, b, &call->reply.u.activated);
-        op_free(s, op);
-        call_refuse(call, KVD_RESOURCE_EXHAUSTED,
-                    "%u requests of this session wait for copies between device and host, which is the limit, and this "
-                    "one needs %u; take their answers, then try again",
-                    SLOW_PER_SESSION, work.copies_out + work.copies_in);
-    }
-    return slow;
+    struct op *slow =
+        stage_work(s, (struct store_transition){ .bits = b->seq.bits }, &work) ? op_make_slow(s, op) : NULL;
+    return slow ? slow : op;
 }
 
 static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op) {
@@ -150,7 +163,8 @@ static void submit_activation(struct call *call, const struct store_activated *m
     op->kind = OP_ACTIVATE;
     op->bundle = (uint32_t)(b - s->bundles);
     b->tag = op_tag(s, op);
-    if (!(op = place_for_copies(call, op, b))) return;
+    op = place_for_copies(s, op, b);
+    op->given_way = made->victims_lost;
     op->u.activated = call->reply.u.activated;
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
                  made->staged ? NULL : &op->u.activated);
@@ -173,23 +187,17 @@ void serve_activate(struct call *call) {
     struct store_activation want;
     struct store_activated made;
     struct store_refusal refusal = { 0 };
-    uint32_t lost = 0;
     if (!check_activation(call)) return;
+    want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
+    if (!check_place(call, &want)) return;
     struct op *op = op_new(call);
     if (!op) return;
-    want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
         op_free(s, op);
         refuse_activation(call, &want, &refusal);
         return;
     }
     struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);
-    if (!b) { /* the store has no more sequences than there are bundles */
-        (void)store_activate_abort(s->store, made.seq, &lost, &refusal);
-        op_free(s, op);
-        call_refuse(call, KVD_INTERNAL, "there is no bundle for the sequence");
-        return;
-    }
     describe_activation(call, &made, b);
     submit_activation(call, &made, b, op);
 }

@@ -70,8 +70,7 @@ struct bundle *bundle_find(struct service *s, store_seq seq) {
 struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker,
                           kvd_group_id group) {
     uint32_t i = 0, at = slot_of(s, seq);
-    while (i < s->config.max_concurrency && s->bundles[i].used) i++;
-    if (i == s->config.max_concurrency) return NULL;
+    while (s->bundles[i].used) i++; /* the store has no more sequences than there are bundles */
     while (s->bundle_index[at]) at = (at + 1) & s->bundle_index_mask;
     s->bundle_index[at] = i + 1;
     struct bundle *b = &s->bundles[i];

@@ -48,6 +48,7 @@ void group_drop(struct service *s, struct group *group);
 void groups_lose(struct service *s, kvd_session_id session, bool gone);
 
 struct bundle *bundle_find(struct service *s, store_seq seq);
+/* There is one for every sequence of the store. */
 struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker,
                           kvd_group_id group);
 void bundle_free(struct service *s, struct bundle *bundle);

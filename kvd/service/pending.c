@@ -46,6 +46,11 @@ void op_free(struct service *s, struct op *op) {
 
 uint32_t op_tag(const struct service *s, const struct op *op) { return (uint32_t)(op - s->ops) + 1; }
 
+bool op_has_slow_place(struct service *s, const struct session *session) {
+    struct op *places = places_of(s, session_id(s, session));
+    return take_place(places + OPS_PER_SESSION, SLOW_PER_SESSION) && answer_has_slow_place(session);
+}
+
 struct op *op_make_slow(struct service *s, struct op *op) {
     struct session *session = session_find(s, op->session);
     struct op *places = places_of(s, op->session);

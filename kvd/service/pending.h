@@ -52,6 +52,7 @@ uint32_t op_tag(const struct service *s, const struct op *op); /* index + 1 */
 /* It is to wait behind copies: it takes one of its session's operations for that. NULL: none is free, it is as it
  * was. */
 struct op *op_make_slow(struct service *s, struct op *op);
+bool op_has_slow_place(struct service *s, const struct session *session);
 /* It is tried again, by pending_run, when a transition has ended; the first that waits is the first that is tried. */
 void op_wait(struct service *s, struct op *op);
 void transition_ended(struct service *s); /* who waits for one may try again */

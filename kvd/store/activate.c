@@ -320,6 +320,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     seq->holds_source = holds && seq->staged;
     if (holds && !seq->holds_source) pin_source_pages(store, act->source, act->want->frontier, false);
     out.staged = seq->staged;
+    out.victims_lost = lost;
     for (uint32_t p = 0; p < store->n_pools && seq->staged; p++) seq_view(store, seq, p, 0, &out.pool[p]);
     out.seq = seq_handle(store, seq);
     store_changed(store, true);
@@ -432,6 +433,7 @@ static void release_victim(struct store *store, struct seq *seq, struct cont *vi
     if (victim->slot != KVD_NONE && victim->slot == seq->state_slot) victim->slot = KVD_NONE;
     victim->claimed = false;
     if (!victim->demoting) {
+        seq->victims_lost++;
         cont_release(store, victim);
         return;
     }

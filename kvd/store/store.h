@@ -300,6 +300,7 @@ struct store_activated {
     uint32_t source_state_slot;       /* slot to copy from on the device; pinned until the first commit. KVD_NONE: none
                                          (root, a move, or the image was restored into state_slot) */
     uint32_t restored[KVD_MAX_POOLS]; /* pages that come from the host */
+    uint32_t victims_lost;            /* released at begin, past recall */
     struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slices empty while staged */
 };
 
@@ -331,7 +332,8 @@ int store_activate_commit(struct store *store, store_seq seq, struct store_refus
 /* As it is now, in the form of begin's answer, slices = the whole membership: after STORE_MORE, and for the reply. */
 int store_activate_look(const struct store *store, store_seq seq, struct store_activated *ret_activated,
                         struct store_refusal *refusal);
-/* Restores the full inactive state. Restored pages leave the device again unless others use them. */
+/* Restores the full inactive state, but for victims that were released already: *ret_victims_lost. Restored pages leave
+ * the device again unless others use them. */
 int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victims_lost, struct store_refusal *refusal);
 
 /* ---- round boundary --------------------------------------------------------------------------- */

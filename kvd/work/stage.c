@@ -40,7 +40,8 @@ static void republish_rows(struct service *s, const struct kvd_activated *activa
     (void)transfer_submit(s->transfer, 0);
 }
 
-void activation_undo(struct service *s, struct bundle *b, const struct kvd_activated *activated) {
+/* Returns the number of victims that had been released for it. */
+static uint32_t activation_undo(struct service *s, struct bundle *b, const struct kvd_activated *activated) {
     struct store_refusal refusal = { 0 };
     uint32_t lost = 0;
     if (store_activate_abort(s->store, b->seq, &lost, &refusal))
@@ -48,6 +49,7 @@ void activation_undo(struct service *s, struct bundle *b, const struct kvd_activ
     bundle_free(s, b);
     republish_rows(s, activated);
     transition_ended(s);
+    return lost;
 }
 
 /* Places and state slots as they are now. */
@@ -99,17 +101,17 @@ static void next_stage(struct service *s, struct op *op, struct bundle *b) {
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, now.copies, now.n_copies, &op->u.activated);
 }
 
-/* STORE_WAIT. The rest is behind copies, so it must not keep a place from what is not. False: there is no place. */
-static bool park_op(struct service *s, struct op *op) {
+/* STORE_WAIT. The rest is behind copies, so it does not keep a place from what is not, unless all places behind copies
+ * are taken: it has begun, and is not refused for that. */
+static void park_op(struct service *s, struct op *op) {
     struct op *slow = op_make_slow(s, op);
-    if (slow) op_wait(s, slow);
-    return slow;
+    op_wait(s, slow ? slow : op);
 }
 
 static enum kvd_status why_ended(struct service *s, const struct op *op, const struct bundle *b, char *why,
                                  size_t why_bytes) {
-    /* A recipe is executed wholly or not at all: after its first half the activation goes on, and ends when
-     * published. */
+    /* A recipe is executed wholly or not at all: once some of its victims have gone the activation goes on, and ends
+     * when published. */
     if (b->doomed && !op->given_way) {
         snprintf(why, why_bytes, "the scheduler or the worker was lost meanwhile, nothing was activated");
         return KVD_ABORTED;
@@ -135,13 +137,8 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
         if (code == STORE_MORE) {
             next_stage(s, op, b);
         } else if (code == STORE_WAIT) {
-            if (park_op(s, op)) return false;
-            status = KVD_RESOURCE_EXHAUSTED;
-            snprintf(why, why_bytes,
-                     "its pages are on their way from the host, and %u requests of this session wait for copies, which "
-                     "is the limit; take their answers, then try again",
-                     SLOW_PER_SESSION);
-            break;
+            park_op(s, op);
+            return false;
         } else {
             refusal.code = (enum store_code)code;
             status = status_of_store(refusal.code);
@@ -151,7 +148,11 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
         }
     }
     if (status == KVD_OK) return false;
-    activation_undo(s, b, &op->u.activated);
+    uint32_t lost = activation_undo(s, b, &op->u.activated);
+    size_t n = strlen(why);
+    if (lost)
+        snprintf(why + n, why_bytes - n, "; %u continuation%s of its recipe had been released for it already", lost,
+                 lost > 1 ? "s" : "");
     *ret_status = status;
     return true;
 }

@@ -19,7 +19,5 @@ void stage_submit(struct service *s, struct op *op, struct store_transition of, 
  * filled unless OK, and an undone bundle is freed. */
 bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
 bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
-/* Undone before anything was submitted. */
-void activation_undo(struct service *s, struct bundle *bundle, const struct kvd_activated *activated);
 
 #endif

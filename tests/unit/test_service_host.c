@@ -12,6 +12,7 @@
 #include "metrics.h"
 #include "metrics_page.h"
 #include "plan.h"
+#include "segment.h"
 #include "service_fixture.h"
 #include "ui.h"
 
@@ -21,6 +22,7 @@ static struct msg_reply r;
 #define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define PAGES 96u
+#define PAGE_BYTES 65536u
 
 /* Pages of 64 KiB. */
 static const struct fx_setup host = { .capacity_tokens = PAGES * 64, .more = "[host]\narena = 8MiB\nscrub = 0\n" };
@@ -547,6 +549,92 @@ static void death_in_a_recipe(void) {
     }
 }
 
+/* A fork of the demoted `from`, whose pages find room only when the victims have gone: they go at begin. */
+static struct msg_request in_place_of(struct fx_peer *s, kvd_session_id worker, kvd_continuation from,
+                                      kvd_continuation victim) {
+    struct msg_request q = fork_of(s, worker, from, 20);
+    q.u.activation.n_victims = 1;
+    q.u.activation.victims[0] = victim;
+    return q;
+}
+
+/* ACT-5, SRV-2: all places are taken before anything begins, so that a refusal for want of one leaves the victims. */
+static void refused_for_want_of_a_place(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation c[16], from = retained(s, 20, 1), victim;
+    demoted(s, from);
+    victim = retained(s, 50, 101);
+    for (uint32_t i = 0; i < 16; i++) c[i] = retained(s, 2, (uint8_t)(201 + 2 * i));
+    set_gate(DEVICE_TO_HOST, true);
+    for (uint32_t i = 0; i < 16; i++) {
+        struct msg_request q = demote_of(s, c[i]);
+        fx_send(s, &q);
+    }
+    struct kvd_stats before = fx_stats(o);
+    struct msg_request q = in_place_of(s, s->session, from, victim);
+    KVT_EQ(fx_call_as_is(s, &q, &r) ? r.status : UINT32_MAX, KVD_RESOURCE_EXHAUSTED);
+    KVT_HAS(r.message, "16 requests of this session wait for copies between device and host");
+    struct kvd_stats after = fx_stats(o);
+    KVT_EQ_MEM(&before.pool[0], &after.pool[0], sizeof before.pool[0]);
+    KVT_EQ(after.continuations, before.continuations);
+    KVT_EQ(after.revision, before.revision);
+    KVT_EQ(info_of(s, victim).frontier, 50 * 64);
+    set_gate(DEVICE_TO_HOST, false);
+    for (uint32_t i = 0; i < 16; i++) KVT_EQ(await(s, FRAME_DEMOTE), KVD_OK);
+    struct msg_request again = in_place_of(s, s->session, from, victim); /* and now it succeeds */
+    KVT_EQ(fx_call_as_is(s, &again, &r) ? r.status : UINT32_MAX, KVD_OK);
+    struct kvd_activated a = r.u.activated;
+    row_holds(&a, 20, 1);
+    fx_peer_free(s);
+    fx_peer_free(o);
+    stop();
+}
+
+/* ACT-8: where victims had to go at begin the recipe is executed wholly, whoever dies meanwhile. */
+static void death_after_victims_went_at_begin(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    kvd_continuation from = retained(s, 20, 1), victim;
+    demoted(s, from);
+    victim = retained(s, 60, 101);
+    kvd_continuation other = retained(s, 30, 201);
+    set_gate(HOST_TO_DEVICE, true);
+    struct msg_request q = in_place_of(s, w->session, from, victim);
+    fx_send(s, &q);
+    await_gate();
+    KVT_EQ(fx_stats(s).continuations, 2);
+    fx_kill(w);
+    set_gate(HOST_TO_DEVICE, false);
+    KVT_EQ(await(s, FRAME_ACTIVATE), KVD_OK);
+    KVT_EQ(r.u.activated.restored[0], 20);
+    KVT_EQ(fx_stats(s).sequences, 0); /* it ended with its worker, and what it had is a continuation */
+    KVT_EQ(fx_stats(s).continuations, 3);
+    KVT_EQ(info_of(s, victim).frontier, 0);
+    KVT_EQ(info_of(s, other).frontier, 30 * 64);
+    fx_peer_free(w);
+    fx_peer_free(s);
+    stop();
+}
+
+/* SRV-2: damage shows after the victims went; then the refusal says what went. */
+static void damage_after_victims_went_at_begin(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation from = retained(s, 20, 1);
+    demoted(s, from);
+    kvd_continuation victim = retained(s, 60, 101);
+    retained(s, 30, 201);
+    segment_arena(fx.service->segment)[PAGE_BYTES / 2] ^= 1; /* of one of the only pages there */
+    struct msg_request q = in_place_of(s, s->session, from, victim);
+    KVT_EQ(fx_call_as_is(s, &q, &r) ? r.status : UINT32_MAX, KVD_DATA_LOSS);
+    KVT_HAS(r.message, "; 1 continuation of its recipe had been released for it already");
+    KVT_EQ(fx_stats(s).continuations, 1);
+    KVT_EQ(fx_stats(s).pool[0].available, PAGES - 30);
+    fx_peer_free(s);
+    stop();
+}
+
 /* A device that is lost in the middle: everybody is told, nothing is published. */
 static void a_lost_device(void) {
     for (int in = 0; in < 2; in++) {
@@ -755,6 +843,9 @@ int main(int argc, char **argv) {
                                              KVT_CASE(death_during_a_restore),
                                              KVT_CASE(death_of_one_cuts_nothing_of_another),
                                              KVT_CASE(death_in_a_recipe),
+                                             KVT_CASE(refused_for_want_of_a_place),
+                                             KVT_CASE(death_after_victims_went_at_begin),
+                                             KVT_CASE(damage_after_victims_went_at_begin),
                                              KVT_CASE(a_lost_device),
                                              KVT_CASE(refusals_in_words),
                                              KVT_CASE(orderly_stop),
