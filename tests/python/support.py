@@ -19,7 +19,7 @@ store = python
 log_level = info
 
 [devices]
-device.0 = host:0
+device.0 = {device}
 memory = 1GiB
 
 [model]
@@ -28,7 +28,7 @@ kv_heads = {kv_heads}
 head_dim = {head_dim}
 profile = {profile}
 max_context = {max_context}
-max_concurrency = 8
+max_concurrency = {max_concurrency}
 
 [backend]
 kind = {backend}
@@ -38,8 +38,8 @@ tokens = {tokens}
 {capacity}
 {more}
 """
-DEFAULTS = {"layers": 2, "kv_heads": 2, "head_dim": 64, "profile": "bf16", "max_context": 4096, "backend": "off",
-            "tokens": 16384, "capacity": "", "more": ""}
+DEFAULTS = {"layers": 2, "kv_heads": 2, "head_dim": 64, "profile": "bf16", "max_context": 4096, "max_concurrency": 8, "backend": "off",
+            "tokens": 16384, "capacity": "", "more": "", "device": "host:0"}
 
 
 def until(check, seconds=20.0):

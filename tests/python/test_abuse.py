@@ -312,7 +312,7 @@ class Threads(Case):
                 failures.append(error)
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        threads.append(threading.Thread(target=lambda: events.append(client.next_event(20))))
+        threads.append(threading.Thread(target=lambda: events.append(client.next_event(120))))
         for thread in threads:
             thread.start()
         for thread in threads[:-1]:
@@ -325,6 +325,30 @@ class Threads(Case):
         self.assertEqual([event.kind for event in events], [kvd.EventKind.DRAINING])
         after = client.stats()
         self.assertEqual((after.sequences, after.pool[0].available), (before.sequences, before.pool[0].available))
+
+    def test_who_reads_wakes_the_others(self):
+        """Answers that a thread reads in passing, of calls that other threads wait for: none waits for its deadline."""
+        client, longest, looking = self.connect(timeout=30), [], [True]
+
+        def look():
+            while looking[0]:
+                client.next_event(0)
+
+        def work():
+            for _ in range(1500):
+                begin = time.monotonic()
+                client.stats()
+                longest.append(time.monotonic() - begin)
+
+        threads = [threading.Thread(target=work) for _ in range(3)] + [threading.Thread(target=look)]
+        for thread in threads:
+            thread.start()
+        for thread in threads[:3]:
+            thread.join(120)
+        looking[0] = False
+        threads[3].join(20)
+        self.assertEqual(len(longest), 4500)
+        self.assertLess(max(longest), 15)
 
     def test_the_descriptor_tells_of_events(self):
         client = self.connect()

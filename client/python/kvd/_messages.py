@@ -8,6 +8,7 @@ would take none.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import struct
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
@@ -165,7 +166,7 @@ def read_activated(body: Any) -> types.Activated:
 
 
 def _place(body: Any) -> types.Place:
-    return types.Place._make([getattr(body, name) for name in types.Place._fields])
+    return types.Place._make(_place_columns(body))
 
 
 def read_candidates(body: Any) -> Tuple[List[types.Candidate], int]:
@@ -271,13 +272,16 @@ def _column(values: Sequence[types.PerPool], pool: int) -> Iterable[int]:
         return [0 if value is None else value + 1 for value in picked]
 
 
+_PLACE = types.Place._fields
+_place_columns = operator.attrgetter(*_PLACE)
+
+
 def read_round(body: Any, n: int) -> types.RoundResults:
     if body.n != n:
         raise Internal(f"kvd answered {body.n} results to a Round of {n} sequences")
-    columns = [{name: getattr(pool, name) for name in types.Place._fields} for pool in body.pool]
-    for each in columns:
-        if any(column and len(column) != n for column in each.values()):
-            raise Internal("kvd answered a column of another length than the Round")
+    columns = [dict(zip(_PLACE, _place_columns(pool))) for pool in body.pool]
+    if any(column and len(column) != n for each in columns for column in each.values()):
+        raise Internal("kvd answered a column of another length than the Round")
     messages = {each.index: each.message.decode("ascii", "replace") for each in body.messages}
     bounded = {each.index: (each.pool, each.frontier) for each in body.bounded}
     return types.RoundResults(n, columns, body.status, body.n_pools, bounded, messages)

@@ -18,7 +18,7 @@ from typing import Any, Callable, Deque, Dict, Generator, List, Optional, Tuple,
 
 from . import _messages as messages
 from . import types
-from ._wire import Lost, Wire, left_ms, now_ns
+from ._wire import Lost, Nudge, Wire, left_ms, now_ns
 from .errors import (Aborted, DeadlineExceeded, Error, FailedPrecondition, Status, Unavailable, error_of)
 
 T = TypeVar("T")
@@ -83,7 +83,10 @@ class Session:
         self.id = self.epoch = self._secret = 0
         self.events: Deque[types.Event] = deque()
         self._hello = (role, name, library, rank)
-        self._cond = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._cond = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for _cond
+        self._nudge = Nudge()  # wakes the thread that polls
         self._wire: Optional[Wire] = None
         self._why = "it was closed"
         self._poller = 0  # thread that polls the wire
@@ -153,10 +156,13 @@ class Session:
 
     def finish(self, pending: Pending, deadline_ns: int) -> Any:
         """Waits for the answer. NoAnswer where there is none and the request may have run."""
-        self.check(pending)
+        if pending.reply is None:
+            self.check()
         while pending.reply is None:
-            self._wait(lambda: pending.reply is not None or pending.wire is not self._wire, deadline_ns)
-            if pending.reply is None and not self.is_broken(pending):
+            if self._wait(lambda: pending.reply is not None or pending.wire is not self._wire, deadline_ns):
+                if pending.reply is not None:
+                    break
+            elif not self.is_broken(pending):
                 raise self._unanswered(pending, DeadlineExceeded(
                     f"kvd at {self.path} did not answer {pending.request.kind.name} in time"))
             self.repair(pending, deadline_ns)
@@ -180,7 +186,7 @@ class Session:
 
     def repair(self, pending: Pending, deadline_ns: int) -> None:
         """After the loss of the connection: resumes the session, once a request."""
-        with self._cond:
+        with self._lock:
             if pending.reply is not None or not self.is_broken(pending):
                 return
             if self._dead is None and pending.resent and self._wire is None:
@@ -205,21 +211,21 @@ class Session:
         self._owners.pop(thing, None)
         self._dropped.pop(thing, None)
 
-    def check(self, pending: Optional[Pending] = None) -> None:
+    def check(self) -> None:
         """Raises where this process, or this session, can make no calls."""
         if self.pid != os.getpid():
             raise FailedPrecondition(f"this client belongs to process {self.pid}, of which this one is a fork: "
                                      "connect anew here")
         if self._closed:
             raise FailedPrecondition("this client is closed: connect anew")
-        if self._dead is not None and (pending is None or pending.reply is None):
+        if self._dead is not None:
             raise _again(self._dead)
 
     # ---- sending --------------------------------------------------------------------------------------------------------
 
     def _start(self, pending: Pending, deadline_ns: int) -> None:
         while True:
-            with self._cond:
+            with self._lock:
                 self._ready(deadline_ns)
                 if self._wire is None:
                     continue  # it broke again at once
@@ -269,6 +275,7 @@ class Session:
                         self._lose("kvd stopped reading within a frame")
                     return at > 0
                 self._receive(wire)
+                self._tell_others()
                 if wire.doomed:
                     return True
                 at += wire.send(frame, at)
@@ -302,31 +309,51 @@ class Session:
         """Until done() holds, which is asked under the lock. False: the deadline passed. The lock is not held."""
         me = threading.get_ident()
         wire: Optional[Wire] = None
-        while True:
-            try:
-                with self._cond:
+        try:
+            while True:
+                with self._lock:
                     if done():
                         return True
                     if now_ns() >= deadline_ns:
                         return False
                     wire = self._wire
                     if wire is None or self._poller not in (0, me):
-                        self._cond.wait(left_ms(deadline_ns) / 1e3)
+                        self._wait_for_others(deadline_ns)
                         continue
                     self._poller = me
-                if wire.wait_readable(deadline_ns):
-                    with self._cond:
+                readable = wire.wait_readable(deadline_ns)
+                with self._lock:
+                    if readable:
                         self._receive(wire)
-            finally:
-                if self._poller == me:
-                    self._poller = 0
                     self._stop_polling(wire)
+                    if done():
+                        return True
+        finally:
+            if self._poller == me:
+                self._stop_polling(wire)
+
+    def _wait_for_others(self, deadline_ns: int) -> None:
+        self._waiting += 1
+        try:
+            self._cond.wait(left_ms(deadline_ns) / 1e3)
+        finally:
+            self._waiting -= 1
+
+    def _tell_others(self) -> None:
+        """Under the lock: what they wait for may have come, read by a thread that does not poll."""
+        if self._poller not in (0, threading.get_ident()):
+            self._nudge.give()
+        if self._waiting:
+            self._cond.notify_all()
 
     def _stop_polling(self, wire: Optional[Wire]) -> None:
-        with self._cond:
+        """Another thread that waits goes on with it."""
+        self._poller = 0
+        with self._lock:
             if wire is not None and wire.doomed:
                 wire.close()
-            self._cond.notify_all()
+            if self._waiting:
+                self._cond.notify_all()
 
     def _receive(self, wire: Wire) -> None:
         """Under the lock: what has come on it."""
@@ -407,15 +434,15 @@ class Session:
 
     def _ready(self, deadline_ns: int) -> None:
         """Resumes the session if the connection is lost."""
-        self.check()
         if self._wire is None:
+            self.check()
             self._open(deadline_ns)
 
     def _open(self, deadline_ns: int) -> None:
         """Connects and says Hello: the first time, or for the same session."""
         if self.id and left_ms(deadline_ns) == 0:
             raise DeadlineExceeded(f"the connection to kvd at {self.path} is lost ({self._why}) and was not made anew in time")
-        wire = Wire(self.path, deadline_ns)
+        wire = Wire(self.path, deadline_ns, self._nudge)
         try:
             reply = self._say_hello(wire, deadline_ns)
         except BaseException:
@@ -440,7 +467,8 @@ class Session:
         call_id, self._next_id = self._next_id, self._next_id + 1
         try:
             wire.send(messages.hello_frame(request, call_id))
-            while wire.wait_readable(deadline_ns):
+            while now_ns() < deadline_ns:
+                wire.wait_readable(deadline_ns)
                 for is_event, kind, reply_id, body in wire.receive():
                     if not is_event and reply_id == call_id:
                         return self._judge(messages.read_reply(request.kind, kind, body))
@@ -490,14 +518,15 @@ class Session:
     def reconnect(self, timeout: Optional[float] = None) -> None:
         """Nothing happens while the connection stands."""
         self.check()
-        with self._cond:
+        with self._lock:
             self._look()
             self._ready(self.deadline(timeout))
 
     def _look(self) -> None:
-        """Under the lock: notices a loss, without waiting."""
+        """Under the lock: takes what has come, and notices a loss, without waiting."""
         if self._wire is not None:
             self._receive(self._wire)
+            self._tell_others()
 
     def is_current(self) -> bool:
         """False: kvd is known to be another instance, or the session to have ended."""
@@ -511,7 +540,7 @@ class Session:
 
     def next_event(self, timeout: float) -> Optional[types.Event]:
         self.check()
-        with self._cond:
+        with self._lock:
             self._look()
             self._ready(self.deadline(max(timeout, 0.001)))
         deadline_ns = self.deadline(timeout)
@@ -519,7 +548,7 @@ class Session:
         return self.take_event()
 
     def take_event(self) -> Optional[types.Event]:
-        with self._cond:
+        with self._lock:
             if self.events:
                 event = self.events.popleft()
                 if self._events_dropped:
@@ -534,7 +563,7 @@ class Session:
 
     def fileno(self) -> int:
         self.check()
-        with self._cond:
+        with self._lock:
             if self._signal is None:
                 self._signal = _Signal(self._wire)
                 self._update_signal()
@@ -551,13 +580,12 @@ class Session:
 
     def pump(self) -> None:
         """Takes what has come, without waiting."""
-        with self._cond:
+        with self._lock:
             self._look()
-            self._cond.notify_all()
 
     def watch(self, loop: Any) -> None:
         """The loop reads the connection from now on."""
-        with self._cond:
+        with self._lock:
             if self._loop is loop:
                 return
             if self._loop is not None and self._loop.is_running():
@@ -576,7 +604,7 @@ class Session:
         signal.close()
 
     def wake_on_events(self, wake: Callable[[], None], on: bool) -> None:
-        with self._cond:
+        with self._lock:
             if on:
                 self._event_wakes.append(wake)
             else:
@@ -599,21 +627,25 @@ class Session:
             self._end()
 
     def _end(self) -> None:
-        with self._cond:
+        with self._lock:
             self._unwatch()
             self._lose("the client was closed")
             if self._signal is not None:
                 self._signal.close()
                 self._signal = None
+            if not self._poller:
+                self._nudge.close()
 
     def after_fork(self) -> None:
         """In the child: the parent's connection is not this process's to end, nor to keep open."""
-        self._cond = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._cond = threading.Condition(self._lock)
         if self._wire is not None:
             self._wire.close()
         self._wire = self._farewell.wire = None
         for signal in self._signals():
             signal.close()
+        self._nudge.close()
         self._signal = self._loop_signal = None
 
 

@@ -33,10 +33,40 @@ class Lost(Exception):
     """The connection is of no more use."""
 
 
+class Nudge:
+    """Wakes a thread that waits for a connection."""
+
+    def __init__(self) -> None:
+        self._ends: Tuple[int, ...] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._ends[0]
+
+    def give(self) -> None:
+        try:
+            os.write(self._ends[1], b"!")
+        except BlockingIOError:
+            pass  # it is full of them
+
+    def take(self) -> None:
+        try:
+            os.read(self._ends[0], 4096)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        ends, self._ends = self._ends, ()
+        for end in ends:
+            os.close(end)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Wire:
     """One thread at a time may use it; wait_readable() may run beside the others."""
 
-    def __init__(self, path: str, deadline_ns: int) -> None:
+    def __init__(self, path: str, deadline_ns: int, nudge: Nudge) -> None:
         self.path = path
         self.doomed = False
         self._socket = _connected(path, deadline_ns)
@@ -45,13 +75,19 @@ class Wire:
         self._fill = 0
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
+        self._poller.register(nudge.fileno(), select.POLLIN)
+        self._nudge = nudge
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def wait_readable(self, deadline_ns: int) -> bool:
-        """False: not by then. One thread at a time."""
-        return bool(self._poller.poll(left_ms(deadline_ns)))
+        """False: not by then, or nudged. One thread at a time."""
+        ready = self._poller.poll(left_ms(deadline_ns))
+        if len(ready) == 1 and ready[0][0] != self._socket.fileno():
+            self._nudge.take()
+            return False
+        return bool(ready)
 
     # ---- sending -------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,8 @@ class Call(Generic[T]):
     def _advance(self, pending: Pending) -> None:
         """The answer, or the session's end, is there: the operation goes on to its next message."""
         try:
-            self._session.check(pending)
+            if pending.reply is None:
+                self._session.check()
             reply = self._session.collect(pending)
         except Error as error:
             refusal = error

@@ -190,6 +190,7 @@ class RoundResults(abc.Sequence):  # type: ignore[type-arg]
                  n_pools: Sequence[int], bounded: Dict[int, Tuple[int, int]], messages: Dict[int, str]) -> None:
         self._n, self._columns, self._statuses, self._n_pools = n, columns, statuses, n_pools
         self._bounded, self._messages = bounded, messages
+        self._results: Optional[List[RoundResult]] = None
 
     def __len__(self) -> int:
         return self._n
@@ -200,24 +201,25 @@ class RoundResults(abc.Sequence):  # type: ignore[type-arg]
     def __getitem__(self, index: slice) -> List[RoundResult]: ...
 
     def __getitem__(self, index: Union[int, slice]) -> Union[RoundResult, List[RoundResult]]:
-        if isinstance(index, slice):
-            return [self._result(i) for i in range(*index.indices(self._n))]
-        if not -self._n <= index < self._n:
-            raise IndexError(index)
-        return self._result(index % self._n)
+        return self._read()[index]
 
     def __iter__(self) -> Iterator[RoundResult]:
-        return map(self._result, range(self._n))
+        return iter(self._read())
 
-    def _result(self, i: int) -> RoundResult:
+    def _read(self) -> List[RoundResult]:
+        if self._results is None:
+            columns = [[self.column(pool, name) for name in Place._fields] for pool in range(len(self._columns))]
+            places = [map(Place._make, zip(*each)) for each in columns]
+            everything = zip(*places) if places else iter([()] * self._n)
+            self._results = [RoundResult(Status.OK, "", None, each) for each in everything]
+            for i in {*self.failed, *self._bounded, *(i for i, n in enumerate(self._n_pools) if n != len(places))}:
+                self._results[i] = self._special(i, self._results[i].pools)
+        return self._results
+
+    def _special(self, i: int, pools: Tuple[Place, ...]) -> RoundResult:
         status = Status(self._statuses[i]) if self._statuses else Status.OK
-        n_pools = self._n_pools[i] if self._n_pools else len(self._columns)
-        pools = tuple(self._place(columns, i) for columns in self._columns[:n_pools]) if status == Status.OK else ()
-        return RoundResult(status, self._messages.get(i, ""), self._bounded.get(i), pools)
-
-    @staticmethod
-    def _place(columns: Dict[str, Sequence[int]], i: int) -> Place:
-        return Place._make([columns[name][i] if columns[name] else 0 for name in Place._fields])
+        n_pools = 0 if status else self._n_pools[i] if self._n_pools else len(pools)
+        return RoundResult(status, self._messages.get(i, ""), self._bounded.get(i), pools[:n_pools])
 
     @property
     def failed(self) -> List[int]:
