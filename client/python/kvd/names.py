@@ -15,7 +15,7 @@ import sys
 from array import array
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, List, Union
+from typing import Any, Union
 
 from .errors import InvalidArgument, OutOfRange
 
@@ -80,7 +80,7 @@ class Chain:
 
     def __init__(self, domain: DomainLike = "", tokens: Tokens = ()) -> None:
         self._root = domain_of(domain).root()
-        self._digests: List[bytes] = []
+        self._digests = bytearray()  # one after the other
         self._tail = array("I")
         self.push(tokens)
 
@@ -91,11 +91,12 @@ class Chain:
         if not full:
             return
         raw = _little_endian(self._tail)
-        digest = self._digests[-1] if self._digests else self._root
-        append = self._digests.append
+        digest = bytes(self._digests[-DIGEST_BYTES:]) or self._root
+        made = []
         for at in range(0, full * _PAGE_BYTES, _PAGE_BYTES):
             digest = blake2b(digest + raw[at : at + _PAGE_BYTES], digest_size=DIGEST_BYTES).digest()
-            append(digest)
+            made.append(digest)
+        self._digests += b"".join(made)
         self._tail = self._tail[full * PAGE_TOKENS :]
 
     def truncate(self, tokens: int) -> None:
@@ -108,7 +109,7 @@ class Chain:
         elif tokens % PAGE_TOKENS:
             raise InvalidArgument(f"{tokens} is inside a full page, whose tokens the chain does not keep")
         else:
-            del self._digests[tokens // PAGE_TOKENS :]
+            del self._digests[tokens // PAGE_TOKENS * DIGEST_BYTES :]
             self._tail = array("I")
 
     @property
@@ -117,15 +118,15 @@ class Chain:
 
     @property
     def pages(self) -> int:
-        return len(self._digests)
+        return len(self._digests) // DIGEST_BYTES
 
     @property
     def tail(self) -> "array[int]":
         return self._tail[:]
 
     def digest(self, page: int) -> bytes:
-        return self._digests[page]
+        return self.digests(page, page + 1)
 
     def digests(self, first: int, end: int) -> bytes:
         """Those of pages [first, end), one after the other."""
-        return b"".join(self._digests[first:end])
+        return bytes(self._digests[first * DIGEST_BYTES : end * DIGEST_BYTES])
