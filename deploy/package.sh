@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Debian packages kvd, kvdctl, libkvd1 and libkvd-dev (and kvd-dbgsym, ... with debug symbols).
+# Builds the Debian packages kvd, kvdctl, libkvd1, libkvd-dev and python3-kvd (and kvd-dbgsym, ... with debug symbols).
 # Usage: sh deploy/package.sh [--out DIR] [--build DIR] [--version VERSION]
 #   --out      where the packages go; out/ unless given
 #   --build    an existing build that is to be packaged as it is; without it what is missing is installed (setup.sh) and
@@ -32,7 +32,7 @@ done
 
 if [ -z "$build" ]; then
     build=$top/build-release
-    (cd "$top" && cmake --preset release && cmake --build --preset release --target kvd kvdctl kvd_client kvd_man) ||
+    (cd "$top" && cmake --preset release && cmake --build --preset release --target kvd kvdctl kvd_client kvd_python kvd_man) ||
         fail "the release build failed"
 fi
 [ -e "$build/CMakeCache.txt" ] || fail "$build is no build of kvd"

@@ -92,9 +92,7 @@ class Batch:
         self.frontier = 4
         self.items = (libkvd.H.round_item * SEQUENCES)()
         for item, sequence in zip(self.items, self.sequences):
-            item.sequence.bits, item.state_frontier = sequence, libkvd.UNCHANGED
-            for pool in item.pool:
-                pool.commit = pool.truncate = pool.keep = pool.ensure = libkvd.UNCHANGED
+            item.sequence.bits, item.pool[0].ask = sequence, libkvd.ASK["commit"]
 
     def python_items(self):
         self.frontier += 1

@@ -14,7 +14,8 @@ from kvd import errors
 HEADERS = [os.path.join(os.environ["KVD_SOURCE"], path) for path in ("proto/kvd_types.h", "client/kvd.h")]
 SCALARS = {"uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "bool": ctypes.c_bool,
            "size_t": ctypes.c_size_t, "char": ctypes.c_char, "int": ctypes.c_int}
-UNCHANGED = 2**32 - 1
+NONE = 2**32 - 1
+ASK = {"commit": 1, "truncate": 2, "keep": 4, "ensure": 8, "state": 16}  # enum kvd_round_ask
 
 
 class Headers:
@@ -131,7 +132,7 @@ class Libkvd:
     def activate_exactly(self, want):
         made = H.activated()
         self._run("activate", ctypes.byref(self._want(want)), ctypes.byref(made))
-        slots = [None if slot == UNCHANGED else slot for slot in (made.state_slot, made.source_state_slot)]
+        slots = [None if slot == NONE else slot for slot in (made.state_slot, made.source_state_slot)]
         return kvd.Activated(made.sequence.bits, *slots, made.revision,
                              tuple(self._place(p) for p in made.pool[: made.n_pools]), tuple(made.restored))
 
@@ -152,12 +153,15 @@ class Libkvd:
         asked, results = (H.round_item * len(items))(), (H.round_result * len(items))()
         for to, item in zip(asked, items):
             to.sequence.bits = item.sequence
-            to.state_frontier = UNCHANGED if item.state_frontier is None else item.state_frontier
+            if item.state_frontier is not None:
+                to.ask, to.state_frontier = ASK["state"], item.state_frontier
             for p, pool in enumerate(to.pool):
                 for name in ("commit", "truncate", "keep", "ensure"):
                     value = getattr(item, name)
                     value = value[p] if isinstance(value, tuple) else value
-                    setattr(pool, name, UNCHANGED if value is None else value)
+                    if value is not None:
+                        pool.ask |= ASK[name]
+                        setattr(pool, name, value)
         self._run("round", asked, len(items), results)
         return [kvd.RoundResult(kvd.Status(r.status), r.message.decode(),
                                 (r.bounded_pool, r.bounded_frontier) if r.bounded else None,

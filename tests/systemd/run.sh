@@ -102,6 +102,8 @@ packages() {
     has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
         'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md' \
         'usr/share/doc/libkvd-dev/ENGINE-GUIDE\.md'
+    has python3-kvd usr/lib/python3/dist-packages/kvd/__init__.py usr/lib/python3/dist-packages/kvd/kvd.binpb \
+        usr/lib/python3/dist-packages/kvd/py.typed 'usr/share/doc/python3-kvd/README\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
     dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd1 (>= ' || fail "kvdctl does without libkvd1"
     [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||
