@@ -104,8 +104,9 @@ static enum kvd_status plan_with(struct kvd_client *c, struct kvd_activation *wa
 /* Nothing is short, or only the arena is. */
 static bool suffices(const struct kvd_plan *plan) {
     if (plan->feasibility == KVD_READY) return true;
-    uint64_t others = plan->rows.short_by | plan->sequences.short_by | plan->state_slots.short_by |
-                      plan->membership.short_by | plan->pages[0].short_by | plan->pages[1].short_by;
+    uint64_t others = plan->rows.short_by | plan->sequences.short_by | plan->continuations.short_by |
+                      plan->state_slots.short_by | plan->membership.short_by | plan->pages[0].short_by |
+                      plan->pages[1].short_by;
     return plan->arena.short_by && !others;
 }
 
@@ -115,6 +116,7 @@ static enum kvd_status refuse_choice(const struct ranking *ranking, uint32_t n, 
     const char *what = "rows";
     if (plan->sequences.short_by) need = &plan->sequences, what = "sequences";
     if (plan->state_slots.short_by) need = &plan->state_slots, what = "state slots";
+    if (plan->continuations.short_by) need = &plan->continuations, what = "descriptors of continuations";
     if (plan->membership.short_by) need = &plan->membership, what = "membership entries";
     for (uint32_t i = plan->n_pools < KVD_MAX_POOLS ? plan->n_pools : KVD_MAX_POOLS; i-- > 0;)
         if (plan->pages[i].short_by) need = &plan->pages[i], what = i ? "pages of pool 1" : "pages of pool 0";
@@ -202,7 +204,8 @@ static enum kvd_status choose_among(struct kvd_client *c, struct kvd_activation 
     struct kvd_plan plan;
     const struct victims *all = &ranking->best;
     enum kvd_status status = try_all(c, want, all, demote, &plan, error);
-    if (status == KVD_OK && plan.membership.short_by && (demote || ranking->demoted.n)) {
+    bool holds_short = plan.membership.short_by || plan.continuations.short_by; /* which demoted ones hold, too */
+    if (status == KVD_OK && holds_short && (demote || ranking->demoted.n)) {
         count_demoted_in(ranking);
         demote = false;
         status = try_all(c, want, all, demote, &plan, error);

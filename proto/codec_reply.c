@@ -286,6 +286,7 @@ static const struct codec_field plan_fields[] = {
     SUBS_CUT(pages, u.plan.pages, need_map),
     SUB(rows, u.plan.rows, need_map),
     SUB(sequences, u.plan.sequences, need_map),
+    SUB(continuations, u.plan.continuations, need_map),
     SUB(state_slots, u.plan.state_slots, need_map),
     SUB(membership, u.plan.membership, need_map),
     U32S_BY_POOL(entitlement, u.plan.entitlement),

@@ -186,7 +186,7 @@ struct kvd_plan {
     uint32_t feasibility;
     uint64_t revision;
     uint32_t n_pools;
-    struct kvd_need pages[KVD_MAX_POOLS], rows, sequences, state_slots, membership;
+    struct kvd_need pages[KVD_MAX_POOLS], rows, sequences, continuations, state_slots, membership;
     uint32_t entitlement[KVD_MAX_POOLS], shared_pages[KVD_MAX_POOLS], copied_columns[KVD_MAX_POOLS],
         freed_pages[KVD_MAX_POOLS];
     uint32_t restore_pages[KVD_MAX_POOLS]; /* of the source, to be brought back from the host; part of pages[].needed */

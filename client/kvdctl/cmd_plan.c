@@ -111,6 +111,7 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     }
     add_need(rows, "rows", &plan->rows, "");
     add_need(rows, "sequences", &plan->sequences, "");
+    add_need(rows, "continuations", &plan->continuations, "");
     if (plan->state_slots.needed) add_need(rows, "state slots", &plan->state_slots, "");
     add_need(rows, "membership entries", &plan->membership, "");
     if (plan->arena.needed) add_need(rows, "host arena (bytes)", &plan->arena, "for demoted victims");

@@ -139,8 +139,10 @@ static const struct key keys[] = {
     { "limits", "connections", KEY_U32, FIELD(connections), 1, 8192, "320", NULL,
       "Connections at once. One more takes the place of the one that has waited longest without a Hello; where all\n"
       "have said it, the new one is closed." },
-    { "limits", "continuations", KEY_U32, FIELD(continuations), 1, 1u << 24, "4096", NULL,
-      "Continuations that the store keeps." },
+    { "limits", "continuations", KEY_U32_AUTO, FIELD(continuations), 2, 1u << 24, "auto", NULL,
+      "Continuations that the store keeps, and those that keep its running sequences at their end: more than\n"
+      "max_concurrency. auto: max_concurrency and one for each page of the main pool and each that the arena holds,\n"
+      "in all at least 4096 and at most 262144." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
       "Active sequences that one session may own. auto: max_concurrency." },
     { "limits", "message_queue", KEY_BYTES, FIELD(message_queue), 65536, 64u << 20, "256KiB", NULL,
@@ -478,6 +480,11 @@ static void check_together(struct parse *p) {
         complain_line(p, line_of(p, "capacity", "state_slots"),
                       "state_slots: %u are fewer than max_concurrency = %u; raise it", c->state_slots,
                       c->max_concurrency);
+    if (c->continuations != CONFIG_AUTO32 && c->continuations <= c->max_concurrency)
+        complain_line(p, line_of(p, "limits", "continuations"),
+                      "continuations: %u are not more than max_concurrency = %u, and each running sequence owns one; "
+                      "raise it",
+                      c->continuations, c->max_concurrency);
 }
 
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {

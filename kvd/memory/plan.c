@@ -175,6 +175,14 @@ int plan_make(const struct config *c, struct device *const *devices, const struc
     return 0;
 }
 
+/* One for each page that can be kept, so that it is pages that run out first; bounded, for each costs about a kilobyte
+ * of memory. */
+static uint32_t continuations_of(const struct config *c, const struct plan *plan) {
+    uint64_t pages = plan->capacity.layout.pages[0] + plan->arena_bytes / plan->host_stride[0], n;
+    n = c->max_concurrency + pages;
+    return or_auto(c->continuations, n < 4096 ? 4096 : n > 262144 ? 262144 : (uint32_t)n);
+}
+
 void plan_store_config(const struct config *c, const struct plan *plan, struct store_config *ret_store) {
     *ret_store = (struct store_config){
         .backend = plan->spec.backend,
@@ -186,7 +194,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .lease_window = c->lease_window,
         .prefill_chunk = c->prefill_chunk,
         .map_ahead = c->map_ahead,
-        .max_continuations = c->continuations,
+        .max_continuations = continuations_of(c, plan),
         .has_state = c->state_bytes > 0,
         .state_slots = plan->spec.state_slots,
         .generation = c->first_generation,

@@ -46,7 +46,7 @@ struct service {
     struct op *waiting, **last_waiting;                /* for another transition's end, in the order of arrival */
     struct op *ready;                                  /* those of them that are to be tried again */
     uint32_t n_sessions, n_groups, n_bundles, n_moves; /* in use */
-    struct tenancy *tenancy;                           /* [config.continuations]; NULL: tenants = shared */
+    struct tenancy *tenancy;                           /* [continuations of the store]; NULL: tenants = shared */
     size_t answer_bytes;                               /* of all sessions */
 
     struct link *subscribers, *dirty; /* events.c */

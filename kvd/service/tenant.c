@@ -25,7 +25,7 @@ struct tenancy {
 
 int tenants_open(struct service *s) {
     if (s->config.tenants == TENANTS_SHARED) return 0;
-    s->tenancy = calloc(s->config.continuations, sizeof *s->tenancy);
+    s->tenancy = calloc(store_get_config(s->store)->max_continuations, sizeof *s->tenancy);
     return s->tenancy == NULL;
 }
 
@@ -35,7 +35,7 @@ void tenants_close(struct service *s) { free(s->tenancy); }
 
 static struct tenancy *tenancy_of(const struct service *s, store_cont cont) {
     uint32_t index = (uint32_t)cont.bits;
-    return s->tenancy && index < s->config.continuations ? &s->tenancy[index] : NULL;
+    return s->tenancy && index < store_get_config(s->store)->max_continuations ? &s->tenancy[index] : NULL;
 }
 
 void tenant_note(struct service *s, store_cont cont, uint64_t uid) {

@@ -316,6 +316,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     if (demotes && activation_is_short_now(store, act)) hold_for_victims(store, seq, act);
     else begin_map(store, seq, act, &out);
     begin_claims(store, seq, act);
+    seq_own_descriptor(store, seq);
     if (demotes) begin_backing(store, seq, act);
     seq->holds_source = holds && seq->staged;
     if (holds && !seq->holds_source) pin_source_pages(store, act->source, act->want->frontier, false);
@@ -562,6 +563,7 @@ static int commit_stage(struct store *store, struct seq *seq, struct store_refus
     int rc = check_held(store, seq, &act, refusal);
     if (rc) return rc;
     release_victims(store, seq);
+    seq_own_descriptor(store, seq);
     release_held(store, seq);
     activation_measure(store, &act, NULL);
     if (act.move) set_leaving(store, seq, &act);
@@ -602,6 +604,7 @@ static void publish_sequence(struct store *store, struct seq *seq) {
     map_promised(store, seq);
     seq->from = KVD_NONE;
     seq->state = STORE_SEQ_ACTIVE;
+    seq_own_descriptor(store, seq);
 }
 
 int store_activate_commit(struct store *store, store_seq handle, struct store_refusal *refusal) {

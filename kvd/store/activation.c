@@ -140,8 +140,11 @@ static void count_freed(const struct store *store, struct activation *act) {
         act->chunks_freed += chunks_for(act->source->space[p].count);
     }
     act->chunks_freed += act->chunks_freed_victims;
-    for (uint32_t i = 0; i < act->n_victims; i++)
+    act->conts_freed = 0;
+    for (uint32_t i = 0; i < act->n_victims; i++) {
+        act->conts_freed += !act->demote[i] && cont_leaves_descriptor(act->victims[i]);
         act->slots_freed += act->victims[i]->slot != KVD_NONE && store->slots[act->victims[i]->slot].pins == 0;
+    }
 }
 
 /* ---- the arena ---- */
@@ -304,6 +307,7 @@ int activation_measure(const struct store *store, struct activation *act, struct
     }
     act->image_in = store->config.has_state && act->source && !image_in_slot(act->source) &&
                     !(MUTANT(image_taken_before_it_is_there) && act->source->slot != KVD_NONE);
+    act->conts_needed = !act->move || !cont_leaves_descriptor(act->source);
     act->slots_needed = store->config.has_state && (!act->move || act->image_in);
     int rc = count_demotions(store, act, refusal);
     if (rc) return rc;
@@ -353,6 +357,10 @@ int activation_check(struct store *store, const struct activation *act, struct s
     if (rc) return rc;
     if (store->seq_free == KVD_NONE || !store_try(store))
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_SEQUENCE, KVD_NONE, 1, c - store->seqs_used, c);
+    uint32_t conts = conts_free(store) + act->conts_freed;
+    if (act->conts_needed && !MUTANT(descriptor_is_not_reserved) && (conts < 1 || !store_try(store)))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, conts,
+                            store->config.max_continuations);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) rc = check_pages(store, act, p, refusal);
     if (rc) return rc;
     if (act->slots_needed && (slots_free(store) + act->slots_freed < 1 || !store_try(store)))
@@ -403,6 +411,7 @@ static void fill_plan(const struct store *store, const struct activation *act, s
     plan->arena = plan_need(act->arena_needed, act->arena_placed);
     plan->rows = plan_need(1, c - rows_used);
     plan->sequences = plan_need(1, store->seq_free == KVD_NONE ? 0 : c - store->seqs_used);
+    plan->continuations = plan_need(act->conts_needed, (uint64_t)conts_free(store) + act->conts_freed);
     plan->state_slots = plan_need(act->slots_needed, (uint64_t)slots_free(store) + act->slots_freed);
     plan->membership = plan_need((uint64_t)act->chunks_needed * CHUNK,
                                  ((uint64_t)chunks_available(&store->chunks) + act->chunks_freed) * CHUNK);

@@ -384,6 +384,25 @@ static void audit_objects(struct audit *a) {
            "%u continuations, %u counted, %u free", conts, store->conts_used, free_conts);
 }
 
+/* FIT-2: every active sequence owns one descriptor, and every owned descriptor is one sequence's. */
+static void audit_owned(struct audit *a) {
+    const struct store *store = a->store;
+    uint32_t owned = 0, owners = 0;
+    for (uint32_t i = 0; i < store->config.max_continuations; i++)
+        owned += store->conts[i].occupied && store->conts[i].owned;
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
+        const struct seq *seq = &store->seqs[i];
+        if (!seq->occupied) continue;
+        EXPECT(seq->own != KVD_NONE || seq->state == STORE_SEQ_ACTIVATING, "FIT-2: sequence %u owns no descriptor", i);
+        if (seq->own == KVD_NONE) continue;
+        owners++;
+        EXPECT(store->conts[seq->own].occupied && store->conts[seq->own].owned,
+               "FIT-2: sequence %u owns descriptor %u, which is no sequence's", i, seq->own);
+    }
+    EXPECT(owned == owners && owned == store->conts_owned, "FIT-2: %u descriptors are owned by %u sequences, counts %u",
+           owned, owners, store->conts_owned);
+}
+
 /* ---- names and index ---- */
 
 static bool is_below(const struct store *store, uint32_t node, uint32_t n) {
@@ -476,6 +495,7 @@ uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
     audit_slots(&audit);
     audit_claims(&audit);
     audit_objects(&audit);
+    audit_owned(&audit);
     audit_index(&audit);
     return audit.violations;
 }

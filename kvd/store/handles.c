@@ -18,7 +18,7 @@ struct cont *cont_find(const struct store *store, store_cont handle) {
     uint32_t index = (uint32_t)handle.bits, generation = (uint32_t)(handle.bits >> 32);
     if (generation == 0 || index >= store->config.max_continuations) return NULL;
     struct cont *cont = &store->conts[index];
-    return cont->occupied && cont->generation == generation ? cont : NULL;
+    return cont->occupied && !cont->owned && cont->generation == generation ? cont : NULL;
 }
 
 store_seq seq_handle(const struct store *store, const struct seq *seq) {
@@ -40,6 +40,7 @@ struct seq *seq_take(struct store *store) {
                          .state_slot = KVD_NONE,
                          .state_frontier = KVD_NONE,
                          .source_slot = KVD_NONE,
+                         .own = KVD_NONE,
                          .from = KVD_NONE,
                          .victims = KVD_NONE,
                          .next_free = KVD_NONE };
@@ -49,6 +50,7 @@ struct seq *seq_take(struct store *store) {
 }
 
 void seq_free(struct store *store, struct seq *seq) {
+    if (seq->own != KVD_NONE) cont_free(store, seq_leave_descriptor(store, seq));
     seq->occupied = false;
     store->seqs_used--;
     if (++seq->generation == 0) return;
@@ -80,6 +82,28 @@ void cont_free(struct store *store, struct cont *cont) {
     if (++cont->generation == 0) return;
     cont->next_free = store->cont_free;
     store->cont_free = (uint32_t)(cont - store->conts);
+}
+
+uint32_t conts_free(const struct store *store) {
+    return store->cont_free == KVD_NONE ? 0 : store->config.max_continuations - store->conts_used;
+}
+
+void seq_own_descriptor(struct store *store, struct seq *seq) {
+    bool moves = seq->from != KVD_NONE && !seq->keep;
+    if (seq->own != KVD_NONE || store->cont_free == KVD_NONE) return;
+    if (moves && cont_leaves_descriptor(&store->conts[seq->from])) return;
+    struct cont *cont = cont_take(store);
+    cont->owned = true;
+    store->conts_owned++;
+    seq->own = (uint32_t)(cont - store->conts);
+}
+
+struct cont *seq_leave_descriptor(struct store *store, struct seq *seq) {
+    struct cont *cont = &store->conts[seq->own];
+    cont->owned = false;
+    store->conts_owned--;
+    seq->own = KVD_NONE;
+    return cont;
 }
 
 int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,

@@ -146,7 +146,7 @@ void store_get_stats(const struct store *store, struct kvd_stats *ret_stats) {
         };
     }
     ret_stats->sequences = store->seqs_used;
-    ret_stats->continuations = store->conts_used;
+    ret_stats->continuations = store->conts_used - store->conts_owned;
     ret_stats->continuation_limit = store->config.max_continuations;
     ret_stats->state_slots_used = store->slots_used;
     ret_stats->membership_used = store->entries;

@@ -87,10 +87,10 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
 
 /* Acquisitions in order: descriptor, tail pages, state slot, membership. */
 static int check_checkpoint_needs(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
-    uint32_t limit = store->config.max_continuations, chunks = store->n_pools * chunks_for(pages_of(frontier));
+    uint32_t chunks = store->n_pools * chunks_for(pages_of(frontier));
     if (store->cont_free == KVD_NONE || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, limit - store->conts_used,
-                            limit);
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, conts_free(store),
+                            store->config.max_continuations);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
         if (pool_available(&store->pool[p]) < 1 || !store_try(store))
             return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, pool_available(&store->pool[p]),
@@ -272,7 +272,7 @@ static void deactivate_space(struct store *store, uint32_t p, struct space *spac
 
 static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
                                            const struct kvd_tail *tail, uint32_t retention) {
-    struct cont *cont = cont_take(store);
+    struct cont *cont = seq_leave_descriptor(store, seq);
     record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate_space(store, p, &seq->space[p], frontier);
@@ -297,7 +297,6 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
                  const struct kvd_tail *tail, uint32_t retention, store_cont *ret_cont,
                  struct kvd_pool_view ret_rows[KVD_MAX_POOLS], struct store_refusal *refusal) {
     struct seq *seq = NULL;
-    uint32_t limit = store->config.max_continuations;
     store_cont retained = { 0 };
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc) return rc;
@@ -307,9 +306,6 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
     if (how == STORE_FINISH_RETAIN) {
         rc = seq_complete(store, seq, tail, refusal);
         if (rc) return rc;
-        if (store->cont_free == KVD_NONE || !store_try(store))
-            return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, limit - store->conts_used,
-                                limit);
     }
     store_changed(store, true);
     seq_unpin_source(store, seq);
@@ -327,7 +323,7 @@ static uint32_t surviving_frontier(const struct store *store, const struct seq *
     uint32_t frontier = seq->space[0].committed;
     for (uint32_t p = 1; p < store->n_pools; p++) frontier = min_u32(frontier, seq->space[p].committed);
     if (store->config.has_state && seq->state_frontier != frontier) return 0;
-    return store->cont_free == KVD_NONE ? 0 : frontier;
+    return frontier;
 }
 
 int store_end(struct store *store, store_seq handle, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],

@@ -144,6 +144,7 @@ struct seq {
     struct space space[KVD_MAX_POOLS];
     uint32_t state_slot, state_frontier;
     uint32_t source_slot; /* pinned until the first commit */
+    uint32_t own; /* the descriptor that keeps it at its end. KVD_NONE: ACTIVATING, and what it releases leaves one */
     /* ACTIVATING only */
     uint32_t from, frontier;
     uint32_t taken[KVD_MAX_POOLS];                            /* leading pages taken over from the source */
@@ -165,6 +166,7 @@ struct seq {
 struct cont {
     uint32_t generation, next_free;
     bool occupied, published, claimed, tail_named;
+    bool owned;           /* a sequence's: no continuation yet */
     uint32_t pins;        /* forks in flight from it */
     uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
@@ -221,7 +223,7 @@ struct store {
     uint8_t (*digests)[32]; /* by Main descriptor */
     struct seq *seqs;
     struct cont *conts;
-    uint32_t seq_free, seqs_used, cont_free, conts_used;
+    uint32_t seq_free, seqs_used, cont_free, conts_used, conts_owned; /* used: owned ones too */
     uint32_t in_flight; /* head of the checkpoints in flight */
     struct slot *slots;
     uint32_t slots_used, slot_hint;
@@ -395,6 +397,13 @@ struct seq *seq_take(struct store *store);
 void seq_free(struct store *store, struct seq *seq);
 struct cont *cont_take(struct store *store);
 void cont_free(struct store *store, struct cont *cont);
+uint32_t conts_free(const struct store *store);
+/* Releasing it leaves a descriptor: one whose generation would wrap is retired. */
+static inline bool cont_leaves_descriptor(const struct cont *cont) { return cont->generation != UINT32_MAX; }
+/* FIT-2: the descriptor that keeps the sequence at its end. Takes one, if it needs one and one is free. */
+void seq_own_descriptor(struct store *store, struct seq *seq);
+/* The sequence's descriptor, which is no longer its own. */
+struct cont *seq_leave_descriptor(struct store *store, struct seq *seq);
 /* Of a driver: right handle, right lease, ACTIVE. */
 int seq_drive(const struct store *store, store_seq handle, uint64_t lease, struct seq **ret_seq,
               struct store_refusal *refusal);
@@ -433,6 +442,7 @@ struct activation {
     uint32_t slots_needed, slots_freed;
     bool image_in; /* the source's state image comes from the host */
     uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
+    uint32_t conts_needed, conts_freed; /* descriptors: a moved source leaves its own to the sequence */
     uint32_t stamp; /* of the marks that the last count left */
 };
 

@@ -86,7 +86,7 @@ static int by_value(const void *a, const void *b) {
 /* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
 static void make_list(struct service *s, struct stop *stop) {
     struct kvd_continuation_info info;
-    uint32_t cursor = 0, room = s->config.continuations;
+    uint32_t cursor = 0, room = store_get_config(s->store)->max_continuations;
     bool more = true;
     stop->list = calloc(room, sizeof *stop->list);
     while (stop->list && more) {

@@ -113,6 +113,8 @@ static void plan_numbers(struct run *r, const struct kvd_plan *got, const struct
     SAME(got->rows.available, free_seqs, "plan");
     SAME(got->state_slots.needed, pl->slots_needed, "plan");
     SAME(got->state_slots.short_by, lack(pl->slots_needed, pl->slots_available), "plan");
+    SAME(got->continuations.needed, pl->conts_needed, "plan");
+    SAME(got->continuations.available, pl->conts_available, "plan");
     SAME(got->membership.short_by, lack(got->membership.needed, got->membership.available), "plan");
 }
 

@@ -97,6 +97,12 @@ uint32_t model_conts_used(const struct model *m) {
     return n;
 }
 
+uint32_t model_descriptors_used(const struct model *m) {
+    uint32_t n = model_conts_used(m);
+    for (int i = 0; i < MODEL_SEQS; i++) n += m->seq[i].used && m->seq[i].own;
+    return n;
+}
+
 /* A moving sequence and the continuation that it consumes are one reference, not two. */
 static bool moving(const struct model *m, const struct model_cont *c) {
     return c->claimed_by >= 0 && m->seq[c->claimed_by].from >= 0 && &m->cont[m->seq[c->claimed_by].from] == c;

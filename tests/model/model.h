@@ -34,7 +34,7 @@ struct space {
 };
 
 struct model_seq {
-    bool used;
+    bool used, own; /* own: has the descriptor that keeps it (FIT-2) */
     store_seq handle;
     uint64_t lease;
     enum store_seq_state state;
@@ -105,7 +105,8 @@ int model_find_cont(const struct model *model, store_cont handle);
 void model_count(struct model *model); /* refs from scratch */
 struct kvd_pool_stats model_stats(struct model *model, uint32_t pool);
 uint32_t model_seqs_used(const struct model *model);
-uint32_t model_conts_used(const struct model *model);
+uint32_t model_conts_used(const struct model *model); /* without those that sequences own */
+uint32_t model_descriptors_used(const struct model *model);
 uint32_t model_slots_used(const struct model *model);
 uint64_t model_membership(const struct model *model);
 uint32_t model_named(const struct model *model, const struct space *space, uint32_t full_pages);
@@ -125,7 +126,7 @@ struct model_plan {
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
     uint32_t map[POOLS];                      /* membership after the activation */
-    uint32_t slots_needed, slots_available;
+    uint32_t slots_needed, slots_available, conts_needed, conts_available;
     bool takes_victims_now[POOLS]; /* no free page for the tail copy: victims go at begin */
 };
 void model_plan_activation(struct model *model, const struct store_activation *want, uint64_t revision,

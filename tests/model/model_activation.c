@@ -161,6 +161,14 @@ static void slots(const struct model *m, const struct store_activation *w, struc
                            pl->slots_available);
 }
 
+/* FIT-2: a moved source leaves its descriptor to the sequence, and every victim one. */
+static void descriptors(const struct model *m, const struct store_activation *w, struct model_plan *pl) {
+    pl->conts_needed = w->from.bits == 0 || w->keep ? 1 : 0;
+    pl->conts_available = m->config.max_continuations - model_descriptors_used(m) + pl->n_victims;
+    if (pl->conts_needed > pl->conts_available)
+        model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
+}
+
 static void pages(struct model *m, const struct store_activation *w, struct model_plan *pl, uint32_t p) {
     taken_over(m, w, pl, p);
     pl->freed[p] = freed(m, w, pl, p);
@@ -188,6 +196,7 @@ void model_plan_activation(struct model *m, const struct store_activation *w, ui
     if (pl->hard.n) return;
     for (uint32_t p = 0; p < m->n_pools; p++) pages(m, w, pl, p);
     slots(m, w, pl);
+    descriptors(m, w, pl);
     uint32_t used = model_seqs_used(m);
     if (used >= m->config.max_concurrency) {
         model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_ROW, ANY_POOL, 1, m->config.max_concurrency - used);
@@ -326,6 +335,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     if (pl->from >= 0 && w->keep) m->cont[pl->from].pins++;
     if (pl->from >= 0 && !w->keep) m->cont[pl->from].claimed_by = k;
     if (victims_gone) drop_victims(m, k);
+    s->own = pl->conts_needed && model_descriptors_used(m) < m->config.max_continuations;
     for (uint32_t p = 0; p < m->n_pools; p++) {
         model_count(m);
         begin_pool(m, s, w, pl, p, ids[p], n[p]);
@@ -362,6 +372,7 @@ void model_activate_commit(struct model *m, int k) {
         if (s->sp.committed[0] % KVD_PAGE_TOKENS) model_unname(m, &s->sp, full);
     }
     s->from = -1;
+    s->own = true;
     s->state = STORE_SEQ_ACTIVE;
     for (uint32_t b = 0; b < s->sp.n[0]; b++)
         if (s->lent[0][b]) m->named[s->sp.page[0][b]] = false; /* the victim's name went with it */

@@ -194,9 +194,9 @@ void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd
     if (k < 0 || m->seq[k].state == STORE_SEQ_ACTIVATING) return;
     model_count(m);
     complete_reasons(m, k, tail, r);
-    if (model_conts_used(m) >= m->config.max_continuations)
-        model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
     if (retain) return;
+    if (model_descriptors_used(m) >= m->config.max_continuations)
+        model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
     for (uint32_t p = 0; p < m->n_pools; p++)
         if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) == 0)
             model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, 1, 0);
@@ -298,8 +298,7 @@ bool model_end_retains(const struct model *m, int k) {
     const struct model_seq *s = &m->seq[k];
     uint32_t f = end_frontier(m, k);
     if (s->state == STORE_SEQ_ACTIVATING || f == 0) return false;
-    if (m->config.has_state && s->state_frontier != f) return false;
-    return model_conts_used(m) < m->config.max_continuations;
+    return !m->config.has_state || s->state_frontier == f;
 }
 
 int model_end(struct model *m, int k, store_cont handle) {

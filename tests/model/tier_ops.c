@@ -697,7 +697,7 @@ static void op_end(struct world *w) {
     }
     bool whole = s->active && f && (!w->config.has_state || s->state_frontier == f) && s->source_slot == KVD_NONE;
     if (cont.bits && !s->active) fail(w, "an activation that ended left a continuation");
-    if (!cont.bits && whole && w->kvd.store->cont_free != KVD_NONE) fail(w, "a complete sequence left nothing");
+    if (!cont.bits && whole) fail(w, "a complete sequence left nothing");
     if (cont.bits) new_cont(w, s, cont, f, NULL, 0)->published = true;
     s->used = false;
     w->applied++;

@@ -232,6 +232,10 @@ void plan_check(struct world *w, const struct want *want, const struct kvd_plan 
         c.demote[c.n_victims] = a->demote >> i & 1;
         c.victims[c.n_victims++] = victim;
     }
+    uint32_t available = w->config.max_continuations - w->kvd.store->conts_used;
+    for (uint32_t i = 0; i < c.n_victims; i++) available += !c.demote[i];
+    if (plan->continuations.needed != !c.move || plan->continuations.available != available)
+        fail(w, "plan: %u descriptors are free after the releases", available);
     for (uint32_t p = 0; p < w->n_pools; p++) check_pool(w, &c, a, plan, p, &demote[p]);
     if (c.store->arena) check_arena(w, &c, plan, demote);
 }

@@ -208,7 +208,8 @@ static void plan(struct fill *f, struct kvd_plan *p) {
     p->revision = u64(f);
     p->n_pools = upto(f, KVD_MAX_POOLS);
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) need(f, &p->pages[i]);
-    need(f, &p->rows), need(f, &p->sequences), need(f, &p->state_slots), need(f, &p->membership);
+    need(f, &p->rows), need(f, &p->sequences), need(f, &p->state_slots), need(f, &p->membership),
+        need(f, &p->continuations);
     by_pool(f, p->entitlement), by_pool(f, p->shared_pages), by_pool(f, p->copied_columns), by_pool(f, p->freed_pages);
     by_pool(f, p->restore_pages), by_pool(f, p->demote_pages), need(f, &p->arena);
 }

@@ -242,9 +242,10 @@ char *fix_dump(struct fix *fix) {
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *s = &store->seqs[i];
         if (!s->occupied) continue;
-        add(&d, "sequence %u.%u: state %d lease %llu prompt %u ceiling %u named %u slot %u at %u source slot %u\n", i,
-            s->generation, (int)s->state, (unsigned long long)s->lease, s->prompt, s->ceiling, s->named, s->state_slot,
-            s->state_frontier, s->source_slot);
+        add(&d,
+            "sequence %u.%u: state %d lease %llu prompt %u ceiling %u named %u slot %u at %u source slot %u own %u\n",
+            i, s->generation, (int)s->state, (unsigned long long)s->lease, s->prompt, s->ceiling, s->named,
+            s->state_slot, s->state_frontier, s->source_slot, s->own);
         for (uint32_t p = 0; p < store->n_pools; p++) dump_space(&d, store, p, &s->space[p]);
     }
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {

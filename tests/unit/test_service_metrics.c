@@ -369,11 +369,10 @@ static double sum_of(const char *family) {
 static void shortages_items_and_replays(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp",
                                                .capacity_tokens = 8192,
-                                               .more = "[limits]\ncontinuations = 1\nsequences_per_session = 7\n" }));
+                                               .more = "[limits]\ncontinuations = 9\nsequences_per_session = 7\n" }));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_activated a[8] = { 0 };
     struct kvd_round_result result;
-    kvd_digest d = { { 1 } };
     unsigned good = 0;
     /* main_pages: 128 of them, 8 x 16 are wanted, one more is not to be had. */
     KVT_EQ(fx_activate(s, s->session, 4096, 1, &a[0]), KVD_OK);
@@ -395,13 +394,15 @@ static void shortages_items_and_replays(void) {
     KVT_EQ(fx_round(s, a[0].sequence, 64, 65 * 64, &result), KVD_RESOURCE_EXHAUSTED);
     KVT_EQ(fx_round(s, (kvd_sequence){ 99 }, 64, 64, &result), KVD_NOT_FOUND);
     KVT_EQ(fx_round(t, a[0].sequence, 64, 64, &result), KVD_PERMISSION_DENIED);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) { /* eight sequences own a descriptor each, a checkpoint takes the ninth */
+        kvd_digest d = { { (uint8_t)(i + 1) } };
         KVT_EQ(fx_round(s, a[i].sequence, 64, 64, &result), KVD_OK);
         KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a[i].sequence, 0, 1, &d })), KVD_OK);
-        struct msg_request q = { .type = FRAME_FINISH, .u.finish = { .sequence = a[i].sequence, .retain = true } };
-        KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK); /* one continuation is kept */
+        struct msg_request q = { .type = FRAME_CHECKPOINT, .u.checkpoint = { .sequence = a[i].sequence } };
+        KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK);
         KVT_EQ(ask(s, &q), i ? KVD_RESOURCE_EXHAUSTED : KVD_OK); /* the same number: the same answer */
     }
+    KVT_EQ(fx_finish(s, a[1].sequence), KVD_OK);
     struct msg_request again = {
         .type = FRAME_ACTIVATE, .u.activation = { .worker = s->session, .prompt_tokens = 64, .max_output_tokens = 1 }
     };
@@ -419,7 +420,7 @@ static void shortages_items_and_replays(void) {
     IS("kvd_round_items_total{status=\"PERMISSION_DENIED\"}", 1);
     IS("kvd_round_items_total{status=\"RESOURCE_EXHAUSTED\"}", 1);
     IS("kvd_requests_total{request=\"Round\"}", 5);
-    IS("kvd_replays_total{request=\"Finish\"}", 2);
+    IS("kvd_replays_total{request=\"Checkpoint\"}", 2);
     IS("kvd_replays_total{request=\"Activate\"}", 2);
     KVT_NEAR(sum_of("kvd_round_items_total"), 5, 0);
     KVT_NEAR(sum_of("kvd_replays_total"), 4, 0);

@@ -277,26 +277,60 @@ static void fin_1_last_reference_frees(void) {
     fix_close(&fix);
 }
 
-static void fin_1_no_descriptor_left(void) {
+/* FIT-2: with a full table of descriptors a running sequence is retained, and kept at its worker's death; a checkpoint
+ * is refused. A third one is refused until a victim leaves it a descriptor; a move needs none. */
+static void fit_2_a_sequence_owns_its_descriptor(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
     struct kvd_pool_view rows[KVD_MAX_POOLS];
+    struct store_activation want = fix_root(64, 1, 64);
     struct store_checkpointed got;
+    struct kvd_plan plan;
     store_cont cont = { 0 };
+    config.max_continuations = 3;
+    fix_open(&fix, &config);
+    store_cont first = fix_cont(&fix, 64, 1);
+    store_seq finishes = running(&fix, 64, 2), dies = running(&fix, 64, 3);
+    KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
+    KVT_EQ(plan.feasibility, KVD_BLOCKED);
+    KVT_EQ(plan.continuations.needed, 1);
+    KVT_EQ(plan.continuations.short_by, 1);
+    char *before = fix_dump(&fix);
+    KVT_EQ(fix_activate(&fix, want, NULL).bits, 0);
+    KVT_EQ(fix.refusal.code, STORE_E_SHORT);
+    KVT_EQ(fix.refusal.subject, STORE_S_CONTINUATION);
+    KVT_EQ(store_checkpoint_begin(fix.store, finishes, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
+    same(&fix, before);
+    want.victims = &first;
+    want.n_victims = 1;
+    store_seq third = fix_activate(&fix, want, NULL);
+    KVT_TRUE(third.bits != 0);
+    KVT_OK(store_finish(fix.store, finishes, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, NULL));
+    KVT_EQ(fix_info(&fix, cont).frontier, 64);
+    KVT_OK(store_end(fix.store, dies, &cont, rows, NULL));
+    KVT_EQ(fix_info(&fix, cont).frontier, 64);
+    store_seq moved = fix_activate(&fix, fix_from(cont, false, 64, 64, 64), NULL);
+    KVT_TRUE(moved.bits != 0);
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STALE);
+    KVT_OK(store_end(fix.store, moved, &cont, rows, NULL));
+    KVT_TRUE(cont.bits != 0);
+    fix_close(&fix);
+}
+
+/* FIT-2: the last descriptor is refused where it is not there, and an aborted activation gives it back. */
+static void fit_2_abort_gives_the_descriptor_back(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_activation want = fix_root(64, 1, 64);
+    struct store_activated made;
     config.max_continuations = 1;
     fix_open(&fix, &config);
+    for (uint32_t i = 0; i < 3; i++) {
+        KVT_OK(store_activate_begin(fix.store, &want, &made, NULL));
+        KVT_EQ(fix_activate(&fix, want, NULL).bits, 0);
+        KVT_OK(store_activate_abort(fix.store, made.seq, NULL, NULL));
+    }
     fix_cont(&fix, 64, 1);
-    store_seq seq = running(&fix, 64, 1);
-    char *before = fix_dump(&fix);
-    KVT_EQ(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, &fix.refusal),
-           STORE_E_SHORT);
-    KVT_EQ(fix.refusal.subject, STORE_S_CONTINUATION);
-    KVT_EQ(fix.refusal.limit, 1);
-    KVT_EQ(store_checkpoint_begin(fix.store, seq, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
-    same(&fix, before);
-    KVT_OK(store_end(fix.store, seq, &cont, rows, NULL)); /* death cannot be refused: it is released */
-    KVT_EQ(cont.bits, 0);
-    KVT_EQ(fix_pool(&fix, 0).allocated, 1);
     fix_close(&fix);
 }
 
@@ -436,7 +470,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cont_2_names),
                                              KVT_CASE(fin_1_retain),
                                              KVT_CASE(fin_1_last_reference_frees),
-                                             KVT_CASE(fin_1_no_descriptor_left),
+                                             KVT_CASE(fit_2_a_sequence_owns_its_descriptor),
+                                             KVT_CASE(fit_2_abort_gives_the_descriptor_back),
                                              KVT_CASE(srv_5_quarantine),
                                              KVT_CASE(srv_5_end_keeps_the_common_frontier),
                                              KVT_CASE(srv_5_end_releases_the_incomplete),

@@ -42,7 +42,7 @@ class _Trial(NamedTuple):
     def suffices(self) -> bool:
         """Nothing is short, or only the arena is."""
         p = self.plan
-        others = [p.rows, p.sequences, p.state_slots, p.membership, *p.pages]
+        others = [p.rows, p.sequences, p.continuations, p.state_slots, p.membership, *p.pages]
         return self.ready or bool(p.arena.short_by and not any(need.short_by for need in others))
 
 
@@ -101,7 +101,7 @@ def _choose_among(want: types.Activation, everyone: List[_Victim], demote: bool)
     best = [v for v in everyone if not v.demoted][:most]
     demoted = [v for v in everyone if v.demoted]
     trial = yield from _try(want, best, 0 if demote else len(best))
-    if trial.plan.membership.short_by and (demote or demoted):  # which demoted ones hold, too
+    if (trial.plan.membership.short_by or trial.plan.continuations.short_by) and (demote or demoted):  # which demoted ones hold, too
         best, demote = everyone[:most], False
         trial = yield from _try(want, best, len(best))
     if not trial.suffices and len(best) == most and len(everyone) > most:
@@ -142,7 +142,7 @@ def _release_some(want: types.Activation, chosen: List[_Victim], demoted: List[_
 
 def _short(plan: types.Plan, victims: int, seen: int) -> Error:
     needs = [(plan.rows, "rows"), (plan.sequences, "sequences"), (plan.state_slots, "state slots"),
-             (plan.membership, "membership entries")]
+             (plan.membership, "membership entries"), (plan.continuations, "descriptors of continuations")]
     needs += [(need, f"pages of pool {i}") for i, need in enumerate(plan.pages)]
     need, what = next(((need, what) for need, what in reversed(needs) if need.short_by), needs[0])
     return ResourceExhausted(f"needs {need.needed} {what}; even with {victims} of {seen} releasable continuations gone "

@@ -113,6 +113,7 @@ class Plan:
     pages: Tuple[Need, ...] = field(metadata=_many(Need))
     rows: Need = field(metadata=_one(Need))
     sequences: Need = field(metadata=_one(Need))
+    continuations: Need = field(metadata=_one(Need))
     state_slots: Need = field(metadata=_one(Need))
     membership: Need = field(metadata=_one(Need))
     entitlement: Tuple[int, ...]
