@@ -82,6 +82,7 @@ struct msg_reply {
     uint32_t status; /* enum kvd_status; the body below counts only when OK */
     char message[KVD_MESSAGE_BYTES];
     uint64_t epoch;
+    uint64_t next_sequence; /* a request whose number is below it has taken its number; 0: there is no session */
     union {
         struct kvd_hello_reply hello;
         struct kvd_store_info *store;

@@ -26,7 +26,8 @@ _Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
 #define PB Kvd__V1__ReplyHeader
 #define T struct msg_reply
 static const struct codec_field header_fields[] = { U32_IN(status, status, KVD_OK, KVD_UNAUTHENTICATED),
-                                                    TEXT(message, message), U64(epoch, epoch) };
+                                                    TEXT(message, message), U64(epoch, epoch),
+                                                    U64(next_sequence, next_sequence) };
 static const struct codec_map header_map = CODEC_TABLE(kvd__v1__reply_header__descriptor, header_fields);
 #undef PB
 #undef T

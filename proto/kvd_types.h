@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define KVD_PROTOCOL_VERSION 1u
+#define KVD_PROTOCOL_VERSION 2u
 #define KVD_MAX_POOLS 2
 #define KVD_MAX_RANKS 8
 #define KVD_DIGEST_BYTES 32

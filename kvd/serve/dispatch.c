@@ -225,6 +225,12 @@ static enum admitted apply_request(struct call *call, bool room) {
 
 /* ---- one frame ------------------------------------------------------------------------------- */
 
+/* So that a client knows of every answer whether its request has taken its number. */
+static void note_next_number(struct call *call) {
+    const struct session *session = session_find(call->service, call->link->session);
+    call->reply.next_sequence = session ? session->last_sequence + 1 : 0;
+}
+
 static void refuse_malformed(struct call *call, int error, const char *why) {
     static const enum kvd_status statuses[] = { [CODEC_E_MALFORMED] = KVD_INVALID_ARGUMENT,
                                                 [CODEC_E_LIMIT] = KVD_INVALID_ARGUMENT,
@@ -232,6 +238,7 @@ static void refuse_malformed(struct call *call, int error, const char *why) {
                                                 [CODEC_E_TYPE] = KVD_UNIMPLEMENTED,
                                                 [CODEC_E_SPACE] = KVD_INVALID_ARGUMENT };
     pthread_mutex_lock(&call->service->lock);
+    note_next_number(call);
     call->service->frames_bad++;
     call->service->requests++;
     metrics_request(&call->service->metrics, call->reply.type);
@@ -253,6 +260,7 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
         bool room = call_make_room(call);
         pthread_mutex_lock(&s->lock);
         admitted = apply_request(call, room);
+        note_next_number(call);
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
         if (!call->parked && !call->held && admitted != WAIT)
             count_outcome(s, type, call->reply.status, call->short_of, call->now_ns);

@@ -107,6 +107,7 @@ static bool finish_op(struct service *s, struct op *op, struct msg_reply *reply,
     *reply = (struct msg_reply){ .type = op->type };
     if (!advance_op(s, op, reply, why, sizeof why)) return false;
     struct session *session = session_find(s, op->session);
+    if (session) reply->next_sequence = session->last_sequence + 1;
     struct answer *a = session ? answer_find(session, op->sequence) : NULL;
     if (a) a->held = false;
     *ret_body = op->kind == OP_PUBLISH && reply->status == KVD_OK;

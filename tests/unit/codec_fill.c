@@ -344,7 +344,7 @@ static void moved(struct fill *f, struct kvd_moved *m) {
 void fill_reply(struct fill *f, uint16_t type, struct msg_reply *y) {
     memset(y, 0, sizeof *y);
     y->type = type;
-    y->epoch = u64(f);
+    y->epoch = u64(f), y->next_sequence = u64(f);
     if (full(f)) characters(f, y->message, sizeof y->message, printable, 0);
     switch (type) {
     case FRAME_HELLO: hello_reply(f, &y->u.hello); break;
@@ -382,7 +382,7 @@ void fill_refusal(struct fill *f, uint16_t type, struct msg_reply *y) {
     memset(y, 0, sizeof *y);
     y->type = type;
     y->status = from_to(f, KVD_OK + 1, KVD_UNAUTHENTICATED);
-    y->epoch = u64(f);
+    y->epoch = u64(f), y->next_sequence = u64(f);
     characters(f, y->message, sizeof y->message, printable, 0);
 }
 

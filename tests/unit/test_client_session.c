@@ -899,7 +899,8 @@ static int read_until(struct transport *t, uint64_t from_now_ns) {
 
 static void transport_reads_for_itself(void) {
     struct transport_sink sink = { NULL, count_frame, note_lost };
-    struct msg_request hello = { .type = FRAME_HELLO, .u.hello = { .protocol = 1, .role = 3, .name = "reader" } };
+    struct msg_request hello = { .type = FRAME_HELLO,
+                                 .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = 3, .name = "reader" } };
     uint8_t frame[256];
     char err[256] = "";
     size_t bytes, sent = 0;

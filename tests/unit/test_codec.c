@@ -371,8 +371,9 @@ static void page_has_frame(const struct msg_request *q, uint64_t id) {
 /* The bytes that the page shows are those of the codec. */
 static void protocol_page_examples(void) {
     KVT_NEED(read_page(false));
-    struct msg_request hello = { .type = FRAME_HELLO,
-                                 .u.hello = { .protocol = 1, .role = KVD_ROLE_WORKER, .name = "engine" } };
+    struct msg_request hello = {
+        .type = FRAME_HELLO, .u.hello = { .protocol = KVD_PROTOCOL_VERSION, .role = KVD_ROLE_WORKER, .name = "engine" }
+    };
     page_has_frame(&hello, 1);
     struct kvd_round_item item = {
         .sequence = { 0x0000000300000002 },

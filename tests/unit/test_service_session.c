@@ -256,6 +256,50 @@ static void refusals_are_kept_too(void) {
     fx_stop(&fx);
 }
 
+/* SRV-1: whatever the answer is, it says which number comes next, and so whether the request has taken its own. */
+static void every_answer_says_the_next_number(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    const struct {
+        struct fx_peer *by;
+        struct msg_request q;
+        enum kvd_status status;
+        uint64_t next; /* where this one was the next, 0 where there is no session */
+    } t[] = {
+        { s, { .type = FRAME_STATS }, KVD_OK, 1 },
+        { s, { .type = FRAME_YIELD, .header.sequence = 1 }, KVD_OK, 2 },
+        { s, { .type = FRAME_RELEASE, .header.sequence = 2 }, KVD_NOT_FOUND, 3 },
+        { s, { .type = FRAME_DRAIN, .header.sequence = 3 }, KVD_PERMISSION_DENIED, 4 },
+        { s, { .type = FRAME_YIELD, .header = { .sequence = 4, .deadline_ns = 1 } }, KVD_DEADLINE_EXCEEDED, 5 },
+        { s, { .type = FRAME_YIELD, .header.sequence = 6 }, KVD_OUT_OF_RANGE, 5 },
+        { s, { .type = FRAME_YIELD }, KVD_INVALID_ARGUMENT, 5 },
+        { s, { .type = FRAME_YIELD, .header = { .sequence = 5, .epoch = 1 } }, KVD_ABORTED, 5 },
+        { s, { .type = FRAME_YIELD, .header = { .sequence = 5, .session.bits = 7 } }, KVD_UNAUTHENTICATED, 5 },
+        { s, { .type = FRAME_YIELD, .header.sequence = 5 }, KVD_OK, 6 },
+        { s, { .type = FRAME_YIELD, .header.sequence = 5 }, KVD_OK, 6 }, /* again */
+        { w, { .type = FRAME_FENCE, .header.sequence = 1 }, KVD_PERMISSION_DENIED, 2 },
+        { w, { .type = FRAME_GOODBYE, .header.sequence = 2 }, KVD_OK, 0 },
+        { w, { .type = FRAME_YIELD, .header.sequence = 3 }, KVD_UNAUTHENTICATED, 0 },
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        struct msg_request q = t[i].q;
+        if (!q.header.session.bits) q.header.session = t[i].by->session;
+        KVT_NEED(fx_call_as_is(t[i].by, &q, &r));
+        KVT_EQ(r.status, t[i].status);
+        KVT_EQ(r.next_sequence, t[i].next);
+    }
+    uint8_t bad[FRAME_HEADER + 3] = { 0 }; /* a body that does not decode */
+    memset(bad + FRAME_HEADER, 0xff, 3);
+    frame_head_write(bad, FRAME_YIELD, 0, 9, 3);
+    KVT_TRUE(service_serve(fx.service, &s->link, bad, sizeof bad));
+    KVT_NEED(fx_reply(s, FRAME_YIELD, &r));
+    KVT_EQ(r.status, KVD_INVALID_ARGUMENT);
+    KVT_EQ(r.next_sequence, 6);
+    fx_peer_free(s);
+    fx_peer_free(w);
+    fx_stop(&fx);
+}
+
 static void gaps_and_forgotten_numbers(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -677,6 +721,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(first_answer_byte_for_byte),
                                              KVT_CASE(refusals_are_kept_too),
                                              KVT_CASE(gaps_and_forgotten_numbers),
+                                             KVT_CASE(every_answer_says_the_next_number),
                                              KVT_CASE(deadlines),
                                              KVT_CASE(resume_by_the_same_process_only),
                                              KVT_CASE(stale_and_foreign_handles),

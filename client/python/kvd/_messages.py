@@ -16,7 +16,7 @@ from . import types
 from ._schema import message
 from .errors import Internal, InvalidArgument, Status
 
-PROTOCOL = 1
+PROTOCOL = 2
 HEADER = struct.Struct("<IHHQ")
 FRAME_LIMIT = 65536
 F_REPLY, F_EVENT = 1, 2
