@@ -57,6 +57,20 @@ static int refuse_start(const char *why) {
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
+/* What the parent left: a file that kvd opens must not become its standard error, files have the modes that they are
+ * given, and signals that the parent ignores are heard. */
+static int begin_afresh(void) {
+    static const int heard[] = { SIGTERM, SIGINT, SIGHUP };
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+    umask(077);
+    for (size_t i = 0; i < sizeof heard / sizeof *heard; i++)
+        if (signal(heard[i], SIG_DFL) == SIG_ERR) return 1;
+    return fd < 0;
+}
+
 /* Signals of the daemon are read from a file: no thread of nng or CUDA may take them. */
 static int block_signals(void) {
     sigset_t set;
@@ -359,6 +373,7 @@ static int check_config(const struct options *options, struct config *ret_config
 int main(int argc, char **argv) {
     struct options options;
     struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
+    if (begin_afresh()) return refuse_start("/dev/null cannot be opened");
     if (options_parse(argc, argv, &options)) return EXIT_USAGE;
     if (options.action == OPTIONS_HELP) options_print_help();
     if (options.action == OPTIONS_VERSION) puts("kvd " KVD_VERSION);

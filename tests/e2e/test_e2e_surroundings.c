@@ -394,6 +394,78 @@ static void reload_of_a_good_file(void) {
     e2e_daemon_free(&daemon_);
 }
 
+/* ---- what a parent leaves ------------------------------------------------------------------------------------- */
+
+static bool serves_now(void *unused) {
+    (void)unused;
+    struct kvd_connect_options o = { .struct_size = sizeof o, .socket = daemon_.socket, .role = KVD_ROLE_OBSERVER };
+    kvd_client *c = NULL;
+    bool ok = kvd_connect(&o, &c, NULL) == KVD_OK;
+    kvd_disconnect(c);
+    return ok;
+}
+
+/* SRV-2, SRV-8: without standard files, with signals ignored and a umask that forbids all: nothing is written into what
+ * kvd opens, its files can be opened again, and it hears SIGTERM. */
+static void srv_2_hostile_parent(void) {
+    char lock[160], want[32];
+    int status = -1;
+    struct stat st;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
+    FILE *f = fopen(daemon_.config, "a");
+    KVT_NEED(f && fputs("[host]\narena = 1MiB\n", f) >= 0 && fclose(f) == 0);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int fd = 0; fd < 64; fd++) close(fd);
+        umask(0777);
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGHUP, SIG_IGN);
+        execl(KVD_BINARY, "kvd", "--config", daemon_.config, (char *)NULL);
+        _exit(127);
+    }
+    KVT_TRUE(e2e_until(serves_now, NULL, 10, NULL));
+    kill(pid, SIGHUP);
+    KVT_TRUE(serves_now(NULL));
+    snprintf(lock, sizeof lock, "%s.lock", daemon_.socket), snprintf(want, sizeof want, "%d\n", (int)pid);
+    KVT_TRUE(has_text(lock, want));
+    KVT_TRUE(stat(lock, &st) == 0 && (st.st_mode & 0777) == 0600);
+    e2e_arena_path(&daemon_, lock, sizeof lock);
+    KVT_TRUE(stat(lock, &st) == 0 && (st.st_mode & 0777) == 0600);
+    kill(pid, SIGTERM);
+    KVT_EQ_I(waitpid(pid, &status, 0), pid);
+    KVT_EQ_I(status, 0);
+    KVT_TRUE(e2e_daemon_restart(&daemon_));
+    e2e_daemon_free(&daemon_);
+}
+
+/* SRV-7: whoever should read kvd's notices, and does not, stops nothing. */
+static void srv_7_notices_that_nobody_reads(void) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    int status = -1;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/deaf", daemon_.dir);
+    int deaf = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), full = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    KVT_NEED(bind(deaf, (struct sockaddr *)&at, sizeof at) == 0);
+    while (sendto(full, "x", 1, MSG_DONTWAIT, (struct sockaddr *)&at, sizeof at) == 1) continue;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("NOTIFY_SOCKET", at.sun_path, 1);
+        execl(KVD_BINARY, "kvd", "--config", daemon_.config, (char *)NULL);
+        _exit(127);
+    }
+    KVT_TRUE(e2e_until(serves_now, NULL, 10, NULL));
+    for (int i = 0; i < 10; i++) kill(pid, SIGHUP);
+    KVT_TRUE(serves_now(NULL));
+    kill(pid, SIGTERM);
+    KVT_EQ_I(waitpid(pid, &status, 0), pid);
+    KVT_EQ_I(status, 0);
+    close(deaf);
+    close(full);
+    e2e_daemon_free(&daemon_);
+}
+
 /* ---- few threads, little memory ------------------------------------------------------------------------------- */
 
 /* From where nothing goes to where all does: each step is a sentence or success. */
@@ -465,6 +537,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(srv_2_socket_of_another_program),
                                              KVT_CASE(srv_7_reload_waits_for_nobody),
                                              KVT_CASE(reload_of_a_good_file),
+                                             KVT_CASE(srv_2_hostile_parent),
+                                             KVT_CASE(srv_7_notices_that_nobody_reads),
                                              KVT_CASE(srv_2_few_threads),
                                              KVT_CASE(srv_2_little_address_space),
                                              { 0 } };
