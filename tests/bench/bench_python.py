@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client beside libkvd, against one kvd and in one run, in turns of 50, so that one machine's mood meets both
-alike. run.sh sets the environment (tests/python/support.py says what it needs).
+"""The Python client beside libkvd, against one kvd and in one run, in turns of 50, so that one machine's mood meets
+both alike. run.sh sets the environment (tests/python/support.py says what it needs).
 
 BENCH python.import ms: a process that imports the package, less one that does not. python.find, python.chain us: the
 lookup of a prompt of 2,000 pages, and the making of its names. python.round64 us: a Round of 64 sequences that each
@@ -20,8 +20,14 @@ from support import Kvd, tokens
 
 SEQUENCES, BLOCK, TURNS, PAGES = 64, 50, 40, 2000
 LENGTH = 3 * BLOCK * TURNS
-SETTINGS = {"layers": 1, "kv_heads": 1, "head_dim": 16, "max_concurrency": 2 * SEQUENCES + 2,
-            "max_context": 64 * (PAGES + 64), "tokens": 64 * (PAGES + 64) + 2 * SEQUENCES * (LENGTH + 64)}
+SETTINGS = {
+    "layers": 1,
+    "kv_heads": 1,
+    "head_dim": 16,
+    "max_concurrency": 2 * SEQUENCES + 2,
+    "max_context": 64 * (PAGES + 64),
+    "tokens": 64 * (PAGES + 64) + 2 * SEQUENCES * (LENGTH + 64),
+}
 
 
 def bench(name, value, unit):
@@ -72,8 +78,12 @@ def bench_find(client, c):
     array = (ctypes.c_uint32 * len(prompt))(*prompt)
     hits, n = (libkvd.H.hit * 16)(), ctypes.c_uint32()
     arguments = (theirs.pointer, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
-    report("find", in_turns({"kvd": lambda: client.find(prompt, ours), "libkvd": lambda: c._run("find", *arguments)}, 5),
-           "kvd", "libkvd")
+    report(
+        "find",
+        in_turns({"kvd": lambda: client.find(prompt, ours), "libkvd": lambda: c._run("find", *arguments)}, 5),
+        "kvd",
+        "libkvd",
+    )
     assert n.value == 1 and client.find(prompt, ours)[0].usable == hits[0].usable == 64 * PAGES
 
     def push():
@@ -114,8 +124,11 @@ def bench_round(client, c):
         assert not answer.failed
         return answer.column(0, "membership"), answer.column(0, "committed")
 
-    calls = {"kvd": round_, "kvd.items": lambda: list(client.round(mine.python_items())),
-             "libkvd": lambda items: c._run("round", items, SEQUENCES, results)}
+    calls = {
+        "kvd": round_,
+        "kvd.items": lambda: list(client.round(mine.python_items())),
+        "libkvd": lambda items: c._run("round", items, SEQUENCES, results),
+    }
     prepare = {"kvd": lambda: (mine.python_items(),), "kvd.items": tuple, "libkvd": lambda: (others.c_items(),)}
     for name, call in calls.items():
         call(*prepare[name]())

@@ -12,8 +12,15 @@ import kvd
 from kvd import errors
 
 HEADERS = [os.path.join(os.environ["KVD_SOURCE"], path) for path in ("proto/kvd_types.h", "client/kvd.h")]
-SCALARS = {"uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "bool": ctypes.c_bool,
-           "size_t": ctypes.c_size_t, "char": ctypes.c_char, "int": ctypes.c_int}
+SCALARS = {
+    "uint8_t": ctypes.c_uint8,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "bool": ctypes.c_bool,
+    "size_t": ctypes.c_size_t,
+    "char": ctypes.c_char,
+    "int": ctypes.c_int,
+}
 NONE = 2**32 - 1
 ASK = {"commit": 1, "truncate": 2, "keep": 4, "ensure": 8, "state": 16}  # enum kvd_round_ask
 
@@ -26,9 +33,11 @@ class Headers:
         for path in paths:
             with open(path) as file:
                 text += re.sub(r"/\*.*?\*/|//[^\n]*", " ", file.read(), flags=re.S)
-        self.constants = {name: int(value.rstrip("uU"), 0)
-                          for name, value in re.findall(r"#define\s+(KVD_\w+)[ \t]+(\w+)[ \t]*$", text, re.M)
-                          if re.fullmatch(r"(0x)?[0-9a-fA-F]+[uU]?", value)}
+        self.constants = {
+            name: int(value.rstrip("uU"), 0)
+            for name, value in re.findall(r"#define\s+(KVD_\w+)[ \t]+(\w+)[ \t]*$", text, re.M)
+            if re.fullmatch(r"(0x)?[0-9a-fA-F]+[uU]?", value)
+        }
         self.types = dict(SCALARS)
         for struct, body, alias in re.findall(r"(?:typedef\s+)?struct\s+(\w+)\s*\{([^{}]*)\}\s*(\w*)\s*;", text):
             made = type(struct, (ctypes.Structure,), {"_fields_": list(self._fields(body))})
@@ -82,8 +91,13 @@ class Libkvd:
     """A client of libkvd's."""
 
     def __init__(self, socket, role="scheduler", name="libkvd", timeout=5.0):
-        options = H.connect_options(struct_size=ctypes.sizeof(H.connect_options), socket=socket.encode(),
-                                    role=kvd.Role[role.upper()], name=name.encode(), timeout_ms=int(timeout * 1000))
+        options = H.connect_options(
+            struct_size=ctypes.sizeof(H.connect_options),
+            socket=socket.encode(),
+            role=kvd.Role[role.upper()],
+            name=name.encode(),
+            timeout_ms=int(timeout * 1000),
+        )
         self._client = ctypes.c_void_p()
         self._error = H.error()
         self._call("connect", ctypes.byref(options), ctypes.byref(self._client))
@@ -110,13 +124,21 @@ class Libkvd:
         chain, array = self._chain(prompt, domain), (ctypes.c_uint32 * len(prompt))(*prompt)
         hits, n = (H.hit * 16)(), ctypes.c_uint32()
         self._run("find", chain.pointer, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
-        return [kvd.Hit(h.continuation.bits, h.usable, h.frontier, h.retention, h.restore_pages) for h in hits[: n.value]]
+        return [
+            kvd.Hit(h.continuation.bits, h.usable, h.frontier, h.retention, h.restore_pages) for h in hits[: n.value]
+        ]
 
     @staticmethod
     def _want(want):
-        made = H.activation(keep=want.keep, frontier=want.frontier, prompt_tokens=want.prompt_tokens,
-                            max_output_tokens=want.max_output_tokens, n_victims=len(want.victims), demote=want.demote,
-                            revision=want.revision)
+        made = H.activation(
+            keep=want.keep,
+            frontier=want.frontier,
+            prompt_tokens=want.prompt_tokens,
+            max_output_tokens=want.max_output_tokens,
+            n_victims=len(want.victims),
+            demote=want.demote,
+            revision=want.revision,
+        )
         made.worker.bits, made.group.bits = want.worker, want.group
         getattr(made, "from").bits = want.source
         for i, tokens in enumerate(want.ensure):
@@ -127,14 +149,21 @@ class Libkvd:
 
     @staticmethod
     def _place(p):
-        return kvd.Place(p.row, p.membership, p.entitlement, p.committed, p.protected_frontier, p.slice_begin, p.slice_count)
+        return kvd.Place(
+            p.row, p.membership, p.entitlement, p.committed, p.protected_frontier, p.slice_begin, p.slice_count
+        )
 
     def activate_exactly(self, want):
         made = H.activated()
         self._run("activate", ctypes.byref(self._want(want)), ctypes.byref(made))
         slots = [None if slot == NONE else slot for slot in (made.state_slot, made.source_state_slot)]
-        return kvd.Activated(made.sequence.bits, *slots, made.revision,
-                             tuple(self._place(p) for p in made.pool[: made.n_pools]), tuple(made.restored))
+        return kvd.Activated(
+            made.sequence.bits,
+            *slots,
+            made.revision,
+            tuple(self._place(p) for p in made.pool[: made.n_pools]),
+            tuple(made.restored)
+        )
 
     def plan(self, want):
         made = H.plan()
@@ -146,8 +175,12 @@ class Libkvd:
 
         made = self._want(want)
         self._run("choose_victims", ctypes.byref(made))
-        return dataclasses.replace(want, victims=tuple(v.bits for v in made.victims[: made.n_victims]),
-                                   demote=made.demote, revision=made.revision)
+        return dataclasses.replace(
+            want,
+            victims=tuple(v.bits for v in made.victims[: made.n_victims]),
+            demote=made.demote,
+            revision=made.revision,
+        )
 
     def round(self, items):
         asked, results = (H.round_item * len(items))(), (H.round_result * len(items))()
@@ -163,9 +196,15 @@ class Libkvd:
                         pool.ask |= ASK[name]
                         setattr(pool, name, value)
         self._run("round", asked, len(items), results)
-        return [kvd.RoundResult(kvd.Status(r.status), r.message.decode(),
-                                (r.bounded_pool, r.bounded_frontier) if r.bounded else None,
-                                tuple(self._place(p) for p in r.pool[: r.n_pools])) for r in results]
+        return [
+            kvd.RoundResult(
+                kvd.Status(r.status),
+                r.message.decode(),
+                (r.bounded_pool, r.bounded_frontier) if r.bounded else None,
+                tuple(self._place(p) for p in r.pool[: r.n_pools]),
+            )
+            for r in results
+        ]
 
     def name(self, sequence, prompt, domain, first, end):
         chain = self._chain(prompt, domain)
@@ -211,8 +250,11 @@ class Libkvd:
     def resources(self):
         made = H.stats()
         self._run("stats", ctypes.byref(made))
-        return {"sequences": made.sequences, "continuations": made.continuations,
-                "available": [made.pool[i].available for i in range(made.n_pools)]}
+        return {
+            "sequences": made.sequences,
+            "continuations": made.continuations,
+            "available": [made.pool[i].available for i in range(made.n_pools)],
+        }
 
 
 class Native:
@@ -245,5 +287,8 @@ class Native:
 
     def resources(self):
         stats = self.client.stats()
-        return {"sequences": stats.sequences, "continuations": stats.continuations,
-                "available": [pool.available for pool in stats.pool]}
+        return {
+            "sequences": stats.sequences,
+            "continuations": stats.continuations,
+            "available": [pool.available for pool in stats.pool],
+        }

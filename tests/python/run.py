@@ -9,7 +9,9 @@ missing = [name for name in ("numpy", "google.protobuf") if importlib.util.find_
 if missing:
     print(f"skipped: {', '.join(missing)} not installed (apt install python3-numpy python3-protobuf)")
     sys.exit(77)
-result = unittest.main(module=f"test_{sys.argv[1]}", argv=["test_" + sys.argv[1], *sys.argv[2:]], verbosity=2, exit=False).result
+result = unittest.main(
+    module=f"test_{sys.argv[1]}", argv=["test_" + sys.argv[1], *sys.argv[2:]], verbosity=2, exit=False
+).result
 if result.testsRun == len(result.skipped):
     sys.exit(77)
 sys.exit(not result.wasSuccessful())

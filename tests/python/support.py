@@ -38,8 +38,19 @@ tokens = {tokens}
 {capacity}
 {more}
 """
-DEFAULTS = {"layers": 2, "kv_heads": 2, "head_dim": 64, "profile": "bf16", "max_context": 4096, "max_concurrency": 8, "backend": "off",
-            "tokens": 16384, "capacity": "", "more": "", "device": "host:0"}
+DEFAULTS = {
+    "layers": 2,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "profile": "bf16",
+    "max_context": 4096,
+    "max_concurrency": 8,
+    "backend": "off",
+    "tokens": 16384,
+    "capacity": "",
+    "more": "",
+    "device": "host:0",
+}
 
 
 def until(check, seconds=20.0):
@@ -65,11 +76,18 @@ class Kvd:
     def start(self):
         """Returns when it has said READY."""
         path = os.path.join(self.dir, "notify")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, open(os.path.join(self.dir, "log"), "ab") as log:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, open(
+            os.path.join(self.dir, "log"), "ab"
+        ) as log:
             notify.bind(path)
             notify.settimeout(20)
-            self.process = subprocess.Popen([KVD, "--config", self._config], stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, env={**os.environ, "NOTIFY_SOCKET": path})
+            self.process = subprocess.Popen(
+                [KVD, "--config", self._config],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "NOTIFY_SOCKET": path},
+            )
             try:
                 while b"READY=1" not in notify.recv(4096):
                     pass

@@ -112,10 +112,21 @@ class Fork(Case):
 
 
 class CtrlC(Case):
-    BLOCKING = ["client.stats()", "client.find([1] * 100)", "client.activate([1] * 100, 10)", "sequence.step([1] * 900)",
-                "sequence.checkpoint()", "sequence.finish()", "client.round([sequence.boundary()])",
-                "client.round_async([sequence.boundary()]).result()", "client.next_event(30)", "client.attach()",
-                "client.release(3)", "client.close()", "kvd.connect(path, timeout=30)"]
+    BLOCKING = [
+        "client.stats()",
+        "client.find([1] * 100)",
+        "client.activate([1] * 100, 10)",
+        "sequence.step([1] * 900)",
+        "sequence.checkpoint()",
+        "sequence.finish()",
+        "client.round([sequence.boundary()])",
+        "client.round_async([sequence.boundary()]).result()",
+        "client.next_event(30)",
+        "client.attach()",
+        "client.release(3)",
+        "client.close()",
+        "kvd.connect(path, timeout=30)",
+    ]
     PROGRAM = """
 import sys, kvd
 path = sys.argv[1]
@@ -141,8 +152,13 @@ print("closed" if client._session._closed else client.stats().sequences >= 0, fl
                 self.assertEqual(until(lambda: self.sequences() == 0), True)
 
     def interrupt(self, call):
-        child = subprocess.Popen([sys.executable, "-c", self.PROGRAM.format(call), self.kvd.socket], stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM.format(call), self.kvd.socket],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         try:
             self.assertEqual(child.stdout.readline(), "ready\n")
             self.kvd.freeze()
@@ -193,13 +209,15 @@ print("closed" if client._session._closed else client.stats().sequences >= 0, fl
 
 class Exits(Case):
     def run_program(self, text):
-        done = subprocess.run([sys.executable, "-X", "dev", "-c", text, self.kvd.socket], capture_output=True, text=True,
-                              timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-c", text, self.kvd.socket], capture_output=True, text=True, timeout=60
+        )
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
         self.assertTrue(until(lambda: self.sequences() == 0))
 
     def test_with_arrays_alive(self):
-        self.run_program("""
+        self.run_program(
+            """
 import sys, kvd, threading
 client = kvd.connect(sys.argv[1])
 store = client.attach()
@@ -211,7 +229,8 @@ cycle.append(cycle)
 client.subscribe(kvd.EventKind.DRAINING)
 threading.Thread(target=client.next_event, args=(0.2,), daemon=True).start()
 call = client.round_async([sequence.boundary()])
-""")
+"""
+        )
         self.assertIn("said goodbye", self.kvd.log())
 
     def test_dropped_clients(self):
@@ -245,8 +264,17 @@ class Restart(Case):
         view, plane = store.k[0].numpy(), store.k[0]
         view[3, 1, 2] = 77
         self.kvd.restart()
-        for call in (client.stats, client.reconnect, lambda: sequence.step([1]), lambda: client.find([1, 2]),
-                     lambda: store.k[0], plane.numpy, plane.__dlpack__, lambda: store.table, client.attach):
+        for call in (
+            client.stats,
+            client.reconnect,
+            lambda: sequence.step([1]),
+            lambda: client.find([1, 2]),
+            lambda: store.k[0],
+            plane.numpy,
+            plane.__dlpack__,
+            lambda: store.table,
+            client.attach,
+        ):
             with self.assertRaises(kvd.Aborted) as caught:
                 call()
             self.assertIn("anew", caught.exception.message)
@@ -477,12 +505,21 @@ class Exceptions(Case):
     def test_wrong_arguments_change_nothing(self):
         client = self.connect()
         sequence = client.activate(tokens(1, 100), 100)
-        for call in (lambda: client.activate([-1], 10), lambda: client.activate(["a"], 10), lambda: client.find([]),
-                     lambda: client.activate([1], 2**40), lambda: client.activate([1], 10, hit="worst"),
-                     lambda: client.checkpoint(sequence.handle, [1] * 64), lambda: client.release(-1),
-                     lambda: client.round([kvd.RoundItem(sequence.handle, commit=-5)]), lambda: client.round([]),
-                     lambda: client.attach(device="tpu"), lambda: kvd.connect(self.kvd.socket, role="boss"),
-                     lambda: kvd.connect(self.kvd.socket, name="with space"), lambda: kvd.connect("/" + "x" * 200)):
+        for call in (
+            lambda: client.activate([-1], 10),
+            lambda: client.activate(["a"], 10),
+            lambda: client.find([]),
+            lambda: client.activate([1], 2**40),
+            lambda: client.activate([1], 10, hit="worst"),
+            lambda: client.checkpoint(sequence.handle, [1] * 64),
+            lambda: client.release(-1),
+            lambda: client.round([kvd.RoundItem(sequence.handle, commit=-5)]),
+            lambda: client.round([]),
+            lambda: client.attach(device="tpu"),
+            lambda: kvd.connect(self.kvd.socket, role="boss"),
+            lambda: kvd.connect(self.kvd.socket, name="with space"),
+            lambda: kvd.connect("/" + "x" * 200),
+        ):
             self.assertRaises(kvd.InvalidArgument, call)
         self.assertRaises(kvd.OutOfRange, sequence.step, [1] * 500)
         self.assertRaises(kvd.OutOfRange, sequence.complete, 101)

@@ -42,7 +42,9 @@ class Case(KvdCase):
 class Bf16(Case):
     def test_shapes(self):
         store = self.store
-        self.assertEqual((len(store.k), store.k[0].shape, store.kv[1].shape), (2, (256, 2, 64, 64), (256, 2, 2, 64, 64)))
+        self.assertEqual(
+            (len(store.k), store.k[0].shape, store.kv[1].shape), (2, (256, 2, 64, 64), (256, 2, 2, 64, 64))
+        )
         self.assertEqual((store.k[0].dtype, store.k[0].numpy().dtype, store.table.shape), ("bfloat16", "<u2", (8, 64)))
         self.assertRaises(IndexError, lambda: store.k[2])
         self.assertRaises(kvd.FailedPrecondition, lambda: store.pool(0).k_scale[0])
@@ -61,7 +63,9 @@ class Bf16(Case):
             self.assertEqual(list(table[sequence.row][: len(sequence.block_table())]), list(sequence.block_table()))
             self.assertGreaterEqual(sequence.block_table().min(), 0)
             pages = sequence.block_table()
-            self.assertEqual(list(sequence.slot_mapping(63, 66)), [pages[0] * 64 + 63, pages[1] * 64, pages[1] * 64 + 1])
+            self.assertEqual(
+                list(sequence.slot_mapping(63, 66)), [pages[0] * 64 + 63, pages[1] * 64, pages[1] * 64 + 1]
+            )
             self.assertRaises(kvd.OutOfRange, sequence.slot_mapping, 0, 5000)
             sequence.finish(retain=False)
         self.assertTrue((table == -1).all())
@@ -123,7 +127,7 @@ class Strides(KvdCase):
                 raw = view.view(np.uint8 if view.itemsize == 1 else np.uint16)
                 for _ in range(20):
                     page, head, token, x = (int(draw.integers(n)) for n in view.shape)
-                    value = int(draw.integers(256 ** view.itemsize))
+                    value = int(draw.integers(256**view.itemsize))
                     raw[page, head, token, x] = value
                     nb2, nb3 = (head, page) if pool.order == 0 else (page, head)
                     at = plane.offset + x * plane.nb0 + token * plane.nb1 + nb2 * plane.nb2 + nb3 * plane.nb3
@@ -183,10 +187,34 @@ class TwoPools(Case):
             self.assertEqual(len(sequence.rows), 2)
             for _ in range(10):
                 sequence.step([1] * 20)
-            result = self.client.round([kvd.RoundItem(sequence.handle, keep=(sequence.done, None), ensure=(290, 300))])[0]
+            result = self.client.round([kvd.RoundItem(sequence.handle, keep=(sequence.done, None), ensure=(290, 300))])[
+                0
+            ]
             self.assertEqual(result.status, kvd.Status.OK)
             self.assertGreaterEqual(result.pools[1].membership * 64, 300)
             self.assertEqual(len(sequence.block_table(pool=1)) * 64 >= 290, True)
+
+
+class Growth(Case):
+    settings = {"more": "[lease]\ngrowth = yes\nwindow = 256\nprefill_chunk = 64\nmap_ahead = 0\n", "tokens": 64 * 30, "max_context": 64 * 29}
+
+    def test_a_bounded_sequence(self):
+        """LEASE: it ends early where the pool gives no more, and says so; what is complete stays."""
+        first = self.client.activate(tokens(1, 64 * 8), 64 * 20, hit=None)
+        second = self.client.activate(tokens(2, 64 * 8), 64 * 20, hit=None, evict=None)
+        with self.assertRaises(kvd.ResourceExhausted) as caught:
+            while True:
+                first.step([1] * 64)
+                second.step([2] * 64)
+        bounded = first if first.bounded else second
+        self.assertTrue(bounded.bounded)
+        self.assertIn(
+            str(bounded.end - 1 if "for now" in caught.exception.message else bounded.end), caught.exception.message
+        )
+        self.assertLessEqual(bounded.known, bounded.end)
+        self.assertNotEqual(bounded.finish(), 0)
+        (second if bounded is first else first).finish()
+        self.assertEqual(self.client.stats().sequences, 0)
 
 
 class Roles(Case):

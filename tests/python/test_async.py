@@ -109,6 +109,7 @@ class Async(KvdCase):
     def test_one_client_in_two_loops_one_after_the_other(self):
         with kvd.connect(self.kvd.socket, timeout=20) as client:
             for _ in range(2):
+
                 async def main():
                     self.assertEqual(await client.find_async([1, 2]), [])
 

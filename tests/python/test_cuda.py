@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages in GPU memory as torch tensors: by CUDA IPC handle and by descriptor, DLPack, the CUDA array interface; an engine
-and kvd that are killed. Skipped without torch and a GPU (VIEW-1, VIEW-4, SRV-4)."""
+"""Pages in GPU memory as torch tensors: by CUDA IPC handle and by descriptor, DLPack, the CUDA array interface; an
+engine and kvd that are killed. Skipped without torch and a GPU (VIEW-1, VIEW-4, SRV-4)."""
 
 import gc
 import signal
@@ -43,8 +43,9 @@ class OnGpu(KvdCase):
     settings = {"device": "cuda:0", "more": "[host]\narena = 64MiB\n"}
 
     def engine(self):
-        made = subprocess.Popen([sys.executable, "-c", ENGINE, self.kvd.socket], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, text=True)
+        made = subprocess.Popen(
+            [sys.executable, "-c", ENGINE, self.kvd.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.addCleanup(made.stdout.close)
         self.addCleanup(made.stdin.close)
         self.addCleanup(made.wait)
@@ -61,7 +62,9 @@ class OnGpu(KvdCase):
                 for layer in range(2):
                     for plane, factor in ((store.k[layer], 1), (store.v[layer], 2)):
                         seen = plane.torch()[slots // 64, :, slots % 64]
-                        self.assertTrue(torch.equal(seen, (values[:expected_cached] * factor + layer).bfloat16().expand_as(seen)))
+                        self.assertTrue(
+                            torch.equal(seen, (values[:expected_cached] * factor + layer).bfloat16().expand_as(seen))
+                        )
                         both = store.kv[layer].torch()[slots // 64, factor - 1, :, slots % 64]
                         self.assertTrue(torch.equal(both, seen))
                 del seen, both, slots
@@ -89,8 +92,10 @@ class OnGpu(KvdCase):
         with kvd.connect(self.kvd.socket) as client:
             store = client.attach()
             tensor = store.k[0].torch()
-            self.assertEqual((tensor.dtype, tensor.device.type, tensor.data_ptr()),
-                             (torch.bfloat16, "cuda", store.k[0].__cuda_array_interface__["data"][0]))
+            self.assertEqual(
+                (tensor.dtype, tensor.device.type, tensor.data_ptr()),
+                (torch.bfloat16, "cuda", store.k[0].__cuda_array_interface__["data"][0]),
+            )
             tensor[3] = 2.5
             self.assertEqual(torch.from_dlpack(store.k[0])[3, 0, 0, 0].item(), 2.5)
             self.assertEqual(store.k[0].__dlpack_device__(), (2, 0))

@@ -15,7 +15,9 @@ ROOT = os.path.join(os.environ["KVD_SOURCE"], "client", "python")
 
 
 def run(*arguments, **options):
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, **options)
+    done = subprocess.run(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, **options
+    )
     return done.returncode, done.stdout
 
 
@@ -49,15 +51,29 @@ class Wheel(KvdCase):
             shutil.copytree(ROOT, os.path.join(tree, "client", "python"))
             shutil.copytree(os.path.join(os.environ["KVD_SOURCE"], "proto"), os.path.join(tree, "proto"))
             env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONPATH": ""}
-            code, text = run(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder,
-                             os.path.join(tree, "client", "python"), env=env)
+            code, text = run(
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "--no-build-isolation",
+                "--no-deps",
+                "-w",
+                folder,
+                os.path.join(tree, "client", "python"),
+                env=env,
+            )
             self.assertEqual(code, 0, text)
             wheel = [name for name in os.listdir(folder) if name.endswith(".whl")]
             self.assertRegex(wheel[0], r"^kvd_client-[0-9.]+-py3-none-any\.whl$")
             target = os.path.join(folder, "installed")
             shutil.unpack_archive(os.path.join(folder, wheel[0]), target, "zip")
-            code, text = run(sys.executable, "-c", "import kvd; print(kvd.__file__, kvd.connect().stats().sequences)",
-                             env={**env, "PYTHONPATH": target, "KVD_SOCKET": self.kvd.socket})
+            code, text = run(
+                sys.executable,
+                "-c",
+                "import kvd; print(kvd.__file__, kvd.connect().stats().sequences)",
+                env={**env, "PYTHONPATH": target, "KVD_SOCKET": self.kvd.socket},
+            )
             self.assertEqual((code, text), (0, f"{target}/kvd/__init__.py 0\n"))
             self.assertTrue(os.path.exists(f"{target}/kvd/py.typed"))
 
@@ -69,7 +85,11 @@ class Wheel(KvdCase):
 
     def test_importing_is_light(self):
         """Neither numpy nor torch nor asyncio come with it."""
-        code, text = run(sys.executable, "-c", "import sys, kvd; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])")
+        code, text = run(
+            sys.executable,
+            "-c",
+            "import sys, kvd; print([m for m in ('numpy', 'torch', 'asyncio') if m in sys.modules])",
+        )
         self.assertEqual((code, text), (0, "[]\n"))
 
 

@@ -17,7 +17,7 @@ with open(os.path.join(os.environ["KVD_SOURCE"], "proto", "PROTOCOL.md")) as fil
 
 def example(after):
     """The first indented block of hexadecimal digits after a sentence."""
-    block = re.search(r"\n\n((?:    [0-9a-f ]+\n)+)", PROTOCOL[PROTOCOL.index(after):]).group(1)
+    block = re.search(r"\n\n((?:    [0-9a-f ]+\n)+)", PROTOCOL[PROTOCOL.index(after) :]).group(1)
     return bytes.fromhex("".join(block.split()))
 
 

@@ -245,10 +245,13 @@ class Drawn(unittest.TestCase):
             prompt = tokens(draw.randrange(4), draw.randrange(1, 1500))
             hits = note("find", lambda: client.find(prompt, DOMAIN)) or []
             log.append([(known(h.continuation), h.usable, h.frontier, h.retention) for h in hits])
-            want = kvd.Activation(len(prompt), draw.randrange(0, 600), client.session, ensure=(draw.randrange(0, 1600),))
+            want = kvd.Activation(
+                len(prompt), draw.randrange(0, 600), client.session, ensure=(draw.randrange(0, 1600),)
+            )
             if hits and draw.random() < 0.8:
-                want = dataclasses.replace(want, source=hits[0].continuation, frontier=hits[0].usable,
-                                           keep=draw.random() < 0.7)
+                want = dataclasses.replace(
+                    want, source=hits[0].continuation, frontier=hits[0].usable, keep=draw.random() < 0.7
+                )
             if draw.random() < 0.5:
                 want = note("choose", lambda: client.choose_victims(want)) or want
             log.append((tuple(known(v) for v in want.victims), want.demote))
@@ -259,9 +262,16 @@ class Drawn(unittest.TestCase):
 
         def boundary():
             chosen = [s for s in live if draw.random() < 0.7] or [12345]
-            items = [item(s, commit=draw.choice([None, draw.randrange(0, 1600)]), ensure=draw.choice([None, 700, 1700]),
-                          truncate=draw.choice([None, None, draw.randrange(0, 1000)]), keep=draw.choice([None, None, 900]))
-                     for s in chosen]
+            items = [
+                item(
+                    s,
+                    commit=draw.choice([None, draw.randrange(0, 1600)]),
+                    ensure=draw.choice([None, 700, 1700]),
+                    truncate=draw.choice([None, None, draw.randrange(0, 1000)]),
+                    keep=draw.choice([None, None, 900]),
+                )
+                for s in chosen
+            ]
             for sequence, result in zip(chosen, note("round", lambda: client.round(items)) or ()):
                 log.append((result.status, re.sub(r"[0-9a-f]{16}", "#", result.message), result.bounded, result.pools))
                 if result.pools and sequence in live:
@@ -290,8 +300,9 @@ class Drawn(unittest.TestCase):
         def let_go():
             if kept:
                 one = draw.choice(kept)
-                note("retention", lambda: client.set_retention(one, 5)) if draw.random() < 0.5 else \
-                    note("release", lambda: client.release(one))
+                note("retention", lambda: client.set_retention(one, 5)) if draw.random() < 0.5 else note(
+                    "release", lambda: client.release(one)
+                )
 
         for _ in range(self.STEPS):
             draw.choice([activate, activate, boundary, boundary, boundary, end, end, let_go])()

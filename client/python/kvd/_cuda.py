@@ -34,8 +34,14 @@ class _Access(ctypes.Structure):
 
 
 class _Properties(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("location", _Location),
-                ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8), ("reserved", ctypes.c_ubyte * 24)]
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+        ("reserved", ctypes.c_ubyte * 24),
+    ]
 
 
 class _Driver:
@@ -67,8 +73,9 @@ class _Driver:
             self.call("cuDeviceGetUuid_v2", ctypes.byref(here), device)
             if bytes(here) == uuid:
                 return ordinal
-        raise FailedPrecondition(f"the store is on GPU {uuid.hex()}, which this process does not see "
-                                 "(CUDA_VISIBLE_DEVICES?)")
+        raise FailedPrecondition(
+            f"the store is on GPU {uuid.hex()}, which this process does not see " "(CUDA_VISIBLE_DEVICES?)"
+        )
 
     def enter(self, ordinal: int) -> None:
         """Pushes the primary context, retained once for the life of the process."""
@@ -120,14 +127,18 @@ def map_region(region: types.RegionInfo, fd: Optional[int], what: str, device: O
             _driver = _Driver()
         ordinal = _driver.device_of(region.uuid)
         if device is not None and device != ordinal:
-            raise FailedPrecondition(f"the {what} are on cuda:{ordinal}, this process says it runs on cuda:{device}: "
-                                     "attach the rank of this device")
+            raise FailedPrecondition(
+                f"the {what} are on cuda:{ordinal}, this process says it runs on cuda:{device}: "
+                "attach the rank of this device"
+            )
         if fd is None and not any(region.ipc_handle):
             raise PermissionDenied(f"kvd shows this session no {what}: attach as a worker")
         known = None if fd is not None else _by_handle.get(region.ipc_handle)
         if known is not None and known.epoch != epoch:
-            raise FailedPrecondition("this process still has memory of an earlier kvd mapped under the same handle: drop "
-                                     "its store and tensors first")
+            raise FailedPrecondition(
+                "this process still has memory of an earlier kvd mapped under the same handle: drop "
+                "its store and tensors first"
+            )
         if known is not None:
             return known
         _driver.enter(ordinal)
@@ -156,8 +167,14 @@ def _open(driver: _Driver, region: types.RegionInfo, fd: Optional[int], ordinal:
     memory = ctypes.c_uint64()
     driver.call("cuMemImportFromShareableHandle", ctypes.byref(memory), fd, _POSIX_FD)
     try:
-        driver.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(n_bytes), ctypes.c_size_t(0),
-                    ctypes.c_uint64(0), ctypes.c_uint64(0))
+        driver.call(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            ctypes.c_size_t(n_bytes),
+            ctypes.c_size_t(0),
+            ctypes.c_uint64(0),
+            ctypes.c_uint64(0),
+        )
         driver.call("cuMemMap", address, ctypes.c_size_t(n_bytes), ctypes.c_size_t(0), memory, ctypes.c_uint64(0))
         access = _Access(_Location(_DEVICE_LOCATION, ordinal), _READ_WRITE)
         driver.call("cuMemSetAccess", address, ctypes.c_size_t(n_bytes), ctypes.byref(access), ctypes.c_size_t(1))

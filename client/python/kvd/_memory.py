@@ -16,8 +16,16 @@ from typing import Any, Optional, Union
 
 from . import types
 from ._wire import left_ms
-from .errors import (DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, PermissionDenied,
-                     ResourceExhausted, Unavailable, error_of)
+from .errors import (
+    DeadlineExceeded,
+    Error,
+    FailedPrecondition,
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    Unavailable,
+    error_of,
+)
 
 CUDA_IPC, FD = 1, 2
 _ASK = struct.Struct("<QII")
@@ -77,7 +85,9 @@ class Descriptors:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(value[: len(value) - len(value) % fds.itemsize])
         if not fds and flags & socket.MSG_CTRUNC:
-            raise ResourceExhausted("kvd's memory comes as descriptors, and this process can open no more (RLIMIT_NOFILE)")
+            raise ResourceExhausted(
+                "kvd's memory comes as descriptors, and this process can open no more (RLIMIT_NOFILE)"
+            )
         return data, fds
 
     def _limit(self) -> None:
@@ -122,8 +132,15 @@ def _map_host(fd: int, region: types.RegionInfo, read_only: bool, what: str) -> 
         raise ResourceExhausted(f"the {what} cannot be mapped: {error}") from error
 
 
-def map_region(region: types.RegionInfo, descriptors: Descriptors, read_only: bool, what: str, least: int,
-               device: Optional[int], epoch: int) -> Any:
+def map_region(
+    region: types.RegionInfo,
+    descriptors: Descriptors,
+    read_only: bool,
+    what: str,
+    least: int,
+    device: Optional[int],
+    epoch: int,
+) -> Any:
     """HostMemory, or the GPU's. device: ordinal of the GPU that the caller runs on; -1: none; None: any."""
     if region.kind == 0:
         raise PermissionDenied(f"kvd shows this session no {what}: attach as a worker")
@@ -137,7 +154,7 @@ def map_region(region: types.RegionInfo, descriptors: Descriptors, read_only: bo
     try:
         if _is_host_memory(fd):
             if device is not None and device >= 0:
-                raise FailedPrecondition(f"the {what} are in main memory, not on a GPU: attach with device=\"cpu\"")
+                raise FailedPrecondition(f'the {what} are in main memory, not on a GPU: attach with device="cpu"')
             return _map_host(fd, region, read_only, what)
         return _on_gpu(region, fd, what, device, epoch)
     finally:
@@ -148,7 +165,7 @@ def _on_gpu(region: types.RegionInfo, fd: Optional[int], what: str, device: Opti
     from . import _cuda
 
     if device == -1:
-        raise FailedPrecondition(f"the {what} are in GPU memory: attach with device=\"cuda\"")
+        raise FailedPrecondition(f'the {what} are in GPU memory: attach with device="cuda"')
     return _cuda.map_region(region, fd, what, device, epoch)
 
 
@@ -162,5 +179,5 @@ def ordinal_of(device: Union[None, str, int, Any]) -> Optional[int]:
         return device
     kind, _, index = str(device).partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise InvalidArgument(f"device {device!r} is none: \"cpu\", \"cuda\" or \"cuda:N\"")
+        raise InvalidArgument(f'device {device!r} is none: "cpu", "cuda" or "cuda:N"')
     return -1 if kind == "cpu" else int(index) if index else None

@@ -58,8 +58,10 @@ def _kinds() -> Dict[str, _Kind]:
         27 DropReplica DropReplicaRequest MovedReply +
     """.split()
     rows = [table[i : i + 5] for i in range(0, len(table), 5)]
-    return {name: _Kind(int(number), name, message(request), message(reply), numbered == "+")
-            for number, name, request, reply, numbered in rows}
+    return {
+        name: _Kind(int(number), name, message(request), message(reply), numbered == "+")
+        for number, name, request, reply, numbered in rows
+    }
 
 
 KINDS = _kinds()
@@ -81,7 +83,7 @@ class Request:
             raise InvalidArgument(f"{kind} cannot be put into a message: {error}") from error
 
 
-# ---- frames -----------------------------------------------------------------------------------------------------
+# ---- frames ----
 
 
 def frame(request: Request, call_id: int, session: int, number: int, deadline_ns: int, epoch: int) -> bytes:
@@ -98,8 +100,10 @@ def hello_frame(request: Request, call_id: int) -> bytes:
 def _frame(request: Request, call_id: int) -> bytes:
     body: bytes = request.body.SerializeToString()
     if len(body) > FRAME_LIMIT - HEADER.size:
-        raise InvalidArgument(f"{request.kind.name} takes {len(body)} bytes; a message has at most "
-                              f"{FRAME_LIMIT - HEADER.size}: split it")
+        raise InvalidArgument(
+            f"{request.kind.name} takes {len(body)} bytes; a message has at most "
+            f"{FRAME_LIMIT - HEADER.size}: split it"
+        )
     return HEADER.pack(12 + len(body), request.kind.type, 0, call_id) + body
 
 
@@ -121,7 +125,7 @@ def read_event(body: bytes) -> Optional[types.Event]:
         return None
 
 
-# ---- answers as values ----------------------------------------------------------------------------------------------
+# ---- answers as values ----
 
 
 def _convert(f: Any) -> Callable[[Any], Any]:
@@ -149,8 +153,9 @@ def read(cls: Type[_T], body: Any) -> _T:
     readers = _readers.get(cls)
     if readers is None:
         fields: Any = cls
-        readers = _readers[cls] = [(f.name, f.metadata.get("name", f.name), _convert(f))
-                                   for f in dataclasses.fields(fields)]
+        readers = _readers[cls] = [
+            (f.name, f.metadata.get("name", f.name), _convert(f)) for f in dataclasses.fields(fields)
+        ]
     return cls(**{name: convert(getattr(body, wire_name)) for name, wire_name, convert in readers})
 
 
@@ -160,9 +165,14 @@ def read_list(cls: Type[_T], body: Any) -> Tuple[List[_T], Optional[int]]:
 
 
 def read_activated(body: Any) -> types.Activated:
-    return types.Activated(body.sequence, body.state_slot - 1 if body.state_slot else None,
-                           body.source_state_slot - 1 if body.source_state_slot else None, body.revision,
-                           tuple(_place(each) for each in body.pool), tuple(body.restored))
+    return types.Activated(
+        body.sequence,
+        body.state_slot - 1 if body.state_slot else None,
+        body.source_state_slot - 1 if body.source_state_slot else None,
+        body.revision,
+        tuple(_place(each) for each in body.pool),
+        tuple(body.restored),
+    )
 
 
 def _place(body: Any) -> types.Place:
@@ -171,11 +181,21 @@ def _place(body: Any) -> types.Place:
 
 def read_candidates(body: Any) -> Tuple[List[types.Candidate], int]:
     """The candidates, and the anchor to go on from (0: none)."""
-    return [types.Candidate(each.continuation, each.matched_pages, each.frontier, each.retention, each.exact_pages,
-                            each.restore_pages, tuple(each.tail)) for each in body.candidates], body.anchor
+    return [
+        types.Candidate(
+            each.continuation,
+            each.matched_pages,
+            each.frontier,
+            each.retention,
+            each.exact_pages,
+            each.restore_pages,
+            tuple(each.tail),
+        )
+        for each in body.candidates
+    ], body.anchor
 
 
-# ---- checks ------------------------------------------------------------------------------------------------------------
+# ---- checks ----
 
 
 def check_name(name: str, what: str = "the name") -> bytes:
@@ -195,23 +215,42 @@ def _tail(tail: Sequence[int]) -> Sequence[int]:
     return tail
 
 
-# ---- requests ----------------------------------------------------------------------------------------------------------
+# ---- requests ----
 
 
 def hello(role: types.Role, name: str, library: str, rank: int, resume: int = 0, secret: int = 0) -> Request:
     if not 0 <= rank < MAX_RANKS:
         raise InvalidArgument(f"rank {rank}; ranks are 0 to {MAX_RANKS - 1}")
-    return Request("Hello", protocol=PROTOCOL, role=int(role), name=check_name(name), library=library.encode(),
-                   rank=rank, resume=resume, resume_secret=secret)
+    return Request(
+        "Hello",
+        protocol=PROTOCOL,
+        role=int(role),
+        name=check_name(name),
+        library=library.encode(),
+        rank=rank,
+        resume=resume,
+        resume_secret=secret,
+    )
 
 
 def activation(name: str, want: types.Activation) -> Request:
     """Of an Activate or a Plan."""
     _check_count(len(want.victims), 0, MAX_VICTIMS, "victims")
     _check_count(len(want.ensure), 0, 2, "pools of ensure")
-    return Request(name, worker=want.worker, group=want.group, **{"from": want.source}, keep=want.keep,
-                   frontier=want.frontier, prompt_tokens=want.prompt_tokens, max_output_tokens=want.max_output_tokens,
-                   ensure=want.ensure, victims=want.victims, revision=want.revision, demote=want.demote)
+    return Request(
+        name,
+        worker=want.worker,
+        group=want.group,
+        **{"from": want.source},
+        keep=want.keep,
+        frontier=want.frontier,
+        prompt_tokens=want.prompt_tokens,
+        max_output_tokens=want.max_output_tokens,
+        ensure=want.ensure,
+        victims=want.victims,
+        revision=want.revision,
+        demote=want.demote,
+    )
 
 
 def find(digests: bytes, first: int = 0, anchor: int = 0) -> Request:
@@ -241,7 +280,7 @@ def list_request(name: str, cursor: int) -> Request:
     return Request(name, cursor=cursor, max=MAX_LIST)
 
 
-# ---- rounds --------------------------------------------------------------------------------------------------------------
+# ---- rounds ----
 
 
 def round_request(items: Sequence[types.RoundItem], n_pools: int) -> Request:
@@ -255,8 +294,12 @@ def round_request(items: Sequence[types.RoundItem], n_pools: int) -> Request:
             body.state_frontier.extend([0 if value is None else value + 1 for value in state])
         for pool in range(n_pools):
             columns = body.pool.add()
-            for column, values in ((columns.commit, commit), (columns.truncate, truncate), (columns.keep, keep),
-                                   (columns.ensure, ensure)):
+            for column, values in (
+                (columns.commit, commit),
+                (columns.truncate, truncate),
+                (columns.keep, keep),
+                (columns.ensure, ensure),
+            ):
                 if values.count(None) != len(values):
                     column.extend(_column(values, pool))
     except (ValueError, TypeError, IndexError) as error:

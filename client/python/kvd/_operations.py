@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, List, Optional, Sequence, Type, TypeVar
 
 from . import _messages as messages
 from . import types
@@ -77,7 +77,7 @@ def checkpoint(sequence: int, tail: Sequence[int], retention: int) -> Steps[type
     return types.Checkpointed(reply.continuation, reply.frontier, reply.revision, tuple(reply.shared_pages))
 
 
-# ---- find -------------------------------------------------------------------------------------------------------------
+# ---- find ----
 
 
 def _usable(candidate: types.Candidate, prompt: "array[int]", whole_only: bool) -> int:
@@ -125,8 +125,9 @@ def find(chain: Chain, prompt: "array[int]", limit: int, whole_only: bool) -> St
     if not prompt:
         raise InvalidArgument("find needs a prompt of at least one token")
     if chain.tokens != len(prompt):
-        raise InvalidArgument(f"the chain holds {chain.tokens} tokens and the prompt has {len(prompt)}: push exactly "
-                              "the prompt")
+        raise InvalidArgument(
+            f"the chain holds {chain.tokens} tokens and the prompt has {len(prompt)}: push exactly " "the prompt"
+        )
     found = _Found(max(1, min(limit, messages.MAX_CANDIDATES)))
     sent = anchor = 0
     while sent < chain.pages and (anchor or not sent):
@@ -145,8 +146,3 @@ def find(chain: Chain, prompt: "array[int]", limit: int, whole_only: bool) -> St
         reply = yield messages.find(b"")
         found.add_all(messages.read_candidates(reply)[0], prompt, whole_only, 0)
     return found.hits
-
-
-def as_pair(value: Tuple[int, ...], n: int) -> Tuple[int, ...]:
-    """By pool, entries left off at the end being zero."""
-    return (value + (0,) * n)[:n]

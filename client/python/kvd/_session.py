@@ -19,7 +19,7 @@ from typing import Any, Callable, Deque, Dict, Generator, List, Optional, Tuple,
 from . import _messages as messages
 from . import types
 from ._wire import Lost, Nudge, Wire, left_ms, now_ns
-from .errors import (Aborted, DeadlineExceeded, Error, FailedPrecondition, Status, Unavailable, error_of)
+from .errors import Aborted, DeadlineExceeded, Error, FailedPrecondition, Status, Unavailable, error_of
 
 T = TypeVar("T")
 #: An operation: yields requests, is sent the replies, returns the result. Refusals are thrown into it.
@@ -30,8 +30,14 @@ Owned = Union["Pending", int]
 
 WINDOW = 64  # numbers that may be open at once
 _MAX_EVENTS = 1024
-_FINAL = (Status.NOT_FOUND, Status.ABORTED, Status.UNAUTHENTICATED, Status.PERMISSION_DENIED,
-          Status.FAILED_PRECONDITION, Status.INVALID_ARGUMENT)
+_FINAL = (
+    Status.NOT_FOUND,
+    Status.ABORTED,
+    Status.UNAUTHENTICATED,
+    Status.PERMISSION_DENIED,
+    Status.FAILED_PRECONDITION,
+    Status.INVALID_ARGUMENT,
+)
 
 
 class Pending:
@@ -108,7 +114,7 @@ class Session:
         weakref.finalize(self, self._farewell.say)
         _sessions.add(self)
 
-    # ---- what is asked of it ----------------------------------------------------------------------------------------
+    # ---- what is asked of it ----
 
     def deadline(self, timeout: Optional[float] = None) -> int:
         return now_ns() + int((self.timeout if timeout is None else timeout) * 1e9)
@@ -163,8 +169,9 @@ class Session:
                 if pending.reply is not None:
                     break
             elif not self.is_broken(pending):
-                raise self._unanswered(pending, DeadlineExceeded(
-                    f"kvd at {self.path} did not answer {pending.request.kind.name} in time"))
+                raise self._unanswered(
+                    pending, DeadlineExceeded(f"kvd at {self.path} did not answer {pending.request.kind.name} in time")
+                )
             self.repair(pending, deadline_ns)
         return self.collect(pending)
 
@@ -191,9 +198,13 @@ class Session:
                 return
             if self._dead is None and pending.resent and self._wire is None:
                 pending.resent = False
-                raise self._unanswered(pending, Unavailable(
-                    f"the connection to kvd at {self.path} broke again ({self._why}) before "
-                    f"{pending.request.kind.name} was answered"))
+                raise self._unanswered(
+                    pending,
+                    Unavailable(
+                        f"the connection to kvd at {self.path} broke again ({self._why}) before "
+                        f"{pending.request.kind.name} was answered"
+                    ),
+                )
             self._ready(deadline_ns)
 
     def abandon(self, pending: Pending) -> None:
@@ -214,14 +225,15 @@ class Session:
     def check(self) -> None:
         """Raises where this process, or this session, can make no calls."""
         if self.pid != os.getpid():
-            raise FailedPrecondition(f"this client belongs to process {self.pid}, of which this one is a fork: "
-                                     "connect anew here")
+            raise FailedPrecondition(
+                f"this client belongs to process {self.pid}, of which this one is a fork: " "connect anew here"
+            )
         if self._closed:
             raise FailedPrecondition("this client is closed: connect anew")
         if self._dead is not None:
             raise _again(self._dead)
 
-    # ---- sending --------------------------------------------------------------------------------------------------------
+    # ---- sending ----
 
     def _start(self, pending: Pending, deadline_ns: int) -> None:
         while True:
@@ -233,7 +245,9 @@ class Session:
                     self._submit(pending, deadline_ns)
                     return
             if not self._wait(lambda: self._window_is_open() or self._wire is None, deadline_ns):
-                raise DeadlineExceeded(f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent")
+                raise DeadlineExceeded(
+                    f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent"
+                )
 
     def _window_is_open(self) -> bool:
         if len(self._pending) < WINDOW:
@@ -261,7 +275,9 @@ class Session:
             return
         del self._pending[pending.id]
         self._next_number -= numbered
-        raise DeadlineExceeded(f"kvd at {self.path} took no more bytes in time; {pending.request.kind.name} was not sent")
+        raise DeadlineExceeded(
+            f"kvd at {self.path} took no more bytes in time; {pending.request.kind.name} was not sent"
+        )
 
     def _transmit(self, frame: bytes, deadline_ns: int) -> bool:
         """False: the deadline passed before the first byte. A loss breaks the pending ones."""
@@ -303,7 +319,7 @@ class Session:
         pending.abandoned = True
         self._start(pending, deadline_ns)
 
-    # ---- waiting ------------------------------------------------------------------------------------------------------------
+    # ---- waiting ----
 
     def _wait(self, done: Callable[[], bool], deadline_ns: int) -> bool:
         """Until done() holds, which is asked under the lock. False: the deadline passed. The lock is not held."""
@@ -407,7 +423,7 @@ class Session:
         error.message += "; it may have run: the exception's call.result() waits on for the outcome"
         return NoAnswer(error, pending)
 
-    # ---- the connection, under the lock -------------------------------------------------------------------------------------
+    # ---- the connection, under the lock ----
 
     def _lose(self, why: str) -> None:
         wire = self._wire
@@ -441,7 +457,9 @@ class Session:
     def _open(self, deadline_ns: int) -> None:
         """Connects and says Hello: the first time, or for the same session."""
         if self.id and left_ms(deadline_ns) == 0:
-            raise DeadlineExceeded(f"the connection to kvd at {self.path} is lost ({self._why}) and was not made anew in time")
+            raise DeadlineExceeded(
+                f"the connection to kvd at {self.path} is lost ({self._why}) and was not made anew in time"
+            )
         wire = Wire(self.path, deadline_ns, self._nudge)
         try:
             reply = self._say_hello(wire, deadline_ns)
@@ -487,8 +505,10 @@ class Session:
         if status:
             raise error_of(status, message)
         if reply.epoch != self.epoch or reply.session != self.id:
-            raise self._die(f"kvd at {self.path} is another instance than this session's: sequences are gone, mapped "
-                            "memory is stale; connect and attach anew")
+            raise self._die(
+                f"kvd at {self.path} is another instance than this session's: sequences are gone, mapped "
+                "memory is stale; connect and attach anew"
+            )
         return reply
 
     def _die(self, why: str) -> Error:
@@ -508,8 +528,10 @@ class Session:
             if self._wire is None:
                 continue
             pending.wire, pending.resent = self._wire, True
-            self._transmit(messages.frame(pending.request, pending.id, self.id, pending.number, pending.deadline_ns,
-                                          self.epoch), deadline_ns)
+            self._transmit(
+                messages.frame(pending.request, pending.id, self.id, pending.number, pending.deadline_ns, self.epoch),
+                deadline_ns,
+            )
         if self._mask and self._wire is not None:
             again = Pending(messages.Request("Subscribe", event_mask=self._mask))
             self._submit(again, deadline_ns)
@@ -532,7 +554,7 @@ class Session:
         """False: kvd is known to be another instance, or the session to have ended."""
         return self._dead is None and self.pid == os.getpid()
 
-    # ---- events ------------------------------------------------------------------------------------------------------------------
+    # ---- events ----
 
     def subscribe(self, mask: int) -> None:
         self.call(Pending(messages.Request("Subscribe", event_mask=mask)), self.deadline())
@@ -557,8 +579,9 @@ class Session:
                 return event
             if self._wire is None:
                 self.check()
-                raise Unavailable(f"the connection to kvd at {self.path} is lost ({self._why}): the next call resumes "
-                                  "the session")
+                raise Unavailable(
+                    f"the connection to kvd at {self.path} is lost ({self._why}): the next call resumes " "the session"
+                )
             return None
 
     def fileno(self) -> int:
@@ -576,7 +599,7 @@ class Session:
         if self._signal is not None:
             self._signal.set(bool(self.events) or self._wire is None)
 
-    # ---- asyncio -----------------------------------------------------------------------------------------------------------------
+    # ---- asyncio ----
 
     def pump(self) -> None:
         """Takes what has come, without waiting."""
@@ -610,7 +633,7 @@ class Session:
             else:
                 self._event_wakes.remove(wake)
 
-    # ---- the end -----------------------------------------------------------------------------------------------------------------
+    # ---- the end ----
 
     def close(self, timeout: float = 1.0) -> None:
         """Ends the session in order; its sequences end with it."""

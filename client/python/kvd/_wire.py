@@ -89,7 +89,7 @@ class Wire:
             return False
         return bool(ready)
 
-    # ---- sending -------------------------------------------------------------------------------------------------
+    # ---- sending ----
 
     def send(self, frame: bytes, at: int = 0) -> int:
         """Bytes that the connection took now."""
@@ -106,7 +106,7 @@ class Wire:
         poller.register(self._socket, select.POLLIN | select.POLLOUT)
         return bool(poller.poll(left_ms(deadline_ns)))
 
-    # ---- receiving -----------------------------------------------------------------------------------------------
+    # ---- receiving ----
 
     def receive(self) -> Iterator[Tuple[bool, int, int, bytes]]:
         """The frames that are there now: whether it is an event, type, id, body."""
@@ -131,7 +131,7 @@ class Wire:
         self._buffer[: end - at] = self._buffer[at:end]
         self._fill = end - at
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end ----
 
     def shut_down(self) -> None:
         """Wakes who waits for it."""

@@ -34,8 +34,15 @@ _ATTEMPTS = 4
 Policy = Callable[["Client", types.Activation], types.Activation]
 
 
-def connect(socket: Optional[str] = None, *, instance: Optional[str] = None, role: Union[str, types.Role] = "scheduler",
-            name: Optional[str] = None, rank: int = 0, timeout: float = 5.0) -> Client:
+def connect(
+    socket: Optional[str] = None,
+    *,
+    instance: Optional[str] = None,
+    role: Union[str, types.Role] = "scheduler",
+    name: Optional[str] = None,
+    rank: int = 0,
+    timeout: float = 5.0,
+) -> Client:
     """A client of the kvd at `socket`, or of the systemd unit's `instance` (/run/kvd/INSTANCE/kvd.sock). Without
     either: $KVD_SOCKET, else /run/kvd/kvd.sock.
 
@@ -69,7 +76,7 @@ class Client:
         self._info: Optional[types.StoreInfo] = None
         self._store: Optional[Store] = None
 
-    # ---- the session -------------------------------------------------------------------------------------------------
+    # ---- the session ----
 
     @property
     def session(self) -> int:
@@ -128,7 +135,7 @@ class Client:
     def _call(self, steps: Steps[T]) -> Call[T]:
         return Call.start(self._session, steps)
 
-    # ---- prefixes ---------------------------------------------------------------------------------------------------------
+    # ---- prefixes ----
 
     def find(self, tokens: Tokens, domain: DomainLike = "", limit: int = 16) -> List[types.Hit]:
         """The cached prefixes of a prompt, exact to the token, longest first; at most len(tokens) - 1 are usable, since
@@ -144,9 +151,20 @@ class Client:
         info = yield from self._described()
         return (yield from operations.find(chain, prompt, limit, info.state_bytes > 0))
 
-    def activate(self, tokens: Tokens, max_new_tokens: int, *, worker: Optional[int] = None, group: int = 0,
-                 hit: Union[None, str, types.Hit] = "best", keep: bool = True, evict: Union[None, str, Policy] = "lru",
-                 domain: DomainLike = "", retention: int = 0, timeout: Optional[float] = None) -> Sequence:
+    def activate(
+        self,
+        tokens: Tokens,
+        max_new_tokens: int,
+        *,
+        worker: Optional[int] = None,
+        group: int = 0,
+        hit: Union[None, str, types.Hit] = "best",
+        keep: bool = True,
+        evict: Union[None, str, Policy] = "lru",
+        domain: DomainLike = "",
+        retention: int = 0,
+        timeout: Optional[float] = None,
+    ) -> Sequence:
         """A running sequence with everything that it can need guaranteed; its rows are in device memory on return.
 
         worker: the session that drives it (default: this one), or group. hit: "best" looks for the longest prefix,
@@ -155,35 +173,65 @@ class Client:
         ResourceExhausted; or a Policy. retention: class of what finish() leaves; smaller goes first. timeout: also for
         the copies of a prefix that is in the host arena.
         """
-        return self.run(self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout)
+        return self.run(
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout
+        )
 
-    async def activate_async(self, tokens: Tokens, max_new_tokens: int, *, worker: Optional[int] = None, group: int = 0,
-                             hit: Union[None, str, types.Hit] = "best", keep: bool = True,
-                             evict: Union[None, str, Policy] = "lru", domain: DomainLike = "", retention: int = 0,
-                             timeout: Optional[float] = None) -> Sequence:
+    async def activate_async(
+        self,
+        tokens: Tokens,
+        max_new_tokens: int,
+        *,
+        worker: Optional[int] = None,
+        group: int = 0,
+        hit: Union[None, str, types.Hit] = "best",
+        keep: bool = True,
+        evict: Union[None, str, Policy] = "lru",
+        domain: DomainLike = "",
+        retention: int = 0,
+        timeout: Optional[float] = None,
+    ) -> Sequence:
         """As activate(). A Policy of your own is called in the event loop's thread."""
         return await self.run_async(
-            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout)
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout
+        )
 
-    def _activate(self, tokens: Tokens, max_new_tokens: int, worker: Optional[int], group: int,
-                  hit: Union[None, str, types.Hit], keep: bool, evict: Union[None, str, Policy], domain: DomainLike,
-                  retention: int) -> Steps[Sequence]:
+    def _activate(
+        self,
+        tokens: Tokens,
+        max_new_tokens: int,
+        worker: Optional[int],
+        group: int,
+        hit: Union[None, str, types.Hit],
+        keep: bool,
+        evict: Union[None, str, Policy],
+        domain: DomainLike,
+        retention: int,
+    ) -> Steps[Sequence]:
         prompt = tokens_of(tokens)
         if isinstance(hit, str):
             if hit != "best":
-                raise InvalidArgument(f"hit={hit!r}: \"best\", None, or one of find()")
+                raise InvalidArgument(f'hit={hit!r}: "best", None, or one of find()')
             hits = yield from self._find(prompt, domain, 1)
             hit = hits[0] if hits else None
         info = yield from self._described()
-        want = self._want(len(prompt), max_new_tokens, self.session if worker is None and not group else worker or 0,
-                          group, hit, keep, len(info.pool))
+        want = self._want(
+            len(prompt),
+            max_new_tokens,
+            self.session if worker is None and not group else worker or 0,
+            group,
+            hit,
+            keep,
+            len(info.pool),
+        )
         want, made = yield from self._activated(want, evict)
         lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens)
         return Sequence(self, self._session, lease, prompt, domain, retention, want.worker == self.session)
 
     @staticmethod
-    def _want(n: int, output: int, worker: int, group: int, hit: Optional[types.Hit], keep: bool,
-              n_pools: int) -> types.Activation:
+    def _want(
+        n: int, output: int, worker: int, group: int, hit: Optional[types.Hit], keep: bool, n_pools: int
+    ) -> types.Activation:
         ensure = (max(0, n + min(AHEAD, output) - 1),) * n_pools
         if hit is None:
             return types.Activation(n, output, worker, group, ensure=ensure)
@@ -224,7 +272,7 @@ class Client:
         """In a worker: the sequence that a scheduler leased to this session (Sequence.lease), and its prompt."""
         return Sequence(self, self._session, lease, tokens, domain, retention, False)
 
-    # ---- sequences by handle ----------------------------------------------------------------------------------------------------
+    # ---- sequences by handle ----
 
     def round(self, items: Seq[types.RoundItem], timeout: Optional[float] = None) -> types.RoundResults:
         """One boundary of a batch of 1 to 256 sequences in one message. Each item has its own status: see
@@ -238,8 +286,10 @@ class Client:
     def name_pages(self, sequence: int, chain: Chain, first: int, end: int) -> None:
         """Names the complete pages [first, end), so that others find them."""
         if not 0 <= first <= end <= chain.pages:
-            raise OutOfRange(f"asked to name pages {first} to {end}; the chain has {chain.pages} full pages: push the "
-                             "tokens first")
+            raise OutOfRange(
+                f"asked to name pages {first} to {end}; the chain has {chain.pages} full pages: push the "
+                "tokens first"
+            )
         self.run(operations.name_pages(sequence, chain, first, end))
 
     def checkpoint(self, sequence: int, tail: Seq[int] = (), retention: int = 0) -> types.Checkpointed:
@@ -252,11 +302,11 @@ class Client:
         return continuation
 
     def give_back(self) -> int:
-        """"No unit of mine runs on any sequence that is ending": how many were given back. After SESSION_LOST."""
+        """ "No unit of mine runs on any sequence that is ending": how many were given back. After SESSION_LOST."""
         yielded: int = self._ask(messages.Request("Yield")).yielded
         return yielded
 
-    # ---- continuations --------------------------------------------------------------------------------------------------------------
+    # ---- continuations ----
 
     def release(self, continuation: int) -> None:
         self._ask(messages.Request("Release", continuation=continuation))
@@ -265,8 +315,8 @@ class Client:
         self._ask(messages.Request("SetRetention", continuation=continuation, retention=retention))
 
     def demote(self, continuation: int, keep_device: bool = False, timeout: Optional[float] = None) -> types.Moved:
-        """Copies of all pages to the host arena; then the device gives up those that nothing else needs. keep_device: the
-        copies only. After DeadlineExceeded the copies go on."""
+        """Copies of all pages to the host arena; then the device gives up those that nothing else needs. keep_device:
+        the copies only. After DeadlineExceeded the copies go on."""
         request = messages.Request("Demote", continuation=continuation, keep_device=keep_device)
         return self.run(operations.moved(request), timeout)
 
@@ -279,7 +329,7 @@ class Client:
         request = messages.Request("DropReplica", continuation=continuation, tier=int(tier))
         return self.run(operations.moved(request), timeout)
 
-    # ---- groups and sessions --------------------------------------------------------------------------------------------------------
+    # ---- groups and sessions ----
 
     def open_group(self, members: Seq[int]) -> int:
         """Of worker sessions in rank order; the first leads."""
@@ -293,18 +343,24 @@ class Client:
         """Its requests are refused from now on; its sequences stay quarantined until its process is proven gone."""
         self._ask(messages.Request("Fence", session=session))
 
-    # ---- views ------------------------------------------------------------------------------------------------------------------------
+    # ---- views ----
 
     def attach(self, rank: Optional[int] = None, device: Any = None, timeout: Optional[float] = None) -> Store:
-        """The planes and tables of a rank (default: this client's) in this process. device: "cpu", "cuda", "cuda:N" or a
-        torch.device that the rank must be on; None: wherever it is. Needs the role of a worker, scheduler or admin."""
+        """The planes and tables of a rank (default: this client's) in this process. device: "cpu", "cuda", "cuda:N" or
+        a torch.device that the rank must be on; None: wherever it is. Needs the role of a worker, scheduler or admin."""
         from ._memory import ordinal_of
         from .store import Store
 
         rank = self.rank if rank is None else rank
         info = self.describe()
-        self._store = Store(self._session, info, rank, ordinal_of(device), self._session.deadline(timeout),
-                            lambda pool: self.run(operations.describe_planes(pool, rank or 0)))
+        self._store = Store(
+            self._session,
+            info,
+            rank,
+            ordinal_of(device),
+            self._session.deadline(timeout),
+            lambda pool: self.run(operations.describe_planes(pool, rank or 0)),
+        )
         return self._store
 
     @property
@@ -314,7 +370,7 @@ class Client:
             raise InvalidArgument("this client has attached no store: call attach()")
         return self._store
 
-    # ---- what is there ------------------------------------------------------------------------------------------------------------------
+    # ---- what is there ----
 
     def describe(self) -> types.StoreInfo:
         self._info = self.run(operations.describe())
@@ -343,7 +399,7 @@ class Client:
     def sessions(self) -> List[types.SessionInfo]:
         return self.run(operations.everything("ListSessions", types.SessionInfo))
 
-    # ---- events -------------------------------------------------------------------------------------------------------------------------
+    # ---- events ----
 
     def subscribe(self, *kinds: types.EventKind) -> None:
         """To these kinds from now on, instead of those before; resumed sessions stay subscribed."""
@@ -376,7 +432,7 @@ class Client:
         finally:
             self._session.wake_on_events(wake, False)
 
-    # ---- helpers ------------------------------------------------------------------------------------------------------------------------
+    # ---- helpers ----
 
     def _ask(self, request: messages.Request) -> Any:
         return self.run(operations.one(request))
@@ -388,4 +444,3 @@ class Client:
 
     def _n_pools(self) -> int:
         return len((self._info or self.run(self._described())).pool)
-

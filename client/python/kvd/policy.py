@@ -66,7 +66,9 @@ def _try(want: types.Activation, victims: Sequence[_Victim], released: int) -> S
     return _Trial(dataclasses.replace(recipe, revision=plan.revision), plan)
 
 
-def _shortest(n: int, make: Callable[[int], Steps[_Trial]], fits: Callable[[_Trial], bool]) -> Steps[Tuple[int, _Trial]]:
+def _shortest(
+    n: int, make: Callable[[int], Steps[_Trial]], fits: Callable[[_Trial], bool]
+) -> Steps[Tuple[int, _Trial]]:
     """The least count in (0, n] that fits, of which n is known to."""
     low, high = 0, n
     while high - low > 1:
@@ -87,12 +89,17 @@ def _choose(want: types.Activation) -> Steps[types.Activation]:
         return trial.want
     if trial.plan.feasibility == types.Feasibility.INFEASIBLE:
         needed = trial.plan.pages[0].needed if trial.plan.pages else 0
-        raise InvalidArgument(f"this activation needs {needed} pages of pool 0 and never fits this store: shorten the "
-                              "prompt or the output")
+        raise InvalidArgument(
+            f"this activation needs {needed} pages of pool 0 and never fits this store: shorten the "
+            "prompt or the output"
+        )
     stats = messages.read(types.Stats, (yield messages.Request("Stats")))
     infos = yield from operations.everything("ListContinuations", types.ContinuationInfo)
-    everyone = sorted(_Victim(i.retention, i.used, i.continuation, sum(i.exclusive_pages), i.demoted)
-                      for i in infos if not i.claimed and i.continuation != want.source)
+    everyone = sorted(
+        _Victim(i.retention, i.used, i.continuation, sum(i.exclusive_pages), i.demoted)
+        for i in infos
+        if not i.claimed and i.continuation != want.source
+    )
     return (yield from _choose_among(want, everyone, stats.host_capacity > 0))
 
 
@@ -141,10 +148,21 @@ def _release_some(want: types.Activation, chosen: List[_Victim], demoted: List[_
 
 
 def _short(plan: types.Plan, victims: int, seen: int) -> Error:
+<<<<<<< HEAD
     needs = [(plan.rows, "rows"), (plan.sequences, "sequences"), (plan.state_slots, "state slots"),
              (plan.membership, "membership entries"), (plan.continuations, "descriptors of continuations")]
+=======
+    needs = [
+        (plan.rows, "rows"),
+        (plan.sequences, "sequences"),
+        (plan.state_slots, "state slots"),
+        (plan.membership, "membership entries"),
+    ]
+>>>>>>> fd5a004 (The Python sources in one format; a growing lease is tested from Python)
     needs += [(need, f"pages of pool {i}") for i, need in enumerate(plan.pages)]
     need, what = next(((need, what) for need, what in reversed(needs) if need.short_by), needs[0])
-    return ResourceExhausted(f"needs {need.needed} {what}; even with {victims} of {seen} releasable continuations gone "
-                             f"there are {need.available}, {need.short_by} short: finish sequences, or ask for less "
-                             "output")
+    return ResourceExhausted(
+        f"needs {need.needed} {what}; even with {victims} of {seen} releasable continuations gone "
+        f"there are {need.available}, {need.short_by} short: finish sequences, or ask for less "
+        "output"
+    )

@@ -44,8 +44,16 @@ class Sequence:
     an exception passes. One that this client activated for itself and dropped without an end is released.
     """
 
-    def __init__(self, client: Client, session: Session, lease: Lease, tokens: Tokens, domain: DomainLike, retention: int,
-                 own: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        session: Session,
+        lease: Lease,
+        tokens: Tokens,
+        domain: DomainLike,
+        retention: int,
+        own: bool,
+    ) -> None:
         self.handle = lease.handle
         self._client, self._session, self._lease, self._ended = client, session, lease, False
         if own:  # leased to the session that activated it
@@ -55,7 +63,9 @@ class Sequence:
         self.bounded = False  #: kvd could not let it grow to what was asked: `end` is less
         self.retention = retention
         self.state_slot, self.source_state_slot = lease.state_slot, lease.source_state_slot
-        self.state_frontier: Optional[int] = None  #: set it when the image's frontier changed; the next boundary says it
+        self.state_frontier: Optional[
+            int
+        ] = None  #: set it when the image's frontier changed; the next boundary says it
         self._mapped = list(lease.mapped)
         self._tokens = array("I", tokens_of(tokens))
         self._chain = Chain(domain, self._tokens[: self.cached])
@@ -65,7 +75,7 @@ class Sequence:
     def __repr__(self) -> str:
         return f"<kvd.Sequence {self.handle:016x}: {self.known} tokens, {self._done} done, {self._committed} committed>"
 
-    # ---- where it is --------------------------------------------------------------------------------------------------
+    # ---- where it is ----
 
     @property
     def row(self) -> int:
@@ -125,7 +135,7 @@ class Sequence:
         at = numpy.arange(begin, end, dtype=numpy.int64)
         return table[at // PAGE_TOKENS].astype(numpy.int64) * PAGE_TOKENS + at % PAGE_TOKENS
 
-    # ---- going on -------------------------------------------------------------------------------------------------------
+    # ---- going on ----
 
     def step(self, tokens: Tokens = ()) -> None:
         """The KV of all known tokens is complete on the device, on all ranks; `tokens` come next.
@@ -149,7 +159,9 @@ class Sequence:
             if self.wants_boundary:
                 yield from self._boundary()
             if self.known > self.end:
-                raise ResourceExhausted(f"kvd can map {self.end - 1} tokens of this sequence for now; {self.known} are known")
+                raise ResourceExhausted(
+                    f"kvd can map {self.end - 1} tokens of this sequence for now; {self.known} are known"
+                )
         except BaseException:
             del self._tokens[self.known - len(tokens) :]
             raise
@@ -170,8 +182,12 @@ class Sequence:
     def boundary(self) -> types.RoundItem:
         """What a Round has to say of it, for a batch: client.round([s.boundary() for s in batch]), then each
         s.take(result)."""
-        return types.RoundItem(self.handle, commit=self._done, ensure=min(self.known + AHEAD, self.end - 1),
-                               state_frontier=self.state_frontier)
+        return types.RoundItem(
+            self.handle,
+            commit=self._done,
+            ensure=min(self.known + AHEAD, self.end - 1),
+            state_frontier=self.state_frontier,
+        )
 
     def take(self, result: types.RoundResult) -> None:
         """What a Round answered about its boundary(). A refusal of the item is raised."""
@@ -203,7 +219,7 @@ class Sequence:
             self.take((yield from operations.round_([item], len(self._lease.rows)))[0])
         yield from self._name()
 
-    # ---- ends -------------------------------------------------------------------------------------------------------------
+    # ---- ends ----
 
     def checkpoint(self, retention: Optional[int] = None) -> types.Checkpointed:
         """A continuation of what is complete now; the sequence goes on."""
@@ -215,8 +231,11 @@ class Sequence:
     def _checkpoint(self, retention: Optional[int]) -> Steps[types.Checkpointed]:
         self._check()
         yield from self._commit_all()
-        return (yield from operations.checkpoint(self.handle, self._chain.tail,
-                                                 self.retention if retention is None else retention))
+        return (
+            yield from operations.checkpoint(
+                self.handle, self._chain.tail, self.retention if retention is None else retention
+            )
+        )
 
     def finish(self, retain: bool = True, retention: Optional[int] = None) -> int:
         """Ends it. retain: what is complete stays as a continuation (returned; 0 where nothing is complete) that
@@ -276,8 +295,12 @@ class Sequence:
 def lease_of(made: types.Activated, cached: int, end: int) -> Lease:
     if not made.pools:
         raise InvalidArgument("kvd activated a sequence without pools")
-    return Lease(made.sequence, tuple(p.row for p in made.pools),
-                 tuple(p.membership * PAGE_TOKENS for p in made.pools), cached, end, made.state_slot,
-                 made.source_state_slot)
-
-
+    return Lease(
+        made.sequence,
+        tuple(p.row for p in made.pools),
+        tuple(p.membership * PAGE_TOKENS for p in made.pools),
+        cached,
+        end,
+        made.state_slot,
+        made.source_state_slot,
+    )

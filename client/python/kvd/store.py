@@ -30,9 +30,13 @@ class _Element(NamedTuple):
     dlpack_code: int  # of dlpack.h
 
 
-_ELEMENTS: Dict[int, _Element] = {1: _Element("<u2", "bfloat16", 4), 2: _Element("|i1", "int8", 0),
-                                  3: _Element("|u1", "float8_e4m3fn", 10), 4: _Element("|u1", "uint8", 1),
-                                  5: _Element("<f2", "float16", 2)}
+_ELEMENTS: Dict[int, _Element] = {
+    1: _Element("<u2", "bfloat16", 4),
+    2: _Element("|i1", "int8", 0),
+    3: _Element("|u1", "float8_e4m3fn", 10),
+    4: _Element("|u1", "uint8", 1),
+    5: _Element("<f2", "float16", 2),
+}
 _INT32 = _Element("<i4", "int32", 0)
 _BYTE = _Element("|u1", "uint8", 1)
 #: Of the same size, which every framework has.
@@ -42,8 +46,15 @@ _CARRIERS = {"bfloat16": "<i2", "float8_e4m3fn": "|u1"}
 class View:
     """Memory of kvd with a shape, in bytes of strides. Planes are [page, kv head, 64, element]."""
 
-    def __init__(self, store: Store, memory: Any, offset: int, shape: Tuple[int, ...], strides: Tuple[int, ...],
-                 element: _Element) -> None:
+    def __init__(
+        self,
+        store: Store,
+        memory: Any,
+        offset: int,
+        shape: Tuple[int, ...],
+        strides: Tuple[int, ...],
+        element: _Element,
+    ) -> None:
         self._store, self._memory, self._offset, self._element = store, memory, offset, element
         self.shape, self.strides = shape, strides
 
@@ -112,8 +123,13 @@ class _CudaArray:
 
     def __init__(self, view: View, typestr: str) -> None:
         self._memory = view._memory
-        self.__cuda_array_interface__ = {"data": (view._memory.address + view._offset, False), "shape": view.shape,
-                                         "typestr": typestr, "strides": view.strides, "version": 3}
+        self.__cuda_array_interface__ = {
+            "data": (view._memory.address + view._offset, False),
+            "shape": view.shape,
+            "typestr": typestr,
+            "strides": view.strides,
+            "version": 3,
+        }
 
 
 def _cpu_tensor(torch: Any, view: View, carrier: str) -> Any:
@@ -128,8 +144,14 @@ def _cpu_tensor(torch: Any, view: View, carrier: str) -> Any:
 
 
 class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int * 2), ("ndim", ctypes.c_int),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int * 2),
+        ("ndim", ctypes.c_int),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    ]
 
 
 def _with_type(capsule: Any, code: int) -> Any:
@@ -194,18 +216,37 @@ def _strides(info: types.PoolInfo, plane: types.PlaneInfo) -> Tuple[int, int, in
 
 
 def _plane(store: Store, info: types.PoolInfo, plane: types.PlaneInfo, memory: Any) -> View:
-    return View(store, memory, plane.offset, (info.pages, plane.n_heads, PAGE_TOKENS, plane.extent),
-                _strides(info, plane), _ELEMENTS[plane.dtype])
+    return View(
+        store,
+        memory,
+        plane.offset,
+        (info.pages, plane.n_heads, PAGE_TOKENS, plane.extent),
+        _strides(info, plane),
+        _ELEMENTS[plane.dtype],
+    )
 
 
-def _pair(store: Store, info: types.PoolInfo, k: Optional[types.PlaneInfo], v: Optional[types.PlaneInfo],
-          memory: Any) -> Optional[View]:
-    if k is None or v is None or v.offset < k.offset or k.dtype != v.dtype or k.extent != v.extent or \
-            _strides(info, k) != _strides(info, v):
+def _pair(
+    store: Store, info: types.PoolInfo, k: Optional[types.PlaneInfo], v: Optional[types.PlaneInfo], memory: Any
+) -> Optional[View]:
+    if (
+        k is None
+        or v is None
+        or v.offset < k.offset
+        or k.dtype != v.dtype
+        or k.extent != v.extent
+        or _strides(info, k) != _strides(info, v)
+    ):
         return None
     page, *inner = _strides(info, k)
-    return View(store, memory, k.offset, (info.pages, 2, k.n_heads, PAGE_TOKENS, k.extent),
-                (page, v.offset - k.offset, *inner), _ELEMENTS[k.dtype])
+    return View(
+        store,
+        memory,
+        k.offset,
+        (info.pages, 2, k.n_heads, PAGE_TOKENS, k.extent),
+        (page, v.offset - k.offset, *inner),
+        _ELEMENTS[k.dtype],
+    )
 
 
 def _end_of(info: types.PoolInfo, plane: types.PlaneInfo) -> int:
@@ -218,8 +259,15 @@ def _end_of(info: types.PoolInfo, plane: types.PlaneInfo) -> int:
 class Store:
     """A rank's memory. Made by Client.attach(); a context manager. Views may be made in any thread."""
 
-    def __init__(self, session: Session, info: types.StoreInfo, rank: int, device: Optional[int], deadline_ns: int,
-                 planes_of: Callable[[int], List[types.PlaneInfo]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        info: types.StoreInfo,
+        rank: int,
+        device: Optional[int],
+        deadline_ns: int,
+        planes_of: Callable[[int], List[types.PlaneInfo]],
+    ) -> None:
         if sys.byteorder != "little":
             raise Unimplemented("kvd's memory is little-endian, and this machine is not")
         self._session, self.info, self.rank = session, info, rank
@@ -235,18 +283,33 @@ class Store:
     def _pool(self, index: int, planes: List[types.PlaneInfo], descriptors: Descriptors, device: Optional[int]) -> Pool:
         info = self.info.pool[index]
         least = max((_end_of(info, plane) for plane in planes), default=0)
-        memory = map_region(info.planes[self.rank], descriptors, False, f"planes of pool {index}", least, device,
-                            self._epoch)
-        table = map_region(info.table[self.rank], descriptors, True, f"block tables of pool {index}",
-                           4 * self.info.row_entries * self.info.max_concurrency, device, self._epoch)
+        memory = map_region(
+            info.planes[self.rank], descriptors, False, f"planes of pool {index}", least, device, self._epoch
+        )
+        table = map_region(
+            info.table[self.rank],
+            descriptors,
+            True,
+            f"block tables of pool {index}",
+            4 * self.info.row_entries * self.info.max_concurrency,
+            device,
+            self._epoch,
+        )
         return Pool(self, index, planes, memory, table)
 
     def _map_state(self, descriptors: Descriptors, device: Optional[int]) -> Any:
         info = self.info
         if not info.state_bytes or not info.state_slots:
             return None
-        return map_region(info.state[self.rank], descriptors, False, "state slots",
-                          info.state_stride * info.state_slots, device, self._epoch)
+        return map_region(
+            info.state[self.rank],
+            descriptors,
+            False,
+            "state slots",
+            info.state_stride * info.state_slots,
+            device,
+            self._epoch,
+        )
 
     # Of the first pool; the others are in `pools`.
 
@@ -274,21 +337,29 @@ class Store:
         """The state image in a slot, as bytes. Whose slot it is, and since when, is not checked here."""
         self.check()
         if self._state is None:
-            raise FailedPrecondition(f"store {self.info.name} keeps no state images: set state_bytes = in section [capacity]")
+            raise FailedPrecondition(
+                f"store {self.info.name} keeps no state images: set state_bytes = in section [capacity]"
+            )
         if not 0 <= slot < self.info.state_slots:
-            raise OutOfRange(f"asked for state slot {slot}; store {self.info.name} has slots 0 to {self.info.state_slots - 1}")
+            raise OutOfRange(
+                f"asked for state slot {slot}; store {self.info.name} has slots 0 to {self.info.state_slots - 1}"
+            )
         return View(self, self._state, slot * self.info.state_stride, (self.info.state_bytes,), (1,), _BYTE)
 
     def check(self) -> None:
         """Raises where views would be of memory that is no longer this session's."""
         if self._session.pid != os.getpid():
-            raise FailedPrecondition(f"this store was attached by process {self._session.pid}, of which this one is a "
-                                     "fork: connect and attach anew")
+            raise FailedPrecondition(
+                f"this store was attached by process {self._session.pid}, of which this one is a "
+                "fork: connect and attach anew"
+            )
         if self._detached:
             raise FailedPrecondition("this store is detached: attach anew")
         if not self._session.is_current():
-            raise Aborted("kvd is another instance than the one that this store was attached to, or its session has "
-                          "ended: connect and attach anew")
+            raise Aborted(
+                "kvd is another instance than the one that this store was attached to, or its session has "
+                "ended: connect and attach anew"
+            )
 
     def detach(self) -> None:
         """Gives no more views. The memory is unmapped when the last array that was made of it is gone."""

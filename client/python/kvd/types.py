@@ -57,7 +57,7 @@ class EventKind(enum.IntEnum):
     LOST = 6  #: a continuation's only copy was damaged
 
 
-# ---- activation -----------------------------------------------------------------------------------------------
+# ---- activation ----
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,11 @@ class Hit:
 
     def before(self, other: Hit) -> bool:
         """Longest first, then cheapest, then the one that holds least beside."""
-        mine, others = (-self.usable, self.restore_pages, self.frontier), (-other.usable, other.restore_pages, other.frontier)
+        mine, others = (-self.usable, self.restore_pages, self.frontier), (
+            -other.usable,
+            other.restore_pages,
+            other.frontier,
+        )
         return mine < others
 
 
@@ -154,7 +158,7 @@ class Candidate:
     tail: Tuple[int, ...]
 
 
-# ---- rounds -------------------------------------------------------------------------------------------------------
+# ---- rounds ----
 
 #: Tokens for all pools, or by pool; None: not asked.
 PerPool = Union[None, int, Tuple[Optional[int], ...]]
@@ -187,8 +191,15 @@ class RoundResults(abc.Sequence):  # type: ignore[type-arg]
     example column(0, "membership").
     """
 
-    def __init__(self, n: int, columns: List[Dict[str, Sequence[int]]], statuses: Sequence[int],
-                 n_pools: Sequence[int], bounded: Dict[int, Tuple[int, int]], messages: Dict[int, str]) -> None:
+    def __init__(
+        self,
+        n: int,
+        columns: List[Dict[str, Sequence[int]]],
+        statuses: Sequence[int],
+        n_pools: Sequence[int],
+        bounded: Dict[int, Tuple[int, int]],
+        messages: Dict[int, str],
+    ) -> None:
         self._n, self._columns, self._statuses, self._n_pools = n, columns, statuses, n_pools
         self._bounded, self._messages = bounded, messages
         self._results: Optional[List[RoundResult]] = None
@@ -197,9 +208,12 @@ class RoundResults(abc.Sequence):  # type: ignore[type-arg]
         return self._n
 
     @overload
-    def __getitem__(self, index: int) -> RoundResult: ...
+    def __getitem__(self, index: int) -> RoundResult:
+        ...
+
     @overload
-    def __getitem__(self, index: slice) -> List[RoundResult]: ...
+    def __getitem__(self, index: slice) -> List[RoundResult]:
+        ...
 
     def __getitem__(self, index: Union[int, slice]) -> Union[RoundResult, List[RoundResult]]:
         return self._read()[index]
@@ -230,7 +244,7 @@ class RoundResults(abc.Sequence):  # type: ignore[type-arg]
         return self._columns[pool][name] or (0,) * self._n
 
 
-# ---- names, checkpoint, finish, moves ----------------------------------------------------------------------------------
+# ---- names, checkpoint, finish, moves ----
 
 
 @dataclass(frozen=True)
@@ -248,7 +262,7 @@ class Moved:
     n_bytes: int
 
 
-# ---- what is there --------------------------------------------------------------------------------------------------------
+# ---- what is there ----
 
 
 @dataclass(frozen=True)
@@ -381,7 +395,7 @@ class Event:
     epoch: int
 
 
-# ---- the store ------------------------------------------------------------------------------------------------------------
+# ---- the store ----
 
 
 @dataclass(frozen=True)
