@@ -14,6 +14,7 @@ import time
 import unittest
 
 import kvd
+from kvd._messages import Request
 from proxy import Proxy
 from support import KvdCase, tokens, until
 
@@ -527,6 +528,16 @@ class Exceptions(Case):
         sequence.step([1])
         self.assertEqual((sequence.known, sequence.done), (101, 100))
         sequence.finish()
+
+    def test_a_refusal_that_took_no_number(self):
+        """SRV-1: a body that kvd does not decode; the numbers go on."""
+        client = self.connect()
+        sequence = client.activate(tokens(1, 100), 1000)
+        for _ in range(3):
+            with self.assertRaises(kvd.InvalidArgument):
+                client._ask(Request("Finish", sequence=sequence.handle, retain=True, tail=[1] * 64))
+            sequence.step([1] * 300)
+        self.assertNotEqual(sequence.finish(), 0)
 
     def test_nobody_there(self):
         self.assertRaises(kvd.Unavailable, kvd.connect, os.path.join(self.kvd.dir, "nothing.sock"))

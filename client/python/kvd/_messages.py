@@ -330,6 +330,11 @@ def read_round(body: Any, n: int) -> types.RoundResults:
     return types.RoundResults(n, columns, body.status, body.n_pools, bounded, messages)
 
 
+def next_number(reply: Any) -> int:
+    """That the session's next new request has; 0: the reply does not say."""
+    return 0 if isinstance(reply, Exception) else int(reply.header.next_sequence)
+
+
 def status_of(body: Any) -> Tuple[int, str]:
     """Status and sentence of a reply."""
     header = body.header

@@ -404,6 +404,13 @@ class Session:
         if pending.wake:
             pending.wake()
         self._pending.pop(pending.id, None)
+        if pending.number:
+            self._number_again(messages.next_number(pending.reply))
+
+    def _number_again(self, expected: int) -> None:
+        """Where refusals took no number, the next request has the one that kvd expects."""
+        if expected and expected < self._next_number and not any(p.number for p in self._pending.values()):
+            self._next_number = expected
 
     def _queue_event(self, body: bytes) -> None:
         event = messages.read_event(body)

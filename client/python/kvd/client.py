@@ -347,7 +347,8 @@ class Client:
 
     def attach(self, rank: Optional[int] = None, device: Any = None, timeout: Optional[float] = None) -> Store:
         """The planes and tables of a rank (default: this client's) in this process. device: "cpu", "cuda", "cuda:N" or
-        a torch.device that the rank must be on; None: wherever it is. Needs the role of a worker, scheduler or admin."""
+        a torch.device that the rank must be on; None: wherever it is. Needs the role of a worker, scheduler or admin.
+        """
         from ._memory import ordinal_of
         from .store import Store
 

@@ -108,7 +108,9 @@ def _choose_among(want: types.Activation, everyone: List[_Victim], demote: bool)
     best = [v for v in everyone if not v.demoted][:most]
     demoted = [v for v in everyone if v.demoted]
     trial = yield from _try(want, best, 0 if demote else len(best))
-    if (trial.plan.membership.short_by or trial.plan.continuations.short_by) and (demote or demoted):  # which demoted ones hold, too
+    if (trial.plan.membership.short_by or trial.plan.continuations.short_by) and (
+        demote or demoted
+    ):  # which demoted ones hold, too
         best, demote = everyone[:most], False
         trial = yield from _try(want, best, len(best))
     if not trial.suffices and len(best) == most and len(everyone) > most:
@@ -148,17 +150,13 @@ def _release_some(want: types.Activation, chosen: List[_Victim], demoted: List[_
 
 
 def _short(plan: types.Plan, victims: int, seen: int) -> Error:
-<<<<<<< HEAD
-    needs = [(plan.rows, "rows"), (plan.sequences, "sequences"), (plan.state_slots, "state slots"),
-             (plan.membership, "membership entries"), (plan.continuations, "descriptors of continuations")]
-=======
     needs = [
         (plan.rows, "rows"),
         (plan.sequences, "sequences"),
         (plan.state_slots, "state slots"),
         (plan.membership, "membership entries"),
+        (plan.continuations, "descriptors of continuations"),
     ]
->>>>>>> fd5a004 (The Python sources in one format; a growing lease is tested from Python)
     needs += [(need, f"pages of pool {i}") for i, need in enumerate(plan.pages)]
     need, what = next(((need, what) for need, what in reversed(needs) if need.short_by), needs[0])
     return ResourceExhausted(
