@@ -14,6 +14,9 @@
 /* Reserves what a Round needs. Without the lock. False: no memory. */
 bool round_room(struct call *call);
 
+/* Everything that Stats answers but rss_bytes, which is read without the lock. Under the lock. */
+void service_stats(const struct service *service, struct kvd_stats *ret_stats);
+
 #define SERVE_FUNCTION(constant, number, name, function, ...) void serve_##function(struct call *call);
 FRAME_LIST(SERVE_FUNCTION)
 #undef SERVE_FUNCTION

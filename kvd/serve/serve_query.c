@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bundle.h"
+#include "clock.h"
 #include "core.h"
 #include "former_processes.h"
 #include "host_tier.h"
@@ -210,9 +211,7 @@ static void stats_host(const struct service *s, struct kvd_stats *r) {
     r->former_drivers = former_waited(s);
 }
 
-void serve_stats(struct call *call) {
-    struct service *s = call->service;
-    struct kvd_stats *r = &call->reply.u.stats;
+void service_stats(const struct service *s, struct kvd_stats *r) {
     store_get_stats(s->store, r);
     r->sessions = s->n_sessions;
     r->groups = s->n_groups;
@@ -222,12 +221,17 @@ void serve_stats(struct call *call) {
     r->frames_bad = s->frames_bad;
     r->connections = s->connections;
     r->events_dropped = s->events_dropped;
-    r->uptime_ns = call->now_ns - s->started_ns;
-    r->rss_bytes = call->rss_bytes;
+    r->uptime_ns = clock_ns() - s->started_ns;
     r->metadata_bytes = s->store_bytes;
     r->draining = s->draining || s->stopping;
     stats_host(s, r);
     snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
+}
+
+void serve_stats(struct call *call) {
+    struct kvd_stats *r = &call->reply.u.stats;
+    service_stats(call->service, r);
+    r->rss_bytes = call->rss_bytes;
 }
 
 void serve_audit(struct call *call) {

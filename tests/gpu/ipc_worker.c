@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "ipc.h"
+#include "round_ask.h"
 
 /* ---- the worker's process ------------------------------------------------------------------- */
 
