@@ -10,6 +10,8 @@ import unittest
 import numpy as np
 
 import kvd
+from kvd._memory import Descriptors, map_region
+from kvd._wire import now_ns
 from kvd.store import _DLTensor
 from support import KvdCase, tokens
 
@@ -20,15 +22,12 @@ except ImportError:
 
 
 def raw_planes(client):
-    """Region and planes as kvd describes them, without the package's views: {(layer, slot): (plane, bytes)}."""
+    """Pool, planes and bytes of the region as kvd describes them, without the package's views."""
     info = client.describe()
-    region = info.pool[0].planes[0]
-    if region.kind != 2:
-        raise unittest.SkipTest("the region is no descriptor")
-    files = f"/proc/{region.owner_pid}/fd/"
-    main = next(files + n for n in os.listdir(files) if os.readlink(files + n).endswith("-main-r0 (deleted)"))
-    memory = np.memmap(main, mode="r", dtype=np.uint8, shape=(region.n_bytes,))
-    return info.pool[0], {(plane.layer, plane.slot): plane for plane in client.describe_planes()}, memory
+    with Descriptors(info, now_ns() + 10**10) as descriptors:
+        region = map_region(info.pool[0].planes[0], descriptors, True, "planes", 1, -1, client.epoch)
+    planes = {(plane.layer, plane.slot): plane for plane in client.describe_planes()}
+    return info.pool[0], planes, np.frombuffer(region.buffer, np.uint8)
 
 
 class Case(KvdCase):
@@ -196,7 +195,11 @@ class TwoPools(Case):
 
 
 class Growth(Case):
-    settings = {"more": "[lease]\ngrowth = yes\nwindow = 256\nprefill_chunk = 64\nmap_ahead = 0\n", "tokens": 64 * 30, "max_context": 64 * 29}
+    settings = {
+        "more": "[lease]\ngrowth = yes\nwindow = 256\nprefill_chunk = 64\nmap_ahead = 0\n",
+        "tokens": 64 * 30,
+        "max_context": 64 * 29,
+    }
 
     def test_a_bounded_sequence(self):
         """LEASE: it ends early where the pool gives no more, and says so; what is complete stays."""
@@ -226,7 +229,7 @@ class Roles(Case):
         self.assertRaises(kvd.FailedPrecondition, self.client.attach, device="cuda:0")
 
 
-class Descriptors(Case):
+class ByDescriptor(Case):
     settings = {"more": "[devices]\nexport = vmm\n"}
 
     def test_memory_by_descriptor(self):

@@ -33,6 +33,24 @@ class Guide(KvdCase):
         self.assertIn("tokens from the cache", text)
 
 
+class Table(unittest.TestCase):
+    def test_every_call_of_the_header(self):
+        """The guide's table has all functions of kvd.h, and what it names on the right is there."""
+        import kvd
+        import kvd.store
+
+        with open(os.path.join(ROOT, "README.md")) as file:
+            rows = re.findall(r"^\| (`kvd_.*?) \| (.*?) \|$", file.read(), re.M)
+        with open(os.path.join(os.environ["KVD_SOURCE"], "client", "kvd.h")) as file:
+            header = set(re.findall(r"^KVD_API[^;]*?\b(kvd_\w+)\(", file.read(), re.M))
+        self.assertGreater(len(header), 40)
+        self.assertEqual(set(re.findall(r"`(kvd_\w+)`", " ".join(left for left, _ in rows))), header)
+        for name in re.findall(r"`([\w.]+)`", " ".join(right for _, right in rows)):
+            owner, _, attribute = name.rpartition(".")
+            where = kvd.store.Store if owner == "Store" else getattr(kvd, owner) if owner else kvd
+            self.assertTrue(hasattr(where, attribute), name)
+
+
 class Types(unittest.TestCase):
     def test_strictly(self):
         if shutil.which("mypy") is None:
