@@ -374,7 +374,9 @@ enum kvd_event_kind {
     /* Activations are refused from now on: a Drain, or kvd stops. If it stops, sequences may be ending: finish your
      * unit, then yield; a yield after this event clears all of yours. Told again at the stop after a Drain. */
     KVD_EVENT_DRAINING = 5,
-    KVD_EVENT_LOST = 6 /* continuation was lost: its only copy, in the host, did not match its checksum */
+    KVD_EVENT_LOST = 6,     /* continuation was lost: its only copy, in the host, did not match its checksum */
+    KVD_EVENT_SHORTENED = 7 /* continuation was shortened to frontier: the only copy of a page behind did not match its
+                             * checksum */
 };
 #define KVD_EVENT_MASK(kind) (1u << (kind))
 struct kvd_event {

@@ -62,10 +62,13 @@ static bool may_see_lost(struct service *s, struct session *with, const void *lo
 }
 
 void events_lost(struct service *s) {
-    store_cont cont;
-    while (store_take_lost(s->store, &cont))
-        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_LOST, .continuation.bits = cont.bits }, may_see_lost,
-                   &cont);
+    struct store_loss loss;
+    while (store_take_loss(s->store, &loss)) {
+        struct kvd_event event = { .kind = loss.frontier ? KVD_EVENT_SHORTENED : KVD_EVENT_LOST,
+                                   .continuation.bits = loss.cont.bits,
+                                   .frontier = loss.frontier };
+        events_add(s, &event, may_see_lost, &loss.cont);
+    }
 }
 
 /* Takes the next event of a link; false, and the link is clean, when there is none. While it is dirty, one thread

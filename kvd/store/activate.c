@@ -384,6 +384,12 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 
 /* ---- commit ---- */
 
+/* The sequence writes behind these columns from now on: no record may name a replica that covers more. */
+static void take_over_tail(struct store *store, uint32_t p, uint32_t d, uint32_t columns) {
+    if (store->pool[p].pages[d].committed != columns) page_commit(store, p, d, columns);
+    else if (record_covers_more(store, p, d) && !MUTANT(cut_replica_is_taken_over)) page_leave_host(store, p, d);
+}
+
 /* The source's references become the sequence's; what it does not keep goes. */
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
     record_cont_drop(store, source); /* the sequence's record is there */
@@ -404,8 +410,7 @@ static void take_over(struct store *store, struct seq *seq, struct cont *source)
             }
         }
         uint32_t tail = seq->frontier / KVD_PAGE_TOKENS, columns = seq->frontier % KVD_PAGE_TOKENS;
-        if (kept > tail && pool->pages[space_entry(store, &seq->space[p], tail)].committed != columns)
-            page_commit(store, p, space_entry(store, &seq->space[p], tail), columns);
+        if (kept > tail) take_over_tail(store, p, space_entry(store, &seq->space[p], tail), columns);
     }
     cont_free(store, source);
 }
@@ -596,7 +601,7 @@ static void publish_sequence(struct store *store, struct seq *seq) {
             source->pins--;
             source->used = store->operations;
             record_cont(store, source);
-            cont_release_if_lost(store, source); /* what it lost lies past the frontier */
+            cont_give_up_lost(store, source); /* what it lost lies past the frontier */
         } else {
             take_over(store, seq, source);
         }
@@ -636,7 +641,7 @@ static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ou
         if (victim->demoting) count_demoting(store, victim, false);
         victim->claimed = victim->demoting = false;
         if (seq->state_slot != KVD_NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
-        cont_release_if_lost(store, victim);
+        cont_give_up_lost(store, victim);
     }
 }
 
@@ -671,7 +676,7 @@ void seq_abort(struct store *store, struct seq *seq) {
     }
     if (source && seq->was_demoted && tier_all_current(store, source) && !MUTANT(abort_forgets_demoted))
         cont_demote(store, source);
-    if (source) cont_release_if_lost(store, source);
+    if (source) cont_give_up_lost(store, source);
     seq_free(store, seq);
 }
 

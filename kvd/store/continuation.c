@@ -100,9 +100,8 @@ void cont_release(struct store *store, struct cont *cont) {
     cont_free(store, cont);
 }
 
-/* One that exists, is published and that no activation holds. */
-static int find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
-                          struct store_refusal *refusal) {
+int cont_find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
+                        struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
@@ -112,27 +111,9 @@ static int find_unclaimed(const struct store *store, store_cont handle, struct c
     return STORE_OK;
 }
 
-bool cont_release_if_lost(struct store *store, struct cont *cont) {
-    bool lost = cont->image_lost && cont->slot == KVD_NONE;
-    if (cont->claimed || cont->pins || cont->image_pins) return false;
-    for (uint32_t p = 0; p < store->n_pools && !lost && store->pool[p].tier; p++)
-        lost = tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST);
-    if (!lost) return false;
-    store->lost_ring[store->lost++ % LOST_LIMIT] = cont_handle(store, cont);
-    cont_release(store, cont);
-    return true;
-}
-
-bool store_take_lost(struct store *store, store_cont *ret_cont) {
-    if (store->lost - store->lost_taken > LOST_LIMIT) store->lost_taken = store->lost - LOST_LIMIT;
-    if (store->lost_taken == store->lost) return false;
-    *ret_cont = store->lost_ring[store->lost_taken++ % LOST_LIMIT];
-    return true;
-}
-
 int store_release(struct store *store, store_cont handle, struct store_refusal *refusal) {
     struct cont *cont = NULL;
-    int rc = find_unclaimed(store, handle, &cont, refusal);
+    int rc = cont_find_unclaimed(store, handle, &cont, refusal);
     if (rc) return rc;
     cont_release(store, cont);
     store_changed(store, true);

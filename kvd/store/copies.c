@@ -210,7 +210,7 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
         store->last_holder = at;
         if (!cont->published) continue;
         cont_undemote(store, cont);
-        if (lost) released += cont_release_if_lost(store, cont);
+        if (lost) released += cont_give_up_lost(store, cont);
     }
     return released;
 }
@@ -232,7 +232,7 @@ static uint32_t damaged_image(struct store *store, struct cont *cont) {
     cont->image_lost = true; /* the extent stays until the copies that use it have ended */
     if (image_in_slot(cont) && cont->image_pins == 0) cont_drop_image(store, cont);
     else record_cont(store, cont);
-    return cont_release_if_lost(store, cont);
+    return cont_give_up_lost(store, cont);
 }
 
 uint32_t store_damaged(struct store *store, uint64_t replica) {

@@ -99,9 +99,9 @@ static int find_start(const struct store *store, const struct path *path, store_
     const struct cont *cont = cont_find(store, anchor);
     uint32_t n = 0;
     if (path->first > 0) {
-        if (!cont || !cont->published)
+        if (!cont || !cont->published || path->first >= cont->named)
             return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, anchor.bits, 0, 0);
-        if (path->first >= cont->named || !page_matches(store, cont, path, path->first))
+        if (!page_matches(store, cont, path, path->first))
             return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, path->first, cont->named,
                                 cont->frontier / KVD_PAGE_TOKENS);
         for (n = cont->node; nodes[n].begin > path->first;) n = nodes[n].parent;

@@ -133,7 +133,7 @@ static void move_end(struct store *store, struct move *move, struct cont *cont, 
         cont->moves--;
         if (!done && move->was_demoted && !cont->claimed && !cont->pins && tier_all_current(store, cont))
             cont_demote(store, cont);
-        cont_release_if_lost(store, cont);
+        cont_give_up_lost(store, cont);
     }
     move->occupied = false;
     store->moves_used--;

@@ -30,6 +30,14 @@ void record_page_host(struct store *store, uint32_t p, uint32_t d) {
     directory_page_host(store->directory, p, d, &host);
 }
 
+bool record_covers_more(const struct store *store, uint32_t p, uint32_t d) {
+    struct directory_page page;
+    bool damaged;
+    return store->directory && store->pool[p].pages[d].host.bits &&
+           directory_page_load(store->directory, p, d, &page, &damaged) && page.has_host &&
+           page.host.columns > store->pool[p].pages[d].host_columns;
+}
+
 void record_page_name(struct store *store, uint32_t d) {
     bool named = store->pool[0].pages[d].flags & PAGE_NAMED;
     if (store->directory && directory_page_is_open(store->directory, 0, d))

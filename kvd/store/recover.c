@@ -168,16 +168,6 @@ static uint32_t named_pages(const struct store *store, const struct chain *chain
     return named;
 }
 
-/* Columns past the frontier are none of the page's any more: the directory shall not say so. */
-static void cut_replica(struct recovery *r, uint32_t p, uint32_t d) {
-    struct page *page = &r->store->pool[p].pages[d];
-    if (page->host_columns <= page->committed) return;
-    page->host_columns = page->committed;
-    struct directory_host host = { extent_offset(r->store->arena, page->host), r->store->pool[p].tier[d].checksum,
-                                   page->host_columns };
-    directory_page_host(r->directory, p, d, &host);
-}
-
 static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const struct chain *chain,
                         uint32_t frontier) {
     struct store *store = r->store;
@@ -187,7 +177,7 @@ static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const
         struct page *page = &pool->pages[chain->pages[i]];
         page->committed = (uint8_t)columns_of(frontier, i);
         if (page->committed < KVD_PAGE_TOKENS) page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
-        cut_replica(r, p, chain->pages[i]);
+        page->host_columns = (uint8_t)min_u32(page->host_columns, page->committed); /* as shorten.c does */
         page_ref(pool, chain->pages[i], false);
     }
     space_append(store, &cont->space[p], chain->pages, n);

@@ -97,6 +97,11 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
         snprintf(buf + n, bytes - (size_t)n,
                  "%" PRIu64 " have none: copy them first (Demote, Prefetch), and let nobody drop them meanwhile",
                  refusal->had);
+    } else if (refusal->code == STORE_E_NAME && refusal->subject == STORE_S_FRONTIER) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "the tokens before %" PRIu64 " inside its page are not known: cut it at a page boundary (%" PRIu64
+                 " is the one below), or inside a tail that has a name, behind %" PRIu64,
+                 refusal->asked, refusal->had, refusal->limit);
     } else {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"

@@ -200,13 +200,18 @@ int store_get_work(const struct store *store, struct store_transition of, struct
 /* Between a copy's end and the commit of its stage. Checksum of the packed bytes in the arena. */
 void store_copied_out(struct store *store, uint64_t replica, uint64_t checksum);
 /* The bytes of a host replica do not match their checksum: the replica is dropped. Where it was the only valid one the
- * page is lost: every continuation that holds it is released (those that a transition holds: when it has ended; its
- * commit answers STORE_E_DAMAGED). Returns the number of continuations released now. */
+ * page is lost: every continuation that holds it is shortened to the pages before it, or released where there are none
+ * or a state image belongs to its frontier. (Those that a transition holds: when it has ended; its commit answers
+ * STORE_E_DAMAGED.) Returns the number of continuations released now. */
 uint32_t store_damaged(struct store *store, uint64_t replica);
 
-/* Handles of continuations that were released so, each once, oldest first; of more than 64 that nobody took the oldest
- * are forgotten. False: there is none. */
-bool store_take_lost(struct store *store, store_cont *ret_cont);
+/* What damage took, each time once, oldest first; of more than 64 that nobody took the oldest are forgotten. False:
+ * there is none. */
+struct store_loss {
+    store_cont cont;
+    uint32_t frontier; /* that it was shortened to; 0: it was released */
+};
+bool store_take_loss(struct store *store, struct store_loss *ret_loss);
 
 enum store_place {
     STORE_PLACE_HOST = 0,  /* demote: host replicas of all pages, then it is demoted */
@@ -416,6 +421,11 @@ int store_end(struct store *store, store_seq seq, store_cont *ret_cont, struct k
 /* ---- continuations ---------------------------------------------------------------------------------- */
 
 int store_release(struct store *store, store_cont cont, struct store_refusal *refusal);
+/* SHORT-1: cuts it to a frontier, all or nothing. Handle, retention and time of use stay. The pages behind go with
+ * their last reference, and so do tokens of the tail. frontier: 1 to its own, at a page boundary or inside a tail that
+ * is known (else STORE_E_NAME; had: the boundary below); with state images its own only (STORE_E_RANGE). Its own
+ * changes nothing. STORE_E_STATE: claimed, read by a fork, or a copy is under way. */
+int store_shorten(struct store *store, store_cont cont, uint32_t frontier, struct store_refusal *refusal);
 int store_set_retention(struct store *store, store_cont cont, uint32_t retention, struct store_refusal *refusal);
 
 /* digests[i] is of page first + i of a prompt's chain of full pages. first == 0 begins at the root. n == 0 finds
@@ -434,8 +444,8 @@ struct store_found {
 /* Candidates come best first: deepest match, then longest frontier, then newest. Those of a part that goes on match
  * past page `first`: they go before the earlier ones. With state images, only continuations whose full pages are all
  * matched and whose tail is known are candidates. An unpublished or claimed continuation never is one. A lookup counts
- * as no use. Cost of a part: the branches on the way down from the anchor. STORE_E_STALE: the anchor has gone.
- * STORE_E_NAME: it has another digest there, or none. */
+ * as no use. Cost of a part: the branches on the way down from the anchor. STORE_E_STALE: the anchor has gone, or
+ * was shortened. STORE_E_NAME: it has another digest there. */
 int store_find(const struct store *store, const struct store_query *query, struct kvd_candidate *ret_candidates,
                struct store_found *ret_found, struct store_refusal *refusal);
 

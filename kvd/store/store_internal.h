@@ -130,7 +130,7 @@ struct move {
     bool was_demoted; /* the continuation did, before it was to be brought to the device */
 };
 #define MOVE_LIMIT 64
-#define LOST_LIMIT 64u
+#define LOSS_LIMIT 64u
 
 /* ---- sequences and continuations ---- */
 
@@ -239,8 +239,8 @@ struct store {
     struct move *moves;
     uint32_t move_free, moves_used, host_images, demoted;
     uint64_t damaged, lost;
-    store_cont lost_ring[LOST_LIMIT]; /* number i is at i % LOST_LIMIT */
-    uint64_t lost_taken;
+    struct store_loss loss_ring[LOSS_LIMIT]; /* number i is at i % LOSS_LIMIT */
+    uint64_t losses, losses_taken;
     uint32_t last_holder;            /* continuation in which damage was found last */
     uint32_t scrub_pool, scrub_next; /* scrub_pool n_pools: state images */
     extent_id scrub_extent;          /* being read: given back only afterwards, 0 = none */
@@ -477,6 +477,11 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, u
 void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
+/* One that exists, is published and that no activation holds. */
+int cont_find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
+                        struct store_refusal *refusal);
+/* To a frontier where it can be cut (store_shorten). */
+void cont_shorten(struct store *store, struct cont *cont, uint32_t frontier);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
 /* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device
@@ -528,8 +533,9 @@ void tier_give_back(struct store *store, extent_id id);                    /* by
 void image_copy_out(struct store *store, struct cont *cont, extent_id id); /* its slot is to be copied there */
 void image_finish(struct store *store, struct cont *cont, bool ok);
 void image_unpin(struct store *store, struct cont *cont);
-/* A continuation that holds a lost page or image, and that no transition holds, is released. True: it was. */
-bool cont_release_if_lost(struct store *store, struct cont *cont);
+/* A continuation that holds a lost page or image, and that no transition holds, is shortened to what lies before it, or
+ * released. True: it was released. */
+bool cont_give_up_lost(struct store *store, struct cont *cont);
 
 /* Tails that an activation in flight copies on the device. Returns how many. */
 uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[KVD_MAX_POOLS]);
@@ -539,6 +545,8 @@ uint32_t moves_in_flight(const struct store *store); /* transitions with copies 
 
 void record_page_device(struct store *store, uint32_t pool, uint32_t descriptor);
 void record_page_host(struct store *store, uint32_t pool, uint32_t descriptor);
+/* Its record names more columns in the host than there are: it was cut. */
+bool record_covers_more(const struct store *store, uint32_t pool, uint32_t descriptor);
 void record_page_name(struct store *store, uint32_t descriptor);
 void record_page_close(struct store *store, uint32_t pool, uint32_t descriptor);
 void record_cont(struct store *store, const struct cont *cont);

@@ -193,6 +193,7 @@ static const struct {
     { "quarantine", 3, op_quarantine },
     { "release", 5, op_release },
     { "retention", 1, op_retention },
+    { "shorten", 3, op_shorten },
     { "find", 5, op_find },
     { "plan", 4, op_plan },
 };

@@ -87,6 +87,7 @@ void op_end(struct run *run);
 void op_quarantine(struct run *run);
 void op_release(struct run *run);
 void op_retention(struct run *run);
+void op_shorten(struct run *run);
 void op_find(struct run *run);
 
 /* Calls `attempt` with the n-th acquisition refused, for n = 1, 2, ... until it succeeds untouched (or, where

@@ -388,6 +388,23 @@ void op_retention(struct run *r) {
     r->moved = true;
 }
 
+void op_shorten(struct run *r) {
+    struct store_refusal refusal = { 0 };
+    struct reasons reasons = { 0 };
+    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
+    int c = model_find_cont(&r->model, h);
+    uint32_t f = c < 0 ? 100 : r->model.cont[c].frontier, to = between(r, 1, f + (chance(r, 3) ? 70 : 0));
+    if (chance(r, 60) && to > KVD_PAGE_TOKENS) to = to / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
+    else if (chance(r, 50)) to = between(r, f > KVD_PAGE_TOKENS ? f / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS : 1, f);
+    if (chance(r, 2)) to = 0;
+    model_cont_reasons(&r->model, c, &reasons);
+    model_shorten_reasons(&r->model, c, to, &reasons);
+    note(r, " cont %d to %u", c, to);
+    if (!agreed(r, "shorten", store_shorten(r->store, h, to, &refusal), &refusal, &reasons)) return;
+    model_shorten(&r->model, c, to);
+    r->moved = r->reowned = to != f;
+}
+
 static void look_up_strangers(struct run *r) {
     struct store_refusal refusal = { 0 };
     struct kvd_sequence_info si;

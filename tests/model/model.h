@@ -177,6 +177,9 @@ bool model_end_retains(const struct model *model, int seq);
 int model_end(struct model *model, int seq, store_cont handle);
 void model_cont_reasons(const struct model *model, int cont,
                         struct reasons *reasons); /* of release and set_retention */
+/* SHORT-1: besides those of release. */
+void model_shorten_reasons(struct model *model, int cont, uint32_t frontier, struct reasons *reasons);
+void model_shorten(struct model *model, int cont, uint32_t frontier);
 void model_release(struct model *model, int cont);
 void model_quarantine_reasons(const struct model *model, int seq, bool on, struct reasons *reasons);
 /* Where the configuration is tight in membership room (given out in chunks, which the model does not count). */

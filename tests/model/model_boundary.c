@@ -318,6 +318,32 @@ void model_cont_reasons(const struct model *m, int c, struct reasons *r) {
     } else if (m->cont[c].claimed_by >= 0 || m->cont[c].pins) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
 }
 
+void model_shorten_reasons(struct model *m, int c, uint32_t to, struct reasons *r) {
+    const struct model_cont *mc = c < 0 ? NULL : &m->cont[c];
+    if (!mc) return;
+    uint32_t boundary = mc->frontier / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
+    if (to == 0 || to > mc->frontier || (m->config.has_state && to != mc->frontier)) /* CONT-4 */
+        model_reason(r, STORE_E_RANGE, ANY_WHAT, ANY_POOL);
+    if (to == mc->frontier || to % KVD_PAGE_TOKENS == 0) return;
+    if (to < boundary || !mc->tail_named) model_reason(r, STORE_E_NAME, ANY_WHAT, ANY_POOL);
+    if (to < boundary) return;
+    model_count(m);
+    for (uint32_t p = 0; p < m->n_pools; p++) /* its tail is being copied for a checkpoint */
+        if (m->pins[p][mc->sp.page[p][to / KVD_PAGE_TOKENS]]) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+}
+
+void model_shorten(struct model *m, int c, uint32_t to) {
+    struct model_cont *mc = &m->cont[c];
+    if (to == mc->frontier) return;
+    mc->frontier = to;
+    mc->tail.n = to % KVD_PAGE_TOKENS;
+    mc->tail_named = true;
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        mc->sp.n[p] = model_pages(to);
+        mc->sp.committed[p] = to;
+    }
+}
+
 void model_release(struct model *m, int c) { model_drop_cont(m, c); }
 
 void model_quarantine_reasons(const struct model *m, int k, bool on, struct reasons *r) {

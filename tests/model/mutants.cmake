@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier space rules checkpoint)
+foreach(name tier space rules checkpoint shorten)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -32,7 +32,7 @@ endfunction()
 
 # Any scenario of the model sees these within seconds.
 kvd_mutants(mutant_model_tier NAMES
-            bytes_before_record damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
+            bytes_before_record cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
             directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
             orphan_is_forgotten publish_before_copied publish_other_epoch recovery_keeps_stale_device
@@ -50,6 +50,7 @@ kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
 kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed)
 kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
 kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)
+kvd_mutants(mutant_store_shorten NAMES cut_replica_covers_all damage_takes_all shortened_name_stays)
 kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 
 # The names in the store and the names here are the same: none is forgotten, none is misspelt.

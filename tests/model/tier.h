@@ -51,7 +51,8 @@ struct tier_cont {
     uint32_t frontier, retention;
     bool tail_named;
     struct kvd_tail tail;
-    bool doomed;     /* a page or the image of it is lost: it goes when no transition holds it */
+    bool doomed;     /* a page or the image of it is lost: cut to `good` when no transition holds it */
+    uint32_t good;   /* tokens before what is lost; 0: it goes */
     bool publishing; /* the step under way publishes it */
     bool leaves;     /* the step under way releases or consumes it */
     struct content c;
@@ -156,6 +157,8 @@ void look(struct world *w); /* audit, contents, names; and the scribbling */
  * failure; NULL: it is none. */
 bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier,
            const struct content *c, const char *why);
+/* What the model knows of a continuation that was cut. */
+void shortened_to(struct tier_cont *m, uint32_t frontier);
 uint32_t lost_pages(const struct world *w, const struct store *store, const struct cont *cont);
 
 /* tier_plan.c */
@@ -183,6 +186,7 @@ int sweep(struct world *w, attempt_fn attempt, void *context, struct store_refus
 /* tier_places.c: moves, drops, damage, scrub */
 void op_move(struct world *w);
 void op_drop(struct world *w);
+void op_shorten(struct world *w);
 void op_damage(struct world *w);
 void op_scrub(struct world *w);
 void damaged(struct world *w, uint64_t replica); /* tells the store, and what must follow */

@@ -84,18 +84,27 @@ static void look_at_names(struct world *w, const struct store *store, const stru
     }
 }
 
+void shortened_to(struct tier_cont *m, uint32_t frontier) {
+    m->frontier = frontier;
+    m->tail.n = frontier % KVD_PAGE_TOKENS;
+    m->tail_named = true;
+}
+
 static void look_at_cont(struct world *w, struct tier_cont *m) {
     const struct store *store = w->kvd.store;
     struct cont *cont = cont_find(store, m->handle);
     if (!cont) {
-        if (!m->leaves && !m->doomed) fail(w, "a continuation is gone that nobody released");
+        if (!m->leaves && !(m->doomed && !m->good)) fail(w, "a continuation is gone that nobody released");
         w->lost += m->doomed && !m->leaves;
         m->used = false;
         return;
     }
     if (m->leaves) fail(w, "a continuation that was released is still there");
-    if (m->doomed && m->published && !cont->claimed && !cont->pins && !cont->image_pins)
-        fail(w, "a continuation with a lost page is still there");
+    if (m->doomed && m->published && !cont->claimed && !cont->pins && !cont->image_pins) {
+        if (!m->good) fail(w, "a continuation with a lost page is still there");
+        shortened_to(m, m->good); /* KEEP-2 */
+        m->doomed = false;
+    }
     if (!m->published || m->doomed || w->failed) return;
     if (cont->frontier != m->frontier || cont->tag != m->tag || cont->tail_named != m->tail_named)
         fail(w, "a continuation changed");

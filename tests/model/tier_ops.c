@@ -729,14 +729,12 @@ static const struct {
     uint32_t weight;
     void (*run)(struct world *w);
 } operations[] = {
-    { "begin", 16, op_begin },    { "fly", 34, op_fly },
-    { "round", 20, op_round },    { "truncate", 3, op_truncate },
-    { "name", 3, op_name },       { "checkpoint", 6, op_checkpoint },
-    { "finish", 8, op_finish },   { "end", 3, op_end },
-    { "release", 3, op_release }, { "retention", 1, op_retention },
-    { "move", 10, op_move },      { "drop", 5, op_drop },
-    { "damage", 1, op_damage },   { "scrub", 2, op_scrub },
-    { "recover", 2, op_recover }, { "drain", 1, drain },
+    { "begin", 16, op_begin },        { "fly", 34, op_fly },      { "round", 20, op_round },
+    { "truncate", 3, op_truncate },   { "name", 3, op_name },     { "checkpoint", 6, op_checkpoint },
+    { "finish", 8, op_finish },       { "end", 3, op_end },       { "release", 3, op_release },
+    { "retention", 1, op_retention }, { "move", 10, op_move },    { "drop", 5, op_drop },
+    { "shorten", 3, op_shorten },     { "damage", 1, op_damage }, { "scrub", 2, op_scrub },
+    { "recover", 2, op_recover },     { "drain", 1, drain },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 

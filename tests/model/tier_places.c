@@ -120,12 +120,52 @@ void op_drop(struct world *w) {
     w->applied++;
 }
 
+/* ---- shorter ---- */
+
+/* SHORT-1: cut where its name can be cut, or refused for a reason that is there. */
+void op_shorten(struct world *w) {
+    struct store_refusal refusal = { 0 };
+    int c = any_cont(w, true);
+    if (c < 0) return;
+    struct tier_cont *m = &w->cont[c];
+    const struct cont *cont = cont_find(w->kvd.store, m->handle);
+    uint32_t boundary = m->frontier / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS,
+             to = chance(w, 50) ? between(w, 1, m->frontier) : between(w, 1, pages_of(m->frontier)) * KVD_PAGE_TOKENS;
+    if (to > m->frontier || (chance(w, 30) && boundary < m->frontier)) to = between(w, boundary + 1, m->frontier);
+    bool has_name = to % KVD_PAGE_TOKENS == 0 || (to > boundary && m->tail_named) || to == m->frontier,
+         idle = !cont->claimed && !cont->pins && !cont->image_pins && !cont->moves;
+    uint64_t print = fingerprint(w);
+    int code = store_shorten(w->kvd.store, m->handle, to, &refusal);
+    note(w, " cont %d of %u to %u = %d", c, m->frontier, to, code);
+    if (code) {
+        bool right = code == STORE_E_STATE   ? !idle || to % KVD_PAGE_TOKENS
+                     : code == STORE_E_NAME  ? !has_name
+                     : code == STORE_E_RANGE ? w->config.has_state && to != m->frontier
+                                             : false;
+        if (!right) fail(w, "shorten: %d", code);
+        if (fingerprint(w) != print) fail(w, "a refused shortening changed the store");
+        w->refused++;
+        return;
+    }
+    if (!has_name || (to != m->frontier && (w->config.has_state || !idle))) fail(w, "shortened what cannot be");
+    if (to != m->frontier) shortened_to(m, to);
+    w->applied++;
+}
+
 /* ---- damage ---- */
 
-static bool holds(const struct store *store, const struct cont *cont, uint32_t p, uint32_t d) {
-    for (uint32_t b = 0; b < cont->space[p].count; b++)
-        if (space_entry(store, &cont->space[p], b) == d) return true;
-    return false;
+/* The block at which it holds a page; its count: none. */
+static uint32_t block_of(const struct store *store, const struct cont *cont, uint32_t p, uint32_t d) {
+    uint32_t b = 0;
+    while (b < cont->space[p].count && space_entry(store, &cont->space[p], b) != d) b++;
+    return b;
+}
+
+/* It reaches as far as that at most; with state there is no less. */
+static void doom_at(const struct world *w, struct tier_cont *m, uint32_t frontier) {
+    uint32_t good = w->config.has_state ? 0 : frontier;
+    m->good = m->doomed ? min_u32(m->good, good) : good;
+    m->doomed = true;
 }
 
 /* Who cannot be whole any more, if this replica goes. */
@@ -138,14 +178,16 @@ static void doom(struct world *w, uint64_t replica) {
         if (!cont) continue;
         if (replica & REPLICA_IMAGE) {
             bool arriving = cont->image_coming;
-            m->doomed |= cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
-                         (cont->slot == KVD_NONE || arriving);
+            if (cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
+                (cont->slot == KVD_NONE || arriving))
+                doom_at(w, m, 0);
             continue;
         }
         const struct page *page = &store->pool[p].pages[d];
         bool lost =
             (page->flags & PAGE_OCCUPIED) && page->host.bits && !(page->flags & PAGE_BACKING) && !page_on_device(page);
-        m->doomed |= lost && holds(store, cont, p, d);
+        uint32_t block = block_of(store, cont, p, d);
+        if (lost && block < cont->space[p].count) doom_at(w, m, block * KVD_PAGE_TOKENS);
     }
 }
 

@@ -195,8 +195,8 @@ static void cont_2_anchor_is_checked(void) {
     fix_open(&fix, &config);
     store_cont deep = fix_cont(&fix, 64 * 6, 1);
     KVT_EQ(part(&fix, 99, 0, none, 3, 2, got, 8, &n, &anchor), STORE_E_STALE);
-    KVT_EQ(part(&fix, 99, 0, deep, 6, 2, got, 8, &n, &anchor), STORE_E_NAME); /* has no page 6 */
-    KVT_EQ(part(&fix, 3, 5, deep, 3, 2, got, 8, &n, &anchor), STORE_E_NAME);  /* has another page 3 */
+    KVT_EQ(part(&fix, 99, 0, deep, 6, 2, got, 8, &n, &anchor), STORE_E_STALE); /* has no page 6 (any more) */
+    KVT_EQ(part(&fix, 3, 5, deep, 3, 2, got, 8, &n, &anchor), STORE_E_NAME);   /* has another page 3 */
     KVT_EQ(part(&fix, 99, 0, deep, 3, 0, got, 8, &n, &anchor), STORE_E_ARGUMENT);
     KVT_EQ(part(&fix, 99, 0, deep, 3, UINT32_MAX - 2, got, 8, &n, &anchor), STORE_E_ARGUMENT);
     store_seq seq = fix_activate(&fix, fix_root(128, 20, 0), NULL);

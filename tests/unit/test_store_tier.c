@@ -216,11 +216,12 @@ static void wrong_image_is_no_replica(void) {
 static void lost_ones_are_named(void) {
     struct store_config c = tiers(false);
     struct store_copy copy;
-    store_cont conts[70], lost;
+    store_cont conts[70];
+    struct store_loss lost;
     uint32_t released = 0;
     c.max_continuations = 80;
     fix_open(&f, &c);
-    KVT_FALSE(store_take_lost(f.store, &lost));
+    KVT_FALSE(store_take_loss(f.store, &lost));
     for (uint32_t i = 0; i < 70; i++) {
         conts[i] = fix_cont(&f, 64, 100 + i);
         KVT_EQ(move(conts[i], STORE_PLACE_HOST), STORE_OK);
@@ -228,16 +229,17 @@ static void lost_ones_are_named(void) {
         KVT_TRUE(store_scrub_end(f.store, false, &released));
         KVT_EQ(released, 1);
         if (i) continue;
-        KVT_TRUE(store_take_lost(f.store, &lost));
-        KVT_EQ(lost.bits, conts[0].bits);
-        KVT_FALSE(store_take_lost(f.store, &lost));
+        KVT_TRUE(store_take_loss(f.store, &lost));
+        KVT_EQ(lost.cont.bits, conts[0].bits);
+        KVT_EQ(lost.frontier, 0);
+        KVT_FALSE(store_take_loss(f.store, &lost));
     }
     KVT_EQ(stats().lost_continuations, 70);
     for (uint32_t i = 6; i < 70; i++) {
-        KVT_TRUE(store_take_lost(f.store, &lost));
-        KVT_EQ(lost.bits, conts[i].bits);
+        KVT_TRUE(store_take_loss(f.store, &lost));
+        KVT_EQ(lost.cont.bits, conts[i].bits);
     }
-    KVT_FALSE(store_take_lost(f.store, &lost));
+    KVT_FALSE(store_take_loss(f.store, &lost));
     fix_close(&f);
 }
 
