@@ -180,6 +180,12 @@ KVD_API enum kvd_status kvd_finish(kvd_client *client, const struct kvd_finish *
                                    struct kvd_error *error);
 /* Drops a continuation. Its pages are free unless something else shares them. KVD_NOT_FOUND: it has gone already. */
 KVD_API enum kvd_status kvd_release(kvd_client *client, kvd_continuation continuation, struct kvd_error *error);
+/* Cuts a continuation to a frontier, at once or not at all. Its handle, retention and time of use stay; the pages
+ * behind are free unless something else shares them. frontier: a page boundary, or a place in its tail. Its own
+ * frontier changes nothing. KVD_INVALID_ARGUMENT: the tokens of that page are not known. KVD_OUT_OF_RANGE: 0, more than
+ * it has, or state images belong to frontiers. KVD_FAILED_PRECONDITION: a fork or a copy reads it now. */
+KVD_API enum kvd_status kvd_shorten(kvd_client *client, kvd_continuation continuation, uint32_t frontier,
+                                    struct kvd_error *error);
 /* Sets the retention class: kvd_choose_victims and a kvd that stops give up the lowest first. */
 KVD_API enum kvd_status kvd_set_retention(kvd_client *client, kvd_continuation continuation, uint32_t retention,
                                           struct kvd_error *error);

@@ -102,6 +102,11 @@ enum kvd_status kvd_release(kvd_client *c, kvd_continuation continuation, struct
     return run_simple(c, &request, error);
 }
 
+enum kvd_status kvd_shorten(kvd_client *c, kvd_continuation continuation, uint32_t frontier, struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_SHORTEN, .u.shorten = { continuation, frontier } };
+    return run_simple(c, &request, error);
+}
+
 enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, uint32_t retention,
                                   struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_SET_RETENTION,

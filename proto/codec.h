@@ -74,6 +74,10 @@ struct msg_request {
         struct kvd_demote demote;
         kvd_continuation prefetch;
         struct kvd_drop drop; /* DropReplica */
+        struct {
+            kvd_continuation continuation;
+            uint32_t frontier;
+        } shorten;
     } u;
 };
 
@@ -116,7 +120,7 @@ struct msg_reply {
         struct kvd_checkpointed checkpointed;
         struct kvd_finished finished;
         uint32_t yielded;       /* sequences given back */
-        uint64_t revision;      /* Release, SetRetention */
+        uint64_t revision;      /* Release, SetRetention, Shorten */
         struct kvd_moved moved; /* Demote, Prefetch, DropReplica */
         kvd_group_id group;
         struct kvd_stats stats;

@@ -144,6 +144,15 @@ static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_request__descriptor, continuation_fields);
 #undef PB
 
+#define PB Kvd__V1__ShortenRequest
+static const struct codec_field shorten_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.shorten.continuation),
+    U32(frontier, u.shorten.frontier),
+};
+static const struct codec_map shorten_map = CODEC_TABLE(kvd__v1__shorten_request__descriptor, shorten_fields);
+#undef PB
+
 #define PB Kvd__V1__DemoteRequest
 static const struct codec_field demote_fields[] = {
     HEADER,

@@ -72,7 +72,8 @@ enum frame_numbering {
     X(GOODBYE,            24, Goodbye,           goodbye,            empty,        empty,         ANYONE,     EITHER) \
     X(DEMOTE,             25, Demote,            demote,             demote,       moved,         SCHEDULERS, REPEAT) \
     X(PREFETCH,           26, Prefetch,          prefetch,           prefetch,     moved,         SCHEDULERS, REPEAT) \
-    X(DROP,               27, DropReplica,       drop,               drop,         moved,         SCHEDULERS, REPEAT)
+    X(DROP,               27, DropReplica,       drop,               drop,         moved,         SCHEDULERS, REPEAT) \
+    X(SHORTEN,            28, Shorten,           shorten,            shorten,      revision,      SCHEDULERS, CHANGE)
 /* clang-format on */
 
 enum frame_type {

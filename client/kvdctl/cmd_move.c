@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands that act on continuations, one after the other: release, demote, prefetch, drop.
+ * Commands that act on continuations, one after the other: release, shorten, demote, prefetch, drop.
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ctl.h"
@@ -81,6 +82,13 @@ static enum kvd_status release_one(struct ctl *ctl, kvd_continuation continuatio
     return kvd_release(ctl->client, continuation, error);
 }
 
+/* The frontier stands before the handles. */
+static enum kvd_status shorten_one(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
+                                   struct kvd_error *error) {
+    (void)ret_moved;
+    return kvd_shorten(ctl->client, continuation, (uint32_t)strtoul(ctl->args[0], NULL, 10), error);
+}
+
 static enum kvd_status demote(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
                               struct kvd_error *error) {
     return kvd_demote(ctl->client, continuation, ctl->options.keep_device, ret_moved, error);
@@ -102,6 +110,15 @@ static enum kvd_status drop_host(struct ctl *ctl, kvd_continuation continuation,
 }
 
 int cmd_release(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "released", release_one, false }, 0); }
+
+int cmd_shorten(struct ctl *ctl) {
+    const char *text = ctl->args[0];
+    if (strspn(text, "0123456789") != strlen(text) || !*text || strlen(text) > 9) {
+        fprintf(stderr, "kvdctl: shorten takes a number of tokens before the handles, not \"%s\"\n", text);
+        return CTL_USAGE;
+    }
+    return move_each(ctl, &(struct verb){ "shortened", shorten_one, false }, 1);
+}
 
 int cmd_demote(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "demoted", demote, true }, 0); }
 

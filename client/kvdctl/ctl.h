@@ -64,6 +64,7 @@ int cmd_sessions(struct ctl *ctl);
 int cmd_audit(struct ctl *ctl);
 int cmd_drain(struct ctl *ctl);
 int cmd_release(struct ctl *ctl);
+int cmd_shorten(struct ctl *ctl);
 int cmd_demote(struct ctl *ctl);
 int cmd_prefetch(struct ctl *ctl);
 int cmd_drop(struct ctl *ctl);

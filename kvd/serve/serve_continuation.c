@@ -131,6 +131,14 @@ void serve_release(struct call *call) {
     else call->reply.u.revision = store_revision(call->service->store);
 }
 
+void serve_shorten(struct call *call) {
+    struct store_refusal refusal = { 0 };
+    kvd_continuation named = call->request.u.shorten.continuation;
+    if (store_shorten(call->service->store, tenant_change(call, named), call->request.u.shorten.frontier, &refusal))
+        call_refuse_cont(call, &refusal, named);
+    else call->reply.u.revision = store_revision(call->service->store);
+}
+
 void serve_set_retention(struct call *call) {
     struct store_refusal refusal = { 0 };
     kvd_continuation named = call->request.u.continuation.continuation;

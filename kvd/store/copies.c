@@ -209,6 +209,7 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
         left--;
         store->last_holder = at;
         if (!cont->published) continue;
+        cont->demotes_again |= lost && cont->demoted;
         cont_undemote(store, cont);
         if (lost) released += cont_give_up_lost(store, cont);
     }

@@ -99,14 +99,6 @@ static uint32_t good_frontier(const struct store *store, const struct cont *cont
     return good;
 }
 
-/* All of it is there, and not all on the device. */
-static bool lies_in_host(const struct store *store, const struct cont *cont) {
-    uint32_t missing = 0;
-    for (uint32_t p = 0; p < store->n_pools; p++)
-        missing += tier_missing(store, p, &cont->space[p], cont->space[p].count);
-    return missing && tier_all_current(store, cont);
-}
-
 static void tell_loss(struct store *store, const struct cont *cont, uint32_t frontier) {
     store->loss_ring[store->losses++ % LOSS_LIMIT] = (struct store_loss){ cont_handle(store, cont), frontier };
 }
@@ -124,8 +116,8 @@ bool cont_give_up_lost(struct store *store, struct cont *cont) {
     }
     tell_loss(store, cont, good);
     cont_shorten(store, cont, good);
-    /* It was demoted until its page was lost. */
-    if (!cont->moves && lies_in_host(store, cont)) cont_demote(store, cont);
+    if (cont->demotes_again && !cont->moves && tier_all_current(store, cont)) cont_demote(store, cont);
+    cont->demotes_again = false;
     return false;
 }
 

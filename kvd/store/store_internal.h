@@ -179,7 +179,8 @@ struct cont {
     uint32_t tail_source[KVD_MAX_POOLS], tail_copy[KVD_MAX_POOLS], source_slot;
     uint64_t tag;
     bool demoted, demoting /* claimed: will rest at commit */;
-    uint32_t moves; /* moves in flight of it */
+    bool demotes_again; /* it was demoted until damage took a page of it: what is left will be */
+    uint32_t moves;     /* moves in flight of it */
     /* State image in the arena. */
     extent_id image; /* 0 = none */
     uint64_t image_checksum;

@@ -38,7 +38,9 @@ static bool pause_for(struct scrub *scrub, uint64_t ns) {
 
 void damage_found(uint32_t lost) {
     LOG(LOG_ERROR,
-        "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost",
+        "a page in the host arena does not match its checksum: its copy there is dropped, %u continuations are lost; "
+        "of "
+        "others the pages before it stay",
         lost);
 }
 

@@ -303,20 +303,23 @@ static void evicted_between_lookup_and_activation(void) {
 
 /* ---- damage ------------------------------------------------------------------------------------------- */
 
-static bool lost_event(kvd_continuation c) {
+/* frontier: that damage cut it to; 0: it is gone. */
+static bool loss_event(kvd_continuation c, uint32_t frontier) {
     struct kvd_event event = { 0 };
     while (kvd_next_event(scheduler, 5000 * E2E_SLOW, &event, NULL) == KVD_OK)
-        if (event.kind == KVD_EVENT_LOST) return KVT_EQ(event.continuation.bits, c.bits);
+        if (event.kind == (frontier ? KVD_EVENT_SHORTENED : KVD_EVENT_LOST))
+            return KVT_EQ(event.continuation.bits, c.bits) && KVT_EQ(event.frontier, frontier);
     return KVT_TRUE(false);
 }
 
-/* PAGE-3: a byte that changed in the arena is DATA_LOSS, never a wrong token. */
+/* PAGE-3, KEEP-2: a byte that changed in the arena is DATA_LOSS, never a wrong token; the pages before it stay. */
 static void damage_is_told_never_served(void) {
     if (!open_stage(&(struct e2e_setup){ .more = ARENA })) return;
     uint64_t text = e2e_stream(40, 5000, 0), whole = e2e_stream(41, 5000, 0);
     struct kvd_error error;
     kvd_continuation c = retained(text, 700);
-    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST) | KVD_EVENT_MASK(KVD_EVENT_SHORTENED), NULL),
+           KVD_OK);
     demote(c, false);
     demote(retained(whole, 300), false);
     KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 5 * PAGE + 1234));
@@ -324,14 +327,15 @@ static void damage_is_told_never_served(void) {
     struct kvd_activated a;
     KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_DATA_LOSS);
     printf("    %s\n", error.message);
-    KVT_TRUE(lost_event(c));
-    KVT_EQ(scene_find(scheduler, text, 701).usable, 0);
+    KVT_TRUE(loss_event(c, 5 * 64));
+    KVT_EQ(scene_find(scheduler, text, 701).usable, 5 * 64);
     struct kvd_stats stats = scene_stats(scheduler);
     KVT_EQ(stats.damaged_replicas, 1);
-    KVT_EQ(stats.lost_continuations, 1);
+    KVT_EQ(stats.lost_continuations, 0);
     KVT_EQ(stats.sequences, 0);
     KVT_EQ(stats.pool[0].allocated, 0);
-    KVT_EQ(stats.host_occupied, 5 * PAGE); /* the neighbour's */
+    KVT_EQ(stats.host_occupied, 10 * PAGE); /* and the neighbour's */
+    KVT_EQ(reproduce(text, 320), 5);
     KVT_EQ(reproduce(whole, 300), 5);
     scene_audit(scheduler);
     close_stage();
@@ -360,15 +364,16 @@ static void scrub_finds_damage(void) {
     if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 1GiB\n" })) return;
     uint64_t text = e2e_stream(43, 5000, 0);
     kvd_continuation c = retained(text, 640);
-    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST) | KVD_EVENT_MASK(KVD_EVENT_SHORTENED), NULL),
+           KVD_OK);
     demote(c, false);
     KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 7 * PAGE));
-    KVT_TRUE(lost_event(c));
+    KVT_TRUE(loss_event(c, 7 * 64));
     struct kvd_stats stats = scene_stats(scheduler);
     KVT_TRUE(stats.scrubbed_pages > 0);
     KVT_EQ(stats.damaged_replicas, 1);
-    KVT_EQ(stats.lost_continuations, 1);
-    KVT_EQ(stats.host_occupied, 0);
+    KVT_EQ(stats.lost_continuations, 0);
+    KVT_EQ(stats.host_occupied, 7 * PAGE);
     scene_audit(scheduler);
     close_stage();
 }
@@ -659,7 +664,8 @@ static void damaged_image(bool scrubbed) {
     struct e2e_setup setup = { .more = ARENA "[capacity]\nstate_bytes = 20000\n" };
     if (scrubbed) setup.more = "[host]\narena = 16MiB\nscrub = 1GiB\n[capacity]\nstate_bytes = 20000\n";
     if (!open_stage(&setup)) return;
-    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST), NULL), KVD_OK);
+    KVT_EQ(kvd_subscribe(scheduler, KVD_EVENT_MASK(KVD_EVENT_LOST) | KVD_EVENT_MASK(KVD_EVENT_SHORTENED), NULL),
+           KVD_OK);
     uint64_t text = e2e_stream(91, 5000, 0);
     struct kvd_activated a = scene_run(scheduler, &worker, worker_session, text, TOKENS, 16);
     struct puppet_call call = { .op = PUPPET_ROUND, .n = 1 };
@@ -672,7 +678,7 @@ static void damaged_image(bool scrubbed) {
     KVT_NEED(e2e_arena_flip(&daemon_, scene_stats(scheduler).host_capacity, 5 * PAGE + 7));
     struct kvd_activation want = fork_of(c, TOKENS, TOKENS + 1);
     if (!scrubbed) KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_DATA_LOSS);
-    KVT_TRUE(lost_event(c));
+    KVT_TRUE(loss_event(c, 0));
     KVT_EQ(scene_find(scheduler, text, TOKENS + 1).usable, 0);
     KVT_EQ(scene_stats(scheduler).lost_continuations, 1);
     KVT_EQ(scene_stats(scheduler).host_occupied, 0);

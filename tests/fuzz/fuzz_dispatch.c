@@ -263,6 +263,10 @@ static void fill(struct msg_request *q) {
     case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){ { handle() }, u8() % 2 }; break;
     case FRAME_PREFETCH: q->u.prefetch.bits = handle(); break;
     case FRAME_DROP: q->u.drop = (struct kvd_drop){ { handle() }, u8() % 2 }; break;
+    case FRAME_SHORTEN:
+        q->u.shorten.continuation.bits = handle();
+        q->u.shorten.frontier = number();
+        break;
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
     case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;

@@ -162,6 +162,10 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){ { u64(f) }, flag(f) }; break;
     case FRAME_PREFETCH: q->u.prefetch.bits = u64(f); break;
     case FRAME_DROP: q->u.drop = (struct kvd_drop){ { u64(f) }, upto(f, KVD_TIER_HOST) }; break;
+    case FRAME_SHORTEN:
+        q->u.shorten.continuation.bits = u64(f);
+        q->u.shorten.frontier = u32(f);
+        break;
     default: break;
     }
 }
@@ -363,6 +367,7 @@ void fill_reply(struct fill *f, uint16_t type, struct msg_reply *y) {
     case FRAME_FINISH: y->u.finished = (struct kvd_finished){ { u64(f) }, u64(f) }; break;
     case FRAME_YIELD: y->u.yielded = u32(f); break;
     case FRAME_RELEASE:
+    case FRAME_SHORTEN:
     case FRAME_SET_RETENTION: y->u.revision = u64(f); break;
     case FRAME_OPEN_GROUP: y->u.group.bits = u64(f); break;
     case FRAME_DEMOTE:
@@ -388,7 +393,7 @@ void fill_refusal(struct fill *f, uint16_t type, struct msg_reply *y) {
 
 void fill_event(struct fill *f, struct kvd_event *e) {
     memset(e, 0, sizeof *e);
-    e->kind = from_to(f, KVD_EVENT_PRESSURE, KVD_EVENT_LOST);
+    e->kind = from_to(f, KVD_EVENT_PRESSURE, KVD_EVENT_SHORTENED);
     e->pool = upto(f, KVD_MAX_POOLS - 1);
     e->frontier = u32(f), e->available = u32(f);
     e->sequence.bits = u64(f), e->continuation.bits = u64(f), e->session.bits = u64(f), e->group.bits = u64(f);

@@ -119,8 +119,8 @@ static void roles_bound_requests(void) {
                    *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     static const uint16_t engines[] = { FRAME_ROUND,  FRAME_NAME_PAGES, FRAME_CHECKPOINT,
                                         FRAME_FINISH, FRAME_YIELD,      FRAME_FIND };
-    static const uint16_t schedulers[] = { FRAME_ACTIVATE,    FRAME_RELEASE, FRAME_SET_RETENTION,
-                                           FRAME_CLOSE_GROUP, FRAME_FENCE,   FRAME_AUDIT };
+    static const uint16_t schedulers[] = { FRAME_ACTIVATE, FRAME_RELEASE, FRAME_SET_RETENTION, FRAME_CLOSE_GROUP,
+                                           FRAME_FENCE,    FRAME_AUDIT,   FRAME_SHORTEN };
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
         struct msg_request q = { .type = engines[i] };
         KVT_NEED(fx_call(observer, &q, &r));

@@ -170,6 +170,8 @@ static void foreign_handles_are_none(void) {
     same_as_none(bob, &q, &q.u.continuation.continuation, of_ann);
     q = (struct msg_request){ .type = FRAME_SET_RETENTION, .u.continuation.retention = 3 };
     same_as_none(bob, &q, &q.u.continuation.continuation, of_ann);
+    q = (struct msg_request){ .type = FRAME_SHORTEN, .u.shorten.frontier = 64 };
+    same_as_none(bob, &q, &q.u.shorten.continuation, of_ann);
     q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &page0, .first = 1 } };
     same_as_none(bob, &q, &q.u.find.anchor, of_ann);
     KVT_EQ(ask(ann, REQUEST(FRAME_SET_RETENTION, .u.continuation = { of_ann, 3 })), KVD_OK);

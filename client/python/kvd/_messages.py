@@ -55,7 +55,7 @@ def _kinds() -> Dict[str, _Kind]:
         21 Audit EmptyRequest AuditReply -           22 Drain DrainRequest EmptyReply +
         23 Subscribe SubscribeRequest EmptyReply -   24 Goodbye EmptyRequest EmptyReply -
         25 Demote DemoteRequest MovedReply +         26 Prefetch PrefetchRequest MovedReply +
-        27 DropReplica DropReplicaRequest MovedReply +
+        27 DropReplica DropReplicaRequest MovedReply +   28 Shorten ShortenRequest RevisionReply +
     """.split()
     rows = [table[i : i + 5] for i in range(0, len(table), 5)]
     return {

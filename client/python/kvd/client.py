@@ -311,6 +311,10 @@ class Client:
     def release(self, continuation: int) -> None:
         self._ask(messages.Request("Release", continuation=continuation))
 
+    def shorten(self, continuation: int, frontier: int) -> None:
+        """Cuts it to a page boundary or a place in its tail; handle, retention and time of use stay."""
+        self._ask(messages.Request("Shorten", continuation=continuation, frontier=frontier))
+
     def set_retention(self, continuation: int, retention: int) -> None:
         self._ask(messages.Request("SetRetention", continuation=continuation, retention=retention))
 

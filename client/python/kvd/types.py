@@ -55,6 +55,7 @@ class EventKind(enum.IntEnum):
     SEQUENCE_ENDED = 4  #: ended without a finish; continuation (0: none) holds what was complete
     DRAINING = 5
     LOST = 6  #: a continuation's only copy was damaged
+    SHORTENED = 7  #: continuation was cut to frontier: the only copy of a page behind was damaged
 
 
 # ---- activation ----
