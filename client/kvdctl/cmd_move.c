@@ -4,7 +4,6 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ctl.h"
@@ -82,11 +81,10 @@ static enum kvd_status release_one(struct ctl *ctl, kvd_continuation continuatio
     return kvd_release(ctl->client, continuation, error);
 }
 
-/* The frontier stands before the handles. */
 static enum kvd_status shorten_one(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
                                    struct kvd_error *error) {
     (void)ret_moved;
-    return kvd_shorten(ctl->client, continuation, (uint32_t)strtoul(ctl->args[0], NULL, 10), error);
+    return kvd_shorten(ctl->client, continuation, ctl->options.frontier, error);
 }
 
 static enum kvd_status demote(struct ctl *ctl, kvd_continuation continuation, struct kvd_moved *ret_moved,
@@ -112,12 +110,11 @@ static enum kvd_status drop_host(struct ctl *ctl, kvd_continuation continuation,
 int cmd_release(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "released", release_one, false }, 0); }
 
 int cmd_shorten(struct ctl *ctl) {
-    const char *text = ctl->args[0];
-    if (strspn(text, "0123456789") != strlen(text) || !*text || strlen(text) > 9) {
-        fprintf(stderr, "kvdctl: shorten takes a number of tokens before the handles, not \"%s\"\n", text);
+    if (ctl->options.frontier == KVD_UNCHANGED) {
+        fputs("kvdctl: shorten takes --frontier=TOKENS, how many to keep\n", stderr);
         return CTL_USAGE;
     }
-    return move_each(ctl, &(struct verb){ "shortened", shorten_one, false }, 1);
+    return move_each(ctl, &(struct verb){ "shortened", shorten_one, false }, 0);
 }
 
 int cmd_demote(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "demoted", demote, true }, 0); }

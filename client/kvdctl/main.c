@@ -25,7 +25,7 @@ static const struct ctl_command commands[] = {
     { "audit", NULL, "recomputes every invariant of the store; 4 if any is broken", KVD_ROLE_ADMIN, 0, 0, cmd_audit },
     { "drain", "[off]", "refuse new activations, or accept them again", KVD_ROLE_ADMIN, 0, 1, cmd_drain },
     { "release", "HANDLE...", "drop continuations", KVD_ROLE_ADMIN, 1, 1024, cmd_release },
-    { "shorten", "FRONTIER HANDLE...", "cut continuations to so many tokens", KVD_ROLE_ADMIN, 2, 1024, cmd_shorten },
+    { "shorten", "HANDLE...", "cut continuations to --frontier tokens", KVD_ROLE_ADMIN, 1, 1024, cmd_shorten },
     { "demote", "HANDLE...", "copy continuations to the host arena and free their device pages", KVD_ROLE_ADMIN, 1,
       1024, cmd_demote },
     { "prefetch", "HANDLE...", "bring demoted continuations back to the device", KVD_ROLE_ADMIN, 1, 1024,

@@ -28,7 +28,7 @@ static const struct option_row {
     { "output", 'o', NUMBER, AT(output), "TOKENS", "plan, why: tokens that it may generate" },
     { "from", 'f', TEXT, AT(from), "HANDLE", "plan, why: continuation to start from; default none" },
     { "frontier", 'F', NUMBER, AT(frontier), "TOKENS",
-      "plan, why: tokens of it to use; default its frontier, less one if that is the prompt" },
+      "plan, why: tokens of it to use; default its frontier, less one if that is the prompt; shorten: tokens to keep" },
     { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
     { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
     { "demote", 'd', TEXT, AT(demote), "HANDLES", "plan: continuations to demote with it, separated by commas" },
