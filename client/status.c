@@ -13,7 +13,7 @@ const char *kvd_version(void) {
 
 const char *kvd_status_name(enum kvd_status status) {
     switch ((int)status) {
-#define STATUS_NAME(name, code, text)                                                                                  \
+#define STATUS_NAME(name, code, ...)                                                                                   \
     case code: return #name;
         KVD_STATUS_LIST(STATUS_NAME)
 #undef STATUS_NAME
@@ -22,8 +22,13 @@ const char *kvd_status_name(enum kvd_status status) {
 }
 
 bool kvd_status_retryable(enum kvd_status status) {
-    int s = (int)status;
-    return s == KVD_DEADLINE_EXCEEDED || s == KVD_RESOURCE_EXHAUSTED || s == KVD_ABORTED || s == KVD_UNAVAILABLE;
+    switch ((int)status) {
+#define STATUS_AGAIN(name, code, again, ...)                                                                           \
+    case code: return again;
+        KVD_STATUS_LIST(STATUS_AGAIN)
+#undef STATUS_AGAIN
+    default: return false;
+    }
 }
 
 enum kvd_status client_fail(struct kvd_error *error, enum kvd_status status, const char *format, ...) {

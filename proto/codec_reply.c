@@ -6,7 +6,7 @@
 #include "codec_internal.h"
 #include "kvd.pb-c.h"
 
-#define STATUS_SAME(name, code, text)                                                                                  \
+#define STATUS_SAME(name, code, ...)                                                                                   \
     _Static_assert((int)KVD__V1__STATUS__STATUS_##name == (code), "status of kvd.proto and kvd_types.h");
 KVD_STATUS_LIST(STATUS_SAME)
 #undef STATUS_SAME

@@ -35,26 +35,35 @@ extern "C" {
 #define KVD_NONE UINT32_MAX      /* in a field that names a slot, row or page: there is none */
 
 /* Canonical status codes with the numbers of google.rpc.Code, the same on the wire and in the library. */
+/* Name, number, whether the same request may succeed later without a change to it, meaning, what the caller does. */
 #define KVD_STATUS_LIST(X)                                                                                             \
-    X(OK, 0, "ok")                                                                                                     \
-    X(CANCELLED, 1, "the caller gave up")                                                                              \
-    X(UNKNOWN, 2, "unknown")                                                                                           \
-    X(INVALID_ARGUMENT, 3, "the request can never succeed as it stands")                                               \
-    X(DEADLINE_EXCEEDED, 4, "the deadline passed; ask again with the same sequence number to learn the outcome")       \
-    X(NOT_FOUND, 5, "no such object, or an older generation of it")                                                    \
-    X(ALREADY_EXISTS, 6, "it exists")                                                                                  \
-    X(PERMISSION_DENIED, 7, "the caller's role or lease does not allow it")                                            \
-    X(RESOURCE_EXHAUSTED, 8, "short now; may fit after releases")                                                      \
-    X(FAILED_PRECONDITION, 9, "the object's state does not allow it")                                                  \
-    X(ABORTED, 10, "made against another revision, session or instance; look again")                                   \
-    X(OUT_OF_RANGE, 11, "an argument is outside what the object allows")                                               \
-    X(UNIMPLEMENTED, 12, "not in this build or version")                                                               \
-    X(INTERNAL, 13, "a defect in kvd: please report it")                                                               \
-    X(UNAVAILABLE, 14, "kvd cannot be reached, is draining, or the device is lost; try later")                         \
-    X(DATA_LOSS, 15, "stored bytes were lost or damaged")                                                              \
-    X(UNAUTHENTICATED, 16, "no valid session")
+    X(OK, 0, false, "ok", "goes on")                                                                                   \
+    X(CANCELLED, 1, false, "the caller gave up", "nothing: kvd never answers it")                                      \
+    X(UNKNOWN, 2, false, "unknown", "reports it: kvd never answers it")                                                \
+    X(INVALID_ARGUMENT, 3, false, "the request can never succeed as it stands", "corrects the request")                \
+    X(DEADLINE_EXCEEDED, 4, true, "the deadline passed before the request began, or before its answer came",           \
+      "asks again with the same sequence number to learn the outcome")                                                 \
+    X(NOT_FOUND, 5, false, "no such object, or an older generation of it",                                             \
+      "looks up what there is now (Find, the lists)")                                                                  \
+    X(ALREADY_EXISTS, 6, false, "it exists", "nothing: kvd never answers it")                                          \
+    X(PERMISSION_DENIED, 7, false, "the caller's role or lease does not allow it",                                     \
+      "asks as somebody else, or lets the owner ask")                                                                  \
+    X(RESOURCE_EXHAUSTED, 8, true, "short now; may fit after releases",                                                \
+      "names victims, or waits for a sequence to end; then asks again")                                                \
+    X(FAILED_PRECONDITION, 9, false, "something else must happen first; waiting alone does not help",                  \
+      "does what the sentence says, then asks again")                                                                  \
+    X(ABORTED, 10, true, "another request or revision came between; of a dead session or instance, in all answers",    \
+      "looks again (Find, Plan), then asks again; after a dead session connects anew")                                 \
+    X(OUT_OF_RANGE, 11, false, "an argument is outside what the object or the store allows",                           \
+      "asks for a value inside the limit that the sentence names")                                                     \
+    X(UNIMPLEMENTED, 12, false, "not in this build or version", "does without it")                                     \
+    X(INTERNAL, 13, false, "a defect in kvd: please report it", "reports it")                                          \
+    X(UNAVAILABLE, 14, true, "kvd cannot be reached, is draining, or the device is lost; try later",                   \
+      "asks another store, or later; a request with a number repeats it")                                              \
+    X(DATA_LOSS, 15, false, "stored bytes were lost or damaged", "computes the prefix again")                          \
+    X(UNAUTHENTICATED, 16, false, "no valid session", "says Hello")
 enum kvd_status {
-#define KVD_STATUS_ENUM(name, code, text) KVD_##name = code,
+#define KVD_STATUS_ENUM(name, code, again, meaning, action) KVD_##name = code,
     KVD_STATUS_LIST(KVD_STATUS_ENUM)
 #undef KVD_STATUS_ENUM
         KVD_STATUS_MAX_ = INT32_MAX

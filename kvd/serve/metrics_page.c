@@ -236,7 +236,7 @@ static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [H
 static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const status_names[METRICS_STATUSES] = {
-#define NAME(name, code, text) [code] = #name,
+#define NAME(name, code, ...) [code] = #name,
     KVD_STATUS_LIST(NAME)
 #undef NAME
 };

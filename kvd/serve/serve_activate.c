@@ -43,10 +43,23 @@ static void refuse_activation(struct call *call, const struct store_activation *
     call_refuse_cont(call, refusal, named);
 }
 
+/* Nothing is activated now, whatever it asks for: a plan says so, too. */
+static bool check_open(struct call *call) {
+    struct service *s = call->service;
+    if (s->draining || s->stopping)
+        call_refuse(call, KVD_UNAVAILABLE,
+                    "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
+    else if (transfer_lost(s->transfer))
+        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
+    else return former_clear(call);
+    return false;
+}
+
 void serve_plan(struct call *call) {
     store_cont victims[KVD_MAX_VICTIMS];
     struct store_activation want;
     struct store_refusal refusal = { 0 };
+    if (!check_open(call)) return;
     want_of(call, 1, victims, &want);
     if (store_plan_activation(call->service->store, &want, &call->reply.u.plan, &refusal))
         refuse_activation(call, &want, &refusal);
@@ -94,13 +107,8 @@ static bool check_activation(struct call *call) {
     const struct kvd_activation *a = &call->request.u.activation;
     struct service *s = call->service;
     uint32_t limit = s->config.sequences_per_session;
-    if (s->draining || s->stopping)
-        call_refuse(call, KVD_UNAVAILABLE,
-                    "kvd is draining: running sequences go on, new ones are refused; try another store, or later");
-    else if (transfer_lost(s->transfer))
-        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(s->transfer));
-    else if (!former_clear(call)) return false;
-    else if (!a->worker.bits == !a->group.bits)
+    if (!check_open(call)) return false;
+    if (!a->worker.bits == !a->group.bits)
         call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s",
                     a->worker.bits ? "both" : "neither");
     else if (limit != CONFIG_AUTO32 && call->session->n_owned >= limit)

@@ -22,6 +22,7 @@ enum kvd_status status_of_store(enum store_code code) {
     case STORE_E_LEASE: return KVD_PERMISSION_DENIED;
     case STORE_E_STATE:
     case STORE_E_INCOMPLETE:
+    case STORE_E_UNNAMED:
     case STORE_E_TIER:
     case STORE_E_PROTECTED: return KVD_FAILED_PRECONDITION;
     case STORE_E_RANGE: return KVD_OUT_OF_RANGE;
@@ -30,6 +31,7 @@ enum kvd_status status_of_store(enum store_code code) {
     case STORE_E_ARGUMENT: return KVD_INVALID_ARGUMENT;
     case STORE_E_SHORT:
     case STORE_E_ENTITLEMENT: return KVD_RESOURCE_EXHAUSTED;
+    case STORE_E_BUSY:
     case STORE_E_REVISION: return KVD_ABORTED;
     case STORE_E_DAMAGED: return KVD_DATA_LOSS;
     case STORE_MORE:

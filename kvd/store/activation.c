@@ -19,14 +19,13 @@ static int check_source(const struct store *store, struct activation *act, struc
     act->source = source;
     act->move = !want->keep;
     if (!source->published || source->claimed || (act->move && source->pins))
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, source->pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, source->pins, 0);
     if (source->image_lost && !image_in_slot(source))
         return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, KVD_NONE, want->from.bits, 0, 0);
     if (act->move && source->image_pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, KVD_NONE, 0, source->image_pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_STATE_SLOT, KVD_NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != KVD_NONE && store->slots[source->slot].pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_STATE_SLOT, KVD_NONE, 0, store->slots[source->slot].pins,
-                            0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_STATE_SLOT, KVD_NONE, 0, store->slots[source->slot].pins, 0);
     if (want->frontier < 1 || want->frontier > source->frontier)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, KVD_NONE, want->frontier, source->frontier,
                             source->frontier);

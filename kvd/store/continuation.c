@@ -105,8 +105,8 @@ int cont_find_unclaimed(const struct store *store, store_cont handle, struct con
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed || cont->pins)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
-    if (cont->image_pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    if (cont->image_pins) return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
     *ret_cont = cont;
     return STORE_OK;
 }
@@ -124,7 +124,7 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     cont->retention = retention;
     record_cont(store, cont);
     store_changed(store, false);

@@ -11,9 +11,9 @@ static int find_movable(struct store *store, store_cont handle, struct cont **re
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
     if (!cont->published || cont->claimed)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     if (cont->image_pins || cont->moves)
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_LOST))
             return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_CONTINUATION, p, handle.bits, 0, 0);
@@ -164,7 +164,7 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
 static int commit_in(struct store *store, struct move *move, struct cont *cont, struct store_refusal *refusal) {
     bool more = false, waits = false;
     if (cont->demoted) /* an activation has demoted it since: what was brought has left again */
-        return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, 0, 0);
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, 0, 0);
     if (cont->image_lost && !image_in_slot(cont))
         return store_refuse(refusal, STORE_E_DAMAGED, STORE_S_STATE_SLOT, KVD_NONE, move->cont.bits, 0, 0);
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -294,7 +294,7 @@ int store_drop_replica(struct store *store, store_cont handle, enum kvd_tier tie
         return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, KVD_NONE, (uint64_t)tier, 0, KVD_TIER_HOST);
     int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
-    if (cont->pins) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    if (cont->pins) return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     rc = tier == KVD_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
                                : drop_from_device(store, cont, dropped, refusal);
     if (rc) return rc;

@@ -46,7 +46,10 @@ static const char *sentence_of(enum store_code code) {
     case STORE_E_LEASE: return "lease 0x%" PRIx64 " does not drive this sequence: ask the process that it is leased to";
     case STORE_E_STATE:
         return "asked for an object in state %" PRIu64 ", it is in state %" PRIu64
-               " (activating, in flight, claimed, quarantined or still read): finish that transition, then ask again";
+               " (activating or quarantined): wait until it is active, or until its end is told";
+    case STORE_E_BUSY:
+        return "another request uses it at this moment (asked %" PRIu64 ", readers %" PRIu64 ", limit %" PRIu64
+               "): an activation has claimed it, or its copies are under way; look again, then ask again";
     case STORE_E_RANGE:
         return "asked for %" PRIu64 ", had %" PRIu64 ", the limit is %" PRIu64 ": ask for a value inside the limit";
     case STORE_E_NEVER:
@@ -65,6 +68,7 @@ static const char *sentence_of(enum store_code code) {
         return "asked to publish frontier %" PRIu64 ", had %" PRIu64
                ": every pool and the state image must stand at one committed frontier of at least one token; bring "
                "them there first";
+    case STORE_E_UNNAMED:
     case STORE_E_NAME:
         return "asked about %" PRIu64 ", had %" PRIu64 " of %" PRIu64
                ": name every full page with its own digest, in order, and give the tail's tokens";

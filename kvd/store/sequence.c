@@ -24,7 +24,8 @@ static int check_names(const struct store *store, const struct seq *seq, uint32_
     uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
     if (first > full || n > full - first)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_DIGEST, 0, (uint64_t)first + n, seq->named, full);
-    if (n && first > seq->named) return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, first, seq->named, full);
+    if (n && first > seq->named)
+        return store_refuse(refusal, STORE_E_UNNAMED, STORE_S_DIGEST, 0, first, seq->named, full);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = space_entry(store, &seq->space[0], first + i);
         if ((store->pool[0].pages[d].flags & PAGE_NAMED) && memcmp(store->digests[d], digests[i], 32) != 0)
@@ -79,7 +80,7 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
     if (store->config.has_state && seq->state_frontier != frontier)
         return store_refuse(refusal, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, KVD_NONE, frontier,
                             seq->state_frontier == KVD_NONE ? 0 : seq->state_frontier, 0);
-    if (seq->named < full) return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, full, seq->named, full);
+    if (seq->named < full) return store_refuse(refusal, STORE_E_UNNAMED, STORE_S_DIGEST, 0, full, seq->named, full);
     if ((tail ? tail->n : 0) != columns)
         return store_refuse(refusal, STORE_E_NAME, STORE_S_TAIL, 0, tail ? tail->n : 0, columns, KVD_PAGE_TOKENS - 1);
     return STORE_OK;

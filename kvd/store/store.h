@@ -74,19 +74,21 @@ enum store_code {
     STORE_OK = 0,
     STORE_E_STALE = 1,       /* no such object, or an older generation of it               -> NOT_FOUND */
     STORE_E_LEASE = 2,       /* the sequence is leased to somebody else                    -> PERMISSION_DENIED */
-    STORE_E_STATE = 3,       /* object is busy, quarantined, claimed, or in the wrong state -> FAILED_PRECONDITION */
+    STORE_E_STATE = 3,       /* object is quarantined or in the wrong state                -> FAILED_PRECONDITION */
     STORE_E_RANGE = 4,       /* an argument is outside what the object or configuration allows -> OUT_OF_RANGE */
     STORE_E_NEVER = 5,       /* more than the store could give with nothing else in it      -> INVALID_ARGUMENT */
     STORE_E_SHORT = 6,       /* short now; may fit after releases                           -> RESOURCE_EXHAUSTED */
     STORE_E_ENTITLEMENT = 7, /* mapping past the entitlement (SPACE-5)                      -> RESOURCE_EXHAUSTED */
     STORE_E_REVISION = 8,    /* recipe or plan made at another revision, or a victim is claimed -> ABORTED */
     STORE_E_INCOMPLETE = 9,  /* would publish an incomplete continuation (CONT-1)           -> FAILED_PRECONDITION */
-    STORE_E_NAME = 10,       /* digest missing, or another than the page already has (CONT-2) -> INVALID_ARGUMENT */
+    STORE_E_NAME = 10,       /* another digest than the page has, or a wrong tail (CONT-2) -> INVALID_ARGUMENT */
     STORE_E_PROTECTED =
         11,                /* would change columns that a checkpoint or another sequence reads -> FAILED_PRECONDITION */
     STORE_E_ARGUMENT = 12, /* malformed (duplicate victims, unknown flag)                  -> INVALID_ARGUMENT */
     STORE_E_TIER = 13,     /* there is no host tier                                       -> FAILED_PRECONDITION */
     STORE_E_DAMAGED = 14,  /* bytes in the arena do not match their checksum               -> DATA_LOSS */
+    STORE_E_BUSY = 17,     /* claimed, being copied or still read: passes by itself      -> ABORTED */
+    STORE_E_UNNAMED = 18,  /* pages that must have a name first have none (CONT-2)       -> FAILED_PRECONDITION */
     /* Of commits only; nothing is refused: */
     STORE_MORE = 15, /* this stage is done, there are more copies to make: list them */
     STORE_WAIT = 16  /* all own copies are done, another transition is bringing pages that this one needs, or has been

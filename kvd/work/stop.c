@@ -131,7 +131,7 @@ static bool demote_next(struct service *s, struct stop *stop) {
     enum store_place to = s->pools.id ? STORE_PLACE_BOTH : STORE_PLACE_HOST;
     int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
     /* There are as many moves as there may be, or it is under way for a client: until one of those has ended. */
-    if ((code == STORE_E_SHORT || code == STORE_E_STATE) && refusal.subject == STORE_S_MOVE && s->n_moves) return false;
+    if ((code == STORE_E_SHORT || code == STORE_E_BUSY) && refusal.subject == STORE_S_MOVE && s->n_moves) return false;
     stop->at++;
     if (!code) begin_move(s, op, move);
     else if (code == STORE_E_SHORT) stop->not_fitting++; /* a smaller one may still find a place */

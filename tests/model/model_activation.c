@@ -48,11 +48,11 @@ static void source_reasons(const struct model *m, const struct store_activation 
     }
     const struct model_cont *c = &m->cont[pl->from];
     if (!c->published) {
-        model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+        model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     }
     if (c->claimed_by >= 0 || (!w->keep && (c->pins || model_slot_read(m, c->slot))))
-        model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+        model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
     if (w->frontier == 0 || w->frontier > c->frontier) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
     else if (m->config.has_state && w->frontier != c->frontier) {
         model_reason(r, STORE_E_RANGE, STORE_S_STATE_FRONTIER, ANY_POOL);
@@ -78,13 +78,13 @@ static void victim_reasons(const struct model *m, const struct store_activation 
         if (v == pl->from && !w->keep) continue; /* it goes anyhow */
         if (v == pl->from) {
             model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
-            model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+            model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         }
         if (m->cont[v].claimed_by >= 0 || m->cont[v].pins) model_reason(r, STORE_E_REVISION, ANY_WHAT, ANY_POOL);
         if (!m->cont[v].published) {
             model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
             model_reason(r, STORE_E_REVISION, ANY_WHAT, ANY_POOL);
-            model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+            model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         }
         pl->victims[pl->n_victims++] = v;
     }

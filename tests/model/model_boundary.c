@@ -152,7 +152,7 @@ void model_name_reasons(struct model *m, int k, uint64_t lease, uint32_t first, 
         return;
     }
     if (n && first > model_named(m, sp, full))
-        model_reason(r, STORE_E_NAME, STORE_S_DIGEST, ANY_POOL); /* a gap in the chain */
+        model_reason(r, STORE_E_UNNAMED, STORE_S_DIGEST, ANY_POOL); /* a gap in the chain */
     for (uint32_t i = 0; i < n; i++) {
         uint32_t page = sp->page[0][first + i];
         if (m->named[page] && memcmp(m->digest[page], digests[i], 32) != 0)
@@ -181,7 +181,7 @@ static void complete_reasons(struct model *m, int k, const struct kvd_tail *tail
         if (s->sp.committed[p] != f) model_reason(r, STORE_E_INCOMPLETE, ANY_WHAT, ANY_POOL);
     if (m->config.has_state && s->state_frontier != f)
         model_reason(r, STORE_E_INCOMPLETE, STORE_S_STATE_FRONTIER, ANY_POOL);
-    if (model_named(m, &s->sp, full) < full) model_reason(r, STORE_E_NAME, STORE_S_DIGEST, ANY_POOL);
+    if (model_named(m, &s->sp, full) < full) model_reason(r, STORE_E_UNNAMED, STORE_S_DIGEST, ANY_POOL);
     if ((tail ? tail->n : 0) != f % KVD_PAGE_TOKENS) {
         model_reason(r, STORE_E_NAME, STORE_S_TAIL, ANY_POOL);
         model_reason(r, STORE_E_ARGUMENT, STORE_S_TAIL, ANY_POOL);
@@ -313,9 +313,9 @@ int model_end(struct model *m, int k, store_cont handle) {
 void model_cont_reasons(const struct model *m, int c, struct reasons *r) {
     if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     else if (!m->cont[c].published) {
-        model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+        model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
-    } else if (m->cont[c].claimed_by >= 0 || m->cont[c].pins) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+    } else if (m->cont[c].claimed_by >= 0 || m->cont[c].pins) model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
 }
 
 void model_shorten_reasons(struct model *m, int c, uint32_t to, struct reasons *r) {

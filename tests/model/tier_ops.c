@@ -203,7 +203,8 @@ static int commit_move(struct world *w, struct flight *f) {
         return code;
     }
     if (code == STORE_E_DAMAGED && !w->rots) fail(w, "damage where nothing was damaged");
-    if (code != STORE_OK && code != STORE_E_DAMAGED && code != STORE_E_SHORT && code != STORE_E_STATE)
+    if (code != STORE_OK && code != STORE_E_DAMAGED && code != STORE_E_SHORT && code != STORE_E_STATE &&
+        code != STORE_E_BUSY)
         fail(w, "commit of a move: %d", code);
     if (code == STORE_OK && cont && c >= 0 && !cont->claimed && !w->cont[c].doomed && !w->rots) {
         bool on_device = true;
@@ -709,7 +710,7 @@ static void op_release(struct world *w) {
     if (c < 0) return;
     int code = store_release(w->kvd.store, w->cont[c].handle, &refusal);
     note(w, " cont %d = %d", c, code);
-    if (code && code != STORE_E_STATE) fail(w, "release: %d", code);
+    if (code && code != STORE_E_BUSY) fail(w, "release: %d", code);
     w->cont[c].leaves = code == STORE_OK;
     w->applied += code == STORE_OK;
 }

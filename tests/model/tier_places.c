@@ -66,7 +66,7 @@ void op_move(struct world *w) {
     int code = chance(w, 12) ? sweep(w, attempt_move, &m, &refusal) : attempt_move(w, &m, &refusal);
     note(w, " cont %d place %d = %d", c, (int)m.place, code);
     if (code) {
-        bool known = code == STORE_E_STATE || code == STORE_E_SHORT || code == STORE_E_TIER ||
+        bool known = code == STORE_E_STATE || code == STORE_E_BUSY || code == STORE_E_SHORT || code == STORE_E_TIER ||
                      code == STORE_E_REVISION || code == STORE_E_DAMAGED;
         if (!known || (code == STORE_E_TIER) != (w->config.host_bytes == 0)) fail(w, "move: %d", code);
         if (fingerprint(w) != before) fail(w, "a refused move changed the store");
@@ -104,7 +104,8 @@ void op_drop(struct world *w) {
     int code = store_drop_replica(store, w->cont[c].handle, tier, dropped, &refusal);
     note(w, " cont %d tier %d = %d", c, (int)tier, code);
     if (code) {
-        if (code != STORE_E_STATE && code != STORE_E_TIER && code != STORE_E_DAMAGED && code != STORE_E_REVISION)
+        if (code != STORE_E_STATE && code != STORE_E_BUSY && code != STORE_E_TIER && code != STORE_E_DAMAGED &&
+            code != STORE_E_REVISION)
             fail(w, "drop: %d", code);
         if (fingerprint(w) != print) fail(w, "a refused drop changed the store");
         w->refused++;

@@ -327,8 +327,8 @@ static bool read_page(bool with_spaces) {
 static void protocol_page_tables(void) {
     char row[256];
     KVT_NEED(read_page(true));
-#define ROW(name, code, text)                                                                                          \
-    snprintf(row, sizeof row, "| %d | %s | %s |\n", code, #name, text);                                                \
+#define ROW(name, code, again, meaning, action)                                                                        \
+    snprintf(row, sizeof row, "| %d | %s | %s | %s | %s |\n", code, #name, meaning, again ? "yes" : "no", action);     \
     KVT_TRUE(strstr(page, row) != NULL);
     KVD_STATUS_LIST(ROW)
 #undef ROW

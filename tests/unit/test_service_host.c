@@ -689,8 +689,8 @@ static void refusals_in_words(void) {
     fx_send(s, &move);
     await_gate();
     struct fx_peer *other = fx_session(&fx, KVD_ROLE_ADMIN, 0);
-    KVT_EQ(ask(other, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = c })), KVD_FAILED_PRECONDITION);
-    KVT_EQ(ask(other, REQUEST(FRAME_RELEASE, .u.continuation.continuation = c)), KVD_FAILED_PRECONDITION);
+    KVT_EQ(ask(other, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = c })), KVD_ABORTED);
+    KVT_EQ(ask(other, REQUEST(FRAME_RELEASE, .u.continuation.continuation = c)), KVD_ABORTED);
     set_gate(HOST_TO_DEVICE, false);
     KVT_EQ(await(s, FRAME_ACTIVATE), KVD_OK);
     fx_peer_free(other);

@@ -338,7 +338,7 @@ static void requests_refusals_and_times(void) {
         KVT_NEAR(value_of("kvd_requests_total", "request", name, NULL), (double)(asked[type] + rubbish), 0);
         all += (double)(asked[type] + rubbish);
         check_times(type, asked[type]);
-#define NAME(status, code, words)                                                                                      \
+#define NAME(status, code, ...)                                                                                        \
     if ((code) != 0) KVT_NEAR(value_of("kvd_refusals_total", "request", name, #status), (double)refused[type][code], 0);
         KVD_STATUS_LIST(NAME)
 #undef NAME

@@ -240,11 +240,11 @@ static void act_5_claims(void) {
     want.n_victims = recipe.n_victims = 1;
     again.keep = true;
     KVT_OK(begin(&fix, &want, &move));
-    KVT_EQ(begin(&fix, &again, &other), STORE_E_STATE);
+    KVT_EQ(begin(&fix, &again, &other), STORE_E_BUSY);
     KVT_EQ(begin(&fix, &recipe, &other), STORE_E_REVISION);
-    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
-    KVT_EQ(store_release(fix.store, victim, NULL), STORE_E_STATE);
-    KVT_EQ(store_set_retention(fix.store, victim, 2, NULL), STORE_E_STATE);
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_BUSY);
+    KVT_EQ(store_release(fix.store, victim, NULL), STORE_E_BUSY);
+    KVT_EQ(store_set_retention(fix.store, victim, 2, NULL), STORE_E_BUSY);
     struct kvd_candidate found[4];
     uint8_t chain[1][32];
     fix_digest(1, 0, chain[0]);
@@ -255,9 +255,9 @@ static void act_5_claims(void) {
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1);
     again.ensure[0] = 0;
     KVT_OK(begin(&fix, &again, &fork));
-    KVT_OK(begin(&fix, &again, &other));              /* several forks of one source may be in flight */
-    KVT_EQ(begin(&fix, &want, &move), STORE_E_STATE); /* a move needs it alone */
-    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_STATE);
+    KVT_OK(begin(&fix, &again, &other));             /* several forks of one source may be in flight */
+    KVT_EQ(begin(&fix, &want, &move), STORE_E_BUSY); /* a move needs it alone */
+    KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_BUSY);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
     KVT_OK(store_activate_commit(fix.store, fork.seq, NULL));
     KVT_EQ(store_activate_commit(fix.store, fork.seq, NULL), STORE_E_STATE);
@@ -530,8 +530,8 @@ static void cont_4_state_slots(void) {
     store_seq fork = fix_activate(&fix, fix_from(cont, true, 100, 120, 1), &got);
     KVT_EQ(got.state_slot, 1);
     KVT_EQ(got.source_state_slot, 0);
-    refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_STATE, STORE_S_STATE_SLOT); /* still read by the fork */
-    KVT_OK(store_release(fix.store, cont, NULL));                                         /* the slot outlives it */
+    refused(&fix, fix_from(cont, false, 100, 120, 1), STORE_E_BUSY, STORE_S_STATE_SLOT); /* still read by the fork */
+    KVT_OK(store_release(fix.store, cont, NULL));                                        /* the slot outlives it */
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
     KVT_TRUE(fix_audit(&fix));

@@ -43,7 +43,7 @@ static void ckpt_1_of_a_running_sequence(void) {
     KVT_EQ(got.copies[0].src, 2);
     KVT_EQ(got.copies[0].dst, 3);
     KVT_EQ(listed(&fix), 0); /* CONT-1: invisible until commit */
-    KVT_EQ(store_release(fix.store, got.cont, NULL), STORE_E_STATE);
+    KVT_EQ(store_release(fix.store, got.cont, NULL), STORE_E_BUSY);
     KVT_EQ(fix_info(&fix, got.cont).frontier, 0);
     KVT_EQ(fix_seq(&fix, seq).pool[0].protected_frontier, 150);            /* while it is being read */
     KVT_OK(fix_round(&fix, seq, 160, KVD_NONE, KVD_NONE, KVD_NONE, NULL)); /* it goes on */
@@ -172,7 +172,7 @@ static void cont_1_only_complete(void) {
     item = fix_item(seq);
     item.state_frontier = 100;
     fix_apply(&fix, &item, &r);
-    incomplete(&fix, seq, fix_tail(100), STORE_E_NAME, STORE_S_DIGEST);
+    incomplete(&fix, seq, fix_tail(100), STORE_E_UNNAMED, STORE_S_DIGEST);
     uint8_t digest[1][32];
     fix_digest(1, 0, digest[0]);
     KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 0, 1, (const uint8_t(*)[32])digest, NULL));
@@ -223,7 +223,7 @@ static void cont_2_names(void) {
            STORE_E_RANGE); /* the fourth is not full */
     KVT_EQ(fix.refusal.limit, 3);
     KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, UINT32_MAX, 2, names, NULL), STORE_E_RANGE);
-    KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 1, 1, names + 1, NULL), STORE_E_NAME); /* a gap */
+    KVT_EQ(store_name_pages(fix.store, seq, FIX_LEASE, 1, 1, names + 1, NULL), STORE_E_UNNAMED); /* a gap */
     KVT_EQ(store_name_pages(fix.store, seq, 8, 0, 1, names, NULL), STORE_E_LEASE);
     KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 0, 2, names, NULL));
     KVT_OK(store_name_pages(fix.store, seq, FIX_LEASE, 1, 2, names + 1, NULL)); /* the same again is fine */

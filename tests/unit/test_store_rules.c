@@ -74,7 +74,7 @@ static void act_2_order(void) {
     KVT_EQ(a.n_copies, 2); /* a tail a pool, all pools together */
     KVT_EQ(fix_seq(&fix, a.seq).state, STORE_SEQ_ACTIVATING);
     KVT_EQ(fix_round(&fix, a.seq, KVD_NONE, KVD_NONE, KVD_NONE, 110, NULL), STORE_E_STATE);
-    KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_STATE); /* the copies still read it */
+    KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_BUSY); /* the copies still read it */
     for (uint32_t p = 0; p < 2; p++) {
         const int32_t *row = store_table_row(fix.store, p, a.pool[p].row);
         KVT_EQ_I(row[1], a.copies[a.copies[0].pool == p ? 0 : 1].dst);
