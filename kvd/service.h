@@ -52,6 +52,7 @@ struct service_stop {
     bool over;
     uint32_t sequences;                  /* that have not ended; waited for in the first quarter of the time */
     uint32_t demoted, left, not_fitting; /* continuations */
+    uint32_t released;                   /* that lay in the arena, for others of more value */
     uint32_t pages_left;                 /* of the moves under way */
 };
 void service_stop_begin(struct service *service);

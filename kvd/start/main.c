@@ -300,10 +300,9 @@ static int stop_daemon(struct daemon *d) {
     tell_stop(&stop);
     if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
         LOG(LOG_NOTICE,
-            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u sequences did "
-            "not "
-            "end",
-            stop.demoted, stop.left, stop.not_fitting, stop.sequences);
+            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u in it were "
+            "released for others of more value, %u sequences did not end",
+            stop.demoted, stop.left, stop.not_fitting, stop.released, stop.sequences);
     return check_devices(d);
 }
 

@@ -2,8 +2,9 @@
  *
  * Orderly stop (CONT-3): what the devices hold goes with the daemon unless it is demoted before. Sequences become
  * inactive at their committed frontiers as their drivers yield or are gone; those whose drivers stay are left after a
- * quarter of the time. Then continuations are demoted, a few at a time. The directory holds at every moment, so that a
- * kill loses nothing but what was still to be copied.
+ * quarter of the time. Then continuations are demoted, a few at a time, the most valuable first. Where the arena has no
+ * place for one, those of less value that lie there are released, the least valuable first (KEEP-2). The directory
+ * holds at every moment, so that a kill loses nothing but what was still to be copied.
  */
 #include "stop.h"
 
@@ -23,14 +24,18 @@ struct candidate {
     store_cont cont;
     uint32_t retention;
     uint64_t used;
+    bool exposed;        /* something of it is on the device alone */
+    uint64_t host_bytes; /* of its replicas in the arena */
 };
 
 struct stop {
     enum { ENDING, LISTING, DEMOTING, OVER } phase;
     uint64_t begun_ns;
-    struct candidate *list;
-    uint32_t n, at;
-    uint32_t moving, demoted, failed, not_fitting;
+    struct candidate *list; /* the most valuable first */
+    uint32_t n, at, end;    /* those from `at` on are to be demoted; those before `end` may give way */
+    uint64_t host_bytes;    /* of [at, end) */
+    uint32_t exposed;       /* of [at, n) */
+    uint32_t moving, demoted, failed, not_fitting, released;
 };
 
 void stop_free(struct service *s) {
@@ -70,11 +75,25 @@ void service_stop_begin(struct service *s) {
 
 /* ---- what to demote ------------------------------------------------------------------------- */
 
-/* Something of it is on the device alone. */
 static bool is_exposed(const struct service *s, const struct kvd_continuation_info *info) {
     for (uint32_t p = 0; p < s->pools.n_pools; p++)
         if (info->host_pages[p] < info->pages[p]) return true;
     return info->image_on_device && !info->image_in_host;
+}
+
+static uint64_t host_bytes_of(const struct service *s, const struct kvd_continuation_info *info) {
+    const struct store_config *config = store_get_config(s->store);
+    uint64_t bytes = info->image_in_host ? config->host_state_stride : 0;
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) bytes += info->host_pages[p] * config->host_stride[p];
+    return bytes;
+}
+
+static void add_candidate(const struct service *s, struct stop *stop, const struct kvd_continuation_info *info) {
+    const struct candidate one = { store_cont_of(info->continuation), info->retention, info->used, is_exposed(s, info),
+                                   host_bytes_of(s, info) };
+    stop->exposed += one.exposed;
+    stop->host_bytes += one.host_bytes;
+    stop->list[stop->n++] = one;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -92,12 +111,11 @@ static void make_list(struct service *s, struct stop *stop) {
     while (stop->list && more) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
-            if (is_exposed(s, &info))
-                stop->list[stop->n++] =
-                    (struct candidate){ store_cont_of(info.continuation), info.retention, info.used };
+            add_candidate(s, stop, &info);
         pthread_mutex_unlock(&s->lock);
     }
     if (stop->n) qsort(stop->list, stop->n, sizeof *stop->list, by_value);
+    stop->end = stop->n;
 }
 
 /* ---- demoting ---------------------------------------------------------------------------------- */
@@ -121,18 +139,41 @@ static void begin_move(struct service *s, struct op *op, store_move move) {
     stop_moved(s, status == KVD_OK);
 }
 
+/* Releases the least valuable one in the arena, where that and what lies between may give `lacking` bytes. (What shares
+ * pages counts more than once: then one may go in vain.) Device memory that outlives this process needs no place. */
+static bool release_last(struct service *s, struct stop *stop, uint64_t lacking) {
+    if (s->pools.id || lacking > stop->host_bytes - stop->list[stop->at].host_bytes) return false;
+    while (stop->end > stop->at + 1) {
+        struct candidate *last = &stop->list[--stop->end];
+        stop->host_bytes -= last->host_bytes;
+        if (!last->host_bytes || store_release(s->store, last->cont, NULL)) continue;
+        stop->released++;
+        return true;
+    }
+    return false;
+}
+
+static void pass_candidate(struct stop *stop) {
+    const struct candidate *passed = &stop->list[stop->at++];
+    stop->exposed -= passed->exposed;
+    if (stop->at <= stop->end) stop->host_bytes -= passed->host_bytes;
+}
+
 /* Under the lock. False: not now. */
 static bool demote_next(struct service *s, struct stop *stop) {
     struct store_refusal refusal = { 0 };
     struct op *op = free_stop_op(s);
     store_move move;
+    while (stop->at < stop->n && !stop->list[stop->at].exposed) pass_candidate(stop);
     if (!op || stop->at == stop->n) return false;
     /* Memory that outlives this process keeps its pages: the arena has copies of them for the case that it does not. */
     enum store_place to = s->pools.id ? STORE_PLACE_BOTH : STORE_PLACE_HOST;
     int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
     /* There are as many moves as there may be, or it is under way for a client: until one of those has ended. */
     if ((code == STORE_E_SHORT || code == STORE_E_BUSY) && refusal.subject == STORE_S_MOVE && s->n_moves) return false;
-    stop->at++;
+    if (code == STORE_E_SHORT && refusal.subject == STORE_S_ARENA && release_last(s, stop, refusal.asked - refusal.had))
+        return true;
+    pass_candidate(stop);
     if (!code) begin_move(s, op, move);
     else if (code == STORE_E_SHORT) stop->not_fitting++; /* a smaller one may still find a place */
     else if (code != STORE_E_STALE) stop->failed++;
@@ -149,8 +190,9 @@ static void tell_progress(const struct service *s, const struct stop *stop, stru
     *ret_stop = (struct service_stop){ .over = stop->phase == OVER,
                                        .sequences = s->n_bundles,
                                        .demoted = stop->demoted,
-                                       .left = stop->n - stop->at + stop->moving + stop->failed,
+                                       .left = stop->exposed + stop->moving + stop->failed,
                                        .not_fitting = stop->not_fitting,
+                                       .released = stop->released,
                                        .pages_left = host.mover.pages_left };
 }
 

@@ -448,6 +448,26 @@ static void orderly_stop_keeps_the_valuable(void) {
     close_stage();
 }
 
+/* KEEP-2: what lies in the arena already is no better for that: the cold give way for the hot, and no more of them than
+ * is needed. */
+static void keep_2_orderly_stop_into_a_full_arena(void) {
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 704KiB\nscrub = 0\n" })) return;
+    uint64_t text[5];
+    kvd_continuation c[5];
+    for (uint32_t i = 0; i < 5; i++) c[i] = retained(text[i] = e2e_stream(90 + i, 5000, 0), i < 4 ? 300 : 60);
+    demote(c[0], false); /* two of five pages fill it but for a page */
+    demote(c[1], false);
+    KVT_EQ(kvd_set_retention(scheduler, c[1], 5, NULL), KVD_OK);
+    KVT_EQ(kvd_set_retention(scheduler, c[2], 9, NULL), KVD_OK);
+    KVT_NEED(restart(SIGTERM));
+    KVT_EQ(scene_find(scheduler, text[0], 301).usable, 0);
+    KVT_EQ(reproduce(text[1], 300), 5);
+    KVT_EQ(reproduce(text[2], 300), 5);
+    KVT_EQ(scene_find(scheduler, text[3], 301).usable, 0);
+    scene_audit(scheduler);
+    close_stage();
+}
+
 static bool draining(void) {
     struct kvd_event event = { 0 };
     while (kvd_next_event(scheduler, 10000 * E2E_SLOW, &event, NULL) == KVD_OK)
@@ -760,6 +780,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cont_3_orderly_stop),
                                              KVT_CASE(cont_3_killed),
                                              KVT_CASE(orderly_stop_keeps_the_valuable),
+                                             KVT_CASE(keep_2_orderly_stop_into_a_full_arena),
                                              KVT_CASE(orderly_stop_does_not_wait_for_ever),
                                              KVT_CASE(device_lost_during_the_stop),
                                              KVT_CASE(foreign_geometry_is_emptied),
