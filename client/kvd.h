@@ -183,7 +183,7 @@ KVD_API enum kvd_status kvd_release(kvd_client *client, kvd_continuation continu
 /* Cuts a continuation to a frontier, at once or not at all. Its handle, retention and time of use stay; the pages
  * behind are free unless something else shares them. frontier: a page boundary, or a place in its tail. Its own
  * frontier changes nothing. KVD_INVALID_ARGUMENT: the tokens of that page are not known. KVD_OUT_OF_RANGE: 0, more than
- * it has, or state images belong to frontiers. KVD_FAILED_PRECONDITION: a fork or a copy reads it now. */
+ * it has, or state images belong to frontiers. KVD_ABORTED: a fork or a copy reads it now. */
 KVD_API enum kvd_status kvd_shorten(kvd_client *client, kvd_continuation continuation, uint32_t frontier,
                                     struct kvd_error *error);
 /* Sets the retention class: kvd_choose_victims and a kvd that stops give up the lowest first. */

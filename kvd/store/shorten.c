@@ -67,11 +67,11 @@ int store_shorten(struct store *store, store_cont handle, uint32_t frontier, str
     int rc = cont_find_unclaimed(store, handle, &cont, refusal);
     if (rc == STORE_OK) rc = check_frontier(store, cont, frontier, refusal);
     if (rc || frontier == cont->frontier) return rc;
-    if (cont->moves) return store_refuse(refusal, STORE_E_STATE, STORE_S_MOVE, KVD_NONE, 0, cont->moves, 0);
+    if (cont->moves) return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->moves, 0);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++) {
         const struct page *page = &store->pool[p].pages[space_entry(store, &cont->space[p], pages_of(frontier) - 1)];
         if (page->pins) /* a checkpoint is being copied from it */
-            return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, p, 0, page->pins, 0);
+            return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, p, 0, page->pins, 0);
     }
     cont_shorten(store, cont, frontier);
     store_changed(store, true);

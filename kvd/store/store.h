@@ -426,7 +426,7 @@ int store_release(struct store *store, store_cont cont, struct store_refusal *re
 /* SHORT-1: cuts it to a frontier, all or nothing. Handle, retention and time of use stay. The pages behind go with
  * their last reference, and so do tokens of the tail. frontier: 1 to its own, at a page boundary or inside a tail that
  * is known (else STORE_E_NAME; had: the boundary below); with state images its own only (STORE_E_RANGE). Its own
- * changes nothing. STORE_E_STATE: claimed, read by a fork, or a copy is under way. */
+ * changes nothing. STORE_E_BUSY: claimed, read by a fork, or a copy is under way. */
 int store_shorten(struct store *store, store_cont cont, uint32_t frontier, struct store_refusal *refusal);
 int store_set_retention(struct store *store, store_cont cont, uint32_t retention, struct store_refusal *refusal);
 

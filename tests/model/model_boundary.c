@@ -329,7 +329,7 @@ void model_shorten_reasons(struct model *m, int c, uint32_t to, struct reasons *
     if (to < boundary) return;
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) /* its tail is being copied for a checkpoint */
-        if (m->pins[p][mc->sp.page[p][to / KVD_PAGE_TOKENS]]) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+        if (m->pins[p][mc->sp.page[p][to / KVD_PAGE_TOKENS]]) model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
 }
 
 void model_shorten(struct model *m, int c, uint32_t to) {

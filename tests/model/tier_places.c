@@ -139,7 +139,7 @@ void op_shorten(struct world *w) {
     int code = store_shorten(w->kvd.store, m->handle, to, &refusal);
     note(w, " cont %d of %u to %u = %d", c, m->frontier, to, code);
     if (code) {
-        bool right = code == STORE_E_STATE   ? !idle || to % KVD_PAGE_TOKENS
+        bool right = code == STORE_E_BUSY    ? !idle || to % KVD_PAGE_TOKENS
                      : code == STORE_E_NAME  ? !has_name
                      : code == STORE_E_RANGE ? w->config.has_state && to != m->frontier
                                              : false;

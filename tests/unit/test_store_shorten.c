@@ -147,10 +147,10 @@ static void short_1_refusals(void) {
     refused((store_cont){ cont.bits + 1 }, 64, STORE_E_STALE, "look it up again");
     struct store_activation want = fix_from(cont, true, 170, 180, 1);
     KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));
-    refused(cont, 64, STORE_E_STATE, "finish that transition");
+    refused(cont, 64, STORE_E_BUSY, "another request uses it");
     KVT_OK(store_activate_abort(f.store, made.seq, NULL, &refusal));
     KVT_OK(store_move_begin(f.store, cont, STORE_PLACE_HOST, &move, &refusal));
-    refused(cont, 64, STORE_E_STATE, "finish that transition");
+    refused(cont, 64, STORE_E_BUSY, "another request uses it");
     KVT_OK(store_move_abort(f.store, move, &refusal));
     store_seq seq = fix_activate(&f, fix_root(100, 10, 100), NULL);
     KVT_TRUE(fix_fill(&f, seq, 100, 2));
@@ -180,7 +180,7 @@ static void short_1_waits_for_a_checkpoint(void) {
     KVT_TRUE(fix_fill(&f, seq, 100, 1));
     KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 1, &made, &refusal));
     store_cont cont = fix_retain(&f, seq, 100);
-    refused(cont, 90, STORE_E_STATE, "finish that transition");
+    refused(cont, 90, STORE_E_BUSY, "another request uses it");
     KVT_OK(store_shorten(f.store, cont, 64, &refusal)); /* the page goes when it has been copied */
     fix_audit(&f);
     KVT_EQ(fix_pool(&f, 0).allocated, 3);
