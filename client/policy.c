@@ -252,6 +252,7 @@ enum kvd_status kvd_choose_victims(kvd_client *c, struct kvd_activation *want, s
         if (i + 1 == ATTEMPTS || (status != KVD_ABORTED && status != KVD_NOT_FOUND)) break;
         status = KVD_OK;
     }
+    if (status == KVD_NOT_FOUND && !want->from.bits) status = moved_on(error); /* a victim went, and that passes */
     if (status == KVD_OK) *want = *trial;
     free(ranking);
     free(trial);
