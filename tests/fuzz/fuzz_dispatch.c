@@ -23,7 +23,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "codec.h"
+#include "codec_internal.h"
 #include "device_host_hook.h"
 #include "fuzz.h"
 #include "round_ask.h"
@@ -34,7 +34,7 @@
 #endif
 #define ARENA (96 << 10)
 #define LINKS 4
-#define HANDLES 16
+#define HANDLE_SLOTS 16
 
 struct fuzz_link {
     struct link link; /* first */
@@ -49,7 +49,7 @@ struct fuzz_link {
 static struct service *service;
 static struct codec_arena *arena;
 static struct fuzz_link *links[LINKS];
-static uint64_t handles[HANDLES];
+static uint64_t handles[HANDLE_SLOTS];
 static uint32_t n_handles;
 static const uint8_t *input;
 static size_t left;
@@ -79,11 +79,11 @@ static uint64_t handle(void) {
     uint8_t a = u8();
     if (a < 8) return 0;
     if (a < 16) return (uint64_t)u8() << 32 | u8();
-    return handles[a % HANDLES] + (a > 250 ? UINT64_C(1) << 32 : 0);
+    return handles[a % HANDLE_SLOTS] + (a > 250 ? UINT64_C(1) << 32 : 0);
 }
 
 static void remember(uint64_t bits) {
-    if (bits) handles[n_handles++ % HANDLES] = bits;
+    if (bits) handles[n_handles++ % HANDLE_SLOTS] = bits;
 }
 
 /* ---- copies between device and arena ------------------------------------------------------------- */
@@ -234,7 +234,26 @@ static void fill_digests(uint32_t n) {
     }
 }
 
+static void fill_handles(const struct codec_field *row, void *plain) {
+    uint32_t n = 1 + u8() % 3;
+    for (uint32_t i = 0; i < n; i++) ((uint64_t *)codec_at_mut(plain, row->at))[i] = handle();
+    *(uint32_t *)codec_at_mut(plain, row->at_n) = n;
+}
+
+/* A field of a request, from its row in the codec's map. */
+static void fill_field(const struct codec_field *row, void *plain) {
+    void *to = codec_at_mut(plain, row->at);
+    if (row->kind == CODEC_U32)
+        *(uint32_t *)to = row->high == UINT32_MAX ? number() : row->low + u8() % (row->high - row->low + 1);
+    if (row->kind == CODEC_U64) *(uint64_t *)to = handle();
+    if (row->kind == CODEC_BOOL) *(bool *)to = u8() % 2;
+    if (row->kind == CODEC_U64S) fill_handles(row, plain);
+    if (row->kind == CODEC_U32S && row->at_n != CODEC_NO_COUNT)
+        *(uint32_t *)codec_at_mut(plain, row->at_n) = u8() % (row->high + 1); /* zeros */
+}
+
 static void fill(struct msg_request *q) {
+    const struct codec_map *map = codec_request_map(q->type);
     uint32_t n;
     switch (q->type) {
     case FRAME_PLAN:
@@ -249,39 +268,17 @@ static void fill(struct msg_request *q) {
         q->u.find = (struct kvd_find){ n, u8() % 17, digests, 0, { 0 } };
         if (u8() % 2) q->u.find.first = u8() % 4, q->u.find.anchor.bits = handle();
         break;
-    case FRAME_CHECKPOINT:
-        q->u.checkpoint = (struct kvd_checkpoint){ .sequence.bits = handle(), .tail.n = u8() % 64 };
-        break;
-    case FRAME_FINISH:
-        q->u.finish = (struct kvd_finish){ .sequence.bits = handle(), .retain = u8() % 2, .tail.n = u8() % 64 };
-        break;
-    case FRAME_RELEASE:
-    case FRAME_SET_RETENTION: q->u.continuation.continuation.bits = handle(); break;
-    case FRAME_OPEN_GROUP: q->u.group = (struct kvd_group){ 1, { { handle() } } }; break;
-    case FRAME_CLOSE_GROUP: q->u.group_id.bits = handle(); break;
-    case FRAME_FENCE: q->u.session.bits = handle(); break;
-    case FRAME_DEMOTE: q->u.demote = (struct kvd_demote){ { handle() }, u8() % 2 }; break;
-    case FRAME_PREFETCH: q->u.prefetch.bits = handle(); break;
-    case FRAME_DROP: q->u.drop = (struct kvd_drop){ { handle() }, u8() % 2 }; break;
-    case FRAME_SHORTEN:
-        q->u.shorten.continuation.bits = handle();
-        q->u.shorten.frontier = number();
-        break;
-    case FRAME_LIST_CONTINUATIONS:
-    case FRAME_LIST_SEQUENCES:
-    case FRAME_LIST_SESSIONS: q->u.list = (struct kvd_list){ number(), u8() }; break;
-    case FRAME_DESCRIBE_PLANES: q->u.planes = (struct kvd_planes_request){ u8() % 3, u8() % 3, number() }; break;
-    case FRAME_SUBSCRIBE: q->u.event_mask = u8(); break;
-    default: break; /* nothing but a header, or served elsewhere */
+    default:
+        for (uint32_t i = 1; i < map->n; i++) fill_field(&map->fields[i], q); /* after the header */
     }
 }
 
+/* The handle of what a request made is the first field of its answer. */
 static void learn(const struct msg_reply *r) {
-    if (r->status != KVD_OK) return;
-    if (r->type == FRAME_ACTIVATE) remember(r->u.activated.sequence.bits);
-    if (r->type == FRAME_CHECKPOINT) remember(r->u.checkpointed.continuation.bits);
-    if (r->type == FRAME_FINISH) remember(r->u.finished.continuation.bits);
-    if (r->type == FRAME_OPEN_GROUP) remember(r->u.group.bits);
+    const struct codec_map *map = codec_reply_map(r->type);
+    if (r->status != KVD_OK || !map || map->n < 2) return;
+    const struct codec_field *row = &map->fields[1];
+    if (row->kind == CODEC_U64 && strcmp(row->name, "revision") != 0) remember(*(const uint64_t *)codec_at(r, row->at));
 }
 
 static bool mutates(uint16_t type) {

@@ -2,7 +2,7 @@
 if(TARGET kvd_proto)
   add_library(codec_fill STATIC ${CMAKE_CURRENT_SOURCE_DIR}/codec_fill.c)
   target_include_directories(codec_fill PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
-  target_link_libraries(codec_fill PUBLIC kvd_proto kvt PRIVATE kvd_flags)
+  target_link_libraries(codec_fill PUBLIC kvd_proto kvt PRIVATE kvd_flags PkgConfig::PROTOBUFC)
   kvd_test(test_frame test_frame.c LIBS kvd_proto)
   kvd_test(test_codec test_codec.c LIBS codec_fill)
   kvd_test(test_codec_hostile test_codec_hostile.c LIBS codec_fill)

@@ -13,7 +13,7 @@ import struct
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import types
-from ._schema import message
+from ._schema import message, service
 from .errors import Internal, InvalidArgument, Status
 
 PROTOCOL = 2
@@ -41,26 +41,16 @@ class _Kind(NamedTuple):
 
 
 def _kinds() -> Dict[str, _Kind]:
-    table = """
-        1 Hello HelloRequest HelloReply -            2 DescribeStore EmptyRequest DescribeStoreReply -
-        3 DescribePlanes DescribePlanesRequest DescribePlanesReply -   4 Plan ActivationRequest PlanReply -
-        5 Find FindRequest FindReply -               6 ListContinuations ListRequest ListContinuationsReply -
-        7 ListSequences ListRequest ListSequencesReply -   8 ListSessions ListRequest ListSessionsReply -
-        9 Activate ActivationRequest ActivateReply +  10 Round RoundRequest RoundReply +
-        11 NamePages NamePagesRequest EmptyReply +   12 Checkpoint CheckpointRequest CheckpointReply +
-        13 Finish FinishRequest FinishReply +        14 Yield EmptyRequest YieldReply +
-        15 Release ContinuationRequest RevisionReply +   16 SetRetention ContinuationRequest RevisionReply +
-        17 OpenGroup OpenGroupRequest OpenGroupReply +   18 CloseGroup CloseGroupRequest EmptyReply +
-        19 Fence FenceRequest EmptyReply +           20 Stats EmptyRequest StatsReply -
-        21 Audit EmptyRequest AuditReply -           22 Drain DrainRequest EmptyReply +
-        23 Subscribe SubscribeRequest EmptyReply -   24 Goodbye EmptyRequest EmptyReply -
-        25 Demote DemoteRequest MovedReply +         26 Prefetch PrefetchRequest MovedReply +
-        27 DropReplica DropReplicaRequest MovedReply +   28 Shorten ShortenRequest RevisionReply +
-    """.split()
-    rows = [table[i : i + 5] for i in range(0, len(table), 5)]
+    """The requests of kvd.proto's service: a method's place is its type, its idempotency says whether it has a number."""
     return {
-        name: _Kind(int(number), name, message(request), message(reply), numbered == "+")
-        for number, name, request, reply, numbered in rows
+        method.name: _Kind(
+            number,
+            method.name,
+            message(method.input_type.name),
+            message(method.output_type.name),
+            method.GetOptions().idempotency_level != method.GetOptions().NO_SIDE_EFFECTS,
+        )
+        for number, method in enumerate(service("Kvd").methods, 1)
     }
 
 

@@ -39,3 +39,8 @@ _class_of: Callable[[Any], Any] = getattr(message_factory, "GetMessageClass", No
 def message(name: str) -> Any:
     """The class of a message of kvd.proto, for example message("HelloRequest")."""
     return _class_of(_pool.FindMessageTypeByName("kvd.v1." + name))
+
+
+def service(name: str) -> Any:
+    """The descriptor of a service of kvd.proto."""
+    return _pool.FindServiceByName("kvd.v1." + name)
