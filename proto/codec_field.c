@@ -32,7 +32,8 @@
  *
  * So a number in an answer is a line in each of four files: the message in kvd.proto, the struct in kvd_types.h, the
  * row in codec_reply.c, and the function of the service that fills it in. A request that is new has its line in
- * FRAME_LIST (frame.h), its map in codec_request.c, and its member of the union in codec.h.
+ * FRAME_LIST (frame.h) and in the service of kvd.proto, its map in codec_request.c, and its member of the union in
+ * codec.h.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -25,7 +25,7 @@ function(kvd_mutants program)
   foreach(name ${M_NAMES})
     add_test(NAME mutant_${name} COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutant.sh ${name} 240
                                          $<TARGET_FILE:${program}> ${M_ARGUMENTS})
-    set_tests_properties(mutant_${name} PROPERTIES LABELS mutant TIMEOUT 300)
+    set_tests_properties(mutant_${name} PROPERTIES LABELS mutant TIMEOUT 900)
   endforeach()
   set(kvd_mutant_names ${kvd_mutant_names} ${M_NAMES} PARENT_SCOPE)
 endfunction()
@@ -56,4 +56,4 @@ kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 # The names in the store and the names here are the same: none is forgotten, none is misspelt.
 add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh
                                           ${CMAKE_SOURCE_DIR}/kvd/store ${kvd_mutant_names})
-set_tests_properties(test_mutants_listed PROPERTIES LABELS unit TIMEOUT 30)
+set_tests_properties(test_mutants_listed PROPERTIES LABELS unit TIMEOUT 300)

@@ -13,6 +13,6 @@ if(TARGET kvd_client_static)
   if(NOT KVD_SANITIZE)
     add_test(NAME test_client_package COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/test_client_package.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR}
              ${CMAKE_INSTALL_LIBDIR})
-    set_tests_properties(test_client_package PROPERTIES LABELS unit TIMEOUT 120)
+    set_tests_properties(test_client_package PROPERTIES LABELS unit TIMEOUT 300)
   endif()
 endif()

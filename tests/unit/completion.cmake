@@ -4,6 +4,6 @@ if(TARGET kvdctl AND NOT KVD_SANITIZE)
   if(BASH)
     add_test(NAME test_completion COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_completion.sh ${CMAKE_SOURCE_DIR}
                                           $<TARGET_FILE:kvdctl>)
-    set_tests_properties(test_completion PROPERTIES LABELS unit TIMEOUT 60)
+    set_tests_properties(test_completion PROPERTIES LABELS unit TIMEOUT 300)
   endif()
 endif()

@@ -3,5 +3,5 @@ if(TARGET kvd AND TARGET kvdctl)
   find_program(SCDOC scdoc)
   add_test(NAME test_man COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/test_man.sh ${CMAKE_SOURCE_DIR} $<TARGET_FILE:kvd>
                                  $<TARGET_FILE:kvdctl> ${SCDOC})
-  set_tests_properties(test_man PROPERTIES LABELS unit SKIP_RETURN_CODE 77 TIMEOUT 60)
+  set_tests_properties(test_man PROPERTIES LABELS unit SKIP_RETURN_CODE 77 TIMEOUT 300)
 endif()
