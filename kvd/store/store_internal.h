@@ -225,7 +225,7 @@ struct store {
     struct seq *seqs;
     struct cont *conts;
     uint32_t seq_free, seqs_used, cont_free, conts_used, conts_owned; /* used: owned ones too */
-    uint32_t in_flight; /* head of the checkpoints in flight */
+    uint32_t in_flight;                                               /* head of the checkpoints in flight */
     struct slot *slots;
     uint32_t slots_used, slot_hint;
     struct index index;
@@ -444,7 +444,7 @@ struct activation {
     bool image_in; /* the source's state image comes from the host */
     uint32_t chunks_needed, chunks_now, chunks_freed_victims, chunks_freed;
     uint32_t conts_needed, conts_freed; /* descriptors: a moved source leaves its own to the sequence */
-    uint32_t stamp; /* of the marks that the last count left */
+    uint32_t stamp;                     /* of the marks that the last count left */
 };
 
 /* Pages that must be there before the copies. */
