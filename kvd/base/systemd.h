@@ -25,7 +25,7 @@ bool notify_send_fd(const char *state, int fd); /* with a descriptor; -1: none *
  *
  * File descriptors that outlive the daemon: systemd's store of them (sd_notify(3) FDSTORE=1, FileDescriptorStoreMax= of
  * the unit), or any holder that speaks the same protocol: a datagram with the descriptor to $NOTIFY_SOCKET, and at the
- * next start $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES with descriptors from 3 on. Without one nothing is kept, and
+ * next start $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES with descriptors from 3 on. Without one nothing is stored, and
  * nothing fails.
  *
  * systemd keeps them over restart, SIGKILL and daemon-reexec, and drops them at stop.
@@ -66,26 +66,26 @@ bool fdstore_settle(unsigned timeout_ms);
  * anything new is allocated. Block tables are never kept: a new instance begins with empty ones.
  */
 
-enum kept_what { KEPT_MAIN = 0, KEPT_DRAFT = 1, KEPT_STATE = 2, KEPT_KINDS };
+enum stored_kind { STORED_MAIN = 0, STORED_DRAFT = 1, STORED_STATE = 2, STORED_KINDS };
 
-struct kept {
+struct stored_regions {
     uint64_t id;                   /* 0: nothing is kept */
     uint32_t pages;                /* of the Main pool then */
     uint64_t bytes[KVD_MAX_RANKS]; /* that stand in device memory already, by rank */
-    struct kept_region {
+    struct stored_region {
         int fd;         /* -1: not there, or taken over */
         uint64_t bytes; /* 0: the holder has none */
-    } region[KVD_MAX_RANKS][KEPT_KINDS];
+    } region[KVD_MAX_RANKS][STORED_KINDS];
 };
 
 /* From what the holder handed over; foreign names are let go, and of several sets all but the first. */
-void kept_load(struct kept *kept, const struct fdstore_item *items, uint32_t n);
+void stored_load(struct stored_regions *stored, const struct fdstore_item *items, uint32_t n);
 /* Exactly the regions of this layout? */
-bool kept_matches(const struct kept *kept, const struct geom_layout *layout, uint32_t n_ranks);
-/* Has the holder forget all of it, also what was taken over, and closes what was not; kept is empty then. */
-void kept_drop(struct kept *kept);
-void kept_name(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes, char *name,
-               size_t size);
+bool stored_matches(const struct stored_regions *stored, const struct geom_layout *layout, uint32_t n_ranks);
+/* Has the holder forget all of it, also what was taken over, and closes what was not; stored is empty then. */
+void stored_drop(struct stored_regions *stored);
+void stored_name(uint64_t id, uint32_t rank, enum stored_kind what, uint32_t pages, uint64_t bytes, char *name,
+                 size_t size);
 
 /* ---- the watchdog ----
  *

@@ -87,26 +87,27 @@ static uint64_t arena_missing(const struct config *c, const char *arena) {
     return less_bytes(c->arena_bytes, arena ? segment_bytes_there(arena) : 0);
 }
 
-static uint64_t kept_on_hosts(const struct config *c, const struct kept *kept) {
+static uint64_t stored_on_hosts(const struct config *c, const struct stored_regions *stored) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; kept && i < c->n_devices; i++)
-        if (c->device[i].kind == DEVICE_HOST) bytes += kept->bytes[i];
+    for (uint32_t i = 0; stored && i < c->n_devices; i++)
+        if (c->device[i].kind == DEVICE_HOST) bytes += stored->bytes[i];
     return bytes;
 }
 
 /* Host devices and the arena stand in one memory: each device takes its share, at most, of what the arena leaves. What
  * is asked for in tokens is taken or refused. */
-static uint64_t free_on_host(const struct config *c, const char *arena, const struct kept *kept, uint64_t free_bytes) {
+static uint64_t free_on_host(const struct config *c, const char *arena, const struct stored_regions *stored,
+                             uint64_t free_bytes) {
     uint64_t left = segment_memory_left("");
     if (left == UINT64_MAX || c->capacity_tokens != CONFIG_AUTO64) return free_bytes;
-    uint64_t share = less_bytes(left + kept_on_hosts(c, kept), arena_missing(c, arena)) / count_hosts(c);
+    uint64_t share = less_bytes(left + stored_on_hosts(c, stored), arena_missing(c, arena)) / count_hosts(c);
     return free_bytes < share ? free_bytes : share;
 }
 
 /* Before a byte is taken: what the machine, the control groups and the limits of this process leave for the regions of
  * host devices and the arena together. */
-static int check_memory(const struct config *c, const char *arena, const struct kept *kept, const struct plan *plan,
-                        char *err, size_t err_bytes) {
+static int check_memory(const struct config *c, const char *arena, const struct stored_regions *stored,
+                        const struct plan *plan, char *err, size_t err_bytes) {
     const struct geom_layout *l = &plan->capacity.layout;
     uint64_t region = l->state_bytes, device = l->state_bytes, missing = arena_missing(c, arena);
     for (uint32_t p = 0; p < l->n_pools; p++) {
@@ -118,7 +119,7 @@ static int check_memory(const struct config *c, const char *arena, const struct 
     struct segment_need need = { .root = "",
                                  .what = "pools of host devices and the arena need",
                                  .lower = "tokens, memory or arena",
-                                 .bytes = less_bytes(hosts * device, kept_on_hosts(c, kept)) + missing,
+                                 .bytes = less_bytes(hosts * device, stored_on_hosts(c, stored)) + missing,
                                  .shm_bytes = missing,
                                  .file_bytes = region > c->arena_bytes ? region : c->arena_bytes };
     return segment_check_need(&need, err, err_bytes) != 0;
@@ -134,49 +135,49 @@ static void plan_host(const struct config *c, struct plan *plan) {
         plan->host_state_stride = geom_packed_bytes(&state) * c->n_devices;
 }
 
-/* An automatic capacity stays what it was with the regions that are kept, whatever else came to the device since. */
-static int resolve_capacity(const struct config *c, const struct kept *kept, uint64_t free_bytes, struct plan *plan,
-                            char *err, size_t err_bytes) {
+/* An automatic capacity stays what it was with the regions that are stored, whatever else came to the device since. */
+static int resolve_capacity(const struct config *c, const struct stored_regions *stored, uint64_t free_bytes,
+                            struct plan *plan, char *err, size_t err_bytes) {
     uint64_t tokens = c->capacity_tokens;
-    if (tokens == CONFIG_AUTO64 && kept && kept->id &&
-        !geom_capacity_explicit(&plan->spec, (uint64_t)kept->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity, NULL,
-                                0) &&
-        kept_matches(kept, &plan->capacity.layout, c->n_devices))
+    if (tokens == CONFIG_AUTO64 && stored && stored->id &&
+        !geom_capacity_explicit(&plan->spec, (uint64_t)stored->pages * KVD_PAGE_TOKENS, free_bytes, &plan->capacity,
+                                NULL, 0) &&
+        stored_matches(stored, &plan->capacity.layout, c->n_devices))
         return 0;
     return tokens == CONFIG_AUTO64
                ? geom_capacity_auto(&plan->spec, free_bytes, c->headroom, &plan->capacity, err, err_bytes)
                : geom_capacity_explicit(&plan->spec, tokens, free_bytes, &plan->capacity, err, err_bytes);
 }
 
-int plan_make(const struct config *c, struct device *const *devices, const struct kept *kept, const char *arena,
-              struct plan *ret_plan, char *err, size_t err_bytes) {
+int plan_make(const struct config *c, struct device *const *devices, const struct stored_regions *stored,
+              const char *arena, struct plan *ret_plan, char *err, size_t err_bytes) {
     struct plan plan = { .n_devices = c->n_devices };
     uint64_t least = UINT64_MAX;
     uint32_t tightest = 0;
     char why[384];
-    if (plan_spec(c, &plan.spec, err, err_bytes) || check_memory(c, arena, kept, &plan, err, err_bytes))
+    if (plan_spec(c, &plan.spec, err, err_bytes) || check_memory(c, arena, stored, &plan, err, err_bytes))
         return 1; /* the arena alone: nothing is planned yet */
     for (uint32_t i = 0; i < c->n_devices; i++) {
         device_identify(devices[i], &plan.identity[i]);
         if (device_free_bytes(devices[i], &plan.free_bytes[i], err, err_bytes)) return 1;
-        if (c->device[i].kind == DEVICE_HOST) plan.free_bytes[i] = free_on_host(c, arena, kept, plan.free_bytes[i]);
-        else if (kept) plan.free_bytes[i] += kept->bytes[i];
+        if (c->device[i].kind == DEVICE_HOST) plan.free_bytes[i] = free_on_host(c, arena, stored, plan.free_bytes[i]);
+        else if (stored) plan.free_bytes[i] += stored->bytes[i];
         if (plan.free_bytes[i] >= least) continue;
         least = plan.free_bytes[i];
         tightest = i;
     }
-    if (resolve_capacity(c, kept, least, &plan, why, sizeof why)) {
+    if (resolve_capacity(c, stored, least, &plan, why, sizeof why)) {
         snprintf(err, err_bytes, "capacity on device.%u (%" PRIu64 " bytes free): %s", tightest, least, why);
         return 1;
     }
-    if (check_memory(c, arena, kept, &plan, err, err_bytes)) return 1;
+    if (check_memory(c, arena, stored, &plan, err, err_bytes)) return 1;
     plan_host(c, &plan);
     *ret_plan = plan;
     return 0;
 }
 
-/* One for each page that can be kept, so that it is pages that run out first; bounded, for each costs about a kilobyte
- * of memory. */
+/* One for each page that can be stored, so that it is pages that run out first; bounded, for each costs about a
+ * kilobyte of memory. */
 static uint32_t continuations_of(const struct config *c, const struct plan *plan) {
     uint64_t pages = plan->capacity.layout.pages[0] + plan->arena_bytes / plan->host_stride[0], n;
     n = c->max_concurrency + pages;

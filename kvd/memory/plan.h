@@ -27,12 +27,12 @@ struct plan {
 
 /* Geometry alone; 0, or 1 with a sentence. */
 int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, char *err, size_t err_bytes);
-/* Geometry and capacity on opened devices. kept: regions of an earlier instance (NULL: none): their memory counts as
+/* Geometry and capacity on opened devices. stored: regions of an earlier instance (NULL: none): their memory counts as
  * free, and an automatic capacity stays what it was. arena: its name (NULL: none); what an earlier instance left there
  * is not needed again. Refused, before a byte is taken, where the machine, the control groups or the limits of this
  * process do not allow the regions of host devices and the arena together. 0, or 1 with a sentence. */
-int plan_make(const struct config *config, struct device *const *devices, const struct kept *kept, const char *arena,
-              struct plan *ret_plan, char *err, size_t err_bytes);
+int plan_make(const struct config *config, struct device *const *devices, const struct stored_regions *stored,
+              const char *arena, struct plan *ret_plan, char *err, size_t err_bytes);
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 void plan_print(FILE *out, const struct config *config, const struct plan *plan);

@@ -102,13 +102,13 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
 }
 
 /* A region that outlives the process: taken over from the one before, or made and given to the holder. */
-static int open_kept(struct pools *p, struct kept *kept, uint32_t rank, enum kept_what what, uint64_t bytes,
-                     struct device_region **ret_region, char *err, size_t err_bytes) {
-    static const char *const labels[KEPT_KINDS] = { "main", "draft", "state" };
+static int open_stored(struct pools *p, struct stored_regions *stored, uint32_t rank, enum stored_kind what,
+                       uint64_t bytes, struct device_region **ret_region, char *err, size_t err_bytes) {
+    static const char *const labels[STORED_KINDS] = { "main", "draft", "state" };
     char name[FDSTORE_NAME], label[32], why[384];
     struct device_export e;
     snprintf(label, sizeof label, "%s-r%u", labels[what], rank);
-    struct kept_region *region = &kept->region[rank][what];
+    struct stored_region *region = &stored->region[rank][what];
     if (p->adopted) {
         if (!device_region_adopt(p->device[rank], label, bytes, region->fd, ret_region, why, sizeof why)) {
             region->fd = -1;
@@ -120,30 +120,30 @@ static int open_kept(struct pools *p, struct kept *kept, uint32_t rank, enum kep
     if (new_region(p->device[rank], labels[what], rank, bytes, 0, ret_region, err, err_bytes)) return 1;
     if (!p->id) return 0;
     device_region_export(*ret_region, &e);
-    kept_name(p->id, rank, what, p->pages[0], bytes, name, sizeof name);
-    if (!fdstore_put(name, e.fd) && what == KEPT_MAIN && rank == 0)
+    stored_name(p->id, rank, what, p->pages[0], bytes, name, sizeof name);
+    if (!fdstore_put(name, e.fd) && what == STORED_MAIN && rank == 0)
         LOG(LOG_WARNING,
             "export = vmm, but nobody keeps descriptors for this process (NOTIFY_SOCKET): its device pages go with it");
     return 0;
 }
 
-static int open_rank(const struct geom_layout *layout, struct pools *p, struct kept *kept, uint32_t rank, char *err,
-                     size_t err_bytes) {
+static int open_rank(const struct geom_layout *layout, struct pools *p, struct stored_regions *stored, uint32_t rank,
+                     char *err, size_t err_bytes) {
     static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table" };
     for (uint32_t i = 0; i < p->n_pools; i++)
-        if (open_kept(p, kept, rank, i ? KEPT_DRAFT : KEPT_MAIN, layout->pool_bytes[i], &p->planes[i][rank], err,
-                      err_bytes) ||
+        if (open_stored(p, stored, rank, i ? STORED_DRAFT : STORED_MAIN, layout->pool_bytes[i], &p->planes[i][rank],
+                        err, err_bytes) ||
             new_region(p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
                        err_bytes))
             return 1; /* tables: every entry -1 (ROW-6) */
     if (!layout->state_bytes) return 0;
-    return open_kept(p, kept, rank, KEPT_STATE, layout->state_bytes, &p->state[rank], err, err_bytes);
+    return open_stored(p, stored, rank, STORED_STATE, layout->state_bytes, &p->state[rank], err, err_bytes);
 }
 
-static int open_ranks(const struct geom_layout *layout, struct pools *p, struct kept *kept, char *err,
+static int open_ranks(const struct geom_layout *layout, struct pools *p, struct stored_regions *stored, char *err,
                       size_t err_bytes) {
     for (uint32_t r = 0; r < p->n_ranks; r++)
-        if (open_rank(layout, p, kept, r, err, err_bytes)) return 1;
+        if (open_rank(layout, p, stored, r, err, err_bytes)) return 1;
     return 0;
 }
 
@@ -160,31 +160,31 @@ static void free_regions(struct pools *p) {
 }
 
 /* What an earlier instance left, where it is whole and fits; it is let go before anything else takes the memory. */
-static int open_regions(const struct config *c, const struct plan *plan, struct pools *p, struct kept *kept, char *err,
-                        size_t err_bytes) {
+static int open_regions(const struct config *c, const struct plan *plan, struct pools *p, struct stored_regions *stored,
+                        char *err, size_t err_bytes) {
     const struct geom_layout *layout = &plan->capacity.layout;
-    if (c->export == EXPORT_VMM && kept_matches(kept, layout, p->n_ranks)) {
-        uint64_t id = kept->id;
+    if (c->export == EXPORT_VMM && stored_matches(stored, layout, p->n_ranks)) {
+        uint64_t id = stored->id;
         p->adopted = true;
         p->id = id;
-        if (!open_ranks(layout, p, kept, err, err_bytes)) return 0;
+        if (!open_ranks(layout, p, stored, err, err_bytes)) return 0;
         LOG(LOG_WARNING, "%.300s; new pools are made", err);
         free_regions(p);
         p->adopted = false;
-    } else if (kept->id) {
+    } else if (stored->id) {
         LOG(LOG_WARNING, "the device memory that an earlier kvd left is of another configuration: let go");
     }
-    kept_drop(kept);
+    stored_drop(stored);
     p->id = 0;
     while (c->export == EXPORT_VMM && !p->id)
         if (getrandom(&p->id, sizeof p->id, 0) != sizeof p->id) p->id = 0;
-    if (open_ranks(layout, p, kept, err, err_bytes)) return 1;
+    if (open_ranks(layout, p, stored, err, err_bytes)) return 1;
     if (p->id) (void)fdstore_settle(5000);
     return 0;
 }
 
-int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices, struct kept *kept,
-               struct pools *ret_pools, char *err, size_t err_bytes) {
+int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices,
+               struct stored_regions *stored, struct pools *ret_pools, char *err, size_t err_bytes) {
     const struct geom_layout *layout = &plan->capacity.layout;
     memset(ret_pools, 0, sizeof *ret_pools);
     ret_pools->n_pools = layout->n_pools;
@@ -198,7 +198,7 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
         (void)geom_state(plan->spec.state_bytes, &ret_pools->state_spec, &ret_pools->state_stride, NULL, 0);
         ret_pools->state_slots = plan->spec.state_slots;
     }
-    if (open_regions(config, plan, ret_pools, kept, err, err_bytes)) {
+    if (open_regions(config, plan, ret_pools, stored, err, err_bytes)) {
         pools_close(ret_pools);
         return 1;
     }

@@ -30,11 +30,11 @@ struct pools {
     struct kvd_store_info public_info; /* the same without handles and addresses */
 };
 
-/* Takes over the opened devices of the plan; on failure they are closed too. kept: regions of an earlier instance,
+/* Takes over the opened devices of the plan; on failure they are closed too. stored: regions of an earlier instance,
  * taken over where they are just what the plan needs (export = vmm), else let go; empty afterwards. 0, or 1 with a
  * sentence. */
-int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices, struct kept *kept,
-               struct pools *ret_pools, char *err, size_t err_bytes);
+int pools_open(const struct config *config, const struct plan *plan, struct device *const *devices,
+               struct stored_regions *stored, struct pools *ret_pools, char *err, size_t err_bytes);
 /* Number of a region on the socket of descriptors (fd_index), and the way back: a descriptor of the region, the pools'
  * own, or -1. */
 uint32_t pools_fd_index(uint32_t rank, uint32_t what);

@@ -106,7 +106,7 @@ void transfer_copy(struct transfer *t, const struct store_copy *copy) {
     if (b && b->n_copies < STORE_MAX_COPIES) b->copies[b->n_copies++] = *copy;
 }
 
-void transfer_slice(struct transfer *t, uint32_t pool, const struct kvd_pool_view *view) {
+static void add_slice(struct transfer *t, uint32_t pool, const struct kvd_pool_view *view) {
     struct batch *b = t->building;
     if (t->no_memory || !view->slice_count) return;
     size_t room = b->room_writes;
@@ -122,6 +122,10 @@ void transfer_slice(struct transfer *t, uint32_t pool, const struct kvd_pool_vie
     memcpy(b->values + b->n_values, store_table_row(t->store, pool, view->row) + view->slice_begin,
            view->slice_count * sizeof *b->values);
     b->n_values += view->slice_count;
+}
+
+void transfer_rows(struct transfer *t, const struct kvd_pool_view *views) {
+    for (uint32_t p = 0; p < t->pools->n_pools; p++) add_slice(t, p, &views[p]);
 }
 
 static struct device_page_copy device_copy(const struct pools *p, uint32_t rank, const struct store_copy *c) {
@@ -184,6 +188,12 @@ enum transfer_result transfer_submit(struct transfer *t, uint32_t tag) {
     t->last = &b->next;
     t->building = NULL;
     return TRANSFER_PENDING;
+}
+
+void transfer_publish(struct transfer *t, const struct kvd_pool_view *views) {
+    transfer_begin(t);
+    transfer_rows(t, views);
+    (void)transfer_submit(t, 0);
 }
 
 static void poll_devices(struct transfer *t) {

@@ -31,10 +31,13 @@ struct transfer *transfer_free(struct transfer *transfer);
 /* Starts an empty batch. */
 void transfer_begin(struct transfer *transfer);
 void transfer_copy(struct transfer *transfer, const struct store_copy *copy);
-/* The slice of the view, as the row mirror has it now. */
-void transfer_slice(struct transfer *transfer, uint32_t pool, const struct kvd_pool_view *view);
+/* The slice of each pool's view, as the row mirror has it now. */
+void transfer_rows(struct transfer *transfer, const struct kvd_pool_view *views);
 /* tag is given back by transfer_collect if the batch was PENDING. An empty batch is done at once. */
 enum transfer_result transfer_submit(struct transfer *transfer, uint32_t tag);
+
+/* A batch of these rows alone, for which nobody waits. That a device is lost is seen by transfer_lost. */
+void transfer_publish(struct transfer *transfer, const struct kvd_pool_view *views);
 
 /* Takes one finished batch: its tag and whether it was done or lost. False when there is none. */
 bool transfer_collect(struct transfer *transfer, uint32_t *ret_tag, enum transfer_result *ret_result);

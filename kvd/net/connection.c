@@ -234,7 +234,9 @@ static void on_received(void *argument) {
 /* ---- life -------------------------------------------------------------------------------------- */
 
 static void close_link(struct link *link) { connection_close(connection_of(link)); }
-static void connection_release(struct link *link) { listener_bury(connection_of(link)->listener, connection_of(link)); }
+static void connection_release(struct link *link) {
+    listener_retire(connection_of(link)->listener, connection_of(link));
+}
 
 /* They cannot change: looked for once. The descriptor lives until connection_free, so that it is found. */
 static const struct groups *connection_groups(struct link *link) {
@@ -256,7 +258,7 @@ void connection_close(struct connection *c) {
     pthread_mutex_unlock(&c->lock);
     if (!first) return;
     nng_stream_close(c->stream);
-    if (paused) listener_bury(c->listener, c); /* no receive is posted that would end the chain */
+    if (paused) listener_retire(c->listener, c); /* no receive is posted that would end the chain */
 }
 
 void connection_end(struct connection *c) {

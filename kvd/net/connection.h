@@ -83,6 +83,6 @@ void connection_free(struct connection *connection);
 /* It sent what is no frame: counted, and told to the log with others. */
 void listener_note_junk(struct listener *listener, const struct connection *connection);
 /* listener.c: puts it on the list of dead ones (to be freed), or of those to be ended by listener_run. */
-void listener_bury(struct listener *listener, struct connection *connection);
+void listener_retire(struct listener *listener, struct connection *connection);
 
 #endif

@@ -120,7 +120,7 @@ void listener_configure(struct listener *l, const struct config *c) {
 
 /* ---- the dead ---------------------------------------------------------------------------------- */
 
-void listener_bury(struct listener *l, struct connection *c) {
+void listener_retire(struct listener *l, struct connection *c) {
     pthread_mutex_lock(&l->lock);
     c->next_dead = l->dead;
     l->dead = c;

@@ -38,7 +38,7 @@ static struct event_ring *new_ring(struct call *call) {
 }
 
 /* Reserves what a request needs beyond its struct. Without the lock. False: refused. */
-static bool call_make_room(struct call *call) {
+static bool call_reserve(struct call *call) {
     struct codec_arena *arena = call->scratch->arena;
     bool ok = true;
     switch (call->request.type) {
@@ -46,28 +46,28 @@ static bool call_make_room(struct call *call) {
         access_look(call);
         ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random;
         break;
-    case FRAME_ROUND: ok = round_room(call); break;
+    case FRAME_ROUND: ok = round_reserve(call); break;
     case FRAME_DESCRIBE_STORE:
         ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random &&
-             (call->room = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
+             (call->memory = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
         break;
     case FRAME_DESCRIBE_PLANES:
-        ok = (call->room = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
+        ok = (call->memory = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
         break;
     case FRAME_FIND:
-        call->room = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
-        ok = call->room && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
+        call->memory = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
+        ok = call->memory && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
         break;
     case FRAME_LIST_CONTINUATIONS:
-        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
+        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
         break;
     case FRAME_LIST_SEQUENCES:
-        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_sequence_info))) != NULL;
+        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_sequence_info))) != NULL;
         break;
     case FRAME_LIST_SESSIONS:
-        ok = (call->room = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_session_info))) != NULL;
+        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_session_info))) != NULL;
         break;
-    case FRAME_AUDIT: ok = (call->room = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
+    case FRAME_AUDIT: ok = (call->memory = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = metrics_resident_bytes(); break;
     case FRAME_NAME_PAGES: ok = tenant_salt(call, &call->request.u.names.digests, call->request.u.names.n); break;
@@ -204,7 +204,7 @@ static void record_answer(struct call *call) {
 }
 
 /* Under the lock. */
-static enum admitted apply_request(struct call *call, bool room) {
+static enum admitted apply_request(struct call *call, bool reserved) {
     const struct frame_info *info = frame_info(call->request.type);
     struct service *s = call->service;
     s->requests++;
@@ -217,7 +217,7 @@ static enum admitted apply_request(struct call *call, bool room) {
         if (admitted != APPLY) return admitted;
         call->session = session;
     }
-    if (room && (!call->session || may_run(call, info))) serve_functions[call->request.type](call);
+    if (reserved && (!call->session || may_run(call, info))) serve_functions[call->request.type](call);
     record_answer(call);
     if (call->numbered) events_pressure(s);
     return APPLY;
@@ -257,9 +257,9 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
         refuse_malformed(call, error ? error : CODEC_E_TYPE, error ? why : "there is no such request");
     } else {
         call->request.type = type;
-        bool room = call_make_room(call);
+        bool reserved = call_reserve(call);
         pthread_mutex_lock(&s->lock);
-        admitted = apply_request(call, room);
+        admitted = apply_request(call, reserved);
         note_next_number(call);
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
         if (!call->parked && !call->held && admitted != WAIT)

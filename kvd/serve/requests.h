@@ -12,7 +12,7 @@
 #define LIST_AT_ONCE 64u
 
 /* Reserves what a Round needs. Without the lock. False: no memory. */
-bool round_room(struct call *call);
+bool round_reserve(struct call *call);
 
 /* Everything that Stats answers but rss_bytes, which is read without the lock. Under the lock. */
 void service_stats(const struct service *service, struct kvd_stats *ret_stats);

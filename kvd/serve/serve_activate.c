@@ -146,31 +146,22 @@ static bool may_wait_for_copies(const struct service *s, const struct store_acti
     return !here || (s->config.state_bytes && !info.image_on_device);
 }
 
-/* All places are looked at before anything is begun, for what begins may release victims past recall. */
-static bool check_place(struct call *call, const struct store_activation *want) {
-    if (op_has_slow_place(call->service, call->session) || !may_wait_for_copies(call->service, want)) return true;
-    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
-                "%u requests of this session wait for copies between device and host, which is the limit, and this one "
-                "needs some; take their answers, then try again",
-                SLOW_PER_SESSION);
-    return false;
-}
-
 /* What has to be copied between device and host waits in a place for that. */
-static struct op *place_for_copies(struct service *s, struct op *op, const struct bundle *b) {
+static struct pending *place_for_copies(struct service *s, struct pending *op, const struct bundle *b) {
     struct store_work work;
-    struct op *slow =
-        stage_work(s, (struct store_transition){ .bits = b->seq.bits }, &work) ? op_make_slow(s, op) : NULL;
+    struct pending *slow =
+        stage_work(s, (struct store_transition){ .bits = b->seq.bits }, &work) ? pending_make_slow(s, op) : NULL;
     return slow ? slow : op;
 }
 
-static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b, struct op *op) {
+static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b,
+                              struct pending *op) {
     struct service *s = call->service;
     char why[KVD_MESSAGE_BYTES];
     enum kvd_status status;
-    op->kind = OP_ACTIVATE;
+    op->kind = PENDING_ACTIVATE;
     op->bundle = (uint32_t)(b - s->bundles);
-    b->tag = op_tag(s, op);
+    b->tag = pending_tag(s, op);
     op = place_for_copies(s, op, b);
     op->given_way = made->victims_lost;
     op->u.activated = call->reply.u.activated;
@@ -182,7 +173,7 @@ static void submit_activation(struct call *call, const struct store_activated *m
         return;
     }
     call->reply.u.activated = op->u.activated;
-    op_free(s, op);
+    pending_free(s, op);
     if (status == KVD_OK) return;
     call_refuse(call, status, "%s", why);
     call->short_of = op->short_of;
@@ -197,11 +188,12 @@ void serve_activate(struct call *call) {
     struct store_refusal refusal = { 0 };
     if (!check_activation(call)) return;
     want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
-    if (!check_place(call, &want)) return;
-    struct op *op = op_new(call);
+    /* All places are looked at before anything is begun, for what begins may release victims past recall. */
+    if (may_wait_for_copies(s, &want) && !pending_check_slow(call)) return;
+    struct pending *op = pending_new(call);
     if (!op) return;
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
-        op_free(s, op);
+        pending_free(s, op);
         refuse_activation(call, &want, &refusal);
         return;
     }

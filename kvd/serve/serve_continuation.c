@@ -44,32 +44,21 @@ static bool check_move(struct call *call) {
     return false;
 }
 
-static void refuse_busy(struct call *call) {
-    call_refuse(call, KVD_RESOURCE_EXHAUSTED,
-                "%u requests of this session wait for copies between device and host, which is the limit; take their "
-                "answers, then try again",
-                SLOW_PER_SESSION);
-}
-
 static void begin_client_move(struct call *call, kvd_continuation continuation, enum store_place place) {
     struct service *s = call->service;
     struct store_refusal refusal = { 0 };
     enum kvd_status status;
     char why[KVD_MESSAGE_BYTES];
     store_move begun;
-    if (!check_move(call)) return;
-    struct op *quick = op_new(call), *op = quick ? op_make_slow(s, quick) : NULL;
-    if (quick && !op) {
-        op_free(s, quick);
-        refuse_busy(call);
-    }
+    if (!check_move(call) || !pending_check_slow(call)) return;
+    struct pending *quick = pending_new(call), *op = quick ? pending_make_slow(s, quick) : NULL;
     if (!op) return;
     if (store_move_begin(s->store, tenant_change(call, continuation), place, &begun, &refusal)) {
-        op_free(s, op);
+        pending_free(s, op);
         call_refuse_cont(call, &refusal, continuation);
         return;
     }
-    op->kind = OP_MOVE;
+    op->kind = PENDING_MOVE;
     op->move = begun;
     s->n_moves++;
     stage_submit(s, op, (struct store_transition){ true, begun.bits }, NULL, 0, NULL);
@@ -78,7 +67,7 @@ static void begin_client_move(struct call *call, kvd_continuation continuation, 
         return;
     }
     call->reply.u.moved = op->u.moved;
-    op_free(s, op);
+    pending_free(s, op);
     if (status == KVD_OK) return;
     call_refuse(call, status, "%s", why);
     call->short_of = op->short_of;

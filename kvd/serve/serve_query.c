@@ -31,7 +31,7 @@ static uint32_t find_max(const struct call *call) {
 
 void serve_describe_store(struct call *call) {
     const struct pools *p = &call->service->pools;
-    call->reply.u.store = call->room;
+    call->reply.u.store = call->memory;
     bool maps = call->session->role != KVD_ROLE_OBSERVER;
     *call->reply.u.store = maps ? p->info : p->public_info;
     if (!maps || !p->has_descriptors) return;
@@ -44,7 +44,7 @@ void serve_describe_store(struct call *call) {
 void serve_describe_planes(struct call *call) {
     const struct kvd_planes_request *want = &call->request.u.planes;
     const struct pools *p = &call->service->pools;
-    struct kvd_plane_info *items = call->room;
+    struct kvd_plane_info *items = call->memory;
     struct geom_schema schema;
     struct geom_plane plane;
     uint32_t ordinal = 0, n = 0;
@@ -82,7 +82,7 @@ void serve_describe_planes(struct call *call) {
 
 void serve_list_continuations(struct call *call) {
     struct service *s = call->service;
-    struct kvd_continuation_info *items = call->room;
+    struct kvd_continuation_info *items = call->memory;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
     for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &items[n])); looked++)
@@ -94,7 +94,7 @@ void serve_list_continuations(struct call *call) {
 
 void serve_list_sequences(struct call *call) {
     struct service *s = call->service;
-    struct kvd_sequence_info *items = call->room;
+    struct kvd_sequence_info *items = call->memory;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
     for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &items[n])); looked++) {
@@ -124,7 +124,7 @@ static uint32_t count_driven(struct service *s, kvd_session_id id) {
 
 void serve_list_sessions(struct call *call) {
     struct service *s = call->service;
-    struct kvd_session_info *items = call->room;
+    struct kvd_session_info *items = call->memory;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     for (; cursor < s->config.sessions && n < max; cursor++) {
         const struct session *from = &s->sessions[cursor];
@@ -167,7 +167,7 @@ void serve_find(struct call *call) {
                                        .n = f->n,
                                        .max = KVD_MAX_CANDIDATES,
                                        .anchor = tenant_use(call, f->anchor) };
-    struct kvd_candidate *items = call->room;
+    struct kvd_candidate *items = call->memory;
     struct store_found found;
     struct store_refusal refusal;
     if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
@@ -235,7 +235,7 @@ void serve_stats(struct call *call) {
 }
 
 void serve_audit(struct call *call) {
-    call->reply.u.audit = call->room;
+    call->reply.u.audit = call->memory;
     call->reply.u.audit->violations =
         store_audit(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
     call->service->metrics.audits++;

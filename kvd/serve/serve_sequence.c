@@ -15,25 +15,25 @@
 
 /* What a Round needs, reserved before the lock: one item, result and bundle for each item that the store is asked
  * about. */
-struct round_room {
+struct round_memory {
     struct store_round_item *items;
     struct store_round_result *results;
     struct bundle **bundles;
-    uint32_t *places; /* in the request */
+    uint32_t *index; /* in the request */
 };
 
-bool round_room(struct call *call) {
+bool round_reserve(struct call *call) {
     uint32_t n = call->request.u.round.n;
     struct codec_arena *arena = call->scratch->arena;
-    struct round_room *room = codec_arena_alloc(arena, sizeof *room);
-    call->room = room;
-    call->room2 = codec_arena_results(arena, n);
-    if (!room || !call->room2) return false;
-    room->items = codec_arena_take(arena, n * sizeof *room->items);
-    room->results = codec_arena_take(arena, n * sizeof *room->results);
-    room->bundles = codec_arena_take(arena, n * sizeof(struct bundle *));
-    room->places = codec_arena_take(arena, n * sizeof *room->places);
-    return room->items && room->results && room->bundles && room->places;
+    struct round_memory *memory = codec_arena_alloc(arena, sizeof *memory);
+    call->memory = memory;
+    call->results = codec_arena_results(arena, n);
+    if (!memory || !call->results) return false;
+    memory->items = codec_arena_take(arena, n * sizeof *memory->items);
+    memory->results = codec_arena_take(arena, n * sizeof *memory->results);
+    memory->bundles = codec_arena_take(arena, n * sizeof(struct bundle *));
+    memory->index = codec_arena_take(arena, n * sizeof *memory->index);
+    return memory->items && memory->results && memory->bundles && memory->index;
 }
 
 /* The caller's bundle; NULL: refused. */
@@ -46,7 +46,7 @@ static struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
     return b;
 }
 
-static uint32_t collect_items(struct call *call, struct round_room *room, struct kvd_round_result *results) {
+static uint32_t collect_items(struct call *call, struct round_memory *memory, struct kvd_round_result *results) {
     struct service *s = call->service;
     kvd_session_id me = session_id(s, call->session);
     uint32_t n = 0;
@@ -58,13 +58,13 @@ static uint32_t collect_items(struct call *call, struct round_room *room, struct
             results[i].status = status;
             continue;
         }
-        struct store_round_item *to = &room->items[n];
+        struct store_round_item *to = &memory->items[n];
         *to = (struct store_round_item){
             .seq = b->seq, .lease = b->lease, .ask = item->ask, .state_frontier = item->state_frontier
         };
         memcpy(to->pool, item->pool, sizeof to->pool);
-        room->bundles[n] = b;
-        room->places[n++] = i;
+        memory->bundles[n] = b;
+        memory->index[n++] = i;
     }
     return n;
 }
@@ -93,35 +93,33 @@ static void answer_item(struct service *s, const struct store_round_result *from
     to->bounded_pool = from->bounded_pool;
     to->bounded_frontier = from->bounded_frontier;
     to->n_pools = s->pools.n_pools;
-    for (uint32_t p = 0; p < to->n_pools; p++) {
-        to->pool[p] = from->pool[p];
-        transfer_slice(s->transfer, p, &from->pool[p]);
-    }
+    memcpy(to->pool, from->pool, to->n_pools * sizeof to->pool[0]);
+    transfer_rows(s->transfer, from->pool);
 }
 
 /* Each item of the answer, and what the store was short of. */
-static void count_items(struct service *s, const struct round_room *room, uint32_t n_asked,
+static void count_items(struct service *s, const struct round_memory *memory, uint32_t n_asked,
                         const struct kvd_round_result *results, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) metrics_item(&s->metrics, results[i].status);
     for (uint32_t i = 0; i < n_asked; i++) {
-        const struct store_refusal *refusal = &room->results[i].refusal;
+        const struct store_refusal *refusal = &memory->results[i].refusal;
         if (status_of_store(refusal->code) == KVD_RESOURCE_EXHAUSTED)
             metrics_shortage(&s->metrics, short_of_store(refusal));
     }
 }
 
 /* Submits the batch of the transfer; the answer is held until the devices are done. */
-static void publish_rows(struct call *call, struct op *op) {
+static void publish_rows(struct call *call, struct pending *op) {
     struct service *s = call->service;
-    switch (transfer_submit(s->transfer, op_tag(s, op))) {
-    case TRANSFER_DONE: op_free(s, op); break;
+    switch (transfer_submit(s->transfer, pending_tag(s, op))) {
+    case TRANSFER_DONE: pending_free(s, op); break;
     case TRANSFER_PENDING:
-        op->kind = OP_PUBLISH;
+        op->kind = PENDING_PUBLISH;
         op->parts = 1;
         call->held = true;
         break;
     case TRANSFER_LOST:
-        op_free(s, op);
+        pending_free(s, op);
         call_refuse(call, KVD_UNAVAILABLE, "it was done in the store, but the device is lost: %.300s",
                     transfer_error(s->transfer));
         break;
@@ -130,20 +128,20 @@ static void publish_rows(struct call *call, struct op *op) {
 
 void serve_round(struct call *call) {
     struct service *s = call->service;
-    struct round_room *room = call->room;
-    struct kvd_round_result *results = call->room2;
-    struct op *op = op_new(call);
+    struct round_memory *memory = call->memory;
+    struct kvd_round_result *results = call->results;
+    struct pending *op = pending_new(call);
     if (!op) return;
     call->reply.u.round.n = call->request.u.round.n;
     call->reply.u.round.items = results;
-    uint32_t n = collect_items(call, room, results);
-    store_round(s->store, room->items, n, room->results);
+    uint32_t n = collect_items(call, memory, results);
+    store_round(s->store, memory->items, n, memory->results);
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n; i++) {
-        answer_item(s, &room->results[i], &results[room->places[i]]);
-        if (room->results[i].refusal.code == STORE_OK) tell_bounded(s, room->bundles[i], &room->results[i]);
+        answer_item(s, &memory->results[i], &results[memory->index[i]]);
+        if (memory->results[i].refusal.code == STORE_OK) tell_bounded(s, memory->bundles[i], &memory->results[i]);
     }
-    count_items(s, room, n, results, call->request.u.round.n);
+    count_items(s, memory, n, results, call->request.u.round.n);
     publish_rows(call, op);
 }
 
@@ -169,10 +167,10 @@ void serve_checkpoint(struct call *call) {
     char why[KVD_MESSAGE_BYTES];
     const struct bundle *b = call_bundle(call, c->sequence);
     if (!b) return;
-    struct op *op = op_new(call);
+    struct pending *op = pending_new(call);
     if (!op) return;
     if (store_checkpoint_begin(s->store, b->seq, b->lease, &c->tail, c->retention, &made, &refusal)) {
-        op_free(s, op);
+        pending_free(s, op);
         call_refuse_store(call, &refusal);
         return;
     }
@@ -181,15 +179,15 @@ void serve_checkpoint(struct call *call) {
     memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < made.n_copies; i++) transfer_copy(s->transfer, &made.copies[i]);
-    enum transfer_result result = transfer_submit(s->transfer, op_tag(s, op));
+    enum transfer_result result = transfer_submit(s->transfer, pending_tag(s, op));
     if (result == TRANSFER_PENDING) {
-        op->kind = OP_CHECKPOINT;
+        op->kind = PENDING_CHECKPOINT;
         op->parts = 1;
         op->u.checkpointed = *r;
         call->parked = true;
         return;
     }
-    op_free(s, op);
+    pending_free(s, op);
     enum kvd_status status = checkpoint_finish(s, result, r, why, sizeof why);
     if (status != KVD_OK) call_refuse(call, status, "%s", why);
 }
@@ -202,11 +200,11 @@ void serve_finish(struct call *call) {
     store_cont cont = { 0 };
     struct bundle *b = call_bundle(call, f->sequence);
     if (!b) return;
-    struct op *op = op_new(call);
+    struct pending *op = pending_new(call);
     if (!op) return;
     if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &f->tail,
                      f->retention, &cont, rows, &refusal)) {
-        op_free(s, op);
+        pending_free(s, op);
         call_refuse_store(call, &refusal);
         return;
     }
@@ -215,6 +213,6 @@ void serve_finish(struct call *call) {
     call->reply.u.finished =
         (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };
     transfer_begin(s->transfer);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows[p]);
+    transfer_rows(s->transfer, rows);
     publish_rows(call, op);
 }

@@ -265,7 +265,7 @@ void serve_yield(struct call *call) {
         if (place < 0 || b->cleared >> place & 1) continue;
         b->cleared |= 1u << place;
         n++;
-        bundle_settle(s, b);
+        bundle_update(s, b);
     }
     former_yield(s, call->session);
     call->reply.u.yielded = n;

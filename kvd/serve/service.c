@@ -64,7 +64,7 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->groups = calloc(s->config.sessions, sizeof *s->groups);
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
-    s->ops = calloc((size_t)s->config.sessions * OP_PLACES + STOP_MOVES, sizeof *s->ops);
+    s->ops = calloc((size_t)s->config.sessions * PENDING_SLOTS + STOP_MOVES, sizeof *s->ops);
     for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
@@ -93,17 +93,17 @@ static int make_watch(struct service *s, char *err, size_t err_bytes) {
 static int make_service(struct service *s, const char *prefix, const struct fdstore_set *handed, char *err,
                         size_t err_bytes) {
     struct device *devices[KVD_MAX_RANKS];
-    struct kept kept;
+    struct stored_regions stored;
     char arena[96];
     plan_arena_name(prefix, arena, sizeof arena);
-    kept_load(&kept, handed ? handed->items : NULL, handed ? handed->n : 0);
+    stored_load(&stored, handed ? handed->items : NULL, handed ? handed->n : 0);
     if (plan_open_devices(&s->config, devices, err, err_bytes)) return 1;
-    if (plan_make(&s->config, devices, &kept, arena, &s->plan, err, err_bytes)) {
+    if (plan_make(&s->config, devices, &stored, arena, &s->plan, err, err_bytes)) {
         for (uint32_t i = 0; i < s->config.n_devices; i++) device_close(devices[i]);
         return 1;
     }
-    if (pools_open(&s->config, &s->plan, devices, &kept, &s->pools, err, err_bytes) || make_store(s, err, err_bytes) ||
-        make_tables(s, err, err_bytes))
+    if (pools_open(&s->config, &s->plan, devices, &stored, &s->pools, err, err_bytes) ||
+        make_store(s, err, err_bytes) || make_tables(s, err, err_bytes))
         return 1;
     if (transfer_new(&s->pools, s->store, &s->transfer))
         return refuse_open(err, err_bytes, "no memory for device work");

@@ -169,9 +169,7 @@ static void end_sequence(struct service *s, struct bundle *b) {
         LOG(LOG_ERROR, "a lost sequence cannot be ended: %s", store_refusal_text(&refusal, why, sizeof why));
     } else {
         tenant_note(s, cont, b->tenant);
-        transfer_begin(s->transfer);
-        for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows[p]);
-        (void)transfer_submit(s->transfer, 0); /* nobody waits; a lost device is seen by service_lost */
+        transfer_publish(s->transfer, rows);
         s->metrics.ended[cont.bits ? METRICS_KEPT : METRICS_RELEASED]++;
     }
     bundle_tell(s, b,
@@ -194,14 +192,14 @@ static const struct session *bundle_driver_at(struct service *s, const struct bu
 
 /* Its owner or a driver is gone while it is being activated: undone when its copies have ended. */
 static void activation_doom(struct service *s, struct bundle *b) {
-    struct op *op = b->tag ? &s->ops[b->tag - 1] : NULL;
+    struct pending *op = b->tag ? &s->ops[b->tag - 1] : NULL;
     b->doomed = true;
     if (!op || op->given_way) return;
     if (op->waits) transition_ended(s); /* it is tried again, and undone */
     else mover_cancel(s->mover, b->tag);
 }
 
-void bundle_settle(struct service *s, struct bundle *b) {
+void bundle_update(struct service *s, struct bundle *b) {
     struct store_refusal refusal;
     bool away = false, clear = true, is;
     for (uint32_t place = 0; place < KVD_MAX_RANKS; place++) {
@@ -230,7 +228,7 @@ void bundles_lose(struct service *s, kvd_session_id session) {
     }
 }
 
-void bundles_settle_all(struct service *s) {
+void bundles_update_all(struct service *s) {
     for (uint32_t i = 0; s->n_bundles && i < s->config.max_concurrency; i++)
-        if (s->bundles[i].used) bundle_settle(s, &s->bundles[i]);
+        if (s->bundles[i].used) bundle_update(s, &s->bundles[i]);
 }

@@ -61,9 +61,9 @@ struct bundle *bundle_to_act(struct service *s, kvd_session_id session, kvd_sequ
 /* An event about it, to its owner, its drivers, observers and admins. */
 void bundle_tell(struct service *s, const struct bundle *bundle, const struct kvd_event *event);
 /* Brings quarantine up to date and ends an ending bundle whose drivers are all clear. May free it. */
-void bundle_settle(struct service *s, struct bundle *bundle);
+void bundle_update(struct service *s, struct bundle *bundle);
 /* A session is gone or fenced: its bundles become ending. */
 void bundles_lose(struct service *s, kvd_session_id session);
-void bundles_settle_all(struct service *s);
+void bundles_update_all(struct service *s);
 
 #endif

@@ -42,9 +42,9 @@ struct service {
     struct bundle *bundles;   /* [max_concurrency] */
     uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask;
-    struct op *ops;                                    /* [config.sessions][OP_PLACES], then [STOP_MOVES] */
-    struct op *waiting, **last_waiting;                /* for another transition's end, in the order of arrival */
-    struct op *ready;                                  /* those of them that are to be tried again */
+    struct pending *ops;                               /* [config.sessions][PENDING_SLOTS], then [STOP_MOVES] */
+    struct pending *waiting, **last_waiting;           /* for another transition's end, in the order of arrival */
+    struct pending *ready;                             /* those of them that are to be tried again */
     uint32_t n_sessions, n_groups, n_bundles, n_moves; /* in use */
     struct tenancy *tenancy;                           /* [continuations of the store]; NULL: tenants = shared */
     size_t answer_bytes;                               /* of all sessions */

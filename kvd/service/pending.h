@@ -17,15 +17,21 @@ struct service;
 
 /* Every session has its own, so that nobody can take those of others, as many as the window has, where each of them has
  * an answer too. */
-#define OPS_PER_SESSION ANSWER_WINDOW
-#define OP_PLACES (OPS_PER_SESSION + SLOW_PER_SESSION)
+#define PENDING_PER_SESSION ANSWER_WINDOW
+#define PENDING_SLOTS (PENDING_PER_SESSION + SLOW_PER_SESSION)
 /* Moves of continuations at once, of all sessions; and those that an orderly stop makes. */
 #define MOVES_AT_ONCE 64u
 #define STOP_MOVES 8u
 
-struct op {
+struct pending {
     bool used, slow;
-    enum { OP_NEW = 0 /* nothing is under way yet */, OP_ACTIVATE, OP_CHECKPOINT, OP_PUBLISH, OP_MOVE } kind;
+    enum {
+        PENDING_NEW = 0 /* nothing is under way yet */,
+        PENDING_ACTIVATE,
+        PENDING_CHECKPOINT,
+        PENDING_PUBLISH,
+        PENDING_MOVE
+    } kind;
     kvd_session_id session; /* none: the daemon's own */
     uint64_t sequence;      /* number of the request */
     uint16_t type;
@@ -35,7 +41,7 @@ struct op {
     bool given_way;              /* ACTIVATE: its victims are past recall */
     bool waits;                  /* for another transition's end */
     enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
-    struct op *next;             /* of those that wait */
+    struct pending *next;        /* of those that wait */
     uint32_t bundle;             /* ACTIVATE */
     store_move move;             /* MOVE */
     struct mover_moved moved;
@@ -46,15 +52,16 @@ struct op {
     } u;
 };
 
-struct op *op_new(struct call *call); /* NULL: too many, refused */
-void op_free(struct service *s, struct op *op);
-uint32_t op_tag(const struct service *s, const struct op *op); /* index + 1 */
+struct pending *pending_new(struct call *call); /* NULL: too many, refused */
+void pending_free(struct service *s, struct pending *op);
+uint32_t pending_tag(const struct service *s, const struct pending *op); /* index + 1 */
 /* It is to wait behind copies: it takes one of its session's operations for that. NULL: none is free, it is as it
  * was. */
-struct op *op_make_slow(struct service *s, struct op *op);
-bool op_has_slow_place(struct service *s, const struct session *session);
+struct pending *pending_make_slow(struct service *s, struct pending *op);
+/* A request of the caller may wait behind copies between device and host; false: too many do, refused. */
+bool pending_check_slow(struct call *call);
 /* It is tried again, by pending_run, when a transition has ended; the first that waits is the first that is tried. */
-void op_wait(struct service *s, struct op *op);
+void pending_wait(struct service *s, struct pending *op);
 void transition_ended(struct service *s); /* who waits for one may try again */
 
 #endif

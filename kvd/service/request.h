@@ -31,7 +31,7 @@ struct call {
     bool numbered;               /* to be recorded in the session's window */
     enum metrics_short short_of; /* where the status is RESOURCE_EXHAUSTED */
     struct scratch *scratch;
-    void *room, *room2; /* reserved from the arena before the lock */
+    void *memory, *results; /* reserved from the arena before the lock */
     uint64_t rss_bytes, random;
     struct event_ring *ring;
     const struct groups *groups; /* of the peer, where a Hello depends on them */

@@ -69,7 +69,7 @@ void session_connected(struct service *s, struct session *session, struct link *
     session->link = link_ref(link);
     link->session = session_id(s, session);
     atomic_store(&link->greeted, true);
-    bundles_settle_all(s);
+    bundles_update_all(s);
 }
 
 void session_disconnected(struct service *s, struct session *session) {
@@ -78,7 +78,7 @@ void session_disconnected(struct service *s, struct session *session) {
         "session %s (pid %llu) lost its connection: its sequences are quarantined until it returns "
         "or its exit is proven",
         session->name, (unsigned long long)session->peer.pid);
-    bundles_settle_all(s);
+    bundles_update_all(s);
 }
 
 struct lost {
@@ -120,7 +120,7 @@ void session_fence(struct service *s, struct session *session) {
     session->fenced = true;
     groups_lose(s, id, false);
     bundles_lose(s, id);
-    bundles_settle_all(s);
+    bundles_update_all(s);
 }
 
 void session_end(struct service *s, struct session *session) {
@@ -140,5 +140,5 @@ void session_end(struct service *s, struct session *session) {
     s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]--;
     groups_lose(s, id, true);
     bundles_lose(s, id);
-    bundles_settle_all(s);
+    bundles_update_all(s);
 }

@@ -38,25 +38,25 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
 }
 
 /* What it was about, into the reply. False: parked again. */
-static bool advance_op(struct service *s, struct op *op, struct msg_reply *reply, char *why, size_t why_bytes) {
+static bool advance_op(struct service *s, struct pending *op, struct msg_reply *reply, char *why, size_t why_bytes) {
     enum kvd_status status = KVD_OK;
     enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
     bool ended = true;
     switch (op->kind) {
-    case OP_NEW: break;
-    case OP_ACTIVATE:
+    case PENDING_NEW: break;
+    case PENDING_ACTIVATE:
         ended = activation_advance(s, op, &status, why, why_bytes);
         reply->u.activated = op->u.activated;
         break;
-    case OP_CHECKPOINT:
+    case PENDING_CHECKPOINT:
         status = checkpoint_finish(s, result, &op->u.checkpointed, why, why_bytes);
         reply->u.checkpointed = op->u.checkpointed;
         break;
-    case OP_MOVE:
+    case PENDING_MOVE:
         ended = move_advance(s, op, &status, why, why_bytes);
         reply->u.moved = op->u.moved;
         break;
-    case OP_PUBLISH:
+    case PENDING_PUBLISH:
         if (result == TRANSFER_DONE) break;
         snprintf(why, why_bytes, "it was done in the store, but the device is lost: %.300s",
                  transfer_error(s->transfer));
@@ -68,11 +68,11 @@ static bool advance_op(struct service *s, struct op *op, struct msg_reply *reply
 }
 
 /* An op whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything happened. */
-static struct op *next_done_op(struct service *s, bool *ret_some) {
+static struct pending *next_done_op(struct service *s, bool *ret_some) {
     enum transfer_result result;
     enum mover_result moved;
     struct mover_moved figures;
-    struct op *op = NULL;
+    struct pending *op = NULL;
     uint32_t tag = 0;
     *ret_some = true;
     mover_run(s->mover);
@@ -101,8 +101,8 @@ static struct op *next_done_op(struct service *s, bool *ret_some) {
 
 /* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body
  * is in the scratch frame, or will be sent by who encodes it. */
-static bool finish_op(struct service *s, struct op *op, struct msg_reply *reply, struct scratch *scratch,
-                      struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
+static bool finish_pending(struct service *s, struct pending *op, struct msg_reply *reply, struct scratch *scratch,
+                           struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
     char why[KVD_MESSAGE_BYTES] = "";
     *reply = (struct msg_reply){ .type = op->type };
     if (!advance_op(s, op, reply, why, sizeof why)) return false;
@@ -110,8 +110,8 @@ static bool finish_op(struct service *s, struct op *op, struct msg_reply *reply,
     if (session) reply->next_sequence = session->last_sequence + 1;
     struct answer *a = session ? answer_find(session, op->sequence) : NULL;
     if (a) a->held = false;
-    *ret_body = op->kind == OP_PUBLISH && reply->status == KVD_OK;
-    if (op->kind == OP_PUBLISH && reply->status != KVD_OK) answer_unstore(s, session, a);
+    *ret_body = op->kind == PENDING_PUBLISH && reply->status == KVD_OK;
+    if (op->kind == PENDING_PUBLISH && reply->status != KVD_OK) answer_unstore(s, session, a);
     if (!*ret_body || !a || !a->body) return true; /* no body yet: its thread is still encoding, and sends */
     a->state = ANSWER_DONE;
     memcpy(scratch->frame + FRAME_HEADER, a->body, a->bytes);
@@ -126,15 +126,15 @@ static bool finish_op(struct service *s, struct op *op, struct msg_reply *reply,
 static bool complete_one(struct service *s, struct scratch *scratch) {
     struct waiter waiters[ANSWER_WAITERS];
     struct msg_reply reply;
-    struct op done = { 0 };
+    struct pending done = { 0 };
     uint32_t n = 0;
     size_t bytes = 0;
     bool some, body = false;
     pthread_mutex_lock(&s->lock);
-    struct op *op = next_done_op(s, &some);
-    if (op && finish_op(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
+    struct pending *op = next_done_op(s, &some);
+    if (op && finish_pending(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
         done = *op;
-        op_free(s, op);
+        pending_free(s, op);
         if (!done.session.bits) stop_moved(s, reply.status == KVD_OK);
         else count_outcome(s, done.type, reply.status, done.short_of, done.arrived_ns);
         events_pressure(s);

@@ -17,28 +17,21 @@ bool stage_work(const struct service *s, struct store_transition of, struct stor
     return s->mover && !store_get_work(s->store, of, ret_work) && ret_work->copies_out + ret_work->copies_in;
 }
 
-void stage_submit(struct service *s, struct op *op, struct store_transition of, const struct store_copy *copies,
+void stage_submit(struct service *s, struct pending *op, struct store_transition of, const struct store_copy *copies,
                   uint32_t n_copies, const struct kvd_activated *rows) {
     struct store_work work;
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n_copies; i++) transfer_copy(s->transfer, &copies[i]);
-    for (uint32_t p = 0; rows && p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &rows->pool[p]);
-    enum transfer_result result = transfer_submit(s->transfer, op_tag(s, op));
+    if (rows) transfer_rows(s->transfer, rows->pool);
+    enum transfer_result result = transfer_submit(s->transfer, pending_tag(s, op));
     op->parts += result == TRANSFER_PENDING;
     op->lost |= result == TRANSFER_LOST;
     if (op->lost || !stage_work(s, of, &work)) return;
-    if (mover_start(s->mover, of, &work, op_tag(s, op))) op->parts++;
+    if (mover_start(s->mover, of, &work, pending_tag(s, op))) op->parts++;
     else op->lost = true; /* there are as many jobs as transitions */
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
-
-/* Rows of an undone activation, as the mirror has them now, to the devices. */
-static void republish_rows(struct service *s, const struct kvd_activated *activated) {
-    transfer_begin(s->transfer);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) transfer_slice(s->transfer, p, &activated->pool[p]);
-    (void)transfer_submit(s->transfer, 0);
-}
 
 /* Returns the number of victims that had been released for it. */
 static uint32_t activation_undo(struct service *s, struct bundle *b, const struct kvd_activated *activated) {
@@ -47,7 +40,7 @@ static uint32_t activation_undo(struct service *s, struct bundle *b, const struc
     if (store_activate_abort(s->store, b->seq, &lost, &refusal))
         LOG(LOG_ERROR, "an activation could not be undone: store code %d", (int)refusal.code);
     bundle_free(s, b);
-    republish_rows(s, activated);
+    transfer_publish(s->transfer, activated->pool);
     transition_ended(s);
     return lost;
 }
@@ -81,7 +74,7 @@ static void count_activation(struct service *s, const struct bundle *b, uint32_t
     m->tokens[METRICS_COMPUTED] += b->prompt_tokens - b->reused_tokens;
 }
 
-static void activation_done(struct service *s, struct op *op, struct bundle *b) {
+static void activation_done(struct service *s, struct pending *op, struct bundle *b) {
     struct store_activated now = { 0 };
     struct kvd_activated *a = &op->u.activated;
     if (op->given_way || a->restored[0] || a->restored[1]) refresh_activated(s, b, a, &now);
@@ -89,12 +82,12 @@ static void activation_done(struct service *s, struct op *op, struct bundle *b) 
     b->tag = 0;
     count_activation(s, b, a->restored[0]);
     a->revision = store_revision(s->store);
-    bundle_settle(s, b);
+    bundle_update(s, b);
     transition_ended(s);
 }
 
 /* STORE_MORE: the victims have given way. */
-static void next_stage(struct service *s, struct op *op, struct bundle *b) {
+static void next_stage(struct service *s, struct pending *op, struct bundle *b) {
     struct store_activated now = { 0 };
     op->given_way = true;
     refresh_activated(s, b, &op->u.activated, &now);
@@ -103,12 +96,12 @@ static void next_stage(struct service *s, struct op *op, struct bundle *b) {
 
 /* STORE_WAIT. The rest is behind copies, so it does not keep a place from what is not, unless all places behind copies
  * are taken: it has begun, and is not refused for that. */
-static void park_op(struct service *s, struct op *op) {
-    struct op *slow = op_make_slow(s, op);
-    op_wait(s, slow ? slow : op);
+static void park_pending(struct service *s, struct pending *op) {
+    struct pending *slow = pending_make_slow(s, op);
+    pending_wait(s, slow ? slow : op);
 }
 
-static enum kvd_status why_ended(struct service *s, const struct op *op, const struct bundle *b, char *why,
+static enum kvd_status why_ended(struct service *s, const struct pending *op, const struct bundle *b, char *why,
                                  size_t why_bytes) {
     /* A recipe is executed wholly or not at all: once some of its victims have gone the activation goes on, and ends
      * when published. */
@@ -123,7 +116,8 @@ static enum kvd_status why_ended(struct service *s, const struct op *op, const s
     return KVD_OK;
 }
 
-bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes) {
+bool activation_advance(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why,
+                        size_t why_bytes) {
     struct bundle *b = &s->bundles[op->bundle];
     struct store_refusal refusal = { 0 };
     enum kvd_status status = KVD_OK;
@@ -137,7 +131,7 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
         if (code == STORE_MORE) {
             next_stage(s, op, b);
         } else if (code == STORE_WAIT) {
-            park_op(s, op);
+            park_pending(s, op);
             return false;
         } else {
             refusal.code = (enum store_code)code;
@@ -159,13 +153,13 @@ bool activation_advance(struct service *s, struct op *op, enum kvd_status *ret_s
 
 /* ---- moves of continuations ------------------------------------------------------------------------ */
 
-static void tell_moved(struct service *s, struct op *op) {
+static void tell_moved(struct service *s, struct pending *op) {
     struct kvd_moved *r = &op->u.moved;
     *r = (struct kvd_moved){ .revision = store_revision(s->store), .bytes = op->moved.bytes[0] + op->moved.bytes[1] };
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) r->pages[p] = op->moved.pages[0][p] + op->moved.pages[1][p];
 }
 
-bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status, char *why, size_t why_bytes) {
+bool move_advance(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why, size_t why_bytes) {
     struct store_refusal refusal = { 0 };
     *ret_status = KVD_OK;
     if (op->parts) return false;
@@ -182,7 +176,7 @@ bool move_advance(struct service *s, struct op *op, enum kvd_status *ret_status,
         return !op->parts && move_advance(s, op, ret_status, why, why_bytes);
     }
     if (code == STORE_WAIT) {
-        op_wait(s, op);
+        pending_wait(s, op);
         return false;
     }
     transition_ended(s);

@@ -65,7 +65,7 @@ void service_stop_begin(struct service *s) {
     }
     for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
         if (s->bundles[i].used) s->bundles[i].ending = true;
-    if (end) bundles_settle_all(s);
+    if (end) bundles_update_all(s);
     /* Marked first, then told, also after a Drain: who yields at once yields what it drives, and nobody is told twice.
      */
     if (!told) events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_DRAINING }, NULL, NULL);
@@ -120,22 +120,22 @@ static void make_list(struct service *s, struct stop *stop) {
 
 /* ---- demoting ---------------------------------------------------------------------------------- */
 
-static struct op *free_stop_op(struct service *s) {
-    struct op *ops = s->ops + (size_t)s->config.sessions * OP_PLACES;
+static struct pending *free_stop_op(struct service *s) {
+    struct pending *ops = s->ops + (size_t)s->config.sessions * PENDING_SLOTS;
     for (uint32_t i = 0; i < STOP_MOVES; i++)
         if (!ops[i].used) return &ops[i];
     return NULL;
 }
 
-static void begin_move(struct service *s, struct op *op, store_move move) {
+static void begin_move(struct service *s, struct pending *op, store_move move) {
     enum kvd_status status;
     char why[KVD_MESSAGE_BYTES];
-    *op = (struct op){ .used = true, .slow = true, .kind = OP_MOVE, .move = move, .arrived_ns = clock_ns() };
+    *op = (struct pending){ .used = true, .slow = true, .kind = PENDING_MOVE, .move = move, .arrived_ns = clock_ns() };
     s->n_moves++;
     s->stop->moving++;
     stage_submit(s, op, (struct store_transition){ true, move.bits }, NULL, 0, NULL);
     if (!move_advance(s, op, &status, why, sizeof why)) return;
-    op_free(s, op);
+    pending_free(s, op);
     stop_moved(s, status == KVD_OK);
 }
 
@@ -162,7 +162,7 @@ static void pass_candidate(struct stop *stop) {
 /* Under the lock. False: not now. */
 static bool demote_next(struct service *s, struct stop *stop) {
     struct store_refusal refusal = { 0 };
-    struct op *op = free_stop_op(s);
+    struct pending *op = free_stop_op(s);
     store_move move;
     while (stop->at < stop->n && !stop->list[stop->at].exposed) pass_candidate(stop);
     if (!op || stop->at == stop->n) return false;

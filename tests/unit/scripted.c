@@ -16,8 +16,8 @@
 
 #define ANSWERS 4096u
 
-struct kept {        /* one numbered request */
-    uint8_t *answer; /* a whole frame */
+struct stored_regions { /* one numbered request */
+    uint8_t *answer;    /* a whole frame */
     size_t bytes;
     uint64_t check; /* of the request's body behind its header */
     bool held;
@@ -35,8 +35,8 @@ struct script {
     uint64_t epoch, last_sequence;
     uint32_t hello_status, event_mask;
     unsigned requests, served, executed, repeats, hellos, bad_numbers;
-    struct kept kept[ANSWERS];
-    struct kept held_query[64];
+    struct stored_regions kept[ANSWERS];
+    struct stored_regions held_query[64];
     unsigned n_held_queries;
     size_t filled;
     uint8_t inbox[2 * FRAME_LIMIT], outbox[FRAME_LIMIT];
@@ -87,7 +87,7 @@ static void answer_hello(struct script *s, uint64_t id, const struct msg_request
 }
 
 static void act(struct script *s, enum script_act what, const struct frame_head *head, size_t bytes,
-                struct kept *kept) {
+                struct stored_regions *kept) {
     static const uint8_t impossible[FRAME_HEADER] = { 0xff, 0xff, 0xff, 0x7f };
     uint8_t junk[FRAME_HEADER + 3] = { 0 };
     switch (what) {
@@ -125,7 +125,7 @@ static uint64_t check_of(struct script *s, struct msg_request request) {
 
 /* A repeated number: the first answer, byte for byte but for the id, which the client repeats. */
 static void repeat(struct script *s, const struct frame_head *head, uint64_t sequence, uint64_t check) {
-    struct kept *kept = &s->kept[sequence % ANSWERS];
+    struct stored_regions *kept = &s->kept[sequence % ANSWERS];
     s->repeats++;
     if (kept->check != check) s->bad_numbers++;
     memcpy(s->outbox, kept->answer, kept->bytes);
@@ -167,7 +167,7 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
     pthread_mutex_lock(&s->lock);
 
     size_t bytes = make_frame(s, head->id, &reply);
-    struct kept *kept = NULL;
+    struct stored_regions *kept = NULL;
     if (sequence && what != SCRIPT_DROP_UNRUN && what != SCRIPT_LOSE) {
         kept = &s->kept[sequence % ANSWERS];
         s->last_sequence = sequence;
@@ -177,7 +177,7 @@ static void serve(struct script *s, const struct frame_head *head, const uint8_t
     }
     if (kept) {
         free(kept->answer);
-        *kept = (struct kept){ .answer = malloc(bytes), .bytes = bytes, .check = check };
+        *kept = (struct stored_regions){ .answer = malloc(bytes), .bytes = bytes, .check = check };
         memcpy(kept->answer, s->outbox, bytes);
     }
     act(s, what, head, bytes, kept);
@@ -292,7 +292,7 @@ void script_refuse_hello(struct script *s, uint32_t status) {
 void script_let_go(struct script *s) {
     pthread_mutex_lock(&s->lock);
     for (uint64_t i = 1; i <= s->last_sequence; i++) {
-        struct kept *kept = &s->kept[i % ANSWERS];
+        struct stored_regions *kept = &s->kept[i % ANSWERS];
         if (kept->held) send_bytes(s, kept->answer, kept->bytes);
         kept->held = false;
     }

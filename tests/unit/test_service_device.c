@@ -344,7 +344,7 @@ static void one_session_does_not_take_the_devices(void) {
     kvd_continuation from = retained(s);
     kvd_sequence sequence = running(s);
     struct msg_request mine, other = fork_of(t, t->session, from);
-    for (uint32_t i = 0; i < OPS_PER_SESSION; i++) {
+    for (uint32_t i = 0; i < PENDING_PER_SESSION; i++) {
         mine = checkpoint_of(s, sequence);
         fx_send(s, &mine);
         KVT_EQ(s->n, 0);
@@ -359,7 +359,7 @@ static void one_session_does_not_take_the_devices(void) {
     fx_settle(&fx, t);
     KVT_NEED(fx_reply(t, FRAME_ACTIVATE, &r));
     KVT_EQ(r.status, KVD_OK);
-    for (uint32_t i = 0; i < OPS_PER_SESSION; i++) {
+    for (uint32_t i = 0; i < PENDING_PER_SESSION; i++) {
         KVT_NEED(fx_reply(s, FRAME_CHECKPOINT, &r));
         KVT_EQ(r.status, KVD_OK);
     }

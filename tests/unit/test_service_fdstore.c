@@ -145,33 +145,33 @@ static void cont_3_what_is_sent(void) {
     close(fd);
 }
 
-static struct fdstore_item item(uint64_t id, uint32_t rank, enum kept_what what, uint32_t pages, uint64_t bytes) {
+static struct fdstore_item item(uint64_t id, uint32_t rank, enum stored_kind what, uint32_t pages, uint64_t bytes) {
     struct fdstore_item made = { .fd = memory() };
-    kept_name(id, rank, what, pages, bytes, made.name, sizeof made.name);
+    stored_name(id, rank, what, pages, bytes, made.name, sizeof made.name);
     return made;
 }
 
 static void cont_3_a_set_is_taken_as_a_whole(void) {
     struct geom_layout layout = { .n_pools = 2, .pages = { 100, 7 }, .pool_bytes = { 4096, 512 }, .state_bytes = 64 };
-    struct fdstore_item items[8] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_DRAFT, 100, 512),
-                                     item(5, 0, KEPT_STATE, 100, 64),  item(5, 1, KEPT_MAIN, 100, 4096),
-                                     item(5, 1, KEPT_DRAFT, 100, 512), item(5, 1, KEPT_STATE, 100, 64) };
-    struct kept kept;
-    kept_load(&kept, items, 6);
+    struct fdstore_item items[8] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 0, STORED_DRAFT, 100, 512),
+                                     item(5, 0, STORED_STATE, 100, 64),  item(5, 1, STORED_MAIN, 100, 4096),
+                                     item(5, 1, STORED_DRAFT, 100, 512), item(5, 1, STORED_STATE, 100, 64) };
+    struct stored_regions kept;
+    stored_load(&kept, items, 6);
     KVT_EQ(kept.id, 5);
     KVT_EQ(kept.bytes[1], 4672);
-    KVT_TRUE(kept_matches(&kept, &layout, 2));
-    KVT_FALSE(kept_matches(&kept, &layout, 1)); /* a rank too many */
-    KVT_FALSE(kept_matches(&kept, &layout, 3));
+    KVT_TRUE(stored_matches(&kept, &layout, 2));
+    KVT_FALSE(stored_matches(&kept, &layout, 1)); /* a rank too many */
+    KVT_FALSE(stored_matches(&kept, &layout, 3));
     layout.pages[0] = 101;
-    KVT_FALSE(kept_matches(&kept, &layout, 2));
+    KVT_FALSE(stored_matches(&kept, &layout, 2));
     layout.pages[0] = 100;
     layout.state_bytes = 0;
-    KVT_FALSE(kept_matches(&kept, &layout, 2));
+    KVT_FALSE(stored_matches(&kept, &layout, 2));
     layout.state_bytes = 64;
     layout.n_pools = 1;
-    KVT_FALSE(kept_matches(&kept, &layout, 2));
-    kept_drop(&kept);
+    KVT_FALSE(stored_matches(&kept, &layout, 2));
+    stored_drop(&kept);
     for (int i = 0; i < 6; i++) KVT_FALSE(is_open(items[i].fd));
     KVT_EQ(kept.id, 0);
 }
@@ -179,13 +179,13 @@ static void cont_3_a_set_is_taken_as_a_whole(void) {
 /* A set that was taken over in part is forgotten as a whole: what stayed with the holder would be memory that nobody
  * ever frees, and, standing first at the next start, would cost the set that is good. */
 static void cont_3_what_was_taken_over_is_forgotten_too(void) {
-    struct fdstore_item items[2] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 1, KEPT_MAIN, 100, 4096) };
-    struct kept kept;
+    struct fdstore_item items[2] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 1, STORED_MAIN, 100, 4096) };
+    struct stored_regions kept;
     int fd = manager();
     KVT_NEED(fd >= 0);
-    kept_load(&kept, items, 2);
-    kept.region[0][KEPT_MAIN].fd = -1; /* the device's from here on */
-    kept_drop(&kept);
+    stored_load(&kept, items, 2);
+    kept.region[0][STORED_MAIN].fd = -1; /* the device's from here on */
+    stored_drop(&kept);
     KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r0.main.100.4096");
     KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r1.main.100.4096");
     KVT_EQ_STR(told(fd), "");
@@ -197,17 +197,17 @@ static void cont_3_what_was_taken_over_is_forgotten_too(void) {
 
 /* The holder forgets by name: of one that it handed over twice it must keep the first. */
 static void cont_3_one_that_is_there_twice(void) {
-    struct fdstore_item items[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(5, 0, KEPT_MAIN, 100, 4096),
-                                     item(6, 0, KEPT_MAIN, 100, 4096) };
-    struct kept kept;
+    struct fdstore_item items[3] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 0, STORED_MAIN, 100, 4096),
+                                     item(6, 0, STORED_MAIN, 100, 4096) };
+    struct stored_regions kept;
     int fd = manager();
     KVT_NEED(fd >= 0);
-    kept_load(&kept, items, 3);
+    stored_load(&kept, items, 3);
     KVT_TRUE(is_open(items[0].fd));
     KVT_FALSE(is_open(items[1].fd));
     KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000006.r0.main.100.4096");
     KVT_EQ_STR(told(fd), "");
-    kept_drop(&kept);
+    stored_drop(&kept);
     manager_free(fd);
 }
 
@@ -272,21 +272,21 @@ static void cont_3_foreign_names_are_let_go(void) {
                                   "kvd.0000000000000005.r0.main.100.4096x",
                                   "kvd.0000000000000005.r0.main.100.0",
                                   "kvd.0000000000000005.r0.main.-1.4096" };
-    struct kept kept;
+    struct stored_regions kept;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fdstore_item one = { .fd = memory() };
         snprintf(one.name, sizeof one.name, "%s", names[i]);
-        kept_load(&kept, &one, 1);
+        stored_load(&kept, &one, 1);
         if (!KVT_EQ(kept.id, 0) || !KVT_FALSE(is_open(one.fd))) printf("    %s\n", names[i]);
     }
-    struct fdstore_item two[3] = { item(5, 0, KEPT_MAIN, 100, 4096), item(6, 0, KEPT_MAIN, 100, 4096),
-                                   item(5, 0, KEPT_MAIN, 100, 4096) };
-    kept_load(&kept, two, 3); /* of two sets the first; nothing twice */
+    struct fdstore_item two[3] = { item(5, 0, STORED_MAIN, 100, 4096), item(6, 0, STORED_MAIN, 100, 4096),
+                                   item(5, 0, STORED_MAIN, 100, 4096) };
+    stored_load(&kept, two, 3); /* of two sets the first; nothing twice */
     KVT_EQ(kept.id, 5);
     KVT_TRUE(is_open(two[0].fd));
     KVT_FALSE(is_open(two[1].fd));
     KVT_FALSE(is_open(two[2].fd));
-    kept_drop(&kept);
+    stored_drop(&kept);
 }
 
 int main(int argc, char **argv) {
