@@ -171,11 +171,14 @@ KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence
                                        uint32_t first_page, uint32_t n_pages, struct kvd_error *error);
 /* Makes a continuation of what the sequence has committed, which shares its full pages. The sequence goes on.
  * what->tail holds the tokens after the last full page. KVD_FAILED_PRECONDITION: the state image does not stand at the
- * committed frontier (kvd_store_state). KVD_RESOURCE_EXHAUSTED: the store is short. */
+ * committed frontier (kvd_store_state). KVD_RESOURCE_EXHAUSTED: the store is short.
+ * Where an equal continuation is there (names, tail, frontier, user), and no activation holds it, its handle is the
+ * answer, and nothing is taken. */
 KVD_API enum kvd_status kvd_checkpoint(kvd_client *client, const struct kvd_checkpoint *what,
                                        struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error);
 /* Ends the sequence. With how->retain it becomes a continuation, which outlives every engine; else its pages are free.
- * KVD_FAILED_PRECONDITION as for kvd_checkpoint. */
+ * It never lacks a descriptor, for a running sequence owns the one that keeps it. Where an equal continuation is there,
+ * the answer is that one's handle, as of kvd_checkpoint. KVD_FAILED_PRECONDITION as for kvd_checkpoint. */
 KVD_API enum kvd_status kvd_finish(kvd_client *client, const struct kvd_finish *how, struct kvd_finished *ret_finished,
                                    struct kvd_error *error);
 /* Drops a continuation. Its pages are free unless something else shares them. KVD_NOT_FOUND: it has gone already. */

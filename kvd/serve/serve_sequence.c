@@ -177,6 +177,11 @@ void serve_checkpoint(struct call *call) {
     tenant_note(s, made.cont, b->tenant);
     *r = (struct kvd_checkpointed){ .continuation.bits = made.cont.bits, .frontier = made.frontier };
     memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
+    if (made.is_published) { /* an equal one stands for it */
+        pending_free(s, op);
+        r->revision = store_revision(s->store);
+        return;
+    }
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < made.n_copies; i++) transfer_copy(s->transfer, &made.copies[i]);
     enum transfer_result result = transfer_submit(s->transfer, pending_tag(s, op));

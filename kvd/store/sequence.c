@@ -144,6 +144,24 @@ static void copy_state(struct store *store, const struct seq *seq, struct cont *
         (struct store_copy){ .kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot };
 }
 
+/* An equal one that lies on the device is the checkpoint: nothing is acquired or copied. */
+static bool merge_checkpoint(struct store *store, const struct seq *seq, const struct kvd_tail *tail,
+                             uint32_t retention, struct store_checkpointed *ret_checkpointed) {
+    uint32_t frontier = seq->space[0].committed;
+    struct cont like = { .frontier = frontier,
+                         .named = frontier / KVD_PAGE_TOKENS,
+                         .tail_named = true,
+                         .tag = seq->tag,
+                         .space = { seq->space[0] } };
+    if (tail) like.tail = *tail;
+    struct cont *equal = cont_find_equal(store, &like);
+    if (!equal || !cont_stands_for(store, equal, retention)) return false;
+    *ret_checkpointed =
+        (struct store_checkpointed){ .cont = cont_handle(store, equal), .frontier = frontier, .is_published = true };
+    store_changed(store, false);
+    return true;
+}
+
 int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct kvd_tail *tail,
                            uint32_t retention, struct store_checkpointed *ret_checkpointed,
                            struct store_refusal *refusal) {
@@ -151,6 +169,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     struct store_checkpointed out;
     int rc = seq_drive(store, handle, lease, &seq, refusal);
     if (rc == STORE_OK) rc = seq_complete(store, seq, tail, refusal);
+    if (rc == STORE_OK && merge_checkpoint(store, seq, tail, retention, ret_checkpointed)) return STORE_OK;
     if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq->space[0].committed, refusal);
     if (rc) return rc;
     memset(&out, 0, sizeof out);
@@ -215,16 +234,30 @@ static void unpin_checkpoint(struct store *store, struct cont *cont) {
     cont->source_slot = KVD_NONE;
 }
 
-int store_checkpoint_commit(struct store *store, store_cont handle, struct store_refusal *refusal) {
+/* Returns the one that stands for it from now on. */
+static struct cont *publish_or_merge(struct store *store, struct cont *cont) {
+    struct cont *equal = cont_find_equal(store, cont);
+    if (!equal) {
+        cont->published = true;
+        cont->created = cont->used = store->operations;
+        index_insert(store, cont);
+        record_cont(store, cont);
+        return cont;
+    }
+    if (!cont_stands_for(store, equal, cont->retention)) cont_take_pages(store, equal, cont);
+    cont_release(store, cont);
+    return equal;
+}
+
+int store_checkpoint_commit(struct store *store, store_cont handle, store_cont *ret_cont,
+                            struct store_refusal *refusal) {
     struct cont *cont = NULL;
     int rc = find_in_flight(store, handle, &cont, refusal);
     if (rc) return rc;
     store_changed(store, true);
     unpin_checkpoint(store, cont);
-    cont->published = true;
-    cont->created = cont->used = store->operations;
-    index_insert(store, cont);
-    record_cont(store, cont);
+    cont = publish_or_merge(store, cont);
+    if (ret_cont) *ret_cont = cont_handle(store, cont);
     return STORE_OK;
 }
 
@@ -285,11 +318,8 @@ static struct cont *retain_as_continuation(struct store *store, struct seq *seq,
     cont->slot = seq->state_slot;
     cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
     if (tail && tail->n) cont->tail = *tail;
-    cont->published = true;
-    cont->created = cont->used = store->operations;
     cont->tag = seq->tag;
-    index_insert(store, cont);
-    record_cont(store, cont);
+    cont = publish_or_merge(store, cont);
     record_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;
 }

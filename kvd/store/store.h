@@ -392,6 +392,7 @@ struct store_checkpointed {
     uint32_t n_copies; /* device to device */
     struct store_copy copies[STORE_MAX_COPIES];
     uint32_t shared_pages[KVD_MAX_POOLS];
+    bool is_published; /* an equal one was there and is this checkpoint: nothing to copy, no commit, nothing shared */
 };
 /* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the
  * sequence goes on. The continuation is invisible until commit. Several may be in flight, and the sequence may finish
@@ -401,11 +402,15 @@ struct store_checkpointed {
 int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct kvd_tail *tail,
                            uint32_t retention, struct store_checkpointed *ret_checkpointed,
                            struct store_refusal *refusal);
-int store_checkpoint_commit(struct store *store, store_cont cont, struct store_refusal *refusal);
+/* ret_cont (may be NULL): the handle to go by: of an equal continuation, if one came to be meanwhile (FIT-5). */
+int store_checkpoint_commit(struct store *store, store_cont cont, store_cont *ret_cont, struct store_refusal *refusal);
 int store_checkpoint_abort(struct store *store, store_cont cont, struct store_refusal *refusal);
 
-/* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy). ret_cont is none
- * after a release. Slices of the freed rows (now -1) are in ret_rows, row numbers included. */
+/* FIN-1. Release everything, or retain a continuation (same conditions as a checkpoint; no copy, and nothing that could
+ * be short). ret_cont is none after a release, and an equal continuation that was there already (FIT-5): same names,
+ * tail, frontier and tag, in no activation. That one counts as used now, gets the higher retention, and, where its own
+ * pages are not all on the device, these pages. Slices of the freed rows (now -1) are in ret_rows, row numbers
+ * included. */
 enum store_finish { STORE_FINISH_RELEASE = 0, STORE_FINISH_RETAIN = 1 };
 int store_finish(struct store *store, store_seq seq, uint64_t lease, enum store_finish how, const struct kvd_tail *tail,
                  uint32_t retention, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],

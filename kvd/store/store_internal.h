@@ -483,6 +483,13 @@ int cont_find_unclaimed(const struct store *store, store_cont handle, struct con
                         struct store_refusal *refusal);
 /* To a frontier where it can be cut (store_shorten). */
 void cont_shorten(struct store *store, struct cont *cont, uint32_t frontier);
+/* equal.c, FIT-5: a published one with the same names, tail and tag, in no activation; of `like` frontier, names, tail,
+ * tag and the Main space are read. NULL: there is none. */
+struct cont *cont_find_equal(const struct store *store, const struct cont *like);
+/* All of it is on the device: it is as good as an equal one made now, and counts as used. */
+bool cont_stands_for(struct store *store, struct cont *cont, uint32_t retention);
+/* An equal one's pages and image become those of cont. */
+void cont_take_pages(struct store *store, struct cont *cont, struct cont *from);
 /* Releases a continuation, published or not, and its descriptor. */
 void cont_release(struct store *store, struct cont *cont);
 /* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device

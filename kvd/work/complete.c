@@ -29,10 +29,11 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
         snprintf(why, why_bytes, "the device is lost, nothing was kept: %.300s", transfer_error(s->transfer));
         return KVD_UNAVAILABLE;
     }
-    if (store_checkpoint_commit(s->store, cont, &refusal)) {
+    if (store_checkpoint_commit(s->store, cont, &cont, &refusal)) {
         store_refusal_text(&refusal, why, why_bytes);
         return KVD_INTERNAL;
     }
+    made->continuation.bits = cont.bits;
     made->revision = store_revision(s->store);
     return KVD_OK;
 }

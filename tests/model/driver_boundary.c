@@ -332,7 +332,8 @@ static int make_snap(struct run *r, struct snap *s) {
     s->retention = below(r, 8);
     s->tail.n = k < 0 ? 0 : r->model.seq[k].sp.committed[0] % KVD_PAGE_TOKENS;
     if (chance(r, 3)) s->tail.n = below(r, 64);
-    for (uint32_t i = 0; i < s->tail.n; i++) s->tail.tokens[i] = below(r, 50000);
+    uint32_t salt = chance(r, 30) ? below(r, 50000) : 7; /* mostly the same, as of equal prompts */
+    for (uint32_t i = 0; i < s->tail.n; i++) s->tail.tokens[i] = salt + i;
     s->given = (s->tail.n == 0 && chance(r, 50)) || chance(r, 1) ? NULL : &s->tail;
     return k;
 }
@@ -373,12 +374,23 @@ void op_checkpoint(struct run *r) {
     uint32_t n[POOLS] = { 0 };
     bool fired;
     int k = make_snap(r, &s);
-    model_keep_reasons(&r->model, k, s.lease, s.given, false, &reasons);
-    if (r->model.config.membership_entries) model_maybe_membership(&reasons);
+    int equal = k < 0 ? -1
+                      : model_equal(&r->model, &r->model.seq[k].sp, r->model.seq[k].sp.committed[0], s.given,
+                                    (store_cont){ 0 });
+    model_keep_reasons(&r->model, k, s.lease, s.given, equal >= 0, &reasons);
+    if (r->model.config.membership_entries && equal < 0) model_maybe_membership(&reasons);
     note(r, " seq %d", k);
     int code = reasons.n == 0 && chance(r, 15) ? sweep(r, attempt_checkpoint, &s, false, &fired)
                                                : attempt_checkpoint(r, &s, &refusal);
     if (r->failed || !agreed(r, "checkpoint", code, &refusal, &reasons)) return;
+    if (s.got.is_published != (equal >= 0)) fail(r, "checkpoint: %s equal one is there", equal < 0 ? "no" : "an");
+    if (equal >= 0) { /* FIT-5 */
+        equal = model_equal(&r->model, &r->model.seq[k].sp, s.got.frontier, s.given, s.got.cont);
+        if (equal < 0) fail(r, "checkpoint: what stands for it is not equal");
+        else model_merge(&r->model, equal, s.retention);
+        r->moved = true;
+        return;
+    }
     read_pages(r, (store_seq){ 0 }, s.got.cont, n);
     int c = model_checkpoint(&r->model, k, s.given, s.retention, &s.got, run_ids, n);
     note(r, " -> cont %d", c);

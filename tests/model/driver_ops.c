@@ -319,11 +319,21 @@ static void resolve_checkpoint(struct run *r, int c, bool commit) {
     struct model_cont *mc = &r->model.cont[c];
     note(r, " %s checkpoint %d", commit ? "commit" : "abort", c);
     if (commit || chance(r, 50)) make_copies(r, &r->snapper[c]);
-    int code = commit ? store_checkpoint_commit(r->store, mc->handle, &refusal)
+    store_cont got = { 0 };
+    int equal = model_equal(&r->model, &mc->sp, mc->frontier, &mc->tail, got);
+    int code = commit ? store_checkpoint_commit(r->store, mc->handle, &got, &refusal)
                       : store_checkpoint_abort(r->store, mc->handle, &refusal);
     if (code) fail(r, "%s of a checkpoint refused: %d", commit ? "commit" : "abort", code);
-    if (commit) model_checkpoint_publish(&r->model, c);
-    else {
+    if (commit && equal >= 0) { /* FIT-5 */
+        equal = model_equal(&r->model, &mc->sp, mc->frontier, &mc->tail, got);
+        if (equal < 0) fail(r, "an equal continuation is published beside one that was there");
+        else model_merge(&r->model, equal, mc->retention);
+        bury_cont(r, mc->handle);
+        model_release(&r->model, c);
+    } else if (commit) {
+        if (got.bits != mc->handle.bits) fail(r, "a checkpoint's commit answers another handle");
+        model_checkpoint_publish(&r->model, c);
+    } else {
         bury_cont(r, mc->handle);
         model_release(&r->model, c);
     }
@@ -347,7 +357,7 @@ static void resolve_nothing(struct run *r) {
         store_cont h = some_cont(r, any_cont(r, true));
         model_checkpoint_reasons(&r->model, model_find_cont(&r->model, h), &reasons);
         if (reasons.n == 0) return;
-        int code = chance(r, 50) ? store_checkpoint_commit(r->store, h, &refusal)
+        int code = chance(r, 50) ? store_checkpoint_commit(r->store, h, NULL, &refusal)
                                  : store_checkpoint_abort(r->store, h, &refusal);
         agreed(r, " checkpoint commit or abort", code, &refusal, &reasons);
     }

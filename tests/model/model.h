@@ -169,10 +169,18 @@ void model_keep_reasons(struct model *model, int seq, uint64_t lease, const stru
 int model_checkpoint(struct model *model, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
 void model_checkpoint_publish(struct model *model, int cont);
+/* FIT-5: a continuation that is equal to what the sequence is at this frontier: the one with this handle, or (none)
+ * any. -1: there is none. */
+int model_equal(const struct model *model, const struct space *space, uint32_t frontier, const struct kvd_tail *tail,
+                store_cont handle);
+/* It stands for one more. */
+void model_merge(struct model *model, int cont, uint32_t retention);
+
 void model_checkpoint_reasons(const struct model *model, int cont, struct reasons *reasons);
 int model_finish(struct model *model, int seq, bool retain, const struct kvd_tail *tail, uint32_t retention,
                  store_cont handle);
 /* Whether death leaves a continuation. */
+uint32_t model_end_frontier(const struct model *model, int seq);
 bool model_end_retains(const struct model *model, int seq);
 int model_end(struct model *model, int seq, store_cont handle);
 void model_cont_reasons(const struct model *model, int cont,

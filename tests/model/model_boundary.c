@@ -259,11 +259,42 @@ void model_checkpoint_publish(struct model *m, int c) {
     m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = KVD_NONE;
 }
 
+static bool is_equal(const struct model *m, const struct model_cont *c, const struct space *sp, uint32_t frontier,
+                     const struct kvd_tail *tail) {
+    uint32_t full = frontier / KVD_PAGE_TOKENS, n = frontier % KVD_PAGE_TOKENS;
+    if (!c->used || !c->published || c->claimed_by >= 0 || c->frontier != frontier || !c->tail_named) return false;
+    if (n && (!tail || memcmp(tail->tokens, c->tail.tokens, n * sizeof tail->tokens[0]) != 0)) return false;
+    if (model_named(m, sp, full) < full || model_named(m, &c->sp, full) < full) return false;
+    for (uint32_t b = 0; b < full; b++)
+        if (memcmp(m->digest[sp->page[0][b]], m->digest[c->sp.page[0][b]], 32) != 0) return false;
+    return true;
+}
+
+int model_equal(const struct model *m, const struct space *sp, uint32_t frontier, const struct kvd_tail *tail,
+                store_cont handle) {
+    for (int i = 0; i < MODEL_CONTS; i++)
+        if ((handle.bits == 0 || handle.bits == m->cont[i].handle.bits) && is_equal(m, &m->cont[i], sp, frontier, tail))
+            return i;
+    return -1;
+}
+
+void model_merge(struct model *m, int c, uint32_t retention) {
+    if (retention > m->cont[c].retention) m->cont[c].retention = retention;
+}
+
 /* A sequence becomes inactive at `frontier` with what it holds. */
 static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd_tail *tail, uint32_t retention,
                      store_cont handle) {
     struct model_seq *s = &m->seq[k];
-    int i = new_cont(m, handle, frontier, retention, tail);
+    int i = model_equal(m, &s->sp, frontier, tail, (store_cont){ 0 });
+    if (i >= 0) {
+        i = model_equal(m, &s->sp, frontier, tail, handle);
+        if (i < 0) model_wrong(m, "an equal continuation is kept beside one that was there");
+        else model_merge(m, i, retention);
+        s->used = false;
+        return i;
+    }
+    i = new_cont(m, handle, frontier, retention, tail);
     struct model_cont *c = &m->cont[i];
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) {
@@ -288,7 +319,7 @@ int model_finish(struct model *m, int k, bool retain, const struct kvd_tail *tai
 }
 
 /* SRV-5, CONT-1: the smallest frontier over the pools; with state only at the image's frontier. */
-static uint32_t end_frontier(const struct model *m, int k) {
+uint32_t model_end_frontier(const struct model *m, int k) {
     uint32_t f = m->seq[k].sp.committed[0];
     for (uint32_t p = 1; p < m->n_pools; p++) f = min32(f, m->seq[k].sp.committed[p]);
     return f;
@@ -296,13 +327,13 @@ static uint32_t end_frontier(const struct model *m, int k) {
 
 bool model_end_retains(const struct model *m, int k) {
     const struct model_seq *s = &m->seq[k];
-    uint32_t f = end_frontier(m, k);
+    uint32_t f = model_end_frontier(m, k);
     if (s->state == STORE_SEQ_ACTIVATING || f == 0) return false;
     return !m->config.has_state || s->state_frontier == f;
 }
 
 int model_end(struct model *m, int k, store_cont handle) {
-    if (model_end_retains(m, k)) return retain_at(m, k, end_frontier(m, k), NULL, 0, handle);
+    if (model_end_retains(m, k)) return retain_at(m, k, model_end_frontier(m, k), NULL, 0, handle);
     if (m->seq[k].state == STORE_SEQ_ACTIVATING) model_activate_abort(m, k);
     m->seq[k].used = false;
     return -1;

@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier space rules checkpoint shorten)
+foreach(name tier space rules checkpoint shorten equal)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -49,6 +49,7 @@ kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
 # A unit test sees these at once, the model hardly ever.
 kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed)
 kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
+kvd_mutants(mutant_store_equal NAMES equal_ones_stay equal_of_any_owner)
 kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)
 kvd_mutants(mutant_store_shorten NAMES cut_replica_covers_all damage_takes_all shortened_name_stays)
 kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)

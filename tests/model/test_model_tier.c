@@ -76,14 +76,17 @@ static void add_up(const struct world *w) {
     totals.injected += w->injected, totals.waits += w->waits, totals.staged += w->staged, totals.lost += w->lost,
         totals.damages += w->damages;
     totals.shortened += w->shortened, totals.atomic_checks += w->atomic_checks;
+    totals.merged += w->merged;
 }
 
 void tier_report(void) {
     printf("\n    applied %" PRIu64 ", refused %" PRIu64 ", injected shortages %" PRIu64 ", staged %" PRIu64
            ", waits %" PRIu64 ", plans held to the page %" PRIu64 ", damages %" PRIu64 ", lost continuations %" PRIu64
-           ", kill points %" PRIu64 ", recoveries %" PRIu64 " (shortened %" PRIu64 "), restarts %" PRIu64 "\n    ",
+           ", kill points %" PRIu64 ", recoveries %" PRIu64 " (shortened %" PRIu64 "), restarts %" PRIu64
+           ", merged %" PRIu64 "\n    ",
            totals.applied, totals.refused, totals.injected, totals.staged, totals.waits, totals.atomic_checks,
-           totals.damages, totals.lost, totals.kills, totals.recoveries, totals.shortened, totals.restarts);
+           totals.damages, totals.lost, totals.kills, totals.recoveries, totals.shortened, totals.restarts,
+           totals.merged);
     totals = (struct world){ 0 };
 }
 

@@ -105,8 +105,9 @@ struct world {
     struct tier_cont cont[CONTS];
     struct flight flight[FLIGHTS];
     uint64_t tags;
-    bool rots;  /* bytes in the arena rot in this run */
-    bool tight; /* most activations have victims that are to be demoted */
+    uint64_t newer_image; /* that the step under way may put into a continuation (FIT-5); 0: none */
+    bool rots;            /* bytes in the arena rot in this run */
+    bool tight;           /* most activations have victims that are to be demoted */
     bool scrubbing;
     struct store_copy scrub;
     /* inside a step: what the directory would give back at each of its writes */
@@ -117,7 +118,7 @@ struct world {
     uint32_t least_seq[SEQS], expected_seq[SEQS];
     uint64_t watched_seq[SEQS];
     uint64_t kills, recoveries, restarts, refused, applied, injected, waits, staged, lost, damages, shortened,
-        atomic_checks;
+        atomic_checks, merged;
     char history[HISTORY][200];
     bool failed;
 };

@@ -222,13 +222,34 @@ static int commit_move(struct world *w, struct flight *f) {
     return code;
 }
 
+/* FIT-5: the handle is of one that was there, and that must be equal. NULL: it is new. */
+static struct tier_cont *old_cont(struct world *w, store_cont handle, const struct tier_cont *m) {
+    int c = find_cont(w, handle);
+    if (c < 0) return NULL;
+    struct tier_cont *old = &w->cont[c];
+    if (!old->published || old->tag != m->tag || old->frontier != m->frontier || !old->tail_named || !m->tail_named ||
+        old->tail.n != m->tail.n || memcmp(old->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0]) != 0)
+        fail(w, "cont %d stands for one that is not equal", c);
+    if (m->retention > old->retention) old->retention = m->retention;
+    const struct cont *cont = cont_find(w->kvd.store, handle);
+    if (w->config.has_state && cont->slot != KVD_NONE && w->slots[cont->slot] == m->c.image) old->c.image = m->c.image;
+    note(w, " = cont %d", c);
+    w->merged++;
+    return old;
+}
+
 static int commit_checkpoint(struct world *w, struct flight *f) {
     struct store_refusal refusal = { 0 };
     int c = find_cont(w, f->cont), code;
     w->cont[c].publishing = true;
-    code = store_checkpoint_commit(w->kvd.store, f->cont, &refusal);
+    store_cont got = f->cont;
+    w->newer_image = w->cont[c].c.image;
+    code = store_checkpoint_commit(w->kvd.store, f->cont, &got, &refusal);
+    w->newer_image = 0;
     if (code) fail(w, "commit of a checkpoint: %d", code);
-    else w->cont[c].published = true;
+    else if (got.bits == f->cont.bits) w->cont[c].published = true;
+    else if (!old_cont(w, got, &w->cont[c])) fail(w, "a checkpoint became nothing that was there");
+    else w->cont[c].leaves = true;
     w->cont[c].publishing = false;
     flight_end(w, f);
     return code;
@@ -599,18 +620,23 @@ static void op_name(struct world *w) {
 
 static struct kvd_tail make_tail(struct world *w, uint32_t frontier) {
     struct kvd_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
-    for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = below(w, 50000);
+    uint32_t salt = chance(w, 30) ? below(w, 50000) : 7; /* mostly the same, as of equal prompts */
+    for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = salt + i;
     return tail;
 }
 
 static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, store_cont handle, uint32_t frontier,
                                   const struct kvd_tail *tail, uint32_t retention) {
-    struct tier_cont *m = &w->cont[free_cont(w)];
-    *m = (struct tier_cont){
+    static struct tier_cont new;
+    new = (struct tier_cont){
         .used = true, .handle = handle, .tag = s->tag, .frontier = frontier, .retention = retention, .c = s->c
     };
-    m->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
-    if (tail) m->tail = *tail;
+    new.tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
+    if (tail) new.tail = *tail;
+    struct tier_cont *m = old_cont(w, handle, &new);
+    if (m) return m;
+    m = &w->cont[free_cont(w)];
+    *m = new;
     note(w, " -> cont %d", (int)(m - w->cont));
     return m;
 }
@@ -646,6 +672,11 @@ static void op_checkpoint(struct world *w) {
         return;
     }
     new_cont(w, s, snap.got.cont, s->committed[0], &snap.tail, 3);
+    if (snap.got.is_published) {
+        flight_end(w, f);
+        w->applied++;
+        return;
+    }
     f->kind = FLIGHT_CHECKPOINT;
     f->cont = snap.got.cont;
     f->n = f->left = snap.got.n_copies;
@@ -666,9 +697,11 @@ static void op_finish(struct world *w) {
     bool retain = chance(w, 85) && make_whole(w, s);
     struct kvd_tail tail = make_tail(w, s->committed[0]);
     if (w->failed) return;
+    w->newer_image = s->c.image;
     int code = store_finish(w->kvd.store, s->handle, seq_find(w->kvd.store, s->handle)->lease,
                             retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, retain ? &tail : NULL, 5, &cont, rows,
                             &refusal);
+    w->newer_image = 0;
     note(w, " seq %d retain %d = %d", k, retain, code);
     if (code && (code != STORE_E_SHORT || !retain)) fail(w, "finish: %d", code);
     if (code) return;
@@ -687,7 +720,9 @@ static void op_end(struct world *w) {
     struct tier_seq *s = &w->seq[k];
     uint32_t f = s->committed[0];
     if (w->n_pools > 1) f = min_u32(f, s->committed[1]);
+    w->newer_image = s->c.image;
     int code = store_end(w->kvd.store, s->handle, &cont, rows, &refusal);
+    w->newer_image = 0;
     note(w, " seq %d = %d", k, code);
     if (code) fail(w, "end: %d", code);
     for (int i = 0; i < FLIGHTS; i++) {

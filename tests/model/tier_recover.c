@@ -92,7 +92,7 @@ static void check_image(struct world *w, const struct store *store, const struct
     if (!w->config.has_state) return;
     if (cont->slot == KVD_NONE && !cont->image.bits)
         fail(w, "a continuation came back without its state image (CONT-1)");
-    if (cont->slot != KVD_NONE && w->slots[cont->slot] != c->image)
+    if (cont->slot != KVD_NONE && w->slots[cont->slot] != c->image && w->slots[cont->slot] != w->newer_image)
         fail(w, "a continuation came back with another state image (slot %u)", cont->slot);
     if (!cont->image.bits || w->rotten[offset / UNIT]) return;
     memcpy(&image, w->arena + offset, sizeof image);

@@ -39,9 +39,12 @@ void fix_close(struct fix *fix) {
 }
 
 struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure) {
-    return (struct store_activation){
-        .lease = FIX_LEASE, .prompt_tokens = prompt, .max_output_tokens = output, .ensure = { ensure, ensure }
-    };
+    static uint64_t owners;
+    return (struct store_activation){ .lease = FIX_LEASE,
+                                      .prompt_tokens = prompt,
+                                      .max_output_tokens = output,
+                                      .ensure = { ensure, ensure },
+                                      .tag = UINT64_C(1) << 32 | owners++ };
 }
 
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output) {
@@ -140,7 +143,7 @@ store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier) {
     store_cont none = { 0 };
     if (!KVT_OK(store_checkpoint_begin(fix->store, seq, FIX_LEASE, fix_tail(frontier), 1, &got, &fix->refusal)))
         return none;
-    KVT_OK(store_checkpoint_commit(fix->store, got.cont, &fix->refusal));
+    KVT_OK(store_checkpoint_commit(fix->store, got.cont, NULL, &fix->refusal));
     return got.cont;
 }
 

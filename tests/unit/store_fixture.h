@@ -23,7 +23,8 @@ void fix_open(struct fix *fix, const struct store_config *config);
 void fix_close(struct fix *fix); /* checks the audit first */
 bool fix_audit(struct fix *fix); /* no violation; prints them */
 
-/* Root, or from `from` at a frontier. ensure: tokens in every pool. */
+/* Root, or from `from` at a frontier. ensure: tokens in every pool. Each has a tag of its own, so that what is equal
+ * stays apart (FIT-5). */
 struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure);
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output);
 /* begin and commit; none if refused */

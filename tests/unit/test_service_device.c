@@ -277,7 +277,7 @@ static void checkpoint_is_parked_and_the_sequence_goes_on(void) {
     struct kvd_activated a = r.u.activated;
     struct msg_request c = { .type = FRAME_CHECKPOINT,
                              .header = { .session = s->session, .sequence = ++s->sequence },
-                             .u.checkpoint = { .sequence = a.sequence, .tail = { .n = 36 } } };
+                             .u.checkpoint = { .sequence = a.sequence, .tail = { .n = 36, .tokens = { 7 } } } };
     fx_send(s, &c);
     KVT_EQ(s->n, 0);
     struct msg_request finish = { .type = FRAME_FINISH,

@@ -608,8 +608,8 @@ static void death_after_victims_went_at_begin(void) {
     set_gate(HOST_TO_DEVICE, false);
     KVT_EQ(await(s, FRAME_ACTIVATE), KVD_OK);
     KVT_EQ(r.u.activated.restored[0], 20);
-    KVT_EQ(fx_stats(s).sequences, 0); /* it ended with its worker, and what it had is a continuation */
-    KVT_EQ(fx_stats(s).continuations, 3);
+    KVT_EQ(fx_stats(s).sequences, 0); /* it ended with its worker, and what it had is equal to its source */
+    KVT_EQ(fx_stats(s).continuations, 2);
     KVT_EQ(info_of(s, victim).frontier, 0);
     KVT_EQ(info_of(s, other).frontier, 30 * 64);
     fx_peer_free(w);

@@ -251,7 +251,7 @@ static void operators_see_all(void) {
     struct fx_peer *told[] = { own, root, admin }, *all[] = { eye, own, root, admin };
     for (int i = 0; i < 4; i++) KVT_EQ(ask(all[i], REQUEST(FRAME_SUBSCRIBE, .u.event_mask = mask)), KVD_OK);
     kvd_continuation of[6];
-    for (int i = 0; i < 6; i++) of[i] = kept(i < 4 ? ann : bob, 100);
+    for (int i = 0; i < 6; i++) of[i] = kept(i < 4 ? ann : bob, 100 + (uint32_t)i);
     running(ann, ann, 100);
     KVT_EQ(listed(eye, FRAME_LIST_CONTINUATIONS), 2);
     KVT_EQ(listed(own, FRAME_LIST_CONTINUATIONS), 4);
@@ -311,7 +311,9 @@ static uint64_t seed;
 
 static void model_keep(uint32_t user, kvd_continuation cont, uint32_t frontier) {
     uint32_t i = 0;
-    while (model_kept[i].cont.bits) i++;
+    while (i < KEPT && model_kept[i].cont.bits != cont.bits) i++; /* FIT-5: an equal one stands for it */
+    if (i == KEPT)
+        for (i = 0; model_kept[i].cont.bits;) i++;
     model_kept[i].user = user;
     model_kept[i].frontier = frontier;
     model_kept[i].cont = cont;

@@ -137,9 +137,13 @@ static void turn(struct engine *e, struct msg_reply *r) {
                                  .header.sequence = ++e->sequence,
                                  .u.names = { s, 0, 1, &digest } };
     expect(e, ask(e, &names, r) == KVD_OK, "names", r);
-    struct msg_request finish = { .type = FRAME_FINISH,
-                                  .header.sequence = ++e->sequence,
-                                  .u.finish = { .sequence = s, .retain = true, .tail.n = 36 } };
+    struct msg_request finish = {
+        .type = FRAME_FINISH,
+        .header.sequence = ++e->sequence,
+        .u.finish = { .sequence = s,
+                      .retain = true,
+                      .tail = { .n = 36, .tokens = { (uint32_t)e->session.bits, (uint32_t)(e->session.bits >> 32) } } }
+    }; /* nobody else's: equal ones are one */
     expect(e, ask(e, &finish, r) == KVD_OK, "finish", r);
     kvd_continuation c = r->u.finished.continuation;
     fork.from = c;

@@ -602,7 +602,8 @@ static void act_8_revision(void) {
     MOVED(true);
     KVT_OK(store_set_retention(fix.store, checkpoint, 9, NULL));
     MOVED(false);
-    store_cont cont = fix_retain(&fix, seq, 150);
+    KVT_OK(fix_round(&fix, seq, 151, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
+    store_cont cont = fix_retain(&fix, seq, 151);
     MOVED(true);
     KVT_OK(store_release(fix.store, cont, NULL));
     MOVED(true);

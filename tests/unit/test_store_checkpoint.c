@@ -49,8 +49,8 @@ static void ckpt_1_of_a_running_sequence(void) {
     KVT_OK(fix_round(&fix, seq, 160, KVD_NONE, KVD_NONE, KVD_NONE, NULL)); /* it goes on */
     KVT_EQ(fix_round(&fix, seq, KVD_NONE, 149, KVD_NONE, KVD_NONE, NULL), STORE_E_PROTECTED);
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
-    KVT_EQ(store_checkpoint_commit(fix.store, got.cont, NULL), STORE_E_STATE);
+    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL, NULL));
+    KVT_EQ(store_checkpoint_commit(fix.store, got.cont, NULL, NULL), STORE_E_STATE);
     KVT_EQ(store_checkpoint_abort(fix.store, got.cont, NULL), STORE_E_STATE);
     KVT_EQ(listed(&fix), 1);
     struct kvd_continuation_info info = fix_info(&fix, got.cont);
@@ -78,7 +78,7 @@ static void ckpt_1_aligned_needs_no_copy(void) {
     store_seq seq = running(&fix, 128, 100);
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, NULL, 0, &got, NULL));
     KVT_EQ(got.n_copies, 0);
-    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
+    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
     KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 129,
                      NULL)); /* a new page for the continuation of the sequence */
@@ -130,7 +130,7 @@ static void ckpt_1_survives_the_end_of_its_sequence(void) {
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 2);
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
+    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
     store_get_stats(fix.store, &stats);
     KVT_EQ(stats.state_slots_used, 1);

@@ -86,7 +86,7 @@ static void ckpt_1_each_acquisition(void) {
         if (n > 50) break;
     }
     KVT_EQ(n - 2, 1 + 2 + 1 + 1); /* descriptor, a tail a pool, slot, membership */
-    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL));
+    KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL, NULL));
     fix_close(&fix);
 }
 

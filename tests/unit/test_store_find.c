@@ -205,7 +205,7 @@ static void cont_2_anchor_is_checked(void) {
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(128), 1, &taken, NULL));
     KVT_EQ(part(&fix, 99, 0, taken.cont, 1, 2, got, 8, &n, &anchor),
            STORE_E_STALE); /* not published: it is in no path */
-    KVT_OK(store_checkpoint_commit(fix.store, taken.cont, NULL));
+    KVT_OK(store_checkpoint_commit(fix.store, taken.cont, NULL, NULL));
     KVT_OK(part(&fix, 99, 0, taken.cont, 1, 5, got, 8, &n,
                 &anchor)); /* it ends there, the path goes on: still a place in it */
     KVT_EQ(n, 1);

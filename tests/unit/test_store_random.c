@@ -173,7 +173,7 @@ static void checkpoint(struct world *w) {
         if (w->n_checkpoints < 8) {
             w->checkpoints[w->n_checkpoints++] = got.cont;
         } else {
-            KVT_OK(store_checkpoint_commit(w->fix.store, got.cont, NULL));
+            KVT_OK(store_checkpoint_commit(w->fix.store, got.cont, NULL, NULL));
             keep_cont(w, got.cont);
         }
     }
@@ -185,7 +185,7 @@ static void checkpoint_ends(struct world *w) {
     store_cont cont = w->checkpoints[i];
     w->checkpoints[i] = w->checkpoints[--w->n_checkpoints];
     if (below(w, 3)) {
-        KVT_OK(store_checkpoint_commit(w->fix.store, cont, NULL));
+        KVT_OK(store_checkpoint_commit(w->fix.store, cont, NULL, NULL));
         keep_cont(w, cont);
         w->done[3]++;
     } else {

@@ -184,7 +184,7 @@ static void short_1_waits_for_a_checkpoint(void) {
     KVT_OK(store_shorten(f.store, cont, 64, &refusal)); /* the page goes when it has been copied */
     fix_audit(&f);
     KVT_EQ(fix_pool(&f, 0).allocated, 3);
-    KVT_OK(store_checkpoint_commit(f.store, made.cont, &refusal));
+    KVT_OK(store_checkpoint_commit(f.store, made.cont, NULL, &refusal));
     KVT_EQ(fix_pool(&f, 0).allocated, 2);
     fix_close(&f);
 }
