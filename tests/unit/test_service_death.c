@@ -156,6 +156,32 @@ static void dead_scheduler_waits_for_the_worker(void) {
     fx_stop(&fx);
 }
 
+/* SRV-5: what a worker and its scheduler leave without a name could be found by nobody: it is released. With a name,
+ * or with a scheduler that is told of it, it stays. */
+static void nobody_leaves_what_nobody_can_find(void) {
+    for (uint32_t named = 0; named < 2; named++)
+        for (uint32_t alive = 0; alive < 2; alive++) {
+            kvd_digest digest = { { 1 } };
+            struct kvd_activated a;
+            KVT_NEED(fx_start(&fx, NULL));
+            struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                           *o = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+            KVT_EQ(fx_activate(s, w->session, 100, 64, &a), KVD_OK);
+            KVT_EQ(fx_round(w, a.sequence, KVD_UNCHANGED, 100, NULL), KVD_OK);
+            KVT_EQ(fx_round(w, a.sequence, 100, KVD_UNCHANGED, NULL), KVD_OK);
+            if (named) KVT_EQ(ask(w, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest })), KVD_OK);
+            if (!alive) fx_kill(s);
+            fx_kill(w);
+            KVT_EQ(fx_stats(o).sequences, 0);
+            KVT_EQ(fx_stats(o).continuations, named || alive ? 1 : 0);
+            KVT_EQ(fx_stats(o).pool[0].allocated, named || alive ? 2 : 0);
+            fx_peer_free(s);
+            fx_peer_free(w);
+            fx_peer_free(o);
+            fx_stop(&fx);
+        }
+}
+
 /* SRV-6: a fenced session is refused by generation; its pages stay quarantined until its process is gone. */
 static void fence_refuses_and_waits_for_the_exit(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -388,6 +414,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(exit_without_eof),
                                              KVT_CASE(goodbye_ends_at_once),
                                              KVT_CASE(dead_scheduler_waits_for_the_worker),
+                                             KVT_CASE(nobody_leaves_what_nobody_can_find),
                                              KVT_CASE(fence_refuses_and_waits_for_the_exit),
                                              KVT_CASE(only_the_same_user_or_an_admin_fences),
                                              KVT_CASE(group_leader_drives),
