@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier space rules checkpoint shorten equal)
+foreach(name tier flight space rules checkpoint shorten equal)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -35,19 +35,19 @@ kvd_mutants(mutant_model_tier NAMES
             bytes_before_record cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
             directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
-            orphan_is_forgotten publish_before_copied publish_other_epoch recovery_keeps_stale_device
+            publish_before_copied publish_other_epoch recovery_keeps_stale_device
             recovery_takes_all_columns demoted_source_is_dropped restore_out_of_thin_air restored_page_is_forgotten
             demoted_uncopied scrub_frees_what_it_reads source_counts_as_freed waits_for_nobody)
 # And these are seen soon where what they take is scarce.
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight_state NAMES
             directory_keeps_consumed directory_keeps_handed_slot directory_knows_arriving_image
             image_taken_before_it_is_there)
-kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight NAMES
-            leaving_page_is_prefetched leaving_page_reused)
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
             demoting_source_is_dropped)
 # A unit test sees these at once, the model hardly ever.
 kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed)
+kvd_mutants(mutant_store_flight ARGUMENTS drop_beside_a_promise NAMES leaving_page_is_prefetched leaving_page_reused)
+kvd_mutants(mutant_store_flight ARGUMENTS act_5_orphans_of_an_aborted_neighbour_are_brought NAMES orphan_is_forgotten)
 kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
 kvd_mutants(mutant_store_equal NAMES equal_ones_stay equal_of_any_owner)
 kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)

@@ -390,6 +390,27 @@ static void damage_finds_all_holders(void) {
         }
 }
 
+/* ACT-5: a fork waits for pages that a prefetch brings. The prefetch is given up, so the fork brings them itself. */
+static void act_5_orphans_of_an_aborted_neighbour_are_brought(void) {
+    struct fix fix;
+    struct store_activated got = { .staged = false };
+    store_move prefetch;
+    open_host(&fix);
+    store_cont cont = fix_cont(&fix, 256, 1);
+    move(&fix, cont, STORE_PLACE_HOST);
+    KVT_OK(store_move_begin(fix.store, cont, STORE_PLACE_DEVICE, &prefetch, &fix.refusal));
+    struct store_activation want = fix_from(cont, true, 256, 300, 1);
+    KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
+    KVT_EQ(store_activate_commit(fix.store, got.seq, &fix.refusal), STORE_WAIT);
+    KVT_OK(store_move_abort(fix.store, prefetch, &fix.refusal));
+    fix_audit(&fix);
+    KVT_EQ(store_activate_commit(fix.store, got.seq, &fix.refusal), STORE_MORE);
+    copy_all(&fix, (struct store_transition){ .bits = got.seq.bits });
+    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+    KVT_EQ(fix_info(&fix, cont).device_pages[0], 4);
+    fix_close(&fix);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(scrub_beside_a_promise),
                                              KVT_CASE(drop_beside_a_promise),
@@ -403,6 +424,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(lost_pages_beside_a_full_store),
                                              KVT_CASE(damage_is_found_twice),
                                              KVT_CASE(damage_finds_all_holders),
+                                             KVT_CASE(act_5_orphans_of_an_aborted_neighbour_are_brought),
                                              { 0 } };
     return kvt_main("store flight", cases, argc, argv);
 }
