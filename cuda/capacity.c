@@ -41,22 +41,22 @@ static int check_draft(const struct geom_store_spec *spec, char *err, size_t err
     int r = geom_pool_check(draft, err, err_bytes);
     if (r) return r;
     if (draft->n_ranks != spec->main.n_ranks)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "the draft pool has %u ranks and Main has %u: both live on the same devices", draft->n_ranks,
                            spec->main.n_ranks);
     if (spec->backend == GEOM_MTP) {
         if (draft->storage != spec->main.storage || draft->order != GEOM_PAGE_MAJOR)
-            return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+            return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                                "the MTP pool is %s, order %u: it takes Main's storage (%s), page-major",
                                geom_storage_name(draft->storage), (unsigned)draft->order,
                                geom_storage_name(spec->main.storage));
         if (spec->draft_window == 0 || spec->draft_window > GEOM_MAX_DRAFT_WINDOW)
-            return geom_refuse(GEOM_E_RANGE, err, err_bytes, "draft_window %u: MTP takes 1..%d", spec->draft_window,
+            return refuse_with(GEOM_E_RANGE, err, err_bytes, "draft_window %u: MTP takes 1..%d", spec->draft_window,
                                GEOM_MAX_DRAFT_WINDOW);
         return 0;
     }
     if (draft->storage != KVD_STORAGE_BF16 || draft->order != GEOM_HEAD_MAJOR)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "the Draft Full pool is %s, order %u: it is bf16, head-major",
                            geom_storage_name(draft->storage), (unsigned)draft->order);
     return 0;
@@ -65,14 +65,14 @@ static int check_draft(const struct geom_store_spec *spec, char *err, size_t err
 /* Counts that must stay below 31 bits: page ids are int32, and so are token ordinals of a row. */
 static int check_counts(const struct geom_store_spec *spec, char *err, size_t err_bytes) {
     if (spec->max_context == 0 || spec->max_concurrency == 0)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "max_context %u, max_concurrency %u: both must be at least 1",
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "max_context %u, max_concurrency %u: both must be at least 1",
                            spec->max_context, spec->max_concurrency);
     uint64_t row = geom_pages(spec->max_context);
     if (row * KVD_PAGE_TOKENS > INT32_MAX)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "max_context %u: a row holds at most %d tokens",
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "max_context %u: a row holds at most %d tokens",
                            spec->max_context, INT32_MAX / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS);
     if (row * spec->max_concurrency > INT32_MAX || pages_min(spec) + draft_extra(spec) > INT32_MAX)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "%u sequences of %" PRIu64
                            " pages: entries of a block table and page ids end at %d, lower max_context or "
                            "max_concurrency",
@@ -82,19 +82,19 @@ static int check_counts(const struct geom_store_spec *spec, char *err, size_t er
 
 int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_bytes) {
     if ((unsigned)spec->backend > GEOM_DFLASH)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes, "backend %u is unknown: use off, mtp or dflash",
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "backend %u is unknown: use off, mtp or dflash",
                            (unsigned)spec->backend);
     int r = geom_pool_check(&spec->main, err, err_bytes);
     if (r) return r;
     if (spec->main.order != GEOM_PAGE_MAJOR)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes, "the Main pool is head-major: Main is page-major");
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "the Main pool is head-major: Main is page-major");
     if (has_draft(spec) && (r = check_draft(spec, err, err_bytes))) return r;
     if ((r = check_counts(spec, err, err_bytes))) return r;
     struct geom_pool_spec state;
     uint64_t stride;
     if (spec->state_bytes && (r = geom_state(spec->state_bytes, &state, &stride, err, err_bytes))) return r;
     if (spec->state_bytes && spec->state_slots < spec->max_concurrency)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "%u state slots for %u sequences: every active sequence needs one, raise state_slots",
                            spec->state_slots, spec->max_concurrency);
     return 0;
@@ -108,7 +108,7 @@ int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *
                size_t err_bytes) {
     const uint64_t unit = 2 * GEOM_ALIGN, most_dim = GEOM_MAX_COUNT / 2, most = unit * most_dim * GEOM_MAX_COUNT;
     if (state_bytes == 0 || state_bytes > most)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "a state image of %" PRIu64 " bytes: 1..%" PRIu64 " can be kept", state_bytes, most);
     uint64_t units = (state_bytes + unit - 1) / unit;
     uint64_t heads = (units + most_dim - 1) / most_dim, dim = (units + heads - 1) / heads;
@@ -172,13 +172,13 @@ int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layo
     int r = geom_store_check(spec, err, err_bytes);
     if (r) return r;
     if (m < pages_min(spec) || m > pages_max(spec))
-        return geom_refuse(GEOM_E_CAPACITY, err, err_bytes, "%u pages: this store takes %u..%u", m, pages_min(spec),
+        return refuse_with(GEOM_E_CAPACITY, err, err_bytes, "%u pages: this store takes %u..%u", m, pages_min(spec),
                            pages_max(spec));
     layout.n_pools = has_draft(spec) ? 2 : 1;
     bool ok = layout_pool(&spec->main, 0, m, &layout);
     if (ok && has_draft(spec)) ok = layout_pool(&spec->draft, 1, m + draft_extra(spec), &layout);
     if (!ok || !layout_fixed(spec, &layout) || !layout_total(&layout))
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "the store's bytes at %u pages do not fit 64 bits", m);
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "the store's bytes at %u pages do not fit 64 bits", m);
     *ret_layout = layout;
     return 0;
 }
@@ -213,7 +213,7 @@ int geom_resolve_auto(const struct geom_curve *curve, uint64_t free_bytes, uint6
                       char *err, size_t err_bytes) {
     uint64_t need = curve->b_min;
     if (!geom_add(&need, headroom) || free_bytes < need)
-        return geom_refuse(GEOM_E_CAPACITY, err, err_bytes,
+        return refuse_with(GEOM_E_CAPACITY, err, err_bytes,
                            "the smallest store needs %" PRIu64 " bytes and %" PRIu64 " of headroom, %" PRIu64
                            " are free, %" PRIu64 " are missing: lower max_context, max_concurrency or the headroom",
                            curve->b_min, headroom, free_bytes, need < headroom ? UINT64_MAX : need - free_bytes);
@@ -230,18 +230,18 @@ int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint3
                           uint32_t *ret_pages, char *err, size_t err_bytes) {
     uint64_t bytes;
     if (tokens < max_context)
-        return geom_refuse(GEOM_E_CAPACITY, err, err_bytes,
+        return refuse_with(GEOM_E_CAPACITY, err, err_bytes,
                            "capacity of %" PRIu64 " tokens is below max_context %u: ask for at least one full context",
                            tokens, max_context);
     uint32_t pages = geom_pages(tokens);
     if (pages < curve->m_min || pages > curve->m_max)
-        return geom_refuse(GEOM_E_CAPACITY, err, err_bytes,
+        return refuse_with(GEOM_E_CAPACITY, err, err_bytes,
                            "capacity of %" PRIu64 " tokens is %u pages, legal are %u..%u pages (%" PRIu64 "..%" PRIu64
                            " tokens): choose one in the range",
                            tokens, pages, curve->m_min, curve->m_max, (uint64_t)curve->m_min * KVD_PAGE_TOKENS,
                            (uint64_t)curve->m_max * KVD_PAGE_TOKENS);
     if (!curve_bytes(curve, pages, &bytes) || bytes > free_bytes)
-        return geom_refuse(GEOM_E_CAPACITY, err, err_bytes,
+        return refuse_with(GEOM_E_CAPACITY, err, err_bytes,
                            "capacity of %" PRIu64 " tokens needs %" PRIu64 " bytes, %" PRIu64
                            " are free: lower the capacity, max_context or max_concurrency",
                            tokens, curve_bytes(curve, pages, &bytes) ? bytes : UINT64_MAX, free_bytes);
@@ -258,7 +258,7 @@ static int choose_capacity(const struct geom_store_spec *spec, const struct geom
     if (r) return r;
     capacity.bytes = capacity.layout.total_bytes;
     if (!curve_bytes(curve, pages, &expected) || expected != capacity.bytes)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "the layout of %u pages takes %" PRIu64 " bytes, which is off the capacity curve", pages,
                            capacity.bytes);
     capacity.slack = free_bytes - capacity.bytes;

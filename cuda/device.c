@@ -23,7 +23,7 @@ static const struct device_backend *cuda_backend(void) {
 bool device_cuda_available(char *err, size_t err_bytes) {
     const struct device_backend *backend = cuda_backend();
     if (backend) return backend->available(err, err_bytes);
-    device_refuse(0, err, err_bytes, "this build has no CUDA backend");
+    refuse_with(0, err, err_bytes, "this build has no CUDA backend");
     return false;
 }
 
@@ -32,13 +32,13 @@ int device_open(const struct device_config *config, struct device **ret_device, 
     case DEVICE_HOST: return device_host_backend.open(config, ret_device, err, err_bytes);
     case DEVICE_CUDA:
         if (cuda_backend()) return cuda_backend()->open(config, ret_device, err, err_bytes);
-        return device_refuse(
+        return refuse_with(
             -ENODEV, err, err_bytes,
             "device %u is a CUDA device and this build has no CUDA backend: use a host device or a CUDA build",
             config->index);
     default:
-        return device_refuse(-EINVAL, err, err_bytes, "device kind %u is unknown: use host (0) or cuda (1)",
-                             (unsigned)config->kind);
+        return refuse_with(-EINVAL, err, err_bytes, "device kind %u is unknown: use host (0) or cuda (1)",
+                           (unsigned)config->kind);
     }
 }
 
@@ -61,22 +61,22 @@ static bool label_ok(const char *label) {
 int device_region_new(struct device *device, const char *label, uint64_t bytes, uint8_t fill,
                       struct device_region **ret_region, char *err, size_t err_bytes) {
     if (!label_ok(label))
-        return device_refuse(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
+        return refuse_with(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
     if (bytes == 0 || bytes > INT64_MAX)
-        return device_refuse(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label,
-                             bytes);
+        return refuse_with(-EINVAL, err, err_bytes, "region %s of %" PRIu64 " bytes: a region has 1..2^63-1", label,
+                           bytes);
     return device->backend->region_new(device, label, bytes, fill, ret_region, err, err_bytes);
 }
 
 int device_region_adopt(struct device *device, const char *label, uint64_t bytes, int fd,
                         struct device_region **ret_region, char *err, size_t err_bytes) {
     if (!label_ok(label))
-        return device_refuse(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
+        return refuse_with(-EINVAL, err, err_bytes, "region label \"%s\" is not [a-z0-9-]+", label ? label : "");
     if (bytes == 0 || bytes > INT64_MAX || fd < 0)
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "region %s of %" PRIu64 " bytes behind descriptor %d: a region has 1..2^63-1 bytes, and a "
-                             "descriptor",
-                             label, bytes, fd);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "region %s of %" PRIu64 " bytes behind descriptor %d: a region has 1..2^63-1 bytes, and a "
+                           "descriptor",
+                           label, bytes, fd);
     return device->backend->region_adopt(device, label, bytes, fd, ret_region, err, err_bytes);
 }
 
@@ -119,15 +119,15 @@ static bool pins_touch(const struct device *device, const void *address, uint64_
 
 int device_pin(struct device *device, void *address, uint64_t bytes, char *err, size_t err_bytes) {
     if (!address || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)address)
-        return device_refuse(-EINVAL, err, err_bytes, "memory to pin of %" PRIu64 " bytes at %p: name a whole mapping",
-                             bytes, address);
+        return refuse_with(-EINVAL, err, err_bytes, "memory to pin of %" PRIu64 " bytes at %p: name a whole mapping",
+                           bytes, address);
     if (pins_touch(device, address, bytes))
-        return device_refuse(-EEXIST, err, err_bytes,
-                             "memory of %" PRIu64 " bytes at %p is pinned already, or a part of it: unpin it first",
-                             bytes, address);
+        return refuse_with(-EEXIST, err, err_bytes,
+                           "memory of %" PRIu64 " bytes at %p is pinned already, or a part of it: unpin it first",
+                           bytes, address);
     if (device->n_pins == DEVICE_MAX_PINS)
-        return device_refuse(-ENOSPC, err, err_bytes, "a device has at most %d pinned mappings: pin fewer, larger ones",
-                             DEVICE_MAX_PINS);
+        return refuse_with(-ENOSPC, err, err_bytes, "a device has at most %d pinned mappings: pin fewer, larger ones",
+                           DEVICE_MAX_PINS);
     int r = device->backend->pin(device, address, bytes, err, err_bytes);
     if (!r) device->pins[device->n_pins++] = (struct device_pinned){ address, bytes };
     return r;
@@ -169,26 +169,26 @@ void device_get_move_stats(struct device *device, enum device_direction directio
 int device_import(const struct device_export *exported, const uint8_t *expect_uuid, bool read_only,
                   struct device_import **ret_import, char *err, size_t err_bytes) {
     if (exported->bytes == 0 || exported->bytes > INT64_MAX)
-        return device_refuse(-EINVAL, err, err_bytes, "the export names %" PRIu64 " bytes: a region has 1..2^63-1",
-                             exported->bytes);
+        return refuse_with(-EINVAL, err, err_bytes, "the export names %" PRIu64 " bytes: a region has 1..2^63-1",
+                           exported->bytes);
     switch (exported->kind) {
     case DEVICE_EXPORT_FD:
         if (exported->fd < 0)
-            return device_refuse(-EACCES, err, err_bytes,
-                                 "the export has no descriptor: its owner sends it over a Unix socket to those who may "
-                                 "map it, attach as a worker");
+            return refuse_with(-EACCES, err, err_bytes,
+                               "the export has no descriptor: its owner sends it over a Unix socket to those who may "
+                               "map it, attach as a worker");
         if (device_host_is_memory(exported->fd))
             return device_host_backend.import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
         __attribute__((fallthrough)); /* memory of a GPU */
     case DEVICE_EXPORT_CUDA_IPC:
         if (cuda_backend()) return cuda_backend()->import(exported, expect_uuid, read_only, ret_import, err, err_bytes);
-        return device_refuse(
+        return refuse_with(
             -ENODEV, err, err_bytes,
             "the region is no memory of a host device, and this build has no CUDA backend: use a CUDA build of the "
             "library");
     default:
-        return device_refuse(-EINVAL, err, err_bytes, "export kind %u is unknown: the owner is of a newer version",
-                             exported->kind);
+        return refuse_with(-EINVAL, err, err_bytes, "export kind %u is unknown: the owner is of a newer version",
+                           exported->kind);
     }
 }
 

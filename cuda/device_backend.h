@@ -10,6 +10,7 @@
 #define KVD_CUDA_DEVICE_BACKEND_H
 
 #include "device.h"
+#include "refuse.h"
 
 #define DEVICE_MAX_PINS 16
 
@@ -71,8 +72,8 @@ extern const struct device_backend device_host_backend;
 /* Defined in builds with KVD_HAVE_CUDA_BACKEND. */
 extern const struct device_backend device_cuda_backend;
 
-/* Writes the sentence and returns code. */
-__attribute__((format(printf, 4, 5))) int device_refuse(int code, char *err, size_t err_bytes, const char *format, ...);
+/* 32 hexadecimal digits. */
+void device_uuid_text(const uint8_t uuid[16], char text[33]);
 
 /* For the owner's metrics: copies that were issued, and their payload. */
 void device_count_moved(struct device *device, enum device_direction direction, uint64_t operations, uint64_t bytes);

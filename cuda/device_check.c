@@ -5,19 +5,12 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "device_backend.h"
 
-int device_refuse(int code, char *err, size_t err_bytes, const char *format, ...) {
-    if (err && err_bytes) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(err, err_bytes, format, args);
-        va_end(args);
-    }
-    return code;
+void device_uuid_text(const uint8_t uuid[16], char text[33]) {
+    for (int i = 0; i < 16; i++) snprintf(text + 2 * i, 3, "%02x", uuid[i]);
 }
 
 /* ---- batches ------------------------------------------------------------------------------ */
@@ -26,42 +19,42 @@ static int check_copy(const struct device *device, const struct device_page_copy
                       size_t err_bytes) {
     char why[160];
     if (!copy->spec || !copy->region || copy->region->device != device)
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u has no spec, or a region of another device", i);
+        return refuse_with(-EINVAL, err, err_bytes, "copy %u has no spec, or a region of another device", i);
     if (geom_pool_check(copy->spec, why, sizeof why))
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u: %s", i, why);
+        return refuse_with(-EINVAL, err, err_bytes, "copy %u: %s", i, why);
     if (copy->rank >= copy->spec->n_ranks || copy->n_pages == 0 || copy->src >= copy->n_pages ||
         copy->dst >= copy->n_pages)
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "copy %u of page %u to %u, rank %u: the pool has %u pages, %u ranks", i, copy->src,
-                             copy->dst, copy->rank, copy->n_pages, copy->spec->n_ranks);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "copy %u of page %u to %u, rank %u: the pool has %u pages, %u ranks", i, copy->src,
+                           copy->dst, copy->rank, copy->n_pages, copy->spec->n_ranks);
     if (copy->columns == 0 || copy->columns > KVD_PAGE_TOKENS)
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u of %u columns: a page has 1..%d", i, copy->columns,
-                             KVD_PAGE_TOKENS);
+        return refuse_with(-EINVAL, err, err_bytes, "copy %u of %u columns: a page has 1..%d", i, copy->columns,
+                           KVD_PAGE_TOKENS);
     uint64_t need = geom_region_bytes(copy->spec, copy->n_pages);
     if (need > copy->region->bytes)
-        return device_refuse(-EINVAL, err, err_bytes, "copy %u: a pool of %" PRIu64 " bytes in a region of %" PRIu64, i,
-                             need, copy->region->bytes);
+        return refuse_with(-EINVAL, err, err_bytes, "copy %u: a pool of %" PRIu64 " bytes in a region of %" PRIu64, i,
+                           need, copy->region->bytes);
     return 0;
 }
 
 static int check_write(const struct device *device, const struct device_table_write *write, uint32_t i, char *err,
                        size_t err_bytes) {
     if (!write->region || write->region->device != device || (write->count && !write->values))
-        return device_refuse(-EINVAL, err, err_bytes, "table write %u has no values, or a region of another device", i);
+        return refuse_with(-EINVAL, err, err_bytes, "table write %u has no values, or a region of another device", i);
     uint64_t bytes = (uint64_t)write->count * sizeof(int32_t);
     if (write->offset % sizeof(int32_t) || write->offset > write->region->bytes ||
         bytes > write->region->bytes - write->offset)
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "table write %u of %u entries at byte %" PRIu64 ": the region has %" PRIu64
-                             " bytes, entries start at multiples of 4",
-                             i, write->count, write->offset, write->region->bytes);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "table write %u of %u entries at byte %" PRIu64 ": the region has %" PRIu64
+                           " bytes, entries start at multiples of 4",
+                           i, write->count, write->offset, write->region->bytes);
     return 0;
 }
 
 int device_check_batch(const struct device *device, const struct device_batch *batch, char *err, size_t err_bytes) {
     int r = 0;
     if ((batch->n_copies && !batch->copies) || (batch->n_writes && !batch->writes))
-        return device_refuse(-EINVAL, err, err_bytes, "the batch counts copies or writes that it does not hold");
+        return refuse_with(-EINVAL, err, err_bytes, "the batch counts copies or writes that it does not hold");
     for (uint32_t i = 0; !r && i < batch->n_copies; i++) r = check_copy(device, &batch->copies[i], i, err, err_bytes);
     for (uint32_t i = 0; !r && i < batch->n_writes; i++) r = check_write(device, &batch->writes[i], i, err, err_bytes);
     return r;
@@ -83,18 +76,18 @@ static int check_moved_pool(const struct device *device, const struct device_mov
                             size_t err_bytes) {
     char why[160];
     if (!moves->spec || !moves->region || moves->region->device != device || (moves->n && !moves->moves))
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "moves have no spec, no list, or a region of another device: name all three");
-    if (geom_pool_check(moves->spec, why, sizeof why)) return device_refuse(-EINVAL, err, err_bytes, "moves: %s", why);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "moves have no spec, no list, or a region of another device: name all three");
+    if (geom_pool_check(moves->spec, why, sizeof why)) return refuse_with(-EINVAL, err, err_bytes, "moves: %s", why);
     if ((unsigned)moves->direction > HOST_TO_DEVICE || moves->rank >= moves->spec->n_ranks || moves->n_pages == 0)
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "moves of rank %u in direction %u of a pool of %u pages: the pool has %u ranks, there are "
-                             "2 directions",
-                             moves->rank, (unsigned)moves->direction, moves->n_pages, moves->spec->n_ranks);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "moves of rank %u in direction %u of a pool of %u pages: the pool has %u ranks, there are "
+                           "2 directions",
+                           moves->rank, (unsigned)moves->direction, moves->n_pages, moves->spec->n_ranks);
     uint64_t need = geom_region_bytes(moves->spec, moves->n_pages);
     if (need > moves->region->bytes)
-        return device_refuse(-EINVAL, err, err_bytes, "moves of a pool of %" PRIu64 " bytes in a region of %" PRIu64,
-                             need, moves->region->bytes);
+        return refuse_with(-EINVAL, err, err_bytes, "moves of a pool of %" PRIu64 " bytes in a region of %" PRIu64,
+                           need, moves->region->bytes);
     return 0;
 }
 
@@ -105,13 +98,13 @@ int device_check_moves(const struct device *device, const struct device_moves *m
     for (uint32_t i = 0; i < moves->n; i++) {
         const struct device_move *move = &moves->moves[i];
         if (move->page >= moves->n_pages)
-            return device_refuse(-EINVAL, err, err_bytes, "move %u of page %u: the pool has %u pages", i, move->page,
-                                 moves->n_pages);
+            return refuse_with(-EINVAL, err, err_bytes, "move %u of page %u: the pool has %u pages", i, move->page,
+                               moves->n_pages);
         if (!is_pinned(device, move->host, packed))
-            return device_refuse(-EINVAL, err, err_bytes,
-                                 "move %u of page %u: its packed form of %" PRIu64
-                                 " bytes does not lie in pinned memory: pin the whole mapping first",
-                                 i, move->page, packed);
+            return refuse_with(-EINVAL, err, err_bytes,
+                               "move %u of page %u: its packed form of %" PRIu64
+                               " bytes does not lie in pinned memory: pin the whole mapping first",
+                               i, move->page, packed);
     }
     return 0;
 }

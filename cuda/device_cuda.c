@@ -16,7 +16,7 @@
 static bool cuda_available(char *err, size_t err_bytes) {
     int count = 0;
     if (cuda_driver_load(err, err_bytes) || CUDA_CALL(err, err_bytes, cuDeviceGetCount, &count)) return false;
-    if (count == 0) device_refuse(0, err, err_bytes, "the CUDA driver sees no device");
+    if (count == 0) refuse_with(0, err, err_bytes, "the CUDA driver sees no device");
     return count > 0;
 }
 
@@ -32,9 +32,9 @@ static int find_device(struct cuda_device *d, char *err, size_t err_bytes) {
     int count = 0, r = CUDA_CALL(err, err_bytes, cuDeviceGetCount, &count);
     if (r) return r;
     if (d->identity.index >= (uint32_t)count)
-        return device_refuse(-ENODEV, err, err_bytes,
-                             "cuda device %u is not there: the driver shows %d (CUDA_VISIBLE_DEVICES limits them)",
-                             d->identity.index, count);
+        return refuse_with(-ENODEV, err, err_bytes,
+                           "cuda device %u is not there: the driver shows %d (CUDA_VISIBLE_DEVICES limits them)",
+                           d->identity.index, count);
     return CUDA_CALL(err, err_bytes, cuDeviceGet, &d->ordinal, (int)d->identity.index);
 }
 
@@ -129,7 +129,7 @@ static void free_device(struct cuda_device *d) {
 static int cuda_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
     struct cuda_device *d = calloc(1, sizeof *d);
     sigset_t all, before;
-    if (!d) return device_refuse(-ENOMEM, err, err_bytes, "no memory to open cuda device %u", config->index);
+    if (!d) return refuse_with(-ENOMEM, err, err_bytes, "no memory to open cuda device %u", config->index);
     d->base.backend = &device_cuda_backend;
     d->identity.kind = DEVICE_CUDA;
     d->identity.index = config->index;
@@ -144,8 +144,8 @@ static int cuda_open(const struct device_config *config, struct device **ret_dev
             close_driver_side(d);
             free_device(d);
             d = NULL;
-            r = device_refuse(-e, err, err_bytes, "cuda device %u has no event fd or thread: %s", config->index,
-                              strerror(e));
+            r = refuse_with(-e, err, err_bytes, "cuda device %u has no event fd or thread: %s", config->index,
+                            strerror(e));
         }
     } else {
         free(d);

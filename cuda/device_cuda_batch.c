@@ -54,8 +54,8 @@ int cuda_submit(struct device *device, const struct device_batch *batch, uint64_
     if (r) return r;
     struct cuda_batch *b = batch_copy(batch);
     if (!b)
-        return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
-                             batch->n_copies, batch->n_writes);
+        return refuse_with(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
+                           batch->n_copies, batch->n_writes);
     *ret_ticket = d->batches.last_ticket + 1;
     *ret_inline_done = false;
     cuda_queue_put(&d->batches, &b->item);

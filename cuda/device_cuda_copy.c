@@ -128,7 +128,7 @@ static int fetch_piece(struct trip *t, CUdeviceptr from, const struct cuda_piece
     int r = bytes > CUDA_BOUNCE_BYTES - t->used ? send_on(t) : 0;
     if (r) return r;
     if (!make_room((void **)&d->pieces, sizeof *d->pieces, t->n + 1, &d->room_pieces))
-        return device_refuse(-ENOMEM, t->err, t->err_bytes, "no memory to copy a page");
+        return refuse_with(-ENOMEM, t->err, t->err_bytes, "no memory to copy a page");
     struct cuda_piece *p = &d->pieces[t->n++];
     *p = *piece;
     p->at = t->used;
@@ -171,7 +171,7 @@ int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char 
     for (uint32_t i = 0; !r && i < count; i++) {
         struct strip strip;
         bool ok = copy->spec.arrangement == GEOM_RECORD ? record_strip(copy, &strip) : dense_strip(copy, i, &strip);
-        if (!ok) return device_refuse(-EINVAL, err, err_bytes, "a page copy has a spec without planes");
+        if (!ok) return refuse_with(-EINVAL, err, err_bytes, "a page copy has a spec without planes");
         r = copy_strip(&trip, copy->region->address, &strip);
     }
     return r ? r : send_on(&trip);
@@ -201,7 +201,7 @@ int cuda_apply_write(struct cuda_device *d, const struct cuda_write *write, size
     struct cuda_region *region = write->region;
     uint64_t end = write->offset + (uint64_t)write->count * sizeof(int32_t);
     if (!make_room((void **)&d->windows, sizeof *d->windows, n + 1, &d->room_windows))
-        return device_refuse(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
+        return refuse_with(-ENOMEM, err, err_bytes, "no memory to publish %zu table slices", n + 1);
     int r = region->mirror ? 0 : cuda_mirror_new(d, region, err, err_bytes);
     if (r) return r;
     memcpy(region->mirror + write->offset, write->values, end - write->offset);

@@ -27,7 +27,7 @@ int cuda_result(CUresult result, const char *call, char *err, size_t err_bytes) 
                : result == CUDA_ERROR_NOT_SUPPORTED                                    ? -ENOTSUP
                : result == CUDA_ERROR_NOT_PERMITTED                                    ? -EACCES
                                                                                        : -EIO;
-    return device_refuse(code, err, err_bytes, "%s: %s (%s)", call, text ? text : "unknown error", name ? name : "?");
+    return refuse_with(code, err, err_bytes, "%s: %s (%s)", call, text ? text : "unknown error", name ? name : "?");
 }
 
 static int find_functions(void *library, struct cuda_driver *ret_driver, char *err, size_t err_bytes) {
@@ -36,9 +36,9 @@ static int find_functions(void *library, struct cuda_driver *ret_driver, char *e
     /* POSIX lets a data pointer hold a function's address; C does not convert between them, so the bits are copied. */
 #define CUDA_DRIVER_FIND(function)                                                                                     \
     if (!(symbol = dlsym(library, CUDA_NAME(function))))                                                               \
-        return device_refuse(-ENOTSUP, err, err_bytes,                                                                 \
-                             "the CUDA driver has no %s: it is too old, install one for CUDA %d.%d or newer",          \
-                             CUDA_NAME(function), DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);                      \
+        return refuse_with(-ENOTSUP, err, err_bytes,                                                                   \
+                           "the CUDA driver has no %s: it is too old, install one for CUDA %d.%d or newer",            \
+                           CUDA_NAME(function), DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);                        \
     memcpy(&found.function, &symbol, sizeof symbol);
     CUDA_DRIVER_FUNCTIONS(CUDA_DRIVER_FIND)
 #undef CUDA_DRIVER_FIND
@@ -55,13 +55,13 @@ static int load_driver(char *err, size_t err_bytes) {
     int version = 0, r;
     void *library = dlopen(DRIVER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return device_refuse(-ENODEV, err, err_bytes,
-                             "no CUDA driver on this machine (%s): install it, or use a host device", dlerror());
+        return refuse_with(-ENODEV, err, err_bytes,
+                           "no CUDA driver on this machine (%s): install it, or use a host device", dlerror());
     r = find_functions(library, &cuda_driver, err, err_bytes);
     if (!r) r = CUDA_CALL(err, err_bytes, cuDriverGetVersion, &version);
     if (!r && version < DRIVER_LEAST)
-        r = device_refuse(-ENOTSUP, err, err_bytes, "the CUDA driver is for CUDA %d.%d: install one for %d.%d or newer",
-                          version / 1000, version % 1000 / 10, DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);
+        r = refuse_with(-ENOTSUP, err, err_bytes, "the CUDA driver is for CUDA %d.%d: install one for %d.%d or newer",
+                        version / 1000, version % 1000 / 10, DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);
     if (!r) r = CUDA_CALL(err, err_bytes, cuInit, 0);
     if (r) dlclose(library);
     return r;

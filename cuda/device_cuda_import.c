@@ -54,16 +54,6 @@ void cuda_own_drop(struct cuda_region *region) {
 
 /* ---- refusals ----------------------------------------------------------------------------- */
 
-static void uuid_text(const void *uuid, char text[33]) {
-    static const char digits[] = "0123456789abcdef";
-    const uint8_t *bytes = uuid;
-    for (int i = 0; i < 16; i++) {
-        text[2 * i] = digits[bytes[i] >> 4];
-        text[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    text[32] = '\0';
-}
-
 /* The context must be on the region's device, and so must the device that the caller named. */
 static int check_device(const struct device_export *exported, const uint8_t *expect, char *err, size_t err_bytes) {
     char there[33], here[33];
@@ -72,20 +62,20 @@ static int check_device(const struct device_export *exported, const uint8_t *exp
     int r = CUDA_CALL(err, err_bytes, cuCtxGetDevice, &device);
     if (!r) r = CUDA_CALL(err, err_bytes, cuDeviceGetUuid_v2, &uuid, device);
     if (r) return r;
-    uuid_text(exported->uuid, there);
+    device_uuid_text(exported->uuid, there);
     if (memcmp(&uuid, exported->uuid, sizeof exported->uuid) != 0) {
-        uuid_text(&uuid, here);
-        return device_refuse(-ENXIO, err, err_bytes,
-                             "the region is on GPU %s, the current CUDA context on %s: make a context of that GPU "
-                             "current, or attach the "
-                             "rank of this one",
-                             there, here);
+        device_uuid_text((const uint8_t *)&uuid, here);
+        return refuse_with(-ENXIO, err, err_bytes,
+                           "the region is on GPU %s, the current CUDA context on %s: make a context of that GPU "
+                           "current, or attach the "
+                           "rank of this one",
+                           there, here);
     }
     if (expect && memcmp(expect, exported->uuid, sizeof exported->uuid) != 0) {
-        uuid_text(expect, here);
-        return device_refuse(-ENXIO, err, err_bytes,
-                             "the region is on GPU %s, this consumer says it runs on %s: attach to its own rank", there,
-                             here);
+        device_uuid_text(expect, here);
+        return refuse_with(-ENXIO, err, err_bytes,
+                           "the region is on GPU %s, this consumer says it runs on %s: attach to its own rank", there,
+                           here);
     }
     return 0;
 }
@@ -94,16 +84,16 @@ static int check_device(const struct device_export *exported, const uint8_t *exp
 static int open_failed(int code, const struct device_export *exported, const char *why, char *err, size_t err_bytes) {
     pid_t pid = (pid_t)exported->owner_pid;
     if (pid > 0 && kill(pid, 0) != 0 && errno == ESRCH)
-        return device_refuse(-ENOENT, err, err_bytes,
-                             "%s; its owner, process %" PRIu64
-                             ", is not seen from here: it is gone (attach again), or it runs in "
-                             "another PID namespace (share it, for example --pid=host)",
-                             why, exported->owner_pid);
-    return device_refuse(code, err, err_bytes,
-                         "%s; its owner, process %" PRIu64
-                         ", lives: has it freed the region (attach again), or do the two run in "
-                         "different containers (share IPC and PID namespaces) or under different users?",
-                         why, exported->owner_pid);
+        return refuse_with(-ENOENT, err, err_bytes,
+                           "%s; its owner, process %" PRIu64
+                           ", is not seen from here: it is gone (attach again), or it runs in "
+                           "another PID namespace (share it, for example --pid=host)",
+                           why, exported->owner_pid);
+    return refuse_with(code, err, err_bytes,
+                       "%s; its owner, process %" PRIu64
+                       ", lives: has it freed the region (attach again), or do the two run in "
+                       "different containers (share IPC and PID namespaces) or under different users?",
+                       why, exported->owner_pid);
 }
 
 /* ---- maps --------------------------------------------------------------------------------- */
@@ -132,17 +122,17 @@ static int check_size(CUdeviceptr address, const struct device_export *exported,
     int r = CUDA_CALL(err, err_bytes, cuMemGetAddressRange, &base, &bytes, address);
     if (r) return r;
     if (bytes - (address - base) >= exported->bytes) return 0;
-    return device_refuse(-EMSGSIZE, err, err_bytes,
-                         "the export names %" PRIu64 " bytes, the memory behind it has %zu: its owner has changed, "
-                         "attach again",
-                         exported->bytes, bytes);
+    return refuse_with(-EMSGSIZE, err, err_bytes,
+                       "the export names %" PRIu64 " bytes, the memory behind it has %zu: its owner has changed, "
+                       "attach again",
+                       exported->bytes, bytes);
 }
 
 static int new_map(const struct device_export *exported, CUcontext context, struct cuda_map **ret_map, char *err,
                    size_t err_bytes) {
     char why[256] = "";
     struct cuda_map *map = malloc(sizeof *map);
-    if (!map) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe a mapping");
+    if (!map) return refuse_with(-ENOMEM, err, err_bytes, "no memory to describe a mapping");
     *map = (struct cuda_map){ .next = maps, .instance = exported->owner_instance, .context = context };
     memcpy(&map->handle, exported->ipc_handle, sizeof map->handle);
     int r =
@@ -170,14 +160,13 @@ static int use_map(const struct device_export *exported, CUcontext context, stru
     int r = map ? 0 : new_map(exported, context, &map, err, err_bytes);
     if (r) return r;
     if (map->instance != exported->owner_instance)
-        return device_refuse(-EBUSY, err, err_bytes,
-                             "this process still has memory of an earlier owner mapped under the same handle: detach "
-                             "that first");
+        return refuse_with(-EBUSY, err, err_bytes,
+                           "this process still has memory of an earlier owner mapped under the same handle: detach "
+                           "that first");
     if (map->context != context)
-        return device_refuse(
-            -EBUSY, err, err_bytes,
-            "this process has the region mapped in another CUDA context, and CUDA maps it in one only: "
-            "make that one current, or detach there first");
+        return refuse_with(-EBUSY, err, err_bytes,
+                           "this process has the region mapped in another CUDA context, and CUDA maps it in one only: "
+                           "make that one current, or detach there first");
     map->users++;
     *ret_map = map;
     return 0;
@@ -200,8 +189,8 @@ static int open_import(const struct device_export *exported, CUcontext context, 
     pthread_mutex_lock(&maps_lock);
     struct cuda_region *region = find_own(exported);
     if (region && region->bytes < exported->bytes)
-        r = device_refuse(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, its region has %" PRIu64,
-                          exported->bytes, region->bytes);
+        r = refuse_with(-EMSGSIZE, err, err_bytes, "the export names %" PRIu64 " bytes, its region has %" PRIu64,
+                        exported->bytes, region->bytes);
     else if (region) import->address = region->address;
     else if (exported->kind == DEVICE_EXPORT_FD) r = map_descriptor(exported, import, err, err_bytes);
     else if (!(r = use_map(exported, context, &import->map, err, err_bytes))) import->address = import->map->address;
@@ -215,19 +204,19 @@ int cuda_import(const struct device_export *exported, const uint8_t *expect_uuid
     CUcontext context = NULL;
     (void)read_only;
     if (exported->kind == DEVICE_EXPORT_CUDA_IPC && same_handle(exported->ipc_handle, none))
-        return device_refuse(-EACCES, err, err_bytes,
-                             "the owner shows this session no handle of the region: attach as a worker");
+        return refuse_with(-EACCES, err, err_bytes,
+                           "the owner shows this session no handle of the region: attach as a worker");
     int r = cuda_driver_load(err, err_bytes);
     if (!r) r = CUDA_CALL(err, err_bytes, cuCtxGetCurrent, &context);
     if (r) return r;
     if (!context)
-        return device_refuse(
+        return refuse_with(
             -EINVAL, err, err_bytes,
             "the region is GPU memory and no CUDA context is current in this thread: call cuCtxSetCurrent or "
             "cudaSetDevice (and one call that starts the runtime, such as cudaFree(0)) before attaching");
     if ((r = check_device(exported, expect_uuid, err, err_bytes))) return r;
     struct cuda_import *import = calloc(1, sizeof *import);
-    if (!import) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe an import");
+    if (!import) return refuse_with(-ENOMEM, err, err_bytes, "no memory to describe an import");
     import->base.backend = &device_cuda_backend;
     r = open_import(exported, context, import, err, err_bytes);
     if (r) free(import);

@@ -80,8 +80,8 @@ static int check_place(CUdevice ordinal, CUmemGenericAllocationHandle handle, ch
     CUmemAllocationProp prop;
     int r = CUDA_CALL(err, err_bytes, cuMemGetAllocationPropertiesFromHandle, &prop, handle);
     if (r || (prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE && prop.location.id == ordinal)) return r;
-    return device_refuse(-EINVAL, err, err_bytes, "the memory behind the descriptor is on GPU %d, not on %d",
-                         prop.location.id, ordinal);
+    return refuse_with(-EINVAL, err, err_bytes, "the memory behind the descriptor is on GPU %d, not on %d",
+                       prop.location.id, ordinal);
 }
 
 /* A mapping of one granule more must fail: else the memory is larger than what the caller knows of. */
@@ -95,8 +95,8 @@ static int check_exact(CUdevice ordinal, CUmemGenericAllocationHandle handle, ui
     if (larger) (void)cuda_driver.cuMemUnmap(at, more);
     (void)cuda_driver.cuMemAddressFree(at, more);
     if (!larger) return 0;
-    return device_refuse(-EMSGSIZE, err, err_bytes, "the memory behind the descriptor has more than %" PRIu64 " bytes",
-                         bytes);
+    return refuse_with(-EMSGSIZE, err, err_bytes, "the memory behind the descriptor has more than %" PRIu64 " bytes",
+                       bytes);
 }
 
 int cuda_vmm_map(CUdevice ordinal, int fd, uint64_t bytes, CUdeviceptr *ret_address, char *err, size_t err_bytes) {
@@ -105,16 +105,16 @@ int cuda_vmm_map(CUdevice ordinal, int fd, uint64_t bytes, CUdeviceptr *ret_addr
     int r = CUDA_CALL(why, sizeof why, cuMemImportFromShareableHandle, &handle, (void *)(uintptr_t)fd,
                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (r)
-        return device_refuse(r == -EIO ? -EINVAL : r, err, err_bytes,
-                             "descriptor %d is no memory of a GPU, or of one that this process does not see: %s", fd,
-                             why);
+        return refuse_with(r == -EIO ? -EINVAL : r, err, err_bytes,
+                           "descriptor %d is no memory of a GPU, or of one that this process does not see: %s", fd,
+                           why);
     r = check_place(ordinal, handle, err, err_bytes);
     if (!r) r = check_exact(ordinal, handle, bytes, err, err_bytes);
     if (!r) {
         r = map_new(ordinal, handle, bytes, ret_address, why, sizeof why);
         if (r)
-            device_refuse(r = r == -EIO || r == -ENOTSUP ? -EMSGSIZE : r, err, err_bytes,
-                          "the memory behind the descriptor cannot be mapped with %" PRIu64 " bytes: %s", bytes, why);
+            refuse_with(r = r == -EIO || r == -ENOTSUP ? -EMSGSIZE : r, err, err_bytes,
+                        "the memory behind the descriptor cannot be mapped with %" PRIu64 " bytes: %s", bytes, why);
     }
     (void)cuda_driver.cuMemRelease(handle);
     return r;
@@ -152,17 +152,17 @@ static int register_memory(struct cuda_device *d, struct registration *r, char *
 static int add_registration(struct cuda_device *d, void *address, uint64_t bytes, char *err, size_t err_bytes) {
     char why[256] = "";
     struct registration *r = malloc(sizeof *r);
-    if (!r) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe pinned memory");
+    if (!r) return refuse_with(-ENOMEM, err, err_bytes, "no memory to describe pinned memory");
     *r = (struct registration){
         .next = registrations, .address = address, .bytes = bytes, .context = d->context, .users = 1
     };
     int code = register_memory(d, r, why, sizeof why);
     if (code) {
         free(r);
-        return device_refuse(code, err, err_bytes,
-                             "%" PRIu64 " bytes of host memory cannot be pinned for cuda device %u: %s; ask for less, "
-                             "or raise the memory that the process may use",
-                             bytes, d->identity.index, why);
+        return refuse_with(code, err, err_bytes,
+                           "%" PRIu64 " bytes of host memory cannot be pinned for cuda device %u: %s; ask for less, "
+                           "or raise the memory that the process may use",
+                           bytes, d->identity.index, why);
     }
     registrations = r;
     return 0;
@@ -176,9 +176,9 @@ int cuda_pin(struct device *device, void *address, uint64_t bytes, char *err, si
     struct registration *r = *find_registration(address);
     if (!r) code = add_registration(d, address, bytes, err, err_bytes);
     else if (r->bytes != bytes)
-        code = device_refuse(-EEXIST, err, err_bytes,
-                             "the memory is pinned for another device with %" PRIu64 " bytes, not %" PRIu64, r->bytes,
-                             bytes);
+        code = refuse_with(-EEXIST, err, err_bytes,
+                           "the memory is pinned for another device with %" PRIu64 " bytes, not %" PRIu64, r->bytes,
+                           bytes);
     else r->users++;
     pthread_mutex_unlock(&registrations_lock);
     return code;

@@ -41,7 +41,7 @@ int cuda_move(struct device *device, const struct device_moves *moves, uint64_t 
     int r = cuda_check_lost(d, err, err_bytes);
     if (r) return r;
     struct cuda_job *job = malloc(sizeof *job + bytes);
-    if (!job) return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue %u moves of pages", moves->n);
+    if (!job) return refuse_with(-ENOMEM, err, err_bytes, "no memory to queue %u moves of pages", moves->n);
     *job = (struct cuda_job){ .spec = *moves->spec,
                               .region = ((const struct cuda_region *)moves->region)->address,
                               .n_pages = moves->n_pages,
@@ -213,7 +213,7 @@ int cuda_mover_make(struct cuda_device *d, enum device_direction direction, char
     int r = cuda_ops_new(m);
     m->direction = direction;
     m->tuning = cuda_move_tuning;
-    if (r) return device_refuse(r, err, err_bytes, "no memory for the moves of a device");
+    if (r) return refuse_with(r, err, err_bytes, "no memory for the moves of a device");
     for (uint32_t i = 0; !r && i < m->tuning.streams; i++)
         r = CUDA_CALL(err, err_bytes, cuStreamCreate, &m->streams[i], CU_STREAM_NON_BLOCKING);
     for (uint32_t i = 0; !r && i < CUDA_MOVE_FLIGHTS; i++)

@@ -56,7 +56,7 @@ void cuda_lose(struct cuda_device *d, const char *why) {
 
 int cuda_check_lost(struct cuda_device *d, char *err, size_t err_bytes) {
     if (!atomic_load_explicit(&d->lost, memory_order_acquire)) return 0;
-    return device_refuse(-EIO, err, err_bytes, "cuda device %u is lost: %s", d->identity.index, d->why);
+    return refuse_with(-EIO, err, err_bytes, "cuda device %u is lost: %s", d->identity.index, d->why);
 }
 
 /* ---- waiting for the GPU ------------------------------------------------------------------ */
@@ -74,8 +74,7 @@ int cuda_pause(struct cuda_device *d, uint64_t since, uint64_t spin_ns, char *er
         return 0;
     }
     if (atomic_load(&d->stop) && now > atomic_load(&d->stop_ns) + GIVE_UP_NS) /* stop may be later than now */
-        return device_refuse(-ETIMEDOUT, err, err_bytes,
-                             "the GPU did not finish its work before the device was closed");
+        return refuse_with(-ETIMEDOUT, err, err_bytes, "the GPU did not finish its work before the device was closed");
     struct timespec pause = { .tv_nsec = (long)pause_ns(now - since) };
     nanosleep(&pause, NULL);
     return 0;

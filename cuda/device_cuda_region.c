@@ -68,12 +68,12 @@ static int refuse_region(struct cuda_device *d, const char *label, uint64_t byte
                          size_t err_bytes) {
     uint64_t left = 0;
     if (code == -ENOMEM && !cuda_free_bytes(&d->base, &left, NULL, 0))
-        return device_refuse(code, err, err_bytes,
-                             "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-                             " are free on cuda device %u: free some, or ask for less (%s)",
-                             label, bytes, left, d->identity.total_bytes, d->identity.index, why);
-    return device_refuse(code, err, err_bytes, "region %s of %" PRIu64 " bytes on cuda device %u: %s", label, bytes,
-                         d->identity.index, why);
+        return refuse_with(code, err, err_bytes,
+                           "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
+                           " are free on cuda device %u: free some, or ask for less (%s)",
+                           label, bytes, left, d->identity.total_bytes, d->identity.index, why);
+    return refuse_with(code, err, err_bytes, "region %s of %" PRIu64 " bytes on cuda device %u: %s", label, bytes,
+                       d->identity.index, why);
 }
 
 /* fd < 0: new memory. */
@@ -83,7 +83,7 @@ static int make_region(struct cuda_device *d, const char *label, uint64_t bytes,
     int r = cuda_check_lost(d, err, err_bytes);
     if (r) return r;
     struct cuda_region *region = calloc(1, sizeof *region);
-    if (!region) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
+    if (!region) return refuse_with(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
     region->base = (struct device_region){ .device = &d->base, .bytes = bytes };
     region->bytes = (bytes + GEOM_REGION_MIN - 1) / GEOM_REGION_MIN * GEOM_REGION_MIN;
     region->fill = fill;

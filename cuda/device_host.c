@@ -74,10 +74,10 @@ static int start_threads(struct host_device *d) {
 
 static int host_open(const struct device_config *config, struct device **ret_device, char *err, size_t err_bytes) {
     if (config->memory_bytes == 0)
-        return device_refuse(-EINVAL, err, err_bytes, "host device %u has memory_bytes 0: say how much it may use",
-                             config->index);
+        return refuse_with(-EINVAL, err, err_bytes, "host device %u has memory_bytes 0: say how much it may use",
+                           config->index);
     struct host_device *d = calloc(1, sizeof *d);
-    if (!d) return device_refuse(-ENOMEM, err, err_bytes, "no memory to open host device %u", config->index);
+    if (!d) return refuse_with(-ENOMEM, err, err_bytes, "no memory to open host device %u", config->index);
     d->base.backend = &device_host_backend;
     d->identity =
         (struct device_identity){ .kind = DEVICE_HOST, .index = config->index, .total_bytes = config->memory_bytes };
@@ -88,8 +88,8 @@ static int host_open(const struct device_config *config, struct device **ret_dev
     if (e) {
         if (d->event_fd >= 0) close(d->event_fd);
         free(d);
-        return device_refuse(-e, err, err_bytes, "host device %u has no event fd or thread: %s", config->index,
-                             strerror(e));
+        return refuse_with(-e, err, err_bytes, "host device %u has no event fd or thread: %s", config->index,
+                           strerror(e));
     }
     *ret_device = &d->base;
     return 0;

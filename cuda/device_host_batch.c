@@ -32,7 +32,7 @@ void host_tell(struct host_device *d) {
 
 int host_check_lost(struct host_device *d, char *err, size_t err_bytes) {
     if (!atomic_load_explicit(&d->lost, memory_order_acquire)) return 0;
-    return device_refuse(-EIO, err, err_bytes, "host device %u is lost: %s", d->identity.index, d->why);
+    return refuse_with(-EIO, err, err_bytes, "host device %u is lost: %s", d->identity.index, d->why);
 }
 
 int host_thread_start(pthread_t *thread, void *(*run)(void *), void *argument) {
@@ -155,8 +155,8 @@ int host_submit(struct device *device, const struct device_batch *batch, uint64_
     } else {
         struct host_batch *queued = copy_batch(batch);
         if (!queued)
-            return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
-                                 batch->n_copies, batch->n_writes);
+            return refuse_with(-ENOMEM, err, err_bytes, "no memory to queue a batch of %u copies and %u table writes",
+                               batch->n_copies, batch->n_writes);
         queued->ticket = ++d->last_ticket;
         pthread_mutex_lock(&d->lock);
         *d->tail = queued;

@@ -90,17 +90,13 @@ struct host_import {
     struct host_map *map;
 };
 
-static void uuid_text(const uint8_t uuid[16], char text[33]) {
-    for (int i = 0; i < 16; i++) snprintf(text + 2 * i, 3, "%02x", uuid[i]);
-}
-
 static int check_uuid(const struct device_export *exported, const uint8_t *expect, char *err, size_t err_bytes) {
     char there[33], here[33];
     if (!expect || memcmp(exported->uuid, expect, 16) == 0) return 0;
-    uuid_text(exported->uuid, there);
-    uuid_text(expect, here);
-    return device_refuse(-ENXIO, err, err_bytes,
-                         "the region is on device %s, this consumer runs on %s: attach to its own rank", there, here);
+    device_uuid_text(exported->uuid, there);
+    device_uuid_text(expect, here);
+    return refuse_with(-ENXIO, err, err_bytes,
+                       "the region is on device %s, this consumer runs on %s: attach to its own rank", there, here);
 }
 
 bool device_host_is_memory(int fd) {
@@ -117,9 +113,9 @@ int host_import(const struct device_export *exported, const uint8_t *expect_uuid
     r = import ? host_map_add(exported->fd, exported->bytes, read_only, &map) : -ENOMEM;
     if (r) {
         free(import);
-        return device_refuse(r, err, err_bytes,
-                             "memory behind a descriptor cannot be mapped with %" PRIu64 " bytes: %s", exported->bytes,
-                             r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
+        return refuse_with(r, err, err_bytes, "memory behind a descriptor cannot be mapped with %" PRIu64 " bytes: %s",
+                           exported->bytes,
+                           r == -EMSGSIZE ? "the object is smaller, its owner has changed" : strerror(-r));
     }
     *import = (struct host_import){ .base.backend = &device_host_backend, .map = map };
     *ret_import = &import->base;

@@ -195,7 +195,7 @@ int host_move(struct device *device, const struct device_moves *moves, uint64_t 
         atomic_store_explicit(&m->done, ticket, memory_order_release);
     } else {
         struct host_job *job = new_job(moves, ticket);
-        if (!job) return device_refuse(-ENOMEM, err, err_bytes, "no memory to queue %u moves of pages", moves->n);
+        if (!job) return refuse_with(-ENOMEM, err, err_bytes, "no memory to queue %u moves of pages", moves->n);
         append_job(m, job);
     }
     m->last_ticket = ticket;

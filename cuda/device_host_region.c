@@ -30,10 +30,10 @@ int host_free_bytes(struct device *device, uint64_t *ret_bytes, char *err, size_
 static int check_memory(const struct host_device *d, const char *label, uint64_t need, char *err, size_t err_bytes) {
     uint64_t left = d->identity.total_bytes - d->charged;
     if (need <= left) return 0;
-    return device_refuse(-ENOMEM, err, err_bytes,
-                         "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
-                         " are left on host device %u: raise its memory_bytes or ask for less",
-                         label, need, left, d->identity.total_bytes, d->identity.index);
+    return refuse_with(-ENOMEM, err, err_bytes,
+                       "region %s needs %" PRIu64 " bytes, %" PRIu64 " of %" PRIu64
+                       " are left on host device %u: raise its memory_bytes or ask for less",
+                       label, need, left, d->identity.total_bytes, d->identity.index);
 }
 
 static uint64_t whole_pages(uint64_t bytes) {
@@ -64,8 +64,8 @@ static int create_fd(const struct host_device *d, const char *label, uint64_t by
     if (!e && (fchmod(fd, 0600) || fcntl(fd, F_ADD_SEALS, FD_SEALS))) e = errno;
     if (e) {
         if (fd >= 0) close(fd);
-        return device_refuse(-e, err, err_bytes, "memory of %" PRIu64 " bytes behind a descriptor for region %s: %s",
-                             bytes, label, strerror(e));
+        return refuse_with(-e, err, err_bytes, "memory of %" PRIu64 " bytes behind a descriptor for region %s: %s",
+                           bytes, label, strerror(e));
     }
     *ret_fd = fd;
     return 0;
@@ -77,25 +77,25 @@ static int check_fd(const struct host_device *d, const char *label, uint64_t byt
     char want[160], name[128], link[64], there[256];
     struct stat object;
     if (!device_host_is_memory(fd) || fstat(fd, &object))
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "descriptor %d for region %s is no sealed memory of a host device: it is something else",
-                             fd, label);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "descriptor %d for region %s is no sealed memory of a host device: it is something else", fd,
+                           label);
     if ((uint64_t)object.st_size != bytes)
-        return device_refuse(-EINVAL, err, err_bytes,
-                             "the memory kept for region %s has %jd bytes, it needs %" PRIu64
-                             ": the geometry has changed, start without it",
-                             label, (intmax_t)object.st_size, bytes);
+        return refuse_with(-EINVAL, err, err_bytes,
+                           "the memory kept for region %s has %jd bytes, it needs %" PRIu64
+                           ": the geometry has changed, start without it",
+                           label, (intmax_t)object.st_size, bytes);
     fd_name(d, label, name);
     snprintf(want, sizeof want, "/memfd:%s (deleted)", name);
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, there, sizeof there - 1);
     if (n < 0)
-        return device_refuse(-EINVAL, err, err_bytes, "descriptor %d for region %s has no name in /proc: %s", fd, label,
-                             strerror(errno));
+        return refuse_with(-EINVAL, err, err_bytes, "descriptor %d for region %s has no name in /proc: %s", fd, label,
+                           strerror(errno));
     there[n] = '\0';
     if (strcmp(there, want) != 0)
-        return device_refuse(-EINVAL, err, err_bytes, "descriptor %d for region %s is \"%s\", not \"%s\"", fd, label,
-                             there, want);
+        return refuse_with(-EINVAL, err, err_bytes, "descriptor %d for region %s is \"%s\", not \"%s\"", fd, label,
+                           there, want);
     return 0;
 }
 
@@ -105,15 +105,15 @@ static int check_fd(const struct host_device *d, const char *label, uint64_t byt
 static int take_fd(struct host_device *d, const char *label, uint64_t bytes, int fd, struct host_region **ret_region,
                    char *err, size_t err_bytes) {
     struct host_region *region = calloc(1, sizeof *region);
-    if (!region) return device_refuse(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
+    if (!region) return refuse_with(-ENOMEM, err, err_bytes, "no memory to describe region %s", label);
     *region = (struct host_region){
         .base = { .device = &d->base, .bytes = bytes }, .next = d->regions, .fd = fd, .charged = whole_pages(bytes)
     };
     int r = host_map_add(fd, bytes, false, &region->map);
     if (r) {
         free(region);
-        return device_refuse(r, err, err_bytes, "region %s of %" PRIu64 " bytes cannot be mapped: %s", label, bytes,
-                             strerror(-r));
+        return refuse_with(r, err, err_bytes, "region %s of %" PRIu64 " bytes cannot be mapped: %s", label, bytes,
+                           strerror(-r));
     }
     d->regions = region;
     d->charged += region->charged;

@@ -4,21 +4,10 @@
  */
 #include "geometry.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "geometry_internal.h"
-
-int geom_refuse(int code, char *err, size_t err_bytes, const char *format, ...) {
-    if (err && err_bytes) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(err, err_bytes, format, args);
-        va_end(args);
-    }
-    return code;
-}
 
 /* ---- schema ------------------------------------------------------------------------------ */
 
@@ -78,12 +67,12 @@ static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum g
 int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema *ret_schema, char *err,
                 size_t err_bytes) {
     if (!storage_known(storage))
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "storage %u is unknown: use bf16, int8, fp8, nvfp4 or k8v4", (unsigned)storage);
     if (head_dim == 0 || head_dim > GEOM_MAX_COUNT)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes, "head_dim %u is not in 1..%u", head_dim, GEOM_MAX_COUNT);
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "head_dim %u is not in 1..%u", head_dim, GEOM_MAX_COUNT);
     if (storage != KVD_STORAGE_BF16 && head_dim != 256)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "storage %s is defined at head_dim 256 only, the model has %u: use bf16",
                            geom_storage_name(storage), head_dim);
     struct geom_schema schema = { 0 };
@@ -134,20 +123,20 @@ int geom_pool_check(const struct geom_pool_spec *spec, char *err, size_t err_byt
     int r = geom_schema(spec->storage, spec->head_dim, &schema, err, err_bytes);
     if (r) return r;
     if ((unsigned)spec->order > GEOM_HEAD_MAJOR)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "page order %u is unknown: use page-major (0) or head-major (1)", (unsigned)spec->order);
     if ((unsigned)spec->arrangement > GEOM_RECORD)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "plane arrangement %u is unknown: use dense (0) or record (1)", (unsigned)spec->arrangement);
     if (spec->n_layers == 0 || spec->n_layers > GEOM_MAX_COUNT)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "%u layers: a pool has 1..%u", spec->n_layers, GEOM_MAX_COUNT);
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "%u layers: a pool has 1..%u", spec->n_layers, GEOM_MAX_COUNT);
     if (spec->n_kv_heads == 0 || spec->n_kv_heads > GEOM_MAX_COUNT)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "%u kv heads: a pool has 1..%u", spec->n_kv_heads,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "%u kv heads: a pool has 1..%u", spec->n_kv_heads,
                            GEOM_MAX_COUNT);
     if (spec->n_ranks == 0 || spec->n_ranks > GEOM_MAX_RANKS)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes, "%u ranks: a pool has 1..%u", spec->n_ranks, GEOM_MAX_RANKS);
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "%u ranks: a pool has 1..%u", spec->n_ranks, GEOM_MAX_RANKS);
     if (spec->n_kv_heads % spec->n_ranks)
-        return geom_refuse(GEOM_E_UNSUPPORTED, err, err_bytes,
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "%u kv heads do not divide over %u ranks: choose a rank count that divides the heads",
                            spec->n_kv_heads, spec->n_ranks);
     return 0;
@@ -250,11 +239,11 @@ int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t ran
     int r = geom_pool_check(spec, err, err_bytes);
     if (r) return r;
     if (!spec_sizes(spec, &z) || n_pages == 0 || !region_fits(spec, &z, n_pages))
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "%u pages of %llu bytes: a region has 1..%d pages and 64-bit bytes", n_pages,
                            (unsigned long long)geom_rank_page_bytes(spec), INT32_MAX);
     if (rank >= spec->n_ranks || layer >= spec->n_layers || (unsigned)slot >= z.slots)
-        return geom_refuse(GEOM_E_RANGE, err, err_bytes,
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
                            "no plane (rank %u, layer %u, slot %u): there are %u ranks, %u layers, %u slots of %s", rank,
                            layer, (unsigned)slot, spec->n_ranks, spec->n_layers, z.slots,
                            geom_storage_name(spec->storage));
@@ -322,7 +311,7 @@ int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_
     kvd_plane_view *planes[GEOM_SLOTS] = { &view.k, &view.v, &view.k_scale, &view.v_scale };
     struct geom_plane plane;
     struct sizes z;
-    if (!base) return geom_refuse(GEOM_E_RANGE, err, err_bytes, "the region of the view has no address: map it first");
+    if (!base) return refuse_with(GEOM_E_RANGE, err, err_bytes, "the region of the view has no address: map it first");
     /* The K plane checks spec, rank and layer for all of them. */
     int r = geom_plane(spec, n_pages, rank, layer, GEOM_K, &plane, err, err_bytes);
     if (r) return r;

@@ -10,13 +10,11 @@
 #include <stdint.h>
 
 #include "geometry.h"
+#include "refuse.h"
 
 /* Wide enough for any model, small enough that a page and a packed page never overflow 64 bits:
  * 2^16 elements * 64 tokens * 2 bytes * 2^16 heads * 2^16 layers * 4 slots < 2^58. */
 #define GEOM_MAX_COUNT (1u << 16)
-
-/* Writes the sentence and returns code, so that a refusal is one statement. */
-__attribute__((format(printf, 4, 5))) int geom_refuse(int code, char *err, size_t err_bytes, const char *format, ...);
 
 /* Bytes that n_pages cost in a region, without alignment between dense planes: exactly linear in n_pages. */
 uint64_t geom_region_linear(const struct geom_pool_spec *spec);

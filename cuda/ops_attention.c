@@ -100,7 +100,7 @@ int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_b
     double *scores = calloc((size_t)op->view.n_logical * TILE + d, sizeof *scores);
     float *row = calloc(d, sizeof *row);
     if (!scores || !row)
-        r = ops_refuse(-ENOMEM, err, err_bytes, "no memory for the scores of %u keys", op->view.n_logical * TILE);
+        r = refuse_with(-ENOMEM, err, err_bytes, "no memory for the scores of %u keys", op->view.n_logical * TILE);
     for (uint32_t b = 0; !r && b < op->b; b++)
         for (uint32_t w = 0; w < op->w; w++)
             for (uint32_t h = 0; h < op->n_q_heads; h++) {
@@ -308,7 +308,7 @@ int ops_attention_ref(const struct ops_attention *op, char *err, size_t err_byte
     /* Zeroed once: what lies between head_dim and width stays zero. */
     size_t floats = (size_t)(2 * BLOCK + TILE) * block.stride + BLOCK * TILE;
     float *memory = calloc(floats, sizeof *memory);
-    if (!memory) return ops_refuse(-ENOMEM, err, err_bytes, "no memory for tiles of head_dim %u", op->view.head_dim);
+    if (!memory) return refuse_with(-ENOMEM, err, err_bytes, "no memory for tiles of head_dim %u", op->view.head_dim);
     block.q = memory;
     block.sum = block.q + (size_t)BLOCK * block.stride;
     block.tile = block.sum + (size_t)BLOCK * block.stride;

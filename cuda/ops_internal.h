@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "ops.h"
+#include "refuse.h"
 
 /* Loops that gain from wide vectors are built twice and picked when the program starts. No fused multiply-add in
  * either, so that both give the same bits. Sanitizers cannot run the resolver that this needs. */
@@ -17,9 +18,6 @@
 #else
 #define OPS_CLONES
 #endif
-
-/* Writes the sentence and returns code. */
-__attribute__((format(printf, 4, 5))) int ops_refuse(int code, char *err, size_t err_bytes, const char *format, ...);
 
 /* Columns of compact row b that count. */
 static inline uint32_t ops_valid(const int32_t *valid, uint32_t w, uint32_t b) {
