@@ -167,6 +167,7 @@ struct kvd_activation {
     kvd_continuation from; /* none = root */
     bool keep;             /* fork: the source survives. Otherwise a move takes it over */
     uint32_t frontier;     /* of the source to start from */
+    /* prompt + output - 1 <= max_context, or KVD_OUT_OF_RANGE: an output is never cut silently. */
     uint32_t prompt_tokens, max_output_tokens;
     uint32_t ensure[KVD_MAX_POOLS];
     uint32_t n_victims;

@@ -67,8 +67,10 @@ int activation_resolve(const struct store *store, const struct store_activation 
     if (want->lease == 0) return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_SEQUENCE, KVD_NONE, 0, 0, 0);
     if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_PROMPT, KVD_NONE, want->prompt_tokens, want->frontier, s);
-    if (want->max_output_tokens < 1) return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, KVD_NONE, 0, 1, s);
-    act.ceiling = want->prompt_tokens + min_u32(want->max_output_tokens, s - want->prompt_tokens + 1) - 1;
+    if (want->max_output_tokens < 1 || want->max_output_tokens > s - want->prompt_tokens + 1)
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, KVD_NONE, want->max_output_tokens,
+                            want->prompt_tokens, s - want->prompt_tokens + 1);
+    act.ceiling = want->prompt_tokens + want->max_output_tokens - 1;
     int rc = check_source(store, &act, refusal);
     if (rc) return rc;
     if (want->revision && want->revision != store->revision)
@@ -288,7 +290,7 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
     }
     ap->mapped = pages_of(want->frontier);
     if (ensure > ap->entitlement)
-        return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, ensure, ap->mapped, ap->entitlement);
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_ENSURE, p, ensure, ap->mapped, ap->entitlement);
     if (ensure > ap->mapped)
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
     ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->taken) : 0;

@@ -270,11 +270,10 @@ void store_set_directory(struct store *store, struct directory *directory);
 
 /* ---- activation (ACT-*) ---------------------------------------------------------------------- */
 
-/* Entitlement of a pool, in pages (SPACE-3). out = min(max_output_tokens, S - prompt + 1); the ceiling is T = prompt +
- * out - 1 tokens, min(S, T + draft_window - 1) in an MTP pool. Without lease growth the entitlement is pages(ceiling).
- * With it: the prompt, a window W = max(lease_window, prefill_chunk) and the cushion = ceil((widest_verify +
- * draft_window + 2)/64) + 1 pages, that is min(pages(ceiling), pages(min(S, prompt + W [+ draft_window - 1 for MTP])) +
- * cushion).
+/* Entitlement of a pool, in pages (SPACE-3). The ceiling is T = prompt + max_output_tokens - 1 tokens, min(S, T +
+ * draft_window - 1) in an MTP pool. Without lease growth the entitlement is pages(ceiling). With it: the prompt, a
+ * window W = max(lease_window, prefill_chunk) and the cushion = ceil((widest_verify + draft_window + 2)/64) + 1 pages,
+ * that is min(pages(ceiling), pages(min(S, prompt + W [+ draft_window - 1 for MTP])) + cushion).
  *
  * Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move;
  * trailing pages past frontier are dropped). The store still copies a tail whenever another reference to it survives
@@ -285,7 +284,7 @@ struct store_activation {
     uint32_t frontier;              /* F <= source frontier, >= 1 with a source; 0 for root */
     uint64_t lease;                 /* who may drive it: opaque, nonzero */
     uint32_t prompt_tokens;         /* whole prompt, >= frontier */
-    uint32_t max_output_tokens;     /* >= 1; clipped to the context ceiling */
+    uint32_t max_output_tokens;     /* 1 to S - prompt + 1: STORE_E_RANGE past it, never cut silently */
     uint32_t ensure[KVD_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
                                          the source */
     const store_cont *victims; /* recipe: released or demoted atomically with the activation, or not at all (ACT-8) */

@@ -74,6 +74,8 @@ static void make_wish(struct run *r, struct wish *wish) {
     if (chance(r, 2)) w->prompt_tokens = below(r, S + 100);
     w->max_output_tokens = chance(r, 1) ? 0 : between(r, 1, chance(r, 10) ? 2 * S : 200 * r->stride);
     if (chance(r, 1)) w->max_output_tokens = UINT32_MAX;
+    if (w->prompt_tokens - 1 < S && w->max_output_tokens > S - w->prompt_tokens + 1 && !chance(r, 5))
+        w->max_output_tokens = S - w->prompt_tokens + 1; /* the most that fits */
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         if (chance(r, 30)) continue;
         w->ensure[p] = between(r, w->frontier, w->prompt_tokens);

@@ -102,14 +102,15 @@ static void request_size(const struct model *m, const struct store_activation *w
         if (w->prompt_tokens > S) model_reason(r, STORE_E_NEVER, STORE_S_PROMPT, ANY_POOL);
         return;
     }
-    uint32_t out = min32(w->max_output_tokens, S - w->prompt_tokens + 1);
+    uint32_t most = S - w->prompt_tokens + 1, out = min32(w->max_output_tokens, most);
+    if (w->max_output_tokens > most) model_reason(r, STORE_E_RANGE, STORE_S_OUTPUT, ANY_POOL);
     pl->ceiling = w->prompt_tokens + max32(out, 1) - 1;
     for (uint32_t p = 0; p < m->n_pools; p++) {
         pl->entitlement[p] = m->config.lease_growth ? window_entitlement(m, p, pl->ceiling, w->prompt_tokens)
                                                     : model_full_entitlement(m, p, pl->ceiling);
         if (pl->entitlement[p] > m->config.pool_pages[p]) model_reason(&pl->never, STORE_E_NEVER, STORE_S_PAGES, p);
         if (model_pages(w->ensure[p]) > pl->entitlement[p]) {
-            model_reason(r, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p);
+            model_reason(r, STORE_E_RANGE, STORE_S_ENSURE, p);
             model_reason(r, STORE_E_RANGE, STORE_S_ENSURE, p);
         }
     }

@@ -347,7 +347,7 @@ static void make_want(struct world *w, struct want *want) {
         want->victims[a->n_victims++] = w->cont[v].handle;
     }
     a->prompt_tokens = between(w, a->frontier ? a->frontier : 1, chance(w, 30) ? s : min_u32(s, a->frontier + 150));
-    a->max_output_tokens = between(w, 1, chance(w, 20) ? s : 100);
+    a->max_output_tokens = min_u32(s - a->prompt_tokens + 1, between(w, 1, chance(w, 20) ? s : 100));
     for (uint32_t p = 0; p < w->n_pools; p++)
         if (chance(w, 70)) a->ensure[p] = between(w, a->frontier, a->prompt_tokens);
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);

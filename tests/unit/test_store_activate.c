@@ -314,7 +314,10 @@ static void act_1_argument_errors(void) {
     REFUSED(fix_root(0, 1, 0), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
     REFUSED(fix_root(513, 1, 0), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
     REFUSED(fix_root(64, 0, 0), (void)0, STORE_E_RANGE, STORE_S_OUTPUT);
-    REFUSED(fix_root(64, 1, 65), (void)0, STORE_E_ENTITLEMENT, STORE_S_ENSURE);
+    /* SPACE-3: an output that never fits is refused at once, and never cut. */
+    REFUSED(fix_root(64, 450, 0), (void)0, STORE_E_RANGE, STORE_S_OUTPUT);
+    REFUSED(fix_root(512, 2, 0), (void)0, STORE_E_RANGE, STORE_S_OUTPUT);
+    REFUSED(fix_root(64, 1, 65), (void)0, STORE_E_RANGE, STORE_S_ENSURE);
     REFUSED(fix_root(512, 1, 0), (void)0, STORE_E_NEVER, STORE_S_PAGES);
     REFUSED(fix_root(448, 1, 0), (void)0, STORE_E_SHORT, STORE_S_PAGES);
     KVT_EQ(fix.refusal.asked, 7);

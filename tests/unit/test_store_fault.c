@@ -132,7 +132,7 @@ static void space_4_each_acquisition_of_a_round(void) {
     config.lease_window = config.prefill_chunk = 256;
     for (uint32_t n = 1; n <= 4; n++) {
         fix_open(&fix, &config);
-        seq = fix_activate(&fix, fix_root(64, 4000, 448), NULL);
+        seq = fix_activate(&fix, fix_root(64, config.max_context - 63, 448), NULL);
         KVT_EQ(fix_seq(&fix, seq).pool[0].entitlement, 7);
         store_fail_acquisition(fix.store, n);
         KVT_OK(fix_round(&fix, seq, 448, KVD_NONE, KVD_NONE, KVD_NONE, &r));

@@ -96,7 +96,7 @@ static void space_5_terminal_walk(void) {
     fix_close(&fix);
 }
 
-/* The worked numbers of 6.5: prompt + output - 1, clipped to the context; MTP draft_window - 1 ahead, Draft Full not.
+/* The worked numbers of 6.5: prompt + output - 1; MTP draft_window - 1 ahead, Draft Full not.
  */
 static void space_3_entitlement_default(void) {
     struct fix fix;
@@ -104,10 +104,10 @@ static void space_3_entitlement_default(void) {
     static const struct {
         enum geom_backend backend;
         uint32_t prompt, output, main, draft;
-    } t[] = { { GEOM_OFF, 64, 1, 1, 0 }, { GEOM_OFF, 64, 2, 2, 0 },    { GEOM_OFF, 1, 64, 1, 0 },
-              { GEOM_OFF, 1, 65, 2, 0 }, { GEOM_OFF, 512, 999, 8, 0 }, { GEOM_OFF, 100, 999, 8, 0 },
-              { GEOM_MTP, 60, 2, 1, 1 }, { GEOM_MTP, 60, 3, 1, 2 },    { GEOM_MTP, 61, 1, 1, 1 },
-              { GEOM_MTP, 62, 1, 1, 2 }, { GEOM_MTP, 512, 1, 8, 8 },   { GEOM_DFLASH, 62, 1, 1, 1 } };
+    } t[] = { { GEOM_OFF, 64, 1, 1, 0 }, { GEOM_OFF, 64, 2, 2, 0 },  { GEOM_OFF, 1, 64, 1, 0 },
+              { GEOM_OFF, 1, 65, 2, 0 }, { GEOM_OFF, 512, 1, 8, 0 }, { GEOM_OFF, 100, 413, 8, 0 },
+              { GEOM_MTP, 60, 2, 1, 1 }, { GEOM_MTP, 60, 3, 1, 2 },  { GEOM_MTP, 61, 1, 1, 1 },
+              { GEOM_MTP, 62, 1, 1, 2 }, { GEOM_MTP, 512, 1, 8, 8 }, { GEOM_DFLASH, 62, 1, 1, 1 } };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         struct store_config config = fix_config(t[i].backend);
         struct store_activation want = fix_root(t[i].prompt, t[i].output, 0);
@@ -139,7 +139,7 @@ static void space_3_space_4_lease_growth(void) {
     struct store_config config = growing();
     struct store_round_result r;
     fix_open(&fix, &config);
-    store_seq seq = fix_activate(&fix, fix_root(100, 4000, 0), NULL);
+    store_seq seq = fix_activate(&fix, fix_root(100, config.max_context - 99, 0), NULL);
     KVT_EQ(view(&fix, seq).entitlement, 6 + 2); /* pages(100 + 256) + cushion */
     uint64_t revision = store_revision(fix.store);
     KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 384, NULL));
@@ -189,7 +189,7 @@ static void space_4_growth_stops_at_the_membership(void) {
     config.membership_entries = 128;
     config.lease_window = 64;
     fix_open(&fix, &config);
-    store_seq seq = fix_activate(&fix, fix_root(64, 12000, 64), NULL);
+    store_seq seq = fix_activate(&fix, fix_root(64, config.max_context - 63, 64), NULL);
     for (; at < 64 * 200 && !r.bounded; at += 64) {
         KVT_OK(fix_round(&fix, seq, at, KVD_UNCHANGED, KVD_UNCHANGED, at + 64, &r));
         if (!fix_audit(&fix)) break;
@@ -220,7 +220,7 @@ static void space_3_window_is_at_least_a_prefill_chunk(void) {
     struct store_config config = growing();
     config.prefill_chunk = 640;
     fix_open(&fix, &config);
-    store_seq seq = fix_activate(&fix, fix_root(64, 4000, 0), NULL);
+    store_seq seq = fix_activate(&fix, fix_root(64, config.max_context - 63, 0), NULL);
     KVT_EQ(view(&fix, seq).entitlement, 11 + 2);
     fix_close(&fix);
 }
