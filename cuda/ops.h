@@ -26,7 +26,10 @@
 extern "C" {
 #endif
 
-enum ops_error { OPS_E_INVALID = 1 };
+enum ops_error {
+    OPS_E_INVALID = 1, /* an argument: the same call never succeeds */
+    OPS_E_LAUNCH = 2   /* CUDA refused the launch of a good call; the sentence has its words (CUDA ops only) */
+};
 
 /* ---- codecs of one row (reference-exact; GEOM-9) ------------------------------------------- */
 

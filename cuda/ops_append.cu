@@ -343,7 +343,7 @@ extern "C" int ops_append_cuda(const struct ops_append *op, ops_stream stream, c
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching append failed: %s", cudaGetErrorString(e));
-        return OPS_E_INVALID;
+        return OPS_E_LAUNCH;
     }
     return 0;
 }

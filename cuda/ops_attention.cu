@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "ops_attention_work.cuh"
+#include "ops_attention_block.cuh"
 #include "ops_cuda.h"
 
 namespace attn {
@@ -29,9 +29,9 @@ template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *re
     return x;
 }
 
-/* A row whose pair is spread over several shares, and these; false where there is nothing to merge. */
+/* A row whose pair is spread over several shares or pieces; false where there is nothing to merge. */
 struct spread {
-    uint32_t b, first;
+    uint32_t first; /* share, or partial result of the first piece */
     int n;
     bool live; /* a column that counts */
     uint16_t *out;
@@ -43,17 +43,24 @@ __device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint
     const uint32_t e = pair / p.heads, head = pair % p.heads, b = e / p.n_blocks;
     const uint32_t r = e % p.n_blocks * rows + row, w = r / p.group;
     if (w >= p.w || row >= p.rows_kept) return false;
+    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
+    const bool live = (int)w < valid_columns(p, b);
+    if (!p.cut) {
+        const uint32_t pieces = pieces_of(pages_for(keys_of(p, b, e % p.n_blocks, rows)), p.pieces);
+        *ret_spread = { pair * p.pieces, (int)pieces, live, out };
+        return pieces > 1;
+    }
     const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, total = p.line[p.entries];
     if (pages == 0) return false;
     const uint32_t u0 = before + head * pages;
     const uint32_t first = share_of(u0, p.shares, total), last = share_of(u0 + pages - 1, p.shares, total);
-    uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
-    *ret_spread = { b, first, (int)(last - first) + 1, (int)w < valid_columns(p, b), out };
+    *ret_spread = { first, (int)(last - first) + 1, live, out };
     return first != last;
 }
 
 __device__ __forceinline__ uint64_t spread_row(const params &p, const spread &s, int i, uint32_t row) {
-    return (uint64_t)partial_index(s.first + (uint32_t)i, i > 0) * p.rows_kept + row;
+    const uint32_t at = p.cut ? partial_index(s.first + (uint32_t)i, i > 0) : s.first + (uint32_t)i;
+    return (uint64_t)at * p.rows_kept + row;
 }
 
 __device__ __forceinline__ void store_merged(const spread &s, int d, const float4 &x, float sum) {
@@ -140,7 +147,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_con
 /* Everything about a launch that depends on shapes, the envelope and the machine only. */
 struct plan {
     instance kernel;
-    uint32_t n_blocks, entries, pairs, grid, rows_kept;
+    uint32_t n_blocks, entries, pairs, grid, rows_kept, pieces;
     bool cut;
     size_t line_bytes, partial_bytes, stats_bytes;
 };
@@ -154,6 +161,20 @@ static uint32_t multiprocessors(void) {
         cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess || n <= 0)
         return MAX_CTAS / 3;
     return (uint32_t)n < MAX_CTAS / 3 ? (uint32_t)n : MAX_CTAS / 3;
+}
+
+/* Pieces of a pair of so many pages that let `pairs` of them end earliest on `ctas`. A piece costs about START pages
+ * more than its own, and a little where results have to be merged. */
+static uint32_t choose_pieces(uint64_t pairs, uint32_t ctas, uint32_t pages) {
+    constexpr uint32_t START = 4, MOST = MAX_CTAS / 3;
+    uint32_t best = 1;
+    double least = 0;
+    for (uint32_t n = 1; n <= MOST && (n == 1 || (n * 8 <= pages && pairs * n <= 4ull * ctas)); n++) {
+        const double waves = (double)((pairs * n + ctas - 1) / ctas);
+        const double cost = waves * ((double)((pages + n - 1) / n) + START + (n > 1 ? 2 : 0));
+        if (n == 1 || cost < least) best = n, least = cost;
+    }
+    return best;
 }
 
 static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_plan) {
@@ -170,17 +191,19 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
     const uint64_t blocks = (rows + rb - 1) / rb, entries = blocks * op->b, pairs = entries * v->n_kv_heads;
     if (pairs > INT32_MAX) return false;
     const uint32_t table_pages = v->n_logical, asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
-    const uint64_t units = pairs * (asked < table_pages ? asked : table_pages);
+    const uint32_t pages = asked < table_pages ? asked : table_pages;
+    const uint64_t units = pairs * pages;
     const uint32_t ctas = (uint32_t)x.kernel.per_sm * multiprocessors();
     x.n_blocks = (uint32_t)blocks, x.entries = (uint32_t)entries, x.pairs = (uint32_t)pairs;
     x.rows_kept = rows < rb ? (uint32_t)rows : rb;
-    x.cut = entries <= MAX_ENTRIES && pairs < 8ull * ctas && units < UINT32_MAX;
-    x.grid = !x.cut ? x.pairs : units < ctas ? (uint32_t)(units > 0 ? units : 1) : ctas;
-    if (x.cut) {
-        x.line_bytes = align256((entries + 1) * sizeof(uint32_t));
-        x.partial_bytes = align256((size_t)2 * x.grid * x.rows_kept * v->head_dim * sizeof(float));
-        x.stats_bytes = align256((size_t)2 * x.grid * x.rows_kept * 2 * sizeof(float));
-    }
+    const bool alike = op->b == 1 && rb > 64; /* pairs of a prefill: nearly of one length */
+    x.cut = !alike && entries <= MAX_ENTRIES && pairs < 8ull * ctas && units < UINT32_MAX;
+    x.pieces = x.cut ? 1 : choose_pieces(pairs, ctas, pages);
+    x.grid = !x.cut ? x.pairs * x.pieces : units < ctas ? (uint32_t)(units > 0 ? units : 1) : ctas;
+    const size_t partials = x.cut ? (size_t)2 * x.grid : x.pieces > 1 ? x.grid : 0;
+    if (x.cut) x.line_bytes = align256((entries + 1) * sizeof(uint32_t));
+    x.partial_bytes = align256(partials * x.rows_kept * v->head_dim * sizeof(float));
+    x.stats_bytes = align256(partials * x.rows_kept * 2 * sizeof(float));
     *ret_plan = x;
     return true;
 }
@@ -201,7 +224,7 @@ static params make_params(const ops_attention *op, const plan *x, void *workspac
     p.heads = v->n_kv_heads, p.group = op->n_q_heads / v->n_kv_heads, p.w = op->w, p.b = op->b;
     p.n_blocks = x->n_blocks, p.entries = x->entries, p.causal = op->causal, p.cut = x->cut;
     p.scale_log2 = op->scale * 1.44269504088896341f;
-    p.rows_kept = x->rows_kept, p.shares = x->grid;
+    p.rows_kept = x->rows_kept, p.shares = x->grid, p.pieces = x->pieces;
     uint8_t *at = (uint8_t *)workspace;
     p.line = (uint32_t *)at;
     p.partial = (float *)(at + x->line_bytes);
@@ -238,7 +261,7 @@ static cudaError_t prepare(const void *kernel, int smem) {
 }
 
 template <int D> static cudaError_t launch_combine(params p, const plan &x, cudaStream_t stream) {
-    const bool many = x.grid >= 16 * x.pairs; /* shares a pair */
+    const bool many = x.grid >= 16 * x.pairs; /* shares or pieces a pair */
     const void *kernel = many ? (const void *)combine_many<D> : (const void *)combine_few<D>;
     constexpr uint32_t rows_a_cta = COMBINE_THREADS / (D / 4);
     const dim3 grid =
@@ -249,18 +272,50 @@ template <int D> static cudaError_t launch_combine(params p, const plan &x, cuda
     return rc == cudaSuccess ? launch_kernel(kernel, grid, COMBINE_THREADS, 0, true, stream, args) : rc;
 }
 
-static cudaError_t launch(params p, const plan &x, uint32_t head_dim, cudaStream_t stream) {
+using encode_map = decltype(&cuTensorMapEncodeTiled);
+
+/* The driver's function, without linking the driver. */
+static encode_map find_encode_map(void) {
+    void *at = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t rc =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault, &found);
+    return rc == cudaSuccess && found == cudaDriverEntryPointSuccess ? (encode_map)at : nullptr;
+}
+
+/* A plane of BF16 as channel, token, head, page, in boxes of 64 channels x 64 tokens with 128-byte swizzle. */
+static cudaError_t make_map(const PagedKVBatchLayerView *view, const kvd_plane_view *v, CUtensorMap *ret_map) {
+    static const encode_map encode = find_encode_map();
+    const cuuint64_t sizes[] = { view->head_dim, KVD_PAGE_TOKENS, view->n_kv_heads, view->n_pages };
+    const cuuint64_t strides[] = { v->stride_token, v->stride_head ? v->stride_head : 16,
+                                   v->stride_page ? v->stride_page : 16 }; /* 0 only where there is one */
+    const cuuint32_t box[] = { 64, KVD_PAGE_TOKENS, 1, 1 }, steps[] = { 1, 1, 1, 1 };
+    if (encode == nullptr) return cudaErrorNotSupported;
+    const CUresult rc = encode(ret_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, v->base, sizes, strides, box, steps,
+                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return rc == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t make_maps(const PagedKVBatchLayerView *view, page_maps *ret_maps) {
+    const cudaError_t rc = make_map(view, &view->k, &ret_maps->k);
+    return rc == cudaSuccess ? make_map(view, &view->v, &ret_maps->v) : rc;
+}
+
+static cudaError_t launch(params p, const plan &x, const PagedKVBatchLayerView *view, cudaStream_t stream) {
+    page_maps maps;
     cudaError_t rc = prepare(x.kernel.kernel, x.kernel.smem);
+    if (rc == cudaSuccess && x.kernel.maps) rc = make_maps(view, &maps);
     if (rc != cudaSuccess) return rc;
-    void *args[] = { &p };
+    void *args[] = { &p, &maps };
     /* CTAs of a grid of three a multiprocessor that come early crowd the combine kernel before them: measured slower.
      */
     const bool begin_early = x.kernel.per_sm <= 2;
     rc = launch_kernel(x.kernel.kernel, dim3(x.grid), x.kernel.threads, x.kernel.smem, begin_early, stream, args);
-    if (rc != cudaSuccess || !x.cut) return rc;
-    return head_dim == 64    ? launch_combine<64>(p, x, stream)
-           : head_dim == 128 ? launch_combine<128>(p, x, stream)
-                             : launch_combine<256>(p, x, stream);
+    if (rc != cudaSuccess || (!x.cut && x.pieces == 1)) return rc;
+    return view->head_dim == 64    ? launch_combine<64>(p, x, stream)
+           : view->head_dim == 128 ? launch_combine<128>(p, x, stream)
+                                   : launch_combine<256>(p, x, stream);
 }
 
 /* What the kernels need beyond ops_attention_check(): 16-byte pieces everywhere. */
@@ -315,10 +370,10 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
         return OPS_E_INVALID;
     }
     const attn::params p = attn::make_params(op, &x, workspace);
-    const cudaError_t e = attn::launch(p, x, op->view.head_dim, (cudaStream_t)stream);
+    const cudaError_t e = attn::launch(p, x, &op->view, (cudaStream_t)stream);
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
-        return OPS_E_INVALID;
+        return OPS_E_LAUNCH;
     }
     return 0;
 }

@@ -8,7 +8,8 @@ template <int D> static instance pick(uint64_t rows) {
     return rows <= 8    ? make_columns<KVD_STORAGE_BF16, D, 1>()
            : rows <= 16 ? make_columns<KVD_STORAGE_BF16, D, 2>()
            : rows <= 64 ? make_block<D, 1>()
-                        : make_block<D, 2>();
+                        : make_block < D,
+           D == 64 ? 3 : 2 > ();
 }
 
 instance find_bf16(uint32_t head_dim, uint64_t rows) {

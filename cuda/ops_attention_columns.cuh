@@ -355,14 +355,13 @@ template <int S, int D, int NQ> struct columns_form {
     static constexpr int TK = D == 256 && (S == KVD_STORAGE_BF16 || NQ == 2) ? 16 : 32;
     using tile = columns_tile<S, D, TK, NQ>;
     static constexpr int RB = 8 * NQ;
-    static constexpr bool ASYNC = false;
-    static constexpr int WARPS = 4, GROUPS = 4, SUMS = 4;
+    static constexpr int WARPS = 4;
     static constexpr int SLOT =
         (TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE) + 127) / 128 * 128;
     static constexpr int Q_BYTES = RB * D * 2;
-    static constexpr int FIT = ((PER_SM == 3 ? 71 : 109) * 1024 - Q_BYTES) / (GROUPS * SLOT);
+    static constexpr int FIT = ((PER_SM == 3 ? 71 : 109) * 1024 - Q_BYTES) / (WARPS * SLOT);
     static constexpr int NS = FIT > 8 ? 8 : FIT;
-    static constexpr int Q_AT = max_of(GROUPS * NS * SLOT, GROUPS *RB *(D + 4) * 4); /* where the queries lie */
+    static constexpr int Q_AT = max_of(WARPS * NS * SLOT, WARPS *RB *(D + 4) * 4); /* where the queries lie */
     static constexpr int SMEM = Q_AT + Q_BYTES;
     static_assert(NS >= 2, "the ring needs a slot in use and one in flight");
 
@@ -511,13 +510,12 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads();
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl,
-                                               bool whole, uint32_t to) {
+    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl) {
         using T = typename C::tile;
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         const uint32_t base = ptx::smem_address(smem);
         __syncthreads(); /* the segment before is stored */
-        ring<C> ring(p, base + warp * C::NS * C::SLOT, lane, 0);
+        ring<C> ring(p, base + warp * C::NS * C::SLOT, lane);
         ring.start(s, warp);
         if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
         __syncthreads();
@@ -526,18 +524,18 @@ template <int S, int D, int NQ> struct columns_kernel {
         columns8<C> x;
         x.start(ctl, lane & 3);
         const int lowest = ctl.lowest;
-        for (int tile = warp; tile < ring.n_tiles; tile += C::GROUPS) {
+        for (int tile = warp; tile < ring.n_tiles; tile += C::WARPS) {
             typename T::score scores;
-            T::scores(scores, base + C::Q_AT, ring.take(warp), lane);
+            T::scores(scores, base + C::Q_AT, ring.take(), lane);
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
             x.softmax(scores, key0, key0 + C::TK > lowest, lane >> 2);
-            const uint32_t v = ring.take(warp);
-            if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0, warp);
+            const uint32_t v = ring.take();
+            if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0);
             T::values(x.o, scores, v, lane);
         }
         ptx::copy_wait<0>();
         merge(x, ctl, (float *)smem, warp);
-        store_rows<C, D>(p, s, ctl, (const float *)smem, whole, to);
+        store_rows<C, D>(p, s, ctl, (const float *)smem);
     }
 };
 
@@ -551,7 +549,7 @@ __global__ void __launch_bounds__(128, columns_form<S, D, NQ>::PER_SM)
 template <int S, int D, int NQ> instance make_columns() {
     using C = columns_form<S, D, NQ>;
     static_assert(fits<C>(), "fewer CTAs a multiprocessor than planned");
-    return { (const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128 };
+    return { (const void *)attention_columns<S, D, NQ>, C::SMEM, C::RB, C::PER_SM, 128, false };
 }
 
 } /* namespace attn */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "ops_attention_coded.cuh"
 #include "ops_attention_columns.cuh"
-#include "ops_attention_wide.cuh"
 
 namespace attn {
 
 template <int S> static instance pick(uint64_t rows) {
     return rows <= 8    ? make_columns<S, 256, 1>()
            : rows <= 16 ? make_columns<S, 256, 2>()
-           : rows <= 64 ? make_wide<S, 1>()
-                        : make_wide<S, 2>();
+           : rows <= 64 ? make_coded<S, 1>()
+                        : make_coded<S, 2>();
 }
 
 instance find_fp4(uint32_t storage, uint64_t rows) {

@@ -11,6 +11,10 @@
  * data (VIEW-5). A pair that lies inside one share is finished by its CTA; else every share leaves a partial result,
  * and the combine kernel merges them. A share has at most two partial pairs, its first (begun by another share) and its
  * last.
+ *
+ * Pieces. One sequence of many columns (prefill) needs no line: its pairs are nearly alike. There CTA = piece of a
+ * pair, in equal pieces of its pages, the longest pairs first: CTAs that run together are then at the same pages, which
+ * they find in the L2. With one piece a pair there is nothing to merge.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
 #define KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
@@ -42,8 +46,9 @@ struct params {
     uint32_t n_blocks;           /* row blocks of a sequence */
     uint32_t entries;            /* b * n_blocks */
     uint32_t causal;
-    uint32_t cut;    /* 1: the line is cut into `shares`; 0: CTA = pair */
+    uint32_t cut;    /* 1: the line is cut into `shares`; 0: CTA = piece of a pair */
     uint32_t shares; /* CTAs of the attention kernel */
+    uint32_t pieces; /* of a pair, where the line is not cut */
     float scale_log2;
     uint32_t *line;     /* workspace: [entries + 1] units before each entry, for the combine kernel */
     uint32_t rows_kept; /* rows of a partial result: those of a block that exist */
@@ -62,6 +67,11 @@ __host__ __device__ __forceinline__ uint32_t share_begin(uint32_t i, uint32_t n,
 __host__ __device__ __forceinline__ uint32_t share_of(uint32_t u, uint32_t n, uint32_t total) {
     if (total < n) return u;
     return (uint32_t)((((uint64_t)u + 1) * n - 1) / total);
+}
+
+/* Pieces that a pair of so many pages is really cut into; at least one. */
+__host__ __device__ __forceinline__ uint32_t pieces_of(uint32_t pages, uint32_t pieces) {
+    return pages == 0 ? 1 : pages < pieces ? pages : pieces;
 }
 
 /* Index of the partial result of a share: of the pair that an earlier share began, or of the one that it begins. */
@@ -85,12 +95,12 @@ __device__ __forceinline__ int key_limit(const params &p, uint32_t b, uint32_t w
     return (int)(n < 0 ? 0 : n > most ? most : n);
 }
 
-/* Keys that row block `block` (RB rows) of sequence b needs: those that its last valid row sees; 0 without one. */
-template <int RB> __device__ __forceinline__ uint32_t keys_of(const params &p, uint32_t b, uint32_t block) {
+/* Keys that row block `block` of rb rows of sequence b needs: those that its last valid row sees; 0 without one. */
+__device__ __forceinline__ uint32_t keys_of(const params &p, uint32_t b, uint32_t block, uint32_t rb) {
     const int valid = valid_columns(p, b);
-    const uint32_t first = block * RB / p.group;
+    const uint32_t first = block * rb / p.group;
     if ((int)first >= valid) return 0;
-    uint32_t last = (block * RB + RB - 1) / p.group;
+    uint32_t last = (block * rb + rb - 1) / p.group;
     if ((int)last >= valid) last = (uint32_t)valid - 1;
     return (uint32_t)key_limit(p, b, last, valid);
 }

@@ -3,11 +3,10 @@
  * What the forms of the attention kernel share around their products: the work list on the device, page ids, the ring
  * of tiles that runs ahead of the products, the queries in fragment order, and the result of a segment.
  *
- * The warps of a CTA form GROUPS groups; a group owns a ring of NS slots, in which K and V tiles of TK keys alternate,
- * and the groups take turns on the tiles of a segment. A form C names these numbers: codes, WARPS, TK, RB (rows of a
- * block), GROUPS, SUMS (partial maxima and sums of a row), NS, SLOT (bytes), ASYNC (tiles are read by the asynchronous
- * proxy), place<ROW>(base, row, piece), Q_SPLIT (queries are two bytes of an integer), q_place(row, d) (in 16-bit
- * elements, or in bytes)
+ * In the columns form every warp owns a ring of NS slots, in which K and V tiles of TK keys alternate, and the warps
+ * take turns on the tiles of a segment. A form C names these numbers: codes, WARPS, TK, RB (rows of a block), NS, SLOT
+ * (bytes), place<ROW>(base, row, piece), Q_SPLIT (queries are two bytes of an integer), q_place(row, d) (in 16-bit
+ * elements, or in bytes). The block form has its own ring, queries and results (ops_attention_block.cuh).
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_WORK_CUH
 #define KVD_CUDA_OPS_ATTENTION_WORK_CUH
@@ -19,18 +18,20 @@ namespace attn {
 
 /* Small shared state of a CTA. */
 template <class C> struct control {
-    uint32_t line[MAX_ENTRIES + 1];
-    uint32_t row[MAX_ROWS];                     /* table rows of the first sequences */
-    int limit[C::RB];                           /* keys that a row sees */
-    int lowest;                                 /* smallest of them: tiles below need no mask */
-    float factor[C::RB];                        /* of a raw score to log2 units */
-    float m[C::SUMS][C::RB], l[C::SUMS][C::RB]; /* maximum and sum of each warp's share of the keys */
+    uint32_t line[MAX_ENTRIES + 1];               /* units before each entry */
+    uint32_t row[MAX_ROWS];                       /* table rows of the first sequences */
+    int limit[C::RB];                             /* keys that a row sees */
+    int lowest;                                   /* smallest of them: tiles below need no mask */
+    float factor[C::RB];                          /* of a raw score to log2 units */
+    float m[C::WARPS][C::RB], l[C::WARPS][C::RB]; /* maximum and sum of each warp's share of the keys */
 };
 
 /* One segment: pages [first, end) of one pair. */
 struct segment {
     uint32_t b, block, head, first, end;
     uint32_t keys; /* that the block sees in all */
+    bool whole;    /* all pages of the pair */
+    uint32_t to;   /* index of the partial result where not */
     const int32_t *table;
 };
 
@@ -58,72 +59,51 @@ struct page_ids {
     }
 };
 
-/* ---- the ring of one group ----------------------------------------------------------------------- */
+/* ---- the ring of one warp ------------------------------------------------------------------------ */
 
 template <class C> struct ring {
-    static constexpr int MEMBERS = C::WARPS / C::GROUPS;  /* warps that share the ring */
     static constexpr int TILES = KVD_PAGE_TOKENS / C::TK; /* a page */
     const params &p;
-    /* A constant costs no instruction a copy; not where the warps of a CTA share a ring: addresses there have a part in
-     * uniform registers, and of both ptxas of CUDA 13.0 makes a copy that names neither (LDGSTS [R+UR0], desc[UR1]). */
-    uint64_t policy;
     page_ids ids;
     uint32_t smem, head, first;
-    int lane, member; /* member: warp of the group */
+    int lane;
     int tile, step, n_tiles;
     int issued, slot_in, slot_out;
     uint32_t page; /* of the K tile issued last, for its V tile */
     int row;
 
-    __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_, int member_)
-        : p(params), policy(MEMBERS == 1 ? ptx::READ_ONCE : ptx::read_once_policy()), smem(base), lane(lane_),
-          member(member_) {}
+    __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_)
+        : p(params), smem(base), lane(lane_) {}
 
-    __device__ __forceinline__ void start(const segment &s, int group) {
+    __device__ __forceinline__ void start(const segment &s, int warp) {
         ids.start(s, p.n_pages, lane);
         head = s.head, first = s.first;
         const uint32_t before = s.first * KVD_PAGE_TOKENS, keys = s.end * KVD_PAGE_TOKENS;
         n_tiles = (int)((s.keys < keys ? s.keys : keys) - before + C::TK - 1) / C::TK;
-        tile = group, step = C::GROUPS;
+        tile = warp, step = C::WARPS;
         issued = slot_in = slot_out = 0;
         for (int i = 0; i < C::NS - 1; i++) issue();
     }
 
+    /* A turn later the piece is the same and the row has DOWN more: its part of the exclusive-or lies in bits that are
+     * zero in the first row. So all turns share one address, but for constants. */
     template <int ROW, int SCALE>
     __device__ __forceinline__ void copy(uint32_t to, const plane &codes, const plane &scales) const {
-        constexpr int PIECES = ROW / 16, AT_ONCE = MEMBERS * 32, TURNS = C::TK * PIECES / AT_ONCE;
-        const int first = member * 32 + lane;
+        constexpr int PIECES = ROW / 16, TURNS = C::TK * PIECES / 32, DOWN = 32 / PIECES;
+        static_assert(C::SLOT % 128 == 0 && 32 % PIECES == 0 && (DOWN % 8 == 0 || 8 % DOWN == 0), "");
         const uint8_t *from = codes.base + page * codes.page + head * codes.head + row * ROW;
-        if constexpr (MEMBERS == 1) {
-            /* A turn later the piece is the same and the row has DOWN more: its part of the exclusive-or lies in bits
-             * that are zero in the first row. So all turns share one address, but for constants. */
-            constexpr int DOWN = AT_ONCE / PIECES;
-            static_assert(C::SLOT % 128 == 0 && AT_ONCE % PIECES == 0 && (DOWN % 8 == 0 || 8 % DOWN == 0), "");
-            const uint32_t at = C::template place<ROW>(to, first / PIECES, first % PIECES);
+        const uint32_t at = C::template place<ROW>(to, lane / PIECES, lane % PIECES);
 #pragma unroll
-            for (int i = 0; i < TURNS; i++) {
-                const uint32_t mix = (uint32_t)(i * DOWN & 7) << 4;
-                ptx::copy16_once((at ^ mix) + C::template place<ROW>(0, i * DOWN, 0) - mix,
-                                 from + first * 16 + i * AT_ONCE * 16, policy);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < TURNS; i++) {
-                const int c = (i * MEMBERS + member) * 32 + lane;
-                ptx::copy16_once(C::template place<ROW>(to, c / PIECES, c % PIECES), from + c * 16, policy);
-            }
+        for (int i = 0; i < TURNS; i++) {
+            const uint32_t mix = (uint32_t)(i * DOWN & 7) << 4;
+            ptx::copy16_once((at ^ mix) + C::template place<ROW>(0, i * DOWN, 0) - mix, from + lane * 16 + i * 512);
         }
         if constexpr (SCALE != 0) {
             const uint8_t *scale = scales.base + page * scales.page + head * scales.head + row * SCALE;
-            if constexpr (MEMBERS == 1) {
 #pragma unroll
-                for (int i = 0; i < C::TK * SCALE / 16; i += 32)
-                    if (i + lane < C::TK * SCALE / 16)
-                        ptx::copy16_once(to + C::TK * ROW + (i + lane) * 16, scale + (i + lane) * 16, policy);
-            } else {
-                for (int c = (MEMBERS - 1 - member) * 32 + lane; c < C::TK * SCALE / 16; c += MEMBERS * 32)
-                    ptx::copy16_once(to + C::TK * ROW + c * 16, scale + c * 16, policy);
-            }
+            for (int i = 0; i < C::TK * SCALE / 16; i += 32)
+                if (i + lane < C::TK * SCALE / 16)
+                    ptx::copy16_once(to + C::TK * ROW + (i + lane) * 16, scale + (i + lane) * 16);
         }
     }
 
@@ -145,12 +125,10 @@ template <class C> struct ring {
         ptx::copy_commit();
     }
 
-    /* Waits for the oldest half tile and reuses the slot before it. The barrier also says that the group is done with
-     * it. */
-    __device__ __forceinline__ uint32_t take(int group) {
+    /* Waits for the oldest half tile and reuses the slot before it. */
+    __device__ __forceinline__ uint32_t take() {
         ptx::copy_wait<C::NS - 2>();
-        if constexpr (C::ASYNC) ptx::fence_async();
-        ptx::group_sync<32 * MEMBERS>(group + 1);
+        __syncwarp();
         issue();
         const uint32_t at = smem + slot_out * C::SLOT;
         slot_out = slot_out + 1 == C::NS ? 0 : slot_out + 1;
@@ -159,16 +137,15 @@ template <class C> struct ring {
 
     /* Rows of the value tile from `row` on hold no key: whatever bytes stand there must not reach the sums, not even
      * times zero. Codes of quantized profiles always decode to finite numbers, so their scales are enough. */
-    __device__ __forceinline__ void clear_values(uint32_t v, int row, int group) const {
+    __device__ __forceinline__ void clear_values(uint32_t v, int row) const {
         using K = typename C::codes;
         constexpr int FROM = K::V_SCALE ? C::TK * K::V_ROW : 0, BYTES = K::V_SCALE ? K::V_SCALE : K::V_ROW;
-        for (int i = row * BYTES + (member * 32 + lane) * 2; i < C::TK * BYTES; i += MEMBERS * 64)
+        for (int i = row * BYTES + lane * 2; i < C::TK * BYTES; i += 64)
             ptx::store16(K::V_SCALE
                              ? v + FROM + i
                              : C::template place<K::V_ROW>(v, i / K::V_ROW, i % K::V_ROW / 16) + (uint32_t)(i & 15),
                          0);
-        if constexpr (C::ASYNC) ptx::fence_async();
-        ptx::group_sync<32 * MEMBERS>(group + 1);
+        __syncwarp();
     }
 };
 
@@ -186,6 +163,16 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
     const float power = __uint_as_float((uint32_t)(127 - e) << 23);
 #pragma unroll
     for (int j = 0; j < N; j++) x[j] = (uint16_t)ptx::pack<true>(__uint_as_float((uint32_t)x[j] << 16) * power, 0.0f);
+    return e;
+}
+
+/* The same for eight elements a lane. */
+__device__ __forceinline__ int to_half(uint4 &v) {
+    uint16_t x[8] = { (uint16_t)v.x, (uint16_t)(v.x >> 16), (uint16_t)v.y, (uint16_t)(v.y >> 16),
+                      (uint16_t)v.z, (uint16_t)(v.z >> 16), (uint16_t)v.w, (uint16_t)(v.w >> 16) };
+    const int e = to_half(x);
+    v = make_uint4(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16, x[4] | (uint32_t)x[5] << 16,
+                   x[6] | (uint32_t)x[7] << 16);
     return e;
 }
 
@@ -249,17 +236,16 @@ __device__ void load_queries(const params &p, const segment &s, uint16_t *q, con
 
 /* ---- results ------------------------------------------------------------------------------------------ */
 
-/* The outputs of the groups meet in shared memory as [GROUPS][RB][D + 4] floats. Four neighbours stay together; the
+/* The outputs of the warps meet in shared memory as [WARPS][RB][D + 4] floats. Four neighbours stay together; the
  * exclusive-or spreads channels that lie 32 apart, as the fragments of quantized values do, over the banks. */
 template <int D> __device__ __forceinline__ int merge_place(int row, int d) {
     return row * (D + 4) + (d ^ ((d >> 5 & 7) << 2));
 }
 
 /* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block
- * as BF16, or as a partial result at index `to`. */
+ * as BF16, or as a partial result. */
 template <class C, int D>
-__device__ void store_rows(const params &p, const segment &s, const control<C> &ctl, const float *merge, bool whole,
-                           uint32_t to) {
+__device__ void store_rows(const params &p, const segment &s, const control<C> &ctl, const float *merge) {
     const uint32_t rows_left = p.group * p.w - s.block * C::RB;
     const int live = rows_left < (uint32_t)C::RB ? (int)rows_left : C::RB, valid = valid_columns(p, s.b);
     for (int i = threadIdx.x; i < live * D / 4; i += C::WARPS * 32) {
@@ -267,17 +253,17 @@ __device__ void store_rows(const params &p, const segment &s, const control<C> &
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float most = NO_SCORE, sum = 0.0f;
 #pragma unroll
-        for (int k = 0; k < C::GROUPS; k++) {
+        for (int k = 0; k < C::WARPS; k++) {
             const float4 y = *(const float4 *)(merge + merge_place<D>(k * C::RB + row, d));
             x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
         }
 #pragma unroll
-        for (int k = 0; k < C::SUMS; k++) most = fmaxf(most, ctl.m[k][row]);
+        for (int k = 0; k < C::WARPS; k++) most = fmaxf(most, ctl.m[k][row]);
 #pragma unroll
-        for (int k = 0; k < C::SUMS; k++) sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
-        if (!whole) {
-            *(float4 *)(p.partial + ((uint64_t)to * p.rows_kept + row) * D + d) = x;
-            if (d == 0) *(float2 *)(p.stats + ((uint64_t)to * p.rows_kept + row) * 2) = make_float2(most, sum);
+        for (int k = 0; k < C::WARPS; k++) sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
+        if (!s.whole) {
+            *(float4 *)(p.partial + ((uint64_t)s.to * p.rows_kept + row) * D + d) = x;
+            if (d == 0) *(float2 *)(p.stats + ((uint64_t)s.to * p.rows_kept + row) * 2) = make_float2(most, sum);
             continue;
         }
         const uint32_t r = s.block * C::RB + (uint32_t)row, w = r / p.group;
@@ -293,17 +279,16 @@ __device__ void store_rows(const params &p, const segment &s, const control<C> &
 template <class C> __device__ __forceinline__ float merge_weight(const control<C> &ctl, int row, float m) {
     float most = NO_SCORE;
 #pragma unroll
-    for (int k = 0; k < C::SUMS; k++) most = fmaxf(most, ctl.m[k][row]);
+    for (int k = 0; k < C::WARPS; k++) most = fmaxf(most, ctl.m[k][row]);
     return ptx::exp2(m - most);
 }
 
 /* ---- the work list ------------------------------------------------------------------------------------- */
 
-/* Prefix sums of units over the entries, by the whole CTA. Returns T. Fetches table rows on the way. */
-template <class C> __device__ uint32_t build_line(const params &p, uint32_t *line, uint32_t *rows) {
-    for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32) rows[b] = (uint32_t)p.table_rows[b];
+/* Prefix sums of units over the entries, by the whole CTA. Returns T. Block 0 leaves them for the combine kernel. */
+template <class C> __device__ uint32_t build_line(const params &p, uint32_t *line) {
     for (uint32_t e = threadIdx.x; e < p.entries; e += C::WARPS * 32)
-        line[e + 1] = p.heads * pages_for(keys_of<C::RB>(p, e / p.n_blocks, e % p.n_blocks));
+        line[e + 1] = p.heads * pages_for(keys_of(p, e / p.n_blocks, e % p.n_blocks, C::RB));
     __syncthreads();
     if (threadIdx.x < 32) {
         uint32_t before = 0;
@@ -321,6 +306,8 @@ template <class C> __device__ uint32_t build_line(const params &p, uint32_t *lin
         if (threadIdx.x == 0) line[0] = 0;
     }
     __syncthreads();
+    if (blockIdx.x == 0)
+        for (uint32_t e = threadIdx.x; e <= p.entries; e += C::WARPS * 32) p.line[e] = line[e];
     return line[p.entries];
 }
 
@@ -335,15 +322,16 @@ __device__ __forceinline__ uint32_t entry_of(const uint32_t *line, uint32_t entr
     return low;
 }
 
-/* Columns past valid and sequences without keys: exactly zero, also where no share touches the pair. */
-template <class C> __device__ void clear_idle(const params &p, const uint32_t *line, int d) {
+/* Columns past valid and sequences without keys: exactly zero, also where no share touches the pair. threads: that call
+ * this, the first of the CTA. */
+template <class C> __device__ void clear_idle(const params &p, const uint32_t *line, int d, uint32_t threads) {
     constexpr uint32_t RB = C::RB;
     for (uint32_t e = blockIdx.x; e < p.entries; e += gridDim.x) {
         if (line[e + 1] != line[e]) continue;
         const uint32_t b = e / p.n_blocks, block = e % p.n_blocks;
         const uint32_t rows = p.group * p.w, end = (block + 1) * RB < rows ? (block + 1) * RB : rows;
         for (uint32_t r = block * RB; r < end; r++)
-            for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += C::WARPS * 32) {
+            for (uint32_t i = threadIdx.x; i < p.heads * (uint32_t)d / 8; i += threads) {
                 const uint32_t head = i / (d / 8);
                 const uint64_t at =
                     ((uint64_t)b * p.w + r / p.group) * p.heads * p.group + head * p.group + r % p.group;
@@ -352,41 +340,58 @@ template <class C> __device__ void clear_idle(const params &p, const uint32_t *l
     }
 }
 
-/* The body of every form's kernel: walks the share of this CTA and hands each segment to FORM::run. */
+/* The piece of a pair that is this CTA's, where the line is not cut; false where the pair has none so far. */
+template <class C> __device__ bool find_piece(const params &p, segment *ret_segment) {
+    const uint32_t pairs = p.entries * p.heads, pair = blockIdx.x % pairs, piece = blockIdx.x / pairs;
+    const uint32_t e = p.entries - 1 - pair / p.heads; /* the longest first */
+    segment s;
+    s.b = e / p.n_blocks, s.block = e % p.n_blocks, s.head = pair % p.heads;
+    s.keys = keys_of(p, s.b, s.block, C::RB);
+    const uint32_t pages = pages_for(s.keys), pieces = pieces_of(pages, p.pieces);
+    s.first = share_begin(piece, pieces, pages), s.end = share_begin(piece + 1, pieces, pages);
+    s.whole = pieces == 1, s.to = (e * p.heads + s.head) * p.pieces + piece;
+    *ret_segment = s;
+    return piece < pieces;
+}
+
+/* The segment at unit u of the line, of those that end before `end`. */
+template <class C>
+__device__ __forceinline__ segment find_segment(const params &p, const uint32_t *line, uint32_t u, uint32_t end) {
+    const uint32_t e = entry_of(line, p.entries, u), before = line[e], pages = (line[e + 1] - before) / p.heads;
+    segment s;
+    s.b = e / p.n_blocks, s.block = e % p.n_blocks;
+    s.head = (u - before) / pages, s.first = (u - before) % pages;
+    s.end = pages - s.first < end - u ? pages : s.first + (end - u);
+    s.keys = keys_of(p, s.b, s.block, C::RB);
+    s.whole = s.first == 0 && s.end == pages, s.to = partial_index(blockIdx.x, s.first > 0);
+    return s;
+}
+
+/* The body of the kernel of the forms whose warps are alike: walks the share of this CTA and hands each segment to
+ * FORM::run. */
 template <class F> __device__ __forceinline__ void walk_share(const params &p, uint8_t *smem) {
     using C = typename F::C;
     __shared__ control<C> ctl;
     segment s;
     ptx::wait_for_earlier();
     if (!p.cut) {
-        const uint32_t e = blockIdx.x / p.heads;
-        s.b = e / p.n_blocks, s.block = p.n_blocks - 1 - e % p.n_blocks; /* the longest first */
-        s.head = blockIdx.x % p.heads;
-        s.keys = keys_of<C::RB>(p, s.b, s.block);
-        s.first = 0, s.end = pages_for(s.keys);
+        if (!find_piece<C>(p, &s)) return;
         s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
-        F::run(p, s, smem, ctl, true, 0);
+        F::run(p, s, smem, ctl);
         return;
     }
-    const uint32_t total = build_line<C>(p, ctl.line, ctl.row);
-    if (blockIdx.x == 0)
-        for (uint32_t e = threadIdx.x; e <= p.entries; e += C::WARPS * 32) p.line[e] = ctl.line[e];
+    for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32) ctl.row[b] = (uint32_t)p.table_rows[b];
+    const uint32_t total = build_line<C>(p, ctl.line);
     ptx::let_next_start(); /* the combine kernel takes its place early */
     uint32_t u = share_begin(blockIdx.x, gridDim.x, total);
     const uint32_t end = share_begin(blockIdx.x + 1, gridDim.x, total);
     while (u < end) {
-        const uint32_t e = entry_of(ctl.line, p.entries, u), before = ctl.line[e];
-        const uint32_t pages = (ctl.line[e + 1] - before) / p.heads;
-        s.b = e / p.n_blocks, s.block = e % p.n_blocks;
-        s.head = (u - before) / pages, s.first = (u - before) % pages;
-        s.end = pages - s.first < end - u ? pages : s.first + (end - u);
-        s.keys = keys_of<C::RB>(p, s.b, s.block);
+        s = find_segment<C>(p, ctl.line, u, end);
         s.table = table_row(p, s.b < MAX_ROWS ? ctl.row[s.b] : (uint32_t)p.table_rows[s.b]);
-        const bool whole = s.first == 0 && s.end == pages;
-        F::run(p, s, smem, ctl, whole, partial_index(blockIdx.x, s.first > 0));
+        F::run(p, s, smem, ctl);
         u += s.end - s.first;
     }
-    clear_idle<C>(p, ctl.line, F::HEAD_DIM);
+    clear_idle<C>(p, ctl.line, F::HEAD_DIM, C::WARPS * 32);
 }
 
 constexpr int SM_SHARED = 228 * 1024; /* of a multiprocessor of sm_90; a CTA costs 1024 more than it asks for */
@@ -400,6 +405,7 @@ template <class C> constexpr bool fits() {
 struct instance {
     const void *kernel;
     int smem, rows, per_sm, threads; /* dynamic shared memory, rows of a block, CTAs a multiprocessor, threads of one */
+    bool maps;                       /* takes tensor maps of K and V as well */
 };
 
 /* rows: query rows of a sequence and kv head. A null kernel: no such instance. */

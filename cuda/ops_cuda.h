@@ -11,7 +11,7 @@
  * allows. Any ratio of query heads to kv heads. Kernels are built for sm_90 (Hopper). What stands in a page after the
  * last key that a launch sees never reaches a result, whatever its bytes.
  *
- * Errors: OPS_E_INVALID with a sentence, nothing launched. A failed launch is reported in the same way.
+ * Errors: OPS_E_INVALID with a sentence, nothing launched; OPS_E_LAUNCH with CUDA's words where it refused the launch.
  */
 #ifndef KVD_CUDA_OPS_CUDA_H
 #define KVD_CUDA_OPS_CUDA_H

@@ -14,24 +14,16 @@ __device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32
 
 /* ---- asynchronous copies: 16 bytes a thread, past L1 ---------------------------------------- */
 
-__device__ __forceinline__ void copy16(uint32_t smem, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(global) : "memory");
-}
+/* What createpolicy returns: of bytes read once (they leave the L2 first, so that tables, queries and partial results
+ * stay), and of all others. */
+constexpr uint64_t READ_ONCE = 0x12f0000000000000, READ_OFTEN = 0x1000000000000000;
 
-/* The same for bytes that are read once: they leave the L2 first, so that tables, queries and partial results stay. */
-__device__ __forceinline__ void copy16_once(uint32_t smem, const void *global, uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(policy)
+/* Of bytes read once. The hint is a constant: it costs no instruction a copy. ptxas of CUDA 13.0 makes an illegal one
+ * of a hint in registers and an address with a part in uniform registers (tests/gpu/disassembly.sh looks for it). */
+__device__ __forceinline__ void copy16_once(uint32_t smem, const void *global) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(READ_ONCE)
                  : "memory");
 }
-
-__device__ __forceinline__ uint64_t read_once_policy() {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* What that instruction returns, as a constant. */
-constexpr uint64_t READ_ONCE = 0x12f0000000000000;
 
 /* Programmatic dependent launch: wait for the kernels before this one in the stream; let the next one start. */
 __device__ __forceinline__ void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -44,10 +36,74 @@ template <int PENDING> __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Barrier of THREADS threads (whole warps) with its own id; a full warp needs no hardware barrier. */
+/* Barrier of THREADS threads (whole warps) with its own id. */
 template <int THREADS> __device__ __forceinline__ void group_sync(int id) {
-    if constexpr (THREADS == 32) __syncwarp();
-    else asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
+/* ---- barriers in shared memory, and bulk copies that complete on them ------------------------------------------- */
+
+__device__ __forceinline__ void barrier_start(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+/* Makes barriers that were just started visible to the copy unit; a barrier of the CTA must follow. */
+__device__ __forceinline__ void barriers_started() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Arrives, and says that copies of `bytes` will complete on the barrier. */
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+/* Waits for the end of the phase of this parity. */
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n\t.reg .pred p;\n\tWAIT:\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\n\t@p bra DONE;\n\tbra WAIT;\n\t"
+                 "DONE:\n\t}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The box of a tensor map (d, token, head, page) at these coordinates, into shared memory. map: CUtensorMap. */
+__device__ __forceinline__ void copy_box(uint32_t smem, const void *map, uint32_t barrier, int d, int token, int head,
+                                         int page, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(smem),
+                 "l"(map), "r"(barrier), "r"(d), "r"(token), "r"(head), "r"(page), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void fetch_map(const void *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Bytes (a multiple of 16) as they lie in global memory, into shared memory. */
+__device__ __forceinline__ void copy_bulk(uint32_t smem, const void *global, uint32_t bytes, uint32_t barrier,
+                                          uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(smem),
+                 "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+/* Registers of the warps of a warpgroup from here on. */
+template <int N> __device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* Says that a barrier of THREADS threads may pass as far as this warp goes, without waiting there. */
+template <int THREADS> __device__ __forceinline__ void group_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
 /* ---- shared memory reads --------------------------------------------------------------------- */
@@ -75,6 +131,15 @@ __device__ __forceinline__ uint32_t load16(uint32_t smem) {
 
 __device__ __forceinline__ void store16(uint32_t smem, uint32_t bits) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(smem), "h"((uint16_t)bits) : "memory");
+}
+
+__device__ __forceinline__ void store32(uint32_t smem, uint32_t x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ void store128(uint32_t smem, const uint4 &x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(smem), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
 }
 
 __device__ __forceinline__ uint4 matrix4(uint32_t smem) {
@@ -156,6 +221,12 @@ __device__ __forceinline__ float half_to_float(uint32_t bits) {
 __device__ __forceinline__ uint32_t mul_half2(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ uint32_t sub_half2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 

@@ -261,16 +261,26 @@ static void verify() {
         }
 }
 
+static void prefill_one(bench_pool &pool, uint32_t w) {
+    const shape &s = pool.s;
+    const double us = pool.attention_us(w), keys = s.context - w / 2;
+    const std::string name = "prefill" + std::to_string(w) + "." + storage_names[pool.storage] + "." + s.name();
+    line(name + ".us", us, "us");
+    line(name + ".tflops", 4.0 * w * keys * s.q_heads * s.d / us / 1e6, "TFLOP/s");
+}
+
 static void prefill() {
-    const shape shapes[] = { { 1, 16, 2, 256, 32768 }, { 1, 32, 8, 128, 32768 } };
+    const shape shapes[] = { { 1, 16, 2, 256, 32768 }, { 1, 32, 8, 128, 32768 }, { 1, 64, 8, 64, 32768 } };
     for (const shape &s : shapes)
         for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
-            const double us = pool.attention_us(2048), keys = s.context - 2048 / 2;
-            const std::string name = std::string("prefill2048.") + storage_names[storage] + "." + s.name();
-            line(name + ".us", us, "us");
-            line(name + ".tflops", 4.0 * 2048 * keys * s.q_heads * s.d / us / 1e6, "TFLOP/s");
+            for (const uint32_t w : { 512u, 2048u, 8192u })
+                if (storage == KVD_STORAGE_BF16 || w == 2048) prefill_one(pool, w);
         }
+    for (const shape &s : { shape{ 1, 16, 2, 256, 4096 }, shape{ 1, 32, 8, 128, 4096 } }) { /* all of a prompt */
+        bench_pool pool(s, KVD_STORAGE_BF16, GEOM_DENSE, true);
+        prefill_one(pool, 4096);
+    }
 }
 
 __global__ void __launch_bounds__(512) copy_all(const uint4 *from, uint4 *to, size_t n) {

@@ -200,6 +200,7 @@ struct attention_case {
     geom_order order;
     geom_arrangement arrangement;
     bool causal;
+    bool rising = false; /* values grow from page to page, keys shrink: scales of all sizes in one sequence */
 };
 
 /* All inputs of a case, on both sides. */
@@ -245,8 +246,11 @@ struct attention_run {
         for (uint32_t i = 0; i < b; i++) {
             const uint32_t n = c.context[i] + (uint32_t)valid[i];
             std::vector<uint16_t> k((size_t)n * c.heads * c.d), v(k.size());
-            for (size_t e = 0; e < k.size(); e++)
-                k[e] = ops_f32_to_bf16(r.uniform(0.25f)), v[e] = ops_f32_to_bf16(r.uniform(1.0f));
+            for (size_t e = 0; e < k.size(); e++) {
+                const int page = c.rising ? (int)(e / c.d / c.heads / 64) : 0;
+                k[e] = ops_f32_to_bf16(r.uniform(ldexpf(0.25f, -(page % 5))));
+                v[e] = ops_f32_to_bf16(r.uniform(ldexpf(1.0f, c.rising ? 2 * (page % 12) - 14 : 0)));
+            }
             std::vector<int32_t> at(n);
             for (uint32_t e = 0; e < n; e++) at[e] = (int32_t)e;
             ops_append op = {};
@@ -352,9 +356,10 @@ static std::string attention_name(const attention_case &c, const char *what) {
     char name[200];
     uint32_t most = 0;
     for (uint32_t n : c.context) most = n > most ? n : most;
-    snprintf(name, sizeof name, "attention/%s/%s%s/q%u-h%u-d%u-w%u-b%zu-c%u%s%s-p%g", what, storage_names[c.storage],
+    snprintf(name, sizeof name, "attention/%s/%s%s/q%u-h%u-d%u-w%u-b%zu-c%u%s%s%s-p%g", what, storage_names[c.storage],
              c.causal ? "" : "/draft", c.q_heads, c.heads, c.d, c.w, c.context.size(), most,
-             c.arrangement == GEOM_RECORD ? "-record" : "", c.valid.empty() ? "" : "-ragged", c.peak);
+             c.arrangement == GEOM_RECORD ? "-record" : "", c.valid.empty() ? "" : "-ragged", c.rising ? "-rising" : "",
+             c.peak);
     return name;
 }
 
@@ -456,12 +461,15 @@ static void attention_profile_cases(int s, uint32_t d) {
     one(10, 2, 2, { 63, 320 }, { 2, 1 }, 8, GEOM_RECORD);          /* group of five, ten rows, ragged */
     one(6, 2, 7, { 65, 17 }, {}, 16, GEOM_RECORD);                 /* group of three, 21 rows */
     one(8, 4, 16, { 1000, 128, 64 }, { 16, 1, 9 }, 8, GEOM_DENSE); /* 32 rows */
+    run_attention({ s, 16, 2, d, 7, { 700, 300 }, { 7, 5 }, 3, page, GEOM_DENSE, true, true }); /* 56 rows, line */
+    run_attention({ s, 8, 1, d, 9, { 800 }, {}, 3, page, GEOM_RECORD, true, true });            /* 72 rows, pieces */
     if (small_sizes) return;
     one(8, 2, 1, { 5000 }, {}, 1, GEOM_DENSE);  /* cut into many shares */
     one(8, 2, 1, { 5000 }, {}, 40, GEOM_DENSE); /* peaked weights */
     one(32, 8, 1, { 3000, 1, 64, 900, 0, 2047, 511, 4000 }, {}, 3, GEOM_DENSE);
-    one(16, 1, 1, { 4000 }, {}, 6, GEOM_DENSE); /* sixteen rows, cut */
-    one(16, 2, 66, { 63 }, {}, 4, GEOM_DENSE);  /* prefill chunks */
+    one(16, 1, 1, { 4000 }, {}, 6, GEOM_DENSE);      /* sixteen rows, cut */
+    one(16, 2, 24, { 9000 }, { 21 }, 4, GEOM_DENSE); /* many pieces a pair */
+    one(16, 2, 66, { 63 }, {}, 4, GEOM_DENSE);       /* prefill chunks */
     one(4, 2, 300, { 1000 }, { 250 }, 4, GEOM_RECORD);
     one(4, 1, 1500, { 0 }, {}, 4, GEOM_DENSE);
     one(24, 4, 65, { 900 }, {}, 2, GEOM_DENSE);
@@ -539,6 +547,36 @@ static void refusals() {
     report(untouched && guards, std::string(name) + "/nothing written", "");
 }
 
+/* A launch that CUDA refuses is no fault of the arguments: it has a code of its own, and CUDA's words. */
+static void launch_failures() {
+    const char *name = "refused-launch";
+    if (!selected(name)) return;
+    rng r = { seed };
+    const attention_case c = { KVD_STORAGE_BF16, 8, 2, 128, 1, { 70 }, {}, 1, GEOM_PAGE_MAJOR, GEOM_DENSE, true };
+    attention_run a(c, logical_of(c), r);
+    const ops_attention o = a.op(true);
+    a.workspace.alloc(ops_attention_workspace(&o, 71));
+    ops_append append = {};
+    append.view = o.view, append.k = append.v = a.dq.at, append.positions = a.dp.at, append.table_rows = a.dr.at;
+    append.w = append.b = 1;
+    cudaStream_t stream;
+    cudaGraph_t graph = nullptr;
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    const bool spoilt =
+        cudaStreamSynchronize(stream) != cudaSuccess; /* not allowed there: the capture is invalid now */
+    char err[300] = "";
+    int rc = ops_attention_cuda(&o, 71, a.workspace.at, a.workspace.n, stream, err, sizeof err);
+    report(spoilt && rc == OPS_E_LAUNCH && err[0] != 0, std::string(name) + "/attention", err);
+    (void)cudaGetLastError();
+    err[0] = 0;
+    rc = ops_append_cuda(&append, stream, err, sizeof err);
+    report(spoilt && rc == OPS_E_LAUNCH && err[0] != 0, std::string(name) + "/append", err);
+    (void)cudaStreamEndCapture(stream, &graph);
+    (void)cudaGetLastError();
+    CUDA_OK(cudaStreamDestroy(stream));
+}
+
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0) small_sizes = true;
@@ -554,6 +592,7 @@ int main(int argc, char **argv) {
     append_unmapped();
     attention_cases();
     refusals();
+    launch_failures();
     printf("%s: %d failed\n", failures ? "FAIL" : "PASS", failures);
     return failures ? 1 : 0;
 }

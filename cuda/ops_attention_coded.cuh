@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Coded form: the block form for quantized profiles. The warpgroups that multiply are those of the block form, in FP16;
+ * the others bring stored pages into a small ring of their own (bulk copies of codes and scales as they lie, no tensor
+ * maps), and decode each once for all rows of the block into the slots that the products read.
+ *
+ * Numbers. Every stored number becomes FP16, each page times a power of two that brings its largest scale to about 2^6:
+ * codes of INT8 and FP8 are exact in FP16, so a number keeps 11 bits, and what falls below FP16's range is 2^-25 of the
+ * page's largest. For keys the power goes to the factor of the tile's scores; for values it only ever falls while a
+ * segment lasts, and the sums follow where it does. NVFP4 is exact with a factor 2^-14 for all pages. P starts at 2^6.
+ *
+ * Items. Half tiles in the order of the block form's ring: K(0), then K(t), V(t - 1), then the last V. The copies of
+ * item j + NC start when item j is decoded.
+ *
+ * Shared memory: NS slots of FP16; queries; NC slots of codes and scales as stored; barriers; units; the line.
+ */
+#ifndef KVD_CUDA_OPS_ATTENTION_CODED_CUH
+#define KVD_CUDA_OPS_ATTENTION_CODED_CUH
+
+#include "ops_attention_block.cuh"
+
+namespace attn {
+
+template <int S, int WG_> struct coded_form {
+    static constexpr int D = 256, WG = WG_, FETCHERS = WG == 1 ? 2 : 1; /* warpgroups that copy and decode */
+    using codes = attn::codes<S, D>;
+    static constexpr int TK = KVD_PAGE_TOKENS, PAGES = 1;
+    static constexpr bool CODED = true, TURNS = WG == 2;
+    static constexpr float FIRST = 6.0f;
+    static constexpr int RB = 64 * WG, WARPS = 4 * (WG + FETCHERS), MULTIPLIERS = 128 * WG, PER_SM = 1;
+    static constexpr int Q_STEPS = 0, MORE = WG == 2 ? 224 : 240, FEWER = WG == 2 ? 56 : 128;
+    static constexpr int SLOT = TK * D * 2, Q_BYTES = 64 * D * 2;
+    static constexpr int STORED = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
+    static constexpr int NS = WG == 2 && S == KVD_STORAGE_NVFP4 ? 4 : 3;
+    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4;
+    static constexpr int FIT = (227 * 1024 - WG * Q_BYTES - NS * SLOT - CONTROL) / STORED;
+    static constexpr int NC = FIT > 8 ? 8 : FIT;
+    static constexpr int Q_AT = NS * SLOT, STORED_AT = Q_AT + WG * Q_BYTES, BARRIERS_AT = STORED_AT + NC * STORED;
+    static constexpr int ARRIVED_AT = BARRIERS_AT + 8 * 16, UNITS_AT = ARRIVED_AT + 8 * 8, LINE_AT = UNITS_AT + 8 * 4;
+    static constexpr int SMEM = LINE_AT + (MAX_ENTRIES + 1) * 4;
+    static_assert(NC >= 2, "one item being decoded, one in flight");
+};
+
+/* ---- decoding of 16 stored bytes into pieces of a slot -------------------------------------------------------------
+ */
+
+/* Four INT8 codes, sign bits turned, to FP16: 1024 + 128 + code, less 1152. */
+__device__ __forceinline__ uint2 widen_int8(uint32_t x, uint32_t scale) {
+    x ^= 0x80808080u;
+    const uint32_t a = ptx::sub_half2(__byte_perm(x, 0x64646464u, 0x4140), 0x64806480u);
+    const uint32_t b = ptx::sub_half2(__byte_perm(x, 0x64646464u, 0x4342), 0x64806480u);
+    return make_uint2(ptx::mul_half2(a, scale), ptx::mul_half2(b, scale));
+}
+
+__device__ __forceinline__ uint2 widen_e4m3(uint32_t x, uint32_t scale) {
+    return make_uint2(ptx::mul_half2(ptx::e4m3_to_half2(x), scale), ptx::mul_half2(ptx::e4m3_to_half2(x >> 16), scale));
+}
+
+template <code KIND> __device__ __forceinline__ uint4 widen_bytes(uint32_t x, uint32_t y, uint32_t scale) {
+    const uint2 a = KIND == CODE_INT8 ? widen_int8(x, scale) : widen_e4m3(x, scale);
+    const uint2 b = KIND == CODE_INT8 ? widen_int8(y, scale) : widen_e4m3(y, scale);
+    return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+/* Eight nibbles; scale: twice in a register. */
+__device__ __forceinline__ uint4 widen_fp4(uint32_t w, uint32_t scale) {
+    const uint32_t odd = choose(w, w >> 3, 0xf0f0f0f0u), even = choose(w << 4, w << 1, 0xf0f0f0f0u);
+    const uint32_t mask = 0x8e008e00u; /* a pair is byte i of even above byte i of odd, each in the upper byte */
+    return make_uint4(ptx::mul_half2(__byte_perm(even, odd, 0x4000) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x5010) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x6020) & mask, scale),
+                      ptx::mul_half2(__byte_perm(even, odd, 0x7030) & mask, scale));
+}
+
+/* ---- the warpgroups that copy and decode
+ * ------------------------------------------------------------------------------ */
+
+template <class C> struct page_decoder {
+    using K = typename C::codes;
+    static constexpr int THREADS = 128 * C::FETCHERS, TK = C::TK, D = C::D;
+    tile_ring<C> ring;
+    const params &p;
+    uint64_t policy;
+    page_ids table;
+    int32_t now, before; /* pages of the last two K items copied */
+    uint32_t stored, arrived;
+    int thread, lane, slot_in, slot_out;
+    uint32_t parity;
+    int lowest; /* power of the values so far */
+
+    __device__ static __forceinline__ void start(uint32_t smem, const page_maps *) {
+        for (int i = 0; i < C::NC; i++) ptx::barrier_start(smem + C::ARRIVED_AT + (uint32_t)i * 8, 1);
+    }
+    __device__ __forceinline__ page_decoder(uint32_t smem, const params &params, const page_maps *)
+        : ring(smem), p(params), policy(params.n_blocks > 1 ? ptx::READ_OFTEN : ptx::READ_ONCE),
+          stored(smem + C::STORED_AT), arrived(smem + C::ARRIVED_AT), thread((int)threadIdx.x - C::MULTIPLIERS),
+          lane(threadIdx.x & 31), slot_in(0), slot_out(0), parity(0) {
+        asm volatile("" : "+r"(thread)); /* a value to keep */
+    }
+
+    __device__ __forceinline__ void copy_plane(uint32_t to, const plane &from, uint32_t head, uint32_t bytes) const {
+        ptx::copy_bulk(to, from.base + (uint64_t)(uint32_t)before * from.page + head * from.head, bytes,
+                       arrived + (uint32_t)slot_in * 8, policy);
+    }
+    template <int ROW, int SCALE>
+    __device__ __forceinline__ void copy(const plane &from, const plane &scales, uint32_t head) const {
+        const uint32_t to = stored + (uint32_t)(slot_in * C::STORED);
+        ptx::barrier_expect(arrived + (uint32_t)slot_in * 8, TK * (ROW + SCALE));
+        copy_plane(to, from, head, TK * ROW);
+        copy_plane(to + TK * ROW, scales, head, TK * SCALE);
+    }
+    /* Starts the copies of item j of 2 n; the first warp. */
+    __device__ __forceinline__ void copy_item(const segment &s, int j, int n) {
+        if (j >= 2 * n) return;
+        const bool keys = j == 0 || ((j & 1) && j != 2 * n - 1);
+        if (keys) {
+            const int32_t last = now;
+            now = (int32_t)table.at(s.first + (uint32_t)(j == 0 ? 0 : (j + 1) / 2), lane);
+            before = now;
+            if (lane == 0) copy<K::K_ROW, K::K_SCALE>(p.k, p.k_scale, s.head);
+            before = last;
+        } else {
+            if (j == 2 * n - 1) before = now;
+            if (lane == 0) copy<K::V_ROW, K::V_SCALE>(p.v, p.v_scale, s.head);
+        }
+        slot_in = slot_in + 1 == C::NC ? 0 : slot_in + 1;
+    }
+
+    /* Two FP16 scales a word: the larger one's bits. They are never negative. */
+    __device__ static __forceinline__ uint32_t larger(uint32_t most, uint32_t two) {
+        return max(most, max(two & 0xffffu, two >> 16));
+    }
+    /* The power of two that a page's scales are brought up by: of those of the first `live` keys. */
+    template <code KIND, int ROW, int SCALE> __device__ __forceinline__ int power_of(uint32_t from, int live) const {
+        if constexpr (KIND == CODE_FP4) return FP4_SHIFT;
+        uint32_t most = 0;
+        if constexpr (SCALE == 2) {
+            const uint32_t two = ptx::load32(from + TK * ROW + (uint32_t)lane * 4);
+            most = larger(0, 2 * lane + 1 < live ? two : 2 * lane < live ? two & 0xffffu : 0);
+        } else {
+            const uint4 x = ptx::load128(from + TK * ROW + (uint32_t)lane * 16);
+            if (2 * lane < live) most = larger(larger(0, x.x), x.y);
+            if (2 * lane + 1 < live) most = larger(larger(most, x.z), x.w);
+        }
+        most = __reduce_max_sync(0xffffffffu, most);
+        const int exponent = most < 0x400u ? -14 : (int)(most >> 10) - 15;
+        return min(15, 6 - exponent);
+    }
+
+    /* Rows of codes of one byte into a slot. Of eight neighbours four read one row and four the next, so that reads and
+     * writes of a quarter warp touch all banks. PART: rows from `live` on are made zero. */
+    template <code KIND, int SCALE, bool PART>
+    __device__ __forceinline__ void decode_bytes(uint32_t to, uint32_t from, int power, int live) const {
+        constexpr int ROW = D, STEP = THREADS / 16; /* rows from one turn to the next */
+        const int eighth = thread & 7, c = (thread >> 3 & 1) * 8 + eighth;
+        const int row = (thread >> 5) * 2 + ((eighth >> 2) ^ (thread >> 4 & 1));
+        const uint32_t at = from + (uint32_t)(row * ROW + c * 16), two = (uint32_t)(power + 15) << 10;
+        const uint32_t scale_at = from + (uint32_t)(TK * ROW + row * SCALE + (SCALE == 2 ? 0 : (c >> 2) * 2));
+        const uint32_t first = operand_place<TK>(to, row, 2 * c), up = two << 16 | two;
+#pragma unroll 1
+        for (int i = 0; i < TK / STEP; i += 4) { /* four loads on their way before the first is used */
+            uint4 w[4];
+            uint32_t scale[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                w[k] = ptx::load128(at + (uint32_t)((i + k) * STEP * ROW));
+                scale[k] = ptx::load16(scale_at + (uint32_t)((i + k) * STEP * SCALE));
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const uint32_t down = (uint32_t)((i + k) * STEP * 128),
+                               x = ptx::mul_half2(scale[k] << 16 | scale[k], up);
+                const bool none = PART && row + (i + k) * STEP >= live;
+                const uint4 &y = w[k];
+                ptx::store128(first + down, none ? make_uint4(0, 0, 0, 0) : widen_bytes<KIND>(y.x, y.y, x));
+                ptx::store128((first ^ 16u) + down, none ? make_uint4(0, 0, 0, 0) : widen_bytes<KIND>(y.z, y.w, x));
+            }
+        }
+    }
+    /* The same for NVFP4: eight neighbours read eight pieces of four rows. */
+    template <bool PART> __device__ __forceinline__ void decode_fp4(uint32_t to, uint32_t from, int live) const {
+        constexpr int ROW = D / 2, SCALE = D / 16, STEP = THREADS / 8;
+        const int c = thread & 7, row = (thread >> 5) * 4 + ((c >> 1) + (thread >> 3 & 3) & 3);
+        const uint32_t at = from + (uint32_t)(row * ROW + c * 16),
+                       scales = from + (uint32_t)(TK * ROW + row * SCALE + c * 2);
+        const uint32_t first = operand_place<TK>(to, row, 4 * c); /* piece j: first ^ j << 4 */
+        uint4 w[TK / STEP];
+        uint32_t scale[TK / STEP];
+#pragma unroll
+        for (int i = 0; i < TK / STEP; i++) {
+            w[i] = ptx::load128(at + (uint32_t)(i * STEP * ROW));
+            scale[i] = ptx::load16(scales + (uint32_t)(i * STEP * SCALE));
+        }
+#pragma unroll
+        for (int i = 0; i < TK / STEP; i++) {
+            const uint32_t two = PART && row + i * STEP >= live ? 0 : ptx::e4m3_to_half2(scale[i]);
+            const uint32_t down = (uint32_t)(i * STEP * 128), a = __byte_perm(two, 0, 0x1010),
+                           b = __byte_perm(two, 0, 0x3232);
+            ptx::store128(first + down, widen_fp4(w[i].x, a));
+            ptx::store128((first ^ 16u) + down, widen_fp4(w[i].y, a));
+            ptx::store128((first ^ 32u) + down, widen_fp4(w[i].z, b));
+            ptx::store128((first ^ 48u) + down, widen_fp4(w[i].w, b));
+        }
+    }
+    template <code KIND, int SCALE, bool PART>
+    __device__ __forceinline__ void decode_rows(uint32_t to, uint32_t from, int power, int live) const {
+        if constexpr (KIND == CODE_FP4) decode_fp4<PART>(to, from, live);
+        else decode_bytes<KIND, SCALE, PART>(to, from, power, live);
+    }
+    /* Of keys, what lies in the rows from `live` on does not matter: their scores are masked. */
+    template <code KIND, int ROW, int SCALE, bool VALUES>
+    __device__ __forceinline__ void decode(uint32_t from, int live) {
+        const int i = ring.slot;
+        int power = power_of<KIND, ROW, SCALE>(from, live);
+        if (VALUES) lowest = power = min(lowest, power);
+        ptx::barrier_wait(ring.empty(i), ring.parity ^ 1);
+        if (VALUES && live < TK) decode_rows<KIND, SCALE, true>(ring.at(i), from, power, live);
+        else decode_rows<KIND, SCALE, false>(ring.at(i), from, power, live);
+        if (thread == 0) ptx::store32(ring.unit_at(i), (uint32_t)(127 - (KIND == CODE_FP4 ? -power : power)) << 23);
+        ptx::fence_async();
+        ptx::group_sync<THREADS>(8);
+        if (thread == 0) ptx::barrier_arrive(ring.full(i));
+        ring.advance();
+    }
+
+    __device__ __forceinline__ void run(segment &s) {
+        const int n = tiles_of(s, TK),
+                  keys = (int)min(s.keys, s.end * KVD_PAGE_TOKENS) - (int)(s.first * KVD_PAGE_TOKENS);
+        s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
+        lowest = 15;
+        if (thread < 32) {
+            table.start(s, p.n_pages, lane);
+            for (int j = 0; j < C::NC; j++) copy_item(s, j, n);
+        }
+        for (int j = 0; j < 2 * n; j++) {
+            const bool last = j == 2 * n - 1;
+            const uint32_t from = stored + (uint32_t)(slot_out * C::STORED);
+            ptx::barrier_wait(arrived + (uint32_t)slot_out * 8, parity);
+            if (j == 0 || ((j & 1) && !last)) decode<K::KC, K::K_ROW, K::K_SCALE, false>(from, keys - (j + 1) / 2 * TK);
+            else decode<K::VC, K::V_ROW, K::V_SCALE, true>(from, keys - (last ? n - 1 : j / 2 - 1) * TK);
+            if (++slot_out == C::NC) slot_out = 0, parity ^= 1;
+            if (thread < 32) copy_item(s, j + C::NC, n);
+        }
+    }
+};
+
+template <int S, int WG>
+__global__ void __launch_bounds__(32 * (coded_form<S, WG>::WARPS), 1)
+    attention_coded(const __grid_constant__ params p) {
+    run_block<coded_form<S, WG>, page_decoder<coded_form<S, WG>>>(p, nullptr);
+}
+
+template <int S, int WG> instance make_coded() {
+    using C = coded_form<S, WG>;
+    static_assert(C::SMEM + 1024 <= SM_SHARED, "more shared memory than a multiprocessor has");
+    static_assert(registers_suffice<C>(), "the multipliers would wait for registers for ever");
+    return { (const void *)attention_coded<S, WG>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, false };
+}
+
+} /* namespace attn */
+
+#endif
