@@ -177,6 +177,14 @@ static uint32_t choose_pieces(uint64_t pairs, uint32_t ctas, uint32_t pages) {
     return best;
 }
 
+/* Shares that end with pairs where all pairs are alike, if these are few less than CTAs: a share then leaves one
+ * partial result, or none, instead of two. */
+static uint32_t choose_shares(uint64_t pairs, uint32_t ctas) {
+    const uint64_t each = (pairs + ctas - 1) / ctas; /* pairs a share, at least one */
+    const uint64_t shares = pairs < ctas ? ctas / pairs * pairs : (pairs + each - 1) / each;
+    return shares * 16 >= ctas * 15ull ? (uint32_t)shares : ctas;
+}
+
 static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_plan) {
     const PagedKVBatchLayerView *v = &op->view;
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
@@ -199,7 +207,9 @@ static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_p
     const bool alike = op->b == 1 && rb > 64; /* pairs of a prefill: nearly of one length */
     x.cut = !alike && entries <= MAX_ENTRIES && pairs < 8ull * ctas && units < UINT32_MAX;
     x.pieces = x.cut ? 1 : choose_pieces(pairs, ctas, pages);
-    x.grid = !x.cut ? x.pairs * x.pieces : units < ctas ? (uint32_t)(units > 0 ? units : 1) : ctas;
+    x.grid = !x.cut         ? x.pairs * x.pieces
+             : units < ctas ? (uint32_t)(units > 0 ? units : 1)
+                            : choose_shares(pairs, ctas);
     const size_t partials = x.cut ? (size_t)2 * x.grid : x.pieces > 1 ? x.grid : 0;
     if (x.cut) x.line_bytes = align256((entries + 1) * sizeof(uint32_t));
     x.partial_bytes = align256(partials * x.rows_kept * v->head_dim * sizeof(float));
