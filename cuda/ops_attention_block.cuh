@@ -79,7 +79,7 @@ template <class C> struct tile_ring {
         if (++slot == C::NS) slot = 0, parity ^= 1;
     }
     /* Waits for the next tile; returns its slot. */
-    __device__ __forceinline__ int take() {
+    __device__ __forceinline__ int take_tile() {
         const int i = slot;
         ptx::barrier_wait(full(i), parity);
         advance();
@@ -290,7 +290,7 @@ template <class C> struct multiplier {
             behind |= most[i] > m[i] + BLOCK_LAZY;
         }
         raised = __any_sync(0xffffffffu, behind);
-        if (raised) raise(most);
+        if (raised) raise_maximum(most);
         const float base[2] = { C::FIRST - m[0], C::FIRST - m[1] };
         float sum[4] = {};
 #pragma unroll
@@ -303,7 +303,7 @@ template <class C> struct multiplier {
             }
         l[0] += sum[0] + sum[1], l[1] += sum[2] + sum[3];
     }
-    __device__ __forceinline__ void raise(const float (&most)[2]) {
+    __device__ __forceinline__ void raise_maximum(const float (&most)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float x = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
@@ -367,7 +367,7 @@ template <class C> struct multiplier {
     }
 
     __device__ __forceinline__ void first_tile(int key0) {
-        const int k = ring.take();
+        const int k = ring.take_tile();
         scores(ring.at(k));
         const float unit = unit_of(k);
         wgmma::wait<0>();
@@ -377,13 +377,13 @@ template <class C> struct multiplier {
         round_weights();
     }
     __device__ __forceinline__ void next_tile(int key0) {
-        const int k = ring.take();
+        const int k = ring.take_tile();
         int v = 0;
         if constexpr (!C::CODED)
-            v = ring.take(); /* decoded values may be late: they are waited for beside the scores */
+            v = ring.take_tile(); /* decoded values may be late: they are waited for beside the scores */
         wait_turn();
         scores(ring.at(k));
-        if constexpr (C::CODED) v = ring.take();
+        if constexpr (C::CODED) v = ring.take_tile();
         const float unit = unit_of(k);
         take_unit(v);
         values(ring.at(v));
@@ -399,7 +399,7 @@ template <class C> struct multiplier {
         round_weights();
     }
     __device__ __forceinline__ void last_tile(int keys) {
-        const int v = ring.take();
+        const int v = ring.take_tile();
         if (!C::CODED && keys < TK) clear_values(ring.at(v), keys);
         take_unit(v);
         values(ring.at(v));
