@@ -2,7 +2,7 @@
  *
  * Stored codes in registers: what a profile stores, and how codes become tensor-core operands.
  *
- * Two freedoms make decoding cheap, and every tile form of the attention kernels uses them:
+ * Two freedoms make decoding cheap, and the columns form of the attention kernels uses them:
  *
  *   - the order of the contraction index is free as long as both operands agree, so a thread takes 16 stored bytes of
  * one row with one load and Q is laid out in the matching order once (q_index);
@@ -13,10 +13,10 @@
  * contraction index. Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of
  * row r is at c ^ (r & 7), so that the eight threads of a quarter warp touch all banks.
  *
- * Numbers, by profile (VIEW-6):
+ * Numbers of the columns form, by profile (VIEW-6); those of the coded form stand in ops_attention_coded.cuh:
  *   BF16   Q, K, P, V in BF16.
  *   INT8   codes are exact in BF16. The scale of a key group multiplies the FP32 sum of its 64 products; the scale of a
- *          value group multiplies P before it is rounded to BF16. In the columns form keys are multiplied as they are
+ *          value group multiplies P before it is rounded to BF16. Keys are multiplied as they are
  *          stored: a row of Q is brought to integers of 16 bits (largest 127 * 257), split into 256 * high + low, and
  *          both go through INT8 products.
  *   FP8    K codes are exact in FP16, V codes in BF16; the row scale multiplies the FP32 score, or P.
