@@ -204,6 +204,10 @@ int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint3
  * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. */
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]);
 
+/* 256-bit digest of what decides what packed pages and images mean: layers, heads, head_dim, profile and ranks of every
+ * pool, and the bytes of an image. Sizes, limits, orders and arrangements are not in it (HOST-2, KEEP-1). */
+void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
+
 const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
 bool geom_storage_parse(const char *name, enum kvd_storage *ret_storage);
 

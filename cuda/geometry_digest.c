@@ -39,6 +39,37 @@ static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec
     put_number(hash, geom_packed_bytes(pool));
 }
 
+static void put_packed_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
+    struct geom_schema schema = { 0 };
+    (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
+    put_number(hash, pool->storage);
+    put_number(hash, pool->n_layers);
+    put_number(hash, pool->n_kv_heads);
+    put_number(hash, pool->head_dim);
+    put_number(hash, pool->n_ranks);
+    for (unsigned s = 0; s < GEOM_SLOTS; s++) {
+        put_number(hash, schema.dtype[s]);
+        put_number(hash, schema.extent[s]);
+        put_number(hash, schema.element[s]);
+    }
+    put_number(hash, geom_packed_bytes(pool));
+}
+
+void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]) {
+    static const unsigned char domain[] = "kvd packed pages";
+    crypto_generichash_state hash;
+    crypto_generichash_init(&hash, NULL, 0, 32);
+    crypto_generichash_update(&hash, domain, sizeof domain);
+    put_number(&hash, GEOM_SCHEMA_VERSION);
+    put_number(&hash, KVD_PAGE_TOKENS);
+    put_number(&hash, GEOM_ALIGN);
+    put_number(&hash, spec->state_bytes);
+    put_number(&hash, n_pools);
+    put_packed_pool(&hash, &spec->main);
+    if (n_pools > 1) put_packed_pool(&hash, &spec->draft);
+    crypto_generichash_final(&hash, ret_digest, 32);
+}
+
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]) {
     static const unsigned char domain[] = "kvd geometry";
     crypto_generichash_state hash;

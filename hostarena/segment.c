@@ -124,8 +124,10 @@ static enum segment_found judge_object(const struct object *object, const struct
 struct opening {
     const struct segment_config *config;
     struct segment *segment;
+    const char *name; /* that a new object gets */
     struct object object;
-    bool made; /* by us: a failure removes it */
+    bool made;                      /* by us: a failure removes it */
+    struct segment_identity former; /* of the object, where it is resized */
     char *err;
     size_t err_bytes;
 };
@@ -145,7 +147,7 @@ static int check_need_of(const struct opening *o, uint64_t there, uint64_t credi
 
 /* Empty and locked. From here on a failure removes it: nobody else can have it. */
 static int make_object(struct opening *o) {
-    const char *name = o->config->name;
+    const char *name = o->name;
     int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
         int e = errno;
@@ -259,6 +261,97 @@ static int make_segment(struct opening *o) {
     return 0;
 }
 
+/* ---- another size (KEEP-1) --------------------------------------------------------------------------------------- */
+
+/* The object that is there, for reading. */
+static struct segment *open_former(struct opening *o) {
+    struct segment *former = calloc(1, sizeof *former);
+    void *handle = malloc(directory_handle_bytes());
+    void *base = mmap(NULL, o->former.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->object.fd, 0);
+    if (!former || !handle || base == MAP_FAILED) {
+        if (base != MAP_FAILED) munmap(base, o->former.total_bytes);
+        free(former), free(handle);
+        return NULL;
+    }
+    *former = (struct segment){ .header = base, .fd = o->object.fd, .identity = o->former, .handle = handle };
+    segment_resume(former);
+    return former;
+}
+
+static int make_next(struct opening *o) {
+    struct segment_driver drivers[SEGMENT_DRIVERS];
+    uint32_t n = segment_drivers(o->segment->former, drivers, SEGMENT_DRIVERS);
+    shm_unlink(o->name); /* of one that was killed */
+    o->segment->identity.segment_id = segment_random();
+    int r = make_object(o);
+    if (!r) r = size_object(o);
+    if (!r) r = map_object(o);
+    if (!r) r = pin_arena(o);
+    if (!r) r = set_mode(o);
+    if (r) return r;
+    segment_empty(o->segment);
+    for (uint32_t i = 0; i < n; i++) segment_driver_add(o->segment, &drivers[i]);
+    return 0;
+}
+
+static void count_lost(struct segment *segment) {
+    const struct segment_identity *id = &segment->former->identity;
+    const struct directory *directory = segment->former->directory;
+    for (uint32_t i = 0; i < id->continuations; i++)
+        segment->lost += directory_bundle_is_there(directory, DIRECTORY_CONTINUATION, i);
+    for (uint32_t i = 0; i < id->sequences; i++)
+        segment->lost += directory_bundle_is_there(directory, DIRECTORY_SEQUENCE, i);
+}
+
+/* Its descriptor is the object's, and stays. */
+static void forget_former(struct segment *segment) {
+    if (!segment->former) return;
+    segment->former->fd = -1;
+    segment_close(segment->former);
+    segment->former = NULL;
+}
+
+uint32_t segment_lost(const struct segment *segment) { return segment->lost; }
+
+/* The new one is made beside the old one. Where there is no memory for both, the old one goes first. */
+static int make_beside(struct opening *o, enum segment_found *found) {
+    char ignored[8];
+    struct opening try = *o;
+    try.err = ignored;
+    try.err_bytes = sizeof ignored;
+    bool fits = check_need_of(&try, 0, 0) == 0;
+    o->segment->former = open_former(o);
+    if (o->segment->former && !fits) count_lost(o->segment);
+    if (!fits || !o->segment->former || asprintf(&o->segment->next, "%s.next", o->config->name) < 0) {
+        *found = SEGMENT_FOREIGN;
+        forget_former(o->segment);
+        return make_segment(o);
+    }
+    o->name = o->segment->next;
+    o->object.fd = -1;
+    return make_next(o);
+}
+
+struct segment *segment_former(struct segment *segment) {
+    return segment->former;
+}
+
+int segment_replace(struct segment *segment, char *err, size_t err_bytes) {
+    char from[NAME_MAX + 16], to[NAME_MAX + 16];
+    if (!segment->former) return 0;
+    segment_sign(segment);
+    snprintf(from, sizeof from, "/dev/shm%s", segment->next);
+    snprintf(to, sizeof to, "%.*s", (int)strlen(from) - 5, from);
+    if (rename(from, to)) {
+        int e = errno;
+        return segment_refuse(-e, err, err_bytes, "%s cannot become %s: %s", from, to, strerror(e));
+    }
+    CRASH_POINT("segment.replaced");
+    segment_close(segment->former);
+    segment->former = NULL;
+    return 0;
+}
+
 static int find_object(struct opening *o, enum segment_found *ret_found) {
     const struct segment_config *config = o->config;
     struct segment_identity identity;
@@ -268,12 +361,15 @@ static int find_object(struct opening *o, enum segment_found *ret_found) {
     if (r) return r;
     *ret_found = o->object.fd < 0 ? SEGMENT_NEW : judge_object(&o->object, &o->segment->identity, &identity);
     if (*ret_found == SEGMENT_ADOPTED) o->segment->identity = identity;
+    if (*ret_found == SEGMENT_RESIZED) o->former = identity;
     return 0;
 }
 
 int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
                  char *err, size_t err_bytes) {
-    struct opening o = { .config = config, .object = { .fd = -1 }, .err = err, .err_bytes = err_bytes };
+    struct opening o = {
+        .config = config, .name = config->name, .object = { .fd = -1 }, .err = err, .err_bytes = err_bytes
+    };
     enum segment_found found;
     struct segment *s = calloc(1, sizeof *s);
     void *handle = malloc(directory_handle_bytes());
@@ -284,10 +380,11 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
     s->handle = handle, s->slot = 2, s->unpin = config->unpin, s->context = config->context;
     o.segment = s;
     int r = find_object(&o, &found);
-    if (!r) r = found == SEGMENT_ADOPTED ? adopt_object(&o) : make_segment(&o);
+    if (!r && found == SEGMENT_RESIZED) r = make_beside(&o, &found);
+    else if (!r) r = found == SEGMENT_ADOPTED ? adopt_object(&o) : make_segment(&o);
     s->fd = o.object.fd;
     if (r) {
-        if (o.made) shm_unlink(config->name); /* before its lock goes */
+        if (o.made) shm_unlink(o.name); /* before its lock goes */
         segment_close(s);
         return r;
     }
@@ -300,6 +397,11 @@ void segment_close(struct segment *segment) {
     if (!segment) return;
     if (segment->pinned && segment->unpin)
         segment->unpin(segment->context, segment_arena(segment), segment_arena_bytes(segment));
+    if (segment->former) {
+        if (segment->next) shm_unlink(segment->next);
+        segment_close(segment->former);
+    }
+    free(segment->next);
     if (segment->header) munmap(segment->header, segment->identity.total_bytes);
     if (segment->fd >= 0) close(segment->fd); /* the lock goes last */
     free(segment->handle);

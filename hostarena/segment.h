@@ -43,8 +43,10 @@ struct segment_config {
 enum segment_found {
     SEGMENT_NEW = 0,     /* there was none, or one whose maker was killed before it was finished */
     SEGMENT_ADOPTED = 1, /* an earlier kvd's, of the same geometry and limits: its records can be read */
-    SEGMENT_FOREIGN = 2, /* another geometry, limits, size or version: emptied (the object is replaced) */
-    SEGMENT_DAMAGED = 3  /* its header does not check: emptied */
+    SEGMENT_FOREIGN = 2, /* another geometry or version, or no memory for two: emptied (the object is replaced) */
+    SEGMENT_DAMAGED = 3, /* its header does not check: emptied */
+    SEGMENT_RESIZED = 4  /* of the same geometry, and of other limits or size: this one is empty and has no name before
+                          * segment_replace; segment_former is what was there */
 };
 
 /* Opens or makes it. Another user's object is refused, not removed. What a refused call made is gone, what it found
@@ -57,6 +59,14 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
 void segment_close(struct segment *segment);
 /* Removes the object by name; absent is fine. */
 void segment_destroy(const char *name);
+
+/* SEGMENT_RESIZED (KEEP-1): the segment that is there under the name until segment_replace, which gives the new one the
+ * name, whole, and lets the old one go. Killed before, the old one is found again. NULL: there is none. */
+struct segment *segment_former(struct segment *segment);
+/* SEGMENT_FOREIGN for want of memory: continuations and sequences that were there. */
+uint32_t segment_lost(const struct segment *segment);
+void segment_limits(const struct segment *segment, struct directory_limits *ret_limits);
+int segment_replace(struct segment *segment, char *err, size_t err_bytes);
 
 struct directory *segment_directory(struct segment *segment);
 uint8_t *segment_arena(struct segment *segment); /* of segment_arena_bytes(); NULL when 0 */

@@ -68,6 +68,17 @@ static uint32_t valid_state(uint64_t segment_id, const struct state_slot slots[2
     return good[0] ? 0 : good[1] ? 1 : 2;
 }
 
+static struct directory_limits limits_of(const struct segment_identity *id);
+
+/* Another one's sizes fit to each other. */
+static bool is_laid_out(const struct segment_identity *id) {
+    struct segment_config config = { .arena_bytes = id->arena_bytes, .limits = limits_of(id) };
+    struct segment_identity same;
+    return !segment_describe(&config, &same, NULL, 0) && same.total_bytes == id->total_bytes &&
+           same.tables_bytes == id->tables_bytes && same.arena_offset == id->arena_offset &&
+           same.arena_bytes == id->arena_bytes;
+}
+
 enum segment_found segment_judge(const struct segment_identity *want, uint64_t object_bytes, const void *page,
                                  size_t page_bytes, struct segment_identity *ret_identity) {
     struct segment_identity id;
@@ -79,10 +90,10 @@ enum segment_found segment_judge(const struct segment_identity *want, uint64_t o
     memcpy(state, (const char *)page + offsetof(struct segment_header, state), sizeof state);
     if (id.magic == SEGMENT_MAGIC && id.version != SEGMENT_VERSION) return SEGMENT_FOREIGN;
     if (id.check != identity_check(&id) || id.total_bytes != object_bytes) return SEGMENT_DAMAGED;
-    if (memcmp(&id, want, offsetof(struct segment_identity, segment_id))) return SEGMENT_FOREIGN;
-    if (valid_state(id.segment_id, state) == 2) return SEGMENT_DAMAGED;
+    if (id.n_pools != want->n_pools || memcmp(id.geometry, want->geometry, sizeof id.geometry)) return SEGMENT_FOREIGN;
+    if (valid_state(id.segment_id, state) == 2 || !is_laid_out(&id)) return SEGMENT_DAMAGED;
     *ret_identity = id;
-    return SEGMENT_ADOPTED;
+    return memcmp(&id, want, offsetof(struct segment_identity, segment_id)) ? SEGMENT_RESIZED : SEGMENT_ADOPTED;
 }
 
 void segment_sign(struct segment *s) {
@@ -110,6 +121,10 @@ static struct directory_limits limits_of(const struct segment_identity *id) {
                                        .sequences = id->sequences };
     memcpy(limits.pages, id->pages, sizeof limits.pages);
     return limits;
+}
+
+void segment_limits(const struct segment *segment, struct directory_limits *ret_limits) {
+    *ret_limits = limits_of(&segment->identity);
 }
 
 /* The id is there before the tables are emptied: whenever this ends, no record of before counts, and the next one

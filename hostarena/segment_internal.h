@@ -73,6 +73,9 @@ struct segment {
     uint32_t slot; /* of state; 2: none yet */
     void *handle;
     struct directory *directory;
+    struct segment *former; /* the object that this one is to replace */
+    uint32_t lost;          /* bundles of an object of the same geometry that had to go first */
+    char *next;             /* and the name of this one until then */
     bool pinned;
     void (*unpin)(void *context, void *address, uint64_t bytes);
     void *context;

@@ -161,11 +161,28 @@ static bool load_image(struct recovery *r, struct cont *cont, const struct direc
     return cont->slot != KVD_NONE || cont->image.bits;
 }
 
-static uint32_t named_pages(const struct store *store, const struct chain *chain, uint32_t frontier) {
+static uint32_t named_pages(const struct store *store, const struct space *space, uint32_t frontier) {
     uint32_t named = 0;
-    while (named < frontier / KVD_PAGE_TOKENS && (store->pool[0].pages[chain->pages[named]].flags & PAGE_NAMED))
+    while (named < frontier / KVD_PAGE_TOKENS &&
+           (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED))
         named++;
     return named;
+}
+
+void recover_cont(struct store *store, struct cont *cont, const struct directory_bundle *from, uint32_t frontier) {
+    cont->frontier = frontier;
+    cont->named = named_pages(store, &cont->space[0], frontier);
+    cont->retention = from->retention;
+    cont->tag = from->tag;
+    cont->created = from->created;
+    cont->used = from->used;
+    cont->tail_named = frontier % KVD_PAGE_TOKENS == 0 || (frontier == from->frontier[0] && from->tail_named &&
+                                                           from->n_tail == frontier % KVD_PAGE_TOKENS);
+    if (cont->tail_named && frontier % KVD_PAGE_TOKENS) {
+        cont->tail.n = from->n_tail;
+        memcpy(cont->tail.tokens, from->tail, from->n_tail * sizeof from->tail[0]);
+    }
+    store->operations = max_u64(store->operations, max_u64(from->created, from->used));
 }
 
 static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const struct chain *chain,
@@ -220,20 +237,8 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     cont->occupied = true;
     store->conts_used++;
     for (uint32_t p = 0; p < store->n_pools; p++) adopt_space(r, p, cont, &chains[p], frontier);
-    cont->frontier = frontier;
-    cont->named = named_pages(store, &chains[0], frontier);
-    cont->retention = from->retention;
-    cont->tag = from->tag;
-    cont->created = from->created;
-    cont->used = from->used;
-    cont->tail_named = frontier % KVD_PAGE_TOKENS == 0 || (frontier == from->frontier[0] && from->tail_named &&
-                                                           from->n_tail == frontier % KVD_PAGE_TOKENS);
-    if (cont->tail_named && frontier % KVD_PAGE_TOKENS) {
-        cont->tail.n = from->n_tail;
-        memcpy(cont->tail.tokens, from->tail, from->n_tail * sizeof from->tail[0]);
-    }
+    recover_cont(store, cont, from, frontier);
     cont->demoting = in_host; /* until all bundles are there */
-    store->operations = max_u64(store->operations, max_u64(from->created, from->used));
     r->out.continuations++;
     r->out.shortened += frontier != from->frontier[0];
     r->out.images += cont->image.bits != 0;

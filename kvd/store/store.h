@@ -268,6 +268,18 @@ void store_recover(struct store *store, struct directory *directory, bool device
                    struct store_recovered *ret_recovered);
 void store_set_directory(struct store *store, struct directory *directory);
 
+/* KEEP-1: one bundle of a directory of other limits, whose arena is another one, too. After store_set_directory, with
+ * nothing running. Its pages go on in the host; it is cut to what fits, with a state image not at all. */
+struct store_import {
+    const struct directory *directory;
+    uint32_t *map[KVD_MAX_POOLS]; /* a number a page of that directory, KVD_NONE at first: what it has become */
+    uint64_t arena_bytes;
+    void (*copy)(void *context, uint64_t from, uint64_t to, uint64_t bytes); /* offsets in the two arenas; at once */
+    void *context;
+};
+/* kind: enum directory_kind. Returns the frontier that was kept; 0: nothing. */
+uint32_t store_import(struct store *store, const struct store_import *from, uint32_t kind, uint32_t slot);
+
 /* ---- activation (ACT-*) ---------------------------------------------------------------------- */
 
 /* Entitlement of a pool, in pages (SPACE-3). The ceiling is T = prompt + max_output_tokens - 1 tokens, min(S, T +

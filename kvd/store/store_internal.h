@@ -564,6 +564,9 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
 void record_seq(struct store *store, struct seq *seq);
 void record_seq_drop(struct store *store, struct seq *seq);
 
+/* What a bundle's record says of a continuation whose pages are there. */
+void recover_cont(struct store *store, struct cont *cont, const struct directory_bundle *from, uint32_t frontier);
+
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);
 void index_drop(struct store *store, struct cont *cont);

@@ -58,7 +58,7 @@ static int open_segment(struct service *s, const char *prefix, enum segment_foun
                                      .unpin = unpin_devices,
                                      .context = &s->pools };
     store_directory_limits(s->store, &config.limits);
-    memcpy(config.geometry, s->pools.info.geometry.bytes, sizeof config.geometry);
+    geom_packed_digest(&s->plan.spec, s->pools.n_pools, config.geometry);
     char why[512];
     if (!segment_open(&config, &s->segment, ret_found, why, sizeof why)) return 0;
     snprintf(err, err_bytes, "arena: %s", why);
@@ -80,24 +80,104 @@ static void say_found(const struct service *s, enum segment_found found) {
     const struct store_recovered *r = &s->recovered;
     static const char *const founds[] = { [SEGMENT_NEW] = "new",
                                           [SEGMENT_ADOPTED] = "of an earlier kvd",
-                                          [SEGMENT_FOREIGN] = "emptied, it was of another geometry or size",
-                                          [SEGMENT_DAMAGED] = "emptied, its header was damaged" };
-    LOG(found == SEGMENT_NEW || found == SEGMENT_ADOPTED ? LOG_NOTICE : LOG_WARNING,
+                                          [SEGMENT_FOREIGN] =
+                                              "emptied, it was of another geometry, or there is no memory for two",
+                                          [SEGMENT_DAMAGED] = "emptied, its header was damaged",
+                                          [SEGMENT_RESIZED] = "laid out anew, it was of another size" };
+    LOG(found == SEGMENT_FOREIGN || found == SEGMENT_DAMAGED || r->dropped ? LOG_WARNING : LOG_NOTICE,
         "arena of %" PRIu64 " bytes, %s: %u continuations found (%u of them shortened) with %u + %u pages and %u state "
         "images; lost: %u continuations, %u + %u pages; %u damaged records",
         segment_arena_bytes(s->segment), founds[found], r->continuations, r->shortened, r->pages[0], r->pages[1],
         r->images, r->dropped, r->dropped_pages[0], r->dropped_pages[1], r->damaged);
 }
 
-static void recover_arena(struct service *s, enum segment_found found) {
+/* ---- another size (KEEP-1) --------------------------------------------------------------------- */
+
+struct former_bundle {
+    enum directory_kind kind;
+    uint32_t slot, frontier, retention;
+    uint64_t used;
+};
+
+static int by_value(const void *a, const void *b) {
+    const struct former_bundle *x = a, *y = b;
+    if (x->retention != y->retention) return x->retention > y->retention ? -1 : 1;
+    return x->used > y->used ? -1 : x->used < y->used;
+}
+
+static uint32_t list_former(struct directory *directory, const struct directory_limits *limits,
+                            struct former_bundle *ret_list) {
+    const uint32_t slots[] = {
+        [DIRECTORY_CONTINUATION] = limits->continuations, [DIRECTORY_SEQUENCE] = limits->sequences
+    };
+    struct directory_bundle bundle;
+    bool damaged;
+    uint32_t n = 0;
+    for (uint32_t kind = 0; kind < 2; kind++)
+        for (uint32_t i = 0; i < slots[kind]; i++)
+            if (directory_bundle_load(directory, (enum directory_kind)kind, i, &bundle, &damaged))
+                ret_list[n++] = (struct former_bundle){ (enum directory_kind)kind, i, bundle.frontier[0],
+                                                        bundle.retention, bundle.used };
+    qsort(ret_list, n, sizeof *ret_list, by_value);
+    return n;
+}
+
+static void copy_packed(void *context, uint64_t from, uint64_t to, uint64_t bytes) {
+    struct segment *segment = context;
+    memcpy(segment_arena(segment) + to, segment_arena(segment_former(segment)) + from, bytes);
+}
+
+/* The most valuable first; the rest is lost, and counted. */
+static void import_all(struct service *s, const struct store_import *from, const struct former_bundle *list,
+                       uint32_t n) {
+    struct store_recovered *r = &s->recovered;
+    struct kvd_stats stats;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t kept = store_import(s->store, from, list[i].kind, list[i].slot);
+        r->continuations += kept > 0;
+        r->shortened += kept > 0 && kept < list[i].frontier;
+        r->dropped += kept == 0;
+    }
+    store_get_stats(s->store, &stats);
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) r->pages[p] = stats.host_pages[p];
+    r->images = stats.host_images;
+}
+
+static int import_former(struct service *s, char *err, size_t err_bytes) {
+    struct segment *former = segment_former(s->segment);
+    struct directory_limits limits;
+    segment_limits(former, &limits);
+    struct store_import from = { .directory = segment_directory(former),
+                                 .arena_bytes = segment_arena(former) ? segment_arena_bytes(former) : 0,
+                                 .copy = copy_packed,
+                                 .context = s->segment };
+    struct former_bundle *list = calloc((size_t)limits.continuations + limits.sequences, sizeof *list);
+    bool room = list != NULL;
+    for (uint32_t p = 0; p < limits.n_pools; p++) {
+        from.map[p] = malloc(limits.pages[p] * sizeof *from.map[p]);
+        room &= from.map[p] != NULL;
+        if (from.map[p]) memset(from.map[p], 0xff, limits.pages[p] * sizeof *from.map[p]);
+    }
+    if (room) import_all(s, &from, list, list_former(segment_directory(former), &limits, list));
+    for (uint32_t p = 0; p < limits.n_pools; p++) free(from.map[p]);
+    free(list);
+    if (room) return segment_replace(s->segment, err, err_bytes);
+    snprintf(err, err_bytes, "no memory to lay the arena out anew");
+    return 1;
+}
+
+static int recover_arena(struct service *s, enum segment_found found, char *err, size_t err_bytes) {
     struct directory *directory = segment_directory(s->segment);
     bool lives = s->pools.adopted && segment_pools_id(s->segment) == s->pools.id;
     if (found == SEGMENT_ADOPTED) store_recover(s->store, directory, lives, &s->recovered);
     /* After recovery: device parts in the directory are of these now. */
     segment_set_pools_id(s->segment, s->pools.id);
     store_set_directory(s->store, directory);
+    s->recovered.dropped += segment_lost(s->segment);
+    if (found == SEGMENT_RESIZED && import_former(s, err, err_bytes)) return 1;
     note_tenants(s);
     say_found(s, found);
+    return 0;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
@@ -106,7 +186,7 @@ int host_tier_open(struct service *s, const char *prefix, char *err, size_t err_
     enum segment_found found;
     if (!s->config.arena_bytes && !s->pools.id) return 0;
     if (open_segment(s, prefix, &found, err, err_bytes)) return 1;
-    recover_arena(s, found);
+    if (recover_arena(s, found, err, err_bytes)) return 1;
     if (!s->config.arena_bytes) return 0;
     struct mover_config config = { .pools = &s->pools,
                                    .store = s->store,

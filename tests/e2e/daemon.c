@@ -180,6 +180,10 @@ bool e2e_daemon_prepare(struct e2e_daemon *d, const struct e2e_setup *setup) {
     return KVT_TRUE(write_config(d, setup ? setup : &none));
 }
 
+bool e2e_daemon_configure(struct e2e_daemon *d, const struct e2e_setup *setup) {
+    return KVT_TRUE(write_config(d, setup));
+}
+
 bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
     return e2e_daemon_prepare(d, setup) && e2e_daemon_restart(d);
 }

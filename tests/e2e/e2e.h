@@ -66,6 +66,8 @@ bool e2e_can_be_apart(void);
 bool e2e_daemon_start(struct e2e_daemon *daemon, const struct e2e_setup *setup);
 /* Writes the configuration and starts nothing. */
 bool e2e_daemon_prepare(struct e2e_daemon *daemon, const struct e2e_setup *setup);
+/* Another configuration for the next start, of the same directory and socket. */
+bool e2e_daemon_configure(struct e2e_daemon *daemon, const struct e2e_setup *setup);
 /* Starts it again on the same directory and configuration. launch: it may fail, which is recorded nowhere. */
 bool e2e_daemon_restart(struct e2e_daemon *daemon);
 bool e2e_daemon_launch(struct e2e_daemon *daemon);

@@ -468,6 +468,53 @@ static void keep_2_orderly_stop_into_a_full_arena(void) {
     close_stage();
 }
 
+static bool restart_as(const struct e2e_setup *setup) {
+    disconnect_all();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    return e2e_daemon_configure(&daemon_, setup) && e2e_daemon_restart(&daemon_) && connect_all();
+}
+
+/* KEEP-1: limits and sizes are no part of a packed page's identity. All is kept where it fits; what does not goes by
+ * value, is cut where that helps, and is counted. */
+static void keep_1_other_limits_and_sizes(void) {
+    static const struct e2e_setup other[] = {
+        { .more = "[host]\narena = 16MiB\nscrub = 0\n[limits]\ncontinuations = 5000\n" },
+        { .more = "[host]\narena = 24MiB\nscrub = 0\n" },
+        { .more = "[host]\narena = 8MiB\nscrub = 0\n", .max_context = 4096, .max_concurrency = 6 },
+        { .more = "[host]\narena = 8MiB\nscrub = 0\n", .capacity_tokens = 16384, .max_context = 4096 },
+    };
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 0\n" })) return;
+    uint64_t trunk = e2e_stream(110, 5000, 0), single = e2e_stream(111, 5000, 0);
+    retained(trunk, 700);
+    kvd_continuation valuable = retained(single, 333);
+    KVT_EQ(kvd_set_retention(scheduler, valuable, 3, NULL), KVD_OK);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        KVT_NEED(restart_as(&other[i]));
+        struct kvd_stats stats = scene_stats(scheduler);
+        KVT_EQ(stats.recovered_continuations, 2);
+        KVT_EQ(stats.recovered_shortened + stats.recovered_dropped + stats.recovered_damaged, 0);
+        KVT_EQ(stats.host_pages[0], 11 + 6);
+        KVT_EQ(reproduce(trunk, 700), 11);
+        KVT_EQ(reproduce(single, 333), 6);
+        scene_audit(scheduler);
+    }
+    KVT_NEED(restart(SIGKILL));
+    KVT_EQ(reproduce(single, 333), 6);
+    KVT_NEED(restart_as(&(struct e2e_setup){ .more = "[host]\narena = 704KiB\nscrub = 0\n" }));
+    struct kvd_stats stats = scene_stats(scheduler);
+    KVT_EQ(stats.recovered_continuations, 2);
+    KVT_EQ(stats.recovered_shortened, 1);
+    KVT_EQ(reproduce(single, 333), 6);
+    struct kvd_hit hit = scene_find(scheduler, trunk, 701);
+    KVT_TRUE(hit.usable > 0 && hit.usable < 700 && hit.usable % 64 == 0);
+    KVT_NEED(restart_as(&(struct e2e_setup){ .more = "[host]\narena = 384KiB\nscrub = 0\n" }));
+    KVT_EQ(scene_stats(scheduler).recovered_continuations, 1);
+    KVT_EQ(scene_stats(scheduler).recovered_dropped, 1);
+    KVT_EQ(reproduce(single, 333), 6);
+    scene_audit(scheduler);
+    close_stage();
+}
+
 static bool draining(void) {
     struct kvd_event event = { 0 };
     while (kvd_next_event(scheduler, 10000 * E2E_SLOW, &event, NULL) == KVD_OK)
@@ -781,6 +828,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cont_3_killed),
                                              KVT_CASE(orderly_stop_keeps_the_valuable),
                                              KVT_CASE(keep_2_orderly_stop_into_a_full_arena),
+                                             KVT_CASE(keep_1_other_limits_and_sizes),
                                              KVT_CASE(orderly_stop_does_not_wait_for_ever),
                                              KVT_CASE(device_lost_during_the_stop),
                                              KVT_CASE(foreign_geometry_is_emptied),

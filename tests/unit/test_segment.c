@@ -103,11 +103,11 @@ static void check_records(struct segment *s) {
     KVT_EQ(segment_arena(s)[segment_arena_bytes(s) - 1], 0x77);
 }
 
-static void check_empty(struct segment *s) {
+static void check_empty(struct segment *s, uint32_t drivers) {
     struct segment_driver driver;
     KVT_FALSE(has_record(s));
     KVT_EQ(segment_pools_id(s), 0);
-    KVT_EQ(segment_drivers(s, &driver, 1), 0);
+    KVT_EQ(segment_drivers(s, &driver, 1), drivers);
 }
 
 static void leave_segment(const struct segment_config *config) {
@@ -131,7 +131,7 @@ static void host_1_adopted_as_it_was(void) {
     KVT_EQ(st.st_size, 2 * MIB + 40 * MIB + 4096);
     KVT_TRUE((uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size);
     KVT_EQ(st.st_mode & 07777, 0600);
-    check_empty(s);
+    check_empty(s, 0);
     leave_records(s);
     segment_close(s);
     c.threads = 3, c.mode = 0640;
@@ -174,6 +174,14 @@ static void host_7_no_arena(void) {
     segment_destroy(test_name);
 }
 
+static void leave_unfinished(void) {
+    char next[128];
+    snprintf(next, sizeof next, "%s.next", test_name);
+    int fd = shm_open(next, O_CREAT | O_RDWR, 0600);
+    KVT_TRUE(fd >= 0 && ftruncate(fd, 3 * MIB) == 0);
+    close(fd);
+}
+
 /* SRV-8: what cannot be used is replaced, never resized or written: who maps the old object keeps its bytes. */
 static void srv_8_foreign_is_replaced(void) {
     for (int what = 0; what < 8; what++) {
@@ -192,9 +200,22 @@ static void srv_8_foreign_is_replaced(void) {
         if (what == 7) other.arena_bytes = 5 * MIB;
         uint8_t *old = mmap(NULL, (size_t)before.st_size, PROT_READ, MAP_SHARED, fd, 0);
         KVT_NEED(old != MAP_FAILED);
-        struct segment *s = open_as(&other, SEGMENT_FOREIGN);
+        bool foreign = what == 0 || what == 5;
+        struct segment *s = open_as(&other, foreign ? SEGMENT_FOREIGN : SEGMENT_RESIZED);
         KVT_NEED(s);
-        check_empty(s);
+        check_empty(s, !foreign); /* the processes may still run a unit */
+        if (!foreign) {           /* KEEP-1: the old one has the name until the new one is whole */
+            KVT_TRUE(look_at(&after) && after.st_ino == before.st_ino && has_record(segment_former(s)));
+            segment_close(s); /* or killed here */
+            s = open_as(&c, SEGMENT_ADOPTED);
+            KVT_NEED(s && has_record(s));
+            segment_close(s);
+            leave_unfinished(); /* and one that a kill has left */
+            s = open_as(&other, SEGMENT_RESIZED);
+            KVT_NEED(s);
+            KVT_OK(segment_replace(s, err, sizeof err));
+            KVT_TRUE(segment_former(s) == NULL);
+        }
         KVT_TRUE(look_at(&after) && after.st_ino != before.st_ino);
         for (uint32_t i = 0; i < 1000; i++) KVT_EQ(old[2 * MIB + i], 0x5a);
         KVT_EQ(old[before.st_size - 1], 0x77);
@@ -227,7 +248,7 @@ static void damaged_headers(void) {
         turn(at, 0x10);
         struct segment *s = open_as(&c, at >= version && at < version + 4 ? SEGMENT_FOREIGN : SEGMENT_DAMAGED);
         KVT_NEED(s);
-        check_empty(s);
+        check_empty(s, 0);
         segment_close(s);
     }
     for (uint64_t at = offsetof(struct segment_header, state);
@@ -239,7 +260,7 @@ static void damaged_headers(void) {
         KVT_OK(segment_open(&c, &s, &found, err, sizeof err));
         KVT_TRUE(found == SEGMENT_ADOPTED || found == SEGMENT_DAMAGED);
         if (found == SEGMENT_ADOPTED) check_records(s);
-        else check_empty(s);
+        else check_empty(s, 0);
         segment_close(s);
     }
     segment_destroy(test_name);
@@ -259,7 +280,7 @@ static void cut_short_and_noise(void) {
         close(fd);
         struct segment *s = open_as(&c, lengths[i] ? SEGMENT_DAMAGED : SEGMENT_NEW);
         KVT_NEED(s);
-        check_empty(s);
+        check_empty(s, 0);
         memset(segment_arena(s), 1, segment_arena_bytes(s));
         segment_close(s);
     }
@@ -429,7 +450,7 @@ static void host_1_pinned_or_refused(void) {
     segment_close(s);
     c = config_of(0);
     c.pin = pin, c.unpin = unpin, c.context = &p;
-    s = open_as(&c, SEGMENT_FOREIGN);
+    s = open_as(&c, SEGMENT_RESIZED);
     segment_close(s);
     KVT_TRUE(p.pins == 4 && p.unpins == 2); /* nothing to pin */
     segment_destroy(test_name);
@@ -496,6 +517,10 @@ static int small_shm(void) {
     EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_NEW);
     EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_ADOPTED);
     c.geometry[0]++; /* fits only in the place of the old one */
+    EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_FOREIGN);
+    c.arena_bytes = 3 * MIB; /* there is no memory for two of them */
+    EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_FOREIGN);
+    c.arena_bytes = 4 * MIB;
     EXPECT(try_open(&c, &found) == 0 && found == SEGMENT_FOREIGN);
     c.arena_bytes = 7 * MIB; /* would not fit even there: the old one stays */
     EXPECT(try_open(&c, &found) == -ENOSPC);
@@ -800,7 +825,7 @@ static void killed_while_it_is_made(void) {
         KVT_TRUE(found == SEGMENT_NEW || found == SEGMENT_ADOPTED);
         adopted += found == SEGMENT_ADOPTED;
         KVT_NEED(s);
-        check_empty(s);
+        check_empty(s, 0);
         segment_close(s);
         segment_close(open_as(&c, SEGMENT_ADOPTED));
     }
@@ -821,7 +846,7 @@ static void killed_while_it_is_replaced(void) {
         KVT_OK(segment_open(&c, &s, &found, err, sizeof err));
         KVT_NEED(s);
         if (found == SEGMENT_ADOPTED) check_records(s);
-        else check_empty(s);
+        else check_empty(s, 0);
         segment_close(s);
     }
     KVT_TRUE(n > 8 && n < 60);
