@@ -256,6 +256,76 @@ static void refusals_are_kept_too(void) {
     fx_stop(&fx);
 }
 
+static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
+
+/* FAILED_PRECONDITION: after what the sentence says, and not before. */
+static void precondition_is_met_by_what_the_sentence_says(struct fx_peer *a, kvd_sequence sequence) {
+    kvd_digest digest = { { 1 } };
+    struct msg_request finish = { .type = FRAME_FINISH, .u.finish = { .sequence = sequence, .retain = true } };
+    for (int i = 0; i < 2; i++) {
+        struct msg_request q = finish;
+        KVT_EQ(ask(a, &q), KVD_FAILED_PRECONDITION);
+        KVT_HAS(r.message, "name every full page");
+    }
+    KVT_EQ(ask(a, REQUEST(FRAME_NAME_PAGES, .u.names = { sequence, 0, 1, &digest })), KVD_OK);
+    KVT_EQ(ask(a, &finish), KVD_OK);
+}
+
+/* SRV-2: the same request succeeds later, without a change to it, exactly where its status says so. */
+static void the_status_says_whether_the_same_request_succeeds_later(void) {
+    static const struct {
+        enum kvd_status status;
+        bool again;
+    } listed[] = {
+#define LISTED(name, code, again, ...) { KVD_##name, again },
+        KVD_STATUS_LIST(LISTED)
+#undef LISTED
+    };
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .capacity_tokens = 8192, .concurrency = 2 }));
+    struct fx_peer *a = fx_session(&fx, KVD_ROLE_ADMIN, 0), *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated running[2];
+    struct kvd_activation root = { .worker = o->session, .prompt_tokens = 64, .max_output_tokens = 1 };
+    struct kvd_activation past = root, mapped = root;
+    past.max_output_tokens = 4096;
+    mapped.ensure[0] = 129;
+    KVT_EQ(fx_activate(a, a->session, 64, 64, &running[0]), KVD_OK);
+    KVT_EQ(fx_activate(a, a->session, 64, 64, &running[1]), KVD_OK);
+    KVT_EQ(fx_round(a, running[0].sequence, 64, KVD_NONE, NULL), KVD_OK);
+    KVT_EQ(ask(a, REQUEST(FRAME_DRAIN, .u.drain = true)), KVD_OK);
+    struct {
+        struct msg_request q;
+        enum kvd_status first, drained, room; /* while kvd drains; while rows are short; when a sequence has ended */
+    } t[] = {
+        { { .type = FRAME_PLAN, .u.activation = root }, KVD_UNAVAILABLE, KVD_OK, KVD_OK },
+        { { .type = FRAME_ACTIVATE, .u.activation = past }, KVD_UNAVAILABLE, KVD_OUT_OF_RANGE, KVD_OUT_OF_RANGE },
+        { { .type = FRAME_ACTIVATE, .u.activation = mapped }, KVD_UNAVAILABLE, KVD_OUT_OF_RANGE, KVD_OUT_OF_RANGE },
+        { { .type = FRAME_ACTIVATE, .u.activation = root }, KVD_UNAVAILABLE, KVD_RESOURCE_EXHAUSTED, KVD_OK },
+        { { .type = FRAME_RELEASE, .u.continuation.continuation.bits = 77 },
+          KVD_NOT_FOUND,
+          KVD_NOT_FOUND,
+          KVD_NOT_FOUND },
+        { { .type = FRAME_DRAIN, .u.drain = true },
+          KVD_PERMISSION_DENIED,
+          KVD_PERMISSION_DENIED,
+          KVD_PERMISSION_DENIED },
+    };
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+            enum kvd_status wanted[] = { t[i].first, t[i].drained, t[i].room };
+            struct msg_request q = t[i].q;
+            KVT_EQ(ask(o, &q), wanted[step]);
+            if (step < 2 && wanted[step] != KVD_OK && t[i].room == KVD_OK) KVT_TRUE(listed[wanted[step]].again);
+            if (!listed[wanted[step]].again && wanted[step] != KVD_OK) KVT_EQ(t[i].room, wanted[step]);
+        }
+        if (step == 0) KVT_EQ(ask(a, REQUEST(FRAME_DRAIN, .u.drain = false)), KVD_OK);
+        if (step == 1) KVT_EQ(fx_finish(a, running[1].sequence), KVD_OK);
+    }
+    precondition_is_met_by_what_the_sentence_says(a, running[0].sequence);
+    fx_peer_free(a);
+    fx_peer_free(o);
+    fx_stop(&fx);
+}
+
 /* SRV-1: whatever the answer is, it says which number comes next, and so whether the request has taken its own. */
 static void every_answer_says_the_next_number(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -722,6 +792,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(refusals_are_kept_too),
                                              KVT_CASE(gaps_and_forgotten_numbers),
                                              KVT_CASE(every_answer_says_the_next_number),
+                                             KVT_CASE(the_status_says_whether_the_same_request_succeeds_later),
                                              KVT_CASE(deadlines),
                                              KVT_CASE(resume_by_the_same_process_only),
                                              KVT_CASE(stale_and_foreign_handles),
