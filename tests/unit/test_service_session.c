@@ -258,6 +258,30 @@ static void refusals_are_kept_too(void) {
 
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
 
+/* SRV-3: members are one a rank, and a group is broken by whichever member goes, not by its leader alone. */
+static void a_group_has_every_rank_once_and_any_member_breaks_it(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .ranks = 2 }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *lead = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *twin = fx_session(&fx, KVD_ROLE_WORKER, 0), *second = fx_session(&fx, KVD_ROLE_WORKER, 1);
+    struct kvd_group twins = { .n = 2, .members = { lead->session, twin->session } };
+    struct kvd_group whole = { .n = 2, .members = { lead->session, second->session } };
+    KVT_EQ(ask(s, REQUEST(FRAME_OPEN_GROUP, .u.group = twins)), KVD_INVALID_ARGUMENT);
+    KVT_HAS(r.message, "said Hello as rank 0");
+    KVT_EQ(ask(s, REQUEST(FRAME_OPEN_GROUP, .u.group = whole)), KVD_OK);
+    struct kvd_activation want = { .group = r.u.group, .prompt_tokens = 64, .max_output_tokens = 1 };
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_OK);
+    kvd_sequence sequence = r.u.activated.sequence;
+    KVT_EQ(ask(second, REQUEST(FRAME_GOODBYE)), KVD_OK); /* rank 1 */
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_FAILED_PRECONDITION);
+    KVT_HAS(r.message, "lost a member");
+    KVT_EQ(fx_round(lead, sequence, KVD_NONE, 64, NULL), KVD_FAILED_PRECONDITION);
+    fx_peer_free(lead);
+    fx_peer_free(twin);
+    fx_peer_free(second);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 /* FAILED_PRECONDITION: after what the sentence says, and not before. */
 static void precondition_is_met_by_what_the_sentence_says(struct fx_peer *a, kvd_sequence sequence) {
     kvd_digest digest = { { 1 } };
@@ -793,6 +817,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(gaps_and_forgotten_numbers),
                                              KVT_CASE(every_answer_says_the_next_number),
                                              KVT_CASE(the_status_says_whether_the_same_request_succeeds_later),
+                                             KVT_CASE(a_group_has_every_rank_once_and_any_member_breaks_it),
                                              KVT_CASE(deadlines),
                                              KVT_CASE(resume_by_the_same_process_only),
                                              KVT_CASE(stale_and_foreign_handles),
