@@ -118,7 +118,7 @@ static int check_memory(const struct config *c, const char *arena, const struct 
     if (!hosts) device = region = 0;
     struct segment_need need = { .root = "",
                                  .what = "pools of host devices and the arena need",
-                                 .lower = "tokens, memory or arena",
+                                 .lower = "tokens, memory or [host] arena",
                                  .bytes = less_bytes(hosts * device, stored_on_hosts(c, stored)) + missing,
                                  .shm_bytes = missing,
                                  .file_bytes = region > c->arena_bytes ? region : c->arena_bytes };
