@@ -50,10 +50,11 @@ void service_run(struct service *service);
  * until it is over. */
 struct service_stop {
     bool over;
-    uint32_t sequences;                  /* that have not ended; waited for in the first quarter of the time */
-    uint32_t demoted, left, not_fitting; /* continuations */
-    uint32_t released;                   /* that lay in the arena, for others of more value */
-    uint32_t pages_left;                 /* of the moves under way */
+    uint32_t sequences; /* that have not ended; waited for in the first quarter of the time */
+    /* Continuations. Without a host tier all that only the devices hold are left. */
+    uint32_t demoted, left, not_fitting;
+    uint32_t released;   /* that lay in the arena, for others of more value */
+    uint32_t pages_left; /* of the moves under way */
 };
 void service_stop_begin(struct service *service);
 void service_stop_step(struct service *service, struct service_stop *ret_stop);
@@ -79,7 +80,8 @@ struct service_grant {
 uint32_t service_grant_fd(struct service *service, struct service_grant *grant, char *why, size_t bytes);
 
 const struct kvd_store_info *service_info(const struct service *service);
-/* Log level, access, timeouts, water marks: what a reload may change. Says in the log what it left as it was. */
+/* Log level, access, timeouts, water marks: what a reload may change. Names in the log the changed keys that it left as
+ * they were. */
 void service_reload(struct service *service, const struct config *config);
 struct config service_config(struct service *service); /* a copy */
 /* For Stats; the listener tells. */

@@ -377,7 +377,8 @@ struct kvd_audit {
 enum kvd_event_kind {
     KVD_EVENT_PRESSURE = 1, /* a pool fell below its low-water mark, or rose above it: pool, available */
     KVD_EVENT_BOUNDED = 2,  /* a sequence reached a bounded completion: sequence, pool, frontier */
-    /* A session ended: session. If it is your scheduler or a member of your group, finish your unit, then yield. */
+    /* A session ended: session. If it is your scheduler or a member of your group, finish your unit, then yield. Of a
+     * session that left in order only those are told who share its work. */
     KVD_EVENT_SESSION_LOST = 3,
     /* sequence ended without a finish. continuation holds what was complete; it may be none. */
     KVD_EVENT_SEQUENCE_ENDED = 4,

@@ -549,6 +549,45 @@ int config_load(const char *path, struct config *ret_config, char *err, size_t e
     return r;
 }
 
+/* ---- reload -------------------------------------------------------------------------------- */
+
+static bool is_live(const struct key *key) {
+    static const char *const live[] = { "log_level",
+                                        "sessions_per_uid",
+                                        "sequences_per_session",
+                                        "connections",
+                                        "message_queue",
+                                        "event_queue",
+                                        "handshake_timeout",
+                                        "stall_timeout",
+                                        "low_water",
+                                        "high_water",
+                                        "observer",
+                                        "worker",
+                                        "scheduler",
+                                        "admin" };
+    for (size_t i = 0; i < sizeof live / sizeof *live; i++)
+        if (strcmp(key->name, live[i]) == 0) return true;
+    return false;
+}
+
+void config_reload(struct config *config, const struct config *from, char *ret_rest, size_t bytes) {
+    size_t used = 0;
+    ret_rest[0] = 0;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const struct key *key = &keys[i];
+        bool devices = key->type == KEY_DEVICE; /* one row of the table for all of them */
+        size_t n = devices ? sizeof config->device : key->bytes;
+        void *field = (char *)config + key->offset;
+        const void *wanted = (const char *)from + key->offset;
+        if (!memcmp(field, wanted, n) && (!devices || config->n_devices == from->n_devices)) continue;
+        if (is_live(key)) memcpy(field, wanted, n);
+        else if (used < bytes)
+            used += (size_t)snprintf(ret_rest + used, bytes - used, "%s[%s] %s", used ? ", " : "", key->section,
+                                     devices ? "device.N" : key->name);
+    }
+}
+
 /* ---- help ---------------------------------------------------------------------------------- */
 
 static void print_doc(FILE *out, const struct key *key) {

@@ -95,6 +95,9 @@ void config_defaults(struct config *ret_config);
 int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes);
 /* The same from a string; name stands for the file in complaints. */
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes);
+/* Takes over what a running daemon may change; ret_rest names the other keys that differ ("[model] layers, ..."), which
+ * need a restart. */
+void config_reload(struct config *config, const struct config *from, char *ret_rest, size_t bytes);
 /* The commented default configuration, from the table. */
 void config_print_help(FILE *out);
 

@@ -1,20 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "log.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 static atomic_int the_level = LOG_INFO;
 static bool journal;
 
+/* The variable is inherited by programs that write elsewhere: it counts where it names this stderr. */
+static bool stderr_is_journal(void) {
+    const char *stream = getenv("JOURNAL_STREAM");
+    char name[48];
+    struct stat st;
+    if (!stream || fstat(STDERR_FILENO, &st)) return false;
+    snprintf(name, sizeof name, "%" PRIuMAX ":%" PRIuMAX, (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+    return strcmp(stream, name) == 0;
+}
+
 void log_init(enum log_level level) {
-    journal = getenv("JOURNAL_STREAM") != NULL;
+    journal = stderr_is_journal();
     log_set_level(level);
 }
 
@@ -35,6 +48,30 @@ static bool site_may(struct log_site *site, unsigned *ret_hidden) {
     if (atomic_fetch_add(&site->said, 1) < LOG_BURST) return true;
     atomic_fetch_add(&site->hidden, 1);
     return false;
+}
+
+/* Bytes of the UTF-8 character at text; 0 where it is none, or one that steers a terminal. */
+static size_t printable(const unsigned char *text) {
+    static const uint32_t least[] = { 0, 0, 0xa0, 0x800, 0x10000 };
+    size_t n = text[0] < 0x80   ? 1
+               : text[0] < 0xc0 ? 0
+               : text[0] < 0xe0 ? 2
+               : text[0] < 0xf0 ? 3
+               : text[0] < 0xf8 ? 4
+                                : 0;
+    uint32_t code = n > 1 ? text[0] & (0x7fu >> n) : text[0];
+    if (n == 1) return code >= ' ' && code != 0x7f;
+    for (size_t i = 1; i < n; i++) {
+        if ((text[i] & 0xc0) != 0x80) return 0;
+        code = code << 6 | (text[i] & 0x3fu);
+    }
+    return n && code >= least[n] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? n : 0;
+}
+
+/* Names of clients and file names are whatever bytes somebody chose. */
+static void make_printable(char *text) {
+    for (size_t n; *text; text += n ? n : 1)
+        if (!(n = printable((const unsigned char *)text))) *text = '?';
 }
 
 /* One write a line, and one after the other: lines of threads do not mix. Some are said under the core mutex: nobody
@@ -70,6 +107,21 @@ void log_say(struct log_site *site, enum log_level level, const char *format, ..
         n = snprintf(line + at, sizeof line - at - 1, " (%u more such lines left out)", hidden);
         if (n > 0) at += (size_t)n;
     }
+    make_printable(line);
     line[at++] = '\n';
     if (!put_line(line, at)) atomic_fetch_add(&site->hidden, hidden + 1);
+}
+
+void log_text(enum log_level level, const char *text) {
+    char line[1024];
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        int most = n < sizeof line - 8 ? (int)n : (int)sizeof line - 8;
+        size_t at = 0;
+        if (journal) at = (size_t)snprintf(line, sizeof line, "<%d>", (int)level);
+        at += (size_t)snprintf(line + at, sizeof line - at, "%.*s", most, text);
+        make_printable(line);
+        line[at++] = '\n';
+        put_line(line, at);
+    }
 }

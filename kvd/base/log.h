@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log: plain sentences on stderr, one a line. Under systemd (JOURNAL_STREAM) each line begins with its <N> priority.
+ * Log: plain sentences on stderr, one a line. Where that is the journal (JOURNAL_STREAM names it) each line begins with
+ * its <N> priority. What a journal would not print is written as ?.
+ *
+ * Levels: what stops a start or the daemon is an error, what loses KV is a warning.
  *
  * A call site that says the same again and again is held to LOG_BURST lines in LOG_WINDOW seconds; what was left out is
  * counted and said with the next line; so is what nobody reads, as nothing waits for that. Never log secrets, IPC
@@ -29,6 +32,8 @@ void log_set_level(enum log_level level);
 int log_wants(enum log_level level);
 __attribute__((format(printf, 3, 4))) void log_say(struct log_site *site, enum log_level level, const char *format,
                                                    ...);
+/* Every line of text, however many there are, whatever the level of the log. */
+void log_text(enum log_level level, const char *text);
 
 #define LOG(level, ...)                                                                                                \
     do {                                                                                                               \

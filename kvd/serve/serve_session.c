@@ -148,13 +148,13 @@ void serve_hello(struct call *call) {
         return;
     }
     welcome_session(call, session);
-    LOG(LOG_INFO, "session %s: %s, pid %" PRIu64 ", uid %" PRIu64, session->name, access_role_name(session->role),
-        session->peer.pid, session->peer.uid);
+    LOG(session_log_level(session), "session %s: %s, pid %" PRIu64 ", uid %" PRIu64, session->name,
+        access_role_name(session->role), session->peer.pid, session->peer.uid);
 }
 
 void serve_goodbye(struct call *call) {
-    LOG(LOG_INFO, "session %s said goodbye", call->session->name);
-    session_end(call->service, call->session);
+    LOG(session_log_level(call->session), "session %s said goodbye", call->session->name);
+    session_end(call->service, call->session, true);
     atomic_store(&call->link->greeted, false);
     call->session = NULL; /* no window to record it in */
 }

@@ -182,9 +182,10 @@ static void peer_exited(struct service *s, uint64_t tag) {
     pthread_mutex_lock(&s->lock);
     struct session *session = session_find(s, (kvd_session_id){ tag });
     if (session) {
-        LOG(LOG_INFO, "session %s: process %llu has exited", session->name, (unsigned long long)session->peer.pid);
+        LOG(session_log_level(session), "session %s: process %llu has exited", session->name,
+            (unsigned long long)session->peer.pid);
         struct link *link = session->link ? link_ref(session->link) : NULL;
-        session_end(s, session);
+        session_end(s, session, false);
         events_pressure(s);
         pthread_mutex_unlock(&s->lock);
         if (link) link->ops->close(link); /* a forked child may hold the connection open */
@@ -256,22 +257,10 @@ void service_note_bad_frame(struct service *s) {
 }
 
 void service_reload(struct service *s, const struct config *config) {
+    char rest[512];
     pthread_mutex_lock(&s->lock);
-    struct config *c = &s->config;
-    c->log_level = config->log_level;
-    c->sessions_per_uid = config->sessions_per_uid;
-    c->sequences_per_session = config->sequences_per_session;
-    c->event_queue = config->event_queue;
-    c->handshake_timeout = config->handshake_timeout;
-    c->stall_timeout = config->stall_timeout;
-    c->message_queue = config->message_queue;
-    c->connections = config->connections;
-    c->low_water = config->low_water;
-    c->high_water = config->high_water;
-    memcpy(c->access, config->access, sizeof c->access);
-    bool same = memcmp(c, config, sizeof *c) == 0;
+    config_reload(&s->config, config, rest, sizeof rest);
     pthread_mutex_unlock(&s->lock);
     log_set_level((enum log_level)config->log_level);
-    LOG(LOG_NOTICE, "configuration reloaded: log level, access, time-outs, queues, water marks%s",
-        same ? "" : "; the rest of what changed needs a restart");
+    LOG(LOG_NOTICE, "configuration reloaded%s%s", *rest ? "; what changed here needs a restart: " : "", rest);
 }

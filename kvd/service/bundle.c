@@ -188,8 +188,8 @@ static void end_sequence(struct service *s, struct bundle *b) {
                                      .continuation.bits = cont.bits,
                                      .session = b->worker,
                                      .group = b->group });
-    LOG(LOG_INFO, "a sequence ended with its %s: %s", b->worker.bits ? "worker or scheduler" : "group or scheduler",
-        cont.bits ? "kept as a continuation" : "released");
+    LOG(cont.bits ? LOG_INFO : LOG_WARNING, "a sequence ended with its %s: %s",
+        b->worker.bits ? "worker or scheduler" : "group or scheduler", cont.bits ? "kept as a continuation" : "lost");
     bundle_free(s, b);
 }
 

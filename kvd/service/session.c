@@ -74,22 +74,28 @@ void session_connected(struct service *s, struct session *session, struct link *
 
 void session_disconnected(struct service *s, struct session *session) {
     detach_link(session);
-    LOG(LOG_INFO,
+    LOG(session_log_level(session),
         "session %s (pid %llu) lost its connection: its sequences are quarantined until it returns "
         "or its exit is proven",
         session->name, (unsigned long long)session->peer.pid);
     bundles_update_all(s);
 }
 
+enum log_level session_log_level(const struct session *session) {
+    return session->role == KVD_ROLE_OBSERVER || session->role == KVD_ROLE_ADMIN ? LOG_DEBUG : LOG_INFO;
+}
+
 struct lost {
     kvd_session_id id;
     uint64_t uid;
+    bool in_order;
 };
 
 static bool shares_work(struct service *s, struct session *with, const void *argument) {
-    kvd_session_id lost = ((const struct lost *)argument)->id, me = session_id(s, with);
-    if (!tenant_sees(s, with, ((const struct lost *)argument)->uid)) return false;
-    if (with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN) return true;
+    const struct lost *which = argument;
+    kvd_session_id lost = which->id, me = session_id(s, with);
+    if (!tenant_sees(s, with, which->uid)) return false;
+    if (!which->in_order && (with->role == KVD_ROLE_OBSERVER || with->role == KVD_ROLE_ADMIN)) return true;
     for (uint32_t i = 0; i < s->config.max_concurrency; i++) {
         const struct bundle *b = &s->bundles[i];
         if (b->used && (b->owner.bits == lost.bits || bundle_driver(s, b, lost) >= 0) &&
@@ -108,24 +114,24 @@ static bool shares_work(struct service *s, struct session *with, const void *arg
     return false;
 }
 
-static void tell_lost(struct service *s, const struct session *session) {
+static void tell_lost(struct service *s, const struct session *session, bool in_order) {
     kvd_session_id id = session_id(s, session);
-    struct lost lost = { id, session->peer.uid };
+    struct lost lost = { id, session->peer.uid, in_order };
     events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_SESSION_LOST, .session = id }, shares_work, &lost);
 }
 
 void session_fence(struct service *s, struct session *session) {
     kvd_session_id id = session_id(s, session);
-    tell_lost(s, session);
+    tell_lost(s, session, false);
     session->fenced = true;
     groups_lose(s, id, false);
     bundles_lose(s, id);
     bundles_update_all(s);
 }
 
-void session_end(struct service *s, struct session *session) {
+void session_end(struct service *s, struct session *session, bool in_order) {
     kvd_session_id id = session_id(s, session);
-    if (!session->fenced) tell_lost(s, session);
+    if (!session->fenced) tell_lost(s, session, in_order);
     detach_link(session);
     process_forget(s, session);
     answers_free(s, session);

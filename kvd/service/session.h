@@ -10,6 +10,7 @@
 
 #include "answers.h"
 #include "link.h"
+#include "log.h"
 
 struct call;
 struct service;
@@ -37,8 +38,11 @@ struct session *session_find(struct service *s, kvd_session_id id); /* NULL: no 
 /* For the peer of the call's link, whose pidfd it takes over. NULL: every slot is in use, or, with *ret_errno, its
  * process cannot be watched. */
 struct session *session_new(struct service *s, const struct call *call, int *ret_errno);
-/* The process said Goodbye or is proven gone: its rights return now. */
-void session_end(struct service *s, struct session *session);
+/* The process said Goodbye (in_order: only those who share its work are told) or is proven gone: its rights return now.
+ */
+void session_end(struct service *s, struct session *session, bool in_order);
+/* At which level its coming and going is told: those who only look come often. */
+enum log_level session_log_level(const struct session *session);
 void session_fence(struct service *s, struct session *session);
 void session_disconnected(struct service *s, struct session *session);
 void session_connected(struct service *s, struct session *session, struct link *link);

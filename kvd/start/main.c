@@ -36,6 +36,12 @@
 #include "reload.h"
 #include "systemd.h"
 
+#ifdef KVD_HAVE_CUDA_BACKEND
+#define KVD_BUILD KVD_VERSION " with CUDA"
+#else
+#define KVD_BUILD KVD_VERSION " without CUDA"
+#endif
+
 struct daemon {
     const char *config_path;
     struct config config;
@@ -195,9 +201,11 @@ static void end_reload(struct daemon *d) {
     const char *why;
     enum reload_result result = reload_take(d->reload, &config, &why);
     if (result == RELOAD_NONE || d->stopping) return;
-    if (result == RELOAD_BAD) LOG(LOG_ERROR, "the configuration was not reloaded: %.900s", why);
+    if (result == RELOAD_BAD) {
+        LOG(LOG_ERROR, "the configuration was not reloaded:");
+        log_text(LOG_ERROR, why);
+    }
     if (result == RELOAD_GOOD) {
-        config.first_generation = d->config.first_generation;
         service_reload(d->service, &config);
         d->config = service_config(d->service);
         listener_configure(d->listener, &d->config);
@@ -281,6 +289,27 @@ static void tell_stop(const struct service_stop *stop) {
     notify_send(text);
 }
 
+/* What the stop saved, and what goes with the process. */
+static void say_stopped(const struct config *config, const struct service_stop *stop) {
+    bool handed_on = config->export == EXPORT_VMM;
+    uint32_t exposed = stop->left + stop->not_fitting + stop->sequences;
+    if (config->arena_bytes && (stop->demoted || exposed))
+        LOG((exposed && !handed_on) || stop->released ? LOG_WARNING : LOG_NOTICE,
+            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u in it were "
+            "released for others of more value, %u sequences did not end",
+            stop->demoted, stop->left, stop->not_fitting, stop->released, stop->sequences);
+    if (!config->arena_bytes && exposed && handed_on)
+        LOG(LOG_NOTICE,
+            "stop: %u continuations and %u sequences stay in device memory: a restart of the unit hands them on, its "
+            "stop loses them",
+            stop->left, stop->sequences);
+    else if (!config->arena_bytes && exposed)
+        LOG(LOG_WARNING,
+            "stop: %u continuations and %u sequences are lost, as there is no arena to demote them to (arena = in "
+            "section [host])",
+            stop->left, stop->sequences);
+}
+
 /* Serves on while sequences end and continuations are demoted. A second signal ends it at once. Returns the exit
  * status. */
 static int stop_daemon(struct daemon *d) {
@@ -298,15 +327,26 @@ static int stop_daemon(struct daemon *d) {
         if ((status = serve_ready(d, 100)) != GO_ON) return status;
     }
     tell_stop(&stop);
-    if (stop.demoted || stop.left || stop.not_fitting || stop.sequences)
-        LOG(LOG_NOTICE,
-            "stop: %u continuations demoted, %u left for want of time, %u do not fit into the arena, %u in it were "
-            "released for others of more value, %u sequences did not end",
-            stop.demoted, stop.left, stop.not_fitting, stop.released, stop.sequences);
+    say_stopped(&d->config, &stop);
     return check_devices(d);
 }
 
 /* ---- actions -------------------------------------------------------------------------------------- */
+
+/* All that a reader of the log wants to know of this start, in a line. */
+static void say_serving(const struct daemon *d) {
+    const struct kvd_store_info *info = service_info(d->service);
+    const struct config *c = &d->config;
+    char prefix[48], arena[160] = "none", name[96];
+    make_prefix(c->socket, prefix, sizeof prefix);
+    plan_arena_name(prefix, name, sizeof name);
+    if (c->arena_bytes) snprintf(arena, sizeof arena, "%" PRIu64 " MiB in /dev/shm%s", c->arena_bytes >> 20, name);
+    LOG(LOG_NOTICE,
+        "kvd %s serves store %s of %s: %" PRIu64 " tokens in %u pages on %u device%s, %u sequences of %u tokens; "
+        "arena %s; socket %s",
+        KVD_BUILD, info->name, d->config_path, info->capacity_tokens, info->pool[0].pages, c->n_devices,
+        c->n_devices == 1 ? "" : "s", info->max_concurrency, info->max_context, arena, c->socket);
+}
 
 static int run_daemon(struct daemon *d) {
     char err[1024];
@@ -320,9 +360,7 @@ static int run_daemon(struct daemon *d) {
     } else if (make_loop(d)) {
         refuse_start(strerror(errno));
     } else {
-        const struct kvd_store_info *info = service_info(d->service);
-        LOG(LOG_NOTICE, "store %s: %" PRIu64 " tokens in %u pages, %u sequences of %u tokens; socket %s", info->name,
-            info->capacity_tokens, info->pool[0].pages, info->max_concurrency, info->max_context, d->config.socket);
+        say_serving(d);
         http_serve(d->http, d->service);
         tell_ready(d, "");
         status = run_loop(d);
@@ -361,21 +399,22 @@ static int check_config(const struct options *options, struct config *ret_config
     struct geom_store_spec spec;
     char err[8192];
     if (config_load(options->config, ret_config, err, sizeof err)) {
-        fprintf(stderr, "%s\n", err);
+        log_text(LOG_ERROR, err);
         return EXIT_USAGE;
     }
     if (!plan_spec(ret_config, &spec, err, sizeof err)) return EXIT_FINE;
-    fprintf(stderr, "%s: %s\n", options->config, err);
+    LOG(LOG_ERROR, "%s: %s", options->config, err);
     return EXIT_USAGE;
 }
 
 int main(int argc, char **argv) {
     struct options options;
     struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
+    log_init(LOG_INFO);
     if (begin_afresh()) return refuse_start("/dev/null cannot be opened");
     if (options_parse(argc, argv, &options)) return EXIT_USAGE;
     if (options.action == OPTIONS_HELP) options_print_help();
-    if (options.action == OPTIONS_VERSION) puts("kvd " KVD_VERSION);
+    if (options.action == OPTIONS_VERSION) puts("kvd " KVD_BUILD);
     if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
@@ -392,6 +431,6 @@ int main(int argc, char **argv) {
     d.config.first_generation >>= 2; /* far from its end, where slots retire */
     d.config_path = options.config;
     d.signal_fd = block_signals();
-    log_init((enum log_level)d.config.log_level);
+    log_set_level((enum log_level)d.config.log_level);
     return run_daemon(&d);
 }

@@ -80,11 +80,15 @@ static void say_found(const struct service *s, enum segment_found found) {
     const struct store_recovered *r = &s->recovered;
     static const char *const founds[] = { [SEGMENT_NEW] = "new",
                                           [SEGMENT_ADOPTED] = "of an earlier kvd",
-                                          [SEGMENT_FOREIGN] =
-                                              "emptied, it was of another geometry, or there is no memory for two",
-                                          [SEGMENT_DAMAGED] = "emptied, its header was damaged",
                                           [SEGMENT_RESIZED] = "laid out anew, it was of another size" };
-    LOG(found == SEGMENT_FOREIGN || found == SEGMENT_DAMAGED || r->dropped ? LOG_WARNING : LOG_NOTICE,
+    if (found == SEGMENT_FOREIGN || found == SEGMENT_DAMAGED) {
+        LOG(LOG_WARNING, "arena of %" PRIu64 " bytes, emptied, %s: lost is all that an earlier kvd had cached there",
+            segment_arena_bytes(s->segment),
+            found == SEGMENT_FOREIGN ? "it was of another geometry, or there is no memory for two"
+                                     : "its header was damaged");
+        return;
+    }
+    LOG(r->shortened || r->dropped || r->damaged ? LOG_WARNING : LOG_NOTICE,
         "arena of %" PRIu64 " bytes, %s: %u continuations found (%u of them shortened) with %u + %u pages and %u state "
         "images; lost: %u continuations, %u + %u pages; %u damaged records",
         segment_arena_bytes(s->segment), founds[found], r->continuations, r->shortened, r->pages[0], r->pages[1],

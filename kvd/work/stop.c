@@ -60,7 +60,7 @@ void service_stop_begin(struct service *s) {
     /* In memory that outlives this process sequences go on until the next one takes over: nobody is waited for. */
     bool end = s->config.arena_bytes && !s->pools.id;
     if (stop) {
-        stop->phase = end ? ENDING : s->config.arena_bytes ? LISTING : OVER;
+        stop->phase = end ? ENDING : LISTING;
         stop->begun_ns = clock_ns();
     }
     for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
@@ -210,7 +210,7 @@ void service_stop_step(struct service *s, struct service_stop *ret_stop) {
     }
     if (stop->phase == LISTING) {
         make_list(s, stop);
-        stop->phase = DEMOTING;
+        stop->phase = s->config.arena_bytes ? DEMOTING : OVER; /* without an arena they are counted only */
     }
     pthread_mutex_lock(&s->lock);
     if (stop->phase == DEMOTING) {

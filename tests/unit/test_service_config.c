@@ -187,6 +187,26 @@ static void the_documented_file_is_the_table(void) {
     free(help);
 }
 
+/* What a reload takes over, and what it names: see also test_service_socket. */
+static void a_reload_names_what_it_leaves(void) {
+    struct config before;
+    char rest[512];
+    KVT_NEED(good("[kvd]\nlog_level = info\n"));
+    before = parsed;
+    config_reload(&before, &parsed, rest, sizeof rest);
+    KVT_EQ_STR(rest, "");
+    KVT_NEED(good("[kvd]\nlog_level = debug\n[access]\nworker = *\n"));
+    config_reload(&before, &parsed, rest, sizeof rest);
+    KVT_EQ_STR(rest, "");
+    KVT_EQ_MEM(&before, &parsed, sizeof parsed);
+    KVT_NEED(good("[kvd]\nlog_level = error\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n[model]\nlayers = 9\n"));
+    config_reload(&before, &parsed, rest, sizeof rest);
+    KVT_EQ_STR(rest, "[devices] device.N, [model] layers");
+    KVT_EQ(before.log_level, 3);
+    KVT_EQ(before.layers, 4);
+    KVT_EQ(before.n_devices, 1);
+}
+
 static void no_such_file(void) {
     KVT_EQ_I(config_load("/nonexistent/kvd.conf", &parsed, complaints, sizeof complaints), 1);
     KVT_HAS(complaints, "No such file");
@@ -342,6 +362,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(long_lines_are_named),
                                              KVT_CASE(junk),
                                              KVT_CASE(the_documented_file_is_the_table),
+                                             KVT_CASE(a_reload_names_what_it_leaves),
                                              KVT_CASE(no_such_file),
                                              KVT_CASE(what_is_no_configuration_file),
                                              KVT_CASE(names_beside_the_socket),

@@ -127,7 +127,7 @@ static void slow_readers_lose_counted_events(void) {
     slow->slow = true;
     for (int i = 0; i < 20; i++) {
         w[i] = fx_session(&fx, KVD_ROLE_WORKER, 0);
-        KVT_EQ(ask(w[i], REQUEST(FRAME_GOODBYE)), KVD_OK);
+        fx_kill(w[i]);
     }
     for (int i = 0; i < 20; i++) {
         KVT_NEED(fx_event(fine, &e));
@@ -150,6 +150,29 @@ static void slow_readers_lose_counted_events(void) {
     fx_stop(&fx);
 }
 
+/* SRV-5: who leaves in order is not lost; only those who share its work are told, as they have to yield. */
+static void an_orderly_end_is_no_loss(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *look = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *idle = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                   *worker = fx_session(&fx, KVD_ROLE_WORKER, 0), *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a;
+    struct kvd_event e;
+    KVT_EQ(subscribe(look, MASK(SESSION_LOST)), KVD_OK);
+    KVT_EQ(subscribe(worker, MASK(SESSION_LOST)), KVD_OK);
+    KVT_EQ(ask(idle, REQUEST(FRAME_GOODBYE)), KVD_OK);
+    KVT_EQ(fx_activate(s, worker->session, 64, 64, &a), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_GOODBYE)), KVD_OK);
+    KVT_NEED(fx_event(worker, &e));
+    KVT_EQ(e.session.bits, s->session.bits);
+    KVT_FALSE(fx_event(worker, &e));
+    KVT_FALSE(fx_event(look, &e));
+    fx_peer_free(idle);
+    fx_peer_free(s);
+    fx_peer_free(worker);
+    fx_peer_free(look);
+    fx_stop(&fx);
+}
+
 static void a_subscriber_may_vanish(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *a = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *b = fx_session(&fx, KVD_ROLE_OBSERVER, 0),
@@ -158,7 +181,7 @@ static void a_subscriber_may_vanish(void) {
     KVT_EQ(subscribe(a, MASK(SESSION_LOST)), KVD_OK);
     KVT_EQ(subscribe(b, MASK(SESSION_LOST)), KVD_OK);
     a->slow = true;
-    KVT_EQ(ask(c, REQUEST(FRAME_GOODBYE)), KVD_OK); /* a is left with a queued event */
+    fx_kill(c); /* a is left with a queued event */
     KVT_TRUE(fx_event(b, &e));
     fx_kill(a);
     KVT_TRUE(fx_event(b, &e));
@@ -238,6 +261,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(pressure_has_hysteresis),
                                              KVT_CASE(bounded_is_told),
                                              KVT_CASE(slow_readers_lose_counted_events),
+                                             KVT_CASE(an_orderly_end_is_no_loss),
                                              KVT_CASE(a_subscriber_may_vanish),
                                              KVT_CASE(large_answers_push_out_old_ones),
                                              KVT_CASE(all_answers_together_are_bounded),

@@ -124,6 +124,23 @@ static void the_stop_waits_for_the_last_move(void) {
     device_host_set_hook(NULL);
 }
 
+/* Without an arena a stop counts what goes with the process. */
+static void the_stop_counts_what_it_loses(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *client = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated running;
+    retained(client, 1);
+    retained(client, 2);
+    KVT_EQ(fx_activate(client, client->session, 64, 64, &running), KVD_OK);
+    service_stop_begin(fx.service);
+    struct service_stop stop = stopped();
+    KVT_EQ(stop.left, 2);
+    KVT_EQ(stop.sequences, 1);
+    KVT_EQ(stop.demoted, 0);
+    fx_peer_free(client);
+    fx_stop(&fx);
+}
+
 /* A stop in the middle of the sums: who computes them has ended before the arena goes. */
 static void a_stop_in_the_middle_of_sums(void) {
     for (uint32_t i = 0; i < 20; i++) {
@@ -286,6 +303,7 @@ static void sums_of_both_directions(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_stop_waits_for_moves_of_clients),
                                              KVT_CASE(the_stop_waits_for_the_last_move),
+                                             KVT_CASE(the_stop_counts_what_it_loses),
                                              KVT_CASE(a_stop_in_the_middle_of_sums),
                                              KVT_CASE(no_connection_is_kept_for_a_copy),
                                              KVT_CASE(places_while_it_drains_and_while_it_stops),
