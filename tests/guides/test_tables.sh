@@ -71,7 +71,9 @@ while read -r section name value; do
     [ "$(key "$section" "$name")" = "$value" ] || fail "$guide: the default of [$section] $name is \"$(key "$section" "$name")\", not \"$value\""
 done <"$work/defaults"
 
-grep -rhoE '\bc->[a-z_]+ = config->' --include='*.c' kvd | sed 's/c->//; s/ =.*//' | sort -u >"$work/reloaded"
+# The roles of [access] are written as such.
+sed -n '/ live\[\] = {/,/};/p' kvd/base/config.c | grep -oE '"[a-z_]+"' | tr -d '"' |
+    grep -vxE 'observer|worker|scheduler|admin' | sort -u >"$work/reloaded"
 sed -n '/^\*SIGHUP\*/,/^\*SIGPIPE\*/p' deploy/man/kvd.8.scd | grep -oE '\*[a-z_]+\*' | tr -d '*' | sort -u >"$work/written"
 [ -s "$work/reloaded" ] || fail "what a reload changes is read wrongly"
 for name in $(comm -23 "$work/reloaded" "$work/written"); do fail "kvd(8) does not say that a reload changes $name"; done
