@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of keys. libinih splits lines into section, name and value; this file counts the lines (its reader is
- * ours), finds the key, checks the value and complains.
+ * One table of keys. The file is split into lines, and these into section, name and value; then the key is found, the
+ * value checked, and every mistake kept until all are said in the order of their lines.
  */
 #include "config.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ini.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -240,10 +241,7 @@ static int number_of(const struct key *key, const char *value, uint64_t *ret_num
         return config_value_number(value, 8, ret_number)
                    ? refuse_config(err, err_bytes, "is not an octal mode such as 0660")
                    : 0;
-    if (config_value_number(value, 10, ret_number))
-        return refuse_config(err, err_bytes,
-                             key->type == KEY_U32 ? "is not a whole number" : "is neither a whole number nor auto");
-    return 0;
+    return config_value_whole(value, key->type != KEY_U32, ret_number, err, err_bytes);
 }
 
 static int set_number(const struct key *key, void *field, const char *value, char *err, size_t err_bytes) {
@@ -260,6 +258,8 @@ static int set_number(const struct key *key, void *field, const char *value, cha
         else if (key->type == KEY_TIME)
             snprintf(err, err_bytes, "is outside %" PRIu64 "ms to %" PRIu64 "ms", key->min / 1000000,
                      key->max / 1000000);
+        else if (key->type == KEY_BYTES)
+            snprintf(err, err_bytes, "is outside %" PRIu64 " to %" PRIu64 "TiB", key->min, key->max >> 40);
         else snprintf(err, err_bytes, "is outside %" PRIu64 " to %" PRIu64, key->min, key->max);
         return 1;
     }
@@ -308,55 +308,101 @@ void config_defaults(struct config *ret_config) {
 
 /* ---- the file ------------------------------------------------------------------------------ */
 
+#define COMPLAINTS 64
+
 struct parse {
     const char *name; /* of the file */
-    const char *text;
-    int line, long_line;
+    int line;
+    char section[64];
     struct config *config;
     int seen[N_KEYS]; /* line of each key */
     int device_line[KVD_MAX_RANKS];
-    char *err;
-    size_t err_bytes, err_used;
-    unsigned complaints;
+    struct complaint {
+        int line; /* 0: of none */
+        char text[512];
+    } * complaint;
+    uint32_t n; /* complaints, also those that are not kept */
 };
 
 static void complain_line(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void complain_line(struct parse *p, int line, const char *format, ...) {
-    char text[512];
     va_list arguments;
+    uint32_t at = p->n++;
+    if (at >= COMPLAINTS) return;
+    while (at > 0 && p->complaint[at - 1].line > line) {
+        p->complaint[at] = p->complaint[at - 1];
+        at--;
+    }
+    p->complaint[at].line = line;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(p->complaint[at].text, sizeof p->complaint[at].text, format, arguments);
     va_end(arguments);
-    int n = line ? snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s:%d: %s", p->complaints ? "\n" : "",
-                            p->name, line, text)
-                 : snprintf(p->err + p->err_used, p->err_bytes - p->err_used, "%s%s: %s", p->complaints ? "\n" : "",
-                            p->name, text);
-    if (n > 0) p->err_used += (size_t)n < p->err_bytes - p->err_used ? (size_t)n : p->err_bytes - p->err_used - 1;
-    p->complaints++;
 }
 
-static char *next_line(char *line, int bytes, struct parse *p) {
-    if (!*p->text) return NULL;
-    size_t n = strcspn(p->text, "\n");
-    n += p->text[n] == '\n';
-    if (n >= (size_t)bytes) n = (size_t)bytes - 1;
-    memcpy(line, p->text, n);
-    line[n] = 0;
-    p->text += n;
-    return line;
+static void write_complaints(const struct parse *p, char *err, size_t bytes) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < p->n && i < COMPLAINTS && used < bytes; i++) {
+        const struct complaint *one = &p->complaint[i];
+        char line[16] = "";
+        if (one->line) snprintf(line, sizeof line, ":%d", one->line);
+        used += (size_t)snprintf(err + used, bytes - used, "%s%s%s: %s", i ? "\n" : "", p->name, line, one->text);
+    }
+    if (p->n > COMPLAINTS && used < bytes)
+        snprintf(err + used, bytes - used, "\n%s: %u more", p->name, p->n - COMPLAINTS);
 }
 
-/* libinih cuts long lines in silence: say so, and skip the rest of them. */
-static char *read_line(char *line, int bytes, void *user) {
-    struct parse *p = user;
-    char rest[256];
-    if (!next_line(line, bytes, p)) return NULL;
-    p->line++;
-    if (strchr(line, '\n') || (int)strlen(line) < bytes - 1) return line;
-    complain_line(p, p->line, "the line is longer than %d characters; shorten it", bytes - 2);
-    while (next_line(rest, sizeof rest, p) && !strchr(rest, '\n')) continue;
-    line[0] = ';';
-    return line;
+/* ---- names that are nearly right ----- */
+
+/* Letters to insert, leave out, change or swap with the next. */
+static unsigned edit_distance(const char *a, const char *b) {
+    unsigned row[3][40];
+    size_t n = strlen(b);
+    if (n >= 40 || strlen(a) >= 40) return UINT_MAX;
+    for (size_t j = 0; j <= n; j++) row[0][j] = (unsigned)j;
+    for (size_t i = 1; i <= strlen(a); i++) {
+        unsigned *now = row[i % 3], *before = row[(i + 2) % 3], *earlier = row[(i + 1) % 3];
+        now[0] = (unsigned)i;
+        for (size_t j = 1; j <= n; j++) {
+            unsigned least = before[j - 1] + (a[i - 1] != b[j - 1]);
+            if (before[j] + 1 < least) least = before[j] + 1;
+            if (now[j - 1] + 1 < least) least = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && earlier[j - 2] + 1 < least)
+                least = earlier[j - 2] + 1;
+            now[j] = least;
+        }
+    }
+    return row[strlen(a) % 3][n];
+}
+
+static void complain_section(struct parse *p) {
+    const char *best = NULL;
+    unsigned least = 3;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        unsigned d = edit_distance(p->section, keys[i].section);
+        if (d >= least) continue;
+        least = d;
+        best = keys[i].section;
+    }
+    if (best) complain_line(p, p->line, "there is no section [%s]; did you mean [%s]?", p->section, best);
+    else complain_line(p, p->line, "there is no section [%s]; kvd --help-config lists all", p->section);
+}
+
+/* The same name in another section is meant before one that is written nearly so. */
+static void complain_key(struct parse *p, const char *name) {
+    const struct key *best = NULL;
+    unsigned least = 6;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        bool here = strcmp(keys[i].section, p->section) == 0;
+        unsigned d = edit_distance(name, keys[i].name);
+        d = d > 2 ? 6 : 2 * d + !here;
+        if (d >= least) continue;
+        least = d;
+        best = &keys[i];
+    }
+    if (best)
+        complain_line(p, p->line, "section [%s] has no key \"%.64s\"; did you mean %s in section [%s]?", p->section,
+                      name, best->name, best->section);
+    else complain_line(p, p->line, "section [%s] has no key \"%.64s\"; kvd --help-config lists all", p->section, name);
 }
 
 static const struct key *find_key(const char *section, const char *name, bool *ret_section) {
@@ -369,41 +415,86 @@ static const struct key *find_key(const char *section, const char *name, bool *r
     return NULL;
 }
 
-static int take_device_key(struct parse *p, const char *name, const char *value) {
+static void take_device_key(struct parse *p, const char *name, const char *value) {
     char err[256];
     unsigned rank = (unsigned)(name[7] - '0');
     if (rank >= KVD_MAX_RANKS || name[8]) {
         complain_line(p, p->line, "%s: there are at most %d devices, device.0 to device.%d", name, KVD_MAX_RANKS,
                       KVD_MAX_RANKS - 1);
-        return 1;
+        return;
     }
     if (p->device_line[rank])
         complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
     else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
         complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
     p->device_line[rank] = p->line;
-    return 1;
 }
 
-static int take_key(void *user, const char *section, const char *name, const char *value) {
-    struct parse *p = user;
-    char err[256];
+static void take_key(struct parse *p, const char *name, const char *value) {
+    char err[384];
     bool known;
-    if (strcmp(section, "devices") == 0 && strncmp(name, "device.", 7) == 0) return take_device_key(p, name, value);
-    const struct key *key = find_key(section, name, &known);
+    if (strcmp(p->section, "devices") == 0 && strncmp(name, "device.", 7) == 0) {
+        take_device_key(p, name, value);
+        return;
+    }
+    const struct key *key = find_key(p->section, name, &known);
     if (!key) {
-        if (!*section)
-            complain_line(p, p->line, "\"%s\" stands before any section; put a line such as [kvd] before it", name);
-        else if (!known) complain_line(p, p->line, "there is no section [%s]; kvd --help-config lists all", section);
-        else complain_line(p, p->line, "section [%s] has no key \"%s\"; kvd --help-config lists all", section, name);
-        return 1;
+        if (!*p->section)
+            complain_line(p, p->line, "\"%.64s\" stands before any section; put a line such as [kvd] before it", name);
+        else if (known) complain_key(p, name);
+        return; /* the section has been complained of */
     }
     int *seen = &p->seen[key - keys];
     if (*seen) complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
     else if (set_value(key, p->config, value, err, sizeof err))
-        complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
+        complain_line(p, p->line, "%s: \"%.64s\" %s", name, value, err);
     *seen = p->line;
-    return 1;
+}
+
+/* Without blanks at both ends, in place. */
+static char *trim(char *text) {
+    text += strspn(text, " \t\r");
+    size_t n = strlen(text);
+    while (n && strchr(" \t\r", text[n - 1])) text[--n] = 0;
+    return text;
+}
+
+static void cut_comment(char *text) {
+    for (char *at = text; (at = strchr(at, ';')); at++) {
+        if (at != text && at[-1] != ' ' && at[-1] != '\t') continue;
+        *at = 0;
+        return;
+    }
+}
+
+static void take_line(struct parse *p, char *line) {
+    bool known;
+    line = trim(line);
+    if (!*line || *line == '#' || *line == ';') return;
+    char *end = *line == '[' ? strchr(line, ']') : strchr(line, '=');
+    if (!end || end == line || (*line == '[' && end - line >= (ptrdiff_t)sizeof p->section)) {
+        complain_line(p, p->line, "is neither a [section], a name = value, nor a comment");
+        return;
+    }
+    *end++ = 0;
+    if (*line == '[') {
+        snprintf(p->section, sizeof p->section, "%s", line + 1);
+        (void)find_key(p->section, "", &known);
+        if (!known) complain_section(p);
+        return;
+    }
+    cut_comment(end);
+    take_key(p, trim(line), trim(end));
+}
+
+/* Changes text. */
+static void take_lines(struct parse *p, char *text) {
+    for (char *next; text; text = next) {
+        next = strchr(text, '\n');
+        if (next) *next++ = 0;
+        p->line++;
+        take_line(p, text);
+    }
 }
 
 static int line_of(const struct parse *p, const char *section, const char *name) {
@@ -443,6 +534,36 @@ static void check_names(struct parse *p) {
         }
 }
 
+static void check_devices(struct parse *p) {
+    const struct config *c = p->config;
+    for (uint32_t i = 1; i < c->n_devices; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (c->device[i].kind == c->device[j].kind && c->device[i].index == c->device[j].index)
+                complain_line(p, p->device_line[i], "device.%u is the same as device.%u; name another one", i, j);
+}
+
+static bool is_for_all(const struct config_access *access) {
+    for (uint32_t i = 0; i < access->n; i++)
+        if (access->entry[i].kind == ACCESS_ALL) return true;
+    return false;
+}
+
+/* Who reaches the socket. */
+static void check_socket(struct parse *p) {
+    const struct config *c = p->config;
+    if (*c->group && !getgrnam(c->group))
+        complain_line(p, line_of(p, "kvd", "group"),
+                      "group: there is no group \"%s\" on this machine; create it, or name another", c->group);
+    if (!(c->socket_mode & 0222))
+        complain_line(p, line_of(p, "kvd", "socket_mode"), "socket_mode: %04o lets nobody connect; use 0660",
+                      c->socket_mode);
+    if ((c->socket_mode & 0002) && is_for_all(&c->access[KVD_ROLE_ADMIN - 1]))
+        complain_line(p, line_of(p, "kvd", "socket_mode"),
+                      "socket_mode: %04o lets every user of this machine in, and admin = * makes each an admin; use "
+                      "0660, or name the admins",
+                      c->socket_mode);
+}
+
 /* What one value says about another. Line 0 where the culprit is a default. */
 static void check_together(struct parse *p) {
     struct config *c = p->config;
@@ -468,6 +589,8 @@ static void check_together(struct parse *p) {
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
         complain_line(p, line_of(p, "backend", "layers"),
                       "layers: an mtp pool has at least one layer; use kind = off for none");
+    check_devices(p);
+    check_socket(p);
     check_names(p);
     if (c->low_water > c->high_water)
         complain_line(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
@@ -489,15 +612,22 @@ static void check_together(struct parse *p) {
 
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes) {
     struct config config;
-    struct parse p = { .name = name, .text = text, .config = &config, .err = err, .err_bytes = err_bytes };
+    struct parse p = { .name = name, .config = &config };
+    char *copy = strdup(text);
+    p.complaint = calloc(COMPLAINTS, sizeof *p.complaint);
     config_defaults(&config);
-    if (err_bytes) err[0] = 0;
-    int bad = ini_parse_stream(read_line, &p, take_key, &p);
-    if (bad > 0) complain_line(&p, bad, "is neither a [section], a name = value, nor a comment");
-    if (!p.complaints) check_together(&p);
-    if (p.complaints) return 1;
-    *ret_config = config;
-    return 0;
+    if (copy && p.complaint) {
+        take_lines(&p, copy);
+        if (!p.n) check_together(&p);
+        write_complaints(&p, err, err_bytes);
+    } else {
+        p.n = 1;
+        snprintf(err, err_bytes, "%s: no memory to read it", name);
+    }
+    free(p.complaint);
+    free(copy);
+    if (!p.n) *ret_config = config;
+    return p.n > 0;
 }
 
 #define FILE_MOST ((size_t)1 << 20)

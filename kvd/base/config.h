@@ -101,7 +101,10 @@ void config_reload(struct config *config, const struct config *from, char *ret_r
 /* The commented default configuration, from the table. */
 void config_print_help(FILE *out);
 
-/* config_value.c: values of the table's types. 0, or 1 with a sentence that begins with what is expected. */
+/* config_value.c: values of the table's types. 0, or 1 with a sentence on what is wrong with the text and what to
+ * write.
+ */
+int config_value_whole(const char *text, bool may_auto, uint64_t *ret_value, char *err, size_t err_bytes);
 int config_value_bytes(const char *text, uint64_t *ret_value, char *err,
                        size_t err_bytes); /* 4096, 64KiB, 2MiB, 1GiB */
 int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes); /* 250ms, 5s, 1min */

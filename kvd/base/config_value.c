@@ -25,6 +25,42 @@ struct value_unit {
     uint64_t factor;
 };
 
+/* Of units: whether name is one of them; all their names in ret_names. */
+static bool is_unit(const struct value_unit *units, const char *name, char ret_names[64]) {
+    bool is = false;
+    size_t used = 0;
+    for (; units->name; units++) {
+        is |= strcmp(units->name, name) == 0;
+        used += (size_t)snprintf(ret_names + used, 64 - used, "%s%s", used ? ", " : "", units->name);
+    }
+    return is;
+}
+
+/* What keeps text from being a number with one of the units (NULL: without), in words. */
+static void explain_number(const char *text, const struct value_unit *units, const char *example, char *err,
+                           size_t err_bytes) {
+    const char *rest = text + (*text == '-');
+    char names[64] = "";
+    size_t digits = strspn(rest, "0123456789");
+    rest += digits;
+    while (*rest == ' ') rest++;
+    bool is = units ? is_unit(units, rest, names) : !*rest;
+    if (!*text) snprintf(err, err_bytes, "is empty; write %s", example);
+    else if (!digits) snprintf(err, err_bytes, "is not a number; write %s", example);
+    else if (*text == '-') snprintf(err, err_bytes, "is negative; write %s", example);
+    else if (*rest == '.' || *rest == ',') snprintf(err, err_bytes, "is not a whole number; write %s", example);
+    else if (is || digits > 19) snprintf(err, err_bytes, "is too large; write %s", example);
+    else if (!*rest) snprintf(err, err_bytes, "has no unit; write %s", example);
+    else if (!units) snprintf(err, err_bytes, "has \"%.16s\" behind its number; write %s", rest, example);
+    else snprintf(err, err_bytes, "has the unit \"%.16s\", none of %s; write %s", rest, names, example);
+}
+
+int config_value_whole(const char *text, bool may_auto, uint64_t *ret_value, char *err, size_t err_bytes) {
+    if (!config_value_number(text, 10, ret_value)) return 0;
+    explain_number(text, NULL, may_auto ? "a whole number, or auto" : "a whole number", err, err_bytes);
+    return 1;
+}
+
 /* A number with a unit of the list. */
 static int with_unit(const char *text, const struct value_unit *units, bool bare, uint64_t *ret_value) {
     size_t digits = strspn(text, "0123456789");
@@ -48,7 +84,7 @@ int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t 
     };
     uint64_t value;
     if (with_unit(text, units, true, &value)) {
-        snprintf(err, err_bytes, "is not a number of bytes; write for example 4096, 64KiB, 512MiB or 20GiB");
+        explain_number(text, units, "for example 4096, 64KiB, 512MiB or 20GiB", err, err_bytes);
         return 1;
     }
     *ret_value = value;
@@ -61,7 +97,7 @@ int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t 
     };
     uint64_t value;
     if (with_unit(text, units, false, &value)) {
-        snprintf(err, err_bytes, "is not a time; write for example 250ms, 5s or 2min");
+        explain_number(text, units, "for example 250ms, 5s or 2min", err, err_bytes);
         return 1;
     }
     *ret_ns = value;
@@ -96,8 +132,11 @@ static int access_id(const char *text, bool user, uint32_t *ret_id) {
 
 int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes) {
     struct config_access access = { 0 };
-    char copy[256], *save = NULL;
-    snprintf(copy, sizeof copy, "%s", text);
+    char copy[4096], *save = NULL;
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) {
+        snprintf(err, err_bytes, "is longer than %zu characters; use a group", sizeof copy - 1);
+        return 1;
+    }
     for (char *word = strtok_r(copy, " ,\t", &save); word; word = strtok_r(NULL, " ,\t", &save)) {
         bool uid = strncmp(word, "uid:", 4) == 0, gid = strncmp(word, "gid:", 4) == 0, all = strcmp(word, "*") == 0;
         uint32_t id = 0;
