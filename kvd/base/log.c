@@ -51,7 +51,7 @@ static bool site_may(struct log_site *site, unsigned *ret_hidden) {
 }
 
 /* Bytes of the UTF-8 character at text; 0 where it is none, or one that steers a terminal. */
-static size_t printable(const unsigned char *text) {
+static size_t printable_bytes(const unsigned char *text) {
     static const uint32_t least[] = { 0, 0, 0xa0, 0x800, 0x10000 };
     size_t n = text[0] < 0x80   ? 1
                : text[0] < 0xc0 ? 0
@@ -71,7 +71,7 @@ static size_t printable(const unsigned char *text) {
 /* Names of clients and file names are whatever bytes somebody chose. */
 static void make_printable(char *text) {
     for (size_t n; *text; text += n ? n : 1)
-        if (!(n = printable((const unsigned char *)text))) *text = '?';
+        if (!(n = printable_bytes((const unsigned char *)text))) *text = '?';
 }
 
 /* One write a line, and one after the other: lines of threads do not mix. Some are said under the core mutex: nobody
