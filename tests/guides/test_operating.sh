@@ -209,8 +209,8 @@ sentence=$(tr '\n' ' ' <"$guide" | grep -oE "tables take about [0-9]+ bytes a pa
 # shellcheck disable=SC2086 # its numbers
 set -- $(echo "$sentence" | grep -oE '[0-9]+')
 [ $# -eq 3 ] || fail "the guide does not say how large the tables are"
-metadata "a page" 65536 "$1" 1024 4194304 1MiB 1
-metadata "a page of the arena" 65536 "$2" 1 4096 256MiB 1
+metadata "a page" 65536 "$1" 1 4194304 1MiB 2
+metadata "a page of the arena" 65536 "$2" 1 4096 256MiB 2
 metadata "a continuation" 20000 "$3" 1 4096 1MiB 20000
 
 # ---- namespaces -----------------------------------------------------------------------------------------
