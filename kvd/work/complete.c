@@ -39,7 +39,8 @@ enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result
 }
 
 /* What it was about, into the reply. False: parked again. */
-static bool advance_op(struct service *s, struct pending *op, struct msg_reply *reply, char *why, size_t why_bytes) {
+static bool advance_pending(struct service *s, struct pending *op, struct msg_reply *reply, char *why,
+                            size_t why_bytes) {
     enum kvd_status status = KVD_OK;
     enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
     bool ended = true;
@@ -68,8 +69,9 @@ static bool advance_op(struct service *s, struct pending *op, struct msg_reply *
     return ended;
 }
 
-/* An op whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything happened. */
-static struct pending *next_done_op(struct service *s, bool *ret_some) {
+/* An operation whose parts are all done, or whose turn it is to try again. NULL: *ret_some tells whether anything
+ * happened. */
+static struct pending *next_done(struct service *s, bool *ret_some) {
     enum transfer_result result;
     enum mover_result moved;
     struct mover_moved figures;
@@ -100,54 +102,61 @@ static struct pending *next_done_op(struct service *s, bool *ret_some) {
     return --op->parts ? NULL : op;
 }
 
-/* Under the lock. True: the op has ended, and reply is to be encoded and sent, unless *ret_body: then the recorded body
- * is in the scratch frame, or will be sent by who encodes it. */
-static bool finish_pending(struct service *s, struct pending *op, struct msg_reply *reply, struct scratch *scratch,
-                           struct waiter *waiters, uint32_t *ret_n, size_t *ret_bytes, bool *ret_body) {
+/* What is sent when a pending operation has ended. */
+struct outcome {
+    struct msg_reply reply; /* to be encoded and sent, unless has_body */
+    bool has_body;          /* the recorded body is in the scratch frame for the waiters, or its encoder sends it */
+    size_t bytes;
+    uint32_t n;
+    struct waiter waiters[ANSWER_WAITERS];
+};
+
+/* Under the lock. False: it goes on. */
+static bool finish_pending(struct service *s, struct pending *op, struct scratch *scratch, struct outcome *ret) {
     char why[KVD_MESSAGE_BYTES] = "";
+    struct msg_reply *reply = &ret->reply;
     *reply = (struct msg_reply){ .type = op->type };
-    if (!advance_op(s, op, reply, why, sizeof why)) return false;
+    if (!advance_pending(s, op, reply, why, sizeof why)) return false;
     struct session *session = session_find(s, op->session);
     if (session) reply->next_sequence = session->last_sequence + 1;
     struct answer *a = session ? answer_find(session, op->sequence) : NULL;
     if (a) a->held = false;
-    *ret_body = op->kind == PENDING_PUBLISH && reply->status == KVD_OK;
+    ret->has_body = op->kind == PENDING_PUBLISH && reply->status == KVD_OK;
     if (op->kind == PENDING_PUBLISH && reply->status != KVD_OK) answer_unstore(s, session, a);
-    if (!*ret_body || !a || !a->body) return true; /* no body yet: its thread is still encoding, and sends */
+    if (!ret->has_body || !a || !a->body) return true; /* no body yet: its thread is still encoding, and sends */
     a->state = ANSWER_DONE;
     memcpy(scratch->frame + FRAME_HEADER, a->body, a->bytes);
-    *ret_bytes = a->bytes;
-    *ret_n = a->n_waiters;
-    memcpy(waiters, a->waiter, sizeof a->waiter);
+    ret->bytes = a->bytes;
+    ret->n = a->n_waiters;
+    memcpy(ret->waiters, a->waiter, sizeof a->waiter);
     a->n_waiters = 0;
     return true;
 }
 
 /* One thing that was done. */
 static bool complete_one(struct service *s, struct scratch *scratch) {
-    struct waiter waiters[ANSWER_WAITERS];
-    struct msg_reply reply;
+    struct outcome out;
     struct pending done = { 0 };
-    uint32_t n = 0;
-    size_t bytes = 0;
-    bool some, body = false;
+    bool some;
+    out.has_body = false;
+    out.n = 0;
     pthread_mutex_lock(&s->lock);
-    struct pending *op = next_done_op(s, &some);
-    if (op && finish_pending(s, op, &reply, scratch, waiters, &n, &bytes, &body)) {
+    struct pending *op = next_done(s, &some);
+    if (op && finish_pending(s, op, scratch, &out)) {
         done = *op;
         pending_free(s, op);
-        if (!done.session.bits) stop_moved(s, reply.status == KVD_OK);
-        else count_outcome(s, done.type, reply.status, done.short_of, done.arrived_ns);
+        if (!done.session.bits) stop_moved(s, out.reply.status == KVD_OK);
+        else count_outcome(s, done.type, out.reply.status, done.short_of, done.arrived_ns);
         events_pressure(s);
     }
     events_lost(s);
     pthread_mutex_unlock(&s->lock);
     codec_arena_reset(scratch->arena);
-    if (done.session.bits && !body) answer_call(s, scratch, &reply, done.session, done.sequence, NULL, 0);
-    for (uint32_t i = 0; i < n; i++) {
-        frame_head_write(scratch->frame, done.type, FRAME_F_REPLY, waiters[i].frame_id, bytes);
-        waiters[i].link->ops->post(waiters[i].link, scratch->frame, FRAME_HEADER + bytes, false);
-        link_unref(waiters[i].link);
+    if (done.session.bits && !out.has_body) answer_call(s, scratch, &out.reply, done.session, done.sequence, NULL, 0);
+    for (uint32_t i = 0; i < out.n; i++) {
+        frame_head_write(scratch->frame, done.type, FRAME_F_REPLY, out.waiters[i].frame_id, out.bytes);
+        out.waiters[i].link->ops->post(out.waiters[i].link, scratch->frame, FRAME_HEADER + out.bytes, false);
+        link_unref(out.waiters[i].link);
     }
     return some;
 }
