@@ -225,19 +225,28 @@ KVD_API enum kvd_status kvd_prefetch(kvd_client *client, kvd_continuation contin
 KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation continuation, enum kvd_tier tier,
                                          struct kvd_moved *ret_moved, struct kvd_error *error);
 
-/* A policy; the store itself never chooses. Fills want->victims until the plan is ready: the continuations of the
- * lowest retention class first, of one class the least recently used, never the source. n_victims stays 0 where none
- * are needed. Sets want->revision. kvd_activate may still return KVD_ABORTED when the store has moved on: choose again.
+/* A policy; the store itself never chooses. Sets want->victims so that the plan is ready: the continuations of the
+ * lowest retention class first, of one class the least recently used, no more than needed, and none that frees nothing.
+ * n_victims is 0 where none are needed. Sets want->revision. kvd_activate may still return KVD_ABORTED when the store
+ * has moved on: choose again. What want->victims was before does not matter. Sends 1 to 3 messages.
  *
- * Where there is a host arena, victims are demoted (their bits in want->demote), and nothing is lost as long as the
- * arena can hold them. Where it cannot hold them all, the least valuable of the victims and of the continuations that
- * were demoted before are released, as few as make the plan ready. Those demoted before are not touched otherwise, for
- * they have nothing on the device. Where membership entries are short, which a demoted continuation holds like any
- * other, all take part and victims are released. An activation that demotes or restores waits for the copies: give it
- * time.
+ * room is the caller's, with space for max victims, at least 1; want->victims points there afterwards, so keep it until
+ * the activation is answered. A message holds KVD_MAX_VICTIMS. Where an activation needs more, release the least
+ * valuable with kvd_release, then choose again: each release is complete in itself.
  *
- * KVD_RESOURCE_EXHAUSTED: even all of them would not do. */
-KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activation *want, struct kvd_error *error);
+ * The source goes last. Where even all others would not do, want->keep becomes false: the source is moved, and what it
+ * holds past the frontier goes. Where that does not do either, want->from becomes none and want->frontier 0: the source
+ * is a victim, and the whole prompt is computed. Look at the three after the call.
+ *
+ * Where there is a host arena, victims are demoted, and nothing is lost as long as the arena can hold them. Where it
+ * cannot hold them all, the least valuable of the victims and of the continuations that were demoted before are
+ * released, as few as make the plan ready. Those demoted before are not touched otherwise, for they have nothing on the
+ * device. Where membership entries are short, which a demoted continuation holds like any other, all take part and
+ * victims are released. An activation that demotes or restores waits for the copies: give it time.
+ *
+ * KVD_RESOURCE_EXHAUSTED: even all of them would not do, or more than max are needed. *want is as it was. */
+KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activation *want, struct kvd_victim *room,
+                                           uint32_t max, struct kvd_error *error);
 
 /* ---- worker ------------------------------------------------------------------------------------------- */
 

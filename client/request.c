@@ -39,9 +39,9 @@ static enum kvd_status refuse_null(struct kvd_error *error, const char *function
 /* ---- scheduler -------------------------------------------------------------------------------------- */
 
 static enum kvd_status check_want(const struct kvd_activation *want, struct kvd_error *error) {
-    if (want->n_victims <= KVD_MAX_VICTIMS) return KVD_OK;
-    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims; a recipe takes at most %d", want->n_victims,
-                       KVD_MAX_VICTIMS);
+    if (want->n_victims <= KVD_MAX_VICTIMS && (want->victims || !want->n_victims)) return KVD_OK;
+    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims at %p; a recipe takes at most %d, and their address",
+                       want->n_victims, (const void *)want->victims, KVD_MAX_VICTIMS);
 }
 
 enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *want, struct kvd_plan *ret_plan,

@@ -78,6 +78,7 @@ struct msg_request {
             kvd_continuation continuation;
             uint32_t frontier;
         } shorten;
+        struct kvd_choose choose;
     } u;
 };
 
@@ -125,6 +126,7 @@ struct msg_reply {
         kvd_group_id group;
         struct kvd_stats stats;
         struct kvd_audit *audit;
+        struct kvd_choice choice;
     } u;
 };
 

@@ -279,27 +279,31 @@ static const struct codec_field planes_fields[] = {
 static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_reply__descriptor, planes_fields);
 #undef PB
 
+#define PLAN_ROWS(at)                                                                                                  \
+    U32_IN(feasibility, at.feasibility, KVD_READY, KVD_INFEASIBLE), U64(revision, at.revision),                        \
+        U32_IN(n_pools, at.n_pools, 0, KVD_MAX_POOLS), SUBS_CUT(pages, at.pages, need_map),                            \
+        SUB(rows, at.rows, need_map), SUB(sequences, at.sequences, need_map),                                          \
+        SUB(continuations, at.continuations, need_map), SUB(state_slots, at.state_slots, need_map),                    \
+        SUB(membership, at.membership, need_map), U32S_BY_POOL(entitlement, at.entitlement),                           \
+        U32S_BY_POOL(shared_pages, at.shared_pages), U32S_BY_POOL(copied_columns, at.copied_columns),                  \
+        U32S_BY_POOL(freed_pages, at.freed_pages), U32S_BY_POOL(restore_pages, at.restore_pages),                      \
+        U32S_BY_POOL(demote_pages, at.demote_pages), SUB(arena, at.arena, need_map)
+
 #define PB Kvd__V1__PlanReply
-static const struct codec_field plan_fields[] = {
-    HEADER,
-    U32_IN(feasibility, u.plan.feasibility, KVD_READY, KVD_INFEASIBLE),
-    U64(revision, u.plan.revision),
-    U32_IN(n_pools, u.plan.n_pools, 0, KVD_MAX_POOLS),
-    SUBS_CUT(pages, u.plan.pages, need_map),
-    SUB(rows, u.plan.rows, need_map),
-    SUB(sequences, u.plan.sequences, need_map),
-    SUB(continuations, u.plan.continuations, need_map),
-    SUB(state_slots, u.plan.state_slots, need_map),
-    SUB(membership, u.plan.membership, need_map),
-    U32S_BY_POOL(entitlement, u.plan.entitlement),
-    U32S_BY_POOL(shared_pages, u.plan.shared_pages),
-    U32S_BY_POOL(copied_columns, u.plan.copied_columns),
-    U32S_BY_POOL(freed_pages, u.plan.freed_pages),
-    U32S_BY_POOL(restore_pages, u.plan.restore_pages),
-    U32S_BY_POOL(demote_pages, u.plan.demote_pages),
-    SUB(arena, u.plan.arena, need_map),
-};
+static const struct codec_field plan_fields[] = { HEADER, PLAN_ROWS(u.plan) };
 static const struct codec_map plan_map = CODEC_TABLE(kvd__v1__plan_reply__descriptor, plan_fields);
+static const struct codec_field chosen_fields[] = { PLAN_ROWS(u.choice.plan) };
+static const struct codec_map chosen_map = CODEC_TABLE(kvd__v1__plan_reply__descriptor, chosen_fields);
+#undef PB
+
+#define PB Kvd__V1__ChooseReply
+static const struct codec_field choice_fields[] = {
+    HEADER,
+    SUBS_NEW(victims, u.choice.victims, u.choice.n, KVD_MAX_VICTIMS, codec_victim_map),
+    BOOL(more, u.choice.more),
+    { .name = "plan", .kind = CODEC_SUB, .pb = offsetof(PB, plan), .at = 0, .sub = &chosen_map },
+};
+static const struct codec_map choice_map = CODEC_TABLE(kvd__v1__choose_reply__descriptor, choice_fields);
 #undef PB
 
 #define PB Kvd__V1__FindReply

@@ -27,6 +27,13 @@ static const struct codec_map header_map = CODEC_TABLE(kvd__v1__request_header__
 #undef PB
 #undef T
 
+#define PB Kvd__V1__Victim
+#define T struct kvd_victim
+static const struct codec_field victim_fields[] = { HANDLE(continuation, continuation), BOOL(demote, demote) };
+const struct codec_map codec_victim_map = CODEC_TABLE(kvd__v1__victim__descriptor, victim_fields);
+#undef PB
+#undef T
+
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
 #define T struct msg_request
@@ -60,22 +67,27 @@ static const struct codec_field planes_fields[] = {
 static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_request__descriptor, planes_fields);
 #undef PB
 
+#define ACTIVATION_ROWS(at)                                                                                            \
+    HANDLE(worker, at.worker), HANDLE(group, at.group), HANDLE(from, at.from), BOOL(keep, at.keep),                    \
+        U32(frontier, at.frontier), U32(prompt_tokens, at.prompt_tokens),                                              \
+        U32(max_output_tokens, at.max_output_tokens), U32S_BY_POOL(ensure, at.ensure),                                 \
+        SUBS_NEW(victims, at.victims, at.n_victims, KVD_MAX_VICTIMS, codec_victim_map), U64(revision, at.revision)
+
 #define PB Kvd__V1__ActivationRequest
-static const struct codec_field activation_fields[] = {
-    HEADER,
-    HANDLE(worker, u.activation.worker),
-    HANDLE(group, u.activation.group),
-    HANDLE(from, u.activation.from),
-    BOOL(keep, u.activation.keep),
-    U32(frontier, u.activation.frontier),
-    U32(prompt_tokens, u.activation.prompt_tokens),
-    U32(max_output_tokens, u.activation.max_output_tokens),
-    U32S_BY_POOL(ensure, u.activation.ensure),
-    HANDLES(victims, u.activation.victims, u.activation.n_victims),
-    U64(revision, u.activation.revision),
-    U64(demote, u.activation.demote),
-};
+static const struct codec_field activation_fields[] = { HEADER, ACTIVATION_ROWS(u.activation) };
 static const struct codec_map activation_map = CODEC_TABLE(kvd__v1__activation_request__descriptor, activation_fields);
+static const struct codec_field wanted_fields[] = { ACTIVATION_ROWS(u.choose.activation) };
+static const struct codec_map wanted_map = CODEC_TABLE(kvd__v1__activation_request__descriptor, wanted_fields);
+#undef PB
+
+#define PB Kvd__V1__ChooseRequest
+static const struct codec_field choose_fields[] = {
+    HEADER,
+    { .name = "activation", .kind = CODEC_SUB, .pb = offsetof(PB, activation), .at = 0, .sub = &wanted_map },
+    U32_IN(order, u.choose.order, 0, KVD_ORDER_RETENTION_USED),
+    U32(max, u.choose.max),
+};
+static const struct codec_map choose_map = CODEC_TABLE(kvd__v1__choose_request__descriptor, choose_fields);
 #undef PB
 
 #define PB Kvd__V1__FindRequest

@@ -73,7 +73,8 @@ enum frame_numbering {
     X(DEMOTE,             25, Demote,            demote,             demote,       moved,         SCHEDULERS, REPEAT) \
     X(PREFETCH,           26, Prefetch,          prefetch,           prefetch,     moved,         SCHEDULERS, REPEAT) \
     X(DROP,               27, DropReplica,       drop,               drop,         moved,         SCHEDULERS, REPEAT) \
-    X(SHORTEN,            28, Shorten,           shorten,            shorten,      revision,      SCHEDULERS, CHANGE)
+    X(SHORTEN,            28, Shorten,           shorten,            shorten,      revision,      SCHEDULERS, CHANGE) \
+    X(CHOOSE,             29, Choose,            choose,             choose,       choice,        ANYONE,     QUERY)
 /* clang-format on */
 
 enum frame_type {

@@ -26,8 +26,8 @@ extern "C" {
 #define KVD_TAIL_TOKENS 63   /* tokens after the last full page, at most */
 #define KVD_MAX_ROUND 256    /* sequences in one Round */
 #define KVD_MAX_DIGESTS 1024 /* in one message */
-#define KVD_MAX_VICTIMS 64
-#define KVD_MAX_LIST 256 /* objects in one list answer */
+#define KVD_MAX_VICTIMS 4096 /* of one activation: what a message holds */
+#define KVD_MAX_LIST 256     /* objects in one list answer */
 #define KVD_MAX_CANDIDATES 16
 #define KVD_NAME_BYTES 64
 #define KVD_MESSAGE_BYTES 384
@@ -161,6 +161,10 @@ struct kvd_plane_info {
 };
 
 /* ---- activation ----------------------------------------------------------------------------------- */
+struct kvd_victim { /* a continuation that gives way */
+    kvd_continuation continuation;
+    bool demote; /* to the host arena; otherwise it is released */
+};
 struct kvd_activation {
     kvd_session_id worker; /* the lease goes to this session; none with a group. A scheduler may name itself */
     kvd_group_id group;
@@ -170,10 +174,9 @@ struct kvd_activation {
     /* prompt + output - 1 <= max_context, or KVD_OUT_OF_RANGE: an output is never cut silently. */
     uint32_t prompt_tokens, max_output_tokens;
     uint32_t ensure[KVD_MAX_POOLS];
-    uint32_t n_victims;
-    kvd_continuation victims[KVD_MAX_VICTIMS]; /* the recipe: goes with the activation or not at all */
-    uint64_t demote;                           /* bit i: demote victims[i] to the host arena; otherwise release it */
-    uint64_t revision;                         /* of the store when the recipe was made; 0 = any */
+    uint32_t n_victims;               /* at most KVD_MAX_VICTIMS */
+    const struct kvd_victim *victims; /* the recipe: they give way with the activation or not at all */
+    uint64_t revision;                /* of the store when the recipe was made; 0 = any */
 };
 struct kvd_pool_view { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed;
@@ -202,6 +205,22 @@ struct kvd_plan {
     uint32_t restore_pages[KVD_MAX_POOLS]; /* of the source, to be brought back from the host; part of pages[].needed */
     uint32_t demote_pages[KVD_MAX_POOLS];  /* of demoted victims, to be copied to the host */
     struct kvd_need arena;                 /* bytes for those, in the arena's real geometry after the releases */
+};
+
+/* Which continuations would have to go for an activation, in an order that the caller names. */
+enum kvd_order {
+    KVD_ORDER_RETENTION_USED = 1 /* the lowest retention first, of one retention the least recently used */
+};
+struct kvd_choose {
+    struct kvd_activation activation; /* without victims */
+    uint32_t order;                   /* enum kvd_order */
+    uint32_t max;                     /* victims that are wanted at most; 0 = KVD_MAX_VICTIMS */
+};
+struct kvd_choice {
+    uint32_t n;
+    const struct kvd_victim *victims; /* the shortest prefix that suffices, less what gives nothing that is short */
+    bool more;                        /* they do not suffice, and there are more than max */
+    struct kvd_plan plan;             /* with them. KVD_BLOCKED and no victims: nothing that is idle would help */
 };
 
 /* ---- round ------------------------------------------------------------------------------------------ */

@@ -94,6 +94,7 @@ static int choose_source(struct scheduler *s, const struct demo_request *request
 /* Activates, where kvd is short at the cost of a cheap source, and then of victims. error: KVD_OK, or why not now. */
 static void activate(struct scheduler *s, struct kvd_activation *want, bool cheap, struct kvd_activated *ret_activated,
                      struct kvd_error *error) {
+    static struct kvd_victim victims[KVD_MAX_VICTIMS];
     for (int attempt = 0; attempt < 4; attempt++) {
         error->status = kvd_activate(s->client, want, ret_activated, error);
         if (error->status != KVD_RESOURCE_EXHAUSTED && error->status != KVD_ABORTED) return;
@@ -101,10 +102,9 @@ static void activate(struct scheduler *s, struct kvd_activation *want, bool chea
             want->keep = false;
             continue;
         }
-        want->n_victims = 0;
-        want->revision = 0;
         struct kvd_error why;
-        if (kvd_choose_victims(s->client, want, &why) != KVD_OK) /* keep the first sentence: it names the shortage */
+        if (kvd_choose_victims(s->client, want, victims, KVD_MAX_VICTIMS, &why) !=
+            KVD_OK) /* keep the first sentence: it names the shortage */
             return;
     }
 }

@@ -31,8 +31,11 @@ static int find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_
     return ctl_refused(ctl, KVD_NOT_FOUND, &error);
 }
 
+static struct kvd_victim victims[KVD_MAX_VICTIMS]; /* of the plan that was asked for */
+
 static bool parse_victims(const char *text, const char *option, bool demote, struct kvd_activation *want) {
     char one[32];
+    want->victims = victims;
     while (text && *text) {
         size_t n = strcspn(text, ",");
         if (n >= sizeof one || want->n_victims == KVD_MAX_VICTIMS) {
@@ -42,8 +45,9 @@ static bool parse_victims(const char *text, const char *option, bool demote, str
         }
         memcpy(one, text, n);
         one[n] = 0;
-        if (!ctl_handle(one, "continuation", &want->victims[want->n_victims].bits)) return false;
-        if (demote) want->demote |= UINT64_C(1) << want->n_victims;
+        struct kvd_victim *victim = &victims[want->n_victims];
+        if (!ctl_handle(one, "continuation", &victim->continuation.bits)) return false;
+        victim->demote = demote;
         want->n_victims++;
         text += n + (text[n] == ',');
     }

@@ -17,6 +17,7 @@
 #define N(array) (sizeof(array) / sizeof *(array))
 #define TRIED_ONE 64u
 #define TRIED_TWO 16u
+#define TRIED_LESS 64u /* members of the set that is thinned */
 
 struct candidates {
     struct kvd_continuation_info *list; /* by pages freed, most first */
@@ -28,19 +29,25 @@ struct candidates {
 struct set {
     uint32_t n, retention;
     uint64_t pages, used;
-    kvd_continuation members[KVD_MAX_VICTIMS];
+    struct kvd_victim *members;
 };
 
 struct search {
     struct ctl *ctl;
     struct kvd_activation want;
     struct candidates candidates;
-    struct kvd_plan plan; /* without victims */
+    struct kvd_plan plan;       /* without victims */
+    struct kvd_victim *victims; /* those that are tried, KVD_MAX_VICTIMS at most */
     struct set *sets;
     uint32_t found;
     enum kvd_status status;
     struct kvd_error error;
 };
+
+static void out_of_memory(struct search *s) {
+    s->status = KVD_RESOURCE_EXHAUSTED;
+    snprintf(s->error.message, sizeof s->error.message, "out of memory for the sets");
+}
 
 static uint64_t pages_freed(const struct kvd_continuation_info *info) {
     return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1];
@@ -61,8 +68,7 @@ static bool load_candidates(struct search *s) {
             uint32_t space = c->space + 4 * KVD_MAX_LIST;
             struct kvd_continuation_info *list = realloc(c->list, space * sizeof *list);
             if (!list) {
-                s->status = KVD_RESOURCE_EXHAUSTED;
-                snprintf(s->error.message, sizeof s->error.message, "out of memory for the list of continuations");
+                out_of_memory(s);
                 return false;
             }
             c->list = list;
@@ -84,7 +90,9 @@ static bool load_candidates(struct search *s) {
 static bool works(struct search *s, const uint32_t *members, uint32_t n) {
     struct kvd_plan plan;
     s->want.n_victims = n;
-    for (uint32_t i = 0; i < n; i++) s->want.victims[i] = s->candidates.list[members[i]].continuation;
+    s->want.victims = s->victims;
+    for (uint32_t i = 0; i < n; i++)
+        s->victims[i] = (struct kvd_victim){ .continuation = s->candidates.list[members[i]].continuation };
     enum kvd_status status = kvd_plan_activation(s->ctl->client, &s->want, &plan, &s->error);
     if (status != KVD_OK && status != KVD_NOT_FOUND && status != KVD_ABORTED) s->status = status;
     return status == KVD_OK && plan.feasibility == KVD_READY;
@@ -92,10 +100,15 @@ static bool works(struct search *s, const uint32_t *members, uint32_t n) {
 
 static void record_set(struct search *s, const uint32_t *members, uint32_t n) {
     struct set *set = &s->sets[s->found++];
-    *set = (struct set){ .n = n };
+    *set = (struct set){ .n = n, .members = calloc(n, sizeof *set->members) };
+    if (!set->members) {
+        out_of_memory(s);
+        s->found--;
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         const struct kvd_continuation_info *info = &s->candidates.list[members[i]];
-        set->members[i] = info->continuation;
+        set->members[i].continuation = info->continuation;
         set->pages += info->pages[0];
         if (info->retention > set->retention) set->retention = info->retention;
         if (info->used > set->used) set->used = info->used;
@@ -107,8 +120,8 @@ static bool demoting_works(struct search *s, const struct set *set) {
     struct kvd_plan plan;
     struct kvd_activation want = s->want;
     want.n_victims = set->n;
-    want.demote = set->n == KVD_MAX_VICTIMS ? UINT64_MAX : (UINT64_C(1) << set->n) - 1;
-    memcpy(want.victims, set->members, set->n * sizeof *set->members);
+    want.victims = set->members;
+    for (uint32_t i = 0; i < set->n; i++) set->members[i].demote = true;
     return kvd_plan_activation(s->ctl->client, &want, &plan, NULL) == KVD_OK && plan.feasibility == KVD_READY;
 }
 
@@ -120,12 +133,13 @@ static int by_loss(const void *a, const void *b) {
 }
 
 static cJSON *set_row(struct search *s, const struct set *set) {
-    char handles[KVD_MAX_VICTIMS * 24] = "", buf[24];
+    static char handles[KVD_MAX_VICTIMS * 24];
+    char buf[24];
+    size_t at = 0;
     cJSON *o = cJSON_CreateObject(), *array = cJSON_AddArrayToObject(o, "release");
     for (uint32_t i = 0; i < set->n; i++) {
-        const char *handle = ctl_handle_text(set->members[i].bits, buf);
-        size_t at = strlen(handles);
-        snprintf(handles + at, sizeof handles - at, "%s%s", at ? " " : "", handle);
+        const char *handle = ctl_handle_text(set->members[i].continuation.bits, buf);
+        at += (size_t)snprintf(handles + at, sizeof handles - at, "%s%s", at ? " " : "", handle);
         cJSON_AddItemToArray(array, cJSON_CreateString(handle));
     }
     out_put_u64(o, "size", set->n);
@@ -152,28 +166,57 @@ static void try_twos(struct search *s) {
     }
 }
 
-/* One set of which each member is needed. */
-static void grow_and_thin(struct search *s) {
-    uint32_t members[KVD_MAX_VICTIMS], n = 0, low = 2,
-                                       high = s->candidates.n < KVD_MAX_VICTIMS ? s->candidates.n : KVD_MAX_VICTIMS;
-    for (uint32_t i = 0; i < high; i++) members[i] = i;
-    if (high <= low || !works(s, members, high)) return;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (works(s, members, middle)) high = middle;
-        else low = middle;
-    }
-    n = high;
-    for (uint32_t i = n; i-- > 0 && s->status == KVD_OK;) {
-        uint32_t without[KVD_MAX_VICTIMS];
+/* Leaves out who is not needed. */
+static uint32_t thin(struct search *s, uint32_t *members, uint32_t n) {
+    for (uint32_t i = n; i-- > 0 && s->status == KVD_OK && n > 1 && n <= TRIED_LESS;) {
+        uint32_t without[TRIED_LESS];
         memcpy(without, members, i * sizeof *members);
         memcpy(without + i, members + i + 1, (n - i - 1) * sizeof *members);
-        if (n > 1 && works(s, without, n - 1)) memcpy(members, without, --n * sizeof *members);
+        if (works(s, without, n - 1)) memcpy(members, without, --n * sizeof *members);
     }
-    if (s->status == KVD_OK) record_set(s, members, n);
+    return n;
+}
+
+/* One set of which each member is needed. */
+static void grow_and_thin(struct search *s) {
+    uint32_t low = 2, high = s->candidates.n < KVD_MAX_VICTIMS ? s->candidates.n : KVD_MAX_VICTIMS;
+    uint32_t *members = calloc(high + 1, sizeof *members);
+    if (!members) {
+        out_of_memory(s);
+        return;
+    }
+    for (uint32_t i = 0; i < high; i++) members[i] = i;
+    if (high > low && works(s, members, high)) {
+        while (high - low > 1) {
+            uint32_t middle = low + (high - low) / 2;
+            if (works(s, members, middle)) high = middle;
+            else low = middle;
+        }
+        high = thin(s, members, high);
+        if (s->status == KVD_OK) record_set(s, members, high);
+    }
+    free(members);
+}
+
+/* No set would do: what holds what is short? */
+static const char *holder(struct search *s) {
+    struct kvd_activation want = s->want;
+    struct kvd_stats stats = { 0 };
+    if (s->plan.rows.short_by || s->plan.sequences.short_by)
+        return "rows are short, and only sequences hold them; wait for one to end";
+    if (want.from.bits && want.keep &&
+        kvd_choose_victims(s->ctl->client, &want, s->victims, KVD_MAX_VICTIMS, NULL) == KVD_OK)
+        return want.from.bits
+                   ? "but it fits if the source is moved instead of forked (--move)"
+                   : "but it fits if the source is released, too, and the prompt computed anew (without --from)";
+    if ((s->status = kvd_stats(s->ctl->client, &stats, &s->error)) != KVD_OK) return "";
+    if (stats.sequences) return "sequences that run hold what is short; wait for them, or ask for less";
+    return "no sequence runs: copies under way, or continuations that are being taken, hold what is short; try again";
 }
 
 static void show_sets(struct search *s) {
+    const char *reason = s->found ? "" : holder(s);
+    if (s->status != KVD_OK) return;
     static const struct out_column columns[] = {
         { "size", "RELEASES", true },
         { "pages", "PAGES HELD", true },
@@ -188,12 +231,7 @@ static void show_sets(struct search *s) {
         cJSON_AddItemToArray(rows, set_row(s, &s->sets[i]));
     out_table(s->ctl->out, "sets", columns, N(columns), rows);
     if (s->found) out_say(s->ctl->out, "result", OUT_BAD, "blocked: each of these sets, released, makes it fit");
-    else
-        out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s",
-                s->plan.rows.short_by || s->plan.sequences.short_by
-                    ? "rows are short, and only sequences hold them; wait for one to end"
-                : s->candidates.n ? "sequences that run hold what is short; wait for them, or ask for less"
-                                  : "there are none to release");
+    else out_say(s->ctl->out, "result", OUT_BAD, "blocked, and releasing continuations does not help: %s", reason);
 }
 
 int cmd_why(struct ctl *ctl) {
@@ -218,15 +256,17 @@ int cmd_why(struct ctl *ctl) {
         return CTL_REFUSED;
     }
     s.sets = calloc(MOST_SETS, sizeof *s.sets);
-    if (!s.sets) {
-        s.status = KVD_RESOURCE_EXHAUSTED;
-        snprintf(s.error.message, sizeof s.error.message, "out of memory for the sets");
+    s.victims = calloc(KVD_MAX_VICTIMS, sizeof *s.victims);
+    if (!s.sets || !s.victims) {
+        out_of_memory(&s);
     } else if (load_candidates(&s)) {
         try_ones(&s);
         if (!s.found && s.status == KVD_OK) try_twos(&s);
         if (!s.found && s.status == KVD_OK) grow_and_thin(&s);
     }
     if (s.status == KVD_OK) show_sets(&s);
+    for (uint32_t i = 0; i < s.found; i++) free(s.sets[i].members);
+    free(s.victims);
     free(s.sets);
     free(s.candidates.list);
     return s.status == KVD_OK ? CTL_REFUSED : ctl_refused(ctl, s.status, &s.error);

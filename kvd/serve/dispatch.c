@@ -58,6 +58,9 @@ static bool call_reserve(struct call *call) {
         call->memory = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
         ok = call->memory && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
         break;
+    case FRAME_PLAN:
+    case FRAME_ACTIVATE:
+    case FRAME_CHOOSE: ok = victims_reserve(call); break;
     case FRAME_LIST_CONTINUATIONS:
         ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
         break;

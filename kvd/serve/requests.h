@@ -13,6 +13,8 @@
 
 /* Reserves what a Round needs. Without the lock. False: no memory. */
 bool round_reserve(struct call *call);
+/* The same for the victims of a Plan or Activate, and for those that a Choose may answer. */
+bool victims_reserve(struct call *call);
 
 /* Everything that Stats answers but rss_bytes, which is read without the lock. Under the lock. */
 void service_stats(const struct service *service, struct kvd_stats *ret_stats);

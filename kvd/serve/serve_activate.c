@@ -13,13 +13,26 @@
 #include "tenant.h"
 #include "transfer.h"
 
-static_assert(sizeof(store_cont) == sizeof(kvd_continuation), "victims are passed on as they are");
-static_assert(KVD_MAX_VICTIMS <= KVD_MAX_VICTIMS, "a request's recipe fits the store's");
-static_assert(KVD_MAX_POOLS == KVD_MAX_POOLS, "pools are passed on one to one");
+static uint32_t choose_max(const struct call *call) {
+    uint32_t max = call->request.u.choose.max;
+    return max && max < KVD_MAX_VICTIMS ? max : KVD_MAX_VICTIMS;
+}
 
-static void want_of(const struct call *call, uint64_t lease, store_cont *victims, struct store_activation *ret_want) {
-    const struct kvd_activation *a = &call->request.u.activation;
-    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = tenant_change(call, a->victims[i]);
+bool victims_reserve(struct call *call) {
+    bool chooses = call->request.type == FRAME_CHOOSE;
+    uint32_t n = chooses ? choose_max(call) : call->request.u.activation.n_victims;
+    call->memory = n ? codec_arena_take(call->scratch->arena, n * sizeof(struct kvd_victim)) : NULL;
+    return n == 0 || call->memory;
+}
+
+/* The victims as the store is shown them are in the call's room. */
+static void want_of(const struct call *call, const struct kvd_activation *a, uint64_t lease,
+                    struct store_activation *ret_want) {
+    struct kvd_victim *victims = call->memory;
+    for (uint32_t i = 0; i < a->n_victims; i++) {
+        victims[i] = a->victims[i];
+        victims[i].continuation.bits = tenant_change(call, a->victims[i].continuation).bits;
+    }
     *ret_want = (struct store_activation){ .from = tenant_use(call, a->from),
                                            .keep = a->keep,
                                            .frontier = a->frontier,
@@ -28,18 +41,17 @@ static void want_of(const struct call *call, uint64_t lease, store_cont *victims
                                            .max_output_tokens = a->max_output_tokens,
                                            .victims = victims,
                                            .n_victims = a->n_victims,
-                                           .demote = a->demote,
                                            .tag = call->session->peer.uid,
                                            .revision = a->revision };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
 }
 
 /* What was refused may be a continuation that the store was not shown. */
-static void refuse_activation(struct call *call, const struct store_activation *want, struct store_refusal *refusal) {
-    const struct kvd_activation *a = &call->request.u.activation;
+static void refuse_activation(struct call *call, const struct kvd_activation *a, const struct store_activation *want,
+                              struct store_refusal *refusal) {
     kvd_continuation named = a->from;
     for (uint32_t i = 0; refusal->subject == STORE_S_RECIPE && i < want->n_victims; i++)
-        if (want->victims[i].bits == refusal->asked) named = a->victims[i];
+        if (want->victims[i].continuation.bits == refusal->asked) named = a->victims[i].continuation;
     call_refuse_cont(call, refusal, named);
 }
 
@@ -56,13 +68,42 @@ static bool check_open(struct call *call) {
 }
 
 void serve_plan(struct call *call) {
-    store_cont victims[KVD_MAX_VICTIMS];
     struct store_activation want;
     struct store_refusal refusal = { 0 };
+    const struct kvd_activation *a = &call->request.u.activation;
     if (!check_open(call)) return;
-    want_of(call, 1, victims, &want);
+    want_of(call, a, 1, &want);
     if (store_plan_activation(call->service->store, &want, &call->reply.u.plan, &refusal))
-        refuse_activation(call, &want, &refusal);
+        refuse_activation(call, a, &want, &refusal);
+}
+
+/* Only what the session may release or demote is in the answer. */
+void serve_choose(struct call *call) {
+    const struct kvd_choose *q = &call->request.u.choose;
+    const struct session *session = call->session;
+    struct kvd_choice *r = &call->reply.u.choice;
+    struct store_choice how = { .max = choose_max(call),
+                                .demote = true,
+                                .of_tag = !tenant_sees(call->service, session, TENANT_UNKNOWN),
+                                .tag = session->peer.uid };
+    struct store_chosen chosen;
+    struct store_refusal refusal = { 0 };
+    if (q->order != KVD_ORDER_RETENTION_USED) {
+        call_refuse(call, KVD_INVALID_ARGUMENT, "Choose names no order of going; say ORDER_RETENTION_USED");
+        return;
+    }
+    if (q->activation.n_victims) {
+        call_refuse(call, KVD_INVALID_ARGUMENT, "Choose finds the victims itself, and was given %u; leave them out",
+                    q->activation.n_victims);
+        return;
+    }
+    if (!check_open(call)) return;
+    want_of(call, &q->activation, 1, &how.want);
+    if (store_choose_victims(call->service->store, &how, call->memory, &chosen, &refusal)) {
+        refuse_activation(call, &q->activation, &how.want, &refusal);
+        return;
+    }
+    *r = (struct kvd_choice){ .n = chosen.n, .victims = call->memory, .more = chosen.more, .plan = chosen.plan };
 }
 
 /* ---- activation ------------------------------------------------------------------------------ */
@@ -140,7 +181,9 @@ static bool may_wait_for_copies(const struct service *s, const struct store_acti
     struct kvd_continuation_info info;
     struct store_refusal refusal;
     bool here = true;
-    if (!s->mover || want->demote) return s->mover;
+    if (!s->mover) return false;
+    for (uint32_t i = 0; i < want->n_victims; i++)
+        if (want->victims[i].demote) return true;
     if (!want->from.bits || store_cont_look(s->store, want->from, &info, &refusal)) return false;
     for (uint32_t p = 0; p < s->pools.n_pools; p++) here &= info.device_pages[p] == info.pages[p];
     return !here || (s->config.state_bytes && !info.image_on_device);
@@ -182,19 +225,18 @@ static void submit_activation(struct call *call, const struct store_activated *m
 void serve_activate(struct call *call) {
     struct service *s = call->service;
     const struct kvd_activation *a = &call->request.u.activation;
-    store_cont victims[KVD_MAX_VICTIMS];
     struct store_activation want;
     struct store_activated made;
     struct store_refusal refusal = { 0 };
     if (!check_activation(call)) return;
-    want_of(call, a->worker.bits ? a->worker.bits : ~a->group.bits, victims, &want);
+    want_of(call, a, a->worker.bits ? a->worker.bits : ~a->group.bits, &want);
     /* All places are looked at before anything is begun, for what begins may release victims past recall. */
     if (may_wait_for_copies(s, &want) && !pending_check_slow(call)) return;
     struct pending *op = pending_new(call);
     if (!op) return;
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
         pending_free(s, op);
-        refuse_activation(call, &want, &refusal);
+        refuse_activation(call, a, &want, &refusal);
         return;
     }
     struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);

@@ -76,7 +76,7 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
 static void promise_pages(struct store *store, uint32_t p, struct seq *seq, const struct activation *act, uint32_t n,
                           int32_t *row) {
     for (uint32_t i = 0; i < act->n_victims && n; i++)
-        n -= promise_from(store, p, seq, &act->victims[i]->space[p], 0, act->stamp, n, row);
+        n -= promise_from(store, p, seq, &act->victims[i].cont->space[p], 0, act->stamp, n, row);
     if (n && act->move) promise_from(store, p, seq, &act->source->space[p], seq->taken[p], act->stamp, n, row);
 }
 
@@ -125,8 +125,8 @@ static void begin_state(struct store *store, struct seq *seq, const struct activ
         seq->state_slot = slot_take(store);
     } else { /* a victim's: handed over at commit */
         uint32_t i = 0;
-        while (act->victims[i]->slot == KVD_NONE || store->slots[act->victims[i]->slot].pins) i++;
-        seq->state_slot = act->victims[i]->slot;
+        while (act->victims[i].cont->slot == KVD_NONE || store->slots[act->victims[i].cont->slot].pins) i++;
+        seq->state_slot = act->victims[i].cont->slot;
     }
     if (act->move || act->image_in) seq->state_frontier = act->want->frontier;
     seq->image_in = act->image_in;
@@ -156,11 +156,11 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
         else act->source->pins++;
     }
     for (uint32_t i = 0; i < act->n_victims; i++) {
-        act->victims[i]->claimed = true;
-        act->victims[i]->demoting = act->demote[i];
-        if (act->demote[i]) count_demoting(store, act->victims[i], true);
-        act->victims[i]->next_victim = seq->victims;
-        seq->victims = (uint32_t)(act->victims[i] - store->conts);
+        act->victims[i].cont->claimed = true;
+        act->victims[i].cont->demoting = act->victims[i].demote;
+        if (act->victims[i].demote) count_demoting(store, act->victims[i].cont, true);
+        act->victims[i].cont->next_victim = seq->victims;
+        seq->victims = (uint32_t)(act->victims[i].cont - store->conts);
     }
     seq->n_victims = act->n_victims;
 }
@@ -199,7 +199,8 @@ static void clear_leaving(struct store *store, const struct seq *seq) {
 static void set_leaving(struct store *store, const struct seq *seq, const struct activation *act) {
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
-        for (uint32_t i = 0; i < act->n_victims; i++) mark_leaving(store, p, &act->victims[i]->space[p], 0, by, true);
+        for (uint32_t i = 0; i < act->n_victims; i++)
+            mark_leaving(store, p, &act->victims[i].cont->space[p], 0, by, true);
         if (act->move) mark_leaving(store, p, &act->source->space[p], act->pool[p].taken, by, true);
     }
 }
@@ -212,8 +213,8 @@ static void begin_backing(struct store *store, struct seq *seq, const struct act
     for (uint32_t w = 0; w < n; w++) {
         uint32_t p = wants[w].tag;
         for (uint32_t i = 0; i < act->n_victims; i++) {
-            struct cont *victim = act->victims[i];
-            if (!act->demote[i]) continue;
+            struct cont *victim = act->victims[i].cont;
+            if (!act->victims[i].demote) continue;
             if (p < KVD_MAX_POOLS) ids += job_copy_out(store, &seq->job, p, &victim->space[p], ids);
             else if (!victim->image.bits) image_copy_out(store, victim, *ids++);
         }
@@ -262,12 +263,11 @@ static void begin_map(struct store *store, struct seq *seq, const struct activat
 static uint32_t release_now(struct store *store, struct activation *act) {
     uint32_t lost = 0, left = 0;
     for (uint32_t i = 0; i < act->n_victims; i++) {
-        if (act->demote[i]) {
-            act->demote[left] = true;
+        if (act->victims[i].demote) {
             act->victims[left++] = act->victims[i];
             continue;
         }
-        cont_release(store, act->victims[i]);
+        cont_release(store, act->victims[i].cont);
         lost++;
     }
     act->n_victims = left;
@@ -291,7 +291,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     memset(&out, 0, sizeof out);
     out.state_slot = out.source_state_slot = KVD_NONE;
     bool demotes = false;
-    for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->demote[i];
+    for (uint32_t i = 0; i < act->n_victims; i++) demotes |= act->victims[i].demote;
     bool was_demoted = act->move && act->source->demoted;
     if (was_demoted) { /* references that somebody counts on are coming: counted as such from here on */
         cont_undemote(store, act->source);
@@ -541,8 +541,7 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
     if (!victims_are_current(store, seq))
         return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, 0, store->revision, 0);
     for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) {
-        act->demote[act->n_victims] = store->conts[v].demoting;
-        act->victims[act->n_victims++] = &store->conts[v];
+        act->victims[act->n_victims++] = (struct victim){ &store->conts[v], store->conts[v].demoting };
     }
     int rc = activation_measure(store, act, refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) {
@@ -559,7 +558,11 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
 static int commit_stage(struct store *store, struct seq *seq, struct store_refusal *refusal) {
     struct cont *source = seq->from == KVD_NONE ? NULL : &store->conts[seq->from];
     struct activation act = {
-        .want = &seq->want, .source = source, .move = source && !seq->keep, .ceiling = seq->ceiling
+        .want = &seq->want,
+        .source = source,
+        .move = source && !seq->keep,
+        .ceiling = seq->ceiling,
+        .victims = store->victims,
     };
     struct store_activated out;
     memset(&out, 0, sizeof out);
@@ -599,7 +602,9 @@ static void publish_sequence(struct store *store, struct seq *seq) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             source->pins--;
+            order_drop(store, source);
             source->used = store->operations;
+            order_insert(store, source);
             record_cont(store, source);
             cont_give_up_lost(store, source); /* what it lost lies past the frontier */
         } else {

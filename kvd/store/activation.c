@@ -5,6 +5,8 @@
  */
 #include "store_internal.h"
 
+#include <string.h>
+
 /* ---- arguments and states ---- */
 
 static int check_source(const struct store *store, struct activation *act, struct store_refusal *refusal) {
@@ -40,13 +42,13 @@ static int check_victims(const struct store *store, struct activation *act, stru
     uint32_t stamp = store_next_stamp(store);
     if (want->n_victims > KVD_MAX_VICTIMS)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_RECIPE, KVD_NONE, want->n_victims, 0, KVD_MAX_VICTIMS);
-    if (want->n_victims < KVD_MAX_VICTIMS && want->demote >> want->n_victims)
-        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, KVD_MAX_VICTIMS, want->n_victims,
-                            want->n_victims);
-    if (want->demote && !store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
     for (uint32_t i = 0; i < want->n_victims; i++) {
-        struct cont *victim = cont_find(store, want->victims[i]);
-        if (!victim) return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, KVD_NONE, want->victims[i].bits, 0, 0);
+        struct cont *victim = cont_find(store, store_cont_of(want->victims[i].continuation));
+        if (!victim)
+            return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, KVD_NONE, want->victims[i].continuation.bits, 0,
+                                0);
+        if (want->victims[i].demote && !store->arena)
+            return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
         if (victim->stamp == stamp || (victim == act->source && !act->move))
             return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, i, i, want->n_victims);
         victim->stamp = stamp;
@@ -54,8 +56,7 @@ static int check_victims(const struct store *store, struct activation *act, stru
             return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, want->revision, store->revision,
                                 0);
         if (victim == act->source) continue;
-        act->demote[act->n_victims] = want->demote >> i & 1;
-        act->victims[act->n_victims++] = victim;
+        act->victims[act->n_victims++] = (struct victim){ victim, want->victims[i].demote };
     }
     return STORE_OK;
 }
@@ -63,7 +64,7 @@ static int check_victims(const struct store *store, struct activation *act, stru
 int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
                        struct store_refusal *refusal) {
     uint32_t s = store->config.max_context;
-    struct activation act = { .want = want };
+    struct activation act = { .want = want, .victims = store->victims };
     if (want->lease == 0) return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_SEQUENCE, KVD_NONE, 0, 0, 0);
     if (want->prompt_tokens < 1 || want->prompt_tokens < want->frontier || want->prompt_tokens > s)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_PROMPT, KVD_NONE, want->prompt_tokens, want->frontier, s);
@@ -128,10 +129,10 @@ static void count_freed(const struct store *store, struct activation *act) {
         ap->freed_victims = 0;
         if (act->source && act->source->demoted && !MUTANT(source_counts_as_freed)) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
-            const struct cont *victim = act->victims[i];
-            const struct joint how = { p, 0, act->stamp, !act->demote[i], victim->demoted };
+            const struct cont *victim = act->victims[i].cont;
+            const struct joint how = { p, 0, act->stamp, !act->victims[i].demote, victim->demoted };
             ap->freed_victims += joint_mark(store, &victim->space[p], &how);
-            if (!act->demote[i]) act->chunks_freed_victims += chunks_for(victim->space[p].count);
+            if (!act->victims[i].demote) act->chunks_freed_victims += chunks_for(victim->space[p].count);
         }
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
@@ -143,8 +144,9 @@ static void count_freed(const struct store *store, struct activation *act) {
     act->chunks_freed += act->chunks_freed_victims;
     act->conts_freed = 0;
     for (uint32_t i = 0; i < act->n_victims; i++) {
-        act->conts_freed += !act->demote[i] && cont_leaves_descriptor(act->victims[i]);
-        act->slots_freed += act->victims[i]->slot != KVD_NONE && store->slots[act->victims[i]->slot].pins == 0;
+        const struct cont *victim = act->victims[i].cont;
+        act->conts_freed += !act->victims[i].demote && cont_leaves_descriptor(victim);
+        act->slots_freed += victim->slot != KVD_NONE && store->slots[victim->slot].pins == 0;
     }
 }
 
@@ -173,12 +175,12 @@ static int count_demotions(const struct store *store, struct activation *act, st
     act->images = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) act->pool[p].demote = 0;
     for (uint32_t i = 0; i < act->n_victims; i++) {
-        if (!act->demote[i]) continue;
+        if (!act->victims[i].demote) continue;
         for (uint32_t p = 0; p < store->n_pools; p++)
-            if (!count_backing(store, p, &act->victims[i]->space[p], stamp, &act->pool[p].demote))
+            if (!count_backing(store, p, &act->victims[i].cont->space[p], stamp, &act->pool[p].demote))
                 return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, act->want->revision,
                                     store->revision, 0);
-        act->images += store->config.has_state && !act->victims[i]->image.bits;
+        act->images += store->config.has_state && !act->victims[i].cont->image.bits;
     }
     return STORE_OK;
 }
@@ -187,11 +189,11 @@ static int count_demotions(const struct store *store, struct activation *act, st
 static uint32_t collect_drops(const struct store *store, const struct activation *act) {
     uint32_t n_ids = 0, n;
     for (uint32_t v = 0; v < act->n_victims; v++) {
-        if (act->demote[v]) continue;
-        extent_id image = act->victims[v]->image;
+        if (act->victims[v].demote) continue;
+        extent_id image = act->victims[v].cont->image;
         if (image.bits && image.bits != store->scrub_extent.bits) store->ids[n_ids++] = image;
         for (uint32_t p = 0; p < store->n_pools; p++) {
-            const struct space *space = &act->victims[v]->space[p];
+            const struct space *space = &act->victims[v].cont->space[p];
             for (uint32_t i = 0; i < space->count; i += n) {
                 const uint32_t *run = space_run(store, space, i, &n);
                 for (uint32_t k = 0; k < n; k++) {
@@ -251,8 +253,8 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     uint32_t surviving = page->references;
     for (uint32_t i = 0; i < act->n_victims && surviving > 1;
          i++) /* victims go first, and a page has one place in all spaces */
-        surviving -= !act->demote[i] && block < act->victims[i]->space[pool].count &&
-                     space_entry(store, &act->victims[i]->space[pool], block) == descriptor;
+        surviving -= !act->victims[i].demote && block < act->victims[i].cont->space[pool].count &&
+                     space_entry(store, &act->victims[i].cont->space[pool], block) == descriptor;
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }
 
@@ -369,12 +371,12 @@ int activation_check(struct store *store, const struct activation *act, struct s
                             slots_free(store) + act->slots_freed, store->config.state_slots);
     rc = check_chunks(store, act, refusal);
     if (rc) return rc;
-    if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, KVD_NONE, act->arena_needed, act->arena_placed,
-                            store->config.host_bytes);
     for (uint32_t p = 0; p < store->n_pools; p++)
         if (store->pool[p].rows_used == c || !store_try(store))
             return store_refuse(refusal, STORE_E_SHORT, STORE_S_ROW, p, 1, c - store->pool[p].rows_used, c);
+    if (act->arena_needed && (act->arena_placed < act->arena_needed || !store_try(store)))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_ARENA, KVD_NONE, act->arena_needed, act->arena_placed,
+                            store->config.host_bytes);
     return STORE_OK;
 }
 
@@ -394,7 +396,8 @@ static struct kvd_need plan_need(uint64_t needed, uint64_t available) {
     return (struct kvd_need){ needed, available, needed > available ? needed - available : 0 };
 }
 
-static void fill_plan(const struct store *store, const struct activation *act, struct kvd_plan *plan) {
+void activation_plan(const struct store *store, const struct activation *act, struct kvd_plan *plan) {
+    memset(plan, 0, sizeof *plan);
     uint32_t rows_used = 0, c = store->config.max_concurrency;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct activation_pool *ap = &act->pool[p];
@@ -421,11 +424,11 @@ static void fill_plan(const struct store *store, const struct activation *act, s
 int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal) {
     struct activation act;
-    struct kvd_plan plan = { .feasibility = KVD_READY };
+    struct kvd_plan plan;
     int rc = activation_resolve(store, want, &act, refusal);
     if (rc == STORE_OK) rc = activation_measure(store, &act, refusal);
     if (rc) return rc;
-    fill_plan(store, &act, &plan);
+    activation_plan(store, &act, &plan);
     uint32_t fail_in = store->fail_in, acquisitions = store->acquisitions; /* a plan acquires nothing */
     store->fail_in = 0;
     rc = activation_check(store, &act, NULL);

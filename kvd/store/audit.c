@@ -456,6 +456,26 @@ static void audit_index_node(struct audit *a, uint32_t n, uint32_t *ends) {
                "node %u: its best is elsewhere", n);
 }
 
+/* Each published continuation once, in order. */
+static void audit_order(struct audit *a) {
+    const struct store *store = a->store;
+    uint32_t found = 0, published = 0;
+    for (uint32_t i = 0; i < store->config.max_continuations; i++)
+        published += store->conts[i].occupied && store->conts[i].published;
+    for (int demoted = 0; demoted < 2; demoted++) {
+        uint32_t last = KVD_NONE;
+        for (uint32_t i = order_first(store, demoted); i != KVD_NONE && found <= published; i = order_next(store, i)) {
+            const struct cont *cont = &store->conts[i];
+            EXPECT(cont->published && cont->ordered && cont->demoted == demoted,
+                   "continuation %u is not where it stands in the order", i);
+            EXPECT(last == KVD_NONE || order_is_first(store, last, i), "continuation %u goes before %u", i, last);
+            last = i;
+            found++;
+        }
+    }
+    EXPECT(found == published, "%u continuations in the order, %u published", found, published);
+}
+
 static void audit_index(struct audit *a) {
     const struct store *store = a->store;
     const struct index *index = &store->index;
@@ -497,5 +517,6 @@ uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
     audit_objects(&audit);
     audit_owned(&audit);
     audit_index(&audit);
+    audit_order(&audit);
     return audit.violations;
 }

@@ -53,11 +53,18 @@ bool tier_all_current(const struct store *store, const struct cont *cont) {
     return !store->config.has_state || image_in_host(cont);
 }
 
+static void set_demoted(struct store *store, struct cont *cont, bool demoted) {
+    bool ordered = cont->ordered;
+    order_drop(store, cont);
+    cont->demoted = demoted;
+    store->demoted += demoted ? 1 : UINT32_MAX;
+    if (ordered) order_insert(store, cont);
+}
+
 void cont_demote(struct store *store, struct cont *cont) {
     uint32_t n;
     if (cont->demoted) return;
-    cont->demoted = true;
-    store->demoted++;
+    set_demoted(store, cont, true);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
@@ -78,8 +85,7 @@ void cont_demote(struct store *store, struct cont *cont) {
 void cont_undemote(struct store *store, struct cont *cont) {
     uint32_t n;
     if (!cont->demoted) return;
-    cont->demoted = false;
-    store->demoted--;
+    set_demoted(store, cont, false);
     for (uint32_t p = 0; p < store->n_pools; p++)
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
@@ -125,7 +131,9 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!cont->published || cont->claimed)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    order_drop(store, cont);
     cont->retention = retention;
+    order_insert(store, cont);
     record_cont(store, cont);
     store_changed(store, false);
     return STORE_OK;

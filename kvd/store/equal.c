@@ -56,8 +56,10 @@ struct cont *cont_find_equal(const struct store *store, const struct cont *like)
 
 /* What it has to go by is as it would be of the newcomer, too. */
 static void refresh(struct store *store, struct cont *cont, uint32_t retention) {
+    order_drop(store, cont);
     cont->used = store->operations;
     cont->retention = max_u32(cont->retention, retention);
+    order_insert(store, cont);
     record_cont(store, cont);
 }
 

@@ -152,6 +152,7 @@ void index_insert(struct store *store, struct cont *cont) {
         n = at < nodes[child].end ? split_node(store, child, at) : child;
     }
     attach_end(store, cont, n);
+    order_insert(store, cont);
 }
 
 /* ---- remove ---- */
@@ -199,6 +200,7 @@ static void choose_best(struct store *store, uint32_t n) {
 void index_drop(struct store *store, struct cont *cont) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    order_drop(store, cont);
     if (cont->prev_end != KVD_NONE) store->conts[cont->prev_end].next_end = cont->next_end;
     else nodes[n].ends = cont->next_end;
     if (cont->next_end != KVD_NONE) store->conts[cont->next_end].prev_end = cont->prev_end;

@@ -160,6 +160,8 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->conts = carve_take(&carve, c->max_continuations, sizeof *s->conts);
     s->slots = carve_take(&carve, c->has_state ? c->state_slots : 0, sizeof *s->slots);
     s->stamp = carve_take(&carve, 1, sizeof *s->stamp);
+    s->victims = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->victims);
+    s->steps = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->steps);
     s->index.capacity = 2 * c->max_continuations + 1; /* a leaf and a branching each, and the root */
     s->index.nodes = carve_take(&carve, s->index.capacity, sizeof *s->index.nodes);
     s->index.hash_mask = power_of_two(s->index.capacity) - 1;
@@ -194,6 +196,7 @@ static void init_objects(struct store *s) {
     s->in_flight = KVD_NONE;
     *s->stamp = 0;
     index_init(&s->index);
+    s->order[0] = s->order[1] = KVD_NONE;
     for (uint32_t i = 0; i < MOVE_LIMIT; i++)
         s->moves[i] = (struct move){ .generation = 1, .next_free = i + 1 < MOVE_LIMIT ? i + 1 : KVD_NONE };
     if (c->host_bytes)

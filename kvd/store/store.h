@@ -293,16 +293,15 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
 struct store_activation {
     store_cont from;
     bool keep;
-    uint32_t frontier;              /* F <= source frontier, >= 1 with a source; 0 for root */
-    uint64_t lease;                 /* who may drive it: opaque, nonzero */
-    uint32_t prompt_tokens;         /* whole prompt, >= frontier */
-    uint32_t max_output_tokens;     /* 1 to S - prompt + 1: STORE_E_RANGE past it, never cut silently */
-    uint32_t ensure[KVD_MAX_POOLS]; /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
-                                         the source */
-    const store_cont *victims; /* recipe: released or demoted atomically with the activation, or not at all (ACT-8) */
-    uint32_t n_victims;
-    uint64_t demote;   /* bit i: victims[i] is demoted, else released */
-    uint64_t revision; /* recipe made at; 0 = do not check */
+    uint32_t frontier;                /* F <= source frontier, >= 1 with a source; 0 for root */
+    uint64_t lease;                   /* who may drive it: opaque, nonzero */
+    uint32_t prompt_tokens;           /* whole prompt, >= frontier */
+    uint32_t max_output_tokens;       /* 1 to S - prompt + 1: STORE_E_RANGE past it, never cut silently */
+    uint32_t ensure[KVD_MAX_POOLS];   /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
+                                           the source */
+    const struct kvd_victim *victims; /* recipe: they give way atomically with the activation, or not at all (ACT-8) */
+    uint32_t n_victims;               /* at most KVD_MAX_VICTIMS */
+    uint64_t revision;                /* recipe made at; 0 = do not check */
     uint64_t
         tag; /* the owner's, opaque: carried by the sequence and the continuations made of it, also over a restart */
 };
@@ -325,6 +324,25 @@ struct store_activated {
 /* Plan: the answer that activate would give, changing nothing. */
 int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal);
+
+/* Choice: the shortest recipe in an order that the caller names (Q-2): of the lowest retention first, of one retention
+ * the least recently used. It leaves out what gives nothing that is short. Changes nothing, and takes time in
+ * proportion to the pages of what goes. */
+struct store_choice {
+    struct store_activation want; /* without victims */
+    uint32_t max;                 /* victims that are wanted at most; KVD_MAX_VICTIMS is the limit */
+    bool demote;                  /* those that go from the device are demoted, as far as the arena can hold them */
+    bool of_tag;                  /* only those of this tag */
+    uint64_t tag;
+};
+struct store_chosen {
+    uint32_t n;           /* victims */
+    bool more;            /* they do not suffice, and there are more than max */
+    struct kvd_plan plan; /* with them. Where it is KVD_BLOCKED and n is 0: nothing that is idle would help */
+};
+/* ret_victims: as many as max. Errors: those of store_plan_activation. */
+int store_choose_victims(struct store *store, const struct store_choice *how, struct kvd_victim *ret_victims,
+                         struct store_chosen *ret_chosen, struct store_refusal *refusal);
 
 /* begin takes everything for all pools, or nothing. Then the sequence is ACTIVATING; source and victims are claimed and
  * intact. The row mirror is filled, unless victims must be demoted first (staged).

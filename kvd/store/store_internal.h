@@ -188,6 +188,10 @@ struct cont {
     bool image_backing;
     bool image_lost;   /* damaged, and gone when no copy uses it; where the slot has none, with its continuation */
     bool image_coming; /* a move brings it into `slot` */
+    /* Place in the order of going, while it is published. */
+    bool ordered;
+    uint32_t order_up, order_left, order_right;
+    uint64_t order_rank;
 };
 
 struct slot {
@@ -229,7 +233,11 @@ struct store {
     struct slot *slots;
     uint32_t slots_used, slot_hint;
     struct index index;
-    uint32_t *stamp; /* behind a pointer: looking functions count too */
+    uint32_t order[2]; /* roots: of those that are not demoted, and of the demoted ones */
+    uint64_t order_ranks;
+    uint32_t *stamp;        /* behind a pointer: looking functions count too */
+    struct victim *victims; /* scratch [KVD_MAX_VICTIMS] of the activation that is looked at */
+    uint32_t *steps;        /* scratch [KVD_MAX_VICTIMS] of a choice */
     uint32_t fail_in, acquisitions;
     /* host tier */
     struct extent_arena *arena; /* NULL: off */
@@ -428,12 +436,16 @@ struct activation_pool {
     uint32_t freed_victims, freed; /* pages that go with the victims, and with the dropped part of a moved source too */
 };
 
+struct victim {
+    struct cont *cont;
+    bool demote;
+};
+
 struct activation {
     const struct store_activation *want;
     struct cont *source; /* NULL = root */
     bool move;
-    struct cont *victims[KVD_MAX_VICTIMS]; /* without the source */
-    bool demote[KVD_MAX_VICTIMS];
+    struct victim *victims; /* the store's scratch; without the source */
     uint32_t n_victims, ceiling;
     uint32_t images; /* state images of demoted victims that must be copied out */
     uint64_t arena_needed,
@@ -455,14 +467,26 @@ int activation_resolve(const struct store *store, const struct store_activation 
                        struct store_refusal *refusal);
 /* Needs of every pool on the joint post-state. STORE_E_ENTITLEMENT if more is to be mapped at once than is granted. */
 int activation_measure(const struct store *store, struct activation *act, struct store_refusal *refusal);
-/* STORE_OK, STORE_E_NEVER or STORE_E_SHORT; counts each need as an acquisition in the order of ACT-2. */
+/* STORE_OK, STORE_E_NEVER or STORE_E_SHORT; counts each need as an acquisition in the order of ACT-2. The arena is
+ * looked at last: if it is said to be short, nothing else is. */
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal);
+/* The numbers of a plan, all but the feasibility. */
+void activation_plan(const struct store *store, const struct activation *act, struct kvd_plan *ret_plan);
 /* What is to be taken from the arena, in this order. Returns how many wants. */
 uint32_t activation_extents(const struct store *store, const struct activation *act,
                             struct extent_page_want wants[KVD_MAX_POOLS + 1]);
 /* Whether there is too little room now for what must be there before the copies: pages for tails and restores, chunks
  * for the membership. */
 bool activation_is_short_now(const struct store *store, const struct activation *act);
+
+/* ---- order.c: in which continuations go. index_insert and index_drop keep it; who changes retention, use or `demoted`
+ * drops and inserts around that. ---- */
+
+void order_insert(struct store *store, struct cont *cont);
+void order_drop(struct store *store, struct cont *cont);       /* nothing, if it is not in */
+uint32_t order_first(const struct store *store, bool demoted); /* index of a continuation, KVD_NONE: there is none */
+uint32_t order_next(const struct store *store, uint32_t at);
+bool order_is_first(const struct store *store, uint32_t a, uint32_t b); /* a goes before b; KVD_NONE after all */
 
 /* ---- the rest ---- */
 

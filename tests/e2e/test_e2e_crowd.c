@@ -18,6 +18,7 @@ struct member {
     kvd_client *client;
     uint64_t random;
     uint32_t done, waited, hits;
+    struct kvd_victim victims[64];
     char failed[KVD_MESSAGE_BYTES + 64]; /* the first request that failed outright */
 };
 
@@ -59,10 +60,7 @@ static int activate(struct member *m, struct kvd_activation *want, struct kvd_ac
         } else if (status != KVD_RESOURCE_EXHAUSTED && status != KVD_ABORTED) {
             break;
         } else {
-            want->n_victims = 0;
-            want->demote = 0;
-            want->revision = 0;
-            enum kvd_status chosen = kvd_choose_victims(m->client, want, &error);
+            enum kvd_status chosen = kvd_choose_victims(m->client, want, m->victims, 64, &error);
             if (chosen != KVD_OK) {
                 status = chosen;
                 break;

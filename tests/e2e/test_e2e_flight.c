@@ -60,9 +60,10 @@ static struct kvd_activation fork_in_place(bool state, uint64_t text[4], kvd_con
     want.from = c[0];
     want.frontier = TOKENS;
     want.keep = true;
+    static struct kvd_victim victim;
+    victim = (struct kvd_victim){ c[1], true };
     want.n_victims = 1;
-    want.victims[0] = c[1];
-    want.demote = 1;
+    want.victims = &victim;
     return want;
 }
 

@@ -189,8 +189,8 @@ static void act_8_victims_are_demoted(void) {
     struct kvd_activated a;
     struct kvd_plan plan;
     KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_RESOURCE_EXHAUSTED);
-    for (uint32_t i = 0; i < 2; i++) want.victims[want.n_victims++] = c[i];
-    want.demote = 3;
+    want.n_victims = 2;
+    want.victims = (struct kvd_victim[2]){ { c[0], true }, { c[1], true } };
     KVT_EQ(kvd_plan_activation(scheduler, &want, &plan, NULL), KVD_OK);
     KVT_EQ(plan.feasibility, KVD_READY);
     KVT_EQ(plan.demote_pages[0], 16);
@@ -206,9 +206,7 @@ static void act_8_victims_are_demoted(void) {
     /* One of them comes back in the place of the other two: demotion and restore in one activation. */
     want = fork_of(c[0], 490, 491);
     want.n_victims = 2;
-    want.victims[0] = c[2];
-    want.victims[1] = c[3];
-    want.demote = 3;
+    want.victims = (struct kvd_victim[2]){ { c[2], true }, { c[3], true } };
     struct kvd_activated b = scene_activate(scheduler, &want);
     KVT_EQ(b.restored[0], 8);
     scene_check(&worker, b.pool[0].row, text[0], 0, 490);

@@ -65,7 +65,7 @@ static void srv_2_activation(void) {
     scene_activate(scheduler, &want);
     refused(&want, KVD_RESOURCE_EXHAUSTED, "of 2");
     want.n_victims = 1; /* a sequence is no continuation: the handle is foreign */
-    want.victims[0].bits = a.sequence.bits;
+    want.victims = &(struct kvd_victim){ { a.sequence.bits }, false };
     refused(&want, KVD_NOT_FOUND, "recipe");
     scene_audit(scheduler);
     close_stage();
@@ -216,12 +216,13 @@ static void act_8_recipes(void) {
     struct kvd_activation want = scene_want(worker_session, 1600, 10); /* 26 pages; 4 are free */
     refused(&want, KVD_RESOURCE_EXHAUSTED, "pages");
     want.n_victims = 1;
-    want.victims[0] = scene_find(scheduler, e2e_stream(50, 9000, 0), 1281).continuation;
+    want.victims = &(struct kvd_victim){ scene_find(scheduler, e2e_stream(50, 9000, 0), 1281).continuation, false };
     refused(&want, KVD_RESOURCE_EXHAUSTED, "pages"); /* 24: the victim stays */
     KVT_EQ(scene_find(scheduler, e2e_stream(50, 9000, 0), 1281).usable, 1280);
     want.n_victims = 0;
     struct kvd_error error = { 0 };
-    KVT_EQ(kvd_choose_victims(scheduler, &want, &error), KVD_OK);
+    static struct kvd_victim room[8];
+    KVT_EQ(kvd_choose_victims(scheduler, &want, room, 8, &error), KVD_OK);
     KVT_EQ(want.n_victims, 2);
     uint64_t revision = want.revision;
     want.revision = revision + 17;

@@ -199,6 +199,7 @@ static void hello(struct fuzz_link *l, uint32_t role) {
 /* ---- requests ------------------------------------------------------------------------------------ */
 
 static kvd_digest digests[8];
+static struct kvd_victim victims[4];
 static struct kvd_round_item items[8];
 
 static void fill_round(struct msg_request *q) {
@@ -222,8 +223,8 @@ static void fill_activation(struct kvd_activation *a) {
                                   .ensure = { number(), number() } };
     if (u8() % 8 == 0) a->group.bits = handle();
     a->n_victims = u8() % 4 == 0 ? u8() % 3 : 0;
-    for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i].bits = handle();
-    if (a->n_victims) a->demote = u8() % 8;
+    a->victims = victims;
+    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = (struct kvd_victim){ { handle() }, u8() % 2 };
 }
 
 static void fill_digests(uint32_t n) {
@@ -256,6 +257,11 @@ static void fill(struct msg_request *q) {
     const struct codec_map *map = codec_request_map(q->type);
     uint32_t n;
     switch (q->type) {
+    case FRAME_CHOOSE:
+        fill_activation(&q->u.choose.activation);
+        q->u.choose.order = 1;
+        q->u.choose.max = u8();
+        break;
     case FRAME_PLAN:
     case FRAME_ACTIVATE: fill_activation(&q->u.activation); break;
     case FRAME_ROUND: fill_round(q); break;
@@ -353,8 +359,8 @@ static void go_on(void) {
     a->max_output_tokens = 1 + u8();
     a->ensure[0] = a->ensure[1] = a->prompt_tokens;
     a->n_victims = u8() % 4;
-    for (uint32_t i = 0; i < a->n_victims; i++) a->victims[i] = some_cont();
-    a->demote = u8() % (1u << a->n_victims);
+    a->victims = victims;
+    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = (struct kvd_victim){ some_cont(), u8() % 2 };
     if (scheduler_calls(&q, &r)) running[n_running++ % 4] = r.u.activated.sequence.bits;
 }
 

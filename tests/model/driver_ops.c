@@ -11,7 +11,7 @@
 
 struct wish {
     struct store_activation want;
-    store_cont victims[KVD_MAX_VICTIMS + 1];
+    struct kvd_victim victims[MODEL_CONTS];
     struct store_activated got;
 };
 
@@ -39,10 +39,10 @@ static void wish_victims(struct run *r, struct wish *wish) {
         int c = any_cont(r, !chance(r, 2));
         bool again = false;
         for (uint32_t j = 0; c >= 0 && j < w->n_victims; j++)
-            again |= wish->victims[j].bits == r->model.cont[c].handle.bits;
+            again |= wish->victims[j].continuation.bits == r->model.cont[c].handle.bits;
         bool source = c >= 0 && w->from.bits == r->model.cont[c].handle.bits;
         if ((again || source || c < 0) && !chance(r, 4)) continue;
-        wish->victims[w->n_victims++] = some_cont(r, c);
+        wish->victims[w->n_victims++].continuation.bits = some_cont(r, c).bits;
     }
     if (chance(r, 1)) w->n_victims = KVD_MAX_VICTIMS + 1;
 }
@@ -58,7 +58,7 @@ static void make_room(struct run *r, struct wish *wish) {
             return;
         bool again = false;
         for (uint32_t v = 0; v < pl.n_victims; v++) again |= pl.victims[v] == c;
-        if (!again) wish->victims[wish->want.n_victims++] = r->model.cont[c].handle;
+        if (!again) wish->victims[wish->want.n_victims++].continuation.bits = r->model.cont[c].handle.bits;
     }
 }
 
@@ -215,7 +215,7 @@ static void check_begin_view(struct run *r, const struct model_plan *pl, const s
 static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
     uint32_t n[POOLS] = { 0 };
     bool gone = victims_gone(r, pl);
-    int victims[KVD_MAX_VICTIMS];
+    int victims[MODEL_CONTS];
     memcpy(victims, pl->victims, sizeof victims);
     read_pages(r, wish->got.seq, (store_cont){ 0 }, n);
     int k = model_begin(&r->model, &wish->want, pl, &wish->got, gone, run_ids, n);

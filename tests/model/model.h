@@ -50,7 +50,7 @@ struct model_seq {
     struct space sp;
     int from; /* ACTIVATING: index of the source continuation, -1 */
     bool keep;
-    int victims[KVD_MAX_VICTIMS];
+    int victims[MODEL_CONTS];
     uint32_t n_victims;
     uint32_t copied[POOLS]; /* columns of the tail copied at activation */
 };
@@ -121,7 +121,7 @@ uint32_t model_candidates(const struct model *model, const uint8_t (*digests)[32
 struct model_plan {
     struct reasons hard;           /* argument and state errors: plan and activate both refuse */
     struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
-    int from, victims[KVD_MAX_VICTIMS];
+    int from, victims[MODEL_CONTS];
     uint32_t n_victims;
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */

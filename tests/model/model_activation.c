@@ -68,9 +68,10 @@ static void victim_reasons(const struct model *m, const struct store_activation 
         return;
     }
     for (uint32_t i = 0; i < w->n_victims; i++) {
-        int v = model_find_cont(m, w->victims[i]);
+        int v = model_find_cont(m, store_cont_of(w->victims[i].continuation));
         for (uint32_t j = 0; j < i; j++)
-            if (w->victims[j].bits == w->victims[i].bits) model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
+            if (w->victims[j].continuation.bits == w->victims[i].continuation.bits)
+                model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
         if (v < 0) {
             model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
             continue;

@@ -80,7 +80,7 @@ static void act_3_tail_shared_with_a_victim_moves_in_place(void) {
                                      .lease = 1,
                                      .prompt_tokens = 100,
                                      .max_output_tokens = 1,
-                                     .victims = &victim,
+                                     .victims = &(struct kvd_victim){ .continuation.bits = victim.bits },
                                      .n_victims = 1 };
     struct kvd_plan plan;
     KVT_OK(store_plan_activation(o.store, &want, &plan, &o.refusal));

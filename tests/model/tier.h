@@ -16,6 +16,7 @@
 #include "store_internal.h"
 
 #define POOLS KVD_MAX_POOLS
+#define VICTIMS 8 /* of one activation */
 #define BLOCKS 70 /* a membership of two chunks, in the long scenarios; SHORT in all others */
 #define SHORT 9
 #define TOKENS (BLOCKS * KVD_PAGE_TOKENS)
@@ -69,9 +70,8 @@ struct flight {
     enum store_place place;
     bool keep, staged;
     uint32_t frontier, ensure[POOLS];
-    store_cont victims[KVD_MAX_VICTIMS];
+    struct kvd_victim victims[VICTIMS];
     uint32_t n_victims;
-    uint64_t demote;
     uint32_t stages, waits;
     uint32_t n, left;
     struct store_copy copies[COPIES];
@@ -165,7 +165,7 @@ uint32_t lost_pages(const struct world *w, const struct store *store, const stru
 /* tier_plan.c */
 struct want {
     struct store_activation a;
-    store_cont victims[KVD_MAX_VICTIMS];
+    struct kvd_victim victims[VICTIMS];
 };
 /* The plan, recounted from memberships and replicas. */
 void plan_check(struct world *w, const struct want *want, const struct kvd_plan *plan);

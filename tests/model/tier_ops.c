@@ -121,10 +121,11 @@ bool flight_copy(struct world *w, struct flight *f, uint32_t i) {
 static uint32_t victims_gone(struct world *w, struct flight *f) {
     uint32_t gone = 0;
     for (uint32_t i = 0; i < f->n_victims; i++) {
-        int v = find_cont(w, f->victims[i]);
-        if (v < 0 || cont_find(w->kvd.store, f->victims[i]) || f->victims[i].bits == f->cont.bits)
+        int v = find_cont(w, store_cont_of(f->victims[i].continuation));
+        if (v < 0 || cont_find(w->kvd.store, store_cont_of(f->victims[i].continuation)) ||
+            f->victims[i].continuation.bits == f->cont.bits)
             continue; /* a moved source may stand there: it goes anyhow */
-        if (f->demote >> i & 1 && !w->cont[v].doomed) fail(w, "a demoted victim is gone");
+        if (f->victims[i].demote && !w->cont[v].doomed) fail(w, "a demoted victim is gone");
         w->cont[v].leaves = true;
         gone++;
     }
@@ -135,10 +136,10 @@ static uint32_t victims_gone(struct world *w, struct flight *f) {
 static void victims_settled(struct world *w, struct flight *f) {
     victims_gone(w, f);
     for (uint32_t i = 0; i < f->n_victims && !w->failed; i++) {
-        int v = find_cont(w, f->victims[i]);
-        struct cont *cont = cont_find(w->kvd.store, f->victims[i]);
-        if (v < 0 || !cont || f->victims[i].bits == f->cont.bits) continue;
-        if (!(f->demote >> i & 1)) fail(w, "a released victim is still there");
+        int v = find_cont(w, store_cont_of(f->victims[i].continuation));
+        struct cont *cont = cont_find(w->kvd.store, store_cont_of(f->victims[i].continuation));
+        if (v < 0 || !cont || f->victims[i].continuation.bits == f->cont.bits) continue;
+        if (!(f->victims[i].demote)) fail(w, "a released victim is still there");
         else if (!cont->demoted && !w->rots && tier_all_current(w->kvd.store, cont))
             fail(w, "a demoted victim does not rest");
     }
@@ -341,10 +342,12 @@ static void make_want(struct world *w, struct want *want) {
     for (uint32_t i = 0, n = chance(w, w->tight ? 85 : 55) ? between(w, 1, 4) : 0; i < n; i++) {
         int v = any_cont(w, true);
         bool again = v < 0 || (v == c && chance(w, 90));
-        for (uint32_t k = 0; k < a->n_victims && v >= 0; k++) again |= want->victims[k].bits == w->cont[v].handle.bits;
+        for (uint32_t k = 0; k < a->n_victims && v >= 0; k++)
+            again |= want->victims[k].continuation.bits == w->cont[v].handle.bits;
         if (again) continue;
-        if (w->config.host_bytes && chance(w, w->tight ? 90 : 65)) a->demote |= UINT64_C(1) << a->n_victims;
-        want->victims[a->n_victims++] = w->cont[v].handle;
+        want->victims[a->n_victims++] =
+            (struct kvd_victim){ .continuation.bits = w->cont[v].handle.bits,
+                                 .demote = w->config.host_bytes && chance(w, w->tight ? 90 : 65) };
     }
     a->prompt_tokens = between(w, a->frontier ? a->frontier : 1, chance(w, 30) ? s : min_u32(s, a->frontier + 150));
     a->max_output_tokens = min_u32(s - a->prompt_tokens + 1, between(w, 1, chance(w, 20) ? s : 100));
@@ -355,7 +358,8 @@ static void make_want(struct world *w, struct want *want) {
     note(w, " from %d keep %d F %u prompt %u ensure %u,%u victims", c, a->keep, a->frontier, a->prompt_tokens,
          a->ensure[0], a->ensure[1]);
     for (uint32_t i = 0; i < a->n_victims; i++)
-        note(w, " %d%s", find_cont(w, want->victims[i]), a->demote >> i & 1 ? "d" : "");
+        note(w, " %d%s", find_cont(w, store_cont_of(want->victims[i].continuation)),
+             want->victims[i].demote ? "d" : "");
 }
 
 struct begun {
@@ -388,7 +392,6 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
     f->frontier = a->frontier;
     memcpy(f->ensure, a->ensure, sizeof f->ensure);
     f->n_victims = a->n_victims;
-    f->demote = a->demote;
     memcpy(f->victims, want->victims, sizeof f->victims);
     flight_fetch(w, f);
     note(w, " -> seq %d%s", k, got->staged ? " staged" : "");

@@ -14,8 +14,8 @@ struct count {
     const struct store *store;
     const struct cont *source;
     bool move;
-    const struct cont *victims[KVD_MAX_VICTIMS];
-    bool demote[KVD_MAX_VICTIMS];
+    const struct cont *victims[VICTIMS];
+    bool demote[VICTIMS];
     uint32_t n_victims;
     uint32_t holders[PAGES], going[PAGES], released[PAGES]; /* by descriptor of one pool */
     bool kept[PAGES], backed[PAGES];
@@ -204,8 +204,8 @@ uint64_t plan_replaced(const struct world *w, const struct want *want) {
     for (uint32_t p = 0; p < w->n_pools; p++) {
         bool seen[PAGES] = { false };
         for (uint32_t i = 0; i < want->a.n_victims; i++) {
-            const struct cont *victim = cont_find(w->kvd.store, want->victims[i]);
-            bool demoted = (want->a.demote >> i & 1) && want->victims[i].bits != want->a.from.bits;
+            const struct cont *victim = cont_find(w->kvd.store, store_cont_of(want->victims[i].continuation));
+            bool demoted = want->victims[i].demote && want->victims[i].continuation.bits != want->a.from.bits;
             for (uint32_t b = 0; demoted && b < victim->space[p].count; b++) {
                 uint32_t d = space_entry(w->kvd.store, &victim->space[p], b);
                 const struct page *page = &w->kvd.store->pool[p].pages[d];
@@ -227,9 +227,9 @@ void plan_check(struct world *w, const struct want *want, const struct kvd_plan 
                         .source = a->from.bits ? cont_find(w->kvd.store, a->from) : NULL,
                         .move = a->from.bits && !a->keep };
     for (uint32_t i = 0; i < a->n_victims; i++) {
-        const struct cont *victim = cont_find(c.store, want->victims[i]);
+        const struct cont *victim = cont_find(c.store, store_cont_of(want->victims[i].continuation));
         if (victim == c.source) continue; /* it goes anyhow */
-        c.demote[c.n_victims] = a->demote >> i & 1;
+        c.demote[c.n_victims] = want->victims[i].demote;
         c.victims[c.n_victims++] = victim;
     }
     uint32_t available = w->config.max_continuations - w->kvd.store->conts_used;

@@ -130,21 +130,15 @@ class Libkvd:
 
     @staticmethod
     def _want(want):
-        made = H.activation(
-            keep=want.keep,
-            frontier=want.frontier,
-            prompt_tokens=want.prompt_tokens,
-            max_output_tokens=want.max_output_tokens,
-            n_victims=len(want.victims),
-            demote=want.demote,
-            revision=want.revision,
-        )
+        made = H.activation(keep=want.keep, frontier=want.frontier, prompt_tokens=want.prompt_tokens,
+                            max_output_tokens=want.max_output_tokens, n_victims=len(want.victims),
+                            revision=want.revision)
         made.worker.bits, made.group.bits = want.worker, want.group
         getattr(made, "from").bits = want.source
         for i, tokens in enumerate(want.ensure):
             made.ensure[i] = tokens
-        for i, victim in enumerate(want.victims):
-            made.victims[i].bits = victim
+        made.recipe = (H.victim * max(1, len(want.victims)))(*[(H.continuation(v), demote) for v, demote in want.victims])
+        made.victims = ctypes.cast(made.recipe, ctypes.c_void_p)
         return made
 
     @staticmethod
@@ -174,13 +168,11 @@ class Libkvd:
         import dataclasses
 
         made = self._want(want)
-        self._run("choose_victims", ctypes.byref(made))
-        return dataclasses.replace(
-            want,
-            victims=tuple(v.bits for v in made.victims[: made.n_victims]),
-            demote=made.demote,
-            revision=made.revision,
-        )
+        room = (H.victim * 4096)()
+        self._run("choose_victims", ctypes.byref(made), room, 4096)
+        return dataclasses.replace(want, source=getattr(made, "from").bits, frontier=made.frontier, keep=made.keep,
+                                   victims=tuple(kvd.Victim(v.continuation.bits, v.demote) for v in room[: made.n_victims]),
+                                   revision=made.revision)
 
     def round(self, items):
         asked, results = (H.round_item * len(items))(), (H.round_result * len(items))()

@@ -125,7 +125,7 @@ class Scenarios(Scene):
         self.assertEqual(client.plan(want)[0], kvd.Feasibility.BLOCKED)
         self.refused(kvd.ResourceExhausted, client.activate_exactly, want)
         want = client.choose_victims(want)
-        self.assertEqual(want.victims, (kept[0], kept[2]))
+        self.assertEqual(want.victims, ((kept[0], False), (kept[2], False)))
         made = client.activate_exactly(want)
         self.assertEqual(client.resources()["continuations"], 6)
         self.refused(kvd.Error, client.activate_exactly, self.want(client, 64, revision=want.revision))
@@ -165,7 +165,7 @@ class HostScenarios(Scene):
         for i in range(8):
             self.retained(client, tokens(30 + i, 1900))
         want = client.choose_victims(self.want(client, 4000, 90))
-        self.assertEqual((len(want.victims), want.demote), (2, 3))
+        self.assertEqual([victim.demote for victim in want.victims], [True, True])
         made = client.activate_exactly(want)
         self.assertEqual(client.resources()["continuations"], 8)
         client.finish(made.sequence, False)
@@ -254,7 +254,7 @@ class Drawn(unittest.TestCase):
                 )
             if draw.random() < 0.5:
                 want = note("choose", lambda: client.choose_victims(want)) or want
-            log.append((tuple(known(v) for v in want.victims), want.demote))
+            log.append((tuple((known(v), demote) for v, demote in want.victims), known(want.source), want.keep))
             made = note("activate", lambda: client.activate_exactly(want))
             if made:
                 log.append((known(made.sequence), made.pools))

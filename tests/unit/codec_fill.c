@@ -232,6 +232,8 @@ static size_t pointed_bytes(const struct codec_field *row, const void *plain) {
 static bool same_pointed(const struct codec_map *map, void *x, void *z) {
     for (uint32_t i = 0; i < map->n; i++) {
         const struct codec_field *row = &map->fields[i];
+        if (row->kind == CODEC_SUB && !same_pointed(row->sub, codec_at_mut(x, row->at), codec_at_mut(z, row->at)))
+            return false;
         if (row->kind != CODEC_DIGESTS && row->kind != CODEC_SUBS_NEW && row->kind != CODEC_SUB_NEW) continue;
         size_t bytes = pointed_bytes(row, x);
         const void *a = pointer_at(x, row), *b = pointer_at(z, row);

@@ -55,6 +55,16 @@ struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, 
     return want;
 }
 
+void fix_recipe(struct store_activation *want, const store_cont *victims, uint32_t n, uint64_t demote) {
+    static struct kvd_victim recipes[8][KVD_MAX_VICTIMS + 1];
+    static uint32_t turn;
+    struct kvd_victim *recipe = recipes[turn++ % 8];
+    for (uint32_t i = 0; i < n; i++)
+        recipe[i] = (struct kvd_victim){ .continuation.bits = victims[i].bits, .demote = i < 64 && demote >> i & 1 };
+    want->victims = recipe;
+    want->n_victims = n;
+}
+
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret) {
     struct store_activated got;
     store_seq none = { 0 };

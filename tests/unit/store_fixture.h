@@ -27,6 +27,8 @@ bool fix_audit(struct fix *fix); /* no violation; prints them */
  * stays apart (FIT-5). */
 struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensure);
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output);
+/* Makes n continuations the recipe; bit i of demote: demoted, else released. Valid until the eighth call after. */
+void fix_recipe(struct store_activation *want, const store_cont *victims, uint32_t n, uint64_t demote);
 /* begin and commit; none if refused */
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret);
 #define FIX_LEASE 7

@@ -215,8 +215,8 @@ static void srv_2_encoder_refuses_what_the_decoder_would(void) {
     refuse_encode(&q, CODEC_E_LIMIT, "name has 64 characters", "63");
     q.u.hello.name[0] = '\0';
     refuse_encode(&q, CODEC_E_VALUE, "name is empty", "give one");
-    q = (struct msg_request){ .type = FRAME_ACTIVATE, .u.activation.n_victims = 65 };
-    refuse_encode(&q, CODEC_E_LIMIT, "victims has 65 entries", "64");
+    q = (struct msg_request){ .type = FRAME_ACTIVATE, .u.activation.n_victims = 4097 };
+    refuse_encode(&q, CODEC_E_LIMIT, "victims has 4097 entries", "4096");
     q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1025, .max = 1, .digests = fill.digests } };
     refuse_encode(&q, CODEC_E_LIMIT, "digests has 1025 entries", "1024");
     q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 17, .digests = fill.digests } };

@@ -239,8 +239,9 @@ static void srv_2_counts_and_lengths_over_the_limit(void) {
     refused(FRAME_FIND, CODEC_E_LIMIT, "digests has 1025 entries", "1024");
     wire_zeros(&wire, 4, 33);
     refused(FRAME_NAME_PAGES, CODEC_E_VALUE, "digests has 33 bytes", "multiple of 32");
-    wire_zeros(&wire, 10, 65 * 8);
-    refused(FRAME_ACTIVATE, CODEC_E_LIMIT, "victims has 65 entries", "64");
+    wire.n = 0;
+    for (int i = 0; i < 4097; i++) wire_bytes(&wire, 13, "", 0);
+    refused(FRAME_ACTIVATE, CODEC_E_LIMIT, "victims has 4097 entries", "4096");
     wire_zeros(&wire, 9, 3);
     refused(FRAME_PLAN, CODEC_E_LIMIT, "ensure has 3 entries", "2");
     wire_zeros(&wire, 3, 64);

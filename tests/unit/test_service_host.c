@@ -523,8 +523,7 @@ static void death_in_a_recipe(void) {
         q.u.activation.prompt_tokens = 40 * 64;
         q.u.activation.ensure[0] = 40 * 64;
         q.u.activation.n_victims = 1;
-        q.u.activation.victims[0] = victim;
-        q.u.activation.demote = 1;
+        q.u.activation.victims = &(struct kvd_victim){ victim, true };
         set_gate(late ? HOST_TO_DEVICE : DEVICE_TO_HOST, true);
         fx_send(s, &q);
         while (late && !info_of(o, victim).demoted && fx_stats(o).host_pages[0] < 64) fx_settle(&fx, NULL);
@@ -552,9 +551,11 @@ static void death_in_a_recipe(void) {
 /* A fork of the demoted `from`, whose pages find room only when the victims have gone: they go at begin. */
 static struct msg_request in_place_of(struct fx_peer *s, kvd_session_id worker, kvd_continuation from,
                                       kvd_continuation victim) {
+    static struct kvd_victim recipe;
     struct msg_request q = fork_of(s, worker, from, 20);
+    recipe = (struct kvd_victim){ victim, false };
     q.u.activation.n_victims = 1;
-    q.u.activation.victims[0] = victim;
+    q.u.activation.victims = &recipe;
     return q;
 }
 

@@ -157,15 +157,14 @@ static void foreign_handles_are_none(void) {
                 q.u.activation.prompt_tokens = prompt;
                 same_as_none(bob, &q, &q.u.activation.from, of_ann);
             }
-    q.u.activation = (struct kvd_activation){ .worker = bob->session,
-                                              .prompt_tokens = 120,
-                                              .max_output_tokens = 10,
-                                              .n_victims = 2,
-                                              .victims = { of_bob, of_ann } };
+    struct kvd_victim victims[2] = { { of_bob, false }, { of_ann, false } };
+    q.u.activation = (struct kvd_activation){
+        .worker = bob->session, .prompt_tokens = 120, .max_output_tokens = 10, .n_victims = 2, .victims = victims
+    };
     q.type = FRAME_ACTIVATE;
-    same_as_none(bob, &q, &q.u.activation.victims[1], of_ann);
+    same_as_none(bob, &q, &victims[1].continuation, of_ann);
     q.type = FRAME_PLAN;
-    same_as_none(bob, &q, &q.u.activation.victims[0], of_ann);
+    same_as_none(bob, &q, &victims[0].continuation, of_ann);
     q = (struct msg_request){ .type = FRAME_RELEASE };
     same_as_none(bob, &q, &q.u.continuation.continuation, of_ann);
     q = (struct msg_request){ .type = FRAME_SET_RETENTION, .u.continuation.retention = 3 };
@@ -268,7 +267,7 @@ static void operators_see_all(void) {
                                                                 .prompt_tokens = 9,
                                                                 .max_output_tokens = 9,
                                                                 .n_victims = 1,
-                                                                .victims = { of[1] } })),
+                                                                .victims = &(struct kvd_victim){ of[1], false } })),
            KVD_OK);
     KVT_EQ(ask(root, REQUEST(FRAME_PLAN, .u.activation = { .worker = root->session,
                                                            .from = of[2],

@@ -152,8 +152,7 @@ static void act_3_move_with_a_victim_that_shares(void) {
     store_cont sharer = fix_retain(&fix, fix_activate(&fix, fix_from(cont, true, 128, 128, 1), NULL), 128);
     store_cont filler = fix_cont(&fix, 320, 2); /* the pool is full */
     struct store_activation want = fix_from(cont, false, 100, 100, 1);
-    want.victims = &sharer;
-    want.n_victims = 1;
+    fix_recipe(&want, &sharer, 1, 0);
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(got.n_copies, 0);
     KVT_EQ(fix_info(&fix, sharer).frontier, 128); /* intact */
@@ -209,8 +208,7 @@ static void act_5_abort_restores(void) {
     for (uint32_t i = 0; i < 6; i++) {
         struct store_activation want = wants[i % 3];
         uint32_t lost = 9;
-        want.victims = &victim;
-        want.n_victims = i / 3;
+        fix_recipe(&want, &victim, i / 3, 0);
         char *before = fix_dump(&fix);
         KVT_OK(begin(&fix, &want, &got));
         KVT_EQ(fix_seq(&fix, got.seq).state, STORE_SEQ_ACTIVATING);
@@ -236,8 +234,8 @@ static void act_5_claims(void) {
     fix_open(&fix, &config);
     store_cont cont = fix_cont(&fix, 100, 1), victim = fix_cont(&fix, 64, 2);
     struct store_activation want = fix_from(cont, false, 100, 100, 1), again = want, recipe = fix_root(64, 1, 0);
-    want.victims = recipe.victims = &victim;
-    want.n_victims = recipe.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
+    fix_recipe(&recipe, &victim, 1, 0);
     again.keep = true;
     KVT_OK(begin(&fix, &want, &move));
     KVT_EQ(begin(&fix, &again, &other), STORE_E_BUSY);
@@ -273,20 +271,15 @@ static void act_8_recipe_errors(void) {
     struct store_config config = fix_config(GEOM_OFF);
     fix_open(&fix, &config);
     store_cont a = fix_cont(&fix, 100, 1), b = fix_cont(&fix, 64, 2);
-    store_cont twice[2] = { b, b }, source[1] = { a }, many[KVD_MAX_VICTIMS + 1] = { { 0 } },
-               stale[1] = { { a.bits + (UINT64_C(1) << 32) } };
+    store_cont twice[2] = { b, b }, source[1] = { a }, stale[1] = { { a.bits + (UINT64_C(1) << 32) } };
     struct store_activation want = fix_root(64, 1, 0), fork = fix_from(a, true, 100, 100, 1);
-    want.victims = twice;
-    want.n_victims = 2;
+    fix_recipe(&want, twice, 2, 0);
     refused(&fix, want, STORE_E_ARGUMENT, STORE_S_RECIPE);
-    want.victims = many;
     want.n_victims = KVD_MAX_VICTIMS + 1;
     refused(&fix, want, STORE_E_RANGE, STORE_S_RECIPE);
-    want.victims = stale;
-    want.n_victims = 1;
+    fix_recipe(&want, stale, 1, 0);
     refused(&fix, want, STORE_E_STALE, STORE_S_RECIPE);
-    fork.victims = source;
-    fork.n_victims = 1;
+    fix_recipe(&fork, source, 1, 0);
     refused(&fix, fork, STORE_E_ARGUMENT, STORE_S_RECIPE);
     fork.keep = false; /* consumed anyhow */
     KVT_TRUE(fix_activate(&fix, fork, NULL).bits != 0);
@@ -349,16 +342,15 @@ static void act_8_plan_counts_the_joint_state(void) {
     KVT_EQ(plan.pages[0].needed, 5);
     KVT_EQ(plan.pages[0].available, 3);
     KVT_EQ(plan.pages[0].short_by, 2);
-    want.victims = both + 1;
-    want.n_victims = 1;
+    fix_recipe(&want, both + 1, 1, 0);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
     KVT_EQ(plan.freed_pages[0], 1); /* the shared two stay */
     KVT_EQ(plan.pages[0].short_by, 1);
-    want.victims = both;
+    fix_recipe(&want, both, 1, 0);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
     KVT_EQ(plan.feasibility, KVD_READY);
     KVT_EQ(plan.freed_pages[0], 2);
-    want.n_victims = 2;
+    fix_recipe(&want, both, 2, 0);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
     KVT_EQ(plan.freed_pages[0], 5);
     KVT_EQ(plan.pages[1].available, 8);
@@ -390,8 +382,7 @@ static void act_8_victims_intact_until_commit(void) {
     fix_open(&fix, &config);
     store_cont victim = fix_cont(&fix, 384, 1);           /* 6 of 8 */
     struct store_activation want = fix_root(400, 1, 300); /* 7 pages, 5 mapped at once: 2 are free */
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     char *before = fix_dump(&fix);
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(got.pool[0].membership, 5);
@@ -451,8 +442,7 @@ static void act_8_exception_when_no_page_is_free(void) {
     KVT_EQ(begin(&fix, &want, &got), STORE_E_SHORT);
     KVT_EQ(fix.refusal.asked, 1);
     KVT_EQ(fix.refusal.had, 0);
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(got.copies[0].dst, 2);
     KVT_EQ(fix_info(&fix, victim).continuation.bits, 0);
@@ -478,8 +468,7 @@ static void act_8_pending_membership(void) {
     refused(&fix, want, STORE_E_SHORT, STORE_S_MEMBERSHIP);
     KVT_EQ(fix.refusal.asked, 3 * CHUNK);
     KVT_EQ(fix.refusal.had, 2 * CHUNK);
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     char *before = fix_dump(&fix);
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(fix.store->chunks.reserved, 2);
@@ -498,7 +487,7 @@ static void act_8_pending_membership(void) {
     fix_close(&fix);
     fix_open(&fix, &config);
     victim = fix_cont(&fix, 64 * 130, 1);
-    want.victims = &victim;
+    fix_recipe(&want, &victim, 1, 0);
     want.ensure[0] = 64 * 100; /* 3 chunks at once: the victim goes at begin */
     KVT_OK(begin(&fix, &want, &got));
     KVT_OK(store_activate_abort(fix.store, got.seq, &lost, NULL));
@@ -571,8 +560,7 @@ static void act_8_state_slot_of_a_victim(void) {
     refused(&fix, want, STORE_E_SHORT, STORE_S_STATE_SLOT);
     KVT_OK(store_plan_activation(fix.store, &want, &plan, NULL));
     KVT_EQ(plan.state_slots.short_by, 1);
-    want.victims = conts + 1;
-    want.n_victims = 1;
+    fix_recipe(&want, conts + 1, 1, 0);
     char *before = fix_dump(&fix);
     KVT_OK(begin(&fix, &want, &got));
     KVT_EQ(got.state_slot, 1);
@@ -671,9 +659,7 @@ static void act_8_a_demoted_source_keeps_what_victims_share(void) {
         open_shared(&fix, &device, &source);
         if (copied) move_to(&fix, device, STORE_PLACE_BOTH);
         struct store_activation want = fix_from(source, keep, 192, 512, 1); /* 8 pages: 5 more, and 1 restored */
-        want.victims = &device;
-        want.n_victims = 1;
-        want.demote = demoted;
+        fix_recipe(&want, &device, 1, demoted);
         KVT_OK(store_plan_activation(fix.store, &want, &plan, &fix.refusal));
         KVT_EQ(plan.feasibility, KVD_BLOCKED);
         KVT_EQ(plan.freed_pages[0], 1);

@@ -301,8 +301,7 @@ static void fit_2_a_sequence_owns_its_descriptor(void) {
     KVT_EQ(fix.refusal.subject, STORE_S_CONTINUATION);
     KVT_EQ(store_checkpoint_begin(fix.store, finishes, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
     same(&fix, before);
-    want.victims = &first;
-    want.n_victims = 1;
+    fix_recipe(&want, &first, 1, 0);
     store_seq third = fix_activate(&fix, want, NULL);
     KVT_TRUE(third.bits != 0);
     KVT_OK(store_finish(fix.store, finishes, FIX_LEASE, STORE_FINISH_RETAIN, NULL, 0, &cont, rows, NULL));

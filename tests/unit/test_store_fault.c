@@ -20,8 +20,7 @@ static struct store_activation prepare(struct fix *fix, enum source source, bool
     fix_activate(fix, fix_from(mate, true, 150, 150, 1), NULL); /* something shared beside it */
     struct store_activation want = source == ROOT ? fix_root(200, 1, 100) : fix_from(cont, source == FORK, 150, 200, 1);
     want.ensure[0] = want.ensure[1] = 200;
-    want.victims = victim;
-    want.n_victims = recipe;
+    fix_recipe(&want, victim, recipe, 0);
     return want;
 }
 

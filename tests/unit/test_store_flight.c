@@ -31,8 +31,7 @@ static void move(struct fix *fix, store_cont cont, enum store_place place) {
 static store_seq begin_over(struct fix *fix, const store_cont *victims, uint32_t n) {
     struct store_activation want = fix_root(512, 1, 512);
     struct store_activated got = { .staged = false };
-    want.victims = victims;
-    want.n_victims = n;
+    fix_recipe(&want, victims, n, 0);
     KVT_OK(store_activate_begin(fix->store, &want, &got, &fix->refusal));
     fix_audit(fix);
     return got.seq;
@@ -124,8 +123,7 @@ static void damage_beside_a_promise_elsewhere(void) {
     move(&fix, rester, STORE_PLACE_HOST);
     struct store_activation want = fix_root(384, 1, 384);
     struct store_activated got = { .staged = false };
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
     fix_audit(&fix);
     KVT_TRUE(store_scrub_begin(fix.store, &copy));
@@ -160,14 +158,11 @@ static void source_beside_a_promise(bool keep) {
     store_cont other = fix_cont(&fix, 64, 2);
     struct store_activation want = fix_root(512, 1, 512);
     struct store_activated got = { .staged = false }, mine = got;
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
     fix_audit(&fix);
     struct store_activation from = fix_from(rester, keep, 40, 60, 1);
-    from.victims = &other;
-    from.n_victims = 1;
-    from.demote = 1;
+    fix_recipe(&from, &other, 1, 1);
     int rc = store_activate_begin(fix.store, &from, &mine, &fix.refusal);
     fix_audit(&fix);
     KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
@@ -213,8 +208,7 @@ static void promise_ends_with_its_activation(void) {
         struct store_activated got;
         struct store_activation want = fix_root(64, 1, 64);
         beside(&fix, &rester, &victim);
-        want.victims = &victim;
-        want.n_victims = 1;
+        fix_recipe(&want, &victim, 1, 0);
         KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
         KVT_EQ(store_damaged(fix.store, space_entry(fix.store, &cont_find(fix.store, rester)->space[0], 0)), 0);
         if (abort) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
@@ -249,14 +243,11 @@ static void tail_promised_to_another(void) {
     store_cont demoted = fix_cont(&fix, 384, 2);
     KVT_EQ(fix_pool(&fix, 0).available, 0);
     struct store_activation want = fix_from(rester, true, 40, 64, 1);
-    want.victims = &demoted;
-    want.n_victims = 1;
-    want.demote = 1;
+    fix_recipe(&want, &demoted, 1, 1);
     KVT_OK(store_activate_begin(fix.store, &want, &mine, &fix.refusal));
     KVT_TRUE(mine.staged);
     want = fix_root(128, 1, 128);
-    want.victims = &victim;
-    want.n_victims = 1;
+    fix_recipe(&want, &victim, 1, 0);
     KVT_OK(store_activate_begin(fix.store, &want, &other, &fix.refusal));
     copy_all(&fix, (struct store_transition){ .bits = mine.seq.bits });
     fix_audit(&fix);

@@ -59,14 +59,13 @@ static void host_4_last_reference_credits(void) {
     KVT_EQ(stats().host_pages[0], 2);
     store_cont recipe[2] = { both, seven };
     struct store_activation want = fix_root(64, 1, 0);
-    want.victims = recipe;
-    want.n_victims = 2;
-    want.demote = 2;
+    fix_recipe(&want, recipe, 2, 2);
     KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
     KVT_EQ(plan.arena.needed, 7 * STRIDE);
     KVT_EQ(plan.arena.short_by, 0);
     KVT_EQ(plan.feasibility, KVD_READY);
     recipe[1] = eight;
+    fix_recipe(&want, recipe, 2, 2);
     KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
     KVT_EQ(plan.arena.needed, 8 * STRIDE);
     KVT_EQ(plan.arena.available, 7 * STRIDE);
@@ -129,9 +128,7 @@ static void host_4_older_replicas_go_afterwards(void) {
         store_cont cont = in_pieces();
         if (recipe) {
             struct store_activation want = fix_root(64, 1, 0);
-            want.victims = &cont;
-            want.n_victims = 1;
-            want.demote = 1;
+            fix_recipe(&want, &cont, 1, 1);
             KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
             make_copies((struct store_transition){ false, got.seq.bits }, true);
             KVT_OK(store_activate_commit(f.store, got.seq, &f.refusal));
@@ -238,15 +235,14 @@ static void act_8_shared_pages_go_with_the_last(void) {
     open_arena(8);
     store_cont a = fix_cont(&f, 192, 1), b = fork_of(a, 128), recipe[2] = { a, b };
     struct store_activation want = fix_root(64, 1, 0);
-    want.victims = recipe;
-    want.n_victims = 1;
+    fix_recipe(&want, recipe, 1, 0);
     KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
     KVT_EQ(plan.freed_pages[0], 1);
-    want.n_victims = 2;
-    for (want.demote = 0; want.demote < 4; want.demote++) {
+    for (uint64_t demote = 0; demote < 4; demote++) {
+        fix_recipe(&want, recipe, 2, demote);
         KVT_OK(store_plan_activation(f.store, &want, &plan, &f.refusal));
         KVT_EQ(plan.freed_pages[0], 3);
-        KVT_EQ(plan.demote_pages[0], want.demote & 1 ? 3 : want.demote & 2 ? 2 : 0);
+        KVT_EQ(plan.demote_pages[0], demote & 1 ? 3 : demote & 2 ? 2 : 0);
     }
     fix_close(&f);
 }
@@ -263,9 +259,7 @@ static void host_5_a_changed_arena_is_another_revision(void) {
     KVT_EQ(move(cont, STORE_PLACE_BOTH, true), STORE_OK);
     store_seq seq = fix_activate(&f, fix_from(cont, false, 192, 192, 10), &got);
     struct store_activation want = fix_root(64, 1, 0);
-    want.victims = &other;
-    want.n_victims = 1;
-    want.demote = 1;
+    fix_recipe(&want, &other, 1, 1);
     want.revision = store_revision(f.store);
     KVT_EQ(fix_round(&f, seq, KVD_NONE, 150, KVD_NONE, KVD_NONE, &r), STORE_OK);
     KVT_EQ(store_activate_begin(f.store, &want, &got, &f.refusal), STORE_E_REVISION);

@@ -53,9 +53,9 @@ static void activate(struct world *w) {
     }
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
         if (below(w, 2)) want.ensure[p] = below(w, want.prompt_tokens + 65);
-    want.victims = victims;
-    for (; want.n_victims < 4 && w->n_conts && below(w, 3); want.n_victims++)
-        victims[want.n_victims] = w->conts[below(w, w->n_conts)];
+    uint32_t n = 0;
+    for (; n < 4 && w->n_conts && below(w, 3); n++) victims[n] = w->conts[below(w, w->n_conts)];
+    fix_recipe(&want, victims, n, 0);
     char *before = fix_dump(&w->fix);
     bool injected = below(w, 4) == 0;
     int planned = store_plan_activation(w->fix.store, &want, &plan, NULL);

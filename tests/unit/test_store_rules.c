@@ -25,8 +25,7 @@ static void q_1_q_2_never_chooses(void) {
     KVT_EQ(plan.pages[0].short_by, 1);
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
-    want.victims = &cold;
-    want.n_victims = 1;
+    fix_recipe(&want, &cold, 1, 0);
     KVT_TRUE(fix_activate(&fix, want, NULL).bits != 0);
     KVT_EQ(fix_info(&fix, warm).frontier, 256); /* the other was not touched */
     free(before);

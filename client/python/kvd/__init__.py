@@ -56,6 +56,7 @@ from .types import (
     Stats,
     StoreInfo,
     Tier,
+    Victim,
 )
 from .version import VERSION as __version__
 
@@ -107,6 +108,7 @@ __all__ = [
     "Unavailable",
     "Unimplemented",
     "Unknown",
+    "Victim",
     "__version__",
     "connect",
 ]

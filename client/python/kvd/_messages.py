@@ -24,7 +24,7 @@ EVENT = 64
 
 MAX_ROUND = 256
 MAX_DIGESTS = 1024
-MAX_VICTIMS = 64
+MAX_VICTIMS = 4096
 MAX_LIST = 256
 MAX_CANDIDATES = 16
 MAX_RANKS = 8
@@ -225,22 +225,27 @@ def hello(role: types.Role, name: str, library: str, rank: int, resume: int = 0,
 
 def activation(name: str, want: types.Activation) -> Request:
     """Of an Activate or a Plan."""
+    return Request(name, **_wanted(want))
+
+
+def choose(want: types.Activation) -> Request:
+    """By the lowest retention, then by the earliest use."""
+    return Request("Choose", activation=_wanted(want), order=1)
+
+
+def _wanted(want: types.Activation) -> Dict[str, Any]:
     _check_count(len(want.victims), 0, MAX_VICTIMS, "victims")
     _check_count(len(want.ensure), 0, 2, "pools of ensure")
-    return Request(
-        name,
-        worker=want.worker,
-        group=want.group,
-        **{"from": want.source},
-        keep=want.keep,
-        frontier=want.frontier,
-        prompt_tokens=want.prompt_tokens,
-        max_output_tokens=want.max_output_tokens,
-        ensure=want.ensure,
-        victims=want.victims,
-        revision=want.revision,
-        demote=want.demote,
-    )
+    return {"worker": want.worker, "group": want.group, "from": want.source, "keep": want.keep,
+            "frontier": want.frontier, "prompt_tokens": want.prompt_tokens,
+            "max_output_tokens": want.max_output_tokens, "ensure": want.ensure, "revision": want.revision,
+            "victims": [{"continuation": victim, "demote": demote} for victim, demote in want.victims]}
+
+
+def read_choice(body: Any) -> Tuple[Tuple[types.Victim, ...], bool, types.Plan]:
+    """The victims, whether there are more than they, and the plan with them."""
+    victims = tuple(types.Victim(each.continuation, each.demote) for each in body.victims)
+    return victims, body.more, read(types.Plan, body.plan)
 
 
 def find(digests: bytes, first: int = 0, anchor: int = 0) -> Request:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _ATTEMPTS = 4
 
-#: Chooses who gives way: gets the client and the activation, returns it with victims, demote and revision set.
+#: Chooses who gives way: gets the client and the activation, returns it with victims and revision set.
 Policy = Callable[["Client", types.Activation], types.Activation]
 
 
@@ -247,11 +247,11 @@ class Client:
             except NotFound:  # the prefix, or the worker, went meanwhile
                 if not want.source or attempt + 1 == _ATTEMPTS:
                     raise
-                want = dataclasses.replace(want, source=0, frontier=0, keep=False, victims=(), demote=0, revision=0)
+                want = dataclasses.replace(want, source=0, frontier=0, keep=False, victims=(), revision=0)
             except (ResourceExhausted, Aborted):
                 if evict is None or attempt + 1 == _ATTEMPTS:
                     raise
-                want = dataclasses.replace(want, victims=(), demote=0, revision=0)
+                want = dataclasses.replace(want, victims=(), revision=0)
                 want = (yield from policy.choose_victims(want)) if isinstance(evict, str) else evict(self, want)
         raise AssertionError
 
@@ -264,8 +264,8 @@ class Client:
         return self.run(operations.activate(want), timeout)
 
     def choose_victims(self, want: types.Activation) -> types.Activation:
-        """The activation with the victims that make it fit (kvd.policy says which). ResourceExhausted: even all of them
-        would not do. The activation may still be Aborted when the store moved on: choose again."""
+        """The activation with the victims that make it fit, and at last without its source (kvd.policy says which).
+        ResourceExhausted: even all of them would not do. The activation may still be Aborted when the store moved on: choose again."""
         return self.run(policy.choose_victims(want))
 
     def drive(self, lease: Lease, tokens: Tokens, domain: DomainLike = "", retention: int = 0) -> Sequence:

@@ -61,6 +61,13 @@ class EventKind(enum.IntEnum):
 # ---- activation ----
 
 
+class Victim(NamedTuple):
+    """A continuation that gives way."""
+
+    continuation: int
+    demote: bool = False  #: to the host arena; else it is released
+
+
 @dataclass(frozen=True)
 class Activation:
     """A request to activate a sequence. Exactly one of `worker` (a session) and `group` is its driver."""
@@ -73,8 +80,7 @@ class Activation:
     frontier: int = 0  #: tokens of the source to start from
     keep: bool = False  #: the source survives (fork); else it is moved
     ensure: Tuple[int, ...] = ()  #: by pool: tokens to map at once
-    victims: Tuple[int, ...] = ()  #: continuations that give way with the activation or not at all, at most 64
-    demote: int = 0  #: bit i: victims[i] is demoted to the host arena, else it is released
+    victims: Tuple[Victim, ...] = ()  #: they give way with the activation or not at all, at most 4096
     revision: int = 0  #: at which the recipe was made; 0: any
 
 
