@@ -637,7 +637,8 @@ static int open_file(const char *path, char *err, size_t err_bytes) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st))
-        snprintf(err, err_bytes, "%s: %s; name the configuration with --config FILE", path, strerror(errno));
+        snprintf(err, err_bytes, "%s: %s; %sname the configuration with --config FILE", path, strerror(errno),
+                 errno == ENOENT ? "make it, for example from /usr/share/doc/kvd/examples/example.conf, or " : "");
     else if (!S_ISREG(st.st_mode))
         snprintf(err, err_bytes, "%s: this is no file, but %s; name the configuration with --config FILE", path,
                  S_ISDIR(st.st_mode)    ? "a directory"

@@ -30,7 +30,7 @@
 struct http;
 
 /* Listens where the configuration says; until http_serve everything is "starting". *ret_http is NULL where it listens
- * nowhere. 0, or 1 with a sentence. The caller holds the instance's lock. */
+ * nowhere. 0, or 1 with a sentence and NULL. The caller holds the instance's lock. */
 int http_open(const struct config *config, struct http **ret_http, char *err, size_t err_bytes);
 /* From now on of this service, which must outlive http. NULL is fine, here and below. */
 void http_serve(struct http *http, struct service *service);

@@ -146,7 +146,8 @@ static int start_serving(struct daemon *d, char *err, size_t err_bytes) {
     if (take_lock(d, err, err_bytes)) return 1;
     make_prefix(d->config.socket, prefix, sizeof prefix);
     raise_file_limit(&d->config);
-    if (http_open(&d->config, &d->http, err, err_bytes)) return 1;
+    if (http_open(&d->config, &d->http, err, err_bytes)) /* engines need the cache, nobody needs the figures to go on */
+        LOG(LOG_ERROR, "there is no monitoring: %s", err);
     if (service_new(&d->config, prefix, &d->handed, &d->service, err, err_bytes)) return 1;
     if (service_has_descriptors(d->service) && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes))
         return 1;
