@@ -24,7 +24,7 @@ struct member {
 
 static bool fails(struct member *m, const char *what, enum kvd_status status, const struct kvd_error *error) {
     if (!m->failed[0])
-        snprintf(m->failed, sizeof m->failed, "%s: %s: %s", what, kvd_status_name(status), error->message);
+        snprintf(m->failed, sizeof m->failed, "%.40s: %.30s: %.350s", what, kvd_status_name(status), error->message);
     return false;
 }
 
