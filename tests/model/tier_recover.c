@@ -102,7 +102,7 @@ static void check_image(struct world *w, const struct store *store, const struct
 
 static bool is_it(struct world *w, const struct store *store, const struct cont *cont, const struct content *c) {
     return reads(w, store, cont->space, cont->frontier, c, NULL) &&
-           (cont->slot == KVD_NONE || w->slots[cont->slot] == c->image);
+           (cont->slot == KVD_NONE || w->slots[cont->slot] == c->image || w->slots[cont->slot] == w->newer_image);
 }
 
 struct back {

@@ -680,7 +680,7 @@ static void sessions_groups_events(void) {
     KVT_EQ(ask(s, REQUEST(FRAME_CLOSE_GROUP, .u.group_id = group)), KVD_OK);
     KVT_EQ(ask(o, REQUEST(FRAME_SUBSCRIBE, .u.event_mask = KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST))), KVD_OK);
     o->slow = true;
-    for (int i = 0; i < 10; i++) KVT_EQ(ask(w[i], REQUEST(FRAME_GOODBYE)), KVD_OK);
+    for (int i = 0; i < 10; i++) fx_kill(w[i]); /* an orderly end would be no loss */
     sessions_are(1, 0, 1, 1);
     IS("kvd_groups", 0);
     IS("kvd_events_dropped_total", 2); /* 10 told, 8 kept */

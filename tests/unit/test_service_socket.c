@@ -580,7 +580,7 @@ static void start_refusals(void) {
         { "[model]\nlayers = 0\n", 1, "is outside 1 to 4096" },
         { "[devices]\ndevice.0 = cuda:200\n", 2, "device.0 = cuda:200 cannot be opened" },
         { "[kvd]\nsocket = /nonexistent/dir/kvd.sock\n", 2, "create its directory" },
-        { "[kvd]\nsocket = %s\ngroup = no-such-group\n", 2, "no such group" },
+        { "[kvd]\nsocket = %s\ngroup = no-such-group\n", 1, "there is no group \"no-such-group\"" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[1024] = "";

@@ -28,6 +28,8 @@ static void drop_cont(struct world *w, store_cont cont) {
         if (w->conts[i].bits == cont.bits) w->conts[i--] = w->conts[--w->n_conts];
 }
 static void keep_cont(struct world *w, store_cont cont) {
+    for (uint32_t i = 0; i < w->n_conts; i++)
+        if (w->conts[i].bits == cont.bits) return; /* equal to what is kept already (FIT-5) */
     if (cont.bits) w->conts[w->n_conts++] = cont;
 }
 
@@ -164,6 +166,9 @@ static void checkpoint(struct world *w) {
     store_fail_acquisition(w->fix.store, 0);
     if (rc) {
         same_after(w, before, "a refused checkpoint");
+    } else if (got.is_published) { /* it is there already (FIT-5) */
+        free(before);
+        keep_cont(w, got.cont);
     } else if (below(w, 3) == 0) {
         KVT_OK(store_checkpoint_abort(w->fix.store, got.cont, NULL));
         same_after(w, before, "an aborted checkpoint");
@@ -173,7 +178,7 @@ static void checkpoint(struct world *w) {
         if (w->n_checkpoints < 8) {
             w->checkpoints[w->n_checkpoints++] = got.cont;
         } else {
-            KVT_OK(store_checkpoint_commit(w->fix.store, got.cont, NULL, NULL));
+            KVT_OK(store_checkpoint_commit(w->fix.store, got.cont, &got.cont, NULL));
             keep_cont(w, got.cont);
         }
     }
@@ -185,7 +190,7 @@ static void checkpoint_ends(struct world *w) {
     store_cont cont = w->checkpoints[i];
     w->checkpoints[i] = w->checkpoints[--w->n_checkpoints];
     if (below(w, 3)) {
-        KVT_OK(store_checkpoint_commit(w->fix.store, cont, NULL, NULL));
+        KVT_OK(store_checkpoint_commit(w->fix.store, cont, &cont, NULL));
         keep_cont(w, cont);
         w->done[3]++;
     } else {
