@@ -15,7 +15,7 @@ namespace append {
 constexpr int THREADS = 256;
 constexpr int D_QUANTIZED = 256;
 
-struct params {
+struct append_params {
     kvd_plane_view k, v, k_scale, v_scale;
     const int32_t *tables, *positions, *valid, *table_rows;
     const uint16_t *k_in, *v_in;
@@ -27,7 +27,7 @@ struct place {
     uint32_t page, offset;
 };
 
-__device__ __forceinline__ bool find_place(const params &p, uint32_t column, place *ret_place) {
+__device__ __forceinline__ bool find_place(const append_params &p, uint32_t column, place *ret_place) {
     const uint32_t b = p.b == 1 ? 0 : column / p.w, w = column - b * p.w;
     const int32_t position = p.positions[column], valid = p.valid ? p.valid[b] : INT32_MAX;
     const uint32_t row = (uint32_t)p.table_rows[b], block = (uint32_t)position >> KVD_PAGE_SHIFT;
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint8_t *row_of(const kvd_plane_view &v, const place 
 
 /* The column and the first of HEADS heads of this warp. False: nothing to do. */
 template <int HEADS>
-__device__ __forceinline__ bool find_work(const params &p, uint32_t *ret_column, uint32_t *ret_head) {
+__device__ __forceinline__ bool find_work(const append_params &p, uint32_t *ret_column, uint32_t *ret_head) {
     const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / 32, parts = (p.heads + HEADS - 1) / HEADS;
     *ret_column = warp / parts, *ret_head = warp % parts * HEADS;
     return *ret_column < p.w * p.b;
@@ -53,7 +53,7 @@ __device__ __forceinline__ bool find_work(const params &p, uint32_t *ret_column,
 
 /* Rows of PIECES times 16 bytes, HEADS heads of a column a warp. */
 template <int PIECES, int HEADS>
-__global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ append_params p) {
     constexpr int TURNS = (HEADS * PIECES + 31) / 32;
     uint32_t column, first;
     ptx::let_next_start();
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ par
 }
 
 /* Any head_dim: one element a lane and turn, one head of a column a warp. */
-__global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__ append_params p) {
     uint32_t column, head;
     place at;
     ptx::let_next_start();
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__
 struct eight {
     uint32_t pair[4];
 
-    __device__ __forceinline__ float at(int i) const {
+    __device__ __forceinline__ float value_at(int i) const {
         return i & 1 ? ptx::bf16_high(pair[i / 2]) : ptx::bf16_low(pair[i / 2]);
     }
 };
@@ -165,7 +165,7 @@ __device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *sca
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             /* An infinite element times the zero of a zero scale cannot meet: its own magnitude made the scale. */
-            const float y = fminf(fmaxf(__fmul_rn(x.at(4 * j + i), inverse), -127.0f), 127.0f);
+            const float y = fminf(fmaxf(__fmul_rn(x.value_at(4 * j + i), inverse), -127.0f), 127.0f);
             c[i] = __float_as_uint(__fadd_rn(y, 12582912.0f)); /* the integer stands in the low bits, ties to even */
         }
         word[j] = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
@@ -181,8 +181,10 @@ __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scal
     uint32_t word[2];
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        const uint32_t low = e4m3_pair(__fmul_rn(x.at(4 * j), inverse), __fmul_rn(x.at(4 * j + 1), inverse));
-        const uint32_t high = e4m3_pair(__fmul_rn(x.at(4 * j + 2), inverse), __fmul_rn(x.at(4 * j + 3), inverse));
+        const uint32_t low =
+            e4m3_pair(__fmul_rn(x.value_at(4 * j), inverse), __fmul_rn(x.value_at(4 * j + 1), inverse));
+        const uint32_t high =
+            e4m3_pair(__fmul_rn(x.value_at(4 * j + 2), inverse), __fmul_rn(x.value_at(4 * j + 3), inverse));
         word[j] = most == 0.0f ? 0 : low | high << 16;
     }
     ((uint2 *)codes)[lane] = make_uint2(word[0], word[1]);
@@ -230,10 +232,10 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
 struct targets {
     uint8_t *k, *k_scale, *v, *v_scale;
 
-    __device__ __forceinline__ targets(const params &p, const place &at, uint32_t head)
+    __device__ __forceinline__ targets(const append_params &p, const place &at, uint32_t head)
         : k(row_of(p.k, at, head)), k_scale(row_of(p.k_scale, at, head)), v(row_of(p.v, at, head)),
           v_scale(row_of(p.v_scale, at, head)) {}
-    __device__ __forceinline__ void next_head(const params &p) {
+    __device__ __forceinline__ void next_head(const append_params &p) {
         k += p.k.stride_head, k_scale += p.k_scale.stride_head;
         v += p.v.stride_head, v_scale += p.v_scale.stride_head;
     }
@@ -255,7 +257,7 @@ template <int S> __device__ __forceinline__ void encode(const targets &to, const
 
 /* So few registers that a multiprocessor is full of warps: they hide the arithmetic and the look-up of the page. */
 template <int S, int HEADS>
-__global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __grid_constant__ append_params p) {
     uint32_t column, first;
     ptx::let_next_start();
     if (!find_work<HEADS>(p, &column, &first)) return;
@@ -278,9 +280,9 @@ __global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __g
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
 
-static params make_params(const ops_append *op) {
+static append_params make_params(const ops_append *op) {
     const PagedKVBatchLayerView *v = &op->view;
-    params p = {};
+    append_params p = {};
     p.k = v->k, p.v = v->v, p.k_scale = v->k_scale, p.v_scale = v->v_scale;
     p.tables = v->block_tables, p.positions = op->positions, p.valid = op->valid, p.table_rows = op->table_rows;
     p.k_in = op->k, p.v_in = op->v;
@@ -290,7 +292,7 @@ static params make_params(const ops_append *op) {
 }
 
 /* True where every row of inputs and planes begins at a multiple of 16 bytes. */
-static bool whole_pieces(const params &p) {
+static bool whole_pieces(const append_params &p) {
     const kvd_plane_view *planes[] = { &p.k, &p.v };
     uintptr_t bits = (uintptr_t)p.k_in | (uintptr_t)p.v_in | p.head_dim * 2;
     for (const kvd_plane_view *v : planes)
@@ -301,23 +303,23 @@ static bool whole_pieces(const params &p) {
 constexpr int HEADS_COPY = 4, HEADS_ENCODE = 1; /* heads of a column that a warp takes when there are many columns */
 constexpr uint64_t COLUMNS_MANY = 1024;
 
-static uint32_t ctas(const params &p, uint32_t heads_a_warp) {
+static uint32_t ctas(const append_params &p, uint32_t heads_a_warp) {
     const uint64_t warps = (uint64_t)p.w * p.b * ((p.heads + heads_a_warp - 1) / heads_a_warp);
     return (uint32_t)((warps * 32 + THREADS - 1) / THREADS);
 }
 
-static bool many_columns(const params &p) { return (uint64_t)p.w * p.b >= COLUMNS_MANY; }
+static bool many_columns(const append_params &p) { return (uint64_t)p.w * p.b >= COLUMNS_MANY; }
 
-template <int PIECES> static void launch_copy(const params &p, cudaStream_t stream) {
+template <int PIECES> static void launch_copy(const append_params &p, cudaStream_t stream) {
     if (many_columns(p)) copy_rows<PIECES, HEADS_COPY><<<ctas(p, HEADS_COPY), THREADS, 0, stream>>>(p);
     else copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
-template <int S> static void launch_encode(const params &p, cudaStream_t stream) {
+template <int S> static void launch_encode(const append_params &p, cudaStream_t stream) {
     encode_rows<S, HEADS_ENCODE><<<ctas(p, HEADS_ENCODE), THREADS, 0, stream>>>(p);
 }
 
-static void launch(const params &p, uint32_t storage, cudaStream_t stream) {
+static void launch_append(const append_params &p, uint32_t storage, cudaStream_t stream) {
     if (storage == KVD_STORAGE_INT8) launch_encode<KVD_STORAGE_INT8>(p, stream);
     else if (storage == KVD_STORAGE_FP8) launch_encode<KVD_STORAGE_FP8>(p, stream);
     else if (storage == KVD_STORAGE_NVFP4) launch_encode<KVD_STORAGE_NVFP4>(p, stream);
@@ -333,13 +335,13 @@ static void launch(const params &p, uint32_t storage, cudaStream_t stream) {
 extern "C" int ops_append_cuda(const struct ops_append *op, ops_stream stream, char *err, size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
     if (rc) return rc;
-    const append::params p = append::make_params(op);
+    const append::append_params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "k at %p and v at %p must be aligned to 16 bytes for quantized storage",
                  (const void *)op->k, (const void *)op->v);
         return OPS_E_INVALID;
     }
-    append::launch(p, op->view.storage, (cudaStream_t)stream);
+    append::launch_append(p, op->view.storage, (cudaStream_t)stream);
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching append failed: %s", cudaGetErrorString(e));

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_con
 /* ---- plan -------------------------------------------------------------------------------------------- */
 
 /* Everything about a launch that depends on shapes, the envelope and the machine only. */
-struct plan {
+struct launch_plan {
     instance kernel;
     uint32_t n_blocks, entries, pairs, grid, rows_kept, pieces;
     bool cut;
@@ -185,11 +185,11 @@ static uint32_t choose_shares(uint64_t pairs, uint32_t ctas) {
     return shares * 16 >= ctas * 15ull ? (uint32_t)shares : ctas;
 }
 
-static bool make_plan(const ops_attention *op, uint32_t max_context, plan *ret_plan) {
+static bool make_plan(const ops_attention *op, uint32_t max_context, launch_plan *ret_plan) {
     const PagedKVBatchLayerView *v = &op->view;
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
     const uint64_t rows = (uint64_t)group * op->w;
-    plan x = {};
+    launch_plan x = {};
     x.kernel = v->storage == KVD_STORAGE_BF16                                    ? find_bf16(v->head_dim, rows)
                : v->head_dim != 256                                              ? instance{}
                : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows)
@@ -222,7 +222,7 @@ static plane make_plane(const kvd_plane_view *v) {
     return { (const uint8_t *)v->base, v->stride_head, v->stride_page };
 }
 
-static params make_params(const ops_attention *op, const plan *x, void *workspace) {
+static params make_params(const ops_attention *op, const launch_plan *x, void *workspace) {
     const PagedKVBatchLayerView *v = &op->view;
     params p = {};
     p.k = make_plane(&v->k), p.v = make_plane(&v->v);
@@ -270,7 +270,7 @@ static cudaError_t prepare(const void *kernel, int smem) {
                : rc;
 }
 
-template <int D> static cudaError_t launch_combine(params p, const plan &x, cudaStream_t stream) {
+template <int D> static cudaError_t launch_combine(params p, const launch_plan &x, cudaStream_t stream) {
     const bool many = x.grid >= 16 * x.pairs; /* shares or pieces a pair */
     const void *kernel = many ? (const void *)combine_many<D> : (const void *)combine_few<D>;
     constexpr uint32_t rows_a_cta = COMBINE_THREADS / (D / 4);
@@ -312,7 +312,8 @@ static cudaError_t make_maps(const PagedKVBatchLayerView *view, page_maps *ret_m
     return rc == cudaSuccess ? make_map(view, &view->v, &ret_maps->v) : rc;
 }
 
-static cudaError_t launch(params p, const plan &x, const PagedKVBatchLayerView *view, cudaStream_t stream) {
+static cudaError_t launch_attention(params p, const launch_plan &x, const PagedKVBatchLayerView *view,
+                                    cudaStream_t stream) {
     page_maps maps;
     cudaError_t rc = prepare(x.kernel.kernel, x.kernel.smem);
     if (rc == cudaSuccess && x.kernel.maps) rc = make_maps(view, &maps);
@@ -350,7 +351,7 @@ static int check_planes(const PagedKVBatchLayerView *v, char *err, size_t err_by
 } /* namespace attn */
 
 extern "C" size_t ops_attention_workspace(const struct ops_attention *op, uint32_t max_context) {
-    attn::plan x;
+    attn::launch_plan x;
     if (op->view.n_kv_heads == 0 || op->w == 0 || op->b == 0 || !attn::make_plan(op, max_context, &x)) return 0;
     return x.line_bytes + x.partial_bytes + x.stats_bytes;
 }
@@ -360,7 +361,7 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
-    attn::plan x;
+    attn::launch_plan x;
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,
                  (void *)op->out);
@@ -380,7 +381,7 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
         return OPS_E_INVALID;
     }
     const attn::params p = attn::make_params(op, &x, workspace);
-    const cudaError_t e = attn::launch(p, x, &op->view, (cudaStream_t)stream);
+    const cudaError_t e = attn::launch_attention(p, x, &op->view, (cudaStream_t)stream);
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
         return OPS_E_LAUNCH;

@@ -4,7 +4,7 @@
 
 namespace attn {
 
-template <int D> static instance pick(uint64_t rows) {
+template <int D> static instance pick_instance(uint64_t rows) {
     return rows <= 8    ? make_columns<KVD_STORAGE_BF16, D, 1>()
            : rows <= 16 ? make_columns<KVD_STORAGE_BF16, D, 2>()
            : rows <= 64 ? make_block<D, 1>()
@@ -13,9 +13,9 @@ template <int D> static instance pick(uint64_t rows) {
 }
 
 instance find_bf16(uint32_t head_dim, uint64_t rows) {
-    return head_dim == 64    ? pick<64>(rows)
-           : head_dim == 128 ? pick<128>(rows)
-           : head_dim == 256 ? pick<256>(rows)
+    return head_dim == 64    ? pick_instance<64>(rows)
+           : head_dim == 128 ? pick_instance<128>(rows)
+           : head_dim == 256 ? pick_instance<256>(rows)
                              : instance{};
 }
 

@@ -72,7 +72,7 @@ template <class C> struct tile_ring {
     uint32_t parity = 0;
 
     __device__ __forceinline__ explicit tile_ring(uint32_t smem) : base(smem), barriers(smem + C::BARRIERS_AT) {}
-    __device__ __forceinline__ uint32_t at(int i) const { return base + (uint32_t)(i * C::SLOT); }
+    __device__ __forceinline__ uint32_t entry_at(int i) const { return base + (uint32_t)(i * C::SLOT); }
     __device__ __forceinline__ uint32_t full(int i) const { return barriers + (uint32_t)(i * 16); }
     __device__ __forceinline__ uint32_t empty(int i) const { return barriers + (uint32_t)(i * 16 + 8); }
     __device__ __forceinline__ void advance() {
@@ -92,7 +92,7 @@ template <class C> struct tile_ring {
     __device__ __forceinline__ void give(int i, int lane) const {
         if (lane == 0) ptx::barrier_arrive(empty(i));
     }
-    __device__ static void start(uint32_t smem) {
+    __device__ static void start_share(uint32_t smem) {
         const tile_ring ring(smem);
         for (int i = 0; i < C::NS; i++) {
             ptx::barrier_start(ring.full(i), 1);
@@ -101,7 +101,7 @@ template <class C> struct tile_ring {
     }
 };
 
-__device__ __forceinline__ int tiles_of(const segment &s, int tk) {
+__device__ __forceinline__ int tiles_of(const key_segment &s, int tk) {
     const uint32_t end = s.end * KVD_PAGE_TOKENS, keys = s.keys < end ? s.keys : end;
     return (int)(keys - s.first * KVD_PAGE_TOKENS + tk - 1) / tk;
 }
@@ -117,7 +117,7 @@ template <class C> struct tile_copier {
 
     static constexpr int THREADS = 32;
 
-    __device__ static __forceinline__ void start(uint32_t, const page_maps *m) {
+    __device__ static __forceinline__ void start_share(uint32_t, const page_maps *m) {
         ptx::fetch_map(&m->k);
         ptx::fetch_map(&m->v);
     }
@@ -126,7 +126,8 @@ template <class C> struct tile_copier {
           lane(threadIdx.x & 31) {}
 
     /* Pages `ids` of a head into the next slot; each lane starts one box. */
-    __device__ __forceinline__ void copy(const CUtensorMap &map, uint32_t head, const int32_t (&ids)[C::PAGES], int n) {
+    __device__ __forceinline__ void copy_tile(const CUtensorMap &map, uint32_t head, const int32_t (&ids)[C::PAGES],
+                                              int n) {
         constexpr int BOXES = C::D / 64;
         const int i = ring.slot;
         ptx::barrier_wait(ring.empty(i), ring.parity ^ 1);
@@ -134,27 +135,28 @@ template <class C> struct tile_copier {
         __syncwarp();
         if (lane < n * BOXES) {
             const int page = lane / BOXES, box = lane % BOXES;
-            ptx::copy_box(ring.at(i) + (uint32_t)((box * C::TK + page * KVD_PAGE_TOKENS) * 128), &map, ring.full(i),
-                          box * 64, 0, (int)head, C::PAGES == 1 || page == 0 ? ids[0] : ids[C::PAGES - 1], policy);
+            ptx::copy_box(ring.entry_at(i) + (uint32_t)((box * C::TK + page * KVD_PAGE_TOKENS) * 128), &map,
+                          ring.full(i), box * 64, 0, (int)head, C::PAGES == 1 || page == 0 ? ids[0] : ids[C::PAGES - 1],
+                          policy);
         }
         ring.advance();
     }
 
-    __device__ __forceinline__ void run(segment &s) {
+    __device__ __forceinline__ void run_share(key_segment &s) {
         const int n = tiles_of(s, C::TK), pages = (int)(s.end - s.first);
         page_ids table;
         int32_t k[C::PAGES], v[C::PAGES];
         s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
-        table.start(s, p.n_pages, lane);
+        table.start_share(s, p.n_pages, lane);
         for (int t = 0; t <= n; t++) {
             const int left = pages - t * C::PAGES, before = left + C::PAGES;
             if (t < n) {
 #pragma unroll
                 for (int j = 0; j < C::PAGES; j++)
-                    if (j < left) k[j] = (int32_t)table.at(s.first + (uint32_t)(t * C::PAGES + j), lane);
-                copy(maps.k, s.head, k, left < C::PAGES ? left : C::PAGES);
+                    if (j < left) k[j] = (int32_t)table.entry_at(s.first + (uint32_t)(t * C::PAGES + j), lane);
+                copy_tile(maps.k, s.head, k, left < C::PAGES ? left : C::PAGES);
             }
-            if (t > 0) copy(maps.v, s.head, v, before < C::PAGES ? before : C::PAGES);
+            if (t > 0) copy_tile(maps.v, s.head, v, before < C::PAGES ? before : C::PAGES);
 #pragma unroll
             for (int j = 0; j < C::PAGES; j++) v[j] = k[j];
         }
@@ -182,7 +184,7 @@ template <class C> struct multiplier {
         q = smem + C::Q_AT + (uint32_t)(group * C::Q_BYTES);
         if (C::TURNS && group == 1) ptx::group_arrive<256>(6); /* the first turn is group 0's */
     }
-    __device__ __forceinline__ void finish() {
+    __device__ __forceinline__ void finish_rows() {
         if (C::TURNS && group == 0) ptx::group_sync<256>(6); /* and so is the one left over */
     }
     __device__ __forceinline__ void sync_group() const { ptx::group_sync<128>(1 + group); }
@@ -194,16 +196,16 @@ template <class C> struct multiplier {
     }
 
     /* Row i of this warp's sixteen, among those of the kv head. */
-    __device__ __forceinline__ uint32_t row_of(const segment &x, int i) const {
+    __device__ __forceinline__ uint32_t row_of(const key_segment &x, int i) const {
         return x.block * C::RB + (uint32_t)(group * 64 + warp * 16 + i);
     }
-    __device__ __forceinline__ uint64_t element_of(const segment &x, uint32_t r) const {
+    __device__ __forceinline__ uint64_t element_of(const key_segment &x, uint32_t r) const {
         return (((uint64_t)x.b * p.w + r / p.group) * p.heads * p.group + x.head * p.group + r % p.group) * D;
     }
 
     /* The warp's rows of Q; those that do not count are zero and see everything: they cost no mask, and their results
      * are dropped. Beside coded pages in FP16, each row times a power of two that goes to its factor. */
-    __device__ __forceinline__ void load_queries(const segment &x, int valid) {
+    __device__ __forceinline__ void load_queries(const key_segment &x, int valid) {
         constexpr int LANES = D / 8, ROWS = 32 / LANES; /* lanes a row, rows a turn */
         const int piece = lane % LANES;
         factor[0] = factor[1] = p.scale_log2;
@@ -226,7 +228,7 @@ template <class C> struct multiplier {
             queries[f] = ptx::matrix4(operand_place<64>(q, warp * 16 + (lane & 15), f * 2 + (lane >> 4)));
     }
 
-    __device__ __forceinline__ void start(const segment &x, int valid) {
+    __device__ __forceinline__ void start_share(const key_segment &x, int valid) {
         const int end = (int)(x.end * KVD_PAGE_TOKENS);
 #pragma unroll
         for (int n = 0; n < D / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
@@ -241,7 +243,7 @@ template <class C> struct multiplier {
     }
 
     /* Issues S = Q K^T. */
-    __device__ __forceinline__ void scores(uint32_t k) {
+    __device__ __forceinline__ void multiply_scores(uint32_t k) {
         const uint64_t a = wgmma::along_rows(q), b = wgmma::along_rows(k);
         wgmma::hold(s);
         wgmma::begin();
@@ -257,7 +259,7 @@ template <class C> struct multiplier {
     }
 
     /* Issues O += P V. */
-    __device__ __forceinline__ void values(uint32_t v) {
+    __device__ __forceinline__ void multiply_values(uint32_t v) {
         const uint64_t b = wgmma::across_rows(v, TK * 128);
         wgmma::hold(o);
         wgmma::begin();
@@ -368,7 +370,7 @@ template <class C> struct multiplier {
 
     __device__ __forceinline__ void first_tile(int key0) {
         const int k = ring.take_tile();
-        scores(ring.at(k));
+        multiply_scores(ring.entry_at(k));
         const float unit = unit_of(k);
         wgmma::wait<0>();
         wgmma::hold(s);
@@ -382,11 +384,11 @@ template <class C> struct multiplier {
         if constexpr (!C::CODED)
             v = ring.take_tile(); /* decoded values may be late: they are waited for beside the scores */
         wait_turn();
-        scores(ring.at(k));
+        multiply_scores(ring.entry_at(k));
         if constexpr (C::CODED) v = ring.take_tile();
         const float unit = unit_of(k);
         take_unit(v);
-        values(ring.at(v));
+        multiply_values(ring.entry_at(v));
         pass_turn();
         wgmma::wait<1>();
         wgmma::hold(s);
@@ -400,19 +402,19 @@ template <class C> struct multiplier {
     }
     __device__ __forceinline__ void last_tile(int keys) {
         const int v = ring.take_tile();
-        if (!C::CODED && keys < TK) clear_values(ring.at(v), keys);
+        if (!C::CODED && keys < TK) clear_values(ring.entry_at(v), keys);
         take_unit(v);
-        values(ring.at(v));
+        multiply_values(ring.entry_at(v));
         wgmma::wait<0>();
         wgmma::hold(o);
         ring.give(v, lane);
     }
 
-    __device__ __forceinline__ void run(const segment &x) {
+    __device__ __forceinline__ void run_share(const key_segment &x) {
         const int valid = valid_columns(p, x.b), n = tiles_of(x, TK), key0 = (int)(x.first * KVD_PAGE_TOKENS);
         const int end = min((int)x.keys, (int)(x.end * KVD_PAGE_TOKENS));
         load_queries(x, valid);
-        start(x, valid);
+        start_share(x, valid);
         if (n > 0) {
             first_tile(key0);
 #pragma unroll 1
@@ -429,7 +431,7 @@ template <class C> struct multiplier {
     }
 
     /* The outputs as BF16, by way of where the queries were, so that whole rows are written. */
-    __device__ __forceinline__ void store_rows(const segment &x, int valid) {
+    __device__ __forceinline__ void store_rows(const key_segment &x, int valid) {
         constexpr int LANES = D / 8, ROWS = 32 / LANES;
         const int g = lane >> 2, t = lane & 3;
         sync_group(); /* all products with the queries are done */
@@ -452,7 +454,7 @@ template <class C> struct multiplier {
         }
         sync_group();
     }
-    __device__ __forceinline__ void store_partial(const segment &x) {
+    __device__ __forceinline__ void store_partial(const key_segment &x) {
         const int t2 = (lane & 3) * 2;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -479,11 +481,11 @@ __device__ __forceinline__ void work_through(const params &p, const uint32_t *li
     if (p.cut) u = share_begin(blockIdx.x, gridDim.x, total), end = share_begin(blockIdx.x + 1, gridDim.x, total);
 #pragma unroll 1
     while (u < end) {
-        segment s;
+        key_segment s;
         bool any = true;
         if (p.cut) s = find_segment<C>(p, line, u, end);
         else any = find_piece<C>(p, &s);
-        if (any) worker.run(s);
+        if (any) worker.run_share(s);
         u += p.cut ? s.end - s.first : 1;
     }
 }
@@ -501,8 +503,8 @@ template <class C, class F> __device__ __forceinline__ void run_block(const para
     uint32_t base = ptx::smem_address(smem), total = 0, *line = (uint32_t *)(smem + C::LINE_AT);
     asm volatile("" : "+r"(base)); /* a value to keep, where the compiler would ask a special register every time */
     if (threadIdx.x == 0) {
-        tile_ring<C>::start(base);
-        F::start(base, maps);
+        tile_ring<C>::start_share(base);
+        F::start_share(base, maps);
         ptx::barriers_started();
     }
     ptx::wait_for_earlier();
@@ -519,7 +521,7 @@ template <class C, class F> __device__ __forceinline__ void run_block(const para
         if constexpr (C::MORE > 0) ptx::more_registers<C::MORE>();
         multiplier<C> worker(base, p);
         work_through<C>(p, line, total, worker);
-        worker.finish();
+        worker.finish_rows();
         if (p.cut) clear_idle<C>(p, line, C::D, C::MULTIPLIERS);
     }
 }

@@ -4,7 +4,7 @@
 
 namespace attn {
 
-template <int S> static instance pick(uint64_t rows) {
+template <int S> static instance pick_instance(uint64_t rows) {
     return rows <= 8    ? make_columns<S, 256, 1>()
            : rows <= 16 ? make_columns<S, 256, 2>()
            : rows <= 64 ? make_coded<S, 1>()
@@ -12,8 +12,8 @@ template <int S> static instance pick(uint64_t rows) {
 }
 
 instance find_byte(uint32_t storage, uint64_t rows) {
-    return storage == KVD_STORAGE_INT8  ? pick<KVD_STORAGE_INT8>(rows)
-           : storage == KVD_STORAGE_FP8 ? pick<KVD_STORAGE_FP8>(rows)
+    return storage == KVD_STORAGE_INT8  ? pick_instance<KVD_STORAGE_INT8>(rows)
+           : storage == KVD_STORAGE_FP8 ? pick_instance<KVD_STORAGE_FP8>(rows)
                                         : instance{};
 }
 

@@ -88,7 +88,7 @@ template <class C> struct page_decoder {
     uint32_t parity;
     int lowest; /* power of the values so far */
 
-    __device__ static __forceinline__ void start(uint32_t smem, const page_maps *) {
+    __device__ static __forceinline__ void start_share(uint32_t smem, const page_maps *) {
         for (int i = 0; i < C::NC; i++) ptx::barrier_start(smem + C::ARRIVED_AT + (uint32_t)i * 8, 1);
     }
     __device__ __forceinline__ page_decoder(uint32_t smem, const params &params, const page_maps *)
@@ -103,25 +103,25 @@ template <class C> struct page_decoder {
                        arrived + (uint32_t)slot_in * 8, policy);
     }
     template <int ROW, int SCALE>
-    __device__ __forceinline__ void copy(const plane &from, const plane &scales, uint32_t head) const {
+    __device__ __forceinline__ void copy_tile(const plane &from, const plane &scales, uint32_t head) const {
         const uint32_t to = stored + (uint32_t)(slot_in * C::STORED);
         ptx::barrier_expect(arrived + (uint32_t)slot_in * 8, TK * (ROW + SCALE));
         copy_plane(to, from, head, TK * ROW);
         copy_plane(to + TK * ROW, scales, head, TK * SCALE);
     }
     /* Starts the copies of item j of 2 n; the first warp. */
-    __device__ __forceinline__ void copy_item(const segment &s, int j, int n) {
+    __device__ __forceinline__ void copy_item(const key_segment &s, int j, int n) {
         if (j >= 2 * n) return;
         const bool keys = j == 0 || ((j & 1) && j != 2 * n - 1);
         if (keys) {
             const int32_t last = now;
-            now = (int32_t)table.at(s.first + (uint32_t)(j == 0 ? 0 : (j + 1) / 2), lane);
+            now = (int32_t)table.entry_at(s.first + (uint32_t)(j == 0 ? 0 : (j + 1) / 2), lane);
             before = now;
-            if (lane == 0) copy<K::K_ROW, K::K_SCALE>(p.k, p.k_scale, s.head);
+            if (lane == 0) copy_tile<K::K_ROW, K::K_SCALE>(p.k, p.k_scale, s.head);
             before = last;
         } else {
             if (j == 2 * n - 1) before = now;
-            if (lane == 0) copy<K::V_ROW, K::V_SCALE>(p.v, p.v_scale, s.head);
+            if (lane == 0) copy_tile<K::V_ROW, K::V_SCALE>(p.v, p.v_scale, s.head);
         }
         slot_in = slot_in + 1 == C::NC ? 0 : slot_in + 1;
     }
@@ -214,8 +214,8 @@ template <class C> struct page_decoder {
         int power = power_of<KIND, ROW, SCALE>(from, live);
         if (VALUES) lowest = power = min(lowest, power);
         ptx::barrier_wait(ring.empty(i), ring.parity ^ 1);
-        if (VALUES && live < TK) decode_rows<KIND, SCALE, true>(ring.at(i), from, power, live);
-        else decode_rows<KIND, SCALE, false>(ring.at(i), from, power, live);
+        if (VALUES && live < TK) decode_rows<KIND, SCALE, true>(ring.entry_at(i), from, power, live);
+        else decode_rows<KIND, SCALE, false>(ring.entry_at(i), from, power, live);
         if (thread == 0) ptx::store32(ring.unit_at(i), (uint32_t)(127 - (KIND == CODE_FP4 ? -power : power)) << 23);
         ptx::fence_async();
         ptx::group_sync<THREADS>(8);
@@ -223,13 +223,13 @@ template <class C> struct page_decoder {
         ring.advance();
     }
 
-    __device__ __forceinline__ void run(segment &s) {
+    __device__ __forceinline__ void run_share(key_segment &s) {
         const int n = tiles_of(s, TK),
                   keys = (int)min(s.keys, s.end * KVD_PAGE_TOKENS) - (int)(s.first * KVD_PAGE_TOKENS);
         s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
         lowest = 15;
         if (thread < 32) {
-            table.start(s, p.n_pages, lane);
+            table.start_share(s, p.n_pages, lane);
             for (int j = 0; j < C::NC; j++) copy_item(s, j, n);
         }
         for (int j = 0; j < 2 * n; j++) {

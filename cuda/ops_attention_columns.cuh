@@ -43,7 +43,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             for (int i = 0; i < (NQ + 1) / 2; i++)
                 x[i] = ptx::load128(q + (uint32_t)(((f * NQ >> 1) + i) * 32 + lane) * 16);
         }
-        __device__ __forceinline__ uint2 at(int f, int nq) const {
+        __device__ __forceinline__ uint2 entry_at(int f, int nq) const {
             const uint4 &y = x[NQ == 1 ? 0 : nq >> 1];
             return (NQ == 1 ? f : nq) & 1 ? make_uint2(y.z, y.w) : make_uint2(y.x, y.y);
         }
@@ -53,7 +53,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 
     using score = float[KM][NQ][4];
 
-    __device__ static __forceinline__ void scores(score &s, uint32_t q, uint32_t k, int lane) {
+    __device__ static __forceinline__ void multiply_scores(score &s, uint32_t q, uint32_t k, int lane) {
         score part[CHAINS];
 #pragma unroll
         for (int c = 0; c < CHAINS; c++) clear(part[c]);
@@ -86,7 +86,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             for (int m = 0; m < KM; m++) {
                 const uint4 a = ptx::matrix4(piece<K_ROW>(k, m * 16 + (lane & 15), f * 2 + (lane >> 4)));
 #pragma unroll
-                for (int n = 0; n < NQ; n++) ptx::mma<false>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
+                for (int n = 0; n < NQ; n++)
+                    ptx::mma<false>(s[f % CHAINS][m][n], a, b.entry_at(f, n).x, b.entry_at(f, n).y);
             }
         }
     }
@@ -157,7 +158,8 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
                     const uint4 a = make_uint4(ptx::e4m3_to_half2(x), ptx::e4m3_to_half2(y),
                                                ptx::e4m3_to_half2(x >> 16), ptx::e4m3_to_half2(y >> 16));
 #pragma unroll
-                    for (int n = 0; n < NQ; n++) ptx::mma<true>(s[f % CHAINS][m][n], a, b.at(f, n).x, b.at(f, n).y);
+                    for (int n = 0; n < NQ; n++)
+                        ptx::mma<true>(s[f % CHAINS][m][n], a, b.entry_at(f, n).x, b.entry_at(f, n).y);
                 }
             }
         }
@@ -166,11 +168,11 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             score zero;
             clear(zero);
             add_scaled(zero, s[c], k, 0, g);
-            copy(s[c], zero);
+            copy_tile(s[c], zero);
         }
     }
 
-    __device__ static __forceinline__ void copy(score &to, const score &from) {
+    __device__ static __forceinline__ void copy_tile(score &to, const score &from) {
 #pragma unroll
         for (int m = 0; m < KM; m++)
 #pragma unroll
@@ -226,7 +228,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
                                                    y.times(2 * u + 1, sy));
 #pragma unroll
                         for (int n = 0; n < NQ; n++)
-                            ptx::mma<true>(s[u % CHAINS][m][n], a, b.at(f + u, n).x, b.at(f + u, n).y);
+                            ptx::mma<true>(s[u % CHAINS][m][n], a, b.entry_at(f + u, n).x, b.entry_at(f + u, n).y);
                     }
                 }
             }
@@ -254,7 +256,7 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         for (int n = 0; n < NQ; n++) ptx::mma<C::P_HALF>(o[dm][n], a, p.x[n].x, p.x[n].y);
     }
 
-    __device__ static __forceinline__ void values(output &o, const score &p, uint32_t v, int lane) {
+    __device__ static __forceinline__ void multiply_values(output &o, const score &p, uint32_t v, int lane) {
         const int g = lane >> 2, t = lane & 3;
 #pragma unroll
         for (int ks = 0; ks < KM; ks++) {
@@ -384,7 +386,7 @@ template <class C> struct columns8 {
     float m[NQ][2], l[NQ][2], factor[NQ][2];
     int limit[NQ][2];
 
-    __device__ __forceinline__ void start(const control<C> &ctl, int t) {
+    __device__ __forceinline__ void start_share(const control<C> &ctl, int t) {
 #pragma unroll
         for (int d = 0; d < T::DM; d++)
 #pragma unroll
@@ -462,7 +464,7 @@ template <class C> struct columns8 {
     }
 
     /* Sum over the eight lanes of a query. */
-    __device__ __forceinline__ void finish() {
+    __device__ __forceinline__ void finish_rows() {
 #pragma unroll
         for (int n = 0; n < NQ; n++)
 #pragma unroll
@@ -482,7 +484,7 @@ template <int S, int D, int NQ> struct columns_kernel {
     __device__ static __forceinline__ void merge(columns8<C> &x, control<C> &ctl, float *to, int warp) {
         using T = typename C::tile;
         const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-        x.finish();
+        x.finish_rows();
 #pragma unroll
         for (int n = 0; n < NQ; n++)
 #pragma unroll
@@ -510,28 +512,29 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads();
     }
 
-    __device__ static __forceinline__ void run(const params &p, const segment &s, uint8_t *smem, control<C> &ctl) {
+    __device__ static __forceinline__ void run_share(const params &p, const key_segment &s, uint8_t *smem,
+                                                     control<C> &ctl) {
         using T = typename C::tile;
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         const uint32_t base = ptx::smem_address(smem);
         __syncthreads(); /* the segment before is stored */
         ring<C> ring(p, base + warp * C::NS * C::SLOT, lane);
-        ring.start(s, warp);
+        ring.start_share(s, warp);
         if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
         __syncthreads();
         load_queries<C, D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
         __syncthreads();
         columns8<C> x;
-        x.start(ctl, lane & 3);
+        x.start_share(ctl, lane & 3);
         const int lowest = ctl.lowest;
         for (int tile = warp; tile < ring.n_tiles; tile += C::WARPS) {
             typename T::score scores;
-            T::scores(scores, base + C::Q_AT, ring.take(), lane);
+            T::multiply_scores(scores, base + C::Q_AT, ring.take(), lane);
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
             x.softmax(scores, key0, key0 + C::TK > lowest, lane >> 2);
             const uint32_t v = ring.take();
             if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0);
-            T::values(x.o, scores, v, lane);
+            T::multiply_values(x.o, scores, v, lane);
         }
         ptx::copy_wait<0>();
         merge(x, ctl, (float *)smem, warp);

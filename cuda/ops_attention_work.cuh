@@ -27,7 +27,7 @@ template <class C> struct control {
 };
 
 /* One segment: pages [first, end) of one pair. */
-struct segment {
+struct key_segment {
     uint32_t b, block, head, first, end;
     uint32_t keys; /* that the block sees in all */
     bool whole;    /* all pages of the pair */
@@ -43,12 +43,12 @@ struct page_ids {
     int32_t now, next;
 
     __device__ __forceinline__ int32_t fetch(uint32_t at) const { return at < end ? table[at] : 0; }
-    __device__ __forceinline__ void start(const segment &s, uint32_t pages, int lane) {
+    __device__ __forceinline__ void start_share(const key_segment &s, uint32_t pages, int lane) {
         table = s.table, base = s.first, end = s.end, n_pages = pages;
         now = fetch(base + lane);
         next = fetch(base + 32 + lane);
     }
-    __device__ __forceinline__ uint32_t at(uint32_t page, int lane) {
+    __device__ __forceinline__ uint32_t entry_at(uint32_t page, int lane) {
         if (page - base >= 32) {
             base += 32;
             now = next;
@@ -75,8 +75,8 @@ template <class C> struct ring {
     __device__ __forceinline__ ring(const params &params, uint32_t base, int lane_)
         : p(params), smem(base), lane(lane_) {}
 
-    __device__ __forceinline__ void start(const segment &s, int warp) {
-        ids.start(s, p.n_pages, lane);
+    __device__ __forceinline__ void start_share(const key_segment &s, int warp) {
+        ids.start_share(s, p.n_pages, lane);
         head = s.head, first = s.first;
         const uint32_t before = s.first * KVD_PAGE_TOKENS, keys = s.end * KVD_PAGE_TOKENS;
         n_tiles = (int)((s.keys < keys ? s.keys : keys) - before + C::TK - 1) / C::TK;
@@ -88,7 +88,7 @@ template <class C> struct ring {
     /* A turn later the piece is the same and the row has DOWN more: its part of the exclusive-or lies in bits that are
      * zero in the first row. So all turns share one address, but for constants. */
     template <int ROW, int SCALE>
-    __device__ __forceinline__ void copy(uint32_t to, const plane &codes, const plane &scales) const {
+    __device__ __forceinline__ void copy_tile(uint32_t to, const plane &codes, const plane &scales) const {
         constexpr int PIECES = ROW / 16, TURNS = C::TK * PIECES / 32, DOWN = 32 / PIECES;
         static_assert(C::SLOT % 128 == 0 && 32 % PIECES == 0 && (DOWN % 8 == 0 || 8 % DOWN == 0), "");
         const uint8_t *from = codes.base + page * codes.page + head * codes.head + row * ROW;
@@ -112,11 +112,11 @@ template <class C> struct ring {
         const uint32_t to = smem + slot_in * C::SLOT;
         if (tile < n_tiles) {
             if ((issued & 1) == 0) {
-                page = ids.at(first + (uint32_t)tile / TILES, lane);
+                page = ids.entry_at(first + (uint32_t)tile / TILES, lane);
                 row = tile % TILES * C::TK;
-                copy<C::codes::K_ROW, C::codes::K_SCALE>(to, p.k, p.k_scale);
+                copy_tile<C::codes::K_ROW, C::codes::K_SCALE>(to, p.k, p.k_scale);
             } else {
-                copy<C::codes::V_ROW, C::codes::V_SCALE>(to, p.v, p.v_scale);
+                copy_tile<C::codes::V_ROW, C::codes::V_SCALE>(to, p.v, p.v_scale);
                 tile += step;
             }
         }
@@ -191,7 +191,7 @@ template <int N> __device__ __forceinline__ float to_integers(uint16_t (&x)[N]) 
 /* Lays the rows of the block out in fragment order, and sets limits and factors. Rows that do not count are zero and
  * see everything: they cost no mask, and their results are dropped. */
 template <class C, int D>
-__device__ void load_queries(const params &p, const segment &s, uint16_t *q, control<C> &ctl, int warp, int lane) {
+__device__ void load_queries(const params &p, const key_segment &s, uint16_t *q, control<C> &ctl, int warp, int lane) {
     constexpr int N = D / 32; /* elements a lane */
     const int valid = valid_columns(p, s.b);
 #pragma unroll 2
@@ -245,7 +245,7 @@ template <int D> __device__ __forceinline__ int merge_place(int row, int d) {
 /* After every warp stored its maxima, sums and outputs (already brought to the common maximum): the rows of the block
  * as BF16, or as a partial result. */
 template <class C, int D>
-__device__ void store_rows(const params &p, const segment &s, const control<C> &ctl, const float *merge) {
+__device__ void store_rows(const params &p, const key_segment &s, const control<C> &ctl, const float *merge) {
     const uint32_t rows_left = p.group * p.w - s.block * C::RB;
     const int live = rows_left < (uint32_t)C::RB ? (int)rows_left : C::RB, valid = valid_columns(p, s.b);
     for (int i = threadIdx.x; i < live * D / 4; i += C::WARPS * 32) {
@@ -341,10 +341,10 @@ template <class C> __device__ void clear_idle(const params &p, const uint32_t *l
 }
 
 /* The piece of a pair that is this CTA's, where the line is not cut; false where the pair has none so far. */
-template <class C> __device__ bool find_piece(const params &p, segment *ret_segment) {
+template <class C> __device__ bool find_piece(const params &p, key_segment *ret_segment) {
     const uint32_t pairs = p.entries * p.heads, pair = blockIdx.x % pairs, piece = blockIdx.x / pairs;
     const uint32_t e = p.entries - 1 - pair / p.heads; /* the longest first */
-    segment s;
+    key_segment s;
     s.b = e / p.n_blocks, s.block = e % p.n_blocks, s.head = pair % p.heads;
     s.keys = keys_of(p, s.b, s.block, C::RB);
     const uint32_t pages = pages_for(s.keys), pieces = pieces_of(pages, p.pieces);
@@ -356,9 +356,9 @@ template <class C> __device__ bool find_piece(const params &p, segment *ret_segm
 
 /* The segment at unit u of the line, of those that end before `end`. */
 template <class C>
-__device__ __forceinline__ segment find_segment(const params &p, const uint32_t *line, uint32_t u, uint32_t end) {
+__device__ __forceinline__ key_segment find_segment(const params &p, const uint32_t *line, uint32_t u, uint32_t end) {
     const uint32_t e = entry_of(line, p.entries, u), before = line[e], pages = (line[e + 1] - before) / p.heads;
-    segment s;
+    key_segment s;
     s.b = e / p.n_blocks, s.block = e % p.n_blocks;
     s.head = (u - before) / pages, s.first = (u - before) % pages;
     s.end = pages - s.first < end - u ? pages : s.first + (end - u);
@@ -368,16 +368,16 @@ __device__ __forceinline__ segment find_segment(const params &p, const uint32_t 
 }
 
 /* The body of the kernel of the forms whose warps are alike: walks the share of this CTA and hands each segment to
- * FORM::run. */
+ * FORM::run_share. */
 template <class F> __device__ __forceinline__ void walk_share(const params &p, uint8_t *smem) {
     using C = typename F::C;
     __shared__ control<C> ctl;
-    segment s;
+    key_segment s;
     ptx::wait_for_earlier();
     if (!p.cut) {
         if (!find_piece<C>(p, &s)) return;
         s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
-        F::run(p, s, smem, ctl);
+        F::run_share(p, s, smem, ctl);
         return;
     }
     for (uint32_t b = threadIdx.x; b < p.b && b < MAX_ROWS; b += C::WARPS * 32) ctl.row[b] = (uint32_t)p.table_rows[b];
@@ -388,7 +388,7 @@ template <class F> __device__ __forceinline__ void walk_share(const params &p, u
     while (u < end) {
         s = find_segment<C>(p, ctl.line, u, end);
         s.table = table_row(p, s.b < MAX_ROWS ? ctl.row[s.b] : (uint32_t)p.table_rows[s.b]);
-        F::run(p, s, smem, ctl);
+        F::run_share(p, s, smem, ctl);
         u += s.end - s.first;
     }
     clear_idle<C>(p, ctl.line, F::HEAD_DIM, C::WARPS * 32);

@@ -41,13 +41,7 @@ template <int PENDING> __device__ __forceinline__ void wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Closes the products issued so far and waits for them. */
-__device__ __forceinline__ void finish() {
-    close();
-    wait<0>();
-}
-
-/* Keeps the compiler from moving uses of accumulators across begin() and finish(). */
+/* Keeps the compiler from moving uses of accumulators across begin() and wait(). */
 template <int N> __device__ __forceinline__ void hold(float (&c)[N][4]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
