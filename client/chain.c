@@ -10,13 +10,14 @@
  */
 #include <limits.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client.h"
 
 struct kvd_chain {
-    kvd_digest root;
+    struct kvd_root root;
     kvd_digest *digests; /* [pages] */
     size_t pages, space;
     uint32_t n_tail;
@@ -55,12 +56,15 @@ static void hash_page(const kvd_digest *before, const uint32_t *tokens, kvd_dige
 }
 
 enum kvd_status kvd_chain_new(const struct kvd_domain *domain, kvd_chain **ret_chain) {
-    static const struct kvd_domain nowhere = { NULL, NULL, NULL, NULL };
-    if (!ret_chain) return KVD_INVALID_ARGUMENT;
+    static const struct kvd_domain nowhere = { NULL, NULL, NULL, NULL, NULL };
+    if (!ret_chain || (domain && domain->label && strlen(domain->label) >= KVD_LABEL_BYTES))
+        return KVD_INVALID_ARGUMENT;
     if (sodium_init() < 0) return KVD_INTERNAL;
     struct kvd_chain *chain = calloc(1, sizeof *chain);
     if (!chain) return KVD_RESOURCE_EXHAUSTED;
-    hash_root(domain ? domain : &nowhere, &chain->root);
+    if (!domain) domain = &nowhere;
+    hash_root(domain, &chain->root.digest);
+    snprintf(chain->root.label, sizeof chain->root.label, "%s", domain->label ? domain->label : "");
     *ret_chain = chain;
     return KVD_OK;
 }
@@ -81,7 +85,7 @@ static bool make_space(struct kvd_chain *chain, size_t more) {
 }
 
 static void close_page(struct kvd_chain *chain, const uint32_t *tokens) {
-    const kvd_digest *before = chain->pages ? &chain->digests[chain->pages - 1] : &chain->root;
+    const kvd_digest *before = chain->pages ? &chain->digests[chain->pages - 1] : &chain->root.digest;
     hash_page(before, tokens, &chain->digests[chain->pages]);
     chain->pages++;
 }
@@ -123,6 +127,8 @@ enum kvd_status kvd_chain_truncate(kvd_chain *chain, size_t tokens) {
     chain->n_tail = 0;
     return KVD_OK;
 }
+
+const struct kvd_root *kvd_chain_root(const kvd_chain *chain) { return chain ? &chain->root : NULL; }
 
 size_t kvd_chain_tokens(const kvd_chain *chain) { return chain ? chain->pages * KVD_PAGE_TOKENS + chain->n_tail : 0; }
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Token-exact lookup (CONT-2). kvd matches whole pages by digest; what lies between a page boundary and the end of a
- * continuation is compared here, with the tail's tokens in the answer.
+ * Lookup of a prompt (CONT-2). kvd compares pages by digest and tails by token, and answers with what can be used; here
+ * the messages are made and their answers joined.
  *
  * One message holds KVD_MAX_DIGESTS digests. A longer chain goes on from the anchor of the answer before, with the last
- * digest sent as the first of the next message, as long as all that was sent matches something.
+ * digest sent as the first of the next message, as long as all that was sent matches something. The first question
+ * carries the tokens behind the last full page. Where the match ends earlier, kvd says which page's tokens it lacks,
+ * and the same question is asked again with those.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,21 +19,6 @@ struct found_hits {
 };
 
 static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-/* Tokens of the prompt that a candidate holds exactly; 0 = of no use. */
-static uint32_t usable_tokens(const struct kvd_candidate *candidate, const uint32_t *prompt, uint32_t n_prompt,
-                              bool whole_only) {
-    uint64_t boundary = (uint64_t)candidate->matched_pages * KVD_PAGE_TOKENS;
-    if (boundary > candidate->frontier || boundary > n_prompt) return 0; /* an answer that contradicts itself */
-    uint32_t usable = (uint32_t)boundary;
-    if (candidate->exact_pages) {
-        uint32_t limit = smaller(candidate->tail.n, smaller(candidate->frontier, n_prompt) - usable), i = 0;
-        while (i < limit && candidate->tail.tokens[i] == prompt[boundary + i]) i++;
-        usable += i;
-    }
-    if (whole_only) return usable == candidate->frontier && usable < n_prompt ? usable : 0;
-    return smaller(usable, n_prompt - 1); /* the last token's query must be computed */
-}
 
 static bool better_hit(const struct kvd_hit *a, const struct kvd_hit *b) {
     if (a->usable != b->usable) return a->usable > b->usable;
@@ -60,53 +47,81 @@ static void add_hit(struct found_hits *found, const struct kvd_hit *hit) {
     found->hits[at] = *hit;
 }
 
+/* Without state images one further message is enough. With them each looks one branch further up; a prompt that agrees
+ * with no tail at so many branches starts from what was found. */
+#define TOKEN_QUESTIONS 4
+
 struct question {
     const uint32_t *prompt;
-    uint32_t n_prompt;
-    bool whole_only;
-    struct kvd_find
-        find; /* one message; find.n == 0: those without full pages. The next one's anchor, from the answer */
+    struct kvd_find find; /* one message */
+    kvd_continuation anchor;
+    uint32_t want_page; /* of the answer, KVD_NONE */
 };
 
+static void put_tokens(struct question *q, uint32_t page) {
+    struct kvd_find *find = &q->find;
+    uint32_t from = page * KVD_PAGE_TOKENS;
+    find->token_page = page;
+    find->tokens.n = smaller(find->prompt_tokens - from, KVD_TAIL_TOKENS);
+    memcpy(find->tokens.tokens, q->prompt + from, find->tokens.n * sizeof *q->prompt);
+}
+
 /* One message. */
-static enum kvd_status ask_candidates(struct kvd_client *c, struct question *q, struct found_hits *found,
-                                      struct kvd_error *error) {
+static enum kvd_status ask_hits(struct kvd_client *c, struct question *q, struct found_hits *found,
+                                struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_FIND, .u.find = q->find };
     struct msg_reply reply;
     struct pending_call *call;
-    enum kvd_status status = call_run(c, &request, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    for (uint32_t i = 0; i < reply.u.candidates.n; i++) {
-        const struct kvd_candidate *candidate = &reply.u.candidates.items[i];
-        struct kvd_hit hit = { .continuation = candidate->continuation,
-                               .frontier = candidate->frontier,
-                               .retention = candidate->retention,
-                               .restore_pages = candidate->restore_pages };
-        if (candidate->matched_pages > q->find.first + q->find.n) continue;
-        hit.usable = usable_tokens(candidate, q->prompt, q->n_prompt, q->whole_only);
-        if (hit.usable) add_hit(found, &hit);
+    struct kvd_error refusal = { .message = "" };
+    enum kvd_status status = call_run(c, &request, &call, &reply, &refusal);
+    q->want_page = KVD_NONE;
+    q->anchor.bits = 0;
+    if (status == KVD_NOT_FOUND && q->find.first) return KVD_OK; /* the anchor has gone: what was found stays true */
+    if (status != KVD_OK) return client_fail(error, status, "%s", refusal.message);
+    for (uint32_t i = 0; i < reply.u.hits.n; i++) {
+        const struct kvd_hit *hit = &reply.u.hits.items[i];
+        bool sound = hit->usable && hit->usable < q->find.prompt_tokens && hit->usable <= hit->frontier;
+        if (sound) add_hit(found, hit);
     }
-    q->find.anchor = reply.u.candidates.anchor;
+    q->anchor = reply.u.hits.anchor;
+    if (reply.u.hits.want_page < q->find.token_page) q->want_page = reply.u.hits.want_page;
     call_done(c, call);
     return KVD_OK;
 }
 
-/* The whole chain, a message for every KVD_MAX_DIGESTS - 1 pages as long as they match. */
+/* Tails at that page may still be better than what is known. */
+static bool is_worth_asking(const struct question *q, const struct found_hits *found) {
+    return q->want_page != KVD_NONE && (found->n == 0 || found->hits[0].usable / KVD_PAGE_TOKENS <= q->want_page);
+}
+
+static enum kvd_status ask_tokens(struct kvd_client *c, struct question *q, struct found_hits *found,
+                                  struct kvd_error *error) {
+    enum kvd_status status = KVD_OK;
+    for (uint32_t i = 0; i < TOKEN_QUESTIONS && status == KVD_OK && is_worth_asking(q, found); i++) {
+        put_tokens(q, q->want_page);
+        status = ask_hits(c, q, found, error);
+    }
+    return status;
+}
+
+/* The whole chain, a message for every KVD_MAX_DIGESTS - 1 pages as long as they match; then the tokens that the last
+ * answer with a wish lacked. */
 static enum kvd_status ask_pages(struct kvd_client *c, struct question *q, const kvd_chain *chain,
                                  struct found_hits *found, struct kvd_error *error) {
     uint32_t pages = (uint32_t)kvd_chain_pages(chain), sent = 0;
-    while (sent < pages) {
+    struct question wish = { .want_page = KVD_NONE };
+    put_tokens(q, pages);
+    do {
         q->find.first = sent ? sent - 1 : 0;
         q->find.n = smaller(pages - q->find.first, KVD_MAX_DIGESTS);
-        q->find.digests = kvd_chain_digests(chain) + q->find.first;
-        struct kvd_error refusal = { .message = "" };
-        enum kvd_status status = ask_candidates(c, q, found, &refusal);
-        if (status == KVD_NOT_FOUND && sent) return KVD_OK; /* the anchor has gone: what was found stays true */
-        if (status != KVD_OK) return client_fail(error, status, "%s", refusal.message);
+        q->find.digests = kvd_chain_digests(chain) ? kvd_chain_digests(chain) + q->find.first : NULL;
+        q->find.anchor = q->anchor;
+        enum kvd_status status = ask_hits(c, q, found, error);
+        if (status != KVD_OK) return status;
+        if (q->want_page != KVD_NONE) wish = *q;
         sent = q->find.first + q->find.n;
-        if (!q->find.anchor.bits) return KVD_OK;
-    }
-    return KVD_OK;
+    } while (sent < pages && q->anchor.bits);
+    return ask_tokens(c, &wish, found, error);
 }
 
 static enum kvd_status check_prompt(const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
@@ -124,20 +139,15 @@ static enum kvd_status check_prompt(const kvd_chain *chain, const uint32_t *prom
 
 enum kvd_status kvd_find(kvd_client *c, const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
                          struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error) {
-    struct kvd_store_info info;
-    struct kvd_hit hits[KVD_MAX_CANDIDATES + 1];
+    struct kvd_hit hits[KVD_MAX_HITS + 1];
     enum kvd_status status = check_prompt(chain, prompt, n_prompt, ret_hits, max, ret_n, error);
-    if (status == KVD_OK) status = client_store(c, &info, error);
     if (status != KVD_OK) return status;
-
-    struct found_hits found = { .hits = hits, .max = smaller(max, KVD_MAX_CANDIDATES) };
-    struct question q = { .prompt = prompt, .n_prompt = (uint32_t)n_prompt, .whole_only = info.state_bytes > 0 };
-    q.find.max = KVD_MAX_CANDIDATES;
+    struct found_hits found = { .hits = hits, .max = smaller(max, KVD_MAX_HITS) };
+    struct question q = { .prompt = prompt };
+    q.find = (struct kvd_find){ .root = kvd_chain_root(chain)->digest,
+                                .max = KVD_MAX_HITS,
+                                .prompt_tokens = (uint32_t)n_prompt };
     status = ask_pages(c, &q, chain, &found, error);
-    if (status == KVD_OK && found.n < found.max) {
-        q.find = (struct kvd_find){ .max = KVD_MAX_CANDIDATES };
-        status = ask_candidates(c, &q, &found, error);
-    }
     if (status != KVD_OK) return status;
     memcpy(ret_hits, hits, found.n * sizeof *hits);
     *ret_n = found.n;

@@ -119,19 +119,23 @@ KVD_API int kvd_client_fd(const kvd_client *client);
  * domains. NULL = "". */
 struct kvd_domain {
     const char *model, *adapter, *tenant, *modality;
+    const char *label; /* for people, in lists: [A-Za-z0-9._:/-], 63 at most; no part of the root. NULL = "" */
 };
 
 /* A chain names the pages of a token sequence: digest[-1] = BLAKE2b-256("kvd.chain.1" and the tagged domain), digest[i]
  * = BLAKE2b-256(digest[i-1], the tokens of page i as 64 little-endian u32). It keeps the digests of all full pages and
  * the tokens of the tail. Chains never talk to kvd. */
 typedef struct kvd_chain kvd_chain;
-/* domain NULL: all fields "". The caller frees *ret_chain with kvd_chain_free. KVD_RESOURCE_EXHAUSTED: no memory. */
+/* domain NULL: all fields "". The caller frees *ret_chain with kvd_chain_free. KVD_RESOURCE_EXHAUSTED: no memory.
+ * KVD_INVALID_ARGUMENT: the label is too long. */
 KVD_API enum kvd_status kvd_chain_new(const struct kvd_domain *domain, kvd_chain **ret_chain);
 /* Appends n tokens. KVD_RESOURCE_EXHAUSTED: no memory. */
 KVD_API enum kvd_status kvd_chain_push(kvd_chain *chain, const uint32_t *tokens, size_t n);
 /* Shortens the chain to a number of tokens that lies within the current tail or at a page boundary. KVD_OUT_OF_RANGE:
  * the chain is shorter. KVD_INVALID_ARGUMENT: it is neither; the tokens of full pages are not kept. */
 KVD_API enum kvd_status kvd_chain_truncate(kvd_chain *chain, size_t tokens);
+/* Root and label of its domain, for kvd_activation.root. Valid until kvd_chain_free. */
+KVD_API const struct kvd_root *kvd_chain_root(const kvd_chain *chain);
 KVD_API size_t kvd_chain_tokens(const kvd_chain *chain);
 KVD_API size_t kvd_chain_pages(const kvd_chain *chain);              /* full ones */
 KVD_API const kvd_digest *kvd_chain_digests(const kvd_chain *chain); /* [pages]; valid until the next push or free */
@@ -140,18 +144,15 @@ KVD_API void kvd_chain_free(kvd_chain *chain); /* NULL is allowed */
 
 /* ---- scheduler ------------------------------------------------------------------------------------- */
 
-struct kvd_hit {
-    kvd_continuation continuation;
-    uint32_t usable;   /* tokens of the prompt that it covers exactly: activate with frontier = usable */
-    uint32_t frontier; /* of the continuation */
-    uint32_t retention;
-    uint32_t restore_pages; /* cost: pages that the activation brings back from the host tier */
-};
-/* Finds the token-exact reusable prefixes of a prompt, longest first. chain must hold exactly the prompt's tokens, else
- * KVD_INVALID_ARGUMENT. The library compares the tails of candidates itself, so that a hit is exact to the token. At
- * most prompt - 1 tokens are usable, because one query must be computed. ret_hits has room for max hits;
- * KVD_MAX_CANDIDATES are returned at most. Sends one message for every KVD_MAX_DIGESTS - 1 pages that match. If what
- * they match is released meanwhile, the hits reach as far as was asked until then. */
+/* Finds what a prompt may start from in the domain of its chain, longest first. chain must hold exactly the prompt's
+ * tokens, else KVD_INVALID_ARGUMENT. A hit is exact: its first `usable` tokens are the prompt's. At the end of a
+ * continuation any token counts: all of it, and where the store has no state images any part of its tail (the tokens
+ * after its last full page). Within a continuation page boundaries count. At most prompt - 1 tokens are usable, because
+ * one query must be computed. ret_hits has room for max hits; KVD_MAX_HITS are returned at most.
+ *
+ * Sends one message for every KVD_MAX_DIGESTS - 1 pages that match, and one more where tails end at an earlier page
+ * than the prompt's last; with state images up to four more, one for each branch at which no tail fits. If what matches
+ * is released meanwhile, the hits reach as far as was asked until then. */
 KVD_API enum kvd_status kvd_find(kvd_client *client, const kvd_chain *chain, const uint32_t *prompt, size_t n_prompt,
                                  struct kvd_hit *ret_hits, uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 /* Says what kvd_activate would need now, and whether that is there. Changes nothing. plan.feasibility tells a store
@@ -189,6 +190,12 @@ KVD_API enum kvd_status kvd_release(kvd_client *client, kvd_continuation continu
  * it has, or state images belong to frontiers. KVD_ABORTED: a fork or a copy reads it now. */
 KVD_API enum kvd_status kvd_shorten(kvd_client *client, kvd_continuation continuation, uint32_t frontier,
                                     struct kvd_error *error);
+/* Releases the continuations of a domain (as in the lists; digest or label is needed), a step a call: begin with
+ * *cursor 0 and go on until it is KVD_UNCHANGED. Each answer counts what its step released, and what stays because an
+ * activation or a move holds it; the last one counts the running sequences of the domain, which go on. With tenants =
+ * uid the digest is the one that lists show. */
+KVD_API enum kvd_status kvd_release_domain(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
+                                           struct kvd_domain_released *ret_released, struct kvd_error *error);
 /* Sets the retention class: kvd_choose_victims and a kvd that stops give up the lowest first. */
 KVD_API enum kvd_status kvd_set_retention(kvd_client *client, kvd_continuation continuation, uint32_t retention,
                                           struct kvd_error *error);
@@ -336,12 +343,14 @@ KVD_API enum kvd_status kvd_audit(kvd_client *client, struct kvd_audit *ret_audi
 /* on: kvd refuses new activations with KVD_UNAVAILABLE. Running sequences go on. For admins. */
 KVD_API enum kvd_status kvd_drain(kvd_client *client, bool on, struct kvd_error *error);
 /* Lists. Begin with *cursor 0 and go on until *cursor is KVD_UNCHANGED, the end. One call writes max objects or
- * KVD_MAX_LIST at most; it may write none before the end. An object that lives throughout is seen once. */
-KVD_API enum kvd_status kvd_list_continuations(kvd_client *client, uint32_t *cursor,
+ * KVD_MAX_LIST at most; it may write none before the end. An object that lives throughout is seen once. domain: only
+ * what is of this digest, where it is not zeros, and of this label, where it is not empty. NULL: everything. */
+KVD_API enum kvd_status kvd_list_continuations(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
                                                struct kvd_continuation_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                                struct kvd_error *error);
-KVD_API enum kvd_status kvd_list_sequences(kvd_client *client, uint32_t *cursor, struct kvd_sequence_info *ret_infos,
-                                           uint32_t max, uint32_t *ret_n, struct kvd_error *error);
+KVD_API enum kvd_status kvd_list_sequences(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
+                                           struct kvd_sequence_info *ret_infos, uint32_t max, uint32_t *ret_n,
+                                           struct kvd_error *error);
 KVD_API enum kvd_status kvd_list_sessions(kvd_client *client, uint32_t *cursor, struct kvd_session_info *ret_infos,
                                           uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 

@@ -107,6 +107,15 @@ enum kvd_status kvd_shorten(kvd_client *c, kvd_continuation continuation, uint32
     return run_simple(c, &request, error);
 }
 
+enum kvd_status kvd_release_domain(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
+                                   struct kvd_domain_released *ret_released, struct kvd_error *error) {
+    if (!domain || !cursor || !ret_released) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_RELEASE_DOMAIN, .u.release_domain = { *domain, *cursor } };
+    enum kvd_status status = RUN(c, &request, domain_released, ret_released, error);
+    if (status == KVD_OK) *cursor = ret_released->next_cursor;
+    return status;
+}
+
 enum kvd_status kvd_set_retention(kvd_client *c, kvd_continuation continuation, uint32_t retention,
                                   struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_SET_RETENTION,
@@ -219,9 +228,9 @@ enum kvd_status kvd_drain(kvd_client *c, bool on, struct kvd_error *error) {
 
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
-static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint32_t *cursor, const void *infos,
-                                uint32_t max, const uint32_t *ret_n, struct pending_call **ret_call,
-                                struct msg_reply *ret_reply, struct kvd_error *error) {
+static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const struct kvd_root *domain,
+                                const uint32_t *cursor, const void *infos, uint32_t max, const uint32_t *ret_n,
+                                struct pending_call **ret_call, struct msg_reply *ret_reply, struct kvd_error *error) {
     if (!cursor || !infos || !ret_n || !max) {
         return client_fail(error, KVD_INVALID_ARGUMENT,
                            "%s needs a cursor, a place for at least one object and one for their number",
@@ -229,26 +238,50 @@ static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const uint3
     }
     struct msg_request request = { .type = type,
                                    .u.list = { .cursor = *cursor, .max = max < KVD_MAX_LIST ? max : KVD_MAX_LIST } };
+    if (domain) request.u.list.root = *domain;
     return call_run(c, &request, ret_call, ret_reply, error);
 }
 
-#define DEFINE_LIST(function, frame, member, item)                                                                     \
-    enum kvd_status function(kvd_client *c, uint32_t *cursor, struct item *ret_infos, uint32_t max, uint32_t *ret_n,   \
-                             struct kvd_error *error) {                                                                \
-        struct msg_reply reply;                                                                                        \
-        struct pending_call *call;                                                                                     \
-        enum kvd_status status = run_list(c, frame, cursor, ret_infos, max, ret_n, &call, &reply, error);              \
-        if (status != KVD_OK) return status;                                                                           \
-        uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                  \
-        if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                         \
-        *ret_n = n;                                                                                                    \
-        *cursor = reply.u.member.next_cursor;                                                                          \
-        call_done(c, call);                                                                                            \
-        return KVD_OK;                                                                                                 \
-    }
-DEFINE_LIST(kvd_list_continuations, FRAME_LIST_CONTINUATIONS, continuations, kvd_continuation_info)
-DEFINE_LIST(kvd_list_sequences, FRAME_LIST_SEQUENCES, sequences, kvd_sequence_info)
-DEFINE_LIST(kvd_list_sessions, FRAME_LIST_SESSIONS, sessions, kvd_session_info)
+#define COPY_LIST(member)                                                                                              \
+    uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                      \
+    if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                             \
+    *ret_n = n;                                                                                                        \
+    *cursor = reply.u.member.next_cursor;                                                                              \
+    call_done(c, call);                                                                                                \
+    return KVD_OK
+
+enum kvd_status kvd_list_continuations(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
+                                       struct kvd_continuation_info *ret_infos, uint32_t max, uint32_t *ret_n,
+                                       struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status =
+        run_list(c, FRAME_LIST_CONTINUATIONS, domain, cursor, ret_infos, max, ret_n, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    COPY_LIST(continuations);
+}
+
+enum kvd_status kvd_list_sequences(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
+                                   struct kvd_sequence_info *ret_infos, uint32_t max, uint32_t *ret_n,
+                                   struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status =
+        run_list(c, FRAME_LIST_SEQUENCES, domain, cursor, ret_infos, max, ret_n, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    COPY_LIST(sequences);
+}
+
+enum kvd_status kvd_list_sessions(kvd_client *c, uint32_t *cursor, struct kvd_session_info *ret_infos, uint32_t max,
+                                  uint32_t *ret_n, struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status =
+        run_list(c, FRAME_LIST_SESSIONS, NULL, cursor, ret_infos, max, ret_n, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    COPY_LIST(sessions);
+}
+#undef COPY_LIST
 
 /* ---- events --------------------------------------------------------------------------------------------------- */
 

@@ -120,6 +120,8 @@ static void write_bundle(struct bundle_body *to, uint64_t serial, const struct d
     to->image_offset = from->has_image ? from->image.offset : 0;
     to->image_checksum = from->has_image ? from->image.checksum : 0;
     to->flags = (from->has_image ? BUNDLE_IMAGE : 0) | (from->tail_named ? BUNDLE_TAIL_NAMED : 0);
+    memcpy(to->root, from->root, sizeof to->root);
+    memcpy(to->label, from->label, sizeof to->label);
     to->n_tail = n_tail;
     memcpy(to->tail, from->tail, n_tail * sizeof to->tail[0]);
 }

@@ -101,6 +101,8 @@ struct directory_bundle {
     uint32_t state_frontier;     /* frontier of that image */
     bool has_image;              /* host copy of the state image */
     struct directory_host image; /* columns unused */
+    uint8_t root[32];            /* root digest of its domain */
+    char label[64];              /* of the domain; ends with a zero */
     bool tail_named;
     uint32_t n_tail, tail[DIRECTORY_TAIL]; /* tokens */
 };

@@ -5,8 +5,8 @@
  *
  *     pages of pool 0      pages[0] records of 128 bytes
  *     pages of pool 1      pages[1] records of 128 bytes
- *     continuations        `continuations` slots of two copies of 384 bytes
- *     sequences            `sequences` slots of two copies of 384 bytes
+ *     continuations        `continuations` slots of two copies of 512 bytes
+ *     sequences            `sequences` slots of two copies of 512 bytes
  *
  * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to
  * where it stands:
@@ -74,17 +74,19 @@ struct bundle_body {
     uint64_t created, used, tag;
     uint32_t state_slot, state_frontier;
     uint64_t image_offset, image_checksum;
+    uint8_t root[32];
+    char label[64];
     uint32_t flags, n_tail, tail[DIRECTORY_TAIL];
 };
 struct bundle_copy {
     check_word check;
     struct bundle_body body;
-    uint64_t spare[3];
+    uint64_t spare[7];
 };
 
 static_assert(sizeof(struct page_record) == 128, "two cache lines");
 static_assert(offsetof(struct page_record, host) == 64, "base and name share the first line");
-static_assert(sizeof(struct bundle_copy) == 384, "six cache lines");
+static_assert(sizeof(struct bundle_copy) == 512, "eight cache lines");
 
 struct directory {
     struct directory_limits limits;

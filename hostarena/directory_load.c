@@ -90,6 +90,7 @@ static bool good_bundle(const struct directory *d, const struct bundle_body *b) 
         if (b->frontier[i] > INT32_MAX) return false;
         if (b->last[i] == DIRECTORY_NONE ? b->frontier[i] != 0 : b->last[i] >= d->limits.pages[i]) return false;
     }
+    if (b->label[sizeof b->label - 1]) return false;
     return b->named <= MAX_BLOCK + 1 && b->state_frontier <= INT32_MAX;
 }
 
@@ -143,6 +144,8 @@ static void read_bundle(const struct directory *d, const struct bundle_body *fro
     to->has_image = from->flags & BUNDLE_IMAGE;
     to->image = (struct directory_host){ .offset = from->image_offset, .checksum = from->image_checksum };
     to->tail_named = from->flags & BUNDLE_TAIL_NAMED;
+    memcpy(to->root, from->root, sizeof to->root);
+    memcpy(to->label, from->label, sizeof to->label);
     to->n_tail = from->n_tail;
     memcpy(to->tail, from->tail, from->n_tail * sizeof to->tail[0]);
 }

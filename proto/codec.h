@@ -72,6 +72,7 @@ struct msg_request {
         bool drain;
         uint32_t event_mask; /* Subscribe */
         struct kvd_demote demote;
+        struct kvd_domain_release release_domain;
         kvd_continuation prefetch;
         struct kvd_drop drop; /* DropReplica */
         struct {
@@ -98,9 +99,10 @@ struct msg_reply {
         struct kvd_plan plan;
         struct {
             uint32_t n;
-            struct kvd_candidate *items;
-            kvd_continuation anchor;
-        } candidates; /* anchor: to go on with, or none */
+            struct kvd_hit *items;
+            kvd_continuation anchor; /* to go on with, or none */
+            uint32_t want_page;      /* ask again with the tokens of this page; KVD_NONE: no need */
+        } hits;
         struct {
             uint32_t n, next_cursor;
             struct kvd_continuation_info *items;
@@ -120,8 +122,9 @@ struct msg_reply {
         } round;
         struct kvd_checkpointed checkpointed;
         struct kvd_finished finished;
-        uint32_t yielded;       /* sequences given back */
-        uint64_t revision;      /* Release, SetRetention, Shorten */
+        uint32_t yielded;  /* sequences given back */
+        uint64_t revision; /* Release, SetRetention, Shorten */
+        struct kvd_domain_released domain_released;
         struct kvd_moved moved; /* Demote, Prefetch, DropReplica */
         kvd_group_id group;
         struct kvd_stats stats;

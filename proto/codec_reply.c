@@ -134,14 +134,13 @@ static const struct codec_map place_map = CODEC_TABLE(kvd__v1__pool_place__descr
 #undef PB
 #undef T
 
-#define PB Kvd__V1__Candidate
-#define T struct kvd_candidate
-static const struct codec_field candidate_fields[] = {
-    HANDLE(continuation, continuation), U32(matched_pages, matched_pages), U32(frontier, frontier),
-    U32(retention, retention),          BOOL(exact_pages, exact_pages),    U32(restore_pages, restore_pages),
-    U32S(tail, tail.tokens, tail.n),
+#define PB Kvd__V1__Hit
+#define T struct kvd_hit
+static const struct codec_field hit_fields[] = {
+    HANDLE(continuation, continuation), U32(usable, usable), U32(frontier, frontier), U32(retention, retention),
+    U32(restore_pages, restore_pages),
 };
-static const struct codec_map candidate_map = CODEC_TABLE(kvd__v1__candidate__descriptor, candidate_fields);
+static const struct codec_map hit_map = CODEC_TABLE(kvd__v1__hit__descriptor, hit_fields);
 #undef PB
 #undef T
 
@@ -166,6 +165,7 @@ static const struct codec_field continuation_fields[] = {
     BOOL(image_on_device, image_on_device),
     BOOL(image_in_host, image_in_host),
     U32_PLUS(state_slot, state_slot),
+    SUB(root, root, codec_root_map),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
@@ -186,6 +186,7 @@ static const struct codec_field sequence_fields[] = {
     U32(named_pages, named_pages),
     SUBS(pool, pool, n_pools, place_map),
     U32_PLUS(state_slot, state_slot),
+    SUB(root, root, codec_root_map),
 };
 static const struct codec_map sequence_map = CODEC_TABLE(kvd__v1__sequence_info__descriptor, sequence_fields);
 #undef PB
@@ -309,8 +310,9 @@ static const struct codec_map choice_map = CODEC_TABLE(kvd__v1__choose_reply__de
 #define PB Kvd__V1__FindReply
 static const struct codec_field find_fields[] = {
     HEADER,
-    SUBS_NEW(candidates, u.candidates.items, u.candidates.n, KVD_MAX_CANDIDATES, candidate_map),
-    HANDLE(anchor, u.candidates.anchor),
+    SUBS_NEW(hits, u.hits.items, u.hits.n, KVD_MAX_HITS, hit_map),
+    HANDLE(anchor, u.hits.anchor),
+    U32_PLUS(want_page, u.hits.want_page),
 };
 static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_reply__descriptor, find_fields);
 #undef PB
@@ -388,6 +390,19 @@ static const struct codec_map yielded_map = CODEC_TABLE(kvd__v1__yield_reply__de
 #define PB Kvd__V1__RevisionReply
 static const struct codec_field revision_fields[] = { HEADER, U64(revision, u.revision) };
 static const struct codec_map revision_map = CODEC_TABLE(kvd__v1__revision_reply__descriptor, revision_fields);
+#undef PB
+
+#define PB Kvd__V1__ReleaseDomainReply
+static const struct codec_field dom_released_fields[] = {
+    HEADER,
+    U32(released, u.domain_released.released),
+    U32(in_use, u.domain_released.in_use),
+    U32(sequences, u.domain_released.sequences),
+    U32_PLUS(next, u.domain_released.next_cursor),
+    U64(revision, u.domain_released.revision),
+};
+static const struct codec_map dom_released_map =
+    CODEC_TABLE(kvd__v1__release_domain_reply__descriptor, dom_released_fields);
 #undef PB
 
 #define PB Kvd__V1__MovedReply

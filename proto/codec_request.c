@@ -34,6 +34,13 @@ const struct codec_map codec_victim_map = CODEC_TABLE(kvd__v1__victim__descripto
 #undef PB
 #undef T
 
+#define PB Kvd__V1__Root
+#define T struct kvd_root
+static const struct codec_field root_fields[] = { BYTES(digest, digest.bytes), NAME(label, label) };
+const struct codec_map codec_root_map = CODEC_TABLE(kvd__v1__root__descriptor, root_fields);
+#undef PB
+#undef T
+
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
 #define T struct msg_request
@@ -71,7 +78,8 @@ static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_
     HANDLE(worker, at.worker), HANDLE(group, at.group), HANDLE(from, at.from), BOOL(keep, at.keep),                    \
         U32(frontier, at.frontier), U32(prompt_tokens, at.prompt_tokens),                                              \
         U32(max_output_tokens, at.max_output_tokens), U32S_BY_POOL(ensure, at.ensure),                                 \
-        SUBS_NEW(victims, at.victims, at.n_victims, KVD_MAX_VICTIMS, codec_victim_map), U64(revision, at.revision)
+        SUBS_NEW(victims, at.victims, at.n_victims, KVD_MAX_VICTIMS, codec_victim_map), U64(revision, at.revision),    \
+        SUB(root, at.root, codec_root_map)
 
 #define PB Kvd__V1__ActivationRequest
 static const struct codec_field activation_fields[] = { HEADER, ACTIVATION_ROWS(u.activation) };
@@ -93,10 +101,14 @@ static const struct codec_map choose_map = CODEC_TABLE(kvd__v1__choose_request__
 #define PB Kvd__V1__FindRequest
 static const struct codec_field find_fields[] = {
     HEADER,
-    U32_IN(max, u.find.max, 0, KVD_MAX_CANDIDATES),
+    U32_IN(max, u.find.max, 0, KVD_MAX_HITS),
     DIGESTS(digests, u.find.digests, u.find.n),
     U32(first, u.find.first),
     HANDLE(anchor, u.find.anchor),
+    BYTES(root, u.find.root.bytes),
+    U32(prompt_tokens, u.find.prompt_tokens),
+    U32(token_page, u.find.token_page),
+    U32S(tokens, u.find.tokens.tokens, u.find.tokens.n),
 };
 static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_request__descriptor, find_fields);
 #undef PB
@@ -106,6 +118,7 @@ static const struct codec_field list_fields[] = {
     HEADER,
     U32(cursor, u.list.cursor),
     U32_IN(max, u.list.max, 0, KVD_MAX_LIST),
+    SUB(root, u.list.root, codec_root_map),
 };
 static const struct codec_map list_map = CODEC_TABLE(kvd__v1__list_request__descriptor, list_fields);
 #undef PB
@@ -163,6 +176,16 @@ static const struct codec_field shorten_fields[] = {
     U32(frontier, u.shorten.frontier),
 };
 static const struct codec_map shorten_map = CODEC_TABLE(kvd__v1__shorten_request__descriptor, shorten_fields);
+#undef PB
+
+#define PB Kvd__V1__ReleaseDomainRequest
+static const struct codec_field release_dom_fields[] = {
+    HEADER,
+    SUB(root, u.release_domain.root, codec_root_map),
+    U32(cursor, u.release_domain.cursor),
+};
+static const struct codec_map release_dom_map =
+    CODEC_TABLE(kvd__v1__release_domain_request__descriptor, release_dom_fields);
 #undef PB
 
 #define PB Kvd__V1__DemoteRequest

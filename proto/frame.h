@@ -74,7 +74,8 @@ enum frame_numbering {
     X(PREFETCH,           26, Prefetch,          prefetch,           prefetch,     moved,         SCHEDULERS, REPEAT) \
     X(DROP,               27, DropReplica,       drop,               drop,         moved,         SCHEDULERS, REPEAT) \
     X(SHORTEN,            28, Shorten,           shorten,            shorten,      revision,      SCHEDULERS, CHANGE) \
-    X(CHOOSE,             29, Choose,            choose,             choose,       choice,        ANYONE,     QUERY)
+    X(CHOOSE,             29, Choose,            choose,             choose,       choice,        ANYONE,     QUERY) \
+    X(RELEASE_DOMAIN,     30, ReleaseDomain,     release_domain,     release_dom,  dom_released,  SCHEDULERS, REPEAT)
 /* clang-format on */
 
 enum frame_type {

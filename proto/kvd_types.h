@@ -27,9 +27,10 @@ extern "C" {
 #define KVD_MAX_ROUND 256    /* sequences in one Round */
 #define KVD_MAX_DIGESTS 1024 /* in one message */
 #define KVD_MAX_VICTIMS 4096 /* of one activation: what a message holds */
-#define KVD_MAX_LIST 256     /* objects in one list answer */
-#define KVD_MAX_CANDIDATES 16
+#define KVD_MAX_LIST 128     /* objects in one list answer */
+#define KVD_MAX_HITS 16      /* in one answer */
 #define KVD_NAME_BYTES 64
+#define KVD_LABEL_BYTES 64
 #define KVD_MESSAGE_BYTES 384
 #define KVD_UNCHANGED UINT32_MAX /* in a cursor: the list is at its end */
 #define KVD_NONE UINT32_MAX      /* in a field that names a slot, row or page: there is none */
@@ -97,6 +98,12 @@ typedef struct kvd_continuation {
 typedef struct kvd_digest {
     uint8_t bytes[KVD_DIGEST_BYTES];
 } kvd_digest;
+
+/* The domain of a name: model, adapter, tenant and modality, which are in the digest with which its chain begins. */
+struct kvd_root {
+    kvd_digest digest;
+    char label[KVD_LABEL_BYTES]; /* for people: [A-Za-z0-9._:/-]*. The first one that is given for a digest stays */
+};
 
 /* ---- Hello ------------------------------------------------------------------------------------ */
 struct kvd_hello {
@@ -168,7 +175,8 @@ struct kvd_victim { /* a continuation that gives way */
 struct kvd_activation {
     kvd_session_id worker; /* the lease goes to this session; none with a group. A scheduler may name itself */
     kvd_group_id group;
-    kvd_continuation from; /* none = root */
+    struct kvd_root root;  /* of the prompt's chain. Plan and Choose take zeros for the source's own */
+    kvd_continuation from; /* none = start empty. It must be of the same domain */
     bool keep;             /* fork: the source survives. Otherwise a move takes it over */
     uint32_t frontier;     /* of the source to start from */
     /* prompt + output - 1 <= max_context, or KVD_OUT_OF_RANGE: an output is never cut silently. */
@@ -284,28 +292,47 @@ struct kvd_finished {
 }; /* none after a release */
 
 /* ---- continuations --------------------------------------------------------------------------------------- */
-/* digests[i] is of page first + i. A message with first > 0 goes on where an earlier answer ended: its digests[0] is
- * the last one sent before, and anchor is the continuation that the earlier answer named. Its candidates are those that
- * match further than page `first`. */
+/* Finds what a prompt may start from, in the domain of its root only. digests[i] is of page first + i. tokens are those
+ * of the prompt from page token_page on: first the ones behind its last full page. A message with first > 0 goes on
+ * where an earlier answer ended: its digests[0] is the last one sent before, and anchor is the continuation that the
+ * earlier answer named. Its hits are those that match further than page `first`. */
 struct kvd_find {
+    kvd_digest root;
     uint32_t n, max;
     const kvd_digest *digests;
     uint32_t first;
     kvd_continuation anchor;
+    uint32_t prompt_tokens; /* of the whole prompt */
+    uint32_t token_page;
+    struct kvd_tail tokens;
 };
-struct kvd_candidate {
+struct kvd_hit {
     kvd_continuation continuation;
-    uint32_t matched_pages, frontier, retention;
-    bool exact_pages;
-    uint32_t restore_pages; /* that an activation would bring back from the host */
-    struct kvd_tail tail;
+    uint32_t usable;   /* tokens of the prompt that it covers exactly: activate with frontier = usable */
+    uint32_t frontier; /* of the continuation */
+    uint32_t retention;
+    uint32_t restore_pages; /* cost: pages that the activation brings back from the host tier */
 };
 struct kvd_list {
     uint32_t cursor;
     uint32_t max;
+    struct kvd_root root; /* only what is of this domain: of this digest, where it is not zeros, and of this label,
+                           * where it is not empty */
+};
+struct kvd_domain_release {
+    struct kvd_root root; /* as in kvd_list; one of the two is needed */
+    uint32_t cursor;      /* 0 to begin, then next_cursor of the answer */
+};
+struct kvd_domain_released {
+    uint32_t released;    /* continuations that this call released */
+    uint32_t in_use;      /* continuations that a transition holds: they stay */
+    uint32_t sequences;   /* running ones of the domain, counted by the last call */
+    uint32_t next_cursor; /* KVD_UNCHANGED: the end; else call again */
+    uint64_t revision;
 };
 struct kvd_continuation_info {
     kvd_continuation continuation;
+    struct kvd_root root;
     uint32_t frontier, named_pages, retention, sharers;
     bool tail_named, claimed;
     uint64_t created, used;
@@ -318,6 +345,7 @@ struct kvd_continuation_info {
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
+    struct kvd_root root;
     kvd_session_id owner, worker;
     kvd_group_id group;
     uint32_t state; /* 0 activating, 1 active, 2 quarantined */

@@ -26,7 +26,7 @@ static int refused(const struct scheduler *s, const struct demo_request *request
 
 /* The chain of history[0..n). NULL: out of memory. */
 static kvd_chain *chain_of(const struct demo_request *request, uint32_t n) {
-    static const struct kvd_domain domain = { .model = MODEL_NAME, .tenant = "demo" };
+    static const struct kvd_domain domain = { .model = MODEL_NAME, .tenant = "demo", .label = "demo" };
     uint32_t tokens[KVD_PAGE_TOKENS];
     kvd_chain *chain = NULL;
     if (kvd_chain_new(&domain, &chain) != KVD_OK) return NULL;
@@ -39,6 +39,14 @@ static kvd_chain *chain_of(const struct demo_request *request, uint32_t n) {
         }
     }
     return chain;
+}
+
+/* Of all requests here. Zeros: out of memory, and kvd refuses. */
+static struct kvd_root root_of(const struct demo_request *request) {
+    kvd_chain *chain = chain_of(request, 0);
+    struct kvd_root root = chain ? *kvd_chain_root(chain) : (struct kvd_root){ .label = "" };
+    kvd_chain_free(chain);
+    return root;
 }
 
 static void say_text(struct demo_request *request, const uint8_t *text, uint32_t n) {
@@ -67,7 +75,7 @@ void request_init(struct scheduler *s, struct demo_request *request, uint32_t id
  * turn of some conversation, which may be used up where pages are short. */
 static int choose_source(struct scheduler *s, const struct demo_request *request, struct kvd_activation *want,
                          bool *ret_cheap) {
-    struct kvd_hit hits[KVD_MAX_CANDIDATES];
+    struct kvd_hit hits[KVD_MAX_HITS];
     struct kvd_error error;
     uint32_t tokens[SCHEDULER_CONTEXT], n = 0;
     if (!s->reuse) return 0;
@@ -79,7 +87,7 @@ static int choose_source(struct scheduler *s, const struct demo_request *request
     kvd_chain *chain = chain_of(request, request->known);
     if (!chain) return -1;
     for (uint32_t i = 0; i < request->known; i++) tokens[i] = request->history[i];
-    enum kvd_status status = kvd_find(s->client, chain, tokens, request->known, hits, KVD_MAX_CANDIDATES, &n, &error);
+    enum kvd_status status = kvd_find(s->client, chain, tokens, request->known, hits, KVD_MAX_HITS, &n, &error);
     kvd_chain_free(chain);
     if (status != KVD_OK) return refused(s, request, "find", &error);
     if (n == 0 || hits[0].usable == 0) return 0;
@@ -164,7 +172,8 @@ static const char *how_of(const struct kvd_activation *want) {
 }
 
 int request_start(struct scheduler *s, struct demo_request *request, struct worker_peer *worker) {
-    struct kvd_activation want = { .worker = worker->session,
+    struct kvd_activation want = { .root = root_of(request),
+                                   .worker = worker->session,
                                    .prompt_tokens = request->known,
                                    .max_output_tokens = request->target - request->known };
     struct kvd_activated activated;
@@ -324,7 +333,7 @@ static uint32_t frontier_of(struct scheduler *s, kvd_continuation continuation) 
     struct kvd_error error;
     uint32_t cursor = 0, n = 0;
     while (cursor != KVD_UNCHANGED &&
-           kvd_list_continuations(s->client, &cursor, infos, KVD_MAX_LIST, &n, &error) == KVD_OK)
+           kvd_list_continuations(s->client, NULL, &cursor, infos, KVD_MAX_LIST, &n, &error) == KVD_OK)
         for (uint32_t i = 0; i < n; i++)
             if (infos[i].continuation.bits == continuation.bits) return infos[i].frontier;
     return 0;

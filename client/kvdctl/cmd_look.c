@@ -167,6 +167,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     cJSON_AddStringToObject(o, "owner", ctl_handle_text(s->owner.bits, buf));
     cJSON_AddStringToObject(o, "worker", ctl_handle_text(s->worker.bits, buf));
     cJSON_AddStringToObject(o, "group", ctl_handle_text(s->group.bits, buf));
+    ctl_put_domain(o, &s->root);
     out_put_u64(o, "prompt_tokens", s->prompt_tokens);
     out_put_u64(o, "ceiling_tokens", s->ceiling_tokens);
     out_put_u64(o, "named_pages", s->named_pages);
@@ -197,6 +198,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     char buf[24];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "continuation", ctl_handle_text(c->continuation.bits, buf));
+    ctl_put_domain(o, &c->root);
     out_put_u64(o, "frontier", c->frontier);
     out_put_u64(o, "named_pages", c->named_pages);
     cJSON_AddBoolToObject(o, "tail_named", c->tail_named);
@@ -245,18 +247,26 @@ static cJSON *session_row(const struct kvd_session_info *s) {
     enum kvd_status walk(struct ctl *ctl, cJSON *rows, struct kvd_error *error) {                                      \
         struct item *infos = calloc(KVD_MAX_LIST, sizeof *infos);                                                      \
         enum kvd_status status = infos ? KVD_OK : KVD_RESOURCE_EXHAUSTED;                                              \
+        struct kvd_root domain = ctl_domain(&ctl->options);                                                            \
         uint32_t cursor = 0, n;                                                                                        \
         if (!infos) snprintf(error->message, sizeof error->message, "out of memory");                                  \
         while (status == KVD_OK && cursor != KVD_UNCHANGED) {                                                          \
-            status = list(ctl->client, &cursor, infos, KVD_MAX_LIST, &n, error);                                       \
+            status = list(ctl->client, &domain, &cursor, infos, KVD_MAX_LIST, &n, error);                              \
             for (uint32_t i = 0; status == KVD_OK && i < n; i++) cJSON_AddItemToArray(rows, make_row(&infos[i]));      \
         }                                                                                                              \
         free(infos);                                                                                                   \
         return status;                                                                                                 \
     }
+static enum kvd_status list_sessions(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
+                                     struct kvd_session_info *ret_infos, uint32_t max, uint32_t *ret_n,
+                                     struct kvd_error *error) {
+    (void)domain; /* a session is of none */
+    return kvd_list_sessions(client, cursor, ret_infos, max, ret_n, error);
+}
+
 DEFINE_WALK(look_sequences, kvd_list_sequences, kvd_sequence_info, sequence_row)
 static DEFINE_WALK(look_continuations, kvd_list_continuations, kvd_continuation_info,
-                   continuation_row) static DEFINE_WALK(look_sessions, kvd_list_sessions, kvd_session_info, session_row)
+                   continuation_row) static DEFINE_WALK(look_sessions, list_sessions, kvd_session_info, session_row)
 
     typedef enum kvd_status walk_fn(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
 
@@ -273,7 +283,7 @@ static const struct out_column sequence_columns[] = {
     { "sequence", "SEQUENCE", false },   { "state", "STATE", false },          { "owner", "OWNER", false },
     { "worker", "WORKER", false },       { "group", "GROUP", false },          { "row", "ROW", true },
     { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true },   { "ceiling_tokens", "CEILING", true },
-    { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true },
+    { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true }, { "domain_text", "DOMAIN", false },
 };
 static const struct out_column continuation_columns[] = {
     { "continuation", "CONTINUATION", false },
@@ -286,6 +296,7 @@ static const struct out_column continuation_columns[] = {
     { "state_slot", "STATE SLOT", true },
     { "place", "PLACE", false },
     { "claimed", "CLAIMED", false },
+    { "domain_text", "DOMAIN", false },
 };
 static const struct out_column session_columns[] = {
     { "session", "SESSION", false },

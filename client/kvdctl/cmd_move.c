@@ -107,7 +107,32 @@ static enum kvd_status drop_host(struct ctl *ctl, kvd_continuation continuation,
     return kvd_drop_replica(ctl->client, continuation, KVD_TIER_HOST, ret_moved, error);
 }
 
-int cmd_release(struct ctl *ctl) { return move_each(ctl, &(struct verb){ "released", release_one, false }, 0); }
+/* Step by step to the end, so that nobody waits long for the store. */
+static int release_domain(struct ctl *ctl) {
+    struct kvd_root domain = ctl_domain(&ctl->options);
+    struct kvd_domain_released step = { 0 };
+    struct kvd_error error;
+    uint64_t released = 0, in_use = 0;
+    for (uint32_t cursor = 0; cursor != KVD_UNCHANGED; released += step.released, in_use += step.in_use) {
+        enum kvd_status status = kvd_release_domain(ctl->client, &domain, &cursor, &step, &error);
+        if (status != KVD_OK) return ctl_refused(ctl, status, &error);
+    }
+    out_say(ctl->out, "result", in_use || step.sequences ? OUT_BAD : OUT_PLAIN,
+            "released %" PRIu64 " continuations; %" PRIu64 " are in use and %u sequences run: those stay", released,
+            in_use, step.sequences);
+    return in_use || step.sequences ? CTL_REFUSED : CTL_OK;
+}
+
+int cmd_release(struct ctl *ctl) {
+    bool domain = ctl->options.domain && *ctl->options.domain;
+    if (domain == (ctl->n_args > 0)) {
+        fputs("kvdctl: release takes handles, or --domain and no handle\n", stderr);
+        return CTL_USAGE;
+    }
+    int code = ctl_connect_or_say(ctl, KVD_ROLE_ADMIN);
+    if (code != CTL_OK) return code;
+    return domain ? release_domain(ctl) : move_each(ctl, &(struct verb){ "released", release_one, false }, 0);
+}
 
 int cmd_shorten(struct ctl *ctl) {
     if (ctl->options.frontier == KVD_UNCHANGED) {

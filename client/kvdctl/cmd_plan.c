@@ -18,7 +18,7 @@ static int find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_
     char buf[24];
     uint32_t cursor = 0, n;
     while (cursor != KVD_UNCHANGED) {
-        enum kvd_status status = kvd_list_continuations(ctl->client, &cursor, infos, N(infos), &n, &error);
+        enum kvd_status status = kvd_list_continuations(ctl->client, NULL, &cursor, infos, N(infos), &n, &error);
         if (status != KVD_OK) return ctl_refused(ctl, status, &error);
         for (uint32_t i = 0; i < n; i++) {
             if (infos[i].continuation.bits != continuation.bits) continue;

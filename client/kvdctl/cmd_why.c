@@ -74,7 +74,7 @@ static bool load_candidates(struct search *s) {
             c->list = list;
             c->space = space;
         }
-        s->status = kvd_list_continuations(s->ctl->client, &cursor, c->list + c->n, KVD_MAX_LIST, &n, &s->error);
+        s->status = kvd_list_continuations(s->ctl->client, NULL, &cursor, c->list + c->n, KVD_MAX_LIST, &n, &s->error);
         if (s->status != KVD_OK) return false;
         for (uint32_t i = 0, end = c->n + n, from = c->n; i < n && from + i < end; i++) {
             const struct kvd_continuation_info *info = &c->list[from + i];

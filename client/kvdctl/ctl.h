@@ -18,7 +18,7 @@ enum ctl_exit {
 };
 
 struct ctl_options {
-    const char *socket, *color, *from, *victims, *demote;
+    const char *socket, *color, *from, *victims, *demote, *domain;
     uint32_t timeout_ms, prompt, output, frontier, sets, interval, count, seconds;
     bool json, keep_device, move, follow, help, version;
 };
@@ -46,6 +46,11 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options);
 void ctl_help(const struct ctl_command *commands, size_t n_commands);
 /* "0x2a", "42". Zero and rubbish are refused with a sentence. */
 bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits);
+
+/* --domain as the lists' filter: 64 hexadecimal digits are a digest, anything else is a label; without the option it is
+ * empty, which means every domain. */
+struct kvd_root ctl_domain(const struct ctl_options *options);
+void ctl_put_domain(cJSON *object, const struct kvd_root *root);
 
 /* ctl.c. Connects as ctl->client; says nothing. */
 enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error);

@@ -24,7 +24,7 @@ static const struct ctl_command commands[] = {
     { "why", NULL, "what it lacks, and the smallest sets of releases that would do", KVD_ROLE_OBSERVER, 0, 0, cmd_why },
     { "audit", NULL, "recomputes every invariant of the store; 4 if any is broken", KVD_ROLE_ADMIN, 0, 0, cmd_audit },
     { "drain", "[off]", "refuse new activations, or accept them again", KVD_ROLE_ADMIN, 0, 1, cmd_drain },
-    { "release", "HANDLE...", "drop continuations", KVD_ROLE_ADMIN, 1, 1024, cmd_release },
+    { "release", "HANDLE...", "drop continuations, these or all of a --domain", 0, 0, 1024, cmd_release },
     { "shorten", "HANDLE...", "cut continuations to --frontier tokens", KVD_ROLE_ADMIN, 1, 1024, cmd_shorten },
     { "demote", "HANDLE...", "copy continuations to the host arena and free their device pages", KVD_ROLE_ADMIN, 1,
       1024, cmd_demote },

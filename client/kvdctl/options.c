@@ -32,6 +32,8 @@ static const struct option_row {
     { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
     { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
     { "demote", 'd', TEXT, AT(demote), "HANDLES", "plan: continuations to demote with it, separated by commas" },
+    { "domain", 'D', TEXT, AT(domain), "DOMAIN",
+      "continuations, sequences, release: those of this domain, by its label or its digest" },
     { "keep-device", 0, FLAG, AT(keep_device), NULL, "demote: copy only; the device's pages stay" },
     { "sets", 'n', NUMBER, AT(sets), "COUNT", "why: how many sets of releases to show at most; default 5" },
     { "follow", 0, FLAG, AT(follow), NULL, "events: go on when the daemon is gone, and with the next instance" },
@@ -116,6 +118,27 @@ void ctl_help(const struct ctl_command *commands, size_t n_commands) {
     puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be "
          "reached; 4 the audit found\n"
          "violations. Handles are written 0x... as the lists show them.");
+}
+
+struct kvd_root ctl_domain(const struct ctl_options *options) {
+    const char *text = options->domain ? options->domain : "";
+    struct kvd_root root = { .label = "" };
+    bool is_digest = strlen(text) == 2 * sizeof root.digest && strspn(text, "0123456789abcdefABCDEF") == strlen(text);
+    for (size_t i = 0; is_digest && i < sizeof root.digest; i++) {
+        char byte[3] = { text[2 * i], text[2 * i + 1], 0 };
+        root.digest.bytes[i] = (uint8_t)strtoul(byte, NULL, 16);
+    }
+    if (!is_digest) snprintf(root.label, sizeof root.label, "%s", text);
+    return root;
+}
+
+void ctl_put_domain(cJSON *object, const struct kvd_root *root) {
+    char digest[2 * KVD_DIGEST_BYTES + 1];
+    for (size_t i = 0; i < KVD_DIGEST_BYTES; i++) snprintf(digest + 2 * i, 3, "%02x", root->digest.bytes[i]);
+    cJSON_AddStringToObject(object, "domain", digest);
+    cJSON_AddStringToObject(object, "label", root->label);
+    digest[12] = 0; /* enough to tell domains apart at a glance */
+    cJSON_AddStringToObject(object, "domain_text", root->label[0] ? root->label : digest);
 }
 
 bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits) {

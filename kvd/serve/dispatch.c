@@ -54,13 +54,22 @@ static bool call_reserve(struct call *call) {
     case FRAME_DESCRIBE_PLANES:
         ok = (call->memory = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
         break;
-    case FRAME_FIND:
-        call->memory = codec_arena_alloc(arena, KVD_MAX_CANDIDATES * sizeof(struct kvd_candidate));
-        ok = call->memory && tenant_salt(call, &call->request.u.find.digests, call->request.u.find.n);
+    case FRAME_FIND: {
+        struct kvd_find *f = &call->request.u.find;
+        call->memory = codec_arena_alloc(arena, KVD_MAX_HITS * sizeof(struct kvd_hit));
+        ok = call->memory && tenant_salt(call, &f->digests, f->n);
+        tenant_salt_root(call, &f->root);
         break;
+    }
     case FRAME_PLAN:
     case FRAME_ACTIVATE:
-    case FRAME_CHOOSE: ok = victims_reserve(call); break;
+        ok = victims_reserve(call);
+        tenant_salt_root(call, &call->request.u.activation.root.digest);
+        break;
+    case FRAME_CHOOSE:
+        ok = victims_reserve(call);
+        tenant_salt_root(call, &call->request.u.choose.activation.root.digest);
+        break;
     case FRAME_LIST_CONTINUATIONS:
         ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
         break;

@@ -33,7 +33,8 @@ static void want_of(const struct call *call, const struct kvd_activation *a, uin
         victims[i] = a->victims[i];
         victims[i].continuation.bits = tenant_change(call, a->victims[i].continuation).bits;
     }
-    *ret_want = (struct store_activation){ .from = tenant_use(call, a->from),
+    *ret_want = (struct store_activation){ .root = a->root,
+                                           .from = tenant_use(call, a->from),
                                            .keep = a->keep,
                                            .frontier = a->frontier,
                                            .lease = lease,
@@ -149,7 +150,11 @@ static bool check_activation(struct call *call) {
     struct service *s = call->service;
     uint32_t limit = s->config.sequences_per_session;
     if (!check_open(call)) return false;
-    if (!a->worker.bits == !a->group.bits)
+    if (store_root_is_none(&a->root.digest))
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "Activate without a root: a sequence belongs to the domain of its prompt for its whole life; send "
+                    "the root digest of the prompt's chain (kvd_chain_root)");
+    else if (!a->worker.bits == !a->group.bits)
         call_refuse(call, KVD_INVALID_ARGUMENT, "name either a worker or a group to lease to, not %s",
                     a->worker.bits ? "both" : "neither");
     else if (limit != CONFIG_AUTO32 && call->session->n_owned >= limit)

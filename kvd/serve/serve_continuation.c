@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "bundle.h"
 #include "core.h"
 #include "former_processes.h"
 #include "requests.h"
@@ -118,6 +119,44 @@ void serve_release(struct call *call) {
     if (store_release(call->service->store, tenant_change(call, named), &refusal))
         call_refuse_cont(call, &refusal, named);
     else call->reply.u.revision = store_revision(call->service->store);
+}
+
+static uint32_t count_running(const struct call *call, const struct kvd_root *meant) {
+    struct service *s = call->service;
+    struct kvd_sequence_info info;
+    uint32_t cursor = 0, n = 0;
+    while (store_next_seq(s->store, &cursor, &info)) {
+        const struct bundle *b = bundle_find(s, (store_seq){ info.sequence.bits });
+        n += store_root_is(&info.root, meant) && tenant_sees(s, call->session, b ? b->tenant : TENANT_UNKNOWN);
+    }
+    return n;
+}
+
+/* A step looks at as many continuations as a list does, so that nobody waits long for the lock. */
+void serve_release_domain(struct call *call) {
+    struct service *s = call->service;
+    const struct kvd_domain_release *want = &call->request.u.release_domain;
+    struct kvd_domain_released *r = &call->reply.u.domain_released;
+    struct kvd_continuation_info info;
+    struct store_refusal refusal;
+    uint32_t cursor = want->cursor;
+    bool more = true;
+    if (store_root_is_none(&want->root.digest) && !want->root.label[0]) {
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "ReleaseDomain without a digest and a label would release everything; name the domain by either, "
+                    "as ListContinuations shows it");
+        return;
+    }
+    for (uint32_t looked = 0; looked < LIST_AT_ONCE && (more = store_next_cont(s->store, &cursor, &info)); looked++) {
+        store_cont cont = store_cont_of(info.continuation);
+        if (!store_root_is(&info.root, &want->root) || !tenant_sees(s, call->session, tenant_of(s, cont))) continue;
+        bool in_use = store_release(s->store, cont, &refusal) != STORE_OK;
+        r->in_use += in_use;
+        r->released += !in_use;
+    }
+    r->next_cursor = more ? cursor : KVD_UNCHANGED;
+    if (!more) r->sequences = count_running(call, &want->root);
+    r->revision = store_revision(s->store);
 }
 
 void serve_shorten(struct call *call) {

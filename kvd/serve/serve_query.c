@@ -24,7 +24,7 @@ static uint32_t list_max(const struct call *call) {
 
 static uint32_t find_max(const struct call *call) {
     uint32_t max = call->request.u.find.max;
-    return max && max < KVD_MAX_CANDIDATES ? max : KVD_MAX_CANDIDATES;
+    return max && max < KVD_MAX_HITS ? max : KVD_MAX_HITS;
 }
 
 /* ---- descriptions ----------------------------------------------------------------------------- */
@@ -83,10 +83,12 @@ void serve_describe_planes(struct call *call) {
 void serve_list_continuations(struct call *call) {
     struct service *s = call->service;
     struct kvd_continuation_info *items = call->memory;
+    const struct kvd_root *meant = &call->request.u.list.root;
     uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
     bool more = true;
     for (uint32_t looked = 0; looked < max && (more = store_next_cont(s->store, &cursor, &items[n])); looked++)
-        n += tenant_sees(s, call->session, tenant_of(s, store_cont_of(items[n].continuation)));
+        n += store_root_is(&items[n].root, meant) &&
+             tenant_sees(s, call->session, tenant_of(s, store_cont_of(items[n].continuation)));
     call->reply.u.continuations.n = n;
     call->reply.u.continuations.next_cursor = more ? cursor : KVD_UNCHANGED;
     call->reply.u.continuations.items = items;
@@ -99,6 +101,7 @@ void serve_list_sequences(struct call *call) {
     bool more = true;
     for (uint32_t looked = 0; looked < max && (more = store_next_seq(s->store, &cursor, &items[n])); looked++) {
         const struct bundle *b = bundle_find(s, (store_seq){ items[n].sequence.bits });
+        if (!store_root_is(&items[n].root, &call->request.u.list.root)) continue;
         if (!tenant_sees(s, call->session, b ? b->tenant : TENANT_UNKNOWN)) continue;
         if (b) {
             items[n].owner = b->owner;
@@ -147,48 +150,55 @@ void serve_list_sessions(struct call *call) {
     call->reply.u.sessions.items = items;
 }
 
-static bool is_own(const struct call *call, store_cont cont) {
-    return tenant_is(call->service, call->session, tenant_of(call->service, cont));
-}
-
-/* Names keep tenants apart but for prompts of less than a page, which have none: there the best of all tenants are
- * found, and those of others may take the places of one's own, which is a miss of a few tokens. */
-static uint32_t own_candidates(const struct call *call, struct kvd_candidate *found, uint32_t n) {
-    uint32_t own = 0, max = find_max(call);
-    for (uint32_t i = 0; i < n && own < max; i++)
-        if (is_own(call, store_cont_of(found[i].continuation))) found[own++] = found[i];
-    return own;
-}
-
-void serve_find(struct call *call) {
+/* A lookup counts once, with the message that tells whether it hits: not with one whose answer wants tokens first. */
+static void count_lookup(struct call *call, const struct store_found *found, const struct kvd_hit *hits) {
     const struct kvd_find *f = &call->request.u.find;
-    const struct store_query query = { .digests = (const uint8_t(*)[32])(const void *)f->digests,
-                                       .first = f->first,
-                                       .n = f->n,
-                                       .max = KVD_MAX_CANDIDATES,
-                                       .anchor = tenant_use(call, f->anchor) };
-    struct kvd_candidate *items = call->memory;
-    struct store_found found;
-    struct store_refusal refusal;
-    if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0)) {
+    bool again = f->token_page < f->prompt_tokens / KVD_PAGE_TOKENS;
+    bool counts = f->first == 0 && (found->anchor.bits ? !again : found->want_page == KVD_NONE);
+    metrics_lookup(&call->service->metrics, f->first == 0 && !again, counts, found->n ? hits[0].usable : 0,
+                   &call->session->lookup_tokens);
+}
+
+static bool check_find(struct call *call) {
+    const struct kvd_find *f = &call->request.u.find;
+    if (store_root_is_none(&f->root))
+        call_refuse(call, KVD_INVALID_ARGUMENT,
+                    "Find without a root: KV is found within one domain only; send the root digest of the prompt's "
+                    "chain (kvd_chain_root)");
+    else if ((f->first > 0) != (f->anchor.bits != 0) || (f->first > 0 && f->n == 0))
         call_refuse(
             call, KVD_INVALID_ARGUMENT,
             "Find from page %u with %u digests and %s anchor: a lookup begins at page 0 without one, and goes on from "
             "the page of its first digest with the anchor of the answer before",
             f->first, f->n, f->anchor.bits ? "an" : "no");
-        return;
-    }
+    else return true;
+    return false;
+}
+
+void serve_find(struct call *call) {
+    const struct kvd_find *f = &call->request.u.find;
+    const struct store_query query = { .root = f->root,
+                                       .digests = (const uint8_t(*)[32])(const void *)f->digests,
+                                       .first = f->first,
+                                       .n = f->n,
+                                       .max = find_max(call),
+                                       .anchor = tenant_use(call, f->anchor),
+                                       .prompt_tokens = f->prompt_tokens,
+                                       .token_page = f->token_page,
+                                       .tokens = &f->tokens };
+    struct kvd_hit *items = call->memory;
+    struct store_found found;
+    struct store_refusal refusal;
+    if (!check_find(call)) return;
     if (store_find(call->service->store, &query, items, &found, &refusal)) {
         call_refuse_cont(call, &refusal, f->anchor);
         return;
     }
-    uint32_t n = own_candidates(call, items, found.n);
-    if (!is_own(call, found.anchor)) found.anchor.bits = 0;
-    if (f->n) /* without digests it is a library's second question about the same prompt */
-        metrics_lookup(&call->service->metrics, f->first, n ? items[0].matched_pages : 0, &call->session->lookup_pages);
-    call->reply.u.candidates.n = n;
-    call->reply.u.candidates.items = items;
-    call->reply.u.candidates.anchor.bits = found.anchor.bits;
+    count_lookup(call, &found, items);
+    call->reply.u.hits.n = found.n;
+    call->reply.u.hits.items = items;
+    call->reply.u.hits.anchor.bits = found.anchor.bits;
+    call->reply.u.hits.want_page = found.want_page;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------- */

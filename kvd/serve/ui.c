@@ -158,6 +158,13 @@ static void write_numbers(FILE *out, const char *key, const uint32_t *numbers, u
     fputc(']', out);
 }
 
+/* A label has no character that JSON would have to escape. */
+static void write_root(FILE *out, const struct kvd_root *root) {
+    fputs(",\"domain\":\"", out);
+    for (uint32_t i = 0; i < KVD_DIGEST_BYTES; i++) fprintf(out, "%02x", root->digest.bytes[i]);
+    fprintf(out, "\",\"label\":\"%s\"", root->label);
+}
+
 static void write_slot(FILE *out, uint32_t slot) {
     if (slot == KVD_NONE) fputs(",\"state_slot\":null", out);
     else fprintf(out, ",\"state_slot\":%u", slot);
@@ -175,6 +182,7 @@ static void write_sequence(FILE *out, const struct sequence *from, uint32_t n_po
     write_numbers(out, "pages", pages, n_pools);
     write_numbers(out, "entitled_pages", entitled, n_pools);
     write_slot(out, i->state_slot);
+    write_root(out, &i->root);
     fputc('}', out);
 }
 
@@ -188,6 +196,7 @@ static void write_continuation(FILE *out, const struct kvd_continuation_info *i,
     write_numbers(out, "host_pages", i->host_pages, n_pools);
     fprintf(out, ",\"demoted\":%s,\"moving\":%s", i->demoted ? "true" : "false", i->moving ? "true" : "false");
     write_slot(out, i->state_slot);
+    write_root(out, &i->root);
     fputc('}', out);
 }
 

@@ -33,16 +33,16 @@ void metrics_shortage(struct metrics *m, enum metrics_short what) {
 
 void metrics_item(struct metrics *m, uint32_t status) { m->items[status < METRICS_STATUSES ? status : KVD_UNKNOWN]++; }
 
-void metrics_lookup(struct metrics *m, uint32_t first, uint32_t matched, uint32_t *before) {
-    if (first == 0) {
-        *before = 0;
+void metrics_lookup(struct metrics *m, bool begins, bool counts, uint32_t usable, uint32_t *before) {
+    if (begins) *before = 0;
+    if (counts) {
         m->lookups++;
-        if (matched) m->lookup_hits++;
+        if (usable) m->lookup_hits++;
         else m->lookup_misses++;
     }
-    if (matched <= *before) return;
-    m->lookup_tokens += (uint64_t)(matched - *before) * KVD_PAGE_TOKENS;
-    *before = matched;
+    if (usable <= *before) return;
+    m->lookup_tokens += usable - *before;
+    *before = usable;
 }
 
 uint64_t metrics_resident_bytes(void) {

@@ -80,10 +80,10 @@ void metrics_replay(struct metrics *metrics, uint16_t type);
 void metrics_shortage(struct metrics *metrics, enum metrics_short what);
 /* One sequence of a round. */
 void metrics_item(struct metrics *metrics, uint32_t status);
-/* A Find with digests was answered. first: its first page; matched: leading pages of the best candidate, 0 without one.
- * *before is the caller's memory of how far the session's lookup had come: a long chain is looked up in several parts,
- * the first of which decides about hit and miss. */
-void metrics_lookup(struct metrics *metrics, uint32_t first, uint32_t matched, uint32_t *before);
+/* A Find was answered. begins: it is the first message of its lookup, which may take several; counts: it decides about
+ * hit and miss; usable: tokens of the best hit, 0 without one. *before is the caller's memory of how far the session's
+ * lookup had come. */
+void metrics_lookup(struct metrics *metrics, bool begins, bool counts, uint32_t usable, uint32_t *before);
 
 /* Resident memory of this process, in bytes; 0: unknown. Reads a file. */
 uint64_t metrics_resident_bytes(void);

@@ -4,7 +4,8 @@
  * neither. Digests go in as H(tag, uid, digest): equal tokens of two users have different names, so that no lookup
  * leads from one to the other. (A hash, not an exclusive or: a client chooses its digests as it likes.) And a table
  * beside the bundles says whose each continuation is; a handle of another tenant becomes one that names nothing before
- * the store sees it, so that the refusal is the same as if there were no such continuation.
+ * the store sees it, so that the refusal is the same as if there were no such continuation. The root of each name is
+ * salted like its digests, so that a continuation of less than a page has a name of its tenant's, too.
  *
  * This keeps names and bookkeeping apart, not memory: a worker maps whole pools.
  */
@@ -89,6 +90,11 @@ static void salt_digest(kvd_digest *to, const kvd_digest *from, uint64_t uid) {
     (void)crypto_generichash(to->bytes, sizeof to->bytes, (const unsigned char *)&name, sizeof name, NULL, 0);
 }
 static_assert(crypto_generichash_BYTES == sizeof(kvd_digest), "a salted digest is a digest");
+
+void tenant_salt_root(struct call *call, kvd_digest *root) {
+    const kvd_digest from = *root;
+    if (call->service->tenancy && !store_root_is_none(root)) salt_digest(root, &from, call->link->peer.uid);
+}
 
 bool tenant_salt(struct call *call, const kvd_digest **digests, uint32_t n) {
     if (!call->service->tenancy || !n) return true;

@@ -43,6 +43,8 @@ bool tenant_may_lease(struct call *call, const struct session *worker);
 store_cont tenant_use(const struct call *call, kvd_continuation cont);
 store_cont tenant_change(const struct call *call, kvd_continuation cont);
 void call_refuse_cont(struct call *call, struct store_refusal *refusal, kvd_continuation cont);
+/* The root of the session's names as the store has it; zeros stay. Without the lock. */
+void tenant_salt_root(struct call *call, kvd_digest *root);
 /* The session's digests as the store has them. Without the lock. False: no memory. */
 bool tenant_salt(struct call *call, const kvd_digest **digests, uint32_t n);
 

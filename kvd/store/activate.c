@@ -305,6 +305,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     struct seq *seq = seq_take(store);
     seq->lease = act->want->lease;
     seq->tag = act->want->tag;
+    seq->domain = act->source ? domain_hold(store, act->source->domain) : domain_take(store, &act->want->root);
     seq->prompt = act->want->prompt_tokens;
     seq->ceiling = act->ceiling;
     seq->keep = act->want->keep;

@@ -9,6 +9,11 @@
 
 /* ---- arguments and states ---- */
 
+static bool is_of_domain(const struct store *store, const struct cont *cont, const kvd_digest *digest) {
+    if (store_root_is_none(digest) || MUTANT(source_of_any_domain)) return true;
+    return domain_find(store, digest) == cont->domain;
+}
+
 static int check_source(const struct store *store, struct activation *act, struct store_refusal *refusal) {
     const struct store_activation *want = act->want;
     if (want->from.bits == 0) {
@@ -20,6 +25,8 @@ static int check_source(const struct store *store, struct activation *act, struc
     if (!source) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, want->from.bits, 0, 0);
     act->source = source;
     act->move = !want->keep;
+    if (!is_of_domain(store, source, &want->root.digest))
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_DOMAIN, KVD_NONE, want->from.bits, 0, 0);
     if (!source->published || source->claimed || (act->move && source->pins))
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, source->pins, 0);
     if (source->image_lost && !image_in_slot(source))

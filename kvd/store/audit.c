@@ -414,18 +414,16 @@ static void audit_path(struct audit *a, uint32_t i) {
     const struct store *store = a->store;
     const struct node *nodes = store->index.nodes;
     const struct cont *cont = &store->conts[i];
-    uint32_t end = cont->named;
-    EXPECT(cont->named <= cont->frontier / KVD_PAGE_TOKENS && nodes[cont->node].end == cont->named,
-           "continuation %u ends at %u, named %u", i, nodes[cont->node].end, cont->named);
+    uint32_t end = cont->named + 1;
+    EXPECT(cont->named <= cont->frontier / KVD_PAGE_TOKENS && nodes[cont->node].end == end,
+           "continuation %u ends at step %u, named %u", i, nodes[cont->node].end, cont->named);
     for (uint32_t n = cont->node; n != KVD_NONE; n = nodes[n].parent) {
         EXPECT(nodes[n].end == end, "node %u ends at %u, its child begins at %u", n, nodes[n].end, end);
         end = nodes[n].begin;
-        for (uint32_t page = nodes[n].begin; page < nodes[n].end; page++)
-            EXPECT(memcmp(index_digest(store, cont, page), index_digest(store, &store->conts[nodes[n].best], page),
+        for (uint32_t step = nodes[n].begin; step < nodes[n].end; step++)
+            EXPECT(memcmp(index_digest(store, cont, step), index_digest(store, &store->conts[nodes[n].some], step),
                           32) == 0,
-                   "continuation %u page %u: the index has another digest", i, page);
-        EXPECT(&store->conts[nodes[n].best] == cont || !cont_is_better(cont, &store->conts[nodes[n].best]),
-               "node %u: continuation %u is better than the best", n, i);
+                   "continuation %u step %u: the index has another digest", i, step);
         if (n)
             EXPECT(index_child(store, nodes[n].parent, index_digest(store, cont, nodes[n].begin)) == n,
                    "node %u is not found", n);
@@ -436,24 +434,37 @@ static void audit_path(struct audit *a, uint32_t i) {
                "continuation %u page %u has no name", i, page);
 }
 
+/* The tree of the ends of a node: in order of their tails, each found by its own tokens. */
+static void audit_ends(struct audit *a, uint32_t n, uint32_t *ends) {
+    const struct store *store = a->store;
+    uint32_t last = KVD_NONE;
+    for (uint32_t c = end_seek(store, n, NULL, 0, NULL); c != KVD_NONE && *ends <= store->config.max_continuations;
+         last = c, c = end_next(store, c)) {
+        const struct cont *cont = &store->conts[c];
+        ++*ends;
+        EXPECT(cont->occupied && cont->published && cont->node == n, "node %u ends stale continuation %u", n, c);
+        EXPECT(end_previous(store, c) == last, "node %u: %u is not behind %u", n, c, last);
+        uint32_t tokens = end_tokens(cont), found = end_seek(store, n, cont->tail.tokens, tokens, NULL);
+        while (found != c && found != KVD_NONE && end_tokens(&store->conts[found]) == tokens &&
+               end_common(&store->conts[found], cont->tail.tokens, tokens) == tokens)
+            found = end_next(store, found);
+        EXPECT(found == c, "node %u: continuation %u is not found by its tail", n, c);
+    }
+}
+
 static void audit_index_node(struct audit *a, uint32_t n, uint32_t *ends) {
     const struct store *store = a->store;
     const struct node *node = &store->index.nodes[n];
     uint32_t children = 0;
-    for (uint32_t c = node->ends; c != KVD_NONE && *ends <= store->config.max_continuations;
-         c = store->conts[c].next_end) {
-        EXPECT(store->conts[c].occupied && store->conts[c].published && store->conts[c].node == n,
-               "node %u ends stale continuation %u", n, c);
-        ++*ends;
-    }
+    audit_ends(a, n, ends);
     for (uint32_t c = node->first_child; c != KVD_NONE; c = store->index.nodes[c].next) {
         EXPECT(store->index.nodes[c].parent == n, "node %u is not the parent of %u", n, c);
         children++;
     }
     if (n) EXPECT(node->begin < node->end && (node->ends != KVD_NONE || children > 1), "node %u is of no use", n);
-    if (node->best != KVD_NONE)
-        EXPECT(store->conts[node->best].published && is_below(store, n, store->conts[node->best].node),
-               "node %u: its best is elsewhere", n);
+    if (n)
+        EXPECT(store->conts[node->some].published && is_below(store, n, store->conts[node->some].node),
+               "node %u reads continuation %u, which is elsewhere", n, node->some);
 }
 
 /* Each published continuation once, in order. */
@@ -494,6 +505,33 @@ static void audit_index(struct audit *a) {
     EXPECT(used == index->used, "index: %u nodes, %u counted", used, index->used);
 }
 
+/* NAME-1: each holder is of a domain that is found by its digest, and those are all. */
+static void audit_domains(struct audit *a) {
+    const struct store *store = a->store;
+    const struct domains *domains = &store->domains;
+    uint64_t references = 0, holders = 0;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < store->config.max_concurrency + store->config.max_continuations; i++) {
+        bool is_seq = i < store->config.max_concurrency;
+        uint32_t k = is_seq ? i : i - store->config.max_concurrency;
+        bool holds = is_seq ? store->seqs[k].occupied : store->conts[k].occupied && !store->conts[k].owned;
+        if (!holds) continue;
+        uint32_t d = is_seq ? store->seqs[k].domain : store->conts[k].domain;
+        holders++;
+        EXPECT(d < domains->fresh && domains->list[d].references &&
+                   domain_find(store, &domains->list[d].root.digest) == d,
+               "%s %u: NAME-1: its domain %u is not found", is_seq ? "sequence" : "continuation", k, d);
+    }
+    for (uint32_t i = 0; i <= domains->hash_mask; i++)
+        for (uint32_t d = domains->hash[i]; d != KVD_NONE && used <= domains->capacity; d = domains->list[d].next) {
+            references += domains->list[d].references;
+            used++;
+        }
+    EXPECT(used == domains->used && references == holders,
+           "domains: %u found, %u counted; %llu references, %llu holders", used, domains->used,
+           (unsigned long long)references, (unsigned long long)holders);
+}
+
 uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
     struct audit audit = { store, 0, bytes ? text : NULL, bytes, 0 };
     if (audit.text) audit.text[0] = '\0';
@@ -516,6 +554,7 @@ uint32_t store_audit(const struct store *store, char *text, size_t bytes) {
     audit_claims(&audit);
     audit_objects(&audit);
     audit_owned(&audit);
+    audit_domains(&audit);
     audit_index(&audit);
     audit_order(&audit);
     return audit.violations;

@@ -10,13 +10,13 @@
 /* The node at which the names of a continuation end, whether it is in the tree or not. */
 static uint32_t node_of(const struct store *store, const struct cont *cont) {
     const struct node *nodes = store->index.nodes;
-    uint32_t n = 0, at = 0;
-    while (at < cont->named) {
+    uint32_t n = 0, at = 0, steps = cont->named + 1;
+    while (at < steps) {
         uint32_t child = index_child(store, n, index_digest(store, cont, at));
-        if (child == KVD_NONE || nodes[child].end > cont->named) return KVD_NONE;
-        const struct cont *best = &store->conts[nodes[child].best];
+        if (child == KVD_NONE || nodes[child].end > steps) return KVD_NONE;
+        const struct cont *some = &store->conts[nodes[child].some];
         for (at++; at < nodes[child].end; at++)
-            if (memcmp(index_digest(store, cont, at), index_digest(store, best, at), 32) != 0) return KVD_NONE;
+            if (memcmp(index_digest(store, cont, at), index_digest(store, some, at), 32) != 0) return KVD_NONE;
         n = child;
     }
     return n;
@@ -46,7 +46,9 @@ static bool is_equal(const struct cont *a, const struct cont *b) {
 struct cont *cont_find_equal(const struct store *store, const struct cont *like) {
     if (MUTANT(equal_ones_stay) || like->named < like->frontier / KVD_PAGE_TOKENS) return NULL;
     uint32_t n = node_of(store, like);
-    for (uint32_t c = n == KVD_NONE ? n : store->index.nodes[n].ends; c != KVD_NONE; c = store->conts[c].next_end) {
+    uint32_t c = n == KVD_NONE ? n : end_seek(store, n, like->tail.tokens, like->tail.n, NULL);
+    for (; c != KVD_NONE && end_common(&store->conts[c], like->tail.tokens, like->tail.n) == like->tail.n;
+         c = end_next(store, c)) {
         struct cont *cont = &store->conts[c];
         if (!cont->claimed && is_equal(cont, like) && (lies_on_device(store, cont) || may_change_pages(store, cont)))
             return cont;

@@ -43,6 +43,7 @@ struct seq *seq_take(struct store *store) {
                          .own = KVD_NONE,
                          .from = KVD_NONE,
                          .victims = KVD_NONE,
+                         .domain = KVD_NONE,
                          .next_free = KVD_NONE };
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
         seq->tail_source[p] = seq->tail[p] = seq->row[p] = seq->job.head[p] = KVD_NONE;
@@ -51,6 +52,7 @@ struct seq *seq_take(struct store *store) {
 
 void seq_free(struct store *store, struct seq *seq) {
     if (seq->own != KVD_NONE) cont_free(store, seq_leave_descriptor(store, seq));
+    domain_drop(store, seq->domain);
     seq->occupied = false;
     store->seqs_used--;
     if (++seq->generation == 0) return;
@@ -67,9 +69,8 @@ struct cont *cont_take(struct store *store) {
                            .occupied = true,
                            .slot = KVD_NONE,
                            .source_slot = KVD_NONE,
+                           .domain = KVD_NONE,
                            .node = KVD_NONE,
-                           .next_end = KVD_NONE,
-                           .prev_end = KVD_NONE,
                            .next_victim = KVD_NONE,
                            .next_free = KVD_NONE };
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;
@@ -77,6 +78,7 @@ struct cont *cont_take(struct store *store) {
 }
 
 void cont_free(struct store *store, struct cont *cont) {
+    domain_drop(store, cont->domain);
     cont->occupied = cont->published = cont->claimed = false;
     store->conts_used--;
     if (++cont->generation == 0) return;

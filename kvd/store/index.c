@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index of names: a path-compressed radix tree over chain digests.
+ * The index of names: a path-compressed radix tree over digests. A path begins with the root of its domain, so that a
+ * name of any length, also one of less than a page, lies below its domain and is found only there (NAME-1).
  *
- * A node is a run of pages; no digest is stored twice: a node reads its run through its best continuation, whose pages
- * carry the digests. Children are found by a hash of (parent, first digest). Pages computed twice carry equal digests
- * and share a path; their continuations end on the same node. There are at most two nodes a continuation, so a node is
- * never short.
+ * A node is a run of steps; no digest is stored twice: a node reads its run through some continuation at or below it,
+ * whose domain and pages carry the digests. Children are found by a hash of (parent, first digest). Pages computed
+ * twice carry equal digests and share a path; their continuations end on the same node. There are at most two nodes a
+ * continuation, so a node is never short.
  */
 #include "store_internal.h"
 
@@ -19,23 +20,20 @@ void index_init(struct index *index) {
                                         .first_child = KVD_NONE,
                                         .next = KVD_NONE,
                                         .prev = KVD_NONE,
-                                        .best = KVD_NONE,
+                                        .some = KVD_NONE,
                                         .ends = KVD_NONE,
                                         .next_hash = KVD_NONE };
     index->head = KVD_NONE;
     index->fresh = index->used = 1;
 }
 
-bool cont_is_better(const struct cont *a, const struct cont *b) {
-    return a->frontier != b->frontier ? a->frontier > b->frontier : a->created > b->created;
+const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t step) {
+    if (step == 0) return store->domains.list[cont->domain].root.digest.bytes;
+    return store->digests[space_entry(store, &cont->space[0], step - 1)];
 }
 
-const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page) {
-    return store->digests[space_entry(store, &cont->space[0], page)];
-}
-
-static const uint8_t *node_digest(const struct store *store, const struct node *node, uint32_t page) {
-    return index_digest(store, &store->conts[node->best], page);
+static const uint8_t *node_digest(const struct store *store, const struct node *node, uint32_t step) {
+    return index_digest(store, &store->conts[node->some], step);
 }
 
 /* ---- children by hash ---- */
@@ -59,7 +57,7 @@ uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *
     return n;
 }
 
-/* Hangs a node under its parent: sibling list and hash. Its run and best are set. */
+/* Hangs a node under its parent: sibling list and hash. Its run and representative are set. */
 static void link_node(struct store *store, uint32_t n) {
     struct index *index = &store->index;
     struct node *node = &index->nodes[n], *parent = &index->nodes[node->parent];
@@ -83,7 +81,7 @@ static void unlink_node(struct store *store, uint32_t n) {
     if (node->next != KVD_NONE) index->nodes[node->next].prev = node->prev;
 }
 
-static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, uint32_t end, uint32_t best) {
+static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, uint32_t end, uint32_t some) {
     struct index *index = &store->index;
     uint32_t n = index->head;
     if (n == KVD_NONE) n = index->fresh++;
@@ -95,7 +93,7 @@ static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, u
                                      .prev = KVD_NONE,
                                      .begin = begin,
                                      .end = end,
-                                     .best = best,
+                                     .some = some,
                                      .ends = KVD_NONE,
                                      .next_hash = KVD_NONE };
     link_node(store, n);
@@ -115,43 +113,28 @@ static void free_node(struct index *index, uint32_t n) {
 static uint32_t split_node(struct store *store, uint32_t n, uint32_t at) {
     struct node *node = &store->index.nodes[n];
     unlink_node(store, n);
-    uint32_t upper = new_node(store, node->parent, node->begin, at, node->best);
+    uint32_t upper = new_node(store, node->parent, node->begin, at, node->some);
     node->parent = upper;
     node->begin = at;
     link_node(store, n);
     return upper;
 }
 
-static void attach_end(struct store *store, struct cont *cont, uint32_t n) {
-    struct node *nodes = store->index.nodes;
-    uint32_t c = (uint32_t)(cont - store->conts);
-    cont->node = n;
-    cont->prev_end = KVD_NONE;
-    cont->next_end = nodes[n].ends;
-    if (cont->next_end != KVD_NONE) store->conts[cont->next_end].prev_end = c;
-    nodes[n].ends = c;
-    for (; n != KVD_NONE; n = nodes[n].parent) {
-        if (nodes[n].best != KVD_NONE && nodes[n].best != c && !cont_is_better(cont, &store->conts[nodes[n].best]))
-            break;
-        nodes[n].best = c;
-    }
-}
-
 void index_insert(struct store *store, struct cont *cont) {
     struct node *nodes = store->index.nodes;
-    uint32_t n = ROOT, at = 0, named = cont->named;
-    while (at < named) {
+    uint32_t n = ROOT, at = 0, steps = cont->named + 1, c = (uint32_t)(cont - store->conts);
+    while (at < steps) {
         uint32_t child = index_child(store, n, index_digest(store, cont, at));
         if (child == KVD_NONE) {
-            n = new_node(store, n, at, named, (uint32_t)(cont - store->conts));
+            n = new_node(store, n, at, steps, c);
             break;
         }
-        uint32_t end = min_u32(nodes[child].end, named);
-        for (at++; at < end; at++) /* page by page: what stands in the tree was compared, whatever a digest claims */
+        uint32_t end = min_u32(nodes[child].end, steps);
+        for (at++; at < end; at++) /* step by step: what stands in the tree was compared, whatever a digest claims */
             if (memcmp(index_digest(store, cont, at), node_digest(store, &nodes[child], at), 32) != 0) break;
         n = at < nodes[child].end ? split_node(store, child, at) : child;
     }
-    attach_end(store, cont, n);
+    end_insert(store, n, c);
     order_insert(store, cont);
 }
 
@@ -186,26 +169,13 @@ static uint32_t prune_node(struct store *store, uint32_t n) {
     return parent;
 }
 
-static void choose_best(struct store *store, uint32_t n) {
-    struct node *nodes = store->index.nodes;
-    const struct cont *conts = store->conts;
-    uint32_t best = nodes[n].ends;
-    for (uint32_t c = best; c != KVD_NONE; c = conts[c].next_end)
-        if (cont_is_better(&conts[c], &conts[best])) best = c;
-    for (uint32_t i = nodes[n].first_child; i != KVD_NONE; i = nodes[i].next)
-        if (best == KVD_NONE || cont_is_better(&conts[nodes[i].best], &conts[best])) best = nodes[i].best;
-    nodes[n].best = best;
-}
-
 void index_drop(struct store *store, struct cont *cont) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
     order_drop(store, cont);
-    if (cont->prev_end != KVD_NONE) store->conts[cont->prev_end].next_end = cont->next_end;
-    else nodes[n].ends = cont->next_end;
-    if (cont->next_end != KVD_NONE) store->conts[cont->next_end].prev_end = cont->prev_end;
-    cont->node = cont->next_end = cont->prev_end = KVD_NONE;
-    for (n = prune_node(store, n); n != KVD_NONE && nodes[n].best == c; n = nodes[n].parent) choose_best(store, n);
+    end_remove(store, c);
+    for (n = prune_node(store, n); n != ROOT && nodes[n].some == c; n = nodes[n].parent)
+        nodes[n].some = nodes[n].ends != KVD_NONE ? nodes[n].ends : nodes[nodes[n].first_child].some;
 }
 
 /* ---- late names ---- */

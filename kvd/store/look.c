@@ -15,6 +15,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct kv
     ret_info->ceiling_tokens = seq->ceiling;
     ret_info->state_slot = seq->state_slot;
     ret_info->named_pages = seq->named;
+    ret_info->root = store->domains.list[seq->domain].root;
     for (uint32_t p = 0; p < store->n_pools; p++) seq_view(store, seq, p, 0, &ret_info->pool[p]);
 }
 
@@ -53,6 +54,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->continuation.bits = cont_handle(store, cont).bits;
     ret_info->frontier = cont->frontier;
     ret_info->named_pages = cont->named;
+    ret_info->root = store->domains.list[cont->domain].root;
     ret_info->retention = cont->retention;
     ret_info->state_slot = cont->slot;
     ret_info->tail_named = cont->tail_named;

@@ -76,6 +76,12 @@ static void put_space(struct store *store, uint32_t p, const struct space *space
     bundle->last_generation[p] = last == KVD_NONE ? 0 : store->pool[p].pages[last].generation;
 }
 
+static void put_domain(const struct store *store, uint32_t domain, struct directory_bundle *bundle) {
+    const struct kvd_root *root = &store->domains.list[domain].root;
+    memcpy(bundle->root, root->digest.bytes, sizeof bundle->root);
+    memcpy(bundle->label, root->label, sizeof bundle->label);
+}
+
 void record_cont(struct store *store, const struct cont *cont) {
     if (!store->directory || !cont->published) return; /* before the record is made: a store without one pays nothing */
     struct directory_bundle bundle = { .named = cont->named,
@@ -91,6 +97,7 @@ void record_cont(struct store *store, const struct cont *cont) {
     bundle.has_image = image_in_host(cont);
     if (bundle.has_image)
         bundle.image = (struct directory_host){ extent_offset(store->arena, cont->image), cont->image_checksum, 1 };
+    put_domain(store, cont->domain, &bundle);
     bundle.n_tail = cont->tail.n;
     memcpy(bundle.tail, cont->tail.tokens, cont->tail.n * sizeof bundle.tail[0]);
     for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &cont->space[p], cont->frontier, &bundle);
@@ -115,6 +122,7 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
         record_seq_drop(store, seq);
         return;
     }
+    put_domain(store, seq->domain, &bundle);
     for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &seq->space[p], frontier[p], &bundle);
     directory_bundle_put(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs), &bundle);
     seq->recorded = true;

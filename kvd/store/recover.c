@@ -170,6 +170,10 @@ static uint32_t named_pages(const struct store *store, const struct space *space
 }
 
 void recover_cont(struct store *store, struct cont *cont, const struct directory_bundle *from, uint32_t frontier) {
+    struct kvd_root root = { .label = "" };
+    if (!MUTANT(recovery_forgets_domain)) memcpy(root.digest.bytes, from->root, sizeof from->root);
+    memcpy(root.label, from->label, sizeof from->label);
+    cont->domain = domain_take(store, &root);
     cont->frontier = frontier;
     cont->named = named_pages(store, &cont->space[0], frontier);
     cont->retention = from->retention;
@@ -224,9 +228,8 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     *cont = (struct cont){ .generation = generation,
                            .slot = KVD_NONE,
                            .source_slot = KVD_NONE,
+                           .domain = KVD_NONE,
                            .node = KVD_NONE,
-                           .next_end = KVD_NONE,
-                           .prev_end = KVD_NONE,
                            .next_victim = KVD_NONE,
                            .next_free = KVD_NONE };
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;

@@ -34,6 +34,7 @@ static const char *const subject_names[] = { [STORE_S_NONE] = "request",
                                              [STORE_S_RECIPE] = "recipe",
                                              [STORE_S_STATE_FRONTIER] = "state frontier",
                                              [STORE_S_MOVE] = "copies between device and host",
+                                             [STORE_S_DOMAIN] = "domains",
                                              [STORE_S_REPLICA] = "other replicas of pages" };
 
 /* asked, had and limit are put in by the caller in this order. */
@@ -106,6 +107,12 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
                  "the tokens before %" PRIu64 " inside its page are not known: cut it at a page boundary (%" PRIu64
                  " is the one below), or inside a tail that has a name, behind %" PRIu64,
                  refusal->asked, refusal->had, refusal->limit);
+    } else if (refusal->subject == STORE_S_DOMAIN) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "continuation 0x%" PRIx64
+                 " is not of the domain of the request's root: KV is reused within one domain "
+                 "only; start from a continuation that Find returns for this root",
+                 refusal->asked);
     } else {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"

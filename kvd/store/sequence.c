@@ -152,6 +152,7 @@ static bool merge_checkpoint(struct store *store, const struct seq *seq, const s
                          .named = frontier / KVD_PAGE_TOKENS,
                          .tail_named = true,
                          .tag = seq->tag,
+                         .domain = seq->domain,
                          .space = { seq->space[0] } };
     if (tail) like.tail = *tail;
     struct cont *equal = cont_find_equal(store, &like);
@@ -183,6 +184,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     cont->retention = retention;
     cont->tail_named = true;
     cont->tag = seq->tag;
+    cont->domain = domain_hold(store, seq->domain);
     if (columns) cont->tail = *tail;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
@@ -319,6 +321,7 @@ static struct cont *retain_as_continuation(struct store *store, struct seq *seq,
     cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
     if (tail && tail->n) cont->tail = *tail;
     cont->tag = seq->tag;
+    cont->domain = domain_hold(store, seq->domain);
     cont = publish_or_merge(store, cont);
     record_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;

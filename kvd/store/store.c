@@ -162,6 +162,10 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->stamp = carve_take(&carve, 1, sizeof *s->stamp);
     s->victims = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->victims);
     s->steps = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->steps);
+    s->domains.capacity = c->max_continuations + c->max_concurrency;
+    s->domains.list = carve_take(&carve, s->domains.capacity, sizeof *s->domains.list);
+    s->domains.hash_mask = power_of_two(s->domains.capacity) - 1;
+    s->domains.hash = carve_take(&carve, (uint64_t)s->domains.hash_mask + 1, sizeof *s->domains.hash);
     s->index.capacity = 2 * c->max_continuations + 1; /* a leaf and a branching each, and the root */
     s->index.nodes = carve_take(&carve, s->index.capacity, sizeof *s->index.nodes);
     s->index.hash_mask = power_of_two(s->index.capacity) - 1;
@@ -195,6 +199,7 @@ static void init_objects(struct store *s) {
     s->revision = 1;
     s->in_flight = KVD_NONE;
     *s->stamp = 0;
+    domain_init(&s->domains);
     index_init(&s->index);
     s->order[0] = s->order[1] = KVD_NONE;
     for (uint32_t i = 0; i < MOVE_LIMIT; i++)

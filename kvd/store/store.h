@@ -118,6 +118,7 @@ enum store_subject {
     STORE_S_RECIPE,
     STORE_S_STATE_FRONTIER,
     STORE_S_MOVE,   /* transitions that move pages between device and host at once */
+    STORE_S_DOMAIN, /* root digests */
     STORE_S_REPLICA /* pages whose other replica is missing: dropping this one would lose them */
 };
 
@@ -291,6 +292,8 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
  * trailing pages past frontier are dropped). The store still copies a tail whenever another reference to it survives
  * (ACT-3). */
 struct store_activation {
+    struct kvd_root root; /* domain of the sequence (NAME-1), for its life. With a source it must be the source's; a
+                           * digest of zeros takes that one */
     store_cont from;
     bool keep;
     uint32_t frontier;                /* F <= source frontier, >= 1 with a source; 0 for root */
@@ -464,26 +467,42 @@ int store_release(struct store *store, store_cont cont, struct store_refusal *re
 int store_shorten(struct store *store, store_cont cont, uint32_t frontier, struct store_refusal *refusal);
 int store_set_retention(struct store *store, store_cont cont, uint32_t retention, struct store_refusal *refusal);
 
-/* digests[i] is of page first + i of a prompt's chain of full pages. first == 0 begins at the root. n == 0 finds
- * continuations without a full page. first > 0 goes on where an earlier answer ended, for a chain that is too long for
- * one message: digests[0] is the last digest of the part before, so that it is checked, and anchor is that answer's. */
+/* digests[i] is of page first + i of a prompt's chain of full pages in the domain `root`. first == 0 begins at the
+ * root. first > 0 goes on where an earlier answer ended, for a chain that is too long for one message: digests[0] is
+ * the last digest of the part before, so that it is checked, and anchor is that answer's. tokens: those of the prompt
+ * from page token_page on, as many as a tail can have; first those behind its last full page, in a second question
+ * those of the page that the answer wants. */
 struct store_query {
+    kvd_digest root;
     const uint8_t (*digests)[32];
-    uint32_t first, n, max; /* max: of ret_candidates */
+    uint32_t first, n, max; /* max: of ret_hits */
     store_cont anchor;
+    uint32_t prompt_tokens, token_page;
+    const struct kvd_tail *tokens; /* NULL: none */
 };
 struct store_found {
-    uint32_t n;        /* candidates written */
-    store_cont anchor; /* a continuation that has all digests sent and goes on, or shares its path with one that does;
-                        * none: no longer match exists */
+    uint32_t n;         /* hits written */
+    store_cont anchor;  /* a continuation that has all digests sent and goes on, or shares its path with one that does;
+                         * none: no longer match exists */
+    uint32_t want_page; /* tails at this page boundary may match further: the same question with the tokens of this
+                         * page tells. It is below token_page. KVD_NONE: none do */
 };
-/* Candidates come best first: deepest match, then longest frontier, then newest. Those of a part that goes on match
- * past page `first`: they go before the earlier ones. With state images, only continuations whose full pages are all
- * matched and whose tail is known are candidates. An unpublished or claimed continuation never is one. A lookup counts
- * as no use. Cost of a part: the branches on the way down from the anchor. STORE_E_STALE: the anchor has gone, or
- * was shortened. STORE_E_NAME: it has another digest there. */
-int store_find(const struct store *store, const struct store_query *query, struct kvd_candidate *ret_candidates,
+/* A hit is a continuation of the domain from which an activation may start at `usable`, which is exact and at most
+ * prompt_tokens - 1: without state images at any token that both share, within a page of the continuation at its
+ * boundary; with state images at the continuation's own frontier only (CONT-4). Only hits count for max (NAME-2). They
+ * come best first: most usable tokens, then fewest pages to restore, then the nearest frontier; where more share the
+ * same number of tokens than fit, those that end there come first, and which others are told is left open. Those of a
+ * part that goes on match past page `first`: they go before the earlier ones. An unpublished or claimed continuation is
+ * no hit. A lookup counts as no use. Cost: the branches on the way down from the anchor, and the logarithm of the
+ * continuations that end at each. STORE_E_STALE: the anchor has gone. STORE_E_NAME: it has another digest there, or
+ * none, or is of another domain. */
+int store_find(const struct store *store, const struct store_query *query, struct kvd_hit *ret_hits,
                struct store_found *ret_found, struct store_refusal *refusal);
+
+/* The digest of zeros: no domain is meant. */
+bool store_root_is_none(const kvd_digest *digest);
+/* A domain is the one that is meant: by its digest, by its label, or by both. Nothing given means every domain. */
+bool store_root_is(const struct kvd_root *root, const struct kvd_root *meant);
 
 /* ---- looking ------------------------------------------------------------------------------------------ */
 

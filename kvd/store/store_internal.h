@@ -140,6 +140,7 @@ struct seq {
     enum store_seq_state state;
     uint64_t lease;
     uint32_t prompt, ceiling, named;
+    uint32_t domain;
     uint32_t row[KVD_MAX_POOLS];
     struct space space[KVD_MAX_POOLS];
     uint32_t state_slot, state_frontier;
@@ -173,8 +174,9 @@ struct cont {
     uint64_t created, used;
     struct space space[KVD_MAX_POOLS];
     struct kvd_tail tail;
-    uint32_t node, next_end, prev_end; /* place in the index */
-    uint32_t stamp;                    /* duplicate check */
+    uint32_t domain;
+    uint32_t node, end_up, end_left, end_right; /* in the index, and among the ends of that node (ends.c) */
+    uint32_t stamp;                             /* duplicate check */
     /* checkpoint in flight only */
     uint32_t tail_source[KVD_MAX_POOLS], tail_copy[KVD_MAX_POOLS], source_slot;
     uint64_t tag;
@@ -201,13 +203,27 @@ struct slot {
 
 /* ---- index ---- */
 
-/* A node is a run of named Main pages [begin, end) of a chain; its digests are read through its representative, which
- * is the best (longest, newest) continuation at or below it. */
+/* A domain that somebody is of: the root digest with which all its names begin, and a label for people. */
+struct domain {
+    struct kvd_root root;
+    uint32_t references; /* sequences and continuations */
+    uint32_t next;       /* of the same hash, or of the free ones */
+};
+
+struct domains {
+    struct domain *list;
+    uint32_t capacity, used, head, fresh;
+    uint32_t *hash; /* by digest */
+    uint32_t hash_mask;
+};
+
+/* A name is a path of digests: step 0 is the root of its domain, step i + 1 the digest of page i. A node is the steps
+ * [begin, end) of paths; it reads their digests through some continuation at or below it. */
 struct node {
     uint32_t parent, first_child, next, prev; /* siblings; `next` links free nodes */
     uint32_t begin, end;
-    uint32_t best; /* continuation */
-    uint32_t ends; /* continuations whose names end here */
+    uint32_t some; /* continuation */
+    uint32_t ends; /* root of the tree of continuations whose names end here */
     uint32_t next_hash;
 };
 
@@ -232,6 +248,7 @@ struct store {
     uint32_t in_flight;                                               /* head of the checkpoints in flight */
     struct slot *slots;
     uint32_t slots_used, slot_hint;
+    struct domains domains;
     struct index index;
     uint32_t order[2]; /* roots: of those that are not demoted, and of the demoted ones */
     uint64_t order_ranks;
@@ -591,12 +608,36 @@ void record_seq_drop(struct store *store, struct seq *seq);
 /* What a bundle's record says of a continuation whose pages are there. */
 void recover_cont(struct store *store, struct cont *cont, const struct directory_bundle *from, uint32_t frontier);
 
+/* ---- domain.c ---- */
+
+void domain_init(struct domains *domains);
+uint32_t domain_find(const struct store *store, const kvd_digest *digest); /* KVD_NONE: nobody is of it */
+/* Each adds a reference, and so never fails: there is a record for every holder. */
+uint32_t domain_take(struct store *store, const struct kvd_root *root);
+uint32_t domain_hold(struct store *store, uint32_t domain);
+void domain_drop(struct store *store, uint32_t domain); /* KVD_NONE: nothing */
+
+/* ---- index.c, ends.c ---- */
+
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);
 void index_drop(struct store *store, struct cont *cont);
-const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t page);
+/* Digest of a step of its path. */
+const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t step);
 uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *digest);
-bool cont_is_better(const struct cont *a, const struct cont *b);
+/* Its name is known to the last token. */
+bool cont_is_whole(const struct cont *cont);
+/* Tokens that order it among the ends of its node: those of its tail, none where it is not whole. */
+uint32_t end_tokens(const struct cont *cont);
+/* How many of those are the first of `tokens`. */
+uint32_t end_common(const struct cont *cont, const uint32_t *tokens, uint32_t n);
+void end_insert(struct store *store, uint32_t node, uint32_t cont);
+void end_remove(struct store *store, uint32_t cont);
+uint32_t end_next(const struct store *store, uint32_t cont);     /* KVD_NONE: it is the last */
+uint32_t end_previous(const struct store *store, uint32_t cont); /* KVD_NONE: it is the first */
+/* The first end of the node that does not come before these tokens, and (may be NULL) the one before it. */
+uint32_t end_seek(const struct store *store, uint32_t node, const uint32_t *tokens, uint32_t n, uint32_t *ret_before);
+bool end_has_tail(const struct store *store, uint32_t node); /* one of its ends has */
 /* Pages that continuations share got their names: they may reach further now. */
 void index_extend(struct store *store);
 

@@ -84,7 +84,7 @@ static void say_found(const struct service *s, enum segment_found found) {
     if (found == SEGMENT_FOREIGN || found == SEGMENT_DAMAGED) {
         LOG(LOG_WARNING, "arena of %" PRIu64 " bytes, emptied, %s: lost is all that an earlier kvd had cached there",
             segment_arena_bytes(s->segment),
-            found == SEGMENT_FOREIGN ? "it was of another geometry, or there is no memory for two"
+            found == SEGMENT_FOREIGN ? "it was of another geometry or format, or there is no memory for two"
                                      : "its header was damaged");
         return;
     }

@@ -185,6 +185,13 @@ static kvd_chain *chain_of(const struct bench *b, uint32_t n) {
     return NULL;
 }
 
+static struct kvd_root bench_root(const struct bench *b) {
+    kvd_chain *chain = chain_of(b, 0);
+    struct kvd_root root = chain ? *kvd_chain_root(chain) : (struct kvd_root){ .label = "" };
+    kvd_chain_free(chain);
+    return root;
+}
+
 /* The prefix stands complete and the worker waits: it becomes the continuation that all hits fork. */
 static int checkpoint(struct bench *b, kvd_sequence sequence) {
     struct kvd_checkpoint what = { .sequence = sequence };
@@ -244,9 +251,9 @@ static int hear_answer(struct bench *b, kvd_sequence sequence, bool root, uint8_
 /* The prompt once, from its first token or from the checkpoint. *ret_restored: pages that came from the host. */
 static int run_prompt(struct bench *b, bool root, uint8_t *ret_answer, struct times *ret_times,
                       uint32_t *ret_restored) {
-    struct kvd_activation want = { .worker = b->worker_session,
-                                   .prompt_tokens = b->prefix + 1,
-                                   .max_output_tokens = ANSWER };
+    struct kvd_activation want = {
+        .root = bench_root(b), .worker = b->worker_session, .prompt_tokens = b->prefix + 1, .max_output_tokens = ANSWER
+    };
     struct kvd_activated a;
     struct kvd_finished finished;
     struct kvd_error error;
@@ -277,7 +284,7 @@ static int check_places(const struct bench *b, bool host) {
     struct kvd_error error;
     uint32_t cursor = 0, n = 0;
     while (cursor != KVD_UNCHANGED) {
-        if (kvd_list_continuations(b->client, &cursor, infos, KVD_MAX_LIST, &n, &error) != KVD_OK)
+        if (kvd_list_continuations(b->client, NULL, &cursor, infos, KVD_MAX_LIST, &n, &error) != KVD_OK)
             return refused("list", &error);
         for (uint32_t i = 0; i < n; i++) {
             const struct kvd_continuation_info *c = &infos[i];

@@ -116,7 +116,8 @@ static void clean_up(struct bench *b) {
 /* ---- kvd's requests ------------------------------------------------------------------------------------- */
 
 static kvd_sequence activate(struct bench *b, uint32_t prompt, uint32_t output, uint32_t ensure) {
-    struct kvd_activation want = { .worker = kvd_client_session(b->client),
+    struct kvd_activation want = { .root.digest = { { 1 } },
+                                   .worker = kvd_client_session(b->client),
                                    .prompt_tokens = prompt,
                                    .max_output_tokens = output,
                                    .ensure = { ensure } };

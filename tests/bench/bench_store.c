@@ -145,10 +145,12 @@ static void fill(struct bench *b) {
 
 /* The lookup from the root in one part: nothing can be refused. */
 static uint32_t find_from_root(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
-                               struct kvd_candidate *ret_candidates, uint32_t max) {
-    const struct store_query query = { .digests = digests, .n = n, .max = max };
+                               struct kvd_hit *ret_hits, uint32_t max) {
+    const struct store_query query = {
+        .digests = digests, .n = n, .max = max, .prompt_tokens = (n + 1) * KVD_PAGE_TOKENS, .token_page = n
+    };
     struct store_found found = { 0 };
-    (void)store_find(store, &query, ret_candidates, &found, NULL);
+    (void)store_find(store, &query, ret_hits, &found, NULL);
     return found.n;
 }
 
@@ -248,13 +250,13 @@ static void bench_fork(struct bench *b) {
 }
 
 static void bench_find(struct bench *b) {
-    struct kvd_candidate found[16];
+    struct kvd_hit found[16];
     uint32_t turns = 2000, got = 0;
     uint64_t start = now_ns();
     for (uint32_t i = 0; i < turns; i++)
         got = find_from_root(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 16);
     result(b, "find_2048", (double)(now_ns() - start) / turns / 1e3, "us");
-    if (got == 0 || found[0].matched_pages != CHAIN - (turns - 1) % 64) die("find", NULL);
+    if (got == 0 || found[0].usable != (CHAIN - (turns - 1) % 64) * KVD_PAGE_TOKENS) die("find", NULL);
     start = now_ns();
     for (uint32_t i = 0; i < turns; i++)
         got = find_from_root(b->store, (const uint8_t(*)[32])b->chain, CHAIN - i % 64, found, 1);
@@ -433,12 +435,80 @@ static void bench_damage(struct bench *b) {
 
 /* All 10,000 begin with the same page: a prompt that shares that one with them. */
 static void bench_fan(struct bench *b) {
-    struct kvd_candidate found[16];
+    struct kvd_hit found[16];
     uint32_t turns = 1000, n = 0;
     uint64_t start = now_ns();
     for (uint32_t i = 0; i < turns; i++) n = find_from_root(b->store, (const uint8_t(*)[32])b->chain, 1, found, 16);
-    if (n != 16 || found[0].matched_pages != 1) die("find", NULL);
+    if (n != 16 || found[0].usable != KVD_PAGE_TOKENS) die("find", NULL);
     result(b, "find_among_10000", (double)(now_ns() - start) / turns / 1e3, "us");
+}
+
+/* Lookup of one chat among n that end at one page and differ in their tails, to the token: microseconds. */
+static const uint8_t system_page[1][32] = { { 1 } };
+
+static void keep_sibling(struct bench *b, const struct kvd_tail *tail, bool state) {
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
+    struct store_refusal refusal;
+    struct store_round_result r;
+    store_cont cont;
+    uint32_t n = KVD_PAGE_TOKENS + tail->n;
+    store_seq seq = root(b, 2, 2);
+    struct store_round_item item = { .seq = seq,
+                                     .lease = LEASE,
+                                     .ask = state ? KVD_ROUND_STATE : 0,
+                                     .state_frontier = n,
+                                     .pool[0] = { .ask = KVD_ROUND_COMMIT, .commit = n } };
+    store_round(b->store, &item, 1, &r);
+    if (r.refusal.code) die("round", &r.refusal);
+    if (store_name_pages(b->store, seq, LEASE, 0, 1, system_page, &refusal)) die("name", &refusal);
+    if (store_finish(b->store, seq, LEASE, STORE_FINISH_RETAIN, tail, 0, &cont, rows, &refusal))
+        die("finish", &refusal);
+}
+
+static double find_sibling(uint32_t n, bool state) {
+    struct bench b = { .random = 1 };
+    const struct store_config config = { .backend = GEOM_OFF,
+                                         .pool_pages = { 2 * n + 64 },
+                                         .max_context = 4096,
+                                         .max_concurrency = 2,
+                                         .max_continuations = n,
+                                         .has_state = state,
+                                         .state_slots = n + 2 };
+    struct kvd_hit hits[KVD_MAX_HITS];
+    struct kvd_tail tail = { .n = 40 };
+    struct store_found found = { 0 };
+    struct store_query query = {
+        .digests = system_page, .n = 1, .max = KVD_MAX_HITS, .prompt_tokens = 64 + 50, .token_page = 1, .tokens = &tail
+    };
+    char err[256];
+    uint32_t turns = 20000;
+    size_t bytes = store_bytes(&config);
+    b.memory = aligned_alloc(64, bytes);
+    if (!b.memory || store_init(b.memory, bytes, &config, &b.store, err, sizeof err)) die("init", NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        tail.tokens[3] = i * 2654435761u;
+        keep_sibling(&b, &tail, state);
+    }
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < turns; i++) {
+        tail.tokens[3] = i % n * 2654435761u;
+        (void)store_find(b.store, &query, hits, &found, NULL);
+        if (found.n != (state ? 1u : KVD_MAX_HITS) || hits[0].usable != 104) die("sibling", NULL);
+    }
+    double us = (double)(now_ns() - start) / turns / 1e3;
+    free(b.memory);
+    return us;
+}
+
+/* NAME-2: the cost of a lookup stays flat, however many chats follow one system prompt. */
+static void bench_siblings(void) {
+    struct bench named = { .size = "tails" }, *b = &named;
+    for (int state = 0; state < 2; state++) {
+        double few = find_sibling(200, state), many = find_sibling(20000, state);
+        result(b, state ? "find_sibling_200_state" : "find_sibling_200", few, "us");
+        result(b, state ? "find_sibling_20000_state" : "find_sibling_20000", many, "us");
+        result(b, state ? "find_sibling_state_ratio" : "find_sibling_ratio", many / few, "x");
+    }
 }
 
 static void bench_recover(struct bench *b) {
@@ -489,6 +559,7 @@ int main(int argc, char **argv) {
         free(b.chain);
         free(b.memory);
     }
+    bench_siblings();
     bench_tiers();
     return 0;
 }

@@ -24,8 +24,15 @@ void e2e_tokens(uint64_t seed, uint32_t n, uint32_t *ret_tokens) {
     for (uint32_t i = 0; i < n; i++) ret_tokens[i] = e2e_token(seed, i);
 }
 
+struct kvd_root e2e_root(void) {
+    kvd_chain *chain = e2e_chain(0, 0);
+    struct kvd_root root = chain ? *kvd_chain_root(chain) : (struct kvd_root){ .label = "" };
+    kvd_chain_free(chain);
+    return root;
+}
+
 kvd_chain *e2e_chain(uint64_t seed, uint32_t n) {
-    static const struct kvd_domain domain = { .model = "e2e" };
+    static const struct kvd_domain domain = { .model = "e2e", .label = "e2e" };
     kvd_chain *chain = NULL;
     if (kvd_chain_new(&domain, &chain) != KVD_OK) return NULL;
     for (uint32_t i = 0; i < n; i++) {

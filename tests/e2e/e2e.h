@@ -191,6 +191,7 @@ uint32_t e2e_token(uint64_t seed, uint32_t i);
 uint64_t e2e_stream(uint32_t base, uint32_t fork, uint16_t branch);
 /* Pushes tokens [0, n) of the stream on a new chain. */
 kvd_chain *e2e_chain(uint64_t seed, uint32_t n);
+struct kvd_root e2e_root(void); /* of those chains */
 void e2e_tokens(uint64_t seed, uint32_t n, uint32_t *ret_tokens);
 void e2e_tail(uint64_t seed, uint32_t n, struct kvd_tail *ret_tail);
 /* The KV bytes of a position depend on every token up to it, so that wrong sharing shows. Writes or compares columns

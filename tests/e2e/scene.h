@@ -12,7 +12,9 @@
 
 /* Activation of `prompt` tokens plus `output`, from root or from a hit, leased to `worker`, whole prompt mapped. */
 static inline struct kvd_activation scene_want(kvd_session_id worker, uint32_t prompt, uint32_t output) {
-    struct kvd_activation want = { .worker = worker, .prompt_tokens = prompt, .max_output_tokens = output };
+    struct kvd_activation want = {
+        .root = e2e_root(), .worker = worker, .prompt_tokens = prompt, .max_output_tokens = output
+    };
     want.ensure[0] = prompt;
     return want;
 }

@@ -159,7 +159,7 @@ static uint32_t tenant_finds(struct puppet *p, uint64_t seed, uint32_t n, kvd_co
 static uint32_t count_continuations(kvd_client *client) {
     struct kvd_continuation_info infos[8];
     uint32_t cursor = 0, n = 0, all = 0;
-    while (cursor != KVD_UNCHANGED && KVT_EQ(kvd_list_continuations(client, &cursor, infos, 8, &n, NULL), KVD_OK))
+    while (cursor != KVD_UNCHANGED && KVT_EQ(kvd_list_continuations(client, NULL, &cursor, infos, 8, &n, NULL), KVD_OK))
         all += n;
     return all;
 }

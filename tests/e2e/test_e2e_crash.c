@@ -221,7 +221,7 @@ static void look_at_the_rest(void) {
     CHECK(up, "no daemon starts on what is left");
     if (!up) return;
     CHECK(kvd_audit(client, &audit, NULL) == KVD_OK && audit.violations == 0, "%s", audit.text);
-    CHECK(kvd_list_continuations(client, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK, "list");
+    CHECK(kvd_list_continuations(client, NULL, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK, "list");
     struct kvd_stats stats = { 0 };
     CHECK(kvd_stats(client, &stats, NULL) == KVD_OK && stats.recovered_damaged == 0, "%u damaged records",
           stats.recovered_damaged);

@@ -116,7 +116,7 @@ static void srv_5_killed_at_any_moment(void) {
         scene_audit(scheduler);
         uint32_t cursor = 0, n = 0;
         struct kvd_continuation_info left[KVD_MAX_LIST];
-        KVT_EQ(kvd_list_continuations(scheduler, &cursor, left, KVD_MAX_LIST, &n, NULL), KVD_OK);
+        KVT_EQ(kvd_list_continuations(scheduler, NULL, &cursor, left, KVD_MAX_LIST, &n, NULL), KVD_OK);
         for (uint32_t k = 0; k < n; k++) KVT_EQ(kvd_release(scheduler, left[k].continuation, NULL), KVD_OK);
         struct kvd_stats now = scene_stats(scheduler);
         KVT_TRUE(e2e_same_resources(&before, &now));

@@ -61,7 +61,7 @@ static struct kvd_continuation_info info_of(kvd_continuation c) {
     struct kvd_continuation_info infos[KVD_MAX_LIST], none = { 0 };
     uint32_t cursor = 0, n = 0;
     while (cursor != KVD_UNCHANGED &&
-           kvd_list_continuations(scheduler, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK)
+           kvd_list_continuations(scheduler, NULL, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK)
         for (uint32_t i = 0; i < n; i++)
             if (infos[i].continuation.bits == c.bits) return infos[i];
     return none;
@@ -651,7 +651,9 @@ static void on_ranks(const struct kvd_activated *a, uint64_t seed, bool write) {
 }
 
 static struct kvd_activation group_want(uint32_t prompt) {
-    struct kvd_activation want = { .group = ranks.group, .prompt_tokens = prompt, .max_output_tokens = 16 };
+    struct kvd_activation want = {
+        .root = e2e_root(), .group = ranks.group, .prompt_tokens = prompt, .max_output_tokens = 16
+    };
     for (uint32_t p = 0; p < ranks.pools; p++) want.ensure[p] = prompt;
     return want;
 }

@@ -239,7 +239,9 @@ static void flood(void) {
     while (running) {
         struct kvd_activated a;
         struct kvd_finished f;
-        struct kvd_activation want = { .worker = kvd_client_session(c), .prompt_tokens = 64, .max_output_tokens = 64 };
+        struct kvd_activation want = {
+            .root = e2e_root(), .worker = kvd_client_session(c), .prompt_tokens = 64, .max_output_tokens = 64
+        };
         if (!KVT_EQ_I(kvd_activate(c, &want, &a, NULL), KVD_OK)) break;
         KVT_EQ_I(kvd_finish(c, &(struct kvd_finish){ .sequence = a.sequence }, &f, NULL), KVD_OK);
         KVT_TRUE(e2e_fd_count(daemon_.pid) <= most);

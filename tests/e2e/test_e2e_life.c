@@ -241,7 +241,9 @@ static void srv_3_group_of_two_ranks(void) {
     struct kvd_error error;
     KVT_EQ(kvd_open_group(scheduler, &group, &id, &error), KVD_OK);
     uint64_t text = e2e_stream(31, 9000, 0);
-    struct kvd_activation want = { .group = id, .prompt_tokens = 200, .max_output_tokens = 10, .ensure = { 200 } };
+    struct kvd_activation want = {
+        .root = e2e_root(), .group = id, .prompt_tokens = 200, .max_output_tokens = 10, .ensure = { 200 }
+    };
     struct kvd_activated a = scene_activate(scheduler, &want);
     scene_write(&worker, a.pool[0].row, text, 0, 200);
     scene_write(&rank1, a.pool[0].row, text, 0, 200);

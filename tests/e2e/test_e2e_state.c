@@ -96,7 +96,7 @@ static struct kvd_activation fork_of(kvd_continuation from, uint32_t frontier, u
 static void release_everything(void) {
     uint32_t cursor = 0, n = 0;
     struct kvd_continuation_info left[KVD_MAX_LIST];
-    KVT_EQ(kvd_list_continuations(scheduler, &cursor, left, KVD_MAX_LIST, &n, NULL), KVD_OK);
+    KVT_EQ(kvd_list_continuations(scheduler, NULL, &cursor, left, KVD_MAX_LIST, &n, NULL), KVD_OK);
     for (uint32_t i = 0; i < n; i++) KVT_EQ(kvd_release(scheduler, left[i].continuation, NULL), KVD_OK);
 }
 
@@ -173,7 +173,9 @@ static void ckpt_1_every_rank_has_its_image(void) {
     kvd_group_id id;
     KVT_EQ(kvd_open_group(scheduler, &group, &id, NULL), KVD_OK);
     uint64_t text = e2e_stream(20, 5000, 0);
-    struct kvd_activation want = { .group = id, .prompt_tokens = 128, .max_output_tokens = 10, .ensure = { 128 } };
+    struct kvd_activation want = {
+        .root = e2e_root(), .group = id, .prompt_tokens = 128, .max_output_tokens = 10, .ensure = { 128 }
+    };
     struct kvd_activated a = scene_activate(scheduler, &want);
     struct puppet_call other = { .op = PUPPET_STATE_WRITE, .rank = 1, .row = a.state_slot, .seed = text, .n = 128 };
     KVT_EQ(state_write(a.state_slot, text, 128), KVD_OK);

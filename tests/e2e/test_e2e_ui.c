@@ -209,14 +209,14 @@ static void check_lists(void) {
     struct kvd_continuation_info continuations[KVD_MAX_LIST];
     char key[64];
     uint32_t cursor = 0, n = 0;
-    KVT_EQ(kvd_list_sequences(client, &cursor, sequences, KVD_MAX_LIST, &n, NULL), KVD_OK);
+    KVT_EQ(kvd_list_sequences(client, NULL, &cursor, sequences, KVD_MAX_LIST, &n, NULL), KVD_OK);
     KVT_TRUE(n >= 3);
     for (uint32_t i = 0; i < n; i++) {
         snprintf(key, sizeof key, "0x%" PRIx64 ".committed", sequences[i].sequence.bits);
         shows(key, sequences[i].pool[0].committed);
     }
     cursor = 0;
-    KVT_EQ(kvd_list_continuations(client, &cursor, continuations, KVD_MAX_LIST, &n, NULL), KVD_OK);
+    KVT_EQ(kvd_list_continuations(client, NULL, &cursor, continuations, KVD_MAX_LIST, &n, NULL), KVD_OK);
     KVT_EQ(n, 4);
     for (uint32_t i = 0; i < n; i++) {
         snprintf(key, sizeof key, "0x%" PRIx64 ".frontier", continuations[i].continuation.bits);

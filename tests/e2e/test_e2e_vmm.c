@@ -113,8 +113,10 @@ static void pages_outlive(int signal, const char *more) {
     struct kvd_activation want = fork_of(one, 700);
     struct kvd_activated a;
     KVT_EQ(kvd_activate(scheduler,
-                        &(struct kvd_activation){
-                            .worker = kvd_client_session(scheduler), .prompt_tokens = 9, .max_output_tokens = 1 },
+                        &(struct kvd_activation){ .root = e2e_root(),
+                                                  .worker = kvd_client_session(scheduler),
+                                                  .prompt_tokens = 9,
+                                                  .max_output_tokens = 1 },
                         &a, NULL),
            KVD_UNAVAILABLE); /* the worker may still run on its pages */
     (void)want;

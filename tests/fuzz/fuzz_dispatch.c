@@ -214,7 +214,8 @@ static void fill_round(struct msg_request *q) {
 }
 
 static void fill_activation(struct kvd_activation *a) {
-    *a = (struct kvd_activation){ .worker.bits = handle(),
+    *a = (struct kvd_activation){ .root.digest = { { (uint8_t)(u8() % 3) } },
+                                  .worker.bits = handle(),
                                   .from.bits = u8() % 2 ? handle() : 0,
                                   .keep = u8() % 2,
                                   .frontier = number(),
@@ -247,6 +248,9 @@ static void fill_field(const struct codec_field *row, void *plain) {
     if (row->kind == CODEC_U32)
         *(uint32_t *)to = row->high == UINT32_MAX ? number() : row->low + u8() % (row->high - row->low + 1);
     if (row->kind == CODEC_U64) *(uint64_t *)to = handle();
+    if (row->kind == CODEC_BYTES) *(uint8_t *)to = (uint8_t)(u8() % 3);
+    if (row->kind == CODEC_SUB)
+        for (uint32_t i = 0; i < row->sub->n; i++) fill_field(&row->sub->fields[i], to);
     if (row->kind == CODEC_BOOL) *(bool *)to = u8() % 2;
     if (row->kind == CODEC_U64S) fill_handles(row, plain);
     if (row->kind == CODEC_U32S && row->at_n != CODEC_NO_COUNT)
@@ -271,7 +275,13 @@ static void fill(struct msg_request *q) {
         break;
     case FRAME_FIND:
         fill_digests(n = u8() % 8);
-        q->u.find = (struct kvd_find){ n, u8() % 17, digests, 0, { 0 } };
+        q->u.find = (struct kvd_find){ .root = { { (uint8_t)(u8() % 3) } },
+                                       .n = n,
+                                       .max = u8() % 17,
+                                       .digests = digests,
+                                       .prompt_tokens = number(),
+                                       .token_page = u8() % 2 ? n : number(),
+                                       .tokens.n = u8() % 64 };
         if (u8() % 2) q->u.find.first = u8() % 4, q->u.find.anchor.bits = handle();
         break;
     default:
@@ -334,7 +344,8 @@ static void retain(kvd_sequence sequence, uint32_t tokens) {
 static void make_cont(void) {
     uint32_t tokens = 1 + u8() * 2u % 511u;
     struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .u.activation = { .worker = links[0]->session,
+                             .u.activation = { .root.digest = { { 1 } },
+                                               .worker = links[0]->session,
                                                .prompt_tokens = tokens,
                                                .max_output_tokens = 1,
                                                .ensure = { tokens, tokens } } };
@@ -349,6 +360,7 @@ static void go_on(void) {
     struct msg_request q = { .type = FRAME_ACTIVATE };
     struct kvd_activation *a = &q.u.activation;
     struct msg_reply r;
+    a->root.digest.bytes[0] = u8() % 8 ? 1 : 2;
     a->worker = links[u8() % 2]->session;
     if (u8() % 4) a->from = some_cont();
     a->keep = u8() % 2;

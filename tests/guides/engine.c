@@ -19,7 +19,8 @@ static void need(enum kvd_status status, const char *what) {
 }
 
 static kvd_sequence activate(uint32_t prompt, uint32_t output) {
-    struct kvd_activation want = { .worker = kvd_client_session(client),
+    struct kvd_activation want = { .root = e2e_root(),
+                                   .worker = kvd_client_session(client),
                                    .prompt_tokens = prompt,
                                    .max_output_tokens = output,
                                    .ensure = { prompt, prompt } };

@@ -375,8 +375,8 @@ void op_checkpoint(struct run *r) {
     bool fired;
     int k = make_snap(r, &s);
     int equal = k < 0 ? -1
-                      : model_equal(&r->model, &r->model.seq[k].sp, r->model.seq[k].sp.committed[0], s.given,
-                                    (store_cont){ 0 });
+                      : model_equal(&r->model, r->model.seq[k].domain, &r->model.seq[k].sp,
+                                    r->model.seq[k].sp.committed[0], s.given, (store_cont){ 0 });
     model_keep_reasons(&r->model, k, s.lease, s.given, equal >= 0, &reasons);
     if (r->model.config.membership_entries && equal < 0) model_maybe_membership(&reasons);
     note(r, " seq %d", k);
@@ -385,7 +385,8 @@ void op_checkpoint(struct run *r) {
     if (r->failed || !agreed(r, "checkpoint", code, &refusal, &reasons)) return;
     if (s.got.is_published != (equal >= 0)) fail(r, "checkpoint: %s equal one is there", equal < 0 ? "no" : "an");
     if (equal >= 0) { /* FIT-5 */
-        equal = model_equal(&r->model, &r->model.seq[k].sp, s.got.frontier, s.given, s.got.cont);
+        equal =
+            model_equal(&r->model, r->model.seq[k].domain, &r->model.seq[k].sp, s.got.frontier, s.given, s.got.cont);
         if (equal < 0) fail(r, "checkpoint: what stands for it is not equal");
         else model_merge(&r->model, equal, s.retention);
         r->moved = true;

@@ -73,6 +73,7 @@ static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
     }
     struct model_seq *s = &r->model.seq[k];
     SEE(info->state, s->state, "sequence");
+    SEE(info->root.digest.bytes[0], s->domain, "sequence");
     SEE(info->prompt_tokens, s->prompt, "sequence");
     SEE(info->ceiling_tokens, s->ceiling, "sequence");
     SEE(info->state_slot, s->slot, "sequence");
@@ -116,6 +117,7 @@ static void see_cont(struct run *r, const struct kvd_continuation_info *info) {
     }
     struct model_cont *c = &r->model.cont[k];
     SEE(info->frontier, c->frontier, "continuation");
+    SEE(info->root.digest.bytes[0], c->domain, "continuation");
     SEE(info->named_pages, model_named(&r->model, &c->sp, c->frontier / KVD_PAGE_TOKENS), "continuation");
     SEE(info->retention, c->retention, "continuation");
     SEE(info->state_slot, c->slot, "continuation");

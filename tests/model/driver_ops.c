@@ -68,6 +68,9 @@ static void make_wish(struct run *r, struct wish *wish) {
     memset(wish, 0, sizeof *wish);
     wish_source(r, w);
     wish_victims(r, wish);
+    int source = model_find_cont(&r->model, w->from);
+    uint8_t domain = source >= 0 && chance(r, 95) ? r->model.cont[source].domain : (uint8_t)below(r, 3);
+    w->root = model_root(domain);
     w->lease = chance(r, 1) ? 0 : 1 + below(r, 5);
     w->prompt_tokens = between(r, w->frontier ? w->frontier : 1, chance(r, 15) ? S : w->frontier + 200 * r->stride);
     if (w->prompt_tokens > S && !chance(r, 5)) w->prompt_tokens = S;
@@ -322,12 +325,12 @@ static void resolve_checkpoint(struct run *r, int c, bool commit) {
     note(r, " %s checkpoint %d", commit ? "commit" : "abort", c);
     if (commit || chance(r, 50)) make_copies(r, &r->snapper[c]);
     store_cont got = { 0 };
-    int equal = model_equal(&r->model, &mc->sp, mc->frontier, &mc->tail, got);
+    int equal = model_equal(&r->model, mc->domain, &mc->sp, mc->frontier, &mc->tail, got);
     int code = commit ? store_checkpoint_commit(r->store, mc->handle, &got, &refusal)
                       : store_checkpoint_abort(r->store, mc->handle, &refusal);
     if (code) fail(r, "%s of a checkpoint refused: %d", commit ? "commit" : "abort", code);
     if (commit && equal >= 0) { /* FIT-5 */
-        equal = model_equal(&r->model, &mc->sp, mc->frontier, &mc->tail, got);
+        equal = model_equal(&r->model, mc->domain, &mc->sp, mc->frontier, &mc->tail, got);
         if (equal < 0) fail(r, "an equal continuation is published beside one that was there");
         else model_merge(&r->model, equal, mc->retention);
         bury_cont(r, mc->handle);
@@ -429,61 +432,72 @@ static void look_up_strangers(struct run *r) {
         fail(r, "a dead continuation is seen");
 }
 
-/* The lookup in two parts: the second tells what the model knows past the cut. */
-static void find_in_parts(struct run *r, const uint8_t (*query)[32], uint32_t n, const struct kvd_candidate *want,
-                          uint32_t n_want) {
-    struct kvd_candidate got[MODEL_CONTS];
-    struct store_refusal refusal;
-    uint32_t cut = 2 + below(r, n - 2), deeper = 0;
-    const struct store_query first = { .digests = query, .n = cut, .max = MODEL_CONTS };
-    struct store_found found;
-    if (store_find(r->store, &first, got, &found, &refusal)) fail(r, "find: the first of two parts is refused");
-    const struct store_query second = {
-        .digests = query + cut - 1, .first = cut - 1, .n = n - cut + 1, .max = MODEL_CONTS, .anchor = found.anchor
-    };
-    found.n = 0;
-    if (found.anchor.bits && store_find(r->store, &second, got, &found, &refusal))
-        fail(r, "find: the second of two parts is refused (%d)", (int)refusal.code);
-    uint32_t n_got = found.n;
-    while (deeper < n_want && want[deeper].matched_pages > cut) deeper++;
-    if (n_got != deeper) fail(r, "find: %u candidates past page %u, the model says %u", n_got, cut, deeper);
-    for (uint32_t i = 0; i < n_got && !r->failed; i++)
-        if (got[i].continuation.bits != want[i].continuation.bits || got[i].matched_pages != want[i].matched_pages)
-            fail(r, "find: candidate %u past page %u is cont %d, not cont %d", i, cut,
-                 model_find_cont(&r->model, store_cont_of(got[i].continuation)),
-                 model_find_cont(&r->model, store_cont_of(want[i].continuation)));
+/* What the store tells is what the model says: as many, the best of them, each with what it is good for. */
+static void compare_hits(struct run *r, const struct store_query *q, uint32_t floor, const struct kvd_hit *got,
+                         uint32_t n) {
+    uint32_t want[MODEL_CONTS], match, all = model_hits(&r->model, q, floor, want);
+    if (n != (all < q->max ? all : q->max)) fail(r, "find: %u hits of %u, the model says %u", n, q->max, all);
+    for (uint32_t i = 0; i < n && !r->failed; i++) {
+        int c = model_find_cont(&r->model, store_cont_of(got[i].continuation));
+        uint32_t usable = c < 0 ? 0 : model_usable(&r->model, &r->model.cont[c], q, &match);
+        if (got[i].usable != usable || usable != want[i])
+            fail(r, "find: hit %u is cont %d, %u tokens of it are told, %u are usable, and %u of the best left", i, c,
+                 got[i].usable, usable, want[i]);
+        else if (got[i].frontier != r->model.cont[c].frontier || got[i].retention != r->model.cont[c].retention)
+            fail(r, "find: hit %u has frontier %u and retention %u", i, got[i].frontier, got[i].retention);
+    }
 }
 
+/* The lookup in two parts: the second tells what the model knows past the cut. */
+static void find_in_parts(struct run *r, const struct store_query *whole) {
+    struct kvd_hit got[MODEL_CONTS];
+    struct store_refusal refusal;
+    uint32_t cut = 2 + below(r, whole->n - 2), deeper[MODEL_CONTS];
+    struct store_query part = *whole;
+    struct store_found found;
+    part.n = cut;
+    if (store_find(r->store, &part, got, &found, &refusal)) fail(r, "find: the first of two parts is refused");
+    part.n = whole->n - cut + 1;
+    part.first = cut - 1;
+    part.digests = whole->digests + cut - 1;
+    part.anchor = found.anchor;
+    found.n = 0;
+    if (found.anchor.bits && store_find(r->store, &part, got, &found, &refusal))
+        fail(r, "find: the second of two parts is refused (%d)", (int)refusal.code);
+    if (part.anchor.bits) compare_hits(r, whole, cut, got, found.n);
+    else if (model_hits(&r->model, whole, cut, deeper)) fail(r, "find: no part follows page %u", cut);
+}
+
+/* A prompt like a continuation or a sequence, or like none; and its tokens at some page. */
 void op_find(struct run *r) {
-    uint8_t query[MODEL_BLOCKS][32];
-    struct kvd_candidate got[MODEL_CONTS], want[MODEL_CONTS];
+    uint8_t chain[MODEL_BLOCKS][32];
+    struct kvd_hit got[MODEL_CONTS];
+    struct kvd_tail tokens = { .n = below(r, 64) };
     int c = any_cont(r, true), k = any_seq(r, -1);
-    uint32_t n = below(r, r->model.blocks + 1), max = chance(r, 80) ? MODEL_CONTS : below(r, 4);
+    uint32_t n = below(r, r->model.blocks + 1);
     struct space sp = { 0 };
-    const struct space *like = c >= 0 && chance(r, 60) ? &r->model.cont[c].sp : k >= 0 ? &r->model.seq[k].sp : NULL;
+    bool like_cont = c >= 0 && chance(r, 60);
+    const struct space *like = like_cont ? &r->model.cont[c].sp : k >= 0 ? &r->model.seq[k].sp : NULL;
+    uint8_t domain = like_cont && chance(r, 80) ? r->model.cont[c].domain : (uint8_t)below(r, 3);
     if (like) memcpy(sp.chain, like->chain, sizeof sp.chain);
     else chain_fill(r, &sp, 0);
     if (chance(r, 30)) chain_fill(r, &sp, below(r, r->model.blocks));
-    memcpy(query, sp.chain, sizeof query);
-    const struct store_query whole = { .digests = (const uint8_t(*)[32])query, .n = n, .max = max };
+    memcpy(chain, sp.chain, sizeof chain);
+    if (like_cont && chance(r, 70)) tokens = r->model.cont[c].tail;
+    if (tokens.n && chance(r, 30)) tokens.tokens[below(r, tokens.n)]++;
+    struct store_query q = { .root = model_root(domain).digest,
+                             .digests = (const uint8_t(*)[32])chain,
+                             .n = n,
+                             .max = chance(r, 80) ? MODEL_CONTS : below(r, 4),
+                             .prompt_tokens = n * KVD_PAGE_TOKENS + tokens.n + 1,
+                             .token_page = n,
+                             .tokens = &tokens };
+    if (like_cont && chance(r, 50)) q.token_page = r->model.cont[c].frontier / KVD_PAGE_TOKENS;
     struct store_found found = { 0 };
-    if (store_find(r->store, &whole, got, &found, NULL)) fail(r, "find: refused");
-    uint32_t n_got = found.n;
-    uint32_t n_want = model_candidates(&r->model, (const uint8_t(*)[32])query, n, want, max);
-    note(r, " %u pages max %u = %u", n, max, n_got);
-    if (n_got != n_want) fail(r, "find: %u candidates, the model says %u", n_got, n_want);
-    for (uint32_t i = 0; i < n_got && !r->failed; i++) {
-        const struct kvd_candidate *g = &got[i], *w = &want[i];
-        if (g->continuation.bits != w->continuation.bits || g->matched_pages != w->matched_pages ||
-            g->frontier != w->frontier || g->exact_pages != w->exact_pages || g->retention != w->retention ||
-            g->tail.n != w->tail.n || memcmp(g->tail.tokens, w->tail.tokens, g->tail.n * sizeof g->tail.tokens[0]) != 0)
-            fail(r,
-                 "find: candidate %u is cont %d (matched %u, frontier %u, exact %d, tail %u), not cont %d (%u, %u, %d, "
-                 "%u)",
-                 i, model_find_cont(&r->model, store_cont_of(g->continuation)), g->matched_pages, g->frontier,
-                 g->exact_pages, g->tail.n, model_find_cont(&r->model, store_cont_of(w->continuation)),
-                 w->matched_pages, w->frontier, w->exact_pages, w->tail.n);
-    }
-    if (n >= 3 && max == MODEL_CONTS) find_in_parts(r, (const uint8_t(*)[32])query, n, want, n_want);
+    if (store_find(r->store, &q, got, &found, NULL)) fail(r, "find: refused");
+    note(r, " %u pages of domain %u max %u = %u", n, domain, q.max, found.n);
+    compare_hits(r, &q, 0, got, found.n);
+    if (found.want_page != KVD_NONE && found.want_page >= q.token_page) fail(r, "find: wants a page that was sent");
+    if (n >= 3 && q.max == MODEL_CONTS) find_in_parts(r, &q);
     look_up_strangers(r);
 }

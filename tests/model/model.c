@@ -252,47 +252,37 @@ uint32_t model_joint(struct model *m, const int *conts, uint32_t n, uint32_t p) 
     return freed;
 }
 
-/* ---- find (CONT-2) ---- */
+/* ---- find (CONT-2, NAME-1, NAME-2) ---- */
 
-static bool better(const struct kvd_candidate *a, uint64_t a_born, const struct kvd_candidate *b, uint64_t b_born) {
-    if (a->matched_pages != b->matched_pages) return a->matched_pages > b->matched_pages;
-    if (a->frontier != b->frontier) return a->frontier > b->frontier;
-    return a_born > b_born;
+struct kvd_root model_root(uint8_t domain) {
+    return (struct kvd_root){ .digest = { { domain } }, .label = "" };
 }
 
-static bool candidate(const struct model *m, const struct model_cont *c, const uint8_t (*digests)[32], uint32_t n,
-                      struct kvd_candidate *ret) {
-    uint32_t full = c->frontier / KVD_PAGE_TOKENS, named = model_named(m, &c->sp, full), match = 0;
-    if (!c->used || !c->published || c->claimed_by >= 0) return false;
-    while (match < n && match < named && memcmp(m->digest[c->sp.page[0][match]], digests[match], 32) == 0) match++;
-    if (n == 0 ? full > 0 || !c->tail_named : match == 0) return false;
-    if (m->config.has_state && (match < full || !c->tail_named)) return false; /* only whole, only token-exact */
-    *ret = (struct kvd_candidate){ .continuation.bits = c->handle.bits,
-                                   .matched_pages = match,
-                                   .frontier = c->frontier,
-                                   .exact_pages = match == full && c->tail_named,
-                                   .retention = c->retention };
-    if (ret->exact_pages) ret->tail = c->tail;
-    return true;
+uint32_t model_usable(const struct model *m, const struct model_cont *c, const struct store_query *q,
+                      uint32_t *ret_pages) {
+    uint32_t full = c->frontier / KVD_PAGE_TOKENS, named = model_named(m, &c->sp, full), match = 0, tail = 0;
+    struct kvd_root root = model_root(c->domain);
+    if (!c->used || !c->published || c->claimed_by >= 0 || memcmp(&root.digest, &q->root, sizeof q->root) != 0)
+        return 0;
+    while (match < q->n && match < named && memcmp(m->digest[c->sp.page[0][match]], q->digests[match], 32) == 0)
+        match++;
+    bool whole = match == full && c->tail_named;
+    if (whole && q->tokens && q->token_page == match)
+        while (tail < q->tokens->n && tail < c->tail.n && q->tokens->tokens[tail] == c->tail.tokens[tail]) tail++;
+    uint32_t usable = match * KVD_PAGE_TOKENS + tail;
+    if (usable >= q->prompt_tokens) usable = q->prompt_tokens - 1;
+    *ret_pages = match;
+    return m->config.has_state && (!whole || usable != c->frontier) ? 0 : usable;
 }
 
-uint32_t model_candidates(const struct model *m, const uint8_t (*digests)[32], uint32_t n, struct kvd_candidate *ret,
-                          uint32_t max) {
-    struct kvd_candidate all[MODEL_CONTS];
-    uint64_t born[MODEL_CONTS];
-    uint32_t k = 0;
+uint32_t model_hits(const struct model *m, const struct store_query *q, uint32_t floor, uint32_t ret[MODEL_CONTS]) {
+    uint32_t n = 0, match;
     for (int i = 0; i < MODEL_CONTS; i++) {
-        struct kvd_candidate c;
-        if (!m->cont[i].used || !candidate(m, &m->cont[i], digests, n, &c)) continue;
-        uint32_t at = k++;
-        for (; at > 0 && better(&c, m->cont[i].born, &all[at - 1], born[at - 1]); at--) {
-            all[at] = all[at - 1];
-            born[at] = born[at - 1];
-        }
-        all[at] = c;
-        born[at] = m->cont[i].born;
+        uint32_t usable = model_usable(m, &m->cont[i], q, &match), at = n;
+        if (!usable || (floor && match <= floor)) continue;
+        for (; at > 0 && usable > ret[at - 1]; at--) ret[at] = ret[at - 1];
+        ret[at] = usable;
+        n++;
     }
-    if (k > max) k = max;
-    memcpy(ret, all, k * sizeof *all);
-    return k;
+    return n;
 }

@@ -37,6 +37,7 @@ struct model_seq {
     bool used, own; /* own: has the descriptor that keeps it (FIT-2) */
     store_seq handle;
     uint64_t lease;
+    uint8_t domain; /* first byte of its root; the others are 0 */
     enum store_seq_state state;
     uint32_t prompt, ceiling;
     uint32_t entitlement[POOLS];
@@ -58,6 +59,7 @@ struct model_seq {
 struct model_cont {
     bool used, published;
     store_cont handle;
+    uint8_t domain;
     uint32_t frontier, retention, slot;
     struct kvd_tail tail;
     bool tail_named;
@@ -102,6 +104,7 @@ bool model_expects(const struct reasons *reasons, const struct store_refusal *re
 /* ---- looking ---- */
 int model_find_seq(const struct model *model, store_seq handle);
 int model_find_cont(const struct model *model, store_cont handle);
+struct kvd_root model_root(uint8_t domain);
 void model_count(struct model *model); /* refs from scratch */
 struct kvd_pool_stats model_stats(struct model *model, uint32_t pool);
 uint32_t model_seqs_used(const struct model *model);
@@ -114,8 +117,13 @@ uint32_t model_protected(struct model *model, const struct model_seq *seq, uint3
 /* Pages that go when exactly these continuations go (indices). */
 uint32_t model_joint(struct model *model, const int *conts, uint32_t n, uint32_t pool);
 uint32_t model_sharers(struct model *model, const struct model_cont *cont);
-uint32_t model_candidates(const struct model *model, const uint8_t (*digests)[32], uint32_t n,
-                          struct kvd_candidate *ret, uint32_t max);
+/* Tokens of the query's prompt that an activation may start from with this continuation; 0: it is no hit (NAME-1,
+ * NAME-2). Of tails the query knows those at token_page. *ret_pages: how many pages match. */
+uint32_t model_usable(const struct model *model, const struct model_cont *cont, const struct store_query *query,
+                      uint32_t *ret_pages);
+/* How many hits there are past page `floor`, and the usable tokens of each, the most first. */
+uint32_t model_hits(const struct model *model, const struct store_query *query, uint32_t floor,
+                    uint32_t ret_usable[MODEL_CONTS]);
 
 /* ---- activation ---- */
 struct model_plan {
@@ -169,10 +177,10 @@ void model_keep_reasons(struct model *model, int seq, uint64_t lease, const stru
 int model_checkpoint(struct model *model, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
 void model_checkpoint_publish(struct model *model, int cont);
-/* FIT-5: a continuation that is equal to what the sequence is at this frontier: the one with this handle, or (none)
- * any. -1: there is none. */
-int model_equal(const struct model *model, const struct space *space, uint32_t frontier, const struct kvd_tail *tail,
-                store_cont handle);
+/* FIT-5: a continuation that is equal to what a sequence of the domain is at this frontier: the one with this handle,
+ * or (none) any. -1: there is none. */
+int model_equal(const struct model *model, uint8_t domain, const struct space *space, uint32_t frontier,
+                const struct kvd_tail *tail, store_cont handle);
 /* It stands for one more. */
 void model_merge(struct model *model, int cont, uint32_t retention);
 

@@ -47,6 +47,8 @@ static void source_reasons(const struct model *m, const struct store_activation 
         return;
     }
     const struct model_cont *c = &m->cont[pl->from];
+    uint8_t domain = w->root.digest.bytes[0];
+    if (domain && domain != c->domain) model_reason(r, STORE_E_ARGUMENT, STORE_S_DOMAIN, ANY_POOL); /* NAME-1 */
     if (!c->published) {
         model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
@@ -323,6 +325,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     s->used = true;
     s->handle = got->seq;
     s->lease = w->lease;
+    s->domain = pl->from >= 0 ? m->cont[pl->from].domain : w->root.digest.bytes[0];
     s->state = STORE_SEQ_ACTIVATING;
     s->prompt = w->prompt_tokens;
     s->ceiling = pl->ceiling;

@@ -230,6 +230,7 @@ int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint
     uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
     int k = new_cont(m, got->cont, f, retention, tail);
     struct model_cont *c = &m->cont[k];
+    c->domain = s->domain;
     if (got->frontier != f) model_wrong(m, "a checkpoint at %u, not %u", got->frontier, f);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         model_share(m, &s->sp, &c->sp, f, p, full);
@@ -259,10 +260,11 @@ void model_checkpoint_publish(struct model *m, int c) {
     m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = KVD_NONE;
 }
 
-static bool is_equal(const struct model *m, const struct model_cont *c, const struct space *sp, uint32_t frontier,
-                     const struct kvd_tail *tail) {
+static bool is_equal(const struct model *m, const struct model_cont *c, uint8_t domain, const struct space *sp,
+                     uint32_t frontier, const struct kvd_tail *tail) {
     uint32_t full = frontier / KVD_PAGE_TOKENS, n = frontier % KVD_PAGE_TOKENS;
     if (!c->used || !c->published || c->claimed_by >= 0 || c->frontier != frontier || !c->tail_named) return false;
+    if (c->domain != domain) return false; /* NAME-1 */
     if (n && (!tail || memcmp(tail->tokens, c->tail.tokens, n * sizeof tail->tokens[0]) != 0)) return false;
     if (model_named(m, sp, full) < full || model_named(m, &c->sp, full) < full) return false;
     for (uint32_t b = 0; b < full; b++)
@@ -270,10 +272,11 @@ static bool is_equal(const struct model *m, const struct model_cont *c, const st
     return true;
 }
 
-int model_equal(const struct model *m, const struct space *sp, uint32_t frontier, const struct kvd_tail *tail,
-                store_cont handle) {
+int model_equal(const struct model *m, uint8_t domain, const struct space *sp, uint32_t frontier,
+                const struct kvd_tail *tail, store_cont handle) {
     for (int i = 0; i < MODEL_CONTS; i++)
-        if ((handle.bits == 0 || handle.bits == m->cont[i].handle.bits) && is_equal(m, &m->cont[i], sp, frontier, tail))
+        if ((handle.bits == 0 || handle.bits == m->cont[i].handle.bits) &&
+            is_equal(m, &m->cont[i], domain, sp, frontier, tail))
             return i;
     return -1;
 }
@@ -286,9 +289,9 @@ void model_merge(struct model *m, int c, uint32_t retention) {
 static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd_tail *tail, uint32_t retention,
                      store_cont handle) {
     struct model_seq *s = &m->seq[k];
-    int i = model_equal(m, &s->sp, frontier, tail, (store_cont){ 0 });
+    int i = model_equal(m, s->domain, &s->sp, frontier, tail, (store_cont){ 0 });
     if (i >= 0) {
-        i = model_equal(m, &s->sp, frontier, tail, handle);
+        i = model_equal(m, s->domain, &s->sp, frontier, tail, handle);
         if (i < 0) model_wrong(m, "an equal continuation is kept beside one that was there");
         else model_merge(m, i, retention);
         s->used = false;
@@ -296,6 +299,7 @@ static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd
     }
     i = new_cont(m, handle, frontier, retention, tail);
     struct model_cont *c = &m->cont[i];
+    c->domain = s->domain;
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t block = frontier / KVD_PAGE_TOKENS;

@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier flight space rules checkpoint shorten equal)
+foreach(name tier flight space rules checkpoint shorten equal find)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -35,7 +35,7 @@ kvd_mutants(mutant_model_tier NAMES
             bytes_before_record cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
             directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
-            publish_before_copied publish_other_epoch recovery_keeps_stale_device
+            publish_before_copied publish_other_epoch recovery_keeps_stale_device recovery_forgets_domain
             recovery_takes_all_columns demoted_source_is_dropped restore_out_of_thin_air restored_page_is_forgotten
             demoted_uncopied scrub_frees_what_it_reads source_counts_as_freed waits_for_nobody)
 # And these are seen soon where what they take is scarce.
@@ -53,6 +53,8 @@ kvd_mutants(mutant_store_equal NAMES equal_ones_stay equal_of_any_owner)
 kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)
 kvd_mutants(mutant_store_shorten NAMES cut_replica_covers_all damage_takes_all shortened_name_stays)
 kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
+
+kvd_mutants(mutant_store_find NAMES any_domain_is_found source_of_any_domain tail_ends_are_unordered)
 
 # The names in the store and the names here are the same: none is forgotten, none is misspelt.
 add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh

@@ -33,6 +33,7 @@ struct content {
     uint32_t token[POOLS][TOKENS];
     uint8_t chain[BLOCKS][32]; /* names that its full Main pages have or will get */
     uint64_t image;
+    uint8_t domain; /* first byte of its root */
 };
 
 struct tier_seq {

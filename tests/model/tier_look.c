@@ -108,6 +108,8 @@ static void look_at_cont(struct world *w, struct tier_cont *m) {
     if (!m->published || m->doomed || w->failed) return;
     if (cont->frontier != m->frontier || cont->tag != m->tag || cont->tail_named != m->tail_named)
         fail(w, "a continuation changed");
+    if (store->domains.list[cont->domain].root.digest.bytes[0] != m->c.domain)
+        fail(w, "a continuation is of another domain (NAME-1)");
     if (cont->tail_named &&
         (cont->tail.n != m->tail.n || memcmp(cont->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0])))
         fail(w, "the tail of a continuation changed");

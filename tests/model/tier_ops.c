@@ -228,8 +228,9 @@ static struct tier_cont *old_cont(struct world *w, store_cont handle, const stru
     int c = find_cont(w, handle);
     if (c < 0) return NULL;
     struct tier_cont *old = &w->cont[c];
-    if (!old->published || old->tag != m->tag || old->frontier != m->frontier || !old->tail_named || !m->tail_named ||
-        old->tail.n != m->tail.n || memcmp(old->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0]) != 0)
+    if (!old->published || old->tag != m->tag || old->c.domain != m->c.domain || old->frontier != m->frontier ||
+        !old->tail_named || !m->tail_named || old->tail.n != m->tail.n ||
+        memcmp(old->tail.tokens, m->tail.tokens, m->tail.n * sizeof m->tail.tokens[0]) != 0)
         fail(w, "cont %d stands for one that is not equal", c);
     if (m->retention > old->retention) old->retention = m->retention;
     const struct cont *cont = cont_find(w->kvd.store, handle);
@@ -355,6 +356,7 @@ static void make_want(struct world *w, struct want *want) {
         if (chance(w, 70)) a->ensure[p] = between(w, a->frontier, a->prompt_tokens);
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);
     a->tag = ++w->tags;
+    a->root.digest.bytes[0] = c >= 0 ? w->cont[c].c.domain : (uint8_t)below(w, 3);
     note(w, " from %d keep %d F %u prompt %u ensure %u,%u victims", c, a->keep, a->frontier, a->prompt_tokens,
          a->ensure[0], a->ensure[1]);
     for (uint32_t i = 0; i < a->n_victims; i++)
@@ -382,6 +384,7 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
         .used = true, .handle = got->seq, .tag = a->tag, .state_frontier = KVD_NONE, .source_slot = KVD_NONE
     };
     if (c >= 0) s->c = w->cont[c].c;
+    else s->c.domain = a->root.digest.bytes[0];
     for (uint32_t p = 0; p < w->n_pools; p++) s->committed[p] = s->written[p] = a->frontier;
     chain_fill(w, &s->c, a->frontier / KVD_PAGE_TOKENS);
     f->kind = FLIGHT_ACTIVATION;

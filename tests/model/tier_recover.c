@@ -126,6 +126,8 @@ static void check_cont(struct world *w, const struct store *store, uint32_t plac
             if (store->pool[p].pages[space_entry(store, &cont->space[p], b)].device != KVD_NONE)
                 fail(w, "a page came back on a device that is gone");
     reads(w, store, cont->space, cont->frontier, c, "came back");
+    if (store->domains.list[cont->domain].root.digest.bytes[0] != c->domain)
+        fail(w, "place %u: a continuation came back in another domain (NAME-1)", place);
     if (!same_names(store, cont, c)) fail(w, "place %u: a continuation came back with other names", place);
     if (m) check_tail(w, cont, m);
     check_image(w, store, cont, c);

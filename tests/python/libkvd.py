@@ -69,7 +69,7 @@ class Chain:
     """Names by libkvd."""
 
     def __init__(self, domain):
-        fields = {name: getattr(domain, name).encode() for name in ("model", "adapter", "tenant", "modality")}
+        fields = {name: getattr(domain, name).encode() for name in ("model", "adapter", "tenant", "modality", "label")}
         self.pointer = ctypes.c_void_p()
         LIB.kvd_chain_new(ctypes.byref(H.domain(**fields)), ctypes.byref(self.pointer))
 
@@ -134,6 +134,8 @@ class Libkvd:
                             max_output_tokens=want.max_output_tokens, n_victims=len(want.victims),
                             revision=want.revision)
         made.worker.bits, made.group.bits = want.worker, want.group
+        made.root.digest.bytes[:] = want.root.digest or bytes(32)
+        made.root.label = want.root.label.encode()
         getattr(made, "from").bits = want.source
         for i, tokens in enumerate(want.ensure):
             made.ensure[i] = tokens

@@ -12,6 +12,7 @@ import libkvd
 from support import Kvd, KvdCase, tokens
 
 DOMAIN = "scenario"
+ROOT = kvd.Root(kvd.Domain(DOMAIN).root())
 
 
 def item(sequence, **what):
@@ -33,7 +34,7 @@ class Scene:
 
     def want(self, client, prompt, output=64, **more):
         more.setdefault("ensure", (prompt,))
-        return kvd.Activation(prompt, output, worker=client.session, **more)
+        return kvd.Activation(prompt, output, worker=client.session, root=ROOT, **more)
 
     def retained(self, client, prompt, output=64, retention=0):
         """A continuation of all of a prompt."""
@@ -246,7 +247,7 @@ class Drawn(unittest.TestCase):
             hits = note("find", lambda: client.find(prompt, DOMAIN)) or []
             log.append([(known(h.continuation), h.usable, h.frontier, h.retention) for h in hits])
             want = kvd.Activation(
-                len(prompt), draw.randrange(0, 600), client.session, ensure=(draw.randrange(0, 1600),)
+                len(prompt), draw.randrange(0, 600), client.session, ensure=(draw.randrange(0, 1600),), root=ROOT
             )
             if hits and draw.random() < 0.8:
                 want = dataclasses.replace(

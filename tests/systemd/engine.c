@@ -68,6 +68,7 @@ static uint32_t pages(uint32_t tokens) { return (tokens + KVD_PAGE_TOKENS - 1) /
 
 static struct kvd_activated activate(struct kvd_activation want) {
     struct kvd_activated activated = { 0 };
+    want.root = e2e_root();
     want.worker = kvd_client_session(worker);
     want.max_output_tokens = OUTPUT;
     want.ensure[0] = want.prompt_tokens;
@@ -134,9 +135,9 @@ static void refused(void) {
     struct kvd_activated activated;
     scheduler = session(KVD_ROLE_SCHEDULER);
     worker = session(KVD_ROLE_WORKER);
-    struct kvd_activation want = { .worker = kvd_client_session(worker),
-                                   .prompt_tokens = 9,
-                                   .max_output_tokens = OUTPUT };
+    struct kvd_activation want = {
+        .root = e2e_root(), .worker = kvd_client_session(worker), .prompt_tokens = 9, .max_output_tokens = OUTPUT
+    };
     need(kvd_activate(scheduler, &want, &activated, &error) == KVD_UNAVAILABLE, "an activation is not refused");
     puts(error.message);
     kvd_disconnect(worker);

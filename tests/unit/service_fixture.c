@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "service_fixture.h"
 
+#include "store.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -149,11 +151,25 @@ void fx_peer_free(struct fx_peer *p) {
 
 /* ---- frames ----------------------------------------------------------------------------------- */
 
+const kvd_digest fx_domain = { { 0xd0 } };
+
+static void fill_domain(struct msg_request *request) {
+    struct kvd_find *f = &request->u.find;
+    if (request->type == FRAME_ACTIVATE && store_root_is_none(&request->u.activation.root.digest))
+        request->u.activation.root.digest = fx_domain;
+    if (request->type != FRAME_FIND || !store_root_is_none(&f->root)) return;
+    f->root = fx_domain;
+    if (f->prompt_tokens || f->first > 1000000) return;
+    f->token_page = f->first + f->n;
+    f->prompt_tokens = f->token_page * KVD_PAGE_TOKENS + KVD_TAIL_TOKENS;
+}
+
 void fx_send(struct fx_peer *p, struct msg_request *request) {
     static uint8_t frame[FRAME_LIMIT];
     char err[256];
     size_t bytes;
     codec_arena_reset(p->arena);
+    if (!p->rootless) fill_domain(request);
     if (!KVT_OK(codec_encode_request(request, p->arena, frame + FRAME_HEADER, sizeof frame - FRAME_HEADER, &bytes, err,
                                      sizeof err))) {
         printf("    %s\n", err);

@@ -38,6 +38,7 @@ struct fx_peer {
     uint8_t *bytes;
     size_t n, room;
     bool slow;                   /* refuses events */
+    bool rootless;               /* sends Activate and Find as they are */
     const struct groups *groups; /* supplementary */
     uint32_t asked_groups;       /* how often the service wanted to know */
     bool closed, released;
@@ -59,6 +60,9 @@ void fx_kill(struct fx_peer *peer);
 void fx_cut(struct fx_peer *peer);
 void fx_peer_free(struct fx_peer *peer);
 
+/* The domain of an Activate or a Find that names none. A Find without prompt_tokens gets a prompt of 63 tokens
+ * behind its pages; it has those of them that it has. */
+extern const kvd_digest fx_domain;
 /* Request and reply. Header fields that are 0 are filled in (session; the next sequence number where the type needs
  * one). False: no reply. */
 bool fx_call(struct fx_peer *peer, struct msg_request *request, struct msg_reply *ret_reply);

@@ -62,12 +62,15 @@ const struct page *fix_page(struct fix *fix, uint32_t pool, uint32_t device);
  * left out. */
 char *fix_dump(struct fix *fix); /* free it */
 
-/* The lookup from the root in one part: nothing can be refused. */
+/* The lookup from the root in one part, of a prompt that goes on for a page of which no token is known: nothing can be
+ * refused. */
 static inline uint32_t fix_find(const struct store *store, const uint8_t (*digests)[32], uint32_t n,
-                                struct kvd_candidate *ret_candidates, uint32_t max) {
-    const struct store_query query = { .digests = digests, .n = n, .max = max };
+                                struct kvd_hit *ret_hits, uint32_t max) {
+    const struct store_query query = {
+        .digests = digests, .n = n, .max = max, .prompt_tokens = (n + 1) * KVD_PAGE_TOKENS, .token_page = n
+    };
     struct store_found found = { 0 };
-    (void)store_find(store, &query, ret_candidates, &found, NULL);
+    (void)store_find(store, &query, ret_hits, &found, NULL);
     return found.n;
 }
 

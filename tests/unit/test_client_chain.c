@@ -53,9 +53,10 @@ static kvd_digest first_digest(const struct kvd_domain *domain) {
 
 /* A hit never crosses domains: no two ways of filling the fields give one root. */
 static void cont_2_domains_differ(void) {
-    const struct kvd_domain domains[] = { { "ab", "", "", "" }, { "a", "b", "", "" }, { "", "ab", "", "" },
-                                          { "", "", "ab", "" }, { "", "", "", "ab" }, { "", "", "a", "b" },
-                                          { "abA", "", "", "" } };
+    const struct kvd_domain domains[] = { { "ab", "", "", "", NULL }, { "a", "b", "", "", NULL },
+                                          { "", "ab", "", "", NULL }, { "", "", "ab", "", NULL },
+                                          { "", "", "", "ab", NULL }, { "", "", "a", "b", NULL },
+                                          { "abA", "", "", "", NULL } };
     kvd_digest digests[7];
     for (int i = 0; i < 7; i++) {
         digests[i] = first_digest(&domains[i]);

@@ -35,37 +35,32 @@ static struct kvd_store_info small_store(uint64_t state_bytes) {
 
 /* ---- find -------------------------------------------------------------------------------------------- */
 
+/* Answers one after the other; what was asked is kept. */
 struct shelf {
     struct kvd_store_info info;
-    uint32_t n, asked, asked_digests;
-    struct kvd_candidate candidates[8];
+    uint32_t n, asked;
+    struct {
+        uint32_t n, want_page; /* 0: none is wanted */
+        struct kvd_hit hits[4];
+    } answer[8];
+    struct kvd_find find[8];
+    kvd_digest last[8]; /* digest of each question */
 };
 
 static enum script_act shelf_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
-    static struct kvd_candidate answer[8];
     struct shelf *shelf = user;
     if (request->type == FRAME_DESCRIBE_STORE) reply->u.store = &shelf->info;
     if (request->type != FRAME_FIND) return SCRIPT_ANSWER;
-    shelf->asked++;
-    shelf->asked_digests += request->u.find.n;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < shelf->n; i++) /* no full pages: asked for with none */
-        if ((request->u.find.n == 0) == (shelf->candidates[i].matched_pages == 0)) answer[n++] = shelf->candidates[i];
-    reply->u.candidates.n = n;
-    reply->u.candidates.items = answer;
+    reply->u.hits.want_page = KVD_NONE;
+    if (shelf->asked >= 8) return SCRIPT_ANSWER;
+    const uint32_t k = shelf->asked++;
+    shelf->find[k] = request->u.find;
+    if (request->u.find.n) shelf->last[k] = request->u.find.digests[request->u.find.n - 1];
+    if (k >= shelf->n) return SCRIPT_ANSWER;
+    reply->u.hits.n = shelf->answer[k].n;
+    reply->u.hits.items = shelf->answer[k].hits;
+    if (shelf->answer[k].want_page) reply->u.hits.want_page = shelf->answer[k].want_page;
     return SCRIPT_ANSWER;
-}
-
-static struct kvd_candidate candidate(uint64_t bits, uint32_t matched, uint32_t frontier, bool exact,
-                                      const uint32_t *prompt, uint32_t differs_at) {
-    struct kvd_candidate c = {
-        .continuation = { bits }, .matched_pages = matched, .frontier = frontier, .exact_pages = exact
-    };
-    if (exact) {
-        c.tail.n = frontier - matched * 64;
-        for (uint32_t i = 0; i < c.tail.n; i++) c.tail.tokens[i] = prompt[matched * 64 + i] + (i >= differs_at);
-    }
-    return c;
 }
 
 static void find_in(struct shelf *shelf, const uint32_t *prompt, uint32_t n_prompt, struct kvd_hit *hits, uint32_t max,
@@ -74,86 +69,99 @@ static void find_in(struct shelf *shelf, const uint32_t *prompt, uint32_t n_prom
     kvd_client *c = connect_to(s);
     kvd_chain *chain = NULL;
     struct kvd_error error = { .message = "" };
-    shelf->asked = shelf->asked_digests = 0;
+    shelf->asked = 0;
     KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
     KVT_EQ(kvd_chain_push(chain, prompt, n_prompt), KVD_OK);
     KVT_EQ(kvd_find(c, chain, prompt, n_prompt, hits, max, ret_n, &error), KVD_OK);
     KVT_EQ_STR(error.message, "");
+    for (uint32_t i = 0; i < shelf->asked && i < 8; i++) {
+        const struct kvd_find *f = &shelf->find[i];
+        uint32_t from = f->token_page * 64, left = n_prompt - from;
+        KVT_EQ_MEM(&f->root, &kvd_chain_root(chain)->digest, sizeof f->root);
+        KVT_EQ(f->prompt_tokens, n_prompt);
+        KVT_EQ(f->tokens.n, left < 63 ? left : 63);
+        KVT_EQ_MEM(f->tokens.tokens, prompt + from, f->tokens.n * sizeof *prompt);
+        KVT_EQ(f->n, n_prompt / 64);
+        if (f->n) KVT_EQ_MEM(&shelf->last[i], &kvd_chain_digests(chain)[f->n - 1], sizeof shelf->last[i]);
+    }
     kvd_chain_free(chain);
     kvd_disconnect(c);
     script_stop(s);
 }
 
-/* CONT-2: exact to the token, longest first, never the whole prompt. */
-static void cont_2_hits_are_exact(void) {
-    uint32_t prompt[200], n = 0;
+/* CONT-2, NAME-2: the tokens behind the last page go with the first question; where tails end at an earlier page, one
+ * more question has that page's. What both tell is joined, longest first. */
+static void name_2_tokens_of_the_page_that_is_wanted(void) {
+    uint32_t prompt[400], n = 0;
     struct kvd_hit hits[16];
-    for (uint32_t i = 0; i < 200; i++) prompt[i] = 1000 + i;
-    struct shelf shelf = { .info = small_store(0), .n = 5 };
-    shelf.candidates[0] = candidate(1, 2, 500, false, prompt, 0); /* leaves within page 2: usable at its boundary */
-    shelf.candidates[1] = candidate(2, 2, 150, true, prompt, 10); /* tail differs at 138 */
-    shelf.candidates[2] = candidate(3, 2, 150, true, prompt, 99); /* all of it */
-    shelf.candidates[3] = candidate(4, 0, 30, true, prompt, 99);  /* no full page */
-    shelf.candidates[4] = candidate(5, 0, 30, true, prompt, 0);   /* nothing in common */
-    find_in(&shelf, prompt, 200, hits, 16, &n);
-    KVT_EQ(n, 4);
-    KVT_EQ(hits[0].continuation.bits, 3);
-    KVT_EQ(hits[0].usable, 150);
-    KVT_EQ(hits[1].continuation.bits, 2);
-    KVT_EQ(hits[1].usable, 138);
-    KVT_EQ(hits[2].continuation.bits, 1);
-    KVT_EQ(hits[2].usable, 128);
-    KVT_EQ(hits[2].frontier, 500);
-    KVT_EQ(hits[3].usable, 30);
+    for (uint32_t i = 0; i < 400; i++) prompt[i] = 1000 + i;
+    struct shelf shelf = { .info = small_store(0), .n = 2 };
+    shelf.answer[0].n = 2, shelf.answer[0].want_page = 2;
+    shelf.answer[0].hits[0] = (struct kvd_hit){ .continuation = { 1 }, .usable = 128, .frontier = 500 };
+    shelf.answer[0].hits[1] = (struct kvd_hit){ .continuation = { 2 }, .usable = 128, .frontier = 150 };
+    shelf.answer[1].n = 1;
+    shelf.answer[1].hits[0] = (struct kvd_hit){ .continuation = { 2 }, .usable = 150, .frontier = 150 };
+    find_in(&shelf, prompt, 400, hits, 16, &n);
     KVT_EQ(shelf.asked, 2);
-    KVT_EQ(shelf.asked_digests, 3);
-    find_in(&shelf, prompt, 150, hits, 2, &n); /* the last token must be computed */
+    KVT_EQ(shelf.find[0].token_page, 6);
+    KVT_EQ(shelf.find[0].tokens.n, 16);
+    KVT_EQ(shelf.find[1].token_page, 2);
     KVT_EQ(n, 2);
-    KVT_EQ(hits[0].usable, 149);
+    KVT_EQ(hits[0].continuation.bits, 2);
+    KVT_EQ(hits[0].usable, 150);
+    KVT_EQ(hits[1].continuation.bits, 1);
+    KVT_EQ(hits[1].usable, 128);
+}
+
+/* A page is not asked about where what is known is better than any tail there; and there are at most four questions
+ * about tokens. */
+static void name_2_no_needless_questions(void) {
+    uint32_t prompt[1000] = { 0 }, n = 99;
+    struct kvd_hit hits[16];
+    struct shelf shelf = { .info = small_store(4096), .n = 8 };
+    shelf.answer[0].n = 1, shelf.answer[0].want_page = 2;
+    shelf.answer[0].hits[0] = (struct kvd_hit){ .continuation = { 1 }, .usable = 192, .frontier = 192 };
+    find_in(&shelf, prompt, 1000, hits, 16, &n);
     KVT_EQ(shelf.asked, 1);
+    KVT_EQ(n, 1);
+    for (uint32_t i = 0; i < 8; i++) shelf.answer[i].n = 0, shelf.answer[i].want_page = 12 - i;
+    find_in(&shelf, prompt, 1000, hits, 16, &n);
+    KVT_EQ(shelf.asked, 5);
+    KVT_EQ(shelf.find[4].token_page, 9);
+    KVT_EQ(n, 0);
+    shelf.n = 1; /* a prompt of less than a page is asked about like any other */
+    shelf.answer[0].n = 1, shelf.answer[0].want_page = 0;
+    shelf.answer[0].hits[0] = (struct kvd_hit){ .continuation = { 5 }, .usable = 3, .frontier = 30 };
+    find_in(&shelf, prompt, 9, hits, 16, &n);
+    KVT_EQ(shelf.asked, 1);
+    KVT_EQ(shelf.find[0].n, 0);
+    KVT_EQ(shelf.find[0].tokens.n, 9);
+    KVT_EQ(n, 1);
 }
 
 /* CONT-2: of hits that reach equally far the one that costs fewer pages from the host comes first, in whatever order
  * the store names them. */
 static void cont_2_equal_hits_by_restore_cost(void) {
-    uint32_t prompt[200], n = 0;
+    uint32_t prompt[200] = { 0 }, n = 0;
     struct kvd_hit hits[4];
-    for (uint32_t i = 0; i < 200; i++) prompt[i] = 1000 + i;
-    struct shelf shelf = { .info = small_store(0), .n = 3 };
+    struct shelf shelf = { .info = small_store(0), .n = 1 };
     const uint32_t restore[3] = { 2, 0, 1 };
-    for (uint32_t i = 0; i < 3; i++) {
-        shelf.candidates[i] = candidate(i + 1, 2, 150, true, prompt, 99);
-        shelf.candidates[i].restore_pages = restore[i];
-    }
+    shelf.answer[0].n = 3;
+    for (uint32_t i = 0; i < 3; i++) shelf.answer[0].hits[i] = (struct kvd_hit){ { i + 1 }, 150, 150, 0, restore[i] };
     find_in(&shelf, prompt, 200, hits, 4, &n);
     KVT_EQ(n, 3);
     for (uint32_t i = 0; i < 3; i++) KVT_EQ(hits[i].restore_pages, i);
 }
 
-/* CONT-4: with a state image only whole frontiers. */
-static void cont_4_state_needs_whole_frontiers(void) {
-    uint32_t prompt[200], n = 99;
+/* A hit that contradicts itself is none. */
+static void odd_hits_are_left_out(void) {
+    uint32_t prompt[200] = { 0 }, n = 99;
     struct kvd_hit hits[16];
-    for (uint32_t i = 0; i < 200; i++) prompt[i] = 7 * i;
-    struct shelf shelf = { .info = small_store(4096), .n = 3 };
-    shelf.candidates[0] = candidate(1, 2, 500, false, prompt, 0);
-    shelf.candidates[1] = candidate(2, 2, 150, true, prompt, 10);
-    shelf.candidates[2] = candidate(3, 2, 150, true, prompt, 99);
-    find_in(&shelf, prompt, 200, hits, 16, &n);
-    KVT_EQ(n, 1);
-    KVT_EQ(hits[0].continuation.bits, 3);
-    find_in(&shelf, prompt, 150, hits, 16, &n); /* the whole prompt: no query is left to compute */
-    KVT_EQ(n, 0);
-}
-
-/* A candidate that contradicts itself is no hit. */
-static void odd_candidates_are_left_out(void) {
-    uint32_t prompt[200], n = 99;
-    struct kvd_hit hits[16];
-    for (uint32_t i = 0; i < 200; i++) prompt[i] = i;
-    struct shelf shelf = { .info = small_store(0), .n = 2 };
-    shelf.candidates[0] = (struct kvd_candidate){ .continuation = { 1 }, .matched_pages = 60, .frontier = 3900 };
-    shelf.candidates[1] = (struct kvd_candidate){ .continuation = { 2 }, .matched_pages = 2, .frontier = 100 };
+    struct shelf shelf = { .info = small_store(0), .n = 1 };
+    shelf.answer[0].n = 3;
+    shelf.answer[0].hits[0] = (struct kvd_hit){ .continuation = { 1 }, .usable = 200, .frontier = 3900 };
+    shelf.answer[0].hits[1] = (struct kvd_hit){ .continuation = { 2 }, .usable = 0, .frontier = 100 };
+    shelf.answer[0].hits[2] = (struct kvd_hit){ .continuation = { 3 }, .usable = 128, .frontier = 100 };
     find_in(&shelf, prompt, 200, hits, 16, &n);
     KVT_EQ(n, 0);
 }
@@ -172,11 +180,12 @@ struct long_shelf {
 };
 
 static enum script_act long_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
-    static struct kvd_candidate answer[2];
+    static struct kvd_hit answer[2];
     struct long_shelf *s = user;
     const struct kvd_find *f = &request->u.find;
     if (request->type == FRAME_DESCRIBE_STORE) reply->u.store = &s->info;
-    if (request->type != FRAME_FIND || f->n == 0) return SCRIPT_ANSWER;
+    if (request->type != FRAME_FIND) return SCRIPT_ANSWER;
+    reply->u.hits.want_page = KVD_NONE;
     s->messages++;
     bool on = f->first > 0;
     if (on != (f->anchor.bits == 77) || on != (s->messages > 1) || (on && f->first + 1 != s->sent)) s->wrong = true;
@@ -191,13 +200,12 @@ static enum script_act long_fn(void *user, const struct msg_request *request, st
     for (uint32_t i = 0; i < 2; i++) {
         uint32_t matched = low(s->match[i], s->sent);
         if (on && matched <= f->first + 1) continue;
-        answer[n++] = (struct kvd_candidate){ .continuation = { i + 1 },
-                                              .matched_pages = matched,
-                                              .frontier = 2 * s->match[i] * 64 };
-        if (s->match[i] > s->sent) reply->u.candidates.anchor.bits = 77;
+        answer[n++] =
+            (struct kvd_hit){ .continuation = { i + 1 }, .usable = matched * 64, .frontier = 2 * s->match[i] * 64 };
+        if (s->match[i] > s->sent) reply->u.hits.anchor.bits = 77;
     }
-    reply->u.candidates.n = n;
-    reply->u.candidates.items = answer;
+    reply->u.hits.n = n;
+    reply->u.hits.items = answer;
     return SCRIPT_ANSWER;
 }
 
@@ -381,10 +389,10 @@ static void victims_refusals(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(cont_2_hits_are_exact),
+        KVT_CASE(name_2_tokens_of_the_page_that_is_wanted),
+        KVT_CASE(name_2_no_needless_questions),
         KVT_CASE(cont_2_equal_hits_by_restore_cost),
-        KVT_CASE(cont_4_state_needs_whole_frontiers),
-        KVT_CASE(odd_candidates_are_left_out),
+        KVT_CASE(odd_hits_are_left_out),
         KVT_CASE(cont_2_prompts_longer_than_a_message),
         KVT_CASE(cont_2_anchor_gone),
         KVT_CASE(find_checks_its_arguments),

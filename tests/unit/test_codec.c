@@ -234,7 +234,7 @@ static void srv_2_encoder_refuses_what_the_decoder_would(void) {
     q = (struct msg_request){ .type = FRAME_DROP, .u.drop.tier = 2 };
     refuse_encode(&q, CODEC_E_VALUE, "tier is 2", "from 0 to 1");
     q = (struct msg_request){ .type = FRAME_LIST_SESSIONS, .u.list.max = 257 };
-    refuse_encode(&q, CODEC_E_VALUE, "max is 257", "256");
+    refuse_encode(&q, CODEC_E_VALUE, "max is 257", "128");
 }
 
 static void srv_2_unknown_types_are_refused(void) {
@@ -340,12 +340,12 @@ static void protocol_page_tables(void) {
         { "| sequences in a Round | %u |", KVD_MAX_ROUND },
         { "| digests in a message | %u |", KVD_MAX_DIGESTS },
         { "| victims of an activation | %u |", KVD_MAX_VICTIMS },
-        { "| candidates of a Find | %u |", KVD_MAX_CANDIDATES },
+        { "| hits of a Find | %u |", KVD_MAX_HITS },
         { "| objects in a list answer, planes in an answer | %u", KVD_MAX_LIST },
         { "| tokens of a tail | %u |", KVD_TAIL_TOKENS },
         { "| members of a group | %u |", KVD_MAX_RANKS },
         { "| pools of a store | %u |", KVD_MAX_POOLS },
-        { "| name, library, version | %u characters", KVD_NAME_BYTES - 1 },
+        { "| name, label, library, version | %u characters", KVD_NAME_BYTES - 1 },
         { "| sentence | %u characters", KVD_MESSAGE_BYTES - 1 },
         { "| audit text | %u characters", sizeof((struct kvd_audit *)0)->text - 1 },
     };

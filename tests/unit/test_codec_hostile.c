@@ -62,8 +62,8 @@ static bool request_in_range(const struct msg_request *q) {
     case FRAME_PLAN:
     case FRAME_ACTIVATE: return q->u.activation.n_victims <= KVD_MAX_VICTIMS;
     case FRAME_FIND:
-        return q->u.find.n <= KVD_MAX_DIGESTS && q->u.find.max <= KVD_MAX_CANDIDATES &&
-               (!q->u.find.n || q->u.find.digests);
+        return q->u.find.n <= KVD_MAX_DIGESTS && q->u.find.max <= KVD_MAX_HITS && (!q->u.find.n || q->u.find.digests) &&
+               q->u.find.tokens.n <= KVD_TAIL_TOKENS;
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
     case FRAME_LIST_SESSIONS: return q->u.list.max <= KVD_MAX_LIST;
@@ -86,7 +86,7 @@ static bool reply_in_range(const struct msg_reply *y) {
                text_ends(y->u.store->fd_socket, sizeof y->u.store->fd_socket);
     case FRAME_DESCRIBE_PLANES: return y->u.planes.n <= KVD_MAX_LIST;
     case FRAME_PLAN: return y->u.plan.n_pools <= KVD_MAX_POOLS && y->u.plan.feasibility <= KVD_INFEASIBLE;
-    case FRAME_FIND: return y->u.candidates.n <= KVD_MAX_CANDIDATES;
+    case FRAME_FIND: return y->u.hits.n <= KVD_MAX_HITS;
     case FRAME_LIST_CONTINUATIONS: return y->u.continuations.n <= KVD_MAX_LIST;
     case FRAME_LIST_SEQUENCES: return y->u.sequences.n <= KVD_MAX_LIST;
     case FRAME_LIST_SESSIONS: return y->u.sessions.n <= KVD_MAX_LIST;
@@ -251,9 +251,9 @@ static void srv_2_counts_and_lengths_over_the_limit(void) {
     wire_zeros(&wire, 2, 9 * 8);
     refused(FRAME_OPEN_GROUP, CODEC_E_LIMIT, "members has 9 entries", "8");
     for (int i = 0; i < 257; i++) wire_zeros(&wire, 3, 0);
-    refused_reply(FRAME_LIST_SESSIONS, CODEC_E_LIMIT, "items has 257 entries", "256");
+    refused_reply(FRAME_LIST_SESSIONS, CODEC_E_LIMIT, "items has 257 entries", "128");
     for (int i = 0; i < 17; i++) wire_zeros(&wire, 2, 0);
-    refused_reply(FRAME_FIND, CODEC_E_LIMIT, "candidates has 17 entries", "16");
+    refused_reply(FRAME_FIND, CODEC_E_LIMIT, "hits has 17 entries", "16");
     for (int i = 0; i < 3; i++) wire_zeros(&wire, 6, 0);
     refused_reply(FRAME_ACTIVATE, CODEC_E_LIMIT, "pool has 3 entries", "2");
     wire_zeros(&wire, 3, 3);
@@ -320,7 +320,7 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     wire_number(&wire, 3, 2);
     refused(FRAME_DROP, CODEC_E_VALUE, "tier is 2", "to 1");
     wire_number(&wire, 3, 257);
-    refused(FRAME_LIST_CONTINUATIONS, CODEC_E_VALUE, "max is 257", "256");
+    refused(FRAME_LIST_CONTINUATIONS, CODEC_E_VALUE, "max is 257", "128");
     wire_bytes(&wire, 1, "\x08\x11", 2);
     refused_reply(FRAME_YIELD, CODEC_E_VALUE, "status is 17", "from 0 to 16");
     wire_number(&wire, 2, 3);

@@ -241,7 +241,7 @@ static void looking(void) {
     run = CTL("-s", script_path(s), "sequences");
     KVT_HAS(run->out, "quarantined, ending");
     KVT_HAS(run->out, "STATE SLOT");
-    KVT_HAS(run->out, " 11\n");
+    KVT_HAS(run->out, " 11 ");
     root = json(CTL("-s", script_path(s), "continuations", "--json")->out);
     KVT_EQ_I(cJSON_GetArraySize(at(root, "continuations")), 2);
     KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "continuations"), 1), "continuation")), "0x2");

@@ -491,29 +491,29 @@ static void lookups_are_hits_and_misses(void) {
     lookups_are(0, 1, 0); /* nothing is there yet */
     keep(s, d, 8);
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 12, .max = 4, .digests = d })), KVD_OK);
-    KVT_EQ(r.u.candidates.items[0].matched_pages, 8);
+    KVT_EQ(r.u.hits.items[0].usable, 8 * 64);
     lookups_are(1, 1, 8 * 64);
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &other })), KVD_OK);
     lookups_are(1, 2, 8 * 64);
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 0, .max = 4 })), KVD_OK); /* what is shorter than a page */
-    lookups_are(1, 2, 8 * 64);
+    lookups_are(1, 3, 8 * 64);
     /* In parts: one lookup, and its tokens once. */
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 3, .max = 4, .digests = d })), KVD_OK);
-    kvd_continuation anchor = r.u.candidates.anchor;
-    lookups_are(2, 2, 11 * 64);
+    kvd_continuation anchor = r.u.hits.anchor;
+    lookups_are(2, 3, 11 * 64);
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 4, .max = 4, .digests = d + 2, .first = 2, .anchor = anchor })),
            KVD_OK);
-    KVT_EQ(r.u.candidates.items[0].matched_pages, 6);
-    lookups_are(2, 2, 14 * 64);
+    KVT_EQ(r.u.hits.items[0].usable, 6 * 64);
+    lookups_are(2, 3, 14 * 64);
     kvd_digest leaves[2] = { d[2], other }; /* a part that finds nothing further takes nothing away */
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 2, .max = 4, .digests = leaves, .first = 2, .anchor = anchor })),
            KVD_OK);
-    KVT_EQ(r.u.candidates.n, 0);
-    lookups_are(2, 2, 14 * 64);
+    KVT_EQ(r.u.hits.n, 0);
+    lookups_are(2, 3, 14 * 64);
     /* A refused one is none. */
     KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &other, .first = 1 })),
            KVD_INVALID_ARGUMENT);
-    lookups_are(2, 2, 14 * 64);
+    lookups_are(2, 3, 14 * 64);
     fx_peer_free(s);
     fx_stop(&fx);
 }

@@ -785,19 +785,27 @@ static void find_in_parts_is_checked(void) {
         uint32_t status;
         const char *says;
     } tries[] = {
-        { { 4, 1, digests, 0, { 0 } }, KVD_OK, "" },
-        { { 4, 1, digests, 3, { 0 } }, KVD_INVALID_ARGUMENT, "no anchor" },
-        { { 4, 1, digests, 0, { 1 } }, KVD_INVALID_ARGUMENT, "begins at page 0 without one" },
-        { { 0, 1, NULL, 3, { UINT64_C(1) << 32 } }, KVD_INVALID_ARGUMENT, "with 0 digests" },
-        { { 4, 1, digests, UINT32_MAX - 1, { UINT64_C(1) << 32 } }, KVD_INVALID_ARGUMENT, "" },
-        { { 4, 1, digests, 3, { UINT64_C(1) << 32 } }, KVD_NOT_FOUND, "continuation" },
+        { { .n = 4, .max = 1, .digests = digests, .first = 0, .anchor = { 0 } }, KVD_OK, "" },
+        { { .n = 4, .max = 1, .digests = digests, .first = 3, .anchor = { 0 } }, KVD_INVALID_ARGUMENT, "no anchor" },
+        { { .n = 4, .max = 1, .digests = digests, .first = 0, .anchor = { 1 } },
+          KVD_INVALID_ARGUMENT,
+          "begins at page 0 without one" },
+        { { .n = 0, .max = 1, .digests = NULL, .first = 3, .anchor = { UINT64_C(1) << 32 } },
+          KVD_INVALID_ARGUMENT,
+          "with 0 digests" },
+        { { .n = 4, .max = 1, .digests = digests, .first = UINT32_MAX - 1, .anchor = { UINT64_C(1) << 32 } },
+          KVD_INVALID_ARGUMENT,
+          "" },
+        { { .n = 4, .max = 1, .digests = digests, .first = 3, .anchor = { UINT64_C(1) << 32 } },
+          KVD_NOT_FOUND,
+          "continuation" },
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct msg_request q = { .type = FRAME_FIND, .u.find = tries[i].find };
         KVT_NEED(fx_call(p, &q, &r));
         KVT_EQ(r.status, tries[i].status);
         KVT_HAS(r.message, tries[i].says);
-        if (r.status == KVD_OK) KVT_EQ(r.u.candidates.anchor.bits, 0);
+        if (r.status == KVD_OK) KVT_EQ(r.u.hits.anchor.bits, 0);
     }
     fx_peer_free(p);
     fx_stop(&fx);

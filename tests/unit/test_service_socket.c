@@ -461,9 +461,11 @@ static void exit_is_seen_at_once(void) {
             for (;;) pause();
         }
         KVT_EQ_I(read(pipes[0], &worker, sizeof worker), sizeof worker);
-        struct msg_request q = { .type = FRAME_ACTIVATE,
-                                 .header = { .session = id, .sequence = (uint64_t)turn + 1 },
-                                 .u.activation = { .worker = worker, .prompt_tokens = 64, .max_output_tokens = 64 } };
+        struct msg_request q = {
+            .type = FRAME_ACTIVATE,
+            .header = { .session = id, .sequence = (uint64_t)turn + 1 },
+            .u.activation = { .root.digest = { { 1 } }, .worker = worker, .prompt_tokens = 64, .max_output_tokens = 64 }
+        };
         KVT_NEED(ask(fd, &q, &r));
         KVT_EQ(r.status, KVD_OK);
         kill(child, SIGKILL);
@@ -517,9 +519,11 @@ static void no_reload_while_it_stops(void) {
     kvd.pid = spawn(path, -1);
     KVT_NEED(poll(&p, 1, 20000 * SLOW) == 1 && recv(notify, one, sizeof one, 0) > 0); /* READY=1 */
     int fd = session(KVD_ROLE_SCHEDULER, &id);
-    struct msg_request q = { .type = FRAME_ACTIVATE,
-                             .header = { .session = id, .sequence = 1 },
-                             .u.activation = { .worker = id, .prompt_tokens = 64, .max_output_tokens = 64 } };
+    struct msg_request q = {
+        .type = FRAME_ACTIVATE,
+        .header = { .session = id, .sequence = 1 },
+        .u.activation = { .root.digest = { { 1 } }, .worker = id, .prompt_tokens = 64, .max_output_tokens = 64 }
+    };
     KVT_NEED(ask(fd, &q, &r));
     KVT_EQ(r.status, KVD_OK); /* the stop waits for its worker */
     kill(kvd.pid, SIGTERM);

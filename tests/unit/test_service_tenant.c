@@ -53,11 +53,16 @@ static kvd_continuation kept(struct fx_peer *s, uint32_t n) {
 
 /* Finds the page, or with pages = 0 what is shorter than one; how many, and whether all are of this one. */
 static uint32_t find(struct fx_peer *s, uint32_t pages, kvd_continuation expected, bool *ret_expected) {
-    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = pages, .max = 16, .digests = &page0 })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = pages,
+                                                  .max = 16,
+                                                  .digests = &page0,
+                                                  .token_page = pages,
+                                                  .prompt_tokens = pages * 64 + 50,
+                                                  .tokens = { 40, { pages ? 100 : 30 } } })),
+           KVD_OK);
     *ret_expected = false;
-    for (uint32_t i = 0; i < r.u.candidates.n; i++)
-        *ret_expected |= r.u.candidates.items[i].continuation.bits == expected.bits;
-    return r.u.candidates.n;
+    for (uint32_t i = 0; i < r.u.hits.n; i++) *ret_expected |= r.u.hits.items[i].continuation.bits == expected.bits;
+    return r.u.hits.n;
 }
 
 static uint32_t listed(struct fx_peer *p, uint16_t type) {
@@ -86,8 +91,7 @@ static void equal_tokens_are_not_found(void) {
     kvd_continuation of_bob = kept(bob, 100);
     KVT_EQ(find(ann, 1, of_ann, &is), 1);
     KVT_TRUE(is);
-    KVT_EQ(r.u.candidates.items[0].matched_pages, 1);
-    KVT_EQ(r.u.candidates.items[0].tail.tokens[0], 100);
+    KVT_EQ(r.u.hits.items[0].usable, 100); /* the page and its tail */
     KVT_EQ(find(bob, 1, of_bob, &is), 1);
     KVT_TRUE(is);
     kvd_continuation small = kept(ann, 30); /* without a full page it has no name: the table keeps it apart */
@@ -174,6 +178,11 @@ static void foreign_handles_are_none(void) {
     q = (struct msg_request){ .type = FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &page0, .first = 1 } };
     same_as_none(bob, &q, &q.u.find.anchor, of_ann);
     KVT_EQ(ask(ann, REQUEST(FRAME_SET_RETENTION, .u.continuation = { of_ann, 3 })), KVD_OK);
+    struct msg_request choose = { .type = FRAME_CHOOSE, .u.choose.order = KVD_ORDER_RETENTION_USED };
+    choose.u.choose.activation = (struct kvd_activation){
+        .root.digest = fx_domain, .from = of_ann, .frontier = 100, .prompt_tokens = 120, .max_output_tokens = 10
+    };
+    KVT_EQ(ask(ann, &choose), KVD_OK); /* the root is that of its own user, as with Activate */
     KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = ann->session,
                                                               .from = of_ann,
                                                               .frontier = 100,
@@ -385,11 +394,11 @@ static void random_find(uint32_t user, uint32_t pages) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < pages; i++) chain[i] = (kvd_digest){ { (uint8_t)(i + 1) } };
     KVT_EQ(ask(users[user], REQUEST(FRAME_FIND, .u.find = { .n = pages, .max = 16, .digests = chain })), KVD_OK);
-    for (uint32_t i = 0; i < r.u.candidates.n; i++) KVT_TRUE(is_kept_by(user, r.u.candidates.items[i].continuation));
+    for (uint32_t i = 0; i < r.u.hits.n; i++) KVT_TRUE(is_kept_by(user, r.u.hits.items[i].continuation));
     for (uint32_t i = 0; i < KEPT; i++)
         if (model_kept[i].cont.bits && model_kept[i].user == user && model_kept[i].frontier / 64 > most)
             most = model_kept[i].frontier / 64;
-    if (pages) KVT_EQ(r.u.candidates.n ? r.u.candidates.items[0].matched_pages : 0, most < pages ? most : pages);
+    if (pages) KVT_EQ(r.u.hits.n ? r.u.hits.items[0].usable / 64 : 0, most < pages ? most : pages);
 }
 
 /* CONT-2: whatever three users do with equal tokens and each other's handles, each has its own and nothing else. */

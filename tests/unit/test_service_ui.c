@@ -81,7 +81,7 @@ static void bounded_and_the_largest_first(void) {
         large += pages >= 2;
     }
     KVT_EQ(large, RUNNING / 2 + 1); /* none of them was cut off */
-    KVT_TRUE(bytes < 128u << 10);
+    KVT_TRUE(bytes < 192u << 10);
     KVT_EQ(fx_audit(&fx), 0);
     /* Nothing of what is stored, nor of how it is shared. */
     KVT_FALSE(strstr(document, "777000"));

@@ -243,7 +243,7 @@ static void act_5_claims(void) {
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_BUSY);
     KVT_EQ(store_release(fix.store, victim, NULL), STORE_E_BUSY);
     KVT_EQ(store_set_retention(fix.store, victim, 2, NULL), STORE_E_BUSY);
-    struct kvd_candidate found[4];
+    struct kvd_hit found[4];
     uint8_t chain[1][32];
     fix_digest(1, 0, chain[0]);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 0);

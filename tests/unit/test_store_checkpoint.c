@@ -379,19 +379,17 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     KVT_EQ(fix_page(&fix, 0, 2)->committed, 22);
     KVT_TRUE(fix_page(&fix, 0, 2)->epoch > epoch); /* shortened from 64 */
     KVT_EQ(fix_pool(&fix, 0).available, 5);
-    struct kvd_candidate found[2];
+    struct kvd_hit found[2];
     uint8_t chain[2][32];
     fix_chain(1, 2, 0, 2, chain);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1); /* matched up to its names */
-    KVT_EQ(found[0].matched_pages, 1);
-    KVT_FALSE(found[0].exact_pages);
+    KVT_EQ(found[0].usable, 64);
     store_seq again = fix_activate(&fix, fix_from(cont, true, 150, 150, 1), NULL);
     KVT_OK(store_name_pages(fix.store, again, FIX_LEASE, 1, 1, (const uint8_t(*)[32])chain + 1,
                             NULL)); /* its successor names on */
     KVT_EQ(fix_info(&fix, cont).named_pages, 2);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1);
-    KVT_EQ(found[0].matched_pages, 2);
-    KVT_FALSE(found[0].exact_pages); /* its tail is not known */
+    KVT_EQ(found[0].usable, 128); /* its tail is not known */
     fix_close(&fix);
 }
 

@@ -204,9 +204,10 @@ static void inv_audit_sees_damage(void) {
     DAMAGE(c->frontier, 149, "continuation");
     DAMAGE(c->pins, 1, "forks in flight");
     DAMAGE(c->claimed, true, "claims");
-    DAMAGE(c->named, 1, "continuation 0 ends at 2");
-    DAMAGE(s->digests[0][5], s->digests[0][5] + 1, "not found");
-    DAMAGE(s->index.nodes[c->node].best, 3, "node");
+    DAMAGE(c->named, 1, "continuation 0 ends at step 3");
+    DAMAGE(s->index.nodes[c->node].some, 3, "node");
+    DAMAGE(s->domains.list[c->domain].references, 9, "holders");
+    DAMAGE(s->domains.list[c->domain].root.digest.bytes[0], 9, "NAME-1");
     DAMAGE(s->index.used, 1, "nodes");
     DAMAGE(s->chunks.used, 1, "chunks used");
     DAMAGE(s->chunks.reserved, 9, "chunks reserved");

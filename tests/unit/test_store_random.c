@@ -239,18 +239,23 @@ static void release(struct world *w) {
 }
 
 static void find(struct world *w) {
-    struct kvd_candidate found[6];
+    struct kvd_hit found[6];
     uint8_t chain[8][32];
     uint32_t n = below(w, 9);
     fix_chain(below(w, 3), below(w, 9), below(w, 3), n, chain);
-    uint32_t got = fix_find(w->fix.store, (const uint8_t(*)[32])chain, n, found, 6);
+    const struct store_query query = { .digests = (const uint8_t(*)[32])chain,
+                                       .n = n,
+                                       .max = 6,
+                                       .prompt_tokens = (n + 1) * KVD_PAGE_TOKENS,
+                                       .token_page = n,
+                                       .tokens = fix_tail(KVD_TAIL_TOKENS) };
+    struct store_found answer = { 0 };
+    KVT_OK(store_find(w->fix.store, &query, found, &answer, NULL));
+    uint32_t got = answer.n;
     for (uint32_t i = 0; i < got; i++) {
         const struct cont *c = cont_find(w->fix.store, store_cont_of(found[i].continuation));
         KVT_TRUE(c && c->published && !c->claimed);
-        if (i)
-            KVT_TRUE(
-                found[i - 1].matched_pages > found[i].matched_pages ||
-                (found[i - 1].matched_pages == found[i].matched_pages && found[i - 1].frontier >= found[i].frontier));
+        if (i) KVT_TRUE(found[i - 1].usable >= found[i].usable);
     }
     w->done[6] += got > 0;
 }

@@ -256,7 +256,7 @@ static void inv_11_frozen_between_boundaries(void) {
 static void inv_16_a_page_is_no_hit(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct kvd_candidate hit;
+    struct kvd_hit hit;
     struct store_checkpointed point;
     uint8_t chain[2][32];
     fix_open(&fix, &config);

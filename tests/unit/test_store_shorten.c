@@ -41,9 +41,9 @@ static uint32_t demote(store_cont cont) {
 /* The frontier that a prompt of chain 1 finds, and how many of its pages match. */
 static uint32_t found_frontier(uint32_t *ret_matched) {
     uint8_t chain[8][32];
-    struct kvd_candidate got = { 0 };
+    struct kvd_hit got = { 0 };
     fix_chain(1, 8, 1, 8, chain);
-    *ret_matched = fix_find(f.store, (const uint8_t(*)[32])chain, 8, &got, 1) ? got.matched_pages : 0;
+    *ret_matched = fix_find(f.store, (const uint8_t(*)[32])chain, 8, &got, 1) ? got.usable / 64 : 0;
     return got.frontier;
 }
 
@@ -91,12 +91,18 @@ static void short_1_inside_the_tail(void) {
         KVT_EQ(fix_info(&f, cont).demoted, host);
         KVT_EQ(fix_pool(&f, 0).allocated, host ? 0 : 5);
         uint8_t chain[4][32];
-        struct kvd_candidate got = { 0 };
+        struct kvd_hit got = { 0 };
+        struct store_found found = { 0 };
         fix_chain(1, 4, 1, 4, chain);
-        KVT_EQ(fix_find(f.store, (const uint8_t(*)[32])chain, 4, &got, 1), 1);
-        KVT_TRUE(got.exact_pages && got.tail.n == 24);
         tail = *fix_tail(300);
-        KVT_EQ_MEM(got.tail.tokens, tail.tokens, 24 * sizeof tail.tokens[0]);
+        const struct store_query query = { .digests = (const uint8_t(*)[32])chain,
+                                           .n = 4,
+                                           .max = 1,
+                                           .prompt_tokens = 301,
+                                           .token_page = 4,
+                                           .tokens = &tail };
+        KVT_OK(store_find(f.store, &query, &got, &found, NULL));
+        KVT_EQ(got.usable, 280); /* its tail is the first 24 tokens */
         struct store_activation want = fix_from(cont, false, 280, 320, 1);
         struct store_activated made;
         KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));

@@ -25,8 +25,8 @@ EVENT = 64
 MAX_ROUND = 256
 MAX_DIGESTS = 1024
 MAX_VICTIMS = 4096
-MAX_LIST = 256
-MAX_CANDIDATES = 16
+MAX_LIST = 128
+MAX_HITS = 16
 MAX_RANKS = 8
 TAIL_TOKENS = 63
 _NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-")
@@ -169,20 +169,13 @@ def _place(body: Any) -> types.Place:
     return types.Place._make(_place_columns(body))
 
 
-def read_candidates(body: Any) -> Tuple[List[types.Candidate], int]:
-    """The candidates, and the anchor to go on from (0: none)."""
-    return [
-        types.Candidate(
-            each.continuation,
-            each.matched_pages,
-            each.frontier,
-            each.retention,
-            each.exact_pages,
-            each.restore_pages,
-            tuple(each.tail),
-        )
-        for each in body.candidates
-    ], body.anchor
+def read_hits(body: Any) -> Tuple[List[types.Hit], int, Optional[int]]:
+    """The hits, the anchor to go on from (0: none), and the page whose tokens may tell more."""
+    hits = [
+        types.Hit(each.continuation, each.usable, each.frontier, each.retention, each.restore_pages)
+        for each in body.hits
+    ]
+    return hits, body.anchor, body.want_page - 1 if body.want_page else None
 
 
 # ---- checks ----
@@ -239,6 +232,7 @@ def _wanted(want: types.Activation) -> Dict[str, Any]:
     return {"worker": want.worker, "group": want.group, "from": want.source, "keep": want.keep,
             "frontier": want.frontier, "prompt_tokens": want.prompt_tokens,
             "max_output_tokens": want.max_output_tokens, "ensure": want.ensure, "revision": want.revision,
+            "root": root_fields(want.root),
             "victims": [{"continuation": victim, "demote": demote} for victim, demote in want.victims]}
 
 
@@ -248,9 +242,28 @@ def read_choice(body: Any) -> Tuple[Tuple[types.Victim, ...], bool, types.Plan]:
     return victims, body.more, read(types.Plan, body.plan)
 
 
-def find(digests: bytes, first: int = 0, anchor: int = 0) -> Request:
+def root_fields(root: types.Root) -> Dict[str, bytes]:
+    if len(root.digest) not in (0, 32):
+        raise InvalidArgument(f"a root digest of {len(root.digest)} bytes; it has 32")
+    return {"digest": root.digest, "label": check_name(root.label, "the label") if root.label else b""}
+
+
+def find(
+    root: bytes, prompt_tokens: int, page: int, tokens: Sequence[int], digests: bytes, first: int = 0, anchor: int = 0
+) -> Request:
+    """tokens: those of the prompt from `page` on."""
     _check_count(len(digests) // 32, 0, MAX_DIGESTS, "digests")
-    return Request("Find", max=MAX_CANDIDATES, digests=digests, first=first, anchor=anchor)
+    return Request(
+        "Find",
+        max=MAX_HITS,
+        root=root,
+        digests=digests,
+        first=first,
+        anchor=anchor,
+        prompt_tokens=prompt_tokens,
+        token_page=page,
+        tokens=_tail(tokens),
+    )
 
 
 def name_pages(sequence: int, first: int, digests: bytes) -> Request:
@@ -271,8 +284,12 @@ def open_group(members: Sequence[int]) -> Request:
     return Request("OpenGroup", members=members)
 
 
-def list_request(name: str, cursor: int) -> Request:
-    return Request(name, cursor=cursor, max=MAX_LIST)
+def list_request(name: str, cursor: int, root: types.Root = types.Root()) -> Request:
+    return Request(name, cursor=cursor, max=MAX_LIST, root=root_fields(root))
+
+
+def release_domain(root: types.Root, cursor: int) -> Request:
+    return Request("ReleaseDomain", root=root_fields(root), cursor=cursor)
 
 
 # ---- rounds ----

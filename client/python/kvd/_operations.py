@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, List, Optional, Sequence, Type, TypeVar
+from typing import Any, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import _messages as messages
 from . import types
@@ -13,6 +13,7 @@ from .errors import InvalidArgument, NotFound
 from .names import PAGE_TOKENS, Chain
 
 T = TypeVar("T")
+_Part = Tuple[int, int, int]  #: pages [first, end) of a prompt, and the anchor
 
 
 def one(request: messages.Request) -> Steps[Any]:
@@ -35,12 +36,12 @@ def describe_planes(pool: int, rank: int) -> Steps[List[types.PlaneInfo]]:
             return planes
 
 
-def everything(name: str, cls: Type[T]) -> Steps[List[T]]:
+def everything(name: str, cls: Type[T], root: types.Root = types.Root()) -> Steps[List[T]]:
     """A whole list. An object that lives throughout is in it once."""
     items: List[T] = []
     cursor: Optional[int] = 0
     while cursor is not None:
-        reply = yield messages.list_request(name, cursor)
+        reply = yield messages.list_request(name, cursor, root)
         some, cursor = messages.read_list(cls, reply)
         items += some
     return items
@@ -80,21 +81,6 @@ def checkpoint(sequence: int, tail: Sequence[int], retention: int) -> Steps[type
 # ---- find ----
 
 
-def _usable(candidate: types.Candidate, prompt: "array[int]", whole_only: bool) -> int:
-    """Tokens of the prompt that it holds exactly; 0: of no use."""
-    boundary = candidate.matched_pages * PAGE_TOKENS
-    if boundary > candidate.frontier or boundary > len(prompt):
-        return 0  # an answer that contradicts itself
-    usable = boundary
-    if candidate.exact_pages:
-        end = min(candidate.frontier, len(prompt), boundary + len(candidate.tail))
-        while usable < end and candidate.tail[usable - boundary] == prompt[usable]:
-            usable += 1
-    if whole_only:  # the only frontier of which there is a state image
-        return usable if usable == candidate.frontier and usable < len(prompt) else 0
-    return min(usable, len(prompt) - 1)  # the last token's query must be computed
-
-
 class _Found:
     """The best hits, each continuation once: a deeper answer may know more of one."""
 
@@ -113,36 +99,88 @@ class _Found:
         self.hits.insert(at, hit)
         del self.hits[self.limit :]
 
-    def add_all(self, candidates: List[types.Candidate], prompt: "array[int]", whole_only: bool, pages: int) -> None:
-        for each in candidates:
-            usable = _usable(each, prompt, whole_only) if each.matched_pages <= pages else 0
-            if usable:
-                self.add(types.Hit(each.continuation, usable, each.frontier, each.retention, each.restore_pages))
+
+#: Without state images one further message is enough; with them each looks one branch further up.
+TOKEN_QUESTIONS = 4
 
 
-def find(chain: Chain, prompt: "array[int]", limit: int, whole_only: bool) -> Steps[List[types.Hit]]:
-    """A message for every 1023 pages as long as they match, and one for continuations without full pages."""
+class _Lookup:
+    """The messages of one find()."""
+
+    def __init__(self, chain: Chain, prompt: "array[int]", limit: int) -> None:
+        self.chain, self.prompt = chain, prompt
+        self.root = chain.domain.root()
+        self.found = _Found(max(1, min(limit, messages.MAX_HITS)))
+
+    def ask(self, part: _Part, page: int) -> Steps[Tuple[int, Optional[int]]]:
+        """About pages [first, end), with the tokens of `page`. The anchor to go on from (0: none), and the page that kvd
+        lacks the tokens of."""
+        first, end, anchor = part
+        at = page * PAGE_TOKENS
+        try:
+            reply = yield messages.find(
+                self.root,
+                len(self.prompt),
+                page,
+                self.prompt[at : at + messages.TAIL_TOKENS].tolist(),
+                self.chain.digests(first, end),
+                first,
+                anchor,
+            )
+        except NotFound:
+            if first:
+                return 0, None  # the anchor has gone meanwhile: what was found stays true
+            raise
+        hits, anchor, lacks = messages.read_hits(reply)
+        for hit in hits:
+            if 0 < hit.usable < len(self.prompt) and hit.usable <= hit.frontier:
+                self.found.add(hit)
+        return anchor, lacks if lacks is not None and lacks < page else None
+
+    def is_worth_asking(self, page: int) -> bool:
+        hits = self.found.hits
+        return not hits or hits[0].usable // PAGE_TOKENS <= page
+
+
+def find(chain: Chain, prompt: "array[int]", limit: int) -> Steps[List[types.Hit]]:
+    """A message for every 1023 pages as long as they match; then the tokens that the last answer with a wish lacked."""
     if not prompt:
         raise InvalidArgument("find needs a prompt of at least one token")
     if chain.tokens != len(prompt):
         raise InvalidArgument(
             f"the chain holds {chain.tokens} tokens and the prompt has {len(prompt)}: push exactly " "the prompt"
         )
-    found = _Found(max(1, min(limit, messages.MAX_CANDIDATES)))
-    sent = anchor = 0
-    while sent < chain.pages and (anchor or not sent):
-        first = sent - 1 if sent else 0
-        end = min(chain.pages, first + messages.MAX_DIGESTS)
-        try:
-            reply = yield messages.find(chain.digests(first, end), first, anchor)
-        except NotFound:
-            if sent:
-                break  # the anchor has gone meanwhile: what was found stays true
-            raise
-        candidates, anchor = messages.read_candidates(reply)
-        found.add_all(candidates, prompt, whole_only, end)
-        sent = end
-    if len(found.hits) < found.limit:
-        reply = yield messages.find(b"")
-        found.add_all(messages.read_candidates(reply)[0], prompt, whole_only, 0)
-    return found.hits
+    lookup, pages = _Lookup(chain, prompt, limit), chain.pages
+    part: _Part = (0, min(pages, messages.MAX_DIGESTS), 0)
+    wish: Optional[Tuple[_Part, int]] = None
+    while True:
+        anchor, lacks = yield from lookup.ask(part, pages)
+        if lacks is not None:
+            wish = (part, lacks)
+        if not anchor or part[1] == pages:
+            break
+        first = part[1] - 1
+        part = (first, min(pages, first + messages.MAX_DIGESTS), anchor)
+    for _ in range(TOKEN_QUESTIONS):
+        if wish is None or not lookup.is_worth_asking(wish[1]):
+            break
+        part, page = wish
+        _, lacks = yield from lookup.ask(part, page)
+        wish = None if lacks is None else (part, lacks)
+    return lookup.found.hits
+
+
+def release_domain(root: types.Root) -> Steps[types.DomainReleased]:
+    """Step by step to the end, so that nobody waits long for the store."""
+    released = in_use = cursor = 0
+    while True:
+        reply = yield messages.release_domain(root, cursor)
+        released, in_use = released + reply.released, in_use + reply.in_use
+        if not reply.next:
+            return types.DomainReleased(released, in_use, reply.sequences)
+        cursor = reply.next - 1
+
+
+def as_pair(value: Tuple[int, ...], n: int) -> Tuple[int, ...]:
+    """By pool, entries left off at the end being zero."""
+    return (value + (0,) * n)[:n]

@@ -19,7 +19,7 @@ from ._session import Session, Steps
 from ._wire import default_socket
 from .call import Call
 from .errors import Aborted, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
-from .names import Chain, DomainLike, Tokens, tokens_of
+from .names import Chain, DomainLike, Tokens, domain_of, tokens_of
 from .sequence import AHEAD, Lease, Sequence, lease_of
 from .version import VERSION
 
@@ -65,6 +65,14 @@ def _program() -> str:
     """The program's name in the characters that a name may have."""
     base = os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "python")
     return "".join(c if c.isascii() and (c.isalnum() or c in "._:/-") else "-" for c in base)[:63] or "python"
+
+
+def root_of(domain: Union[DomainLike, types.Root]) -> types.Root:
+    """As kvd knows it. A Root stays what it is."""
+    if isinstance(domain, types.Root):
+        return domain
+    made = domain_of(domain)
+    return types.Root(made.root(), made.label)
 
 
 class Client:
@@ -148,8 +156,7 @@ class Client:
     def _find(self, tokens: Tokens, domain: Union[DomainLike, Chain], limit: int) -> Steps[List[types.Hit]]:
         prompt = tokens_of(tokens)
         chain = domain if isinstance(domain, Chain) else Chain(domain, prompt)
-        info = yield from self._described()
-        return (yield from operations.find(chain, prompt, limit, info.state_bytes > 0))
+        return (yield from operations.find(chain, prompt, limit))
 
     def activate(
         self,
@@ -223,6 +230,7 @@ class Client:
             hit,
             keep,
             len(info.pool),
+            root_of(domain),
         )
         want, made = yield from self._activated(want, evict)
         lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens)
@@ -230,12 +238,19 @@ class Client:
 
     @staticmethod
     def _want(
-        n: int, output: int, worker: int, group: int, hit: Optional[types.Hit], keep: bool, n_pools: int
+        n: int,
+        output: int,
+        worker: int,
+        group: int,
+        hit: Optional[types.Hit],
+        keep: bool,
+        n_pools: int,
+        root: types.Root,
     ) -> types.Activation:
         ensure = (max(0, n + min(AHEAD, output) - 1),) * n_pools
         if hit is None:
-            return types.Activation(n, output, worker, group, ensure=ensure)
-        return types.Activation(n, output, worker, group, hit.continuation, hit.usable, keep, ensure)
+            return types.Activation(n, output, worker, group, ensure=ensure, root=root)
+        return types.Activation(n, output, worker, group, hit.continuation, hit.usable, keep, ensure, root=root)
 
     def _activated(self, want: types.Activation, evict: Union[None, str, Policy]) -> Steps[Any]:
         """The activation as it was made in the end, and its answer."""
@@ -314,6 +329,11 @@ class Client:
     def shorten(self, continuation: int, frontier: int) -> None:
         """Cuts it to a page boundary or a place in its tail; handle, retention and time of use stay."""
         self._ask(messages.Request("Shorten", continuation=continuation, frontier=frontier))
+
+    def release_domain(self, domain: Union[DomainLike, types.Root]) -> types.DomainReleased:
+        """Releases all continuations of a domain ("forget this adapter"): of a Domain, or of the digest or the label that
+        lists show. What is in use stays, and running sequences go on: they are counted."""
+        return self.run(operations.release_domain(root_of(domain)))
 
     def set_retention(self, continuation: int, retention: int) -> None:
         self._ask(messages.Request("SetRetention", continuation=continuation, retention=retention))
@@ -395,11 +415,12 @@ class Client:
         """New activations are refused with Unavailable; running ones go on."""
         self._ask(messages.Request("Drain", drain=on))
 
-    def continuations(self) -> List[types.ContinuationInfo]:
-        return self.run(operations.everything("ListContinuations", types.ContinuationInfo))
+    def continuations(self, root: types.Root = types.Root()) -> List[types.ContinuationInfo]:
+        """All, or those of a domain, by the digest or the label that the list shows."""
+        return self.run(operations.everything("ListContinuations", types.ContinuationInfo, root))
 
-    def sequences(self) -> List[types.SequenceInfo]:
-        return self.run(operations.everything("ListSequences", types.SequenceInfo))
+    def sequences(self, root: types.Root = types.Root()) -> List[types.SequenceInfo]:
+        return self.run(operations.everything("ListSequences", types.SequenceInfo, root))
 
     def sessions(self) -> List[types.SessionInfo]:
         return self.run(operations.everything("ListSessions", types.SessionInfo))

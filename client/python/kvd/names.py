@@ -30,12 +30,14 @@ Tokens = Any
 
 @dataclass(frozen=True)
 class Domain:
-    """What KV depends on besides tokens. A hit never crosses domains. A string in place of a domain is its model."""
+    """What KV depends on besides tokens. A hit never crosses domains. A string in place of a domain is its model. The
+    label is for people, in lists; it is no part of the root."""
 
     model: str = ""
     adapter: str = ""
     tenant: str = ""
     modality: str = ""
+    label: str = ""
 
     def root(self) -> bytes:
         """digest[-1]: 32 bytes."""
@@ -79,7 +81,8 @@ class Chain:
     """The digests of all full pages, and the tokens after the last one. Not to be changed by two threads at once."""
 
     def __init__(self, domain: DomainLike = "", tokens: Tokens = ()) -> None:
-        self._root = domain_of(domain).root()
+        self.domain = domain_of(domain)
+        self._root = self.domain.root()
         self._digests = bytearray()  # one after the other
         self._tail = array("I")
         self.push(tokens)

@@ -58,6 +58,26 @@ class EventKind(enum.IntEnum):
     SHORTENED = 7  #: continuation was cut to frontier: the only copy of a page behind was damaged
 
 
+# ---- domains ----
+
+
+@dataclass(frozen=True)
+class Root:
+    """A domain as kvd knows it: the root digest of its chains (32 bytes; empty: any) and its label."""
+
+    digest: bytes = b""
+    label: str = field(default="", metadata=_TEXT)
+
+
+@dataclass(frozen=True)
+class DomainReleased:
+    """What Client.release_domain() did."""
+
+    released: int  #: continuations
+    in_use: int  #: continuations that an activation or a move holds: they stay
+    sequences: int  #: running ones of the domain: they go on
+
+
 # ---- activation ----
 
 
@@ -82,6 +102,7 @@ class Activation:
     ensure: Tuple[int, ...] = ()  #: by pool: tokens to map at once
     victims: Tuple[Victim, ...] = ()  #: they give way with the activation or not at all, at most 4096
     revision: int = 0  #: at which the recipe was made; 0: any
+    root: Root = Root()  #: of the prompt's domain (Domain.root()); a plan may leave it out
 
 
 class Place(NamedTuple):
@@ -150,19 +171,6 @@ class Hit:
             other.frontier,
         )
         return mine < others
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What kvd answers to a Find, before tails are compared."""
-
-    continuation: int
-    matched_pages: int
-    frontier: int
-    retention: int
-    exact_pages: bool
-    restore_pages: int
-    tail: Tuple[int, ...]
 
 
 # ---- rounds ----
@@ -292,6 +300,7 @@ class ContinuationInfo:
     image_on_device: bool
     image_in_host: bool
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
+    root: Root = field(metadata=_one(Root))
 
 
 @dataclass(frozen=True)
@@ -306,6 +315,7 @@ class SequenceInfo:
     ceiling_tokens: int
     named_pages: int
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
+    root: Root = field(metadata=_one(Root))
 
 
 @dataclass(frozen=True)
