@@ -624,10 +624,13 @@ static void op_name(struct world *w) {
     if (k >= 0) name_all(w, &w->seq[k]);
 }
 
-static struct kvd_tail make_tail(struct world *w, uint32_t frontier) {
+/* Equal where what was written is equal, in all pools: equal tokens have equal KV. */
+static struct kvd_tail make_tail(const struct world *w, const struct tier_seq *s) {
+    uint32_t frontier = s->committed[0];
     struct kvd_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
-    uint32_t salt = chance(w, 30) ? below(w, 50000) : 7; /* mostly the same, as of equal prompts */
-    for (uint32_t i = 0; i < tail.n; i++) tail.tokens[i] = salt + i;
+    for (uint32_t i = 0; i < tail.n; i++)
+        for (uint32_t p = 0; p < w->n_pools; p++)
+            tail.tokens[i] = tail.tokens[i] * 0x9E3779B1u + s->c.token[p][frontier - tail.n + i];
     return tail;
 }
 
@@ -664,9 +667,7 @@ static void op_checkpoint(struct world *w) {
     struct store_refusal refusal = { 0 };
     if (k < 0 || !make_whole(w, &w->seq[k])) return;
     struct tier_seq *s = &w->seq[k];
-    struct snap snap = { .seq = s->handle,
-                         .lease = seq_find(w->kvd.store, s->handle)->lease,
-                         .tail = make_tail(w, s->committed[0]) };
+    struct snap snap = { .seq = s->handle, .lease = seq_find(w->kvd.store, s->handle)->lease, .tail = make_tail(w, s) };
     struct flight *f = flight_new(w);
     if (!f) return;
     int code = chance(w, 15) ? sweep(w, attempt_checkpoint, &snap, &refusal) : attempt_checkpoint(w, &snap, &refusal);
@@ -701,7 +702,7 @@ static void op_finish(struct world *w) {
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     bool retain = chance(w, 85) && make_whole(w, s);
-    struct kvd_tail tail = make_tail(w, s->committed[0]);
+    struct kvd_tail tail = make_tail(w, s);
     if (w->failed) return;
     w->newer_image = s->c.image;
     int code = store_finish(w->kvd.store, s->handle, seq_find(w->kvd.store, s->handle)->lease,
