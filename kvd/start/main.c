@@ -354,7 +354,7 @@ static int run_daemon(struct daemon *d) {
     int status = EXIT_START;
     if (d->signal_fd < 0) return refuse_start("signals cannot be read from a file");
     d->reload = reload_new(d->config_path);
-    if (!d->reload) return refuse_start("no memory or files");
+    if (!d->reload) return refuse_start("no file is free to be told of a reload by; raise the limit of open files");
     watchdog_init(&d->watchdog, d->config.socket);
     if (start_serving(d, err, sizeof err)) {
         refuse_start(err);

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,13 +23,10 @@ struct reload {
 };
 
 struct reload *reload_new(const char *path) {
-    struct reload *r = calloc(1, sizeof *r);
-    if (!r) return NULL;
-    r->path = path;
-    r->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (r->event_fd >= 0) return r;
-    free(r);
-    return NULL;
+    static struct reload reload; /* as long as the process */
+    reload.path = path;
+    reload.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return reload.event_fd >= 0 ? &reload : NULL;
 }
 
 int reload_fd(const struct reload *r) { return r->event_fd; }

@@ -23,7 +23,7 @@ enum reload_result {
     RELOAD_BAD,  /* *ret_why says why, valid until the next reload_begin */
 };
 
-/* It lives as long as the process: a thread that hangs may still use it. NULL: no memory or files. */
+/* There is one, and it lives as long as the process: a thread that hangs may still use it. NULL: no files. */
 struct reload *reload_new(const char *path);
 /* Readable when reload_take has something. */
 int reload_fd(const struct reload *reload);
