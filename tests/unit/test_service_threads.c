@@ -203,12 +203,14 @@ static void engines_side_by_side(void) {
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     atomic_store(&stop, true);
     pthread_join(runner, NULL);
+    uint64_t events = 0; /* who gets one depends on who is there when another one's sequence ends */
     for (int i = 0; i < THREADS; i++) {
         KVT_EQ(engines[i].failures, 0);
-        KVT_TRUE(engines[i].events > 0);
+        events += engines[i].events;
         codec_arena_free(engines[i].arena);
         free(engines[i].reply);
     }
+    KVT_TRUE(events > 0);
     free(engines);
     struct fx_peer *p = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
     struct kvd_stats stats = fx_stats(p);
