@@ -16,7 +16,7 @@ KVDCTL = os.environ["KVDCTL"]
 CONFIG = """[kvd]
 socket = {socket}
 store = python
-log_level = info
+log_level = debug
 
 [devices]
 device.0 = {device}
