@@ -62,7 +62,7 @@ static void eof_quarantines_exit_ends(void) {
     KVT_EQ(stats.pool[0].available, 254);
     KVT_EQ(stats.sessions, 1);
     KVT_EQ(fx_finish(s, a.sequence), KVD_NOT_FOUND);
-    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_CONTINUATIONS, .u.list = { 0, 8 }), &r));
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_CONTINUATIONS, .u.list = { .max = 8 }), &r));
     KVT_EQ(r.u.continuations.items[0].frontier, 128);
     fx_peer_free(w);
     fx_peer_free(s);

@@ -695,14 +695,14 @@ static void lists_and_planes(void) {
     for (int i = 0; i < 5; i++) KVT_EQ(fx_activate(s, s->session, 10, 10, &a), KVD_OK);
     uint32_t cursor = 0, n = 0;
     do {
-        KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SEQUENCES, .u.list = { cursor, 2 }), &r));
+        KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SEQUENCES, .u.list = { .cursor = cursor, .max = 2 }), &r));
         KVT_EQ(r.status, KVD_OK);
         n += r.u.sequences.n;
         if (r.u.sequences.n) KVT_EQ(r.u.sequences.items[0].owner.bits, s->session.bits);
         cursor = r.u.sequences.next_cursor;
     } while (cursor != KVD_UNCHANGED);
     KVT_EQ(n, 5);
-    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SESSIONS, .u.list = { 0, 10 }), &r));
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SESSIONS, .u.list = { .max = 10 }), &r));
     KVT_EQ(r.u.sessions.n, 1);
     KVT_EQ(r.u.sessions.items[0].sequences, 5);
     KVT_EQ(r.u.sessions.items[0].pid, (uint64_t)s->pid);

@@ -268,11 +268,10 @@ static void q_2_the_shortest_prefix(void) {
     for (int round = 0; round < 300; round++) {
         struct listed list[CONTS];
         struct kvd_continuation_info info;
-        uint32_t cursor = 0, on_device = 0, n = 0;
+        uint32_t cursor = 0, n = 0;
         random_store(&random);
         while (store_next_cont(f.store, &cursor, &info)) {
             list[n++] = (struct listed){ store_cont_of(info.continuation), info.retention, info.used };
-            on_device += !info.demoted;
         }
         qsort(list, n, sizeof *list, by_order);
         bool from = n && kvt_below(&random, 2), keep = kvt_below(&random, 2);
