@@ -29,8 +29,8 @@
 struct http {
     struct MHD_Daemon *daemon;
     _Atomic(struct service *) service; /* NULL: starting */
-    struct unix_socket name;           /* of a Unix one */
-    bool ui;
+    struct unix_socket name;           /* of a Unix one; only the thread that opens and closes */
+    bool ui, tcp;
 
     /* of the thread */
     uint64_t looked_ns; /* 0: never */
@@ -221,8 +221,7 @@ static bool is_local_name(const char *host) {
 /* Any page that a browser shows can ask a port of the loopback, and read the answer where its own name leads there (DNS
  * rebinding): the browser then says that name. Who says none is no browser; no browser speaks to a Unix socket. */
 static bool is_asked_by_name(const struct http *h, struct MHD_Connection *connection) {
-    const char *host =
-        *h->name.path ? NULL : MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+    const char *host = h->tcp ? MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST) : NULL;
     return !host || is_local_name(host);
 }
 
@@ -313,6 +312,7 @@ int http_open(const struct config *config, struct http **ret_http, char *err, si
     struct http *h = calloc(1, sizeof *h);
     if (!h) return complain_listen(at, "open", "no memory", err, err_bytes);
     h->ui = config->http_ui;
+    h->tcp = at->kind != LISTEN_UNIX;
     pthread_mutex_init(&h->lock, NULL);
     for (uint32_t i = 0; i < HTTP_CONNECTIONS; i++) h->open[i].fd = -1;
     if (at->kind == LISTEN_UNIX ? listen_at_path(h, config, &fd, err, err_bytes)
