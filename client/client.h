@@ -121,9 +121,6 @@ struct kvd_client {
     uint32_t event_mask, event_first, event_count;
     uint64_t events_dropped;
     struct kvd_event events[CLIENT_EVENTS];
-
-    bool described;
-    struct kvd_store_info store;
 };
 
 /* ---- status.c ------------------------------------------------------------------------------------------ */
@@ -200,9 +197,5 @@ enum kvd_status call_finish(struct kvd_client *c, struct pending_call *call, uin
 /* Both. On KVD_OK the caller ends with call_done. */
 enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct pending_call **ret_call,
                          struct msg_reply *ret_reply, struct kvd_error *error);
-
-/* ---- request.c ------------------------------------------------------------------------------------------ */
-/* The store's description, asked for once a client. */
-enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_info, struct kvd_error *error);
 
 #endif

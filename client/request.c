@@ -175,23 +175,6 @@ enum kvd_status kvd_describe(kvd_client *c, struct kvd_store_info *ret_info, str
     return RUN_POINTED(c, &request, store, ret_info, error);
 }
 
-enum kvd_status client_store(struct kvd_client *c, struct kvd_store_info *ret_info, struct kvd_error *error) {
-    enum kvd_status status = client_guard(c, error);
-    if (status != KVD_OK) return status;
-    pthread_mutex_lock(&c->lock);
-    bool have = c->described;
-    if (have) *ret_info = c->store;
-    pthread_mutex_unlock(&c->lock);
-    if (have) return KVD_OK;
-    status = kvd_describe(c, ret_info, error);
-    if (status != KVD_OK) return status;
-    pthread_mutex_lock(&c->lock);
-    c->store = *ret_info;
-    c->described = true;
-    pthread_mutex_unlock(&c->lock);
-    return KVD_OK;
-}
-
 enum kvd_status kvd_describe_planes(kvd_client *c, const struct kvd_planes_request *which,
                                     struct kvd_plane_info *ret_planes, uint32_t max, uint32_t *ret_n,
                                     uint32_t *ret_total, struct kvd_error *error) {

@@ -28,16 +28,6 @@ const char *geom_storage_name(enum kvd_storage storage) {
     return storage_known(storage) ? storages[storage].name : "unknown";
 }
 
-bool geom_storage_parse(const char *name, enum kvd_storage *ret_storage) {
-    for (unsigned i = 0; name && i < KVD_N_STORAGE; i++) {
-        if (strcmp(name, storages[i].name) == 0) {
-            *ret_storage = (enum kvd_storage)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 static void schema_slot(struct geom_schema *schema, enum geom_slot slot, uint32_t dtype, uint32_t extent) {
     schema->dtype[slot] = dtype;
     schema->extent[slot] = extent;

@@ -209,6 +209,5 @@ void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *l
 void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
 
 const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
-bool geom_storage_parse(const char *name, enum kvd_storage *ret_storage);
 
 #endif

@@ -72,9 +72,6 @@ struct directory *segment_directory(struct segment *segment);
 uint8_t *segment_arena(struct segment *segment); /* of segment_arena_bytes(); NULL when 0 */
 uint64_t segment_arena_bytes(const struct segment *segment);
 
-/* Empties the directory (a new id): nothing of before counts any more. */
-void segment_forget(struct segment *segment);
-
 /* ---- device pools that outlive the daemon (export = vmm) ---- */
 
 /* Identity of the device pools that device parts of pages refer to: random, set when pools are made. 0 = none. */
@@ -83,7 +80,7 @@ void segment_set_pools_id(struct segment *segment, uint64_t id);
 
 /* Processes that map device pools and may run a unit on them: what a next kvd must wait for. start_time: field 22 of
  * /proc/PID/stat, so that a reused pid is another process. Full: -ENOSPC. add before the process is told where the
- * pools are; one that is there already stays one. The table outlives segment_forget. */
+ * pools are; one that is there already stays one. The table outlives an emptied directory. */
 struct segment_driver {
     uint64_t pid, start_time;
 };

@@ -150,8 +150,6 @@ void segment_empty(struct segment *s) {
     empty_tables(s);
 }
 
-void segment_forget(struct segment *segment) { segment_empty(segment); }
-
 void segment_resume(struct segment *s) {
     s->slot = valid_state(s->identity.segment_id, s->header->state);
     s->state = s->header->state[s->slot].body;

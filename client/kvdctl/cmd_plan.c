@@ -78,14 +78,6 @@ int plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
     return CTL_OK;
 }
 
-const char *plan_feasibility(const struct kvd_plan *plan) {
-    switch (plan->feasibility) {
-    case KVD_READY: return "ready";
-    case KVD_BLOCKED: return "blocked";
-    default: return "infeasible";
-    }
-}
-
 static void add_need(cJSON *rows, const char *what, const struct kvd_need *need, const char *remark) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "what", what);

@@ -87,6 +87,5 @@ enum kvd_status look_sequences(struct ctl *ctl, cJSON *rows, struct kvd_error *e
  * a table. */
 int plan_target(struct ctl *ctl, struct kvd_activation *ret_want);
 void plan_show(struct ctl *ctl, const struct kvd_plan *plan);
-const char *plan_feasibility(const struct kvd_plan *plan);
 
 #endif

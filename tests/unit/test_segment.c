@@ -139,7 +139,7 @@ static void host_1_adopted_as_it_was(void) {
     KVT_NEED(s);
     check_records(s);
     KVT_TRUE(look_at(&st) && (st.st_mode & 07777) == 0640);
-    segment_forget(s); /* nothing of before counts, now and later; drivers and pools are another matter */
+    segment_empty(s); /* nothing of before counts, now and later; drivers and pools are another matter */
     KVT_FALSE(has_record(s));
     directory_page_open(segment_directory(s), 0, 0, &(struct directory_base){ 1, 0, DIRECTORY_NONE, 0 });
     segment_close(s);
@@ -783,7 +783,7 @@ static int child(const char *what, const char *name) {
     snprintf(test_name, sizeof test_name, "%s", name);
     if (action == CHILD_OPEN_OTHER) c.geometry[0]++;
     if (segment_open(&c, &s, &found, err, sizeof err)) return 2;
-    if (action == CHILD_FORGET) segment_forget(s);
+    if (action == CHILD_FORGET) segment_empty(s);
     if (action == CHILD_STATE) {
         segment_set_pools_id(s, 777);
         if (segment_driver_add(s, &(struct segment_driver){ 1, 2 })) return 2;
