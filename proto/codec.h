@@ -2,10 +2,10 @@
  *
  * Codec: protobuf bodies <-> plain structs of kvd_types.h. The only code that sees generated headers.
  *
- * Decoding allocates from a per-request arena with a hard cap (CODEC_ARENA_LIMIT), so that a small frame cannot grow
- * into much memory; everything a decoded struct points to lives in that arena until codec_arena_reset. Every repeated
- * field, fixed-size bytes field, enum and name is checked against its limit; unknown fields are ignored up to the arena
- * cap (a newer client), missing ones take proto3 defaults.
+ * Decoding allocates from an arena with a hard cap (CODEC_ARENA_LIMIT), so that a small frame cannot take much memory.
+ * Everything that a decoded struct points to lives in that arena until codec_arena_reset. Decoding checks every
+ * repeated field, fixed-size bytes field, enum and name against its limit. It ignores unknown fields, which a newer
+ * client may send, up to the arena's cap. Missing fields take proto3 defaults.
  *
  * Errors: 0 or a positive CODEC_E_* with a sentence in err. Threads: an arena belongs to one thread at a time;
  * functions are pure otherwise.
@@ -35,7 +35,7 @@ void codec_arena_reset(struct codec_arena *arena);
 struct codec_arena *codec_arena_free(struct codec_arena *arena);  /* returns NULL */
 void *codec_arena_alloc(struct codec_arena *arena, size_t bytes); /* zeroed, 16-byte aligned; NULL past the cap */
 void *codec_arena_take(struct codec_arena *arena, size_t bytes);  /* the same, not zeroed */
-/* Results of a Round, each zero but for its message, which is empty: a message is long, and few are used. */
+/* n results of a Round, zeroed. Of a message only the first byte is: a message is long, and few results have one. */
 struct kvd_round_result *codec_arena_results(struct codec_arena *arena, size_t n);
 
 /* Common part of every request but Hello. */
@@ -88,7 +88,7 @@ struct msg_reply {
     uint32_t status; /* enum kvd_status; the body below counts only when OK */
     char message[KVD_MESSAGE_BYTES];
     uint64_t epoch;
-    uint64_t next_sequence; /* a request whose number is below it has taken its number; 0: there is no session */
+    uint64_t next_sequence; /* the number that the session expects next; 0: there is no session */
     union {
         struct kvd_hello_reply hello;
         struct kvd_store_info *store;
@@ -100,13 +100,13 @@ struct msg_reply {
         struct {
             uint32_t n;
             struct kvd_hit *items;
-            kvd_continuation anchor; /* to go on with, or none */
+            kvd_continuation anchor; /* start the next Find from it; or none */
             uint32_t want_page;      /* ask again with the tokens of this page; KVD_NONE: no need */
         } hits;
         struct {
             uint32_t n, next_cursor;
             struct kvd_continuation_info *items;
-        } continuations; /* next_cursor KVD_UNCHANGED: the end */
+        } continuations; /* next_cursor is KVD_UNCHANGED at the end */
         struct {
             uint32_t n, next_cursor;
             struct kvd_sequence_info *items;
@@ -122,7 +122,7 @@ struct msg_reply {
         } round;
         struct kvd_checkpointed checkpointed;
         struct kvd_finished finished;
-        uint32_t yielded;  /* sequences given back */
+        uint32_t yielded;  /* number of sequences given back */
         uint64_t revision; /* Release, SetRetention, Shorten */
         struct kvd_domain_released domain_released;
         struct kvd_moved moved; /* Demote, Prefetch, DropReplica */
@@ -140,9 +140,10 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
                        struct msg_reply *ret_reply, char *err, size_t err_bytes);
 int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_event, char *err, size_t err_bytes);
 
-/* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Scratch is taken from the
- * arena. Replies: characters that text may not have become '?'; the sentences of a Round are shortened where all would
- * not fit; a reply whose status is not OK may have any type, so that an unknown one can be refused. */
+/* struct -> body. Writes at most `space` bytes (FRAME_LIMIT - FRAME_HEADER on the wire). Takes scratch memory from the
+ * arena. In replies, characters that text may not contain become '?', and the sentences of a Round are shortened where
+ * all of them would not fit. A reply whose status is not OK may have any type, so that an unknown one can be refused.
+ */
 int codec_encode_request(const struct msg_request *request, struct codec_arena *arena, uint8_t *body, size_t space,
                          size_t *ret_bytes, char *err, size_t err_bytes);
 int codec_encode_reply(const struct msg_reply *reply, struct codec_arena *arena, uint8_t *body, size_t space,

@@ -119,9 +119,9 @@ static const struct codec_map need_map = CODEC_TABLE(kvd__v1__need__descriptor, 
 #undef PB
 #undef T
 
-#define PB Kvd__V1__PoolPlace
+#define PB Kvd__V1__PoolView
 #define T struct kvd_pool_view
-static const struct codec_field place_fields[] = {
+static const struct codec_field view_fields[] = {
     U32(row, row),
     U32(membership, membership),
     U32(entitlement, entitlement),
@@ -130,7 +130,7 @@ static const struct codec_field place_fields[] = {
     U32(slice_begin, slice_begin),
     U32(slice_count, slice_count),
 };
-static const struct codec_map place_map = CODEC_TABLE(kvd__v1__pool_place__descriptor, place_fields);
+static const struct codec_map view_map = CODEC_TABLE(kvd__v1__pool_view__descriptor, view_fields);
 #undef PB
 #undef T
 
@@ -184,7 +184,7 @@ static const struct codec_field sequence_fields[] = {
     U32(prompt_tokens, prompt_tokens),
     U32(ceiling_tokens, ceiling_tokens),
     U32(named_pages, named_pages),
-    SUBS(pool, pool, n_pools, place_map),
+    SUBS(pool, pool, n_pools, view_map),
     U32_PLUS(state_slot, state_slot),
     SUB(root, root, codec_root_map),
 };
@@ -352,7 +352,7 @@ static const struct codec_field activated_fields[] = {
     U32_PLUS(state_slot, u.activated.state_slot),
     U32_PLUS(source_state_slot, u.activated.source_state_slot),
     U64(revision, u.activated.revision),
-    SUBS(pool, u.activated.pool, u.activated.n_pools, place_map),
+    SUBS(pool, u.activated.pool, u.activated.n_pools, view_map),
     U32S_BY_POOL(restored, u.activated.restored),
 };
 static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_reply__descriptor, activated_fields);

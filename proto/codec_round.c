@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Round: the one message of the decode path, a whole batch at once. Its numbers travel in columns (packed fixed32),
- * which protobuf-c copies with a memcpy each, instead of a message an item. A column in which nobody says anything is
- * left out. What is not asked for is 0, a value is value + 1.
+ * Round: the one message of the decode path, for a whole batch. Its numbers travel in columns (packed fixed32), one
+ * entry an item, because protobuf-c copies a column with one memcpy. A column that no item uses is left out. In a
+ * column, 0 means that the item does not ask for this number, and v + 1 that it asks for v.
  */
 #include <string.h>
 
 #include "codec_internal.h"
 #include "kvd.pb-c.h"
 
-struct column { /* of a message: values and their number, 0 or the batch's */
+struct column { /* of a message; n is 0 or the number of items */
     const char *name;
     size_t n;
     const uint32_t *values;
@@ -29,12 +29,12 @@ static int check_columns(const struct codec_pass *pass, const struct column *col
     return 0;
 }
 
-/* items[i] + offset, a uint32_t each, from a column, and back. */
+/* Copies a column to the uint32_t at items[i] + offset. gather_column copies back. */
 static void spread(const struct column *column, void *items, size_t n, size_t stride, size_t offset) {
     for (size_t i = 0; i < n; i++) *(uint32_t *)codec_at_mut(items, i * stride + offset) = column->values[i];
 }
 
-/* NULL in *ret_values: nothing to say. */
+/* *ret_values stays as it is when all values are 0. */
 static int gather_column(const struct codec_pass *pass, const void *items, size_t n, size_t stride, size_t offset,
                          size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
@@ -56,7 +56,7 @@ static int gather_column(const struct codec_pass *pass, const void *items, size_
      offsetof(struct kvd_round_pool, field))
 #define POOL_ASKS (KVD_ROUND_COMMIT | KVD_ROUND_TRUNCATE | KVD_ROUND_KEEP | KVD_ROUND_ENSURE)
 
-/* A number that an item may ask for: its bit, and where mask and value lie in the item. */
+/* A number that an item may ask for: its bit in the mask, and the offsets of mask and value in the item. */
 struct asked {
     const char *name;
     uint32_t bit;
@@ -71,7 +71,7 @@ static void load_asked(const struct column *column, const struct asked *asked, v
     }
 }
 
-/* NULL in *ret_values: nobody asks. */
+/* *ret_values stays as it is when no item asks for this number. */
 static int store_asked(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n,
                        const struct asked *asked, size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
@@ -134,7 +134,7 @@ int codec_round_load(struct codec_pass *pass, const void *pb_, void *plain) {
     return 0;
 }
 
-/* Bits of another struct's mask, or of none, are a mistake that would go unnoticed. */
+/* A bit that belongs to another mask, or to none, is a mistake of the caller that would go unnoticed. */
 static int check_masks(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t wrong = items[i].ask & ~(uint32_t)KVD_ROUND_STATE;
@@ -148,7 +148,7 @@ static int check_masks(const struct codec_pass *pass, const struct kvd_round_ite
     return 0;
 }
 
-/* Fills *ret_pb, and says whether it holds anything. */
+/* Fills *ret_pb. *ret_used says whether any item uses this pool. */
 static int store_ask(const struct codec_pass *pass, const struct kvd_round_item *items, size_t n, size_t pool,
                      Kvd__V1__RoundColumns **ret_pb, bool *ret_used) {
     Kvd__V1__RoundColumns *pb = codec_message_new(pass, &kvd__v1__round_columns__descriptor);
@@ -196,14 +196,14 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 /* ---- reply: numbers -------------------------------------------------------------------------------------- */
 
 #define RESULT_BYTES sizeof(struct kvd_round_result)
-#define PLACE_AT(pool_, k)                                                                                             \
+#define VIEW_AT(pool_, k)                                                                                              \
     (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_view) + (k) * sizeof(uint32_t))
 #define N_PLACE (sizeof(struct kvd_pool_view) / sizeof(uint32_t))
 _Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_view, slice_count) == 6 * sizeof(uint32_t),
-               "columns of a place");
+               "columns of a view");
 
-static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumns *pb, struct kvd_round_result *results,
-                       size_t n, size_t pool) {
+static int load_views(const struct codec_pass *pass, const Kvd__V1__ViewColumns *pb, struct kvd_round_result *results,
+                      size_t n, size_t pool) {
     const struct column columns[N_PLACE] = {
         { "row", pb->n_row, pb->row },
         { "membership", pb->n_membership, pb->membership },
@@ -215,33 +215,33 @@ static int load_places(const struct codec_pass *pass, const Kvd__V1__PlaceColumn
     };
     int r = check_columns(pass, columns, N_PLACE, n);
     for (size_t k = 0; r == 0 && k < N_PLACE; k++)
-        if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, PLACE_AT(pool, k));
+        if (columns[k].n) spread(&columns[k], results, n, RESULT_BYTES, VIEW_AT(pool, k));
     for (size_t i = 0; r == 0 && i < n; i++)
         if (pool >= results[i].n_pools) results[i].pool[pool] = (struct kvd_pool_view){ 0 };
     return r;
 }
 
-/* A place counts only below the n_pools of its item: what lies beyond does not travel. */
-static uint32_t place_value(const struct kvd_round_result *result, size_t pool, size_t k) {
-    return pool < result->n_pools ? *(const uint32_t *)codec_at(result, PLACE_AT(pool, k)) : 0;
+/* A view counts only below the n_pools of its item: what lies beyond does not travel. */
+static uint32_t view_value(const struct kvd_round_result *result, size_t pool, size_t k) {
+    return pool < result->n_pools ? *(const uint32_t *)codec_at(result, VIEW_AT(pool, k)) : 0;
 }
 
-static int gather_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
-                         size_t k, size_t *ret_n, uint32_t **ret_values) {
+static int gather_views(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
+                        size_t k, size_t *ret_n, uint32_t **ret_values) {
     uint32_t any = 0;
-    for (size_t i = 0; i < n; i++) any |= place_value(&results[i], pool, k);
+    for (size_t i = 0; i < n; i++) any |= view_value(&results[i], pool, k);
     if (any == 0) return 0;
     uint32_t *values = codec_arena_take(pass->arena, n * sizeof *values);
     if (!values) return codec_refuse_memory(pass);
-    for (size_t i = 0; i < n; i++) values[i] = place_value(&results[i], pool, k);
+    for (size_t i = 0; i < n; i++) values[i] = view_value(&results[i], pool, k);
     *ret_n = n;
     *ret_values = values;
     return 0;
 }
 
-static int store_places(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
-                        Kvd__V1__PlaceColumns **ret_pb) {
-    Kvd__V1__PlaceColumns *pb = codec_message_new(pass, &kvd__v1__place_columns__descriptor);
+static int store_views(const struct codec_pass *pass, const struct kvd_round_result *results, size_t n, size_t pool,
+                       Kvd__V1__ViewColumns **ret_pb) {
+    Kvd__V1__ViewColumns *pb = codec_message_new(pass, &kvd__v1__view_columns__descriptor);
     if (!pb) return codec_refuse_memory(pass);
     struct {
         size_t *n;
@@ -256,7 +256,7 @@ static int store_places(const struct codec_pass *pass, const struct kvd_round_re
         { &pb->n_slice_count, &pb->slice_count },
     };
     for (size_t k = 0; k < N_PLACE; k++) {
-        int r = gather_places(pass, results, n, pool, k, columns[k].n, columns[k].values);
+        int r = gather_views(pass, results, n, pool, k, columns[k].n, columns[k].values);
         if (r) return r;
     }
     *ret_pb = pb;
@@ -444,7 +444,7 @@ int codec_round_reply_load(struct codec_pass *pass, const void *pb_, void *plain
     struct kvd_round_result *results = n ? codec_arena_results(pass->arena, n) : NULL;
     if (n && !results) return codec_refuse_memory(pass);
     int r = load_statuses(pass, pb, results, n);
-    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = load_places(pass, pb->pool[p], results, n, p);
+    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = load_views(pass, pb->pool[p], results, n, p);
     if (r == 0) r = load_bounds(pass, pb, results, n);
     if (r == 0) r = load_messages(pass, pb, results, n);
     if (r) return r;
@@ -465,7 +465,7 @@ int codec_round_reply_store(struct codec_pass *pass, void *pb_, const void *plai
     pb->pool = codec_arena_take(pass->arena, KVD_MAX_POOLS * sizeof *pb->pool);
     if (!pb->pool) return codec_refuse_memory(pass);
     int r = store_statuses(pass, pb, results, n);
-    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = store_places(pass, results, n, p, &pb->pool[p]);
+    for (size_t p = 0; r == 0 && p < pb->n_pool; p++) r = store_views(pass, results, n, p, &pb->pool[p]);
     if (r == 0) r = store_bounds(pass, pb, results, n);
     if (r == 0) r = store_messages(pass, pb, results, n);
     return r;

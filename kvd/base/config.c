@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of keys. The file is split into lines, and these into section, name and value; then the key is found, the
- * value checked, and every mistake kept until all are said in the order of their lines.
+ * One table of keys. The parser splits the file into lines and each line into section, name and value, finds the key
+ * and checks the value. It collects all complaints and prints them in the order of their lines.
  */
 #include "config.h"
 
@@ -318,10 +318,10 @@ struct parse {
     int seen[N_KEYS]; /* line of each key */
     int device_line[KVD_MAX_RANKS];
     struct complaint {
-        int line; /* 0: of none */
+        int line; /* 0: no line */
         char text[512];
     } * complaint;
-    uint32_t n; /* complaints, also those that are not kept */
+    uint32_t n; /* complaints, also those beyond the space for their text */
 };
 
 static void complain_line(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -353,7 +353,7 @@ static void write_complaints(const struct parse *p, char *err, size_t bytes) {
 
 /* ---- names that are nearly right ----- */
 
-/* Letters to insert, leave out, change or swap with the next. */
+/* Edit distance: letters to insert, leave out, change or swap with the next. */
 static unsigned edit_distance(const char *a, const char *b) {
     unsigned row[3][40];
     size_t n = strlen(b);
@@ -387,7 +387,7 @@ static void complain_section(struct parse *p) {
     else complain_line(p, p->line, "there is no section [%s]; kvd --help-config lists all", p->section);
 }
 
-/* The same name in another section is meant before one that is written nearly so. */
+/* The same name in another section is a better guess than a similar name. */
 static void complain_key(struct parse *p, const char *name) {
     const struct key *best = NULL;
     unsigned least = 6;
@@ -442,7 +442,7 @@ static void take_key(struct parse *p, const char *name, const char *value) {
         if (!*p->section)
             complain_line(p, p->line, "\"%.64s\" stands before any section; put a line such as [kvd] before it", name);
         else if (known) complain_key(p, name);
-        return; /* the section has been complained of */
+        return; /* there is a complaint about the section already */
     }
     int *seen = &p->seen[key - keys];
     if (*seen) complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
@@ -451,7 +451,7 @@ static void take_key(struct parse *p, const char *name, const char *value) {
     *seen = p->line;
 }
 
-/* Without blanks at both ends, in place. */
+/* Cuts blanks off both ends, in place. */
 static char *trim(char *text) {
     text += strspn(text, " \t\r");
     size_t n = strlen(text);
@@ -505,7 +505,7 @@ static int line_of(const struct parse *p, const char *section, const char *name)
 
 static const char *name_in(const char *path) { return strrchr(path, '/') + 1; } /* paths are absolute */
 
-/* Two names of one directory entry, by whatever way the directory is reached. */
+/* True when both paths name one directory entry, whichever path leads to the directory. */
 static bool is_same_entry(const char *a, const char *b) {
     char dir_a[PATH_MAX], dir_b[PATH_MAX];
     struct stat st_a, st_b;
@@ -516,8 +516,8 @@ static bool is_same_entry(const char *a, const char *b) {
     return !stat(dir_a, &st_a) && !stat(dir_b, &st_b) && st_a.st_dev == st_b.st_dev && st_a.st_ino == st_b.st_ino;
 }
 
-/* kvd makes files and sockets beside its socket: the socket of monitoring is none of them, nor is the one that it is
- * bound at first. */
+/* kvd makes files and sockets beside its socket. The socket of monitoring must not be one of them, nor the private name
+ * that it is bound to first. */
 static void check_names(struct parse *p) {
     static const char *const suffixes[] = { "", ".new", ".lock", ".fd", ".fd.new" };
     const struct config *c = p->config;
@@ -548,7 +548,7 @@ static bool is_for_all(const struct config_access *access) {
     return false;
 }
 
-/* Who reaches the socket. */
+/* Checks who can reach the socket. */
 static void check_socket(struct parse *p) {
     const struct config *c = p->config;
     if (*c->group && !getgrnam(c->group))
@@ -564,7 +564,7 @@ static void check_socket(struct parse *p) {
                       c->socket_mode);
 }
 
-/* What one value says about another. Line 0 where the culprit is a default. */
+/* Checks values against each other. The line is 0 where the culprit is a default. */
 static void check_together(struct parse *p) {
     struct config *c = p->config;
     uint32_t n = 0;
@@ -632,7 +632,7 @@ int config_parse(const char *name, const char *text, struct config *ret_config, 
 
 #define FILE_MOST ((size_t)1 << 20)
 
-/* Opening waits for nobody (a FIFO's writer), and only a file is read: a device would never end. */
+/* Opening must not wait for a FIFO's writer, and only a regular file is read: a device would never end. */
 static int open_file(const char *path, char *err, size_t err_bytes) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -649,7 +649,7 @@ static int open_file(const char *path, char *err, size_t err_bytes) {
     return -1;
 }
 
-/* Text that ends with 0, the caller's to free. */
+/* Text that ends with 0. The caller frees it. */
 static char *read_file(const char *path, char *err, size_t err_bytes) {
     int fd = open_file(path, err, err_bytes);
     char *text = fd >= 0 ? malloc(FILE_MOST + 2) : NULL;

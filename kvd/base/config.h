@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Configuration: an INI file, every key described by one table that drives parsing, checking and `kvd --help-config`.
+ * Configuration: an INI file. One table describes every key; it drives parsing, checking and `kvd --help-config`.
  *
- * Errors are sentences "file:line: what is wrong; what to change", all of them at once, so that a file is mended in one
- * go.
+ * Errors are sentences "file:line: what is wrong; what to change". All of them come at once, so that a user can mend a
+ * file in one go.
  */
 #ifndef KVD_CONFIG_H
 #define KVD_CONFIG_H
@@ -21,7 +21,7 @@
 #define CONFIG_AUTO64 UINT64_MAX
 #define CONFIG_ACCESS_ENTRIES 16
 
-/* Who may take a role: any of the entries. The daemon's own user and root always may. */
+/* Who may take a role: a peer that matches any entry. The daemon's own user and root always may. */
 struct config_access {
     uint32_t n;
     struct {
@@ -32,12 +32,13 @@ struct config_access {
 
 enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 
-/* How device memory is shared. IPC: by names and handles of this process; it dies with it. VMM: by file descriptors,
- * which systemd keeps for the next one. */
+/* How device memory is shared. IPC: by handles of this process; the memory ends with the process. VMM: by file
+ * descriptors, which systemd keeps for the next instance. */
 enum config_export { EXPORT_IPC = 0, EXPORT_VMM = 1 };
 
 struct config {
-    /* Of no file: the first generation of every handle, so that one of an earlier instance names nothing. 0 = 1. */
+    /* Not in the file. The first generation of every handle, so that handles of an earlier instance are invalid. 0 = 1.
+     */
     uint32_t first_generation;
     /* [kvd] */
     char socket[96]; /* leaves room for a private name beside it in sun_path */
@@ -89,21 +90,20 @@ struct config {
     uint32_t http_ui; /* 0, 1 */
 };
 
-/* The defaults of the table. */
+/* Fills in the defaults of the table. */
 void config_defaults(struct config *ret_config);
-/* Reads a file on top of the defaults. 0, or 1 with every complaint in err, a line each. */
+/* Reads a file on top of the defaults. Returns 0, or 1 with all complaints in err, one a line. */
 int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes);
 /* The same from a string; name stands for the file in complaints. */
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes);
-/* Takes over what a running daemon may change; ret_rest names the other keys that differ ("[model] layers, ..."), which
- * need a restart. */
+/* Takes over the values that a running daemon may change. ret_rest names the other keys that differ ("[model] layers,
+ * ..."); they need a restart. */
 void config_reload(struct config *config, const struct config *from, char *ret_rest, size_t bytes);
 /* The commented default configuration, from the table. */
 void config_print_help(FILE *out);
 
-/* config_value.c: values of the table's types. 0, or 1 with a sentence on what is wrong with the text and what to
- * write.
- */
+/* config_value.c: parsers of the table's types. Each returns 0, or 1 with a sentence that says what is wrong with the
+ * text and what to write. */
 int config_value_whole(const char *text, bool may_auto, uint64_t *ret_value, char *err, size_t err_bytes);
 int config_value_bytes(const char *text, uint64_t *ret_value, char *err,
                        size_t err_bytes); /* 4096, 64KiB, 2MiB, 1GiB */

@@ -10,16 +10,16 @@
 #define OUT DEVICE_TO_HOST
 #define IN HOST_TO_DEVICE
 
-/* Of one device: a chunk is as much as keeps copies wide and turns short; the bytes on a device are what hides the way
- * to here and back. Every device has its own link, so all of them together have as many times that. */
+/* For one device. A chunk is large enough for wide copies and small enough that jobs alternate often. The bytes in
+ * flight hide the latency of a round trip. Each device has its own bus, so the totals grow with the number of ranks. */
 #define CHUNK_BYTES (UINT64_C(8) << 20)
 #define DEVICE_BYTES (UINT64_C(64) << 20)
-#define CHUNKS 32u  /* a direction, those whose sums are being computed too */
-#define PULLS 4096u /* copies taken from the store in one mover_run */
+#define CHUNKS 32u  /* of one direction, with those whose checksums are being computed */
+#define PULLS 4096u /* copies that one mover_run takes from the store at most */
 
 struct chunk {
     struct checksum_batch sums; /* first */
-    struct chunk *next;         /* of the free ones, or on the devices in order */
+    struct chunk *next;         /* in the list of free chunks, or of chunks on the devices in order */
     struct mover_job *job;
     enum device_direction direction;
     uint32_t n;
@@ -29,7 +29,7 @@ struct chunk {
     struct store_copy copies[CHECKSUM_PAGES];
 };
 
-/* Where a job is in the store's list, for one direction; all other copies are passed by. */
+/* A job's position in the store's list of copies, for one direction. Copies of the other kinds are skipped. */
 struct stream {
     uint64_t cursor;
     struct store_copy next;
@@ -37,8 +37,8 @@ struct stream {
 };
 
 struct mover_job {
-    struct mover_job *next; /* of the free ones, or of those that have ended */
-    uint32_t tag, at;       /* place among the active ones */
+    struct mover_job *next; /* in the list of free jobs, or of ended ones */
+    uint32_t tag, at;       /* at: index in mover.active */
     struct store_transition of;
     struct stream stream[2];
     uint32_t chunks, left;
@@ -46,7 +46,7 @@ struct mover_job {
     struct mover_moved moved;
 };
 
-struct lane {                           /* a direction */
+struct lane {                           /* one direction */
     struct chunk *free, *first, **last; /* on the devices */
     uint64_t bytes_on_device;
     uint32_t chunks, turn;
@@ -229,7 +229,7 @@ static void off_device(struct mover *m, struct chunk *chunk) {
 
 /* ---- devices ----------------------------------------------------------------------------------- */
 
-/* One rank's part of a chunk. False: the device is lost. */
+/* Submits one rank's part of a chunk. False: the device is lost. */
 static bool submit_chunk_rank(struct mover *m, struct chunk *chunk, uint32_t rank) {
     const struct pools *p = m->config.pools;
     const struct store_copy *first = &chunk->copies[0];
@@ -310,13 +310,12 @@ static int direction_of(const struct store_copy *c) {
     return -1;
 }
 
-/* Damage that another job found in the same page has taken its bytes away: the store knows, there is nothing to
- * copy. */
+/* Another job found damage in this page, and the store has dropped its bytes. There is nothing to copy. */
 static bool is_gone(const struct mover *m, const struct store_copy *c) {
     return c->host > m->config.arena_bytes || c->bytes > m->config.arena_bytes - c->host;
 }
 
-/* The next copy of a job in this direction. *pulls: what may still be asked of the store in this round. */
+/* True when the job has a next copy in this direction. *pulls: copies that this mover_run may still take. */
 static bool peek_copy(struct mover *m, struct mover_job *job, enum device_direction d, uint32_t *pulls) {
     struct stream *s = &job->stream[d];
     while (!s->has && !s->dry && *pulls) {
@@ -340,7 +339,8 @@ static bool fits_chunk(const struct mover *m, const struct chunk *chunk, const s
            chunk->copies[0].pool == c->pool;
 }
 
-/* The store lists a space from its end: devices merge what ascends (HOST-6). */
+/* The store lists a space from its end. Devices merge copies whose addresses ascend, so the order is turned (HOST-6).
+ */
 static void in_order(struct chunk *chunk) {
     if (chunk->copies[0].host < chunk->copies[chunk->n - 1].host) return;
     for (uint32_t i = 0, j = chunk->n - 1; i < j; i++, j--) {
@@ -350,7 +350,7 @@ static void in_order(struct chunk *chunk) {
     }
 }
 
-/* A chunk of this job; false: it has none now. */
+/* Submits a chunk of this job. False: the job has nothing to copy now. */
 static bool feed_job(struct mover *m, struct mover_job *job, enum device_direction d, uint32_t *pulls) {
     struct lane *lane = &m->lane[d];
     struct chunk *chunk = lane->free;
@@ -404,7 +404,7 @@ void mover_run(struct mover *m) {
     }
     feed_lane(m, IN, &pulls);
     feed_lane(m, OUT, &pulls);
-    if (!pulls) mover_kick(m); /* there is more: soon, and after others have had the mutex */
+    if (!pulls) mover_kick(m); /* more is left: continue after other threads have had the mutex */
 }
 
 void mover_get_stats(const struct mover *m, struct mover_stats *ret_stats) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes to frames and back. One receive is always posted, for as much as fits; every whole frame in the buffer is
- * served in the callback that brought it, and what they answer leaves in one send. A client that does not read its
- * answers is not read from; past four times the limit, or past its time, it is closed.
+ * Bytes to frames and back. One receive is always posted, for as much as fits the buffer. The callback that brings
+ * bytes serves every whole frame among them, and their answers leave in one send. While a client does not read its
+ * answers, kvd does not read from it. Past four times the limit, or past the time-out, kvd closes the connection.
  */
 #include "connection.h"
 #include "clock.h"
@@ -19,13 +19,13 @@ static struct connection *connection_of(struct link *link) { return (struct conn
 /* ---- sending --------------------------------------------------------------------------------- */
 
 static bool append_bytes(struct buffer *b, const uint8_t *bytes, size_t n) {
-    if (b->n + n > b->room) {
-        size_t room = b->room ? b->room : 4096;
-        while (room < b->n + n) room *= 2;
-        uint8_t *grown = realloc(b->bytes, room);
+    if (b->n + n > b->capacity) {
+        size_t capacity = b->capacity ? b->capacity : 4096;
+        while (capacity < b->n + n) capacity *= 2;
+        uint8_t *grown = realloc(b->bytes, capacity);
         if (!grown) return false;
         b->bytes = grown;
-        b->room = room;
+        b->capacity = capacity;
     }
     memcpy(b->bytes + b->n, bytes, n);
     b->n += n;
@@ -34,9 +34,9 @@ static bool append_bytes(struct buffer *b, const uint8_t *bytes, size_t n) {
 
 static size_t unsent_bytes(const struct connection *c) { return c->pending.n + c->flight.n - c->sent; }
 
-/* Buffers that one long answer made large are not kept. */
+/* Frees a buffer that one long answer made large. */
 static void shrink_buffer(struct buffer *b) {
-    if (b->room <= 65536) return;
+    if (b->capacity <= 65536) return;
     free(b->bytes);
     *b = (struct buffer){ 0 };
 }
@@ -51,13 +51,13 @@ static void send_rest(struct connection *c) {
     nng_stream_send(c->stream, c->sending);
 }
 
-/* The usual send ends in the call that posts it. Its aio has no callback, so that no thread is woken to hear of it; one
- * that would have to wait is cancelled, and what it left is sent with a callback. True: all of it is sent. */
+/* Most sends end in the call that posts them. This aio has no callback, so that no thread is woken. A send that would
+ * have to wait is cancelled, and send_rest sends the rest with a callback. True: all of it is sent. */
 static bool send_at_once(struct connection *c) {
     nng_iov iov = { .iov_buf = c->flight.bytes, .iov_len = c->flight.n };
     nng_aio_set_iov(c->at_once, 1, &iov);
     nng_stream_send(c->stream, c->at_once);
-    nng_aio_cancel(c->at_once); /* nothing, if it has ended */
+    nng_aio_cancel(c->at_once); /* does nothing if it has ended */
     nng_aio_wait(c->at_once);   /* it has */
     if (!nng_aio_result(c->at_once)) c->sent = nng_aio_count(c->at_once);
     return c->sent == c->flight.n;
@@ -92,13 +92,13 @@ static void take_off_socket(struct connection *c) {
 /* Under the lock. False: the connection is closing, and its chain of receives ends here. */
 static bool arm_receive(struct connection *c) {
     if (c->closing) return false;
-    nng_iov iov = { .iov_buf = c->in.bytes + c->in.n, .iov_len = c->in.room - c->in.n };
+    nng_iov iov = { .iov_buf = c->in.bytes + c->in.n, .iov_len = c->in.capacity - c->in.n };
     nng_aio_set_iov(c->receiving, 1, &iov);
     nng_stream_recv(c->stream, c->receiving);
     return true;
 }
 
-/* Goes on after a send. True: an event was refused meanwhile, and there is room now. */
+/* Continues after a send. True: an event was refused meanwhile, and would fit now. */
 static bool account_queue(struct connection *c, int error) {
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool drained = false;
@@ -140,7 +140,7 @@ static bool connection_post(struct link *link, const uint8_t *frame, size_t byte
     bool close = false, taken = false;
     pthread_mutex_lock(&c->lock);
     if (event && unsent_bytes(c) + bytes > limit) {
-        c->refused = true; /* there is a send in flight: its end tells when to try again */
+        c->refused = true; /* the end of the send in flight tells when to try again */
     } else if (!c->closing) {
         taken = unsent_bytes(c) + bytes <= 4 * limit && append_bytes(&c->pending, frame, bytes);
         close = !taken && !event;
@@ -160,20 +160,20 @@ static bool connection_post(struct link *link, const uint8_t *frame, size_t byte
 
 /* ---- receiving --------------------------------------------------------------------------------- */
 
-#define IN_ROOM 8192u /* most requests are far smaller; a connection that never speaks costs no more */
+#define RECEIVE_BYTES 8192u /* most requests are far smaller, and an idle connection costs no more */
 
-/* Room for the frame that begins the buffer. */
+/* Grows the buffer where the frame at its start needs that. */
 static bool fit_frame(struct connection *c) {
     struct frame_head head;
-    if (frame_head_read(c->in.bytes, c->in.n, &head) || (size_t)head.length + 4 <= c->in.room) return true;
+    if (frame_head_read(c->in.bytes, c->in.n, &head) || (size_t)head.length + 4 <= c->in.capacity) return true;
     uint8_t *grown = realloc(c->in.bytes, FRAME_LIMIT);
     if (!grown) return false;
     c->in.bytes = grown;
-    c->in.room = FRAME_LIMIT;
+    c->in.capacity = FRAME_LIMIT;
     return true;
 }
 
-/* Serves every whole frame of the buffer and keeps the rest. False: close. */
+/* Serves every whole frame of the buffer and keeps the rest. False: close the connection. */
 static bool serve_frames(struct connection *c) {
     struct frame_head head;
     size_t at = 0;
@@ -205,7 +205,7 @@ static void on_received(void *argument) {
     }
     c->in.n += nng_aio_count(c->receiving);
     pthread_mutex_lock(&c->lock);
-    c->corked = true; /* what is answered here leaves together */
+    c->corked = true; /* all answers to these frames leave in one send */
     pthread_mutex_unlock(&c->lock);
     bool fine = serve_frames(c);
     pthread_mutex_lock(&c->lock);
@@ -215,7 +215,7 @@ static void on_received(void *argument) {
     bool slow = fine && !c->closing && unsent_bytes(c) > limit;
     if (slow) c->paused = true;
     note_stall(c, false);
-    bool drained = fine && !c->busy && c->refused && unsent_bytes(c) <= limit / 2; /* no end of a send will tell */
+    bool drained = fine && !c->busy && c->refused && unsent_bytes(c) <= limit / 2; /* no send will end and tell */
     if (drained) {
         c->refused = false;
         link_ref(&c->link);
@@ -224,7 +224,7 @@ static void on_received(void *argument) {
     pthread_mutex_unlock(&c->lock);
     if (drained) {
         service_link_drained(c->listener->service, &c->link);
-        link_unref(&c->link); /* where it does not go on, the open reference is still held */
+        link_unref(&c->link); /* not the last one: the open reference is still held */
     }
     if (goes_on) return;
     connection_close(c);
@@ -238,7 +238,7 @@ static void connection_release(struct link *link) {
     listener_retire(connection_of(link)->listener, connection_of(link));
 }
 
-/* They cannot change: looked for once. The descriptor lives until connection_free, so that it is found. */
+/* Groups of a process cannot change while it is connected: read once. The pidfd lives until connection_free. */
 static const struct groups *connection_groups(struct link *link) {
     struct connection *c = connection_of(link);
     if (!c->asked_groups) c->groups = peer_groups(&link->peer);
@@ -258,7 +258,7 @@ void connection_close(struct connection *c) {
     pthread_mutex_unlock(&c->lock);
     if (!first) return;
     nng_stream_close(c->stream);
-    if (paused) listener_retire(c->listener, c); /* no receive is posted that would end the chain */
+    if (paused) listener_retire(c->listener, c); /* no receive is posted whose end would end the chain */
 }
 
 void connection_end(struct connection *c) {
@@ -282,7 +282,7 @@ static bool identify_peer(nng_stream *stream, struct peer *ret_peer) {
 void connection_new(struct listener *l, nng_stream *stream) {
     struct connection *c = calloc(1, sizeof *c);
     struct peer peer = { .pidfd = -1 };
-    if (c && !(c->in.bytes = malloc(IN_ROOM))) {
+    if (c && !(c->in.bytes = malloc(RECEIVE_BYTES))) {
         free(c);
         c = NULL;
     }
@@ -290,7 +290,7 @@ void connection_new(struct listener *l, nng_stream *stream) {
         nng_stream_free(stream);
         return;
     }
-    c->in.room = IN_ROOM;
+    c->in.capacity = RECEIVE_BYTES;
     bool known = identify_peer(stream, &peer);
     service_link_init(&c->link, &ops, &peer);
     c->listener = l;

@@ -2,9 +2,9 @@
  *
  * One connection of the listener. Private to listener.c and connection.c.
  *
- * Life: open while its receive chain runs. Whoever ends the chain tells the service and drops the open reference; sends
- * in flight and the service hold references of their own. The last one puts the connection on the listener's list of
- * dead ones.
+ * Life: a connection is open while its receive chain runs. Whoever ends the chain tells the service and drops the open
+ * reference. Sends in flight and the service hold references of their own. The last reference puts the connection on
+ * the listener's list of dead ones.
  */
 #ifndef KVD_CONNECTION_H
 #define KVD_CONNECTION_H
@@ -18,8 +18,8 @@
 
 struct buffer {
     uint8_t *bytes;
-    size_t n, room;
-    bool answers; /* not only events */
+    size_t n, capacity;
+    bool answers; /* holds at least one answer, not only events */
 };
 
 struct connection {
@@ -33,7 +33,7 @@ struct connection {
     struct connection *next, *previous; /* listener's mutex */
     struct connection *next_dead;
     bool reaped;     /* listener_close has seen it */
-    bool pushed_out; /* closed for a new one */
+    bool pushed_out; /* closed to make room for a newer connection */
     bool ended;      /* the service has been told */
 
     pthread_mutex_t lock;
@@ -42,9 +42,9 @@ struct connection {
     size_t sent;
 
     /* receive chain only */
-    struct groups *groups; /* of the peer, once somebody has asked */
+    struct groups *groups; /* of the peer; read when somebody first asks */
     bool asked_groups;
-    struct buffer in; /* n: bytes that are there; grows to FRAME_LIMIT for a frame that needs it */
+    struct buffer in; /* n: bytes received; grows up to FRAME_LIMIT for a frame that needs it */
 };
 
 struct listener {
@@ -62,27 +62,27 @@ struct listener {
     struct connection *all, *dead;
     uint32_t count;
     uint32_t crowded_ms; /* chain of accepts only */
-    bool full;           /* no accept is posted: listener_run posts it when connections have gone */
-    uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick told the log */
+    bool full;           /* no accept is posted; listener_run posts one when connections have gone */
+    uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick last logged them */
     uint64_t junk_from;                       /* pid */
     atomic_bool closing;
 };
 
-/* There are more connections than the limit: the one that has waited longest without a Hello, to be closed for the new
- * one; its reference is to be dropped. NULL: there is none, the new one is refused. */
+/* Call when the connections exceed the limit. Returns the one that has waited longest without a Hello, which the caller
+ * closes, and whose reference the caller drops. NULL: there is none; refuse the new connection. */
 struct connection *listener_push_out(struct listener *listener, const struct connection *newcomer);
-/* Takes over the stream. Starts to read. */
+/* Takes ownership of the stream and starts to read. */
 void connection_new(struct listener *listener, nng_stream *stream);
-/* Asynchronous. The chain's end follows in a callback, or in listener_run. */
+/* Asynchronous: the receive chain ends later, in a callback or in listener_run. */
 void connection_close(struct connection *connection);
-/* Tells the service that nothing comes any more, and drops the open reference. Not under the core mutex. Once. */
+/* Tells the service that no more frames come, and drops the open reference. Call it once, not under the core mutex. */
 void connection_end(struct connection *connection);
-/* Nothing refers to it. */
+/* Frees a connection without references. */
 void connection_free(struct connection *connection);
 
-/* It sent what is no frame: counted, and told to the log with others. */
+/* Counts a connection that sent something that is no frame. listener_tick logs the count. */
 void listener_note_junk(struct listener *listener, const struct connection *connection);
-/* listener.c: puts it on the list of dead ones (to be freed), or of those to be ended by listener_run. */
+/* In listener.c: puts the connection on the list of dead ones, which listener_run ends and frees. */
 void listener_retire(struct listener *listener, struct connection *connection);
 
 #endif

@@ -15,23 +15,23 @@
 #include "nng_start.h"
 
 #define BACK_OFF_MS 100
-#define FILES_SPARE 64 /* of listener_files: for what comes between one look and the next */
+#define FILES_SPARE 64 /* of listener_files: for files opened between two checks */
 #define CROWDED_MOST_MS 100u
 #define OVER_LIMIT                                                                                                     \
-    32u /* connections beyond the limit that may wait to be freed: a storm is slowed down to what listener_run frees   \
-         */
+    32u /* connections beyond the limit that may wait to be freed: a storm gets as many as listener_run frees */
 
 /* ---- accepting -------------------------------------------------------------------------------- */
 
-/* nng closes a freed stream's socket when its reaper comes to it, which a flood outruns. A new file gets the lowest
- * number that is free: all below it are open. */
+/* nng closes the socket of a freed stream later, in its reaper, and a flood is faster. A new file gets the lowest free
+ * number, so all numbers below it are open. */
 static bool is_crowded(struct listener *l) {
     int lowest = fcntl(l->event_fd, F_DUPFD_CLOEXEC, 0);
     if (lowest >= 0) close(lowest);
     return lowest < 0 || lowest > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
 }
 
-/* While it is crowded peers wait in the backlog: not for ever, since the files may be of another kind. */
+/* While files are short, peers wait in the backlog. The wait is bounded, because other files may be what fills the
+ * table. */
 static void accept_next(struct listener *l) {
     bool wait = l->crowded_ms < CROWDED_MOST_MS && is_crowded(l);
     l->crowded_ms = wait ? l->crowded_ms + 1 : 0;
@@ -152,8 +152,7 @@ void listener_run(struct listener *l) {
     pthread_mutex_unlock(&l->lock);
     for (struct connection *next; c; c = next) {
         next = c->next_dead;
-        if (atomic_load(&c->link.refs)) { /* closed while paused: nobody else ends it; it comes back when the last
-                                             reference goes */
+        if (atomic_load(&c->link.refs)) { /* closed while paused: end it here; the last reference retires it again */
             connection_end(c);
             continue;
         }
@@ -197,7 +196,7 @@ void listener_note_junk(struct listener *l, const struct connection *c) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* A flood of connections is not one of lines in the log. */
+/* One line for all connections since the last one: a flood must not fill the log. */
 static void tell_floods(struct listener *l) {
     pthread_mutex_lock(&l->lock);
     uint32_t refused = l->n_refused, pushed_out = l->n_pushed_out, junk = l->n_junk;
@@ -282,7 +281,7 @@ struct listener *listener_close(struct listener *l) {
     if (l->sleeping) nng_aio_stop(l->sleeping);
     if (l->accepting) nng_aio_stop(l->accepting);
     close_all(l);
-    while (listener_connections(l)) { /* every callback ends, now that the streams are closed; each burial is told */
+    while (listener_connections(l)) { /* the streams are closed, so every callback ends and wakes this loop */
         struct pollfd p = { .fd = l->event_fd, .events = POLLIN };
         poll(&p, 1, 100);
         listener_run(l);
