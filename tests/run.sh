@@ -55,14 +55,18 @@ suite() { # preset, what it is, ctest options...
     note "$what: $good passed, $bad failed, $skipped skipped, $(($(date +%s) - start)) s"
 }
 
-fuzz() { # target, seconds
+fuzz() { # target, seconds: its exit status goes to a file, since it runs beside another
     bin=build-fuzz/tests/fuzz/$1
     corpus=$(cat "$bin.corpus")
     work=build-fuzz/corpus-$1
     mkdir -p "$work"
-    echo "== fuzzing $1 for $2 s"
-    if "$bin" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
-        "$work" "$corpus" >"build-fuzz/$1.log" 2>&1; then
+    "$bin" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
+        "$work" "$corpus" >"build-fuzz/$1.log" 2>&1
+    echo $? >"build-fuzz/$1.status"
+}
+
+fuzz_outcome() { # target, seconds
+    if [ "$(cat "build-fuzz/$1.status" 2>/dev/null)" = 0 ]; then
         note "$1: clean, $(grep -oE 'number_of_executed_units: *[0-9]+' "build-fuzz/$1.log" | grep -oE '[0-9]+$') inputs in $2 s"
         count 0
     else
@@ -72,18 +76,27 @@ fuzz() { # target, seconds
     fi
 }
 
+fuzz_all() { # two at a time
+    targets=$(for corpus in build-fuzz/tests/fuzz/fuzz_*.corpus; do basename "$corpus" .corpus; done)
+    echo "== fuzzing for $fuzz_seconds s each:" $targets
+    rm -f build-fuzz/*.status
+    running=0
+    for target in $targets; do
+        fuzz "$target" "$fuzz_seconds" &
+        running=$((running + 1))
+        [ $((running % 2)) -eq 1 ] || wait
+    done
+    wait
+    for target in $targets; do fuzz_outcome "$target" "$fuzz_seconds"; done
+}
+
 suite release "release build, all tests"
 if [ "$quick" = no ]; then
     suite asan "address and undefined-behaviour sanitizers"
-    # Not the long programs of one thread: there is nothing for this sanitizer to see.
-    suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model|first_token)'
-    if build fuzz; then
-        for corpus in build-fuzz/tests/fuzz/fuzz_*.corpus; do
-            fuzz "$(basename "$corpus" .corpus)" "$fuzz_seconds"
-        done
-    else
-        note "fuzzers: do not build"; count 1
-    fi
+    # Not the long programs of one thread, where this sanitizer has nothing to see; nor the crash points, which end the
+    # daemon where only one thread works.
+    suite tsan "thread sanitizer" -LE model -E '^test_(ops|demo_model|first_token|e2e_crash)'
+    if build fuzz; then fuzz_all; else note "fuzzers: do not build"; count 1; fi
 fi
 echo
 printf '%s' "$summary"
