@@ -91,7 +91,7 @@ static const struct key keys[] = {
       "dense: every plane on its own. record: the planes of a layer side by side in each page, which moves faster." },
     { "model", "max_context", KEY_U32, FIELD(max_context), 1, 1u << 28, "8192", NULL,
       "Longest sequence, in tokens (S)." },
-    { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65536, "8", NULL,
+    { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65535, "8", NULL,
       "Active sequences at once (C)." },
 
     { "backend", "kind", KEY_TOKEN, FIELD(backend), 0, 0, "off", backends,

@@ -38,21 +38,19 @@ void events_add(struct service *s, const struct kvd_event *event,
     }
 }
 
+/* After every request that changes something: it looks at two counters, and never walks. */
 void events_pressure(struct service *s) {
-    struct kvd_stats stats;
     uint64_t revision = store_revision(s->store);
     if (!s->subscribers || revision == s->pressure_revision) return;
     s->pressure_revision = revision;
-    store_get_stats(s->store, &stats);
     for (uint32_t p = 0; p < s->pools.n_pools; p++) {
-        uint64_t percent = (uint64_t)stats.pool[p].available * 100, capacity = stats.pool[p].capacity;
+        uint32_t available = store_available(s->store, p);
+        uint64_t percent = (uint64_t)available * 100, capacity = s->pools.pages[p];
         bool now =
             s->pressed[p] ? percent <= capacity * s->config.high_water : percent < capacity * s->config.low_water;
         if (now == s->pressed[p]) continue;
         s->pressed[p] = now;
-        events_add(s,
-                   &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .pool = p, .available = stats.pool[p].available },
-                   NULL, NULL);
+        events_add(s, &(struct kvd_event){ .kind = KVD_EVENT_PRESSURE, .pool = p, .available = available }, NULL, NULL);
     }
 }
 

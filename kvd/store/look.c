@@ -137,6 +137,8 @@ static uint32_t quarantined_pages(const struct store *store, uint32_t p) {
     return n;
 }
 
+uint32_t store_available(const struct store *store, uint32_t pool) { return pool_available(&store->pool[pool]); }
+
 void store_get_stats(const struct store *store, struct kvd_stats *ret_stats) {
     memset(ret_stats, 0, sizeof *ret_stats);
     ret_stats->n_pools = store->n_pools;

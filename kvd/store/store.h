@@ -521,6 +521,8 @@ int store_cont_look(const struct store *store, store_cont cont, struct kvd_conti
 uint32_t store_seq_pages(const struct store *store, store_seq seq, uint32_t pool, uint32_t *ret_ids, uint32_t max);
 uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t pool, uint32_t *ret_ids, uint32_t max);
 void store_get_stats(const struct store *store, struct kvd_stats *ret_stats);
+/* Pages of a pool that are free and promised to nobody (POOL-6). Counted as state changes: costs a subtraction. */
+uint32_t store_available(const struct store *store, uint32_t pool);
 
 /* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each,
  * go to text. */

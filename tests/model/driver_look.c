@@ -149,6 +149,7 @@ static void see_stats(struct run *r) {
         SEE(got->allocated, want.allocated, "pool %u", p);
         SEE(got->reserved, want.reserved, "pool %u", p);
         SEE(got->available, want.available, "pool %u", p);
+        SEE(store_available(r->store, p), want.available, "pool %u", p);
         SEE(got->rows_used, want.rows_used, "pool %u", p);
         SEE(got->shared, want.shared, "pool %u", p);
         SEE(got->quarantined, want.quarantined, "pool %u", p);

@@ -110,6 +110,7 @@ static const struct {
       "use bf16 or 256" },
     { "[model]\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n",
       "k.conf:2: kv_heads: 3 heads cannot be divided over 2 devices", "divisor" },
+    { "[model]\nmax_concurrency = 65536\n", "k.conf:2: max_concurrency:", "65535" }, /* as the store has it */
     { "[none-of-ours]\nlayers = 2\n", "k.conf:1: there is no section [none-of-ours]", "--help-config" },
     { "[devices]\nmemory = 5 GB\n", "k.conf:2: memory: \"5 GB\" has the unit \"GB\"", "20GiB" },
     { "[devices]\nmemory = 99999999TiB\n", "k.conf:2: memory:", "is too large" },
