@@ -83,6 +83,8 @@ const struct kvd_store_info *service_info(const struct service *service);
 /* Log level, access, timeouts, water marks: what a reload may change. Names in the log the changed keys that it left as
  * they were. */
 void service_reload(struct service *service, const struct config *config);
+/* The file could not be read, or is wrong: for monitoring. */
+void service_note_reload_failed(struct service *service);
 struct config service_config(struct service *service); /* a copy */
 /* For Stats; the listener tells. */
 void service_note_connections(struct service *service, uint32_t connections);

@@ -166,6 +166,8 @@ static const struct codec_field continuation_fields[] = {
     BOOL(image_in_host, image_in_host),
     U32_PLUS(state_slot, state_slot),
     SUB(root, root, codec_root_map),
+    U64(age_ns, age_ns),
+    U64(idle_ns, idle_ns),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);
@@ -467,6 +469,7 @@ static const struct codec_field stats_fields[] = {
     U32(recovered_dropped, u.stats.recovered_dropped),
     U32(recovered_damaged, u.stats.recovered_damaged),
     U32(former_drivers, u.stats.former_drivers),
+    U64(committed_tokens, u.stats.committed_tokens),
 };
 static const struct codec_map stats_map = CODEC_TABLE(kvd__v1__stats_reply__descriptor, stats_fields);
 #undef PB

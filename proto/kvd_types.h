@@ -335,13 +335,15 @@ struct kvd_continuation_info {
     struct kvd_root root;
     uint32_t frontier, named_pages, retention, sharers;
     bool tail_named, claimed;
-    uint64_t created, used;
+    uint64_t created, used; /* logical time: operations of the store */
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
     uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */
     bool demoted;                                                    /* demoted: it asks for no place on the device */
     bool moving;                                                     /* copies between device and host are under way */
     bool image_on_device, image_in_host;                             /* of its state image, where the store has them */
     uint32_t state_slot;                                             /* KVD_NONE = none */
+    /* Since it was made, and since it was last used. Of one found in the arena: since this instance has it. */
+    uint64_t age_ns, idle_ns;
 };
 struct kvd_sequence_info {
     kvd_sequence sequence;
@@ -414,6 +416,7 @@ struct kvd_stats {
     /* At this instance's start. */
     uint32_t recovered_continuations, recovered_shortened, recovered_dropped, recovered_damaged;
     uint32_t former_drivers; /* former processes that may still run on rows of an earlier instance: activations wait */
+    uint64_t committed_tokens; /* by rounds; what is cut off and committed again counts again */
 };
 struct kvd_audit {
     uint32_t violations;

@@ -25,7 +25,6 @@ struct top {
     struct follow follow;
     struct screen *screen;
     struct picture now, before;
-    double tokens_per_second;
     char why[KVD_MESSAGE_BYTES]; /* of a daemon that is not there */
     char restart[16];            /* when another instance came; empty: never */
     cJSON *events;               /* newest last */
@@ -89,9 +88,10 @@ static const cJSON *same_sequence(const cJSON **old, const cJSON *sequence) {
     return NULL;
 }
 
-/* Tokens committed since the look before, by sequences that were there then. */
-static double rate_tokens(const struct picture *before, const struct picture *now) {
-    double seconds = before->at_ns ? (double)(now->at_ns - before->at_ns) / 1e9 : 0, all = 0;
+/* Tokens committed since the look before, of each sequence that was there then. (Those of all, short ones too, are
+ * counted by the daemon.) */
+static void rate_sequences(const struct picture *before, const struct picture *now) {
+    double seconds = before->at_ns ? (double)(now->at_ns - before->at_ns) / 1e9 : 0;
     cJSON *s;
     const cJSON *old = before->sequences ? before->sequences->child : NULL;
     cJSON_ArrayForEach(s, now->sequences) {
@@ -100,9 +100,7 @@ static double rate_tokens(const struct picture *before, const struct picture *no
         double rate = more > 0 && seconds > 0 ? more / seconds : 0;
         cJSON_AddNumberToObject(s, "tokens_per_second", rate);
         out_put_text(s, "rate_text", "%.0f", rate);
-        all += rate;
     }
-    return all;
 }
 
 /* False: refused for good; *ret_code. */
@@ -129,7 +127,7 @@ static bool look_again(struct top *t, int *ret_code) {
     picture_drop(&t->before);
     t->before = t->now;
     t->now = seen;
-    t->tokens_per_second = rate_tokens(&t->before, &t->now);
+    rate_sequences(&t->before, &t->now);
     return true;
 }
 
@@ -144,7 +142,8 @@ static void take_events(struct top *t) {
 static cJSON *rates_of(const struct top *t) {
     double seconds = t->before.at_ns ? (double)(t->now.at_ns - t->before.at_ns) / 1e9 : 0;
     cJSON *rates = figures_rates(t->before.daemon, t->now.daemon, seconds);
-    cJSON_AddNumberToObject(rates, "tokens_per_second", t->tokens_per_second);
+    cJSON *tokens = cJSON_DetachItemFromObjectCaseSensitive(rates, "committed_tokens_per_second");
+    cJSON_AddItemToObject(rates, "tokens_per_second", tokens);
     return rates;
 }
 

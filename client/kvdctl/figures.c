@@ -78,6 +78,7 @@ cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info
     out_put_u64(o, "frames_bad_total", stats->frames_bad);
     out_put_u64(o, "events_dropped_total", stats->events_dropped);
     out_put_u64(o, "operations_total", stats->operations);
+    out_put_u64(o, "committed_tokens_total", stats->committed_tokens);
     out_put_u64(o, "demoted_pages_total", stats->demoted_pages);
     out_put_u64(o, "restored_pages_total", stats->restored_pages);
     out_put_bytes(o, "resident_memory_bytes", stats->rss_bytes);
@@ -140,8 +141,8 @@ cJSON *figures_arena(const struct kvd_stats *stats) {
 }
 
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds) {
-    static const char *const counters[] = { "requests",   "refusals",      "frames_bad",    "events_dropped",
-                                            "operations", "demoted_pages", "restored_pages" };
+    static const char *const counters[] = { "requests",   "refusals",      "frames_bad",     "events_dropped",
+                                            "operations", "demoted_pages", "restored_pages", "committed_tokens" };
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < N(counters); i++) {
         char from[40], to[40];

@@ -42,6 +42,7 @@ struct mover_job {
     struct store_transition of;
     struct stream stream[2];
     uint32_t chunks, left;
+    uint64_t begun_ns;
     bool cancelled, lost, works[2];
     struct mover_moved moved;
 };
@@ -117,7 +118,9 @@ bool mover_start(struct mover *m, struct store_transition of, const struct store
     struct mover_job *job = m->free;
     if (!job) return false;
     m->free = job->next;
-    *job = (struct mover_job){ .tag = tag, .at = m->n_active, .of = of, .left = work->copies_out + work->copies_in };
+    *job = (struct mover_job){
+        .tag = tag, .at = m->n_active, .of = of, .left = work->copies_out + work->copies_in, .begun_ns = clock_ns()
+    };
     job->works[OUT] = work->copies_out > 0;
     job->works[IN] = work->copies_in > 0;
     job->stream[OUT].dry = !work->copies_out;
@@ -136,7 +139,10 @@ static void end_if_done(struct mover *m, struct mover_job *job) {
     struct mover_job *moved = m->active[--m->n_active];
     m->active[job->at] = moved;
     moved->at = job->at;
-    for (int d = 0; d < 2; d++) m->stats.jobs[d] -= job->works[d];
+    for (int d = 0; d < 2; d++) {
+        m->stats.jobs[d] -= job->works[d];
+        if (job->works[d]) histogram_add(&m->stats.took[d], clock_ns() - job->begun_ns);
+    }
     m->stats.pages_left -= job->left;
     job->next = NULL;
     *m->last_ended = job;

@@ -42,9 +42,10 @@ struct mover_moved {
 };
 struct mover_stats {
     uint64_t pages[2], bytes[2];
-    uint64_t busy_ns[2]; /* time with at least one copy in flight */
-    uint32_t pages_left; /* pages and state images that the current jobs still have to copy */
-    uint32_t jobs[2];    /* current jobs with copies in this direction */
+    uint64_t busy_ns[2];      /* time with at least one copy in flight */
+    uint32_t pages_left;      /* pages and state images that the current jobs still have to copy */
+    uint32_t jobs[2];         /* current jobs with copies in this direction */
+    struct histogram took[2]; /* from begin to end of the jobs with copies in this direction that have ended */
 };
 
 enum mover_result {

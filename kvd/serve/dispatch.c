@@ -220,6 +220,7 @@ static enum admitted apply_request(struct call *call, bool reserved) {
     const struct frame_info *info = frame_info(call->request.type);
     struct service *s = call->service;
     s->requests++;
+    store_set_time(s->store, call->now_ns);
     metrics_request(&s->metrics, call->request.type);
     if (call->request.type != FRAME_HELLO) {
         struct session *session = admit_session(call);

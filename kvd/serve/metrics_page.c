@@ -12,6 +12,7 @@
 
 #include "core.h"
 #include "host_tier.h"
+#include "process_figures.h"
 #include "requests.h"
 #include "transfer.h"
 
@@ -23,9 +24,13 @@
 struct view {
     struct kvd_stats stats;
     struct metrics m;
+    struct store_lives lives;
+    struct process_figures process;
+    struct histogram copied[2]; /* by enum device_direction */
+    uint64_t page_bytes[POOLS], pool_bytes[POOLS], reloaded_s;
     uint64_t entitled[POOLS], rows, sequence_limit, state_limit, connection_limit, session_limit, scrubbed_bytes;
     uint32_t moving[2]; /* by enum device_direction */
-    bool lost, one;
+    bool lost, one, reload_good;
     char instance[160]; /* labels */
 };
 
@@ -45,6 +50,13 @@ static void view_service(struct service *s, struct view *v) {
     host_tier_stats(s, &host);
     service_stats(s, &v->stats);
     v->m = s->metrics;
+    v->lives = *store_get_lives(s->store);
+    v->reloaded_s = s->reloaded_s;
+    v->reload_good = !s->reload_failed;
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) {
+        v->page_bytes[p] = s->pools.info.pool[p].page_bytes;
+        v->pool_bytes[p] = v->page_bytes[p] * s->pools.pages[p];
+    }
     v->rows = v->sequence_limit = s->config.max_concurrency;
     v->state_limit = s->pools.state_slots;
     v->connection_limit = s->config.connections;
@@ -52,17 +64,18 @@ static void view_service(struct service *s, struct view *v) {
     v->lost = transfer_lost(s->transfer);
     v->scrubbed_bytes = host.scrubbed_bytes;
     memcpy(v->moving, host.mover.jobs, sizeof v->moving);
+    memcpy(v->copied, host.mover.took, sizeof v->copied);
 }
 
 /* All under one hold of the mutex, but for the entitlements of more sequences than 64: those are added up in parts, so
  * that no request waits long for a page. */
 static void view_take(struct service *s, struct view *v) {
     uint32_t cursor = 0;
-    uint64_t resident = metrics_resident_bytes();
     v->one = true;
+    process_figures_read(&v->process);
     pthread_mutex_lock(&s->lock);
     view_service(s, v);
-    v->stats.rss_bytes = resident;
+    v->stats.rss_bytes = v->process.resident_bytes;
     uint64_t left = v->stats.sequences;
     snprintf(v->instance, sizeof v->instance, "store=\"%s\",epoch=\"%016" PRIx64 "\"", s->config.store, s->epoch);
     while (view_entitled(s, v, &cursor, &left)) {
@@ -89,6 +102,9 @@ enum labels {
     TIER,
     DIRECTION,
     OUTCOME,
+    FATE,
+    DOMAIN,
+    DOMAIN_RESULT,
     BUILD,
     INSTANCE
 };
@@ -104,6 +120,8 @@ static const struct family {
 } families[] = {
 #define STRIDE(f, stride) offsetof(struct view, f), sizeof(((struct view *)0)->f), stride
 #define AT(f) STRIDE(f, sizeof(((struct view *)0)->f))
+#define AT_DOMAIN(f) STRIDE(m.domain[0].f, sizeof(struct metrics_domain))
+#define AT_HISTOGRAM(f) STRIDE(f, sizeof(struct histogram))
 #define AT_POOL(f) STRIDE(stats.pool[0].f, sizeof(struct kvd_pool_stats))
 #define AT_MOVED(f)                                                                                                    \
     STRIDE(stats.demoted_##f, offsetof(struct kvd_stats, restored_##f) - offsetof(struct kvd_stats, demoted_##f))
@@ -111,6 +129,10 @@ static const struct family {
     { "kvd_instance_info", GAUGE, INSTANCE, PLAIN, AT(one),
       "Store and instance epoch: another epoch is another start of the daemon; always 1." },
     { "kvd_uptime_seconds", GAUGE, NONE, NANOSECONDS, AT(stats.uptime_ns), "Time since the start." },
+    { "kvd_config_last_reload_successful", GAUGE, NONE, PLAIN, AT(reload_good),
+      "1 unless the last reload of the configuration failed: kvd then goes on with the one before." },
+    { "kvd_config_last_reload_success_timestamp_seconds", GAUGE, NONE, PLAIN, AT(reloaded_s),
+      "When the configuration was last read with success." },
     { "kvd_former_drivers", GAUGE, NONE, PLAIN, AT(stats.former_drivers),
       "Processes of an earlier instance that may still run on its pages: activations wait for them." },
     { "kvd_draining", GAUGE, NONE, PLAIN, AT(stats.draining),
@@ -120,6 +142,8 @@ static const struct family {
       "Resident memory of the daemon; pools of host devices count, as far as they were touched." },
     { "kvd_metadata_bytes", GAUGE, NONE, PLAIN, AT(stats.metadata_bytes), "Memory of the store's tables." },
 
+    { "kvd_page_bytes", GAUGE, POOL, PLAIN, AT(page_bytes[0]), "Bytes of a page, over all devices." },
+    { "kvd_pool_bytes", GAUGE, POOL, PLAIN, AT(pool_bytes[0]), "Bytes of a pool's pages, over all devices." },
     { "kvd_pool_pages", GAUGE, POOL, PLAIN, AT_POOL(capacity), "Pages of a pool: allocated + reserved + available." },
     { "kvd_pool_allocated_pages", GAUGE, POOL, PLAIN, AT_POOL(allocated),
       "Pages that hold KV of sequences or continuations." },
@@ -154,6 +178,8 @@ static const struct family {
       "Prefix lookups by result: a hit has usable tokens." },
     { "kvd_prefix_matched_tokens_total", COUNTER, NONE, PLAIN, AT(m.lookup_tokens),
       "Usable tokens of the best hits of lookups." },
+    { "kvd_prefix_looked_up_tokens_total", COUNTER, NONE, PLAIN, AT(m.looked_up_tokens),
+      "Prompt tokens of lookups; those of a request that waits and is looked up again count once." },
     { "kvd_activations_total", COUNTER, SOURCE, PLAIN, AT(m.activations[0]),
       "Activations that succeeded, by source: from nothing, a continuation moved, one kept." },
     { "kvd_activated_prompt_tokens_total", COUNTER, NONE, PLAIN, AT(m.prompt_tokens), "Prompt tokens of activations." },
@@ -161,6 +187,34 @@ static const struct family {
       "Those of them that a continuation held already." },
     { "kvd_activated_tokens_total", COUNTER, TIER, PLAIN, AT(m.tokens[0]),
       "The same prompt tokens by where they came from: pages on the device, pages restored from the host, neither." },
+    { "kvd_endless_cache_tokens_total", COUNTER, NONE, PLAIN, AT(m.endless_tokens),
+      "Prompt tokens that a cache without limits would have held: the reused ones, and those of computed pages whose "
+      "names had come before. An estimate: at most 2 percent of the other pages are counted too, and names older than "
+      "the last 700,000 may be forgotten." },
+    { "kvd_domain_activations_total", COUNTER, DOMAIN_RESULT, PLAIN, AT_DOMAIN(activations[0]),
+      "Activations by the label of the prompt's domain; a hit reuses tokens. The first 30 labels have figures of "
+      "their own, the others and, with tenants = uid, all are under other." },
+    { "kvd_domain_prompt_tokens_total", COUNTER, DOMAIN, PLAIN, AT_DOMAIN(prompt_tokens),
+      "Prompt tokens of activations by domain." },
+    { "kvd_domain_reused_tokens_total", COUNTER, DOMAIN, PLAIN, AT_DOMAIN(reused_tokens),
+      "Those of them that a continuation held already." },
+    { "kvd_committed_tokens_total", COUNTER, NONE, PLAIN, AT(stats.committed_tokens),
+      "Tokens committed by rounds, of prompts and of outputs; what is cut off and committed again counts again." },
+    { "kvd_continuations_made_total", COUNTER, NONE, PLAIN, AT(lives.made), "Continuations made." },
+    { "kvd_continuations_merged_total", COUNTER, NONE, PLAIN, AT(lives.merged),
+      "What was to be kept and was there already: the equal one stands for it." },
+    { "kvd_continuations_found_total", COUNTER, NONE, PLAIN, AT(lives.found),
+      "Continuations that this instance found in the arena or on devices." },
+    { "kvd_continuations_ended_total", COUNTER, FATE, PLAIN, AT(lives.ended[0]),
+      "Continuations that went: released by request, evicted for others, moved into a sequence, lost to damage." },
+    { "kvd_victims_demoted_total", COUNTER, NONE, PLAIN, AT(lives.victims_demoted),
+      "Continuations that were demoted to the host arena for others." },
+    { "kvd_continuation_lifetime_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.lifetime[0]),
+      "Time from the making of a continuation to its end." },
+    { "kvd_continuation_idle_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.idle[0]),
+      "Time from the last use of a continuation to its end." },
+    { "kvd_continuation_reuse_gap_seconds", HISTOGRAM, NONE, NANOSECONDS, AT_HISTOGRAM(lives.reuse_gap),
+      "Time from one use of a continuation to the next." },
     { "kvd_bounded_completions_total", COUNTER, NONE, PLAIN, AT(m.bounded),
       "Sequences whose lease could not grow: they end before their output budget." },
     { "kvd_sequences_lost_total", COUNTER, END, PLAIN, AT(m.ended[0]),
@@ -183,6 +237,8 @@ static const struct family {
     { "kvd_moved_bytes_total", COUNTER, DIRECTION, PLAIN, AT_MOVED(bytes), "Bytes copied, state images too." },
     { "kvd_moved_seconds_total", COUNTER, DIRECTION, NANOSECONDS, AT_MOVED(ns),
       "Time in which copies of a direction were under way, checksums included." },
+    { "kvd_copy_seconds", HISTOGRAM, DIRECTION, NANOSECONDS, AT_HISTOGRAM(copied[0]),
+      "Time that a move or an activation waited for its copies of a direction, checksums included." },
     { "kvd_damaged_replicas_total", COUNTER, NONE, PLAIN, AT(stats.damaged_replicas),
       "Copies in the host arena whose bytes did not match their checksum; they were dropped." },
     { "kvd_lost_continuations_total", COUNTER, NONE, PLAIN, AT(stats.lost_continuations),
@@ -201,7 +257,7 @@ static const struct family {
     { "kvd_round_items_total", COUNTER, ITEM, PLAIN, AT(m.items[0]), "Sequences of rounds, by the status of each." },
     { "kvd_shortages_total", COUNTER, SHORT, PLAIN, AT(m.shortages[0]),
       "RESOURCE_EXHAUSTED, of requests and of sequences in rounds, by what was short." },
-    { "kvd_request_seconds", HISTOGRAM, REQUEST, NANOSECONDS, AT(m.time[0]),
+    { "kvd_request_seconds", HISTOGRAM, REQUEST, NANOSECONDS, AT_HISTOGRAM(m.time[0]),
       "Time from a request's frame to its outcome, waits for the store and for devices included." },
     { "kvd_frames_bad_total", COUNTER, NONE, PLAIN, AT(stats.frames_bad),
       "Frames whose content could not be decoded." },
@@ -209,8 +265,18 @@ static const struct family {
     { "kvd_audits_total", COUNTER, NONE, PLAIN, AT(m.audits), "Audits (kvdctl audit)." },
     { "kvd_audit_violations", GAUGE, NONE, PLAIN, AT(m.audit_violations),
       "Broken invariants that the last audit found; 0 before the first." },
+
+    { "process_cpu_seconds_total", COUNTER, NONE, NANOSECONDS, AT(process.cpu_ns), "Processor time." },
+    { "process_start_time_seconds", GAUGE, NONE, NANOSECONDS, AT(process.started_ns), "Start, since 1970." },
+    { "process_resident_memory_bytes", GAUGE, NONE, PLAIN, AT(process.resident_bytes), "Resident memory." },
+    { "process_virtual_memory_bytes", GAUGE, NONE, PLAIN, AT(process.virtual_bytes), "Address space." },
+    { "process_open_fds", GAUGE, NONE, PLAIN, AT(process.open_files), "Open files." },
+    { "process_max_fds", GAUGE, NONE, PLAIN, AT(process.most_files), "Open files at most." },
+    { "process_threads", GAUGE, NONE, PLAIN, AT(process.threads), "Threads." },
 #undef AT_MOVED
 #undef AT_POOL
+#undef AT_HISTOGRAM
+#undef AT_DOMAIN
 #undef AT
 #undef STRIDE
 };
@@ -235,6 +301,12 @@ static const char *const tier_names[METRICS_TIERS] = { "device", "host", "comput
 static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [HOST_TO_DEVICE] = "restored" };
 static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
+static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
+static const char *const request_names[FRAME_TYPE_END] = { "unknown",
+#define NAME(constant, number, name, ...) [number] = #name,
+                                                           FRAME_LIST(NAME)
+#undef NAME
+};
 static const char *const status_names[METRICS_STATUSES] = {
 #define NAME(name, code, ...) [code] = #name,
     KVD_STATUS_LIST(NAME)
@@ -246,7 +318,25 @@ static_assert(offsetof(struct kvd_stats, recovered_damaged) ==
                   offsetof(struct kvd_stats, recovered_continuations) + HOST_DAMAGED * sizeof(uint32_t),
               "outcomes of a recovery are one family, in the order of their names");
 
-static const char *request_name(uint32_t type) { return type ? frame_type_name((uint16_t)type) : "unknown"; }
+/* Families with one label, whose values are constant. Pools and histograms of requests have fewer. */
+static const struct label_set {
+    const char *label;
+    const char *const *names;
+    uint32_t n;
+} label_sets[] = {
+    [POOL] = { "pool", pool_names, POOLS },
+    [ROLE] = { "role", role_names, METRICS_ROLES },
+    [SOURCE] = { "source", source_names, METRICS_SOURCES },
+    [END] = { "end", end_names, METRICS_ENDS },
+    [REQUEST] = { "request", request_names, FRAME_TYPE_END },
+    [SHORT] = { "short", short_names, METRICS_SHORTS },
+    [ITEM] = { "status", status_names, METRICS_STATUSES },
+    [TIER] = { "tier", tier_names, METRICS_TIERS },
+    [DIRECTION] = { "direction", direction_names, 2 },
+    [OUTCOME] = { "outcome", outcome_names, HOST_OUTCOMES },
+    [RESULT] = { "result", result_names, 2 },
+    [FATE] = { "reason", fate_names, STORE_FATES },
+};
 
 /* Number i of a family. */
 static uint64_t number_at(const struct view *v, const struct family *f, uint32_t i) {
@@ -267,81 +357,107 @@ static void write_number(FILE *out, enum family_unit unit, uint64_t value) {
     else fprintf(out, " %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000u, value % 1000000000u);
 }
 
-static void write_list(FILE *out, const struct family *f, const struct view *v, const char *label,
-                       const char *const *names, uint32_t n) {
+static void write_list(FILE *out, const struct family *f, const struct view *v) {
+    const struct label_set *set = &label_sets[f->labels];
+    uint32_t n = f->labels == POOL ? v->stats.n_pools : set->n;
     for (uint32_t i = 0; i < n; i++) {
-        fprintf(out, "%s{%s=\"%s\"}", f->name, label, names[i]);
+        fprintf(out, "%s{%s=\"%s\"}", f->name, set->label, set->names[i]);
         write_number(out, f->unit, number_at(v, f, i));
     }
 }
 
-static void write_histogram(FILE *out, const struct family *f, const struct metrics_time *times) {
-    for (uint32_t type = 1; type < FRAME_TYPE_END; type++) {
-        const char *name = request_name(type);
-        uint64_t sum = 0;
-        for (uint32_t i = 0; i + 1 < METRICS_BUCKETS; i++) {
-            uint64_t limit = UINT64_C(1) << (METRICS_FIRST_BIT + i);
-            sum += times[type].bucket[i];
-            fprintf(out, "%s_bucket{request=\"%s\",le=\"%" PRIu64 ".%09" PRIu64 "\"} %" PRIu64 "\n", f->name, name,
-                    limit / 1000000000u, limit % 1000000000u, sum);
-        }
-        sum += times[type].bucket[METRICS_BUCKETS - 1];
-        fprintf(out, "%s_bucket{request=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", f->name, name, sum);
-        fprintf(out, "%s_sum{request=\"%s\"}", f->name, name);
-        write_number(out, f->unit, times[type].sum_ns);
-        fprintf(out, "%s_count{request=\"%s\"} %" PRIu64 "\n", f->name, name, sum);
-    }
+/* Of histograms: the edges 2^first, 2^(first + step) .. 2^last ns. */
+static const struct edges {
+    uint32_t first, last, step;
+} edges_of_requests = { 10, 31, 1 }, /* 1.024 us to 2.1 s */
+    edges_of_copies = { 14, 36, 1 }, /* 16 us to 69 s */
+    edges_of_lives = { 20, 46, 2 };  /* 1 ms to 19.5 hours */
+
+static const struct edges *edges_of(const struct family *f) {
+    return f->labels == REQUEST ? &edges_of_requests : f->labels == DIRECTION ? &edges_of_copies : &edges_of_lives;
 }
 
-static void write_requests(FILE *out, const struct family *f, const struct view *v) {
-    for (uint32_t type = 0; type < FRAME_TYPE_END; type++)
-        fprintf(out, "%s{request=\"%s\"} %" PRIu64 "\n", f->name, request_name(type), number_at(v, f, type));
+/* One histogram; labels: with a comma at the end, or empty. */
+static void write_histogram(FILE *out, const struct family *f, const struct histogram *h, const char *labels) {
+    const struct edges *edges = edges_of(f);
+    uint64_t sum = 0;
+    uint32_t i = 0;
+    for (uint32_t bit = edges->first; bit <= edges->last; bit += edges->step) {
+        uint64_t limit = UINT64_C(1) << bit;
+        while (i <= bit - HISTOGRAM_FIRST_BIT) sum += h->bucket[i++];
+        fprintf(out, "%s_bucket{%sle=\"%" PRIu64 ".%09" PRIu64 "\"} %" PRIu64 "\n", f->name, labels,
+                limit / 1000000000u, limit % 1000000000u, sum);
+    }
+    while (i < HISTOGRAM_BUCKETS) sum += h->bucket[i++];
+    fprintf(out, "%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", f->name, labels, sum);
+    size_t n = strlen(labels);
+    fprintf(out, n ? "%s_sum{%.*s}" : "%s_sum%.*s", f->name, n ? (int)n - 1 : 0, labels);
+    write_number(out, f->unit, h->sum_ns);
+    fprintf(out, n ? "%s_count{%.*s} %" PRIu64 "\n" : "%s_count%.*s %" PRIu64 "\n", f->name, n ? (int)n - 1 : 0, labels,
+            sum);
+}
+
+static void write_histograms(FILE *out, const struct family *f, const struct view *v) {
+    const struct label_set *set = &label_sets[f->labels];
+    const char *at = (const char *)v + f->offset;
+    char labels[96];
+    if (f->labels == NONE) write_histogram(out, f, (const struct histogram *)at, "");
+    for (uint32_t i = f->labels == REQUEST /* not the unknown ones */; i < set->n; i++) {
+        snprintf(labels, sizeof labels, "%s=\"%s\",", set->label, set->names[i]);
+        write_histogram(out, f, (const struct histogram *)(at + i * f->stride), labels);
+    }
 }
 
 static void write_refusals(FILE *out, const struct family *f, const struct view *v) {
     for (uint32_t type = 1; type < FRAME_TYPE_END; type++)
         for (uint32_t status = KVD_OK + 1; status < METRICS_STATUSES; status++)
-            fprintf(out, "%s{request=\"%s\",status=\"%s\"} %" PRIu64 "\n", f->name, request_name(type),
+            fprintf(out, "%s{request=\"%s\",status=\"%s\"} %" PRIu64 "\n", f->name, request_names[type],
                     status_names[status], number_at(v, f, type * METRICS_STATUSES + status));
+}
+
+/* A label of a domain has no character that would have to be escaped. */
+static void write_domains(FILE *out, const struct family *f, const struct view *v) {
+    for (uint32_t i = 0; i < v->m.n_domains; i++) {
+        const struct metrics_domain *d = &v->m.domain[i];
+        if (f->labels == DOMAIN) fprintf(out, "%s{domain=\"%s\"} %" PRIu64 "\n", f->name, d->label, number_at(v, f, i));
+        for (uint32_t hit = 0; f->labels == DOMAIN_RESULT && hit < 2; hit++)
+            fprintf(out, "%s{domain=\"%s\",result=\"%s\"} %" PRIu64 "\n", f->name, d->label, result_names[!hit],
+                    d->activations[hit]);
+    }
 }
 
 static void write_family(FILE *out, const struct family *f, const struct view *v) {
     static const char *const types[] = { [COUNTER] = "counter", [GAUGE] = "gauge", [HISTOGRAM] = "histogram" };
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name, types[f->type]);
     if (f->type == HISTOGRAM) {
-        write_histogram(out, f, v->m.time);
-        return;
-    }
-    switch (f->labels) {
-    case NONE:
+        write_histograms(out, f, v);
+    } else if (f->labels == NONE) {
         fputs(f->name, out);
         write_number(out, f->unit, number_at(v, f, 0));
-        break;
-    case POOL: write_list(out, f, v, "pool", pool_names, v->stats.n_pools); break;
-    case ROLE: write_list(out, f, v, "role", role_names, METRICS_ROLES); break;
-    case SOURCE: write_list(out, f, v, "source", source_names, METRICS_SOURCES); break;
-    case END: write_list(out, f, v, "end", end_names, METRICS_ENDS); break;
-    case SHORT: write_list(out, f, v, "short", short_names, METRICS_SHORTS); break;
-    case ITEM: write_list(out, f, v, "status", status_names, METRICS_STATUSES); break;
-    case TIER: write_list(out, f, v, "tier", tier_names, METRICS_TIERS); break;
-    case DIRECTION: write_list(out, f, v, "direction", direction_names, 2); break;
-    case OUTCOME: write_list(out, f, v, "outcome", outcome_names, HOST_OUTCOMES); break;
-    case RESULT: write_list(out, f, v, "result", result_names, 2); break;
-    case REQUEST: write_requests(out, f, v); break;
-    case REFUSAL: write_refusals(out, f, v); break;
-    case BUILD: fprintf(out, "%s{version=\"%s\"} %" PRIu64 "\n", f->name, KVD_VERSION, number_at(v, f, 0)); break;
-    case INSTANCE: fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->instance, number_at(v, f, 0)); break;
+    } else if (f->labels == REFUSAL) {
+        write_refusals(out, f, v);
+    } else if (f->labels == DOMAIN || f->labels == DOMAIN_RESULT) {
+        write_domains(out, f, v);
+    } else if (f->labels == BUILD) {
+        fprintf(out, "%s{version=\"%s\"} %" PRIu64 "\n", f->name, KVD_VERSION, number_at(v, f, 0));
+    } else if (f->labels == INSTANCE) {
+        fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->instance, number_at(v, f, 0));
+    } else {
+        write_list(out, f, v);
     }
 }
 
 char *metrics_page(struct service *s, size_t *ret_bytes) {
-    struct view v = { 0 };
+    struct view *v = calloc(1, sizeof *v);
     char *text = NULL;
     size_t bytes = 0;
-    view_take(s, &v);
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = v ? open_memstream(&text, &bytes) : NULL;
+    if (out) {
+        view_take(s, v);
+        for (size_t i = 0; i < sizeof families / sizeof *families; i++) write_family(out, &families[i], v);
+    }
+    free(v);
     if (!out) return NULL;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) write_family(out, &families[i], &v);
     if (fclose(out)) {
         free(text);
         return NULL;

@@ -150,13 +150,27 @@ void serve_list_sessions(struct call *call) {
     call->reply.u.sessions.items = items;
 }
 
+/* A number for a prompt, by the first message of its lookup. Not 0. */
+static uint64_t prompt_name(const struct kvd_find *f) {
+    uint64_t root, last = 0, name;
+    memcpy(&root, f->root.bytes, sizeof root);
+    if (f->n) memcpy(&last, f->digests[f->n - 1].bytes, sizeof last);
+    name = root ^ last * UINT64_C(0x9E3779B97F4A7C15) ^ f->n;
+    for (uint32_t i = 0; i < f->tokens.n; i++) name = (name ^ f->tokens.tokens[i]) * UINT64_C(0x100000001B3);
+    return name | 1;
+}
+
 /* A lookup counts once, with the message that tells whether it hits: not with one whose answer wants tokens first. */
 static void count_lookup(struct call *call, const struct store_found *found, const struct kvd_hit *hits) {
     const struct kvd_find *f = &call->request.u.find;
     bool again = f->token_page < f->prompt_tokens / KVD_PAGE_TOKENS;
-    bool counts = f->first == 0 && (found->anchor.bits ? !again : found->want_page == KVD_NONE);
-    metrics_lookup(&call->service->metrics, f->first == 0 && !again, counts, found->n ? hits[0].usable : 0,
-                   &call->session->lookup_tokens);
+    struct metrics_find find = { .begins = f->first == 0 && !again,
+                                 .counts =
+                                     f->first == 0 && (found->anchor.bits ? !again : found->want_page == KVD_NONE),
+                                 .usable = found->n ? hits[0].usable : 0,
+                                 .prompt_tokens = f->prompt_tokens };
+    if (find.begins) find.name = prompt_name(f);
+    metrics_lookup(&call->service->metrics, &find, &call->session->lookups);
 }
 
 static bool check_find(struct call *call) {

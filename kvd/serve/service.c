@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bundle.h"
@@ -21,6 +22,7 @@
 #include "host_tier.h"
 #include "log.h"
 #include "mover.h"
+#include "named_before.h"
 #include "pending.h"
 #include "request.h"
 #include "session.h"
@@ -67,7 +69,9 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->ops = calloc((size_t)s->config.sessions * PENDING_SLOTS + STOP_MOVES, sizeof *s->ops);
     for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
-    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || tenants_open(s))
+    s->named_before = named_before_new();
+    metrics_begin(&s->metrics);
+    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || !s->named_before || tenants_open(s))
         return refuse_open(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
@@ -124,6 +128,7 @@ int service_new(const struct config *config, const char *prefix, const struct fd
     s->epoll_fd = -1;
     s->last_waiting = &s->waiting;
     s->started_ns = clock_ns();
+    s->reloaded_s = (uint64_t)time(NULL);
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP); /* held for microseconds: spin before sleeping */
     pthread_mutex_init(&s->lock, &kind);
@@ -164,6 +169,7 @@ struct service *service_free(struct service *s) {
     free(s->bundles);
     free(s->bundle_index);
     free(s->ops);
+    named_before_free(s->named_before);
     tenants_close(s);
     if (s->store_memory) munmap(s->store_memory, s->store_bytes);
     scratch_free_all(s);
@@ -181,6 +187,7 @@ int service_fd(const struct service *s) { return s->epoll_fd; }
 static void peer_exited(struct service *s, uint64_t tag) {
     pthread_mutex_lock(&s->lock);
     struct session *session = session_find(s, (kvd_session_id){ tag });
+    store_set_time(s->store, clock_ns());
     if (session) {
         LOG(session_log_level(session), "session %s: process %llu has exited", session->name,
             (unsigned long long)session->peer.pid);
@@ -256,9 +263,17 @@ void service_note_bad_frame(struct service *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void service_note_reload_failed(struct service *s) {
+    pthread_mutex_lock(&s->lock);
+    s->reload_failed = 1;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void service_reload(struct service *s, const struct config *config) {
     char rest[512];
     pthread_mutex_lock(&s->lock);
+    s->reloaded_s = (uint64_t)time(NULL);
+    s->reload_failed = 0;
     config_reload(&s->config, config, rest, sizeof rest);
     pthread_mutex_unlock(&s->lock);
     log_set_level((enum log_level)config->log_level);

@@ -35,7 +35,9 @@ struct bundle {
     uint64_t tenant;  /* the owner's uid */
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
-    uint32_t tag; /* of the pending operation that activates it; 0: none */
+    uint32_t noted_pages; /* whose names were looked at for the endless cache */
+    uint32_t domain;      /* metrics_domain_slot */
+    uint32_t tag;         /* of the pending operation that activates it; 0: none */
 };
 
 /* handles.c */

@@ -53,6 +53,8 @@ struct service {
     bool pressed[KVD_MAX_POOLS];
     uint64_t pressure_revision;
 
+    struct named_before *named_before;
+    uint64_t reloaded_s /* since 1970 */, reload_failed; /* of the configuration: read last, and whether that failed */
     uint64_t requests, refusals, frames_bad, events_dropped;
     uint32_t connections;
     struct metrics metrics;

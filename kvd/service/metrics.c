@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static_assert((int)KVD_UNAUTHENTICATED + 1 == (int)METRICS_STATUSES, "every status has a place");
@@ -12,16 +13,8 @@ static uint16_t known_type(uint16_t type) { return type < FRAME_TYPE_END ? type 
 
 void metrics_request(struct metrics *m, uint16_t type) { m->requests[known_type(type)]++; }
 
-static uint32_t time_bucket(uint64_t ns) {
-    uint32_t bits = ns > 1 ? 64 - (uint32_t)__builtin_clzll(ns - 1) : 0; /* 2^bits is the least that is not less */
-    if (bits <= METRICS_FIRST_BIT) return 0;
-    return bits - METRICS_FIRST_BIT < METRICS_BUCKETS ? bits - METRICS_FIRST_BIT : METRICS_BUCKETS - 1;
-}
-
 void metrics_answer(struct metrics *m, uint16_t type, uint32_t status, uint64_t took_ns) {
-    struct metrics_time *t = &m->time[known_type(type)];
-    t->sum_ns += took_ns;
-    t->bucket[time_bucket(took_ns)]++;
+    histogram_add(&m->time[known_type(type)], took_ns);
     if (status != KVD_OK && status < METRICS_STATUSES) m->refusals[known_type(type)][status]++;
 }
 
@@ -33,16 +26,55 @@ void metrics_shortage(struct metrics *m, enum metrics_short what) {
 
 void metrics_item(struct metrics *m, uint32_t status) { m->items[status < METRICS_STATUSES ? status : KVD_UNKNOWN]++; }
 
-void metrics_lookup(struct metrics *m, bool begins, bool counts, uint32_t usable, uint32_t *before) {
-    if (begins) *before = 0;
-    if (counts) {
+static bool was_asked(struct metrics_lookups *l, const struct metrics_find *find) {
+    for (uint32_t i = 0; i < METRICS_LOOKUPS; i++)
+        if (l->asked[i].name == find->name && l->asked[i].prompt_tokens == find->prompt_tokens) return true;
+    l->asked[l->next].name = find->name;
+    l->asked[l->next].prompt_tokens = find->prompt_tokens;
+    l->next = (l->next + 1) % METRICS_LOOKUPS;
+    return false;
+}
+
+void metrics_lookup(struct metrics *m, const struct metrics_find *find, struct metrics_lookups *l) {
+    if (find->begins) {
+        l->tokens = 0;
+        l->repeated = was_asked(l, find);
+        if (!l->repeated) m->looked_up_tokens += find->prompt_tokens;
+    }
+    if (l->repeated) return;
+    if (find->counts) {
         m->lookups++;
-        if (usable) m->lookup_hits++;
+        if (find->usable) m->lookup_hits++;
         else m->lookup_misses++;
     }
-    if (usable <= *before) return;
-    m->lookup_tokens += usable - *before;
-    *before = usable;
+    if (find->usable <= l->tokens) return;
+    m->lookup_tokens += find->usable - l->tokens;
+    l->tokens = find->usable;
+}
+
+void metrics_lookup_served(struct metrics_lookups *l, uint32_t prompt_tokens) {
+    for (uint32_t i = 0; i < METRICS_LOOKUPS; i++)
+        if (l->asked[i].name && l->asked[i].prompt_tokens == prompt_tokens) {
+            l->asked[i].name = 0;
+            return;
+        }
+}
+
+#define UNLABELLED "unlabelled"
+
+void metrics_begin(struct metrics *m) {
+    snprintf(m->domain[0].label, KVD_LABEL_BYTES, "other");
+    snprintf(m->domain[1].label, KVD_LABEL_BYTES, UNLABELLED);
+    m->n_domains = 2;
+}
+
+uint32_t metrics_domain_slot(struct metrics *m, const char *label, bool told) {
+    const char *text = *label ? label : UNLABELLED;
+    for (uint32_t i = 0; told && i < m->n_domains; i++)
+        if (strcmp(m->domain[i].label, text) == 0) return i;
+    if (!told || m->n_domains == METRICS_DOMAINS) return 0;
+    snprintf(m->domain[m->n_domains].label, KVD_LABEL_BYTES, "%s", text);
+    return m->n_domains++;
 }
 
 uint64_t metrics_resident_bytes(void) {

@@ -47,7 +47,8 @@ struct session *session_new(struct service *s, const struct call *call, int *ret
     session->secret = call->random;
     memcpy(session->name, hello->name, sizeof session->name);
     session->last_sequence = session->requests = 0;
-    session->n_owned = session->lookup_tokens = 0;
+    session->n_owned = 0;
+    session->lookups = (struct metrics_lookups){ 0 };
     session->process_start = session->fd_token = 0;
     s->n_sessions++;
     s->metrics.sessions[session->role - KVD_ROLE_OBSERVER]++;

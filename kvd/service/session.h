@@ -11,6 +11,7 @@
 #include "answers.h"
 #include "link.h"
 #include "log.h"
+#include "metrics.h"
 
 struct call;
 struct service;
@@ -27,7 +28,7 @@ struct session {
     uint64_t process_start; /* its process holds memory that outlives this kvd: its start time; 0: it does not */
     uint64_t fd_token;      /* for the socket of descriptors; 0: none, or used */
     uint32_t n_owned;       /* bundles */
-    uint32_t lookup_tokens; /* metrics_lookup's memory */
+    struct metrics_lookups lookups;
     struct answers answers;
 };
 

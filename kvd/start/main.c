@@ -205,6 +205,7 @@ static void end_reload(struct daemon *d) {
     if (result == RELOAD_BAD) {
         LOG(LOG_ERROR, "the configuration was not reloaded:");
         log_text(LOG_ERROR, why);
+        service_note_reload_failed(d->service);
     }
     if (result == RELOAD_GOOD) {
         service_reload(d->service, &config);

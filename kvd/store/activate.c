@@ -267,7 +267,7 @@ static uint32_t release_now(struct store *store, struct activation *act) {
             act->victims[left++] = act->victims[i];
             continue;
         }
-        cont_release(store, act->victims[i].cont);
+        cont_release(store, act->victims[i].cont, STORE_EVICTED);
         lost++;
     }
     act->n_victims = left;
@@ -393,6 +393,8 @@ static void take_over_tail(struct store *store, uint32_t p, uint32_t d, uint32_t
 
 /* The source's references become the sequence's; what it does not keep goes. */
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
+    life_use(store, source);
+    life_end(store, source, STORE_MOVED);
     record_cont_drop(store, source); /* the sequence's record is there */
     index_drop(store, source);
     if (!MUTANT(directory_keeps_consumed)) source->published = false; /* nothing writes its record again */
@@ -441,10 +443,11 @@ static void release_victim(struct store *store, struct seq *seq, struct cont *vi
     victim->claimed = false;
     if (!victim->demoting) {
         seq->victims_lost++;
-        cont_release(store, victim);
+        cont_release(store, victim, STORE_EVICTED);
         return;
     }
     victim->demoting = false;
+    store->lives.victims_demoted++;
     count_demoting(store, victim, false);
     if (!MUTANT(directory_keeps_handed_slot)) record_cont(store, victim); /* its slot may have gone */
     cont_demote(store, victim);
@@ -603,6 +606,7 @@ static void publish_sequence(struct store *store, struct seq *seq) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             source->pins--;
+            life_use(store, source);
             order_drop(store, source);
             source->used = store->operations;
             order_insert(store, source);

@@ -485,6 +485,8 @@ static void audit_order(struct audit *a) {
         }
     }
     EXPECT(found == published, "%u continuations in the order, %u published", found, published);
+    EXPECT(lives_balance(store) == published, "%llu continuations live, %u published",
+           (unsigned long long)lives_balance(store), published);
 }
 
 static void audit_index(struct audit *a) {

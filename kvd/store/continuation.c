@@ -95,7 +95,8 @@ void cont_undemote(struct store *store, struct cont *cont) {
 
 /* ---- release ---- */
 
-void cont_release(struct store *store, struct cont *cont) {
+void cont_release(struct store *store, struct cont *cont, enum store_fate fate) {
+    life_end(store, cont, fate);
     if (!MUTANT(directory_keeps_continuation)) record_cont_drop(store, cont); /* deletions go first */
     if (cont->published) index_drop(store, cont);
     cont->published = false;
@@ -121,7 +122,7 @@ int store_release(struct store *store, store_cont handle, struct store_refusal *
     struct cont *cont = NULL;
     int rc = cont_find_unclaimed(store, handle, &cont, refusal);
     if (rc) return rc;
-    cont_release(store, cont);
+    cont_release(store, cont, STORE_RELEASED);
     store_changed(store, true);
     return STORE_OK;
 }

@@ -60,6 +60,7 @@ struct cont *cont_find_equal(const struct store *store, const struct cont *like)
 static void refresh(struct store *store, struct cont *cont, uint32_t retention) {
     order_drop(store, cont);
     cont->used = store->operations;
+    cont->used_ns = store->now_ns;
     cont->retention = max_u32(cont->retention, retention);
     order_insert(store, cont);
     record_cont(store, cont);

@@ -136,6 +136,7 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
     for (uint32_t p = 0; p < store->n_pools; p++) cont->space[p].committed = frontier;
     recover_cont(store, cont, &bundle, frontier);
     cont->published = true;
+    life_begin(store, cont, true);
     index_insert(store, cont);
     record_cont(store, cont);
     cont_demote(store, cont);

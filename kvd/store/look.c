@@ -65,6 +65,8 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->image_in_host = image_in_host(cont);
     ret_info->created = cont->created;
     ret_info->used = cont->used;
+    ret_info->age_ns = store->now_ns - cont->made_ns;
+    ret_info->idle_ns = store->now_ns - cont->used_ns;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         ret_info->pages[p] = cont->space[p].count;
         count_places(store, cont, p, ret_info);
@@ -156,6 +158,7 @@ void store_get_stats(const struct store *store, struct kvd_stats *ret_stats) {
     ret_stats->membership_used = store->entries;
     ret_stats->membership_limit = (uint64_t)store->chunks.capacity * CHUNK;
     ret_stats->operations = store->operations;
+    ret_stats->committed_tokens = store->lives.committed_tokens;
     ret_stats->revision = store->revision;
     ret_stats->host_images = store->host_images;
     ret_stats->demoted_continuations = store->demoted;

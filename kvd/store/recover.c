@@ -315,6 +315,7 @@ static void publish_bundles(struct recovery *r) {
         bool in_host = cont->demoting;
         cont->demoting = false;
         cont->published = true;
+        life_begin(store, cont, true);
         index_insert(store, cont);
         record_cont(store, cont);
         if (in_host && tier_all_current(store, cont)) cont_demote(store, cont);

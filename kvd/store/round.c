@@ -120,6 +120,7 @@ static bool apply_pool(struct store *store, struct seq *seq, const struct kvd_ro
     struct space *space = &seq->space[p];
     int32_t *row = row_entries(store, p, seq->row[p]);
     uint32_t before = space->count, entitled = space_entitlement(space);
+    if (p == 0 && want->ask & KVD_ROUND_COMMIT) store->lives.committed_tokens += want->commit - space->committed;
     if (want->ask & KVD_ROUND_COMMIT) space_commit(store, p, space, want->commit);
     if (want->ask & KVD_ROUND_TRUNCATE) space_commit(store, p, space, want->truncate);
     if (p == 0) seq->named = min_u32(seq->named, space->committed / KVD_PAGE_TOKENS);

@@ -241,13 +241,15 @@ static struct cont *publish_or_merge(struct store *store, struct cont *cont) {
     struct cont *equal = cont_find_equal(store, cont);
     if (!equal) {
         cont->published = true;
+        life_begin(store, cont, false);
         cont->created = cont->used = store->operations;
         index_insert(store, cont);
         record_cont(store, cont);
         return cont;
     }
     if (!cont_stands_for(store, equal, cont->retention)) cont_take_pages(store, equal, cont);
-    cont_release(store, cont);
+    store->lives.merged++;
+    cont_release(store, cont, STORE_RELEASED);
     return equal;
 }
 
@@ -269,7 +271,7 @@ int store_checkpoint_abort(struct store *store, store_cont handle, struct store_
     if (rc) return rc;
     store_changed(store, true);
     unpin_checkpoint(store, cont);
-    cont_release(store, cont);
+    cont_release(store, cont, STORE_RELEASED);
     return STORE_OK;
 }
 

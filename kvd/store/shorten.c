@@ -111,7 +111,7 @@ bool cont_give_up_lost(struct store *store, struct cont *cont) {
     if (good == 0 || store->config.has_state || MUTANT(damage_takes_all)) {
         tell_loss(store, cont, 0);
         store->lost++;
-        cont_release(store, cont);
+        cont_release(store, cont, STORE_LOST);
         return true;
     }
     tell_loss(store, cont, good);

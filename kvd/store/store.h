@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "geometry.h"
+#include "histogram.h"
 #include "kvd_types.h"
 
 #define STORE_MAX_COPIES 3 /* of one transition: a tail a pool, and a state image */
@@ -523,6 +524,27 @@ uint32_t store_cont_pages(const struct store *store, store_cont cont, uint32_t p
 void store_get_stats(const struct store *store, struct kvd_stats *ret_stats);
 /* Pages of a pool that are free and promised to nobody (POOL-6). Counted as state changes: costs a subtraction. */
 uint32_t store_available(const struct store *store, uint32_t pool);
+
+/* How continuations went. */
+enum store_fate {
+    STORE_RELEASED = 0, /* by request, or because nobody could find it */
+    STORE_EVICTED,      /* as a victim of what needed its place */
+    STORE_MOVED,        /* into a sequence */
+    STORE_LOST,         /* damaged */
+    STORE_FATES
+};
+/* Since store_init. Times are those that store_set_time told: of one that was found in the directory, since then. */
+struct store_lives {
+    uint64_t made, merged /* kept, but an equal one stood for it */, found /* in the directory */, ended[STORE_FATES];
+    uint64_t victims_demoted;
+    uint64_t committed_tokens; /* by rounds, in Main; what is cut off and committed again counts again */
+    struct histogram lifetime[STORE_FATES];
+    struct histogram idle[STORE_FATES]; /* from the last use to the end */
+    struct histogram reuse_gap;         /* from one use to the next: a fork or a move of it */
+};
+const struct store_lives *store_get_lives(const struct store *store);
+/* Tells the time, for figures alone (any clock that does not go back). Before a call: what it does happened then. */
+void store_set_time(struct store *store, uint64_t now_ns);
 
 /* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each,
  * go to text. */

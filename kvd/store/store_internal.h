@@ -172,6 +172,7 @@ struct cont {
     uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
     uint64_t created, used;
+    uint64_t made_ns, used_ns; /* the same in time; of those found in the directory, of this instance */
     struct space space[KVD_MAX_POOLS];
     struct kvd_tail tail;
     uint32_t domain;
@@ -238,6 +239,8 @@ struct store {
     struct store_config config;
     uint32_t n_pools, row_entries;
     uint64_t revision, operations, epoch;
+    uint64_t now_ns; /* as the caller told */
+    struct store_lives lives;
     struct pool pool[KVD_MAX_POOLS];
     struct chunks chunks;
     uint64_t entries;       /* of all memberships */
@@ -505,6 +508,13 @@ uint32_t order_first(const struct store *store, bool demoted); /* index of a con
 uint32_t order_next(const struct store *store, uint32_t at);
 bool order_is_first(const struct store *store, uint32_t a, uint32_t b); /* a goes before b; KVD_NONE after all */
 
+/* ---- lives.c: called where a continuation is published, serves, and goes ---- */
+
+void life_begin(struct store *store, struct cont *cont, bool found /* in the directory */);
+void life_use(struct store *store, struct cont *cont);
+void life_end(struct store *store, const struct cont *cont, enum store_fate fate);
+uint64_t lives_balance(const struct store *store); /* how many must be published */
+
 /* ---- the rest ---- */
 
 /* entitle.c */
@@ -532,7 +542,7 @@ bool cont_stands_for(struct store *store, struct cont *cont, uint32_t retention)
 /* An equal one's pages and image become those of cont. */
 void cont_take_pages(struct store *store, struct cont *cont, struct cont *from);
 /* Releases a continuation, published or not, and its descriptor. */
-void cont_release(struct store *store, struct cont *cont);
+void cont_release(struct store *store, struct cont *cont, enum store_fate fate);
 /* Joint release and demotion (recipes): marks the pages of a space from block `first` on and counts those whose device
  * replica goes now that they are marked. */
 struct joint {

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "clock.h"
 #include "core.h"
 #include "events.h"
 #include "request.h"
@@ -141,6 +142,7 @@ static bool complete_one(struct service *s, struct scratch *scratch) {
     out.has_body = false;
     out.n = 0;
     pthread_mutex_lock(&s->lock);
+    store_set_time(s->store, clock_ns());
     struct pending *op = next_done(s, &some);
     if (op && finish_pending(s, op, scratch, &out)) {
         done = *op;

@@ -10,6 +10,7 @@
 #include "core.h"
 #include "log.h"
 #include "request.h"
+#include "session.h"
 #include "stage.h"
 #include "transfer.h"
 
@@ -65,7 +66,14 @@ static uint32_t tokens_of_last(uint32_t frontier, uint32_t pages) {
 
 static void count_activation(struct service *s, const struct bundle *b, uint32_t restored) {
     struct metrics *m = &s->metrics;
+    struct metrics_domain *domain = &m->domain[b->domain];
+    struct session *owner = session_find(s, b->owner);
     uint32_t from_host = tokens_of_last(b->reused_tokens, restored);
+    domain->activations[b->reused_tokens > 0]++;
+    domain->prompt_tokens += b->prompt_tokens;
+    domain->reused_tokens += b->reused_tokens;
+    m->endless_tokens += b->reused_tokens;
+    if (owner) metrics_lookup_served(&owner->lookups, b->prompt_tokens);
     m->activations[b->source]++;
     m->reused_tokens += b->reused_tokens;
     m->prompt_tokens += b->prompt_tokens;

@@ -239,6 +239,10 @@ static struct kvd_activated activate(const struct kvd_activation *want, enum kvd
     add(want->frontier, "kvd_activated_reused_tokens_total");
     add(want->frontier, "kvd_activated_tokens_total{tier=\"device\"}");
     add(want->prompt_tokens - want->frontier, "kvd_activated_tokens_total{tier=\"computed\"}");
+    add(want->frontier, "kvd_endless_cache_tokens_total"); /* no page is computed twice */
+    add(1, "kvd_domain_activations_total{domain=\"e2e\",result=\"%s\"}", want->frontier ? "hit" : "miss");
+    add(want->prompt_tokens, "kvd_domain_prompt_tokens_total{domain=\"e2e\"}");
+    add(want->frontier, "kvd_domain_reused_tokens_total{domain=\"e2e\"}");
     return a;
 }
 
@@ -268,6 +272,7 @@ static void find(uint64_t seed, uint32_t n, uint32_t hit_tokens, struct kvd_hit 
     add(1, "kvd_prefix_lookups_total");
     add(1, "kvd_prefix_lookup_results_total{result=\"%s\"}", hit_tokens ? "hit" : "miss");
     add(hit_tokens, "kvd_prefix_matched_tokens_total");
+    add(n, "kvd_prefix_looked_up_tokens_total");
     KVT_EQ(n_hits, hit_tokens > 0);
     if (n_hits) *ret_hit = hits[0];
 }
@@ -278,7 +283,7 @@ static void the_life_of_a_prefix(void) {
     struct kvd_hit hit = { 0 };
     struct kvd_checkpoint what = { 0 };
     struct kvd_checkpointed made;
-    find(seed, 260, 0, NULL);
+    find(seed, 261, 0, NULL);
     struct kvd_activation want = root(kvd_client_session(scheduler), 200, 57);
     struct kvd_activated first = activate(&want, KVD_OK);
     round_of(first.sequence, 200, KVD_UNCHANGED, KVD_OK);
@@ -289,6 +294,7 @@ static void the_life_of_a_prefix(void) {
     e2e_tail(seed, 200, &what.tail);
     did("Checkpoint", kvd_checkpoint(scheduler, &what, &made, &error), KVD_OK, &error);
     finish(first.sequence, KVD_OK);
+    add(1, "kvd_continuations_made_total");
     find(seed, 260, 200, &hit);
     KVT_EQ(hit.usable, 200);
     want = root(kvd_client_session(scheduler), 260, 10);
@@ -307,6 +313,15 @@ static void the_life_of_a_prefix(void) {
     round_of(move.sequence, KVD_UNCHANGED, 321, KVD_RESOURCE_EXHAUSTED); /* past its 5 pages */
     add(1, "kvd_shortages_total{short=\"entitlement\"}");
     activate(&want, KVD_NOT_FOUND); /* what was moved is not there any more */
+    add(200 + 60, "kvd_committed_tokens_total");
+    add(1, "kvd_continuations_ended_total{reason=\"moved\"}");
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "lifetime" : "idle";
+        add(1, "kvd_continuation_%s_seconds_count{reason=\"moved\"}", name);
+        add(1, "kvd_continuation_%s_seconds_bucket{le=\"+Inf\",reason=\"moved\"}", name);
+    }
+    add(2, "kvd_continuation_reuse_gap_seconds_count");
+    add(2, "kvd_continuation_reuse_gap_seconds_bucket{le=\"+Inf\"}");
 }
 
 static void refusals(void) {
@@ -387,12 +402,16 @@ static void what_lives_at_the_end(void) {
 static void gauges(void) {
     static const char *const names[] = { "main", "draft" };
     static const uint32_t capacity[] = { MAIN, DRAFT };
+    struct kvd_store_info info;
+    did("DescribeStore", kvd_describe(admin, &info, &error), KVD_OK, &error);
     for (int p = 0; p < 2; p++) {
         add(capacity[p], "kvd_pool_pages{pool=\"%s\"}", names[p]);
         add(mapped[p], "kvd_pool_allocated_pages{pool=\"%s\"}", names[p]);
         add(entitled[p] - mapped[p], "kvd_pool_reserved_pages{pool=\"%s\"}", names[p]);
         add(capacity[p] - entitled[p], "kvd_pool_available_pages{pool=\"%s\"}", names[p]);
         add(entitled[p], "kvd_pool_entitled_pages{pool=\"%s\"}", names[p]);
+        add((double)info.pool[p].page_bytes, "kvd_page_bytes{pool=\"%s\"}", names[p]);
+        add((double)info.pool[p].page_bytes * capacity[p], "kvd_pool_bytes{pool=\"%s\"}", names[p]);
         add(C, "kvd_pool_rows{pool=\"%s\"}", names[p]);
         add(2, "kvd_pool_used_rows{pool=\"%s\"}", names[p]);
     }
@@ -400,6 +419,7 @@ static void gauges(void) {
     add(C, "kvd_sequence_limit");
     add(mapped[0] + mapped[1], "kvd_membership_entries");
     add(4096, "kvd_continuation_limit");
+    add(1, "kvd_config_last_reload_successful");
     add(256, "kvd_session_limit");
     add(320, "kvd_connection_limit");
     add(1, "kvd_build_info{version=\"%s\"}", kvd_version());
@@ -410,8 +430,16 @@ static void gauges(void) {
 
 /* What time, memory or the configuration's tables decide: there, but not counted here. */
 static bool is_free(const char *name, const cJSON *labels) {
-    static const char *const names[] = { "kvd_request_seconds_sum", "kvd_uptime_seconds",   "kvd_resident_memory_bytes",
-                                         "kvd_metadata_bytes",      "kvd_membership_limit", "kvd_connections",
+    static const char *const names[] = { "kvd_request_seconds_sum",
+                                         "kvd_continuation_lifetime_seconds_sum",
+                                         "kvd_continuation_idle_seconds_sum",
+                                         "kvd_continuation_reuse_gap_seconds_sum",
+                                         "kvd_config_last_reload_success_timestamp_seconds",
+                                         "kvd_uptime_seconds",
+                                         "kvd_resident_memory_bytes",
+                                         "kvd_metadata_bytes",
+                                         "kvd_membership_limit",
+                                         "kvd_connections",
                                          "kvd_state_slots" };
     const char *le = cJSON_GetStringValue(cJSON_GetObjectItem(labels, "le"));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -484,9 +512,14 @@ static void sums(void) {
           "sum(kvd_replays_total{request=\"Activate\"}) - sum(kvd_request_seconds_count{request=\"Activate\"})");
     NEVER("sum(kvd_requests_total) - sum(kvd_frames_bad_total) - sum(kvd_request_seconds_count)"); /* no request waits
                                                                                                       here */
-    /* Every series is as old as the first scrape. */
-    IS("max_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms]) - "
-       "min_over_time(count({__name__=~\"kvd_.+\"})[5m:100ms])",
+    NEVER("sum(kvd_domain_activations_total) - sum(kvd_activations_total)");
+    NEVER("clamp_min(kvd_prefix_matched_tokens_total - kvd_prefix_looked_up_tokens_total, 0)");
+    NEVER("clamp_min(kvd_endless_cache_tokens_total - kvd_activated_prompt_tokens_total, 0)");
+    NEVER("kvd_continuations_made_total + kvd_continuations_found_total - sum without(reason) "
+          "(kvd_continuations_ended_total) - kvd_continuations");
+    /* Every series is as old as the first scrape, but for those of a domain. */
+    IS("max_over_time(count({__name__=~\"kvd_.+\",__name__!~\"kvd_domain.+\"})[5m:100ms]) - "
+       "min_over_time(count({__name__=~\"kvd_.+\",__name__!~\"kvd_domain.+\"})[5m:100ms])",
        0);
 }
 

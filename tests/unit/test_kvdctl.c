@@ -37,8 +37,9 @@ struct shop {
     _Atomic uint64_t released;
     _Atomic uint32_t refuse; /* status of the next changing request */
     _Atomic bool draining;
-    _Atomic uint32_t many;      /* continuations, in pages of PAGE_OF_LIST */
-    _Atomic uint32_t committed; /* grows by 1000 a list of sequences */
+    _Atomic uint32_t many;             /* continuations, in pages of PAGE_OF_LIST */
+    _Atomic uint32_t committed;        /* grows by 1000 a list of sequences */
+    _Atomic uint64_t committed_tokens; /* grows by 1000 a Stats */
     _Atomic uint32_t requests;
     _Atomic uint32_t rows_short;
     _Atomic uint32_t no_lists; /* lists are not answered */
@@ -129,6 +130,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                 .continuation_limit = 50,
                                 .epoch = reply->epoch,
                                 .requests = shop->requests ? (uint64_t)shop->requests : UINT64_C(1) << 60,
+                                .committed_tokens = shop->committed_tokens += 1000,
                                 .draining = shop->draining,
                                 .uptime_ns = 3700000000000,
                                 .version = "9.9" };
@@ -501,6 +503,7 @@ static void top_prints_once_into_a_file(void) {
         const cJSON *rates = at(root, "rates");
         KVT_NEAR(cJSON_GetNumberValue(at(rates, "requests_per_second")), 500, 100);
         KVT_NEAR(cJSON_GetNumberValue(at(rates, "tokens_per_second")), 1000, 200);
+        KVT_TRUE(at(rates, "committed_tokens_per_second") == NULL);
         KVT_EQ_STR(cJSON_GetStringValue(at(root, "state")), "ready");
         KVT_EQ_I(cJSON_GetArraySize(at(root, "sequences")), 1);
         cJSON_Delete(root);

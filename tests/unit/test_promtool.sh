@@ -9,7 +9,7 @@ if ! command -v promtool >/dev/null 2>&1; then
 fi
 page=$(mktemp)
 trap 'rm -f "$page"' EXIT
-"$1" --page | grep -E '^(# (HELP|TYPE) kvd_|kvd_)' >"$page" # without what the test runner says
+"$1" --page | grep -E '^(# (HELP|TYPE) (kvd|process)_|(kvd|process)_)' >"$page" # without what the test runner says
 echo "$(wc -l <"$page") lines"
 [ "$(wc -l <"$page")" -gt 500 ]
 promtool check metrics <"$page"

@@ -121,7 +121,8 @@ static char *all_series(unsigned *ret_families, unsigned *ret_samples) {
         if (strncmp(line, "# HELP ", 7) == 0) {
             KVT_TRUE(since > 0); /* no family without a series */
             KVT_EQ(sscanf(line, "# HELP %95s", family), 1);
-            KVT_TRUE(name_is_fine(family, strlen(family)) && strncmp(family, "kvd_", 4) == 0);
+            KVT_TRUE(name_is_fine(family, strlen(family)) &&
+                     (strncmp(family, "kvd_", 4) == 0 || strncmp(family, "process_", 8) == 0));
             KVT_TRUE(strlen(line) > 8 + strlen(family) + 5 && line[strlen(line) - 1] == '.');
             help++;
         } else if (strncmp(line, "# TYPE ", 7) == 0) {
@@ -274,8 +275,9 @@ static void check_times(uint16_t type, uint64_t expected) {
     const char *name = frame_type_name(type);
     char series[160];
     double before = 0, low = 0, high = 0, edge = 0, count = 0;
-    for (uint32_t i = 0; i < METRICS_BUCKETS; i++) {
-        double limit = i + 1 < METRICS_BUCKETS ? (double)(UINT64_C(1024) << i) / 1e9 : 0;
+    enum { EDGES = 22 };
+    for (uint32_t i = 0; i <= EDGES; i++) {
+        double limit = i < EDGES ? (double)(UINT64_C(1024) << i) / 1e9 : 0;
         char le[32] = "+Inf";
         if (limit > 0) snprintf(le, sizeof le, "%.9f", limit);
         snprintf(series, sizeof series, "kvd_request_seconds_bucket{request=\"%s\",le=\"%s\"}", name, le);
@@ -435,31 +437,12 @@ static void shortages_items_and_replays(void) {
     fx_stop(&fx);
 }
 
-/* The edges of the buckets, exactly. */
-static void bucket_edges(void) {
-    static const struct {
-        uint64_t ns;
-        uint32_t bucket;
-    } edges[] = { { 0, 0 },
-                  { 1, 0 },
-                  { 1024, 0 },
-                  { 1025, 1 },
-                  { 2048, 1 },
-                  { 2049, 2 },
-                  { UINT64_C(1) << 31, 21 },
-                  { (UINT64_C(1) << 31) + 1, 22 },
-                  { UINT64_C(1) << 40, 22 } };
+/* A status or a type that does not exist is not counted beyond the table. (test_store_lives has the edges.) */
+static void what_does_not_exist_is_counted_apart(void) {
     struct metrics m = { 0 };
-    uint64_t sum = 0;
-    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
-        uint64_t before = m.time[FRAME_ROUND].bucket[edges[i].bucket];
-        metrics_answer(&m, FRAME_ROUND, KVD_OK, edges[i].ns);
-        KVT_EQ(m.time[FRAME_ROUND].bucket[edges[i].bucket], before + 1);
-        sum += edges[i].ns;
-    }
-    KVT_EQ(m.time[FRAME_ROUND].sum_ns, sum);
-    metrics_answer(&m, FRAME_ROUND, 4711, 1); /* a status that does not exist is not counted beyond the table */
+    metrics_answer(&m, FRAME_ROUND, 4711, 1);
     metrics_request(&m, 65535);
+    KVT_EQ(m.time[FRAME_ROUND].sum_ns, 1);
     KVT_EQ(m.requests[0], 1);
 }
 
@@ -471,6 +454,15 @@ static kvd_continuation keep(struct fx_peer *s, const kvd_digest *digests, uint3
     KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, n, digests })), KVD_OK);
     KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = { .sequence = a.sequence, .retain = true })), KVD_OK);
     return r.u.finished.continuation;
+}
+
+static uint32_t activate_from(struct fx_peer *s, kvd_continuation from, bool keep_it, uint32_t frontier) {
+    return ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = s->session,
+                                                            .from = from,
+                                                            .keep = keep_it,
+                                                            .frontier = frontier,
+                                                            .prompt_tokens = 600,
+                                                            .max_output_tokens = 10 }));
 }
 
 static void lookups_are(uint32_t hits, uint32_t misses, uint32_t tokens) {
@@ -518,13 +510,216 @@ static void lookups_are_hits_and_misses(void) {
     fx_stop(&fx);
 }
 
-static uint32_t activate_from(struct fx_peer *s, kvd_continuation from, bool keep_it, uint32_t frontier) {
-    return ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = { .worker = s->session,
-                                                            .from = from,
-                                                            .keep = keep_it,
-                                                            .frontier = frontier,
-                                                            .prompt_tokens = 600,
-                                                            .max_output_tokens = 10 }));
+/* A request that waits is looked up again and again: that is one lookup, until it is activated. */
+static void a_waiting_request_is_one_lookup(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activated a;
+    kvd_digest d[2] = { { { 1 } }, { { 2 } } }, other = { { 3 } };
+    struct msg_request find = { .type = FRAME_FIND, .u.find = { .n = 2, .max = 4, .digests = d } };
+    keep(s, d, 1);
+    for (int i = 0; i < 5; i++) {
+        struct msg_request q = find;
+        KVT_EQ(ask(s, &q), KVD_OK);
+        KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 4, .digests = &other })), KVD_OK); /* another */
+    }
+    lookups_are(1, 1, 64);
+    IS("kvd_prefix_looked_up_tokens_total", 2 * 64 + 63 + 64 + 63);
+    struct msg_request q = find;
+    KVT_EQ(ask(t, &q), KVD_OK); /* of another session */
+    lookups_are(2, 1, 128);
+    KVT_EQ(fx_activate(s, s->session, 2 * 64 + 63, 1, &a), KVD_OK);
+    q = find;
+    KVT_EQ(ask(s, &q), KVD_OK); /* the next request of the same prompt */
+    lookups_are(3, 1, 192);
+    KVT_TRUE(value("kvd_prefix_matched_tokens_total") <= value("kvd_prefix_looked_up_tokens_total"));
+    fx_peer_free(t);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* Computes a prompt of n pages whose names are those of d, without reuse. */
+static void compute(struct fx_peer *s, const kvd_digest *d, uint32_t n, uint32_t output) {
+    struct kvd_activated a = { 0 };
+    uint32_t tokens = n * 64 + output;
+    KVT_EQ(fx_activate(s, s->session, n * 64, output + 1, &a), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, tokens, NULL), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, tokens, KVD_UNCHANGED, NULL), KVD_OK);
+    for (int twice = 0; twice < 2; twice++) /* the second time it is only said again */
+        KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, tokens / 64, d })), KVD_OK);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+}
+
+/* What an endless cache would have had: reused tokens, and pages of prompts that were computed before. */
+static void an_endless_cache(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_digest d[8] = { 0 };
+    for (uint8_t i = 0; i < 8; i++) d[i].bytes[0] = (uint8_t)(i + 1);
+    compute(s, d, 4, 128); /* two pages of output have names, too */
+    look();
+    IS("kvd_endless_cache_tokens_total", 0);
+    compute(s, d, 4, 128); /* again, and outputs are no prompts */
+    look();
+    IS("kvd_endless_cache_tokens_total", 4 * 64);
+    compute(s, d, 6, 0); /* the next turn: prompt and output of before */
+    look();
+    IS("kvd_endless_cache_tokens_total", 10 * 64);
+    kvd_continuation from = keep(s, d, 8); /* two pages are new */
+    look();
+    IS("kvd_endless_cache_tokens_total", 16 * 64);
+    KVT_EQ(activate_from(s, from, true, 500), KVD_OK); /* of 600 */
+    kvd_sequence fork = r.u.activated.sequence;
+    KVT_EQ(fx_round(s, fork, KVD_UNCHANGED, 600, NULL), KVD_OK);
+    KVT_EQ(fx_round(s, fork, 600, KVD_UNCHANGED, NULL), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_NAME_PAGES, .u.names = { fork, 0, 8, d })), KVD_OK); /* 12 of the last were computed */
+    look();
+    IS("kvd_endless_cache_tokens_total", 16 * 64 + 512);
+    IS("kvd_activated_reused_tokens_total", 500);
+    KVT_TRUE(value("kvd_endless_cache_tokens_total") <= value("kvd_activated_prompt_tokens_total"));
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static uint32_t activate_labelled(struct fx_peer *s, kvd_continuation from, const char *label, uint32_t prompt) {
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .u.activation = { .worker = s->session,
+                                               .from = from,
+                                               .keep = from.bits != 0,
+                                               .frontier = from.bits ? 64 : 0,
+                                               .prompt_tokens = prompt,
+                                               .max_output_tokens = 1 } };
+    snprintf(q.u.activation.root.label, KVD_LABEL_BYTES, "%s", label);
+    return ask(s, &q);
+}
+
+/* By the label of the domain: as many labels as there may be have figures, and the others have some together. */
+static void domains_are_bounded(void) {
+    char label[32], series[128];
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_digest d[2] = { { { 1 } }, { { 2 } } };
+    kvd_continuation from = keep(s, d, 2); /* without a label */
+    for (uint32_t i = 0; i < METRICS_DOMAINS + 8; i++) {
+        snprintf(label, sizeof label, "m/%u", i % (METRICS_DOMAINS + 5));
+        KVT_EQ(activate_labelled(s, i % 2 ? from : (kvd_continuation){ 0 }, label, 100), KVD_OK);
+        KVT_EQ(fx_finish(s, r.u.activated.sequence), KVD_OK);
+    }
+    look();
+    unsigned n = 0;
+    for (const char *at = text; (at = strstr(at, "\nkvd_domain_prompt_tokens_total{")); at++) n++;
+    KVT_EQ(n, METRICS_DOMAINS);
+    IS("kvd_domain_activations_total{domain=\"unlabelled\",result=\"miss\"}", 1);
+    IS("kvd_domain_activations_total{domain=\"m/0\",result=\"miss\"}", 1);
+    IS("kvd_domain_activations_total{domain=\"m/0\",result=\"hit\"}", 1); /* the 38th was m/0 again, and odd */
+    snprintf(series, sizeof series, "kvd_domain_prompt_tokens_total{domain=\"m/%u\"}", METRICS_DOMAINS - 3);
+    IS(series, 100);
+    snprintf(series, sizeof series, "kvd_domain_reused_tokens_total{domain=\"m/%u\"}", METRICS_DOMAINS - 3);
+    IS(series, 64);
+    IS("kvd_domain_prompt_tokens_total{domain=\"other\"}", 700); /* m/30 to m/36 */
+    double tokens = 0, activations = 0;
+    for (const char *at = text; (at = strstr(at, "\nkvd_domain_")); at++) {
+        double v = strtod(strstr(at, "} ") + 2, NULL);
+        if (strncmp(at, "\nkvd_domain_prompt", 18) == 0) tokens += v;
+        if (strncmp(at, "\nkvd_domain_activations", 23) == 0) activations += v;
+    }
+    KVT_NEAR(tokens, value("kvd_activated_prompt_tokens_total"), 0);
+    KVT_NEAR(activations, METRICS_DOMAINS + 8 + 1, 0);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* Where users are kept apart, nobody reads the labels of others. */
+static void labels_of_users_kept_apart_are_not_shown(void) {
+    char more[] = "[access]\ntenants = uid\n";
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = more }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_EQ(activate_labelled(s, (kvd_continuation){ 0 }, "secret", 100), KVD_OK);
+    look();
+    IS("kvd_domain_prompt_tokens_total{domain=\"other\"}", 100);
+    KVT_FALSE(strstr(text, "secret") != NULL);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static uint64_t copies_of(const char *direction) {
+    return (uint64_t)value_of("kvd_copy_seconds_count", "direction", direction, NULL);
+}
+
+/* What continuations go through: each end by its reason, with its times; copies to the host and back. */
+static void lives_of_continuations(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[host]\narena = 64MiB\nscrub = 0\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation c[5];
+    for (uint8_t i = 0; i < 5; i++) {
+        kvd_digest d = { { (uint8_t)(i + 1) } };
+        c[i] = keep(s, &d, 1);
+    }
+    kvd_digest again = { { 1 } };
+    KVT_EQ(keep(s, &again, 1).bits, c[0].bits);
+    KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation.continuation = c[0])), KVD_OK);
+    KVT_EQ(activate_from(s, c[1], false, 64), KVD_OK);
+    struct kvd_victim victims[2] = { { c[2], false }, { c[3], true } };
+    struct msg_request evict = { .type = FRAME_ACTIVATE,
+                                 .u.activation = { .worker = s->session,
+                                                   .prompt_tokens = 64,
+                                                   .max_output_tokens = 1,
+                                                   .n_victims = 2,
+                                                   .victims = victims } };
+    fx_send(s, (evict.header = (struct msg_header){ .session = s->session, .sequence = ++s->sequence }, &evict));
+    fx_settle(&fx, s);
+    KVT_NEED(fx_reply(s, FRAME_ACTIVATE, &r) && r.status == KVD_OK);
+    look();
+    IS("kvd_continuations", 2);
+    IS("kvd_continuations_made_total", 5);
+    IS("kvd_continuations_merged_total", 1);
+    IS("kvd_continuations_ended_total{reason=\"released\"}", 1);
+    IS("kvd_continuations_ended_total{reason=\"moved\"}", 1);
+    IS("kvd_continuations_ended_total{reason=\"evicted\"}", 1);
+    IS("kvd_continuations_ended_total{reason=\"lost\"}", 0);
+    IS("kvd_victims_demoted_total", 1);
+    IS("kvd_continuation_lifetime_seconds_count{reason=\"evicted\"}", 1);
+    IS("kvd_continuation_idle_seconds_bucket{reason=\"released\",le=\"+Inf\"}", 1);
+    IS("kvd_continuation_idle_seconds_bucket{reason=\"released\",le=\"70368.744177664\"}", 1);
+    IS("kvd_continuation_reuse_gap_seconds_count", 1);
+    KVT_TRUE(value("kvd_continuation_lifetime_seconds_sum{reason=\"moved\"}") > 0);
+    KVT_EQ(copies_of("demoted"), 1);
+    KVT_EQ(copies_of("restored"), 0);
+    IS("kvd_committed_tokens_total", 6 * 64);
+    KVT_EQ(fx_audit(&fx), 0);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* What does not change, the process, and the configuration's reload. */
+static void sizes_process_and_reload(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp" }));
+    struct timespec now;
+    struct config config = service_config(fx.service);
+    clock_gettime(CLOCK_REALTIME, &now);
+    look();
+    IS("kvd_page_bytes{pool=\"main\"}", 2 * 2 * 2 * 64 * 64 * 2); /* layers, K and V, heads, tokens, head_dim, BF16 */
+    IS("kvd_pool_bytes{pool=\"main\"}", 256 * value("kvd_page_bytes{pool=\"main\"}"));
+    KVT_TRUE(value("process_cpu_seconds_total") > 0);
+    KVT_TRUE(value("process_open_fds") > 3);
+    KVT_TRUE(value("process_max_fds") >= value("process_open_fds"));
+    KVT_TRUE(value("process_threads") >= 1);
+    KVT_TRUE(value("process_virtual_memory_bytes") > value("process_resident_memory_bytes"));
+    KVT_NEAR(value("process_resident_memory_bytes"), value("kvd_resident_memory_bytes"), 0);
+    double started = value("process_start_time_seconds"), reloaded;
+    KVT_TRUE(started <= (double)now.tv_sec + 1 && started > (double)now.tv_sec - 600);
+    IS("kvd_config_last_reload_successful", 1);
+    reloaded = value("kvd_config_last_reload_success_timestamp_seconds");
+    KVT_TRUE(reloaded <= (double)now.tv_sec && reloaded > (double)now.tv_sec - 600);
+    service_note_reload_failed(fx.service);
+    look();
+    IS("kvd_config_last_reload_successful", 0);
+    IS("kvd_config_last_reload_success_timestamp_seconds", reloaded);
+    service_reload(fx.service, &config);
+    look();
+    IS("kvd_config_last_reload_successful", 1);
+    KVT_TRUE(value("kvd_config_last_reload_success_timestamp_seconds") >= reloaded);
+    fx_stop(&fx);
 }
 
 static void activations_by_source(void) {
@@ -756,8 +951,8 @@ static void *work(void *argument) {
     for (int i = 0; i < 1000 || atomic_load(&seen) < PAGES; i++) {
         ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .max = 1, .digests = i % 3 ? d : d + 1 }));
         finds[i % 3 != 0]++;
-        if (fx_activate(s, s->session, 100, 300, &a) != KVD_OK) break;
-        fx_round(s, a.sequence, 100, 200, NULL);
+        if (fx_activate(s, s->session, 127, 300, &a) != KVD_OK) break; /* the prompt that was looked up */
+        fx_round(s, a.sequence, 127, 200, NULL);
         fx_finish(s, a.sequence);
     }
     atomic_store(&working, false);
@@ -884,8 +1079,14 @@ int main(int argc, char **argv) {
                                              KVT_CASE(entitlements_of_many_sequences),
                                              KVT_CASE(requests_refusals_and_times),
                                              KVT_CASE(shortages_items_and_replays),
-                                             KVT_CASE(bucket_edges),
+                                             KVT_CASE(what_does_not_exist_is_counted_apart),
                                              KVT_CASE(lookups_are_hits_and_misses),
+                                             KVT_CASE(a_waiting_request_is_one_lookup),
+                                             KVT_CASE(an_endless_cache),
+                                             KVT_CASE(domains_are_bounded),
+                                             KVT_CASE(labels_of_users_kept_apart_are_not_shown),
+                                             KVT_CASE(lives_of_continuations),
+                                             KVT_CASE(sizes_process_and_reload),
                                              KVT_CASE(activations_by_source),
                                              KVT_CASE(pages_while_a_device_works),
                                              KVT_CASE(bounded_completions),

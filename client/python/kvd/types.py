@@ -299,6 +299,8 @@ class ContinuationInfo:
     moving: bool
     image_on_device: bool
     image_in_host: bool
+    age_ns: int  #: since it was made; of one found in the arena, since this instance has it
+    idle_ns: int  #: since it was last used, or made
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
     root: Root = field(metadata=_one(Root))
 
@@ -388,6 +390,7 @@ class Stats:
     recovered_dropped: int
     recovered_damaged: int
     former_drivers: int
+    committed_tokens: int  #: by rounds; what is cut off and committed again counts again
     version: str = field(metadata=_TEXT)
     pool: Tuple[PoolStats, ...] = field(metadata=_many(PoolStats))
 
