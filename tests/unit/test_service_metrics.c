@@ -1064,6 +1064,78 @@ static void rules_and_dashboard_name_series_that_exist(void) {
     fx_stop(&fx);
 }
 
+/* The text of the line after `key` in an alert's part of the rules; empty without one. */
+static const char *said_of(const char *alert, const char *end, const char *key) {
+    static char line[256];
+    const char *at = strstr(alert, key);
+    line[0] = 0;
+    if (at && at < end) snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at + strlen(key));
+    return line;
+}
+
+/* Who is called names the instance, and finds the row that says what to do. */
+static void alerts_name_the_instance_and_a_row_of_the_guide(void) {
+    char *rules = slurp(KVD_DEPLOY "/prometheus/kvd.rules.yml"), *guide = slurp(KVD_DEPLOY "/OPERATING.md");
+    const char *section = strstr(guide, "\n### Alarms\n");
+    KVT_NEED(section);
+    const char *section_end = strstr(section + 1, "\n## ");
+    KVT_NEED(section_end);
+    unsigned n = 0;
+    for (const char *at = strstr(rules, "- alert: "), *next; at; at = next, n++) {
+        char name[64], row[80], runbook[160];
+        next = strstr(at + 1, "- alert: ");
+        const char *end = next ? next : rules + strlen(rules);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 9, "\n"), at + 9);
+        KVT_HAS(said_of(at, end, "summary: "), "{{ $labels.instance }}: ");
+        snprintf(runbook, sizeof runbook, "/usr/share/doc/kvd/OPERATING.md, section Alarms, row %s", name);
+        KVT_HAS(said_of(at, end, "runbook: "), runbook);
+        snprintf(row, sizeof row, "\n| `%s` |", name);
+        const char *found = strstr(section, row);
+        if (!KVT_TRUE(found && found < section_end)) printf("    no row of %s\n", name);
+    }
+    KVT_TRUE(n >= 18);
+    free(rules);
+    free(guide);
+}
+
+static unsigned check_targets(const cJSON *panel) {
+    unsigned n = 0;
+    for (const cJSON *t = cJSON_GetObjectItem(panel, "targets")->child; t; t = t->next, n++) {
+        const char *expression = cJSON_GetStringValue(cJSON_GetObjectItem(t, "expr"));
+        const char *quantile = strstr(expression, "histogram_quantile"), *by = strstr(expression, " by (");
+        KVT_HAS(cJSON_GetStringValue(cJSON_GetObjectItem(t, "legendFormat")), "{{instance}}");
+        KVT_HAS(expression, "{instance=~\"$instance\"");
+        if (quantile) KVT_TRUE(by && strncmp(by, " by (instance, le", 17) == 0);
+        else KVT_TRUE(!by);
+    }
+    return n;
+}
+
+/* Several instances are shown: each line of a panel is of one, also where quantiles are made. */
+static void the_dashboard_tells_instances_apart(void) {
+    char *board = slurp(KVD_DEPLOY "/grafana/kvd.json");
+    cJSON *json = cJSON_Parse(board);
+    const cJSON *panels = cJSON_GetObjectItem(json, "panels");
+    unsigned n = 0;
+    KVT_NEED(panels);
+    for (const cJSON *p = panels->child; p; p = p->next) {
+        const cJSON *defaults = cJSON_GetObjectItem(cJSON_GetObjectItem(p, "fieldConfig"), "defaults");
+        const char *unit = cJSON_GetStringValue(cJSON_GetObjectItem(defaults, "unit"));
+        const char *first =
+            cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetArrayItem(cJSON_GetObjectItem(p, "targets"), 0), "expr"));
+        KVT_NEED(unit && first);
+        if (strstr(first, "histogram_quantile")) KVT_EQ_STR(unit, "s");
+        if (strncmp(first, "rate(kvd_", 9) == 0 && strstr(first, "_tokens_total") && !strstr(first, " / "))
+            KVT_EQ_STR(unit, "suffix: tokens/s");
+        if (strstr(first, " / ")) KVT_EQ_STR(unit, "percentunit");
+        if (strstr(first, "bytes")) KVT_EQ_STR(unit, strncmp(first, "rate", 4) == 0 ? "binBps" : "bytes");
+        n += check_targets(p);
+    }
+    KVT_TRUE(n >= 40);
+    cJSON_Delete(json);
+    free(board);
+}
+
 static void print_page(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .backend = "mtp" }));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -1095,6 +1167,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(drain_audit_instance),
                                              KVT_CASE(sums_hold_at_every_instant),
                                              KVT_CASE(rules_and_dashboard_name_series_that_exist),
+                                             KVT_CASE(alerts_name_the_instance_and_a_row_of_the_guide),
+                                             KVT_CASE(the_dashboard_tells_instances_apart),
                                              { 0 } };
     static const struct kvt_case page[] = { KVT_CASE(print_page), { 0 } };
     bool only_page = argc == 2 && strcmp(argv[1], "--page") == 0;
