@@ -353,6 +353,10 @@ KVD_API enum kvd_status kvd_list_sequences(kvd_client *client, const struct kvd_
                                            struct kvd_error *error);
 KVD_API enum kvd_status kvd_list_sessions(kvd_client *client, uint32_t *cursor, struct kvd_session_info *ret_infos,
                                           uint32_t max, uint32_t *ret_n, struct kvd_error *error);
+/* The keys of the configuration with the values that are in effect, in the order of kvd.conf(5). One call writes
+ * KVD_MAX_SETTINGS at most. */
+KVD_API enum kvd_status kvd_list_settings(kvd_client *client, uint32_t *cursor, struct kvd_setting *ret_infos,
+                                          uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 

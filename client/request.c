@@ -264,6 +264,16 @@ enum kvd_status kvd_list_sessions(kvd_client *c, uint32_t *cursor, struct kvd_se
     if (status != KVD_OK) return status;
     COPY_LIST(sessions);
 }
+
+enum kvd_status kvd_list_settings(kvd_client *c, uint32_t *cursor, struct kvd_setting *ret_infos, uint32_t max,
+                                  uint32_t *ret_n, struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status =
+        run_list(c, FRAME_LIST_SETTINGS, NULL, cursor, ret_infos, max, ret_n, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    COPY_LIST(settings);
+}
 #undef COPY_LIST
 
 /* ---- events --------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 set -eu
 
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler
-libsodium-dev libxxhash-dev libcjson-dev libsmartcols-dev libmicrohttpd-dev libcunit1-dev scdoc"
+libsodium-dev libxxhash-dev libcjson-dev libmicrohttpd-dev libcunit1-dev scdoc"
 packages="debhelper"
 tests="clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh python3-numpy python3-protobuf python3-pip python3-wheel mypy
 python3 universal-ctags clang-format

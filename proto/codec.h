@@ -54,7 +54,7 @@ struct msg_request {
         struct kvd_planes_request planes;
         struct kvd_activation activation; /* Plan, Activate */
         struct kvd_find find;
-        struct kvd_list list; /* three lists */
+        struct kvd_list list; /* four lists */
         struct {
             uint32_t n;
             struct kvd_round_item *items;
@@ -130,6 +130,10 @@ struct msg_reply {
         struct kvd_stats stats;
         struct kvd_audit *audit;
         struct kvd_choice choice;
+        struct {
+            uint32_t n, next_cursor;
+            struct kvd_setting *items;
+        } settings;
     } u;
 };
 

@@ -213,6 +213,16 @@ static const struct codec_map session_map = CODEC_TABLE(kvd__v1__session_info__d
 #undef PB
 #undef T
 
+#define PB Kvd__V1__Setting
+#define T struct kvd_setting
+static const struct codec_field setting_fields[] = {
+    NAME(section, section), NAME(name, name),       TEXT(value, value),
+    TEXT(source, source),   TEXT(pending, pending), BOOL(restart, restart),
+};
+static const struct codec_map setting_map = CODEC_TABLE(kvd__v1__setting__descriptor, setting_fields);
+#undef PB
+#undef T
+
 #define PB Kvd__V1__PoolStats
 #define T struct kvd_pool_stats
 static const struct codec_field pool_stats_fields[] = {
@@ -345,6 +355,15 @@ static const struct codec_field sessions_fields[] = {
     SUBS_NEW(items, u.sessions.items, u.sessions.n, KVD_MAX_LIST, session_map),
 };
 static const struct codec_map sessions_map = CODEC_TABLE(kvd__v1__list_sessions_reply__descriptor, sessions_fields);
+#undef PB
+
+#define PB Kvd__V1__ListSettingsReply
+static const struct codec_field settings_fields[] = {
+    HEADER,
+    U32_PLUS(next, u.settings.next_cursor),
+    SUBS_NEW(items, u.settings.items, u.settings.n, KVD_MAX_SETTINGS, setting_map),
+};
+static const struct codec_map settings_map = CODEC_TABLE(kvd__v1__list_settings_reply__descriptor, settings_fields);
 #undef PB
 
 #define PB Kvd__V1__ActivateReply

@@ -75,7 +75,8 @@ enum frame_numbering {
     X(DROP,               27, DropReplica,       drop,               drop,         moved,         SCHEDULERS, REPEAT) \
     X(SHORTEN,            28, Shorten,           shorten,            shorten,      revision,      SCHEDULERS, CHANGE) \
     X(CHOOSE,             29, Choose,            choose,             choose,       choice,        ANYONE,     QUERY) \
-    X(RELEASE_DOMAIN,     30, ReleaseDomain,     release_domain,     release_dom,  dom_released,  SCHEDULERS, REPEAT)
+    X(RELEASE_DOMAIN,     30, ReleaseDomain,     release_domain,     release_dom,  dom_released,  SCHEDULERS, REPEAT) \
+    X(LIST_SETTINGS,      31, ListSettings,      list_settings,      list,         settings,      ANYONE,     QUERY)
 /* clang-format on */
 
 enum frame_type {

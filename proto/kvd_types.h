@@ -423,6 +423,16 @@ struct kvd_audit {
     char text[4096];
 };
 
+/* A key of the daemon's configuration. */
+#define KVD_MAX_SETTINGS 64 /* in one message */
+struct kvd_setting {
+    char section[16], name[32];
+    char value[256];   /* in effect */
+    char source[96];   /* "default", or FILE:LINE; "auto, " before it: kvd has chosen the value */
+    char pending[256]; /* where restart: what the file that was read last has instead */
+    bool restart;
+};
+
 /* ---- events ----------------------------------------------------------------------------------------------- */
 enum kvd_event_kind {
     KVD_EVENT_PRESSURE = 1, /* a pool fell below its low-water mark, or rose above it: pool, available */

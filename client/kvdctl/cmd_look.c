@@ -18,50 +18,50 @@ static const char *value_name(const char *const *names, size_t n, uint32_t value
 
 static void show_daemon(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
     static const struct out_column lines[] = {
-        { "store", "store", false },
-        { "version", "version", false },
-        { "uptime_text", "up for", false },
-        { "draining", "draining", false },
-        { "former_drivers", "waits for processes of before", false },
-        { "sessions", "sessions", false },
-        { "sequences_text", "sequences", false },
-        { "continuations_text", "continuations", false },
-        { "state_slots_text", "state slots", false },
-        { "requests_total", "requests", false },
-        { "refusals_total", "refused", false },
-        { "frames_bad_total", "broken frames", false },
-        { "membership_text", "membership entries", false },
-        { "resident_memory_bytes_text", "resident memory", false },
-        { "epoch", "instance", false },
-        { "revision", "revision", false },
+        { "store", "store", false, 0 },
+        { "version", "version", false, 0 },
+        { "uptime_text", "up for", false, 0 },
+        { "draining", "draining", false, 0 },
+        { "former_drivers", "waits for processes of before", false, 0 },
+        { "sessions", "sessions", false, 0 },
+        { "sequences_text", "sequences", false, 0 },
+        { "continuations_text", "continuations", false, 0 },
+        { "state_slots_text", "state slots", false, 0 },
+        { "requests_total", "requests", false, 0 },
+        { "refusals_total", "refused", false, 0 },
+        { "frames_bad_total", "broken frames", false, 0 },
+        { "membership_text", "membership entries", false, 0 },
+        { "resident_memory_bytes_text", "resident memory", false, 0 },
+        { "epoch", "instance", false, 0 },
+        { "revision", "revision", false, 0 },
     };
     out_facts(ctl->out, "daemon", lines, N(lines), figures_daemon(stats, info));
 }
 
 static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const struct kvd_store_info *info) {
     static const struct out_column columns[] = {
-        { "pool", "POOL", false },
-        { "pages", "PAGES", true },
-        { "allocated_pages", "ALLOCATED", true },
-        { "reserved_pages", "RESERVED", true },
-        { "available_pages", "FREE", true },
-        { "available_text", "FREE %", true },
-        { "quarantined_pages", "QUARANTINED", true },
-        { "shared_pages", "SHARED", true },
-        { "rows_text", "ROWS", true },
+        { "pool", "POOL", false, 0 },
+        { "pages", "PAGES", true, 0 },
+        { "allocated_pages", "ALLOCATED", true, 0 },
+        { "reserved_pages", "RESERVED", true, 0 },
+        { "available_pages", "FREE", true, 0 },
+        { "available_text", "FREE %", true, 0 },
+        { "quarantined_pages", "QUARANTINED", true, 0 },
+        { "shared_pages", "SHARED", true, 0 },
+        { "rows_text", "ROWS", true, 0 },
     };
     out_table(ctl->out, "pools", columns, N(columns), figures_pools(stats, info));
 }
 
 static void show_arena(struct ctl *ctl, const struct kvd_stats *stats) {
     static const struct out_column lines[] = {
-        { "occupied_text", "host arena", false },
-        { "largest_free_bytes_text", "largest free extent", false },
-        { "state_images", "state images in it", false },
-        { "demoted_continuations", "demoted continuations", false },
-        { "moves_text", "moves under way", false },
-        { "damaged_replicas_total", "damaged copies", false },
-        { "lost_continuations_total", "lost continuations", false },
+        { "occupied_text", "host arena", false, 0 },
+        { "largest_free_bytes_text", "largest free extent", false, 0 },
+        { "state_images", "state images in it", false, 0 },
+        { "demoted_continuations", "demoted continuations", false, 0 },
+        { "moves_text", "moves under way", false, 0 },
+        { "damaged_replicas_total", "damaged copies", false, 0 },
+        { "lost_continuations_total", "lost continuations", false, 0 },
     };
     cJSON *arena = figures_arena(stats);
     if (stats->host_capacity) out_facts(ctl->out, "arena", lines, N(lines), arena);
@@ -86,16 +86,16 @@ int cmd_status(struct ctl *ctl) {
 static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
     static const char *const backends[] = { "off", "mtp", "dflash" };
     static const struct out_column lines[] = {
-        { "name", "store", false },
-        { "backend", "speculative backend", false },
-        { "max_context", "longest sequence (tokens)", false },
-        { "max_concurrency", "sequences at once", false },
-        { "capacity_tokens", "capacity (tokens)", false },
-        { "draft_window", "draft window", false },
-        { "map_ahead", "pages mapped ahead", false },
-        { "lease_growth", "entitlement grows by leases", false },
-        { "state_bytes_text", "state image", false },
-        { "geometry", "geometry digest", false },
+        { "name", "store", false, 0 },
+        { "backend", "speculative backend", false, 0 },
+        { "max_context", "longest sequence (tokens)", false, 0 },
+        { "max_concurrency", "sequences at once", false, 0 },
+        { "capacity_tokens", "capacity (tokens)", false, 0 },
+        { "draft_window", "draft window", false, 0 },
+        { "map_ahead", "pages mapped ahead", false, 0 },
+        { "lease_growth", "entitlement grows by leases", false, 0 },
+        { "state_bytes_text", "state image", false, 0 },
+        { "geometry", "geometry digest", false, 0 },
     };
     char digest[2 * KVD_DIGEST_BYTES + 1];
     for (size_t i = 0; i < KVD_DIGEST_BYTES; i++) snprintf(digest + 2 * i, 3, "%02x", info->geometry.bytes[i]);
@@ -119,10 +119,12 @@ int cmd_stores(struct ctl *ctl) {
                              *const orders[] = { "page-major", "head-major" },
                              *const arrangements[] = { "dense", "record" };
     static const struct out_column columns[] = {
-        { "pool", "POOL", false },        { "storage", "STORAGE", false },       { "layers", "LAYERS", true },
-        { "kv_heads", "KV HEADS", true }, { "head_dim", "HEAD DIM", true },      { "ranks", "RANKS", true },
-        { "pages", "PAGES", true },       { "page_bytes_text", "A PAGE", true }, { "bytes_text", "ALL PAGES", true },
-        { "order", "ORDER", false },      { "arrangement", "PLANES", false },
+        { "pool", "POOL", false, 0 },           { "storage", "STORAGE", false, 0 },
+        { "layers", "LAYERS", true, 0 },        { "kv_heads", "KV HEADS", true, 0 },
+        { "head_dim", "HEAD DIM", true, 0 },    { "ranks", "RANKS", true, 1 },
+        { "pages", "PAGES", true, 0 },          { "page_bytes_text", "A PAGE", true, 0 },
+        { "bytes_text", "ALL PAGES", true, 0 }, { "order", "ORDER", false, 3 },
+        { "arrangement", "PLANES", false, 2 },
     };
     struct kvd_store_info info;
     struct kvd_error error;
@@ -280,35 +282,37 @@ static int show_list(struct ctl *ctl, walk_fn *walk, const char *key, const stru
 }
 
 static const struct out_column sequence_columns[] = {
-    { "sequence", "SEQUENCE", false },   { "state", "STATE", false },          { "owner", "OWNER", false },
-    { "worker", "WORKER", false },       { "group", "GROUP", false },          { "row", "ROW", true },
-    { "prompt_tokens", "PROMPT", true }, { "committed", "COMMITTED", true },   { "ceiling_tokens", "CEILING", true },
-    { "pages_text", "PAGES", true },     { "state_slot", "STATE SLOT", true }, { "domain_text", "DOMAIN", false },
+    { "sequence", "SEQUENCE", false, 0 },     { "state", "STATE", false, 0 },
+    { "owner", "OWNER", false, 4 },           { "worker", "WORKER", false, 3 },
+    { "group", "GROUP", false, 7 },           { "row", "ROW", true, 5 },
+    { "prompt_tokens", "PROMPT", true, 0 },   { "committed", "COMMITTED", true, 0 },
+    { "ceiling_tokens", "CEILING", true, 2 }, { "pages_text", "PAGES", true, 0 },
+    { "state_slot", "STATE SLOT", true, 6 },  { "domain_text", "DOMAIN", false, 1 },
 };
 static const struct out_column continuation_columns[] = {
-    { "continuation", "CONTINUATION", false },
-    { "frontier", "FRONTIER", true },
-    { "retention", "RETENTION", true },
-    { "used", "LAST USE", true },
-    { "pages", "PAGES", true },
-    { "exclusive_pages", "FREED BY RELEASE", true },
-    { "sharers", "SHARERS", true },
-    { "state_slot", "STATE SLOT", true },
-    { "place", "PLACE", false },
-    { "claimed", "CLAIMED", false },
-    { "domain_text", "DOMAIN", false },
+    { "continuation", "CONTINUATION", false, 0 },
+    { "frontier", "FRONTIER", true, 0 },
+    { "retention", "RETENTION", true, 2 },
+    { "used", "LAST USE", true, 0 },
+    { "pages", "PAGES", true, 0 },
+    { "exclusive_pages", "FREES", true, 0 },
+    { "sharers", "SHARERS", true, 3 },
+    { "state_slot", "STATE SLOT", true, 6 },
+    { "place", "PLACE", false, 0 },
+    { "claimed", "CLAIMED", false, 4 },
+    { "domain_text", "DOMAIN", false, 1 },
 };
 static const struct out_column session_columns[] = {
-    { "session", "SESSION", false },
-    { "name", "NAME", false },
-    { "role", "ROLE", false },
-    { "rank", "RANK", true },
-    { "pid", "PID", true },
-    { "uid", "UID", true },
-    { "connected", "CONNECTED", false },
-    { "fenced", "FENCED", false },
-    { "sequences", "SEQUENCES", true },
-    { "requests", "REQUESTS", true },
+    { "session", "SESSION", false, 0 },
+    { "name", "NAME", false, 0 },
+    { "role", "ROLE", false, 0 },
+    { "rank", "RANK", true, 3 },
+    { "pid", "PID", true, 0 },
+    { "uid", "UID", true, 2 },
+    { "connected", "CONNECTED", false, 0 },
+    { "fenced", "FENCED", false, 0 },
+    { "sequences", "SEQUENCES", true, 0 },
+    { "requests", "REQUESTS", true, 1 },
 };
 
 int cmd_sequences(struct ctl *ctl) {

@@ -78,40 +78,56 @@ int plan_target(struct ctl *ctl, struct kvd_activation *ret_want) {
     return CTL_OK;
 }
 
-static void add_need(cJSON *rows, const char *what, const struct kvd_need *need, const char *remark) {
+/* put: out_put_u64, or out_put_bytes, which adds a text with units. */
+static void add_need(cJSON *rows, const char *what, const struct kvd_need *need,
+                     void put(cJSON *object, const char *key, uint64_t value), const char *remark) {
+    static const char *const keys[] = { "needed", "available", "short_by" };
+    const uint64_t values[] = { need->needed, need->available, need->short_by };
+    char text[32];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "what", what);
-    out_put_u64(o, "needed", need->needed);
-    out_put_u64(o, "available", need->available);
-    out_put_u64(o, "short_by", need->short_by);
+    for (size_t i = 0; i < N(keys); i++) {
+        put(o, keys[i], values[i]);
+        snprintf(text, sizeof text, "%s_text", keys[i]);
+        if (put == out_put_u64) out_put_text(o, text, "%" PRIu64, values[i]);
+    }
     cJSON_AddStringToObject(o, "remark", remark);
     cJSON_AddItemToArray(rows, o);
 }
 
+static void add_pages(cJSON *rows, const struct kvd_plan *plan, uint32_t i) {
+    char remark[160];
+    int n = snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
+                     plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
+    if (plan->restore_pages[i])
+        n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
+    if (plan->demote_pages[i]) snprintf(remark + n, sizeof remark - (size_t)n, ", demotes %u", plan->demote_pages[i]);
+    add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], out_put_u64, remark);
+}
+
 void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     static const struct out_column columns[] = {
-        { "what", "WHAT", false },        { "needed", "NEEDED", true }, { "available", "AVAILABLE", true },
-        { "short_by", "SHORT BY", true }, { "remark", "", false },
+        { "what", "WHAT", false, 0 },
+        { "needed_text", "NEEDED", true, 0 },
+        { "available_text", "AVAILABLE", true, 0 },
+        { "short_by_text", "SHORT BY", true, 0 },
     };
+    char remarks[KVD_MAX_POOLS][200] = { "" };
     cJSON *rows = cJSON_CreateArray();
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
-        char remark[160];
-        int n =
-            snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
-                     plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
-        if (plan->restore_pages[i])
-            n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
-        if (plan->demote_pages[i])
-            snprintf(remark + n, sizeof remark - (size_t)n, ", demotes %u", plan->demote_pages[i]);
-        add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], remark);
+        add_pages(rows, plan, i);
+        const cJSON *remark = cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, (int)i), "remark");
+        snprintf(remarks[i], sizeof remarks[i], "%s: %s", i ? "backend pool" : "main pool", remark->valuestring);
     }
-    add_need(rows, "rows", &plan->rows, "");
-    add_need(rows, "sequences", &plan->sequences, "");
-    add_need(rows, "continuations", &plan->continuations, "");
-    if (plan->state_slots.needed) add_need(rows, "state slots", &plan->state_slots, "");
-    add_need(rows, "membership entries", &plan->membership, "");
-    if (plan->arena.needed) add_need(rows, "host arena (bytes)", &plan->arena, "for demoted victims");
+    add_need(rows, "rows", &plan->rows, out_put_u64, "");
+    add_need(rows, "sequences", &plan->sequences, out_put_u64, "");
+    add_need(rows, "continuations", &plan->continuations, out_put_u64, "");
+    if (plan->state_slots.needed) add_need(rows, "state slots", &plan->state_slots, out_put_u64, "");
+    add_need(rows, "membership entries", &plan->membership, out_put_u64, "");
+    if (plan->arena.needed) add_need(rows, "host arena", &plan->arena, out_put_bytes, "for demoted victims");
     out_table(ctl->out, "needs", columns, N(columns), rows);
+    for (uint32_t i = 0; i < KVD_MAX_POOLS && !out_is_json(ctl->out); i++)
+        if (*remarks[i]) out_print(ctl->out, OUT_PLAIN, remarks[i]);
 }
 
 int cmd_plan(struct ctl *ctl) {

@@ -193,8 +193,10 @@ static void show_head(struct top *t, FILE *to, struct out *out) {
     const cJSON *d = t->now.daemon;
     char text[KVD_MESSAGE_BYTES + 96], clock[16];
     cJSON *rates = rates_of(t);
-    fprintf(to, "kvd %s, store %s, up %s, instance %s, %s\n", figures_string(d, "version"), figures_string(d, "store"),
-            figures_string(d, "uptime_text"), figures_string(d, "epoch"), figures_clock(figures_time(), clock));
+    snprintf(text, sizeof text, "kvd %s, store %s, up %s, instance %s, %s", figures_string(d, "version"),
+             figures_string(d, "store"), figures_string(d, "uptime_text"), figures_string(d, "epoch"),
+             figures_clock(figures_time(), clock));
+    out_print(out, OUT_PLAIN, text);
     if (!t->follow.ctl->client) {
         snprintf(text, sizeof text, "NOT REACHABLE, the figures are %.0f s old: %s",
                  (double)(clock_ns() - t->now.at_ns) / 1e9, t->why);
@@ -208,7 +210,7 @@ static void show_head(struct top *t, FILE *to, struct out *out) {
     fprintf(to, "%.0f tokens/s, %.1f requests/s, %.1f refused/s, %.1f operations/s\n",
             figures_number(rates, "tokens_per_second"), figures_number(rates, "requests_per_second"),
             figures_number(rates, "refusals_per_second"), figures_number(rates, "operations_per_second"));
-    fprintf(to, "sequences %s, continuations %s, sessions %.0f, membership %s, state slots %s, memory %s\n\n",
+    fprintf(to, "sequences %s, continuations %s, sessions %.0f\nmembership %s, state slots %s, memory %s\n\n",
             figures_string(d, "sequences_text"), figures_string(d, "continuations_text"), figures_number(d, "sessions"),
             figures_string(d, "membership_text"), figures_string(d, "state_slots_text"),
             figures_string(d, "resident_memory_bytes_text"));
@@ -221,26 +223,26 @@ static void show_head(struct top *t, FILE *to, struct out *out) {
 
 static void show_tables(struct top *t, struct out *out, size_t most) {
     static const struct out_column pools[] = {
-        { "pool", "POOL", false },
-        { "map_text", "ALLOCATED #  RESERVED =", false },
-        { "available_text", "FREE %", true },
-        { "available_pages", "FREE", true },
-        { "allocated_pages", "ALLOCATED", true },
-        { "reserved_pages", "RESERVED", true },
-        { "shared_pages", "SHARED", true },
-        { "quarantined_pages", "QUARANTINED", true },
-        { "rows_text", "ROWS", true },
+        { "pool", "POOL", false, 0 },
+        { "map_text", "ALLOCATED #  RESERVED =", false, 0 },
+        { "available_text", "FREE %", true, 0 },
+        { "available_pages", "FREE", true, 0 },
+        { "allocated_pages", "ALLOCATED", true, 0 },
+        { "reserved_pages", "RESERVED", true, 0 },
+        { "shared_pages", "SHARED", true, 2 },
+        { "quarantined_pages", "QUARANTINED", true, 0 },
+        { "rows_text", "ROWS", true, 3 },
     };
     static const struct out_column sequences[] = {
-        { "sequence", "SEQUENCE", false },
-        { "state", "STATE", false },
-        { "row", "ROW", true },
-        { "prompt_tokens", "PROMPT", true },
-        { "committed", "COMMITTED", true },
-        { "ceiling_tokens", "CEILING", true },
-        { "pages_text", "PAGES", true },
-        { "state_slot", "STATE SLOT", true },
-        { "rate_text", "TOKENS/S", true },
+        { "sequence", "SEQUENCE", false, 0 },
+        { "state", "STATE", false, 0 },
+        { "row", "ROW", true, 1 },
+        { "prompt_tokens", "PROMPT", true, 0 },
+        { "committed", "COMMITTED", true, 0 },
+        { "ceiling_tokens", "CEILING", true, 0 },
+        { "pages_text", "PAGES", true, 0 },
+        { "state_slot", "STATE SLOT", true, 2 },
+        { "rate_text", "TOKENS/S", true, 0 },
     };
     out_table(out, "pools", pools, N(pools), cJSON_Duplicate(t->now.pools, true));
     out_table(out, "sequences", sequences, N(sequences), largest_sequences(t->now.sequences, most));
@@ -249,11 +251,12 @@ static void show_tables(struct top *t, struct out *out, size_t most) {
 static void show_screen(struct top *t) {
     struct out *out = t->follow.ctl->out;
     char *text = NULL, line[640], clock[16];
-    size_t bytes, lines = t->screen ? screen_lines() : 1000, used = 13 + (size_t)cJSON_GetArraySize(t->now.pools);
+    size_t bytes, lines = t->screen ? screen_lines() : 1000, used = 14 + (size_t)cJSON_GetArraySize(t->now.pools);
     const cJSON *event;
     FILE *to = open_memstream(&text, &bytes);
     if (!to) return;
     out_stream(out, to);
+    if (t->screen) out_set_width(out, screen_columns());
     used += (size_t)cJSON_GetArraySize(t->events) + 1;
     show_head(t, to, out);
     show_tables(t, out, lines > used + 3 ? lines - used : 3);

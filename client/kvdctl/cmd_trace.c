@@ -204,21 +204,21 @@ static void add_row(struct reading *r, cJSON *o) {
 
 static void show_rows(struct ctl *ctl, cJSON *head, cJSON *rows) {
     static const struct out_column lines[] = {
-        { "store", "store", false },
-        { "version", "version", false },
-        { "epoch", "instance", false },
-        { "begin_text", "begun", false },
+        { "store", "store", false, 0 },
+        { "version", "version", false, 0 },
+        { "epoch", "instance", false, 0 },
+        { "begin_text", "begun", false, 0 },
     };
     static const struct out_column columns[] = {
-        { "time_text", "TIME", false },
-        { "after_text", "AFTER", true },
-        { "sequences", "SEQUENCES", true },
-        { "continuations", "CONTINUATIONS", true },
-        { "available_pages", "FREE PAGES", true },
-        { "requests_per_second_text", "REQUESTS/S", true },
-        { "refusals_per_second_text", "REFUSED/S", true },
-        { "operations_per_second_text", "OPERATIONS/S", true },
-        { "event_text", "EVENT", false },
+        { "time_text", "TIME", false, 0 },
+        { "after_text", "AFTER", true, 0 },
+        { "sequences", "SEQUENCES", true, 0 },
+        { "continuations", "CONTINUATIONS", true, 3 },
+        { "available_pages", "FREE PAGES", true, 0 },
+        { "requests_per_second_text", "REQUESTS/S", true, 0 },
+        { "refusals_per_second_text", "REFUSED/S", true, 2 },
+        { "operations_per_second_text", "OPERATIONS/S", true, 4 },
+        { "event_text", "EVENT", false, 0 },
     };
     out_facts(ctl->out, "trace", lines, N(lines), head);
     out_table(ctl->out, "rows", columns, N(columns), rows);

@@ -218,12 +218,12 @@ static void show_sets(struct search *s) {
     const char *reason = s->found ? "" : holder(s);
     if (s->status != KVD_OK) return;
     static const struct out_column columns[] = {
-        { "size", "RELEASES", true },
-        { "pages", "PAGES HELD", true },
-        { "retention", "RETENTION", true },
-        { "used", "LAST USE", true },
-        { "demoting_works", "DEMOTING DOES", false },
-        { "release_text", "CONTINUATIONS", false },
+        { "size", "RELEASES", true, 0 },
+        { "pages", "PAGES HELD", true, 0 },
+        { "retention", "RETENTION", true, 3 },
+        { "used", "LAST USE", true, 2 },
+        { "demoting_works", "DEMOTING DOES", false, 1 },
+        { "release_text", "CONTINUATIONS", false, 0 },
     };
     cJSON *rows = cJSON_CreateArray();
     qsort(s->sets, s->found, sizeof *s->sets, by_loss);

@@ -2,7 +2,7 @@
  *
  * What every command uses: the connection, and how a refusal is reported.
  */
-#include "ctl.h"
+#include "instances.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,9 +41,11 @@ enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_erro
 
 int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role) {
     struct kvd_error error = { .message = "" };
+    int code = instance_choose(&ctl->options);
+    if (code != CTL_OK) return code;
     enum kvd_status status = ctl_connect(ctl, role, &error);
     if (status == KVD_OK) return CTL_OK;
-    int code = ctl_refused(ctl, status, &error);
+    code = ctl_refused(ctl, status, &error);
     /* No right to the socket is no connection; no right to the role is a refusal. */
     return strncmp(error.message, "cannot connect", 14) == 0 ? CTL_UNREACHABLE : code;
 }

@@ -18,9 +18,9 @@ enum ctl_exit {
 };
 
 struct ctl_options {
-    const char *socket, *color, *from, *victims, *demote, *domain;
+    const char *socket, *instance, *color, *from, *victims, *demote, *domain;
     uint32_t timeout_ms, prompt, output, frontier, sets, interval, count, seconds;
-    bool json, keep_device, move, follow, help, version;
+    bool json, wide, keep_device, move, follow, help, version;
 };
 
 struct ctl {
@@ -35,6 +35,7 @@ struct ctl {
  * the usage says: words in it are offered as they are, HANDLE is a continuation, SESSION a session, FILE a file. */
 struct ctl_command {
     const char *name, *args, *help;
+    const char *more;   /* for its own help, lines of 80 characters; NULL: help says it all */
     enum kvd_role role; /* 0: the command connects itself, if at all (follow.h) */
     int min_args, max_args;
     int (*run)(struct ctl *ctl);
@@ -44,6 +45,7 @@ struct ctl_command {
  * sentence on stderr. */
 int ctl_parse(int argc, char **argv, struct ctl_options *ret_options);
 void ctl_help(const struct ctl_command *commands, size_t n_commands);
+void ctl_command_help(const struct ctl_command *command);
 /* "0x2a", "42". Zero and rubbish are refused with a sentence. */
 bool ctl_handle(const char *text, const char *what, uint64_t *ret_bits);
 
@@ -54,7 +56,7 @@ void ctl_put_domain(cJSON *object, const struct kvd_root *root);
 
 /* ctl.c. Connects as ctl->client; says nothing. */
 enum kvd_status ctl_connect(struct ctl *ctl, enum kvd_role role, struct kvd_error *error);
-/* The same, with a sentence on stderr (and in JSON): the exit status. */
+/* The same, after the instance has been found; with a sentence on stderr (and in JSON): the exit status. */
 int ctl_connect_or_say(struct ctl *ctl, enum kvd_role role);
 /* Reports a refused call on stderr (and in JSON) and gives the exit status for it. */
 int ctl_refused(struct ctl *ctl, enum kvd_status status, const struct kvd_error *error);
@@ -62,6 +64,8 @@ int ctl_status(enum kvd_status status);                   /* the exit status alo
 const char *ctl_handle_text(uint64_t bits, char buf[24]); /* "0x...", "-" for none */
 
 int cmd_status(struct ctl *ctl);
+int cmd_instances(struct ctl *ctl);
+int cmd_config(struct ctl *ctl);
 int cmd_stores(struct ctl *ctl);
 int cmd_sequences(struct ctl *ctl);
 int cmd_continuations(struct ctl *ctl);

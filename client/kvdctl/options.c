@@ -16,32 +16,33 @@ static const struct option_row {
     const char *name;
     int letter; /* 0 = long only */
     enum kind kind;
-    size_t at; /* in struct ctl_options */
+    size_t at;            /* in struct ctl_options */
+    const char *commands; /* that take it, "plan, why"; NULL: every one */
     const char *arg, *help;
 } rows[] = {
 #define AT(member) offsetof(struct ctl_options, member)
-    { "socket", 's', TEXT, AT(socket), "PATH", "socket of the daemon; default $KVD_SOCKET, else /run/kvd/kvd.sock" },
-    { "json", 'j', FLAG, AT(json), NULL, "one JSON document instead of tables; one a line where the command goes on" },
-    { "timeout", 't', NUMBER, AT(timeout_ms), "MS", "for connecting and for each answer; default 5000" },
-    { "color", 0, TEXT, AT(color), "WHEN", "auto (a terminal, no NO_COLOR), always, never" },
-    { "prompt", 'p', NUMBER, AT(prompt), "TOKENS", "plan, why: prompt of the activation" },
-    { "output", 'o', NUMBER, AT(output), "TOKENS", "plan, why: tokens that it may generate" },
-    { "from", 'f', TEXT, AT(from), "HANDLE", "plan, why: continuation to start from; default none" },
-    { "frontier", 'F', NUMBER, AT(frontier), "TOKENS",
-      "plan, why: tokens of it to use; default its frontier, less one if that is the prompt; shorten: tokens to keep" },
-    { "move", 0, FLAG, AT(move), NULL, "plan, why: the source does not survive" },
-    { "victims", 'v', TEXT, AT(victims), "HANDLES", "plan: continuations to release with it, separated by commas" },
-    { "demote", 'd', TEXT, AT(demote), "HANDLES", "plan: continuations to demote with it, separated by commas" },
-    { "domain", 'D', TEXT, AT(domain), "DOMAIN",
-      "continuations, sequences, release: those of this domain, by its label or its digest" },
-    { "keep-device", 0, FLAG, AT(keep_device), NULL, "demote: copy only; the device's pages stay" },
-    { "sets", 'n', NUMBER, AT(sets), "COUNT", "why: how many sets of releases to show at most; default 5" },
-    { "follow", 0, FLAG, AT(follow), NULL, "events: go on when the daemon is gone, and with the next instance" },
-    { "interval", 'i', NUMBER, AT(interval), "SECONDS", "top, trace: from one look to the next; default 1" },
-    { "count", 'c', NUMBER, AT(count), "COUNT", "top: looks, events: events, and then the end; 0 is no end" },
-    { "seconds", 'S', NUMBER, AT(seconds), "SECONDS", "events, trace: how long; default until interrupted" },
-    { "help", 'h', FLAG, AT(help), NULL, "this text" },
-    { "version", 'V', FLAG, AT(version), NULL, "version of kvdctl and libkvd" },
+    { "socket", 's', TEXT, AT(socket), NULL, "PATH", "socket of the daemon, instead of an instance's" },
+    { "instance", 'I', TEXT, AT(instance), NULL, "NAME", "kvd@NAME; not needed where one instance runs" },
+    { "json", 'j', FLAG, AT(json), NULL, NULL, "JSON instead of tables" },
+    { "wide", 'w', FLAG, AT(wide), NULL, NULL, "every column, however long the lines become" },
+    { "timeout", 't', NUMBER, AT(timeout_ms), NULL, "MS", "for connecting and each answer; default 5000" },
+    { "color", 0, TEXT, AT(color), NULL, "WHEN", "auto (a terminal, no NO_COLOR), always, never" },
+    { "prompt", 'p', NUMBER, AT(prompt), "plan, why", "TOKENS", "prompt of the activation" },
+    { "output", 'o', NUMBER, AT(output), "plan, why", "TOKENS", "tokens that it may generate" },
+    { "from", 'f', TEXT, AT(from), "plan, why", "HANDLE", "continuation to start from" },
+    { "frontier", 'F', NUMBER, AT(frontier), "plan, why, shorten", "TOKENS", "to use of it; to keep" },
+    { "move", 0, FLAG, AT(move), "plan, why", NULL, "the source does not survive" },
+    { "victims", 'v', TEXT, AT(victims), "plan", "HANDLES", "to release with it, commas between" },
+    { "demote", 'd', TEXT, AT(demote), "plan", "HANDLES", "to demote with it, commas between" },
+    { "domain", 'D', TEXT, AT(domain), "continuations, sequences, release", "DOMAIN", "label or digest" },
+    { "keep-device", 0, FLAG, AT(keep_device), "demote", NULL, "copy only; the device's pages stay" },
+    { "sets", 'n', NUMBER, AT(sets), "why", "COUNT", "sets of releases to show; default 5" },
+    { "follow", 0, FLAG, AT(follow), "events", NULL, "go on when the daemon is gone" },
+    { "interval", 'i', NUMBER, AT(interval), "top, trace", "SECONDS", "between looks; default 1" },
+    { "count", 'c', NUMBER, AT(count), "top, events", "COUNT", "looks, events; 0: no end" },
+    { "seconds", 'S', NUMBER, AT(seconds), "events, trace", "SECONDS", "how long; else until the end" },
+    { "help", 'h', FLAG, AT(help), NULL, NULL, "this text, or that of the command" },
+    { "version", 'V', FLAG, AT(version), NULL, NULL, "versions of kvdctl and libkvd" },
 #undef AT
 };
 #define N_ROWS (sizeof rows / sizeof *rows)
@@ -98,26 +99,55 @@ int ctl_parse(int argc, char **argv, struct ctl_options *ret_options) {
     return CTL_OK;
 }
 
+static void print_usage(const char *left, const char *before, const char *help) {
+    printf("  %-27s %s%s%s\n", left, before ? before : "", before ? ": " : "", help);
+}
+
+static void print_option(const struct option_row *row, bool with_commands) {
+    char letter[5] = "    ", left[64];
+    if (row->letter) snprintf(letter, sizeof letter, "-%c, ", row->letter);
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, row->name, row->arg ? "=" : "", row->arg ? row->arg : "");
+    print_usage(left, with_commands ? row->commands : NULL, row->help);
+}
+
 void ctl_help(const struct ctl_command *commands, size_t n_commands) {
     char left[64];
-    puts("Usage: kvdctl [OPTION...] COMMAND [ARGUMENT...]\n\nLooks at a running kvd and asks it for small "
-         "things.\n\nCommands:");
+    puts("Usage: kvdctl [OPTION...] COMMAND [ARGUMENT...]\n\nLooks at a running kvd and asks it for small things.\n"
+         "kvdctl COMMAND --help says more of one.\n\nCommands:");
     for (size_t i = 0; i < n_commands; i++) {
         snprintf(left, sizeof left, "%s%s%s", commands[i].name, commands[i].args ? " " : "",
                  commands[i].args ? commands[i].args : "");
-        printf("  %-27s %s\n", left, commands[i].help);
+        print_usage(left, NULL, commands[i].help);
     }
     puts("\nOptions:");
+    for (size_t i = 0; i < N_ROWS; i++) print_option(&rows[i], true);
+    puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not\n"
+         "fit\"; 3 kvd cannot be reached; 4 the audit found violations. Handles are written\n"
+         "0x... as the lists show them.");
+}
+
+/* Whether a command is one of those in "plan, why". */
+static bool is_listed(const char *commands, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = commands; at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == ',' || !at[n])) return true;
+    return false;
+}
+
+void ctl_command_help(const struct ctl_command *command) {
+    bool own = false;
+    printf("Usage: kvdctl [OPTION...] %s%s%s\n\n%s: %s.\n", command->name, command->args ? " " : "",
+           command->args ? command->args : "", command->name, command->help);
+    if (command->more) puts(command->more);
     for (size_t i = 0; i < N_ROWS; i++) {
-        char letter[5] = "    ";
-        if (rows[i].letter) snprintf(letter, sizeof letter, "-%c, ", rows[i].letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, rows[i].name, rows[i].arg ? "=" : "",
-                 rows[i].arg ? rows[i].arg : "");
-        printf("  %-27s %s\n", left, rows[i].help);
+        if (!is_listed(rows[i].commands, command->name)) continue;
+        if (!own) printf("\nOptions of %s:\n", command->name);
+        own = true;
+        print_option(&rows[i], false);
     }
-    puts("\nExit status: 0 done; 1 wrong usage; 2 kvd refused, or the answer is \"does not fit\"; 3 kvd cannot be "
-         "reached; 4 the audit found\n"
-         "violations. Handles are written 0x... as the lists show them.");
+    puts("\nOptions of every command:");
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (!rows[i].commands) print_option(&rows[i], false);
 }
 
 struct kvd_root ctl_domain(const struct ctl_options *options) {

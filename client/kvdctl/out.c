@@ -2,7 +2,6 @@
 #include "out.h"
 
 #include <inttypes.h>
-#include <libsmartcols.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +9,17 @@
 
 struct out {
     bool json, colour, begun, lines;
-    FILE *stream; /* of the text */
+    unsigned width; /* 0: no matter */
+    FILE *stream;   /* of the text */
     cJSON *root;
 };
 
-struct out *out_new(bool json, bool colour) {
+struct out *out_new(bool json, bool colour, unsigned width) {
     struct out *out = calloc(1, sizeof *out);
     if (!out) return NULL;
     out->json = json;
     out->colour = colour && !json;
+    out->width = width;
     out->stream = stdout;
     out->root = cJSON_CreateObject();
     return out;
@@ -80,53 +81,151 @@ static void gap(struct out *out) {
     out->begun = true;
 }
 
-static void print_table(const struct out *out, const struct out_column *columns, size_t n, const cJSON *rows) {
-    struct libscols_table *table = scols_new_table();
-    char buf[64];
-    if (!table) return;
-    scols_table_set_stream(table, out->stream);
-    if (out->colour) scols_table_enable_colors(table, 1);
-    for (size_t i = 0; i < n; i++) {
-        struct libscols_column *column =
-            scols_table_new_column(table, columns[i].heading, 0, columns[i].right ? SCOLS_FL_RIGHT : 0);
-        if (out->colour && column) scols_cell_set_color(scols_column_get_header(column), "bold");
+/* A line, broken at blanks where it is longer than there is room. */
+static void print_wrapped(const struct out *out, const char *text) {
+    while (strlen(text) > out->width) {
+        size_t n = out->width;
+        while (n && text[n] != ' ') n--;
+        if (!n) break;
+        fprintf(out->stream, "%.*s\n", (int)n, text);
+        text += n + 1;
     }
+    fprintf(out->stream, "%s\n", text);
+}
+
+void out_print(struct out *out, enum out_tone tone, const char *text) {
+    const char *before = !out->colour || tone == OUT_PLAIN ? "" : tone == OUT_GOOD ? "\033[32m" : "\033[31m";
+    fprintf(out->stream, "%s%s%s\n", before, text, *before ? "\033[0m" : "");
+}
+
+/* A table on its way to the stream: what its cells say, and how much of that fits. */
+struct grid {
+    const struct out_column *columns;
+    size_t n, width[OUT_COLUMNS]; /* 0: left out */
+    const cJSON *rows;
+    bool headings;
+};
+
+static void measure_grid(struct grid *g) {
     const cJSON *row;
-    cJSON_ArrayForEach(row, rows) {
-        struct libscols_line *line = scols_table_new_line(table, NULL);
-        for (size_t i = 0; line && i < n; i++)
-            scols_line_set_data(line, i, cell_text(row, columns[i].key, buf, sizeof buf));
+    char buf[64];
+    for (size_t i = 0; i < g->n; i++) {
+        g->width[i] = g->headings ? strlen(g->columns[i].heading) : 0;
+        if (!g->width[i]) g->width[i] = 1;
+        cJSON_ArrayForEach(row, g->rows) {
+            size_t n = strlen(cell_text(row, g->columns[i].key, buf, sizeof buf));
+            if (n > g->width[i]) g->width[i] = n;
+        }
     }
-    scols_print_table(table);
-    scols_unref_table(table);
+}
+
+static size_t grid_width(const struct grid *g) {
+    size_t all = 0;
+    for (size_t i = 0; i < g->n; i++) all += g->width[i] ? g->width[i] + 1 : 0;
+    return all ? all - 1 : 0;
+}
+
+#define CUT_LEAST 8u
+
+/* The column that goes first; n: none may. */
+static size_t first_to_go(const struct grid *g) {
+    size_t first = g->n;
+    for (size_t i = 0; i < g->n; i++)
+        if (g->width[i] && g->columns[i].drop && (first == g->n || g->columns[i].drop > g->columns[first].drop))
+            first = i;
+    return first;
+}
+
+static void cut_widest(struct grid *g, size_t over, FILE *note) {
+    size_t widest = 0;
+    for (size_t i = 0; i < g->n; i++)
+        if (g->width[i] > g->width[widest]) widest = i;
+    size_t most = g->width[widest] > CUT_LEAST ? g->width[widest] - CUT_LEAST : 0;
+    if (!most) return;
+    g->width[widest] -= over < most ? over : most;
+    fprintf(note, "cut: %s; ", g->columns[widest].heading);
+}
+
+/* Leaves out and cuts until it fits, or can do no more; the note says what. */
+static void fit_grid(struct grid *g, size_t width, FILE *note) {
+    size_t first;
+    const char *before = "(left out: ";
+    if (grid_width(g) <= width) return;
+    while (grid_width(g) > width && (first = first_to_go(g)) < g->n) {
+        g->width[first] = 0;
+        fprintf(note, "%s%s", before, g->columns[first].heading);
+        before = ", ";
+    }
+    fputs(*before == ',' ? "; " : "(", note);
+    if (grid_width(g) > width) cut_widest(g, grid_width(g) - width, note);
+    fputs("--wide shows all)", note);
+}
+
+static void print_cell(FILE *to, const struct out_column *column, const char *text, size_t width, bool last) {
+    size_t n = strlen(text);
+    if (n > width) fprintf(to, "%.*s..", (int)width - 2, text);
+    else if (column->right) fprintf(to, "%*s", (int)width, text);
+    else fprintf(to, "%-*s", last ? 0 : (int)width, text);
+}
+
+/* row NULL: the headings. */
+static void print_row(const struct out *out, const struct grid *g, const cJSON *row) {
+    size_t last = g->n;
+    char buf[64];
+    bool bold = !row && out->colour, begun = false;
+    while (last > 0 && !g->width[last - 1]) last--;
+    for (size_t i = 0; i < last; i++) {
+        if (!g->width[i]) continue;
+        fputs(begun ? " " : bold ? "\033[1m" : "", out->stream);
+        begun = true;
+        print_cell(out->stream, &g->columns[i],
+                   row ? cell_text(row, g->columns[i].key, buf, sizeof buf) : g->columns[i].heading, g->width[i],
+                   i + 1 == last);
+    }
+    fputs(bold ? "\033[0m\n" : "\n", out->stream);
+}
+
+static void print_grid(struct out *out, struct grid *g) {
+    const cJSON *row;
+    char *left = NULL;
+    size_t bytes;
+    FILE *note = out->width ? open_memstream(&left, &bytes) : NULL;
+    measure_grid(g);
+    if (note) {
+        fit_grid(g, out->width, note);
+        fclose(note);
+    }
+    if (g->headings) print_row(out, g, NULL);
+    cJSON_ArrayForEach(row, g->rows) print_row(out, g, row);
+    if (left && *left) print_wrapped(out, left);
+    free(left);
 }
 
 void out_table(struct out *out, const char *key, const struct out_column *columns, size_t n, cJSON *rows) {
     if (!out->json) {
         gap(out);
-        if (cJSON_GetArraySize(rows)) print_table(out, columns, n, rows);
+        if (cJSON_GetArraySize(rows))
+            print_grid(out, &(struct grid){ .columns = columns, .n = n, .rows = rows, .headings = true });
         else fprintf(out->stream, "no %s\n", key);
     }
     cJSON_AddItemToObject(out->root, key, rows);
 }
 
 void out_facts(struct out *out, const char *key, const struct out_column *lines, size_t n, cJSON *object) {
-    struct libscols_table *table = out->json ? NULL : scols_new_table();
+    static const struct out_column columns[] = { { .key = "name", .heading = "names" },
+                                                 { .key = "value", .heading = "values" } };
     char buf[64];
-    if (table) {
-        gap(out);
-        scols_table_set_stream(table, out->stream);
-        scols_table_enable_noheadings(table, 1);
-        scols_table_new_column(table, "name", 0, 0);
-        scols_table_new_column(table, "value", 0, 0);
+    if (!out->json) {
+        cJSON *rows = cJSON_CreateArray();
         for (size_t i = 0; i < n; i++) {
-            struct libscols_line *line = scols_table_new_line(table, NULL);
-            if (!line) continue;
-            scols_line_set_data(line, 0, lines[i].heading);
-            scols_line_set_data(line, 1, cell_text(object, lines[i].key, buf, sizeof buf));
+            cJSON *row = cJSON_CreateObject();
+            cJSON_AddStringToObject(row, "name", lines[i].heading);
+            cJSON_AddStringToObject(row, "value", cell_text(object, lines[i].key, buf, sizeof buf));
+            cJSON_AddItemToArray(rows, row);
         }
-        scols_print_table(table);
-        scols_unref_table(table);
+        gap(out);
+        print_grid(out, &(struct grid){ .columns = columns, .n = 2, .rows = rows });
+        cJSON_Delete(rows);
     }
     cJSON_AddItemToObject(out->root, key, object);
 }
@@ -143,16 +242,13 @@ void out_say(struct out *out, const char *key, enum out_tone tone, const char *f
     out_print(out, tone, text);
 }
 
-void out_print(struct out *out, enum out_tone tone, const char *text) {
-    const char *before = !out->colour || tone == OUT_PLAIN ? "" : tone == OUT_GOOD ? "\033[32m" : "\033[31m";
-    fprintf(out->stream, "%s%s%s\n", before, text, *before ? "\033[0m" : "");
-}
-
 void out_flag(struct out *out, const char *key, bool value) { cJSON_AddBoolToObject(out->root, key, value); }
 
 void out_add(struct out *out, const char *key, cJSON *value) { cJSON_AddItemToObject(out->root, key, value); }
 
 bool out_is_json(const struct out *out) { return out->json; }
+
+void out_set_width(struct out *out, unsigned width) { out->width = width; }
 
 void out_stream(struct out *out, FILE *stream) { out->stream = stream ? stream : stdout; }
 

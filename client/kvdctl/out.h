@@ -18,9 +18,12 @@ enum out_tone { OUT_PLAIN, OUT_GOOD, OUT_BAD };
 struct out_column {
     const char *key, *heading;
     bool right; /* align */
+    int drop;   /* where the lines are too narrow the highest goes first; 0: it stays, and is cut if it must be */
 };
+#define OUT_COLUMNS 16 /* of a table, at most */
 
-struct out *out_new(bool json, bool colour);
+/* width: columns of a line of text, 0: as many as it takes. What a table leaves out for it is said below it. */
+struct out *out_new(bool json, bool colour, unsigned width);
 void out_free(struct out *out);
 
 /* Adds an array of objects under key and shows it as a table. Takes rows. */
@@ -36,6 +39,8 @@ void out_print(struct out *out, enum out_tone tone, const char *text);
 void out_flag(struct out *out, const char *key, bool value);
 void out_add(struct out *out, const char *key, cJSON *value); /* takes value */
 bool out_is_json(const struct out *out);
+/* The same for another width. */
+void out_set_width(struct out *out, unsigned width);
 /* Where text goes from now on; NULL: standard output. */
 void out_stream(struct out *out, FILE *stream);
 

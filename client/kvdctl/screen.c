@@ -52,6 +52,11 @@ unsigned screen_lines(void) {
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row ? size.ws_row : 24;
 }
 
+unsigned screen_columns(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+}
+
 void screen_draw(const struct screen *s, const char *text) {
     unsigned left = screen_lines();
     (void)s;

@@ -15,8 +15,9 @@ struct screen;
 struct screen *screen_open(void);
 void screen_close(struct screen *screen); /* NULL is fine */
 bool screen_has_keys(const struct screen *screen);
-/* Lines that fit now. */
+/* Lines that fit now, and characters of one. */
 unsigned screen_lines(void);
+unsigned screen_columns(void);
 /* Draws text of many lines; those that do not fit are left out, longer ones are cut by the terminal. */
 void screen_draw(const struct screen *screen, const char *text);
 /* The next key that was pressed, 0 without one. */

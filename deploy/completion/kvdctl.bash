@@ -14,17 +14,22 @@ _kvdctl_options() {
              for (i = 1; i <= n; i++) { sub(/=.*/, "", names[i]); print names[i], value } }'
 }
 
-_kvdctl_handles() { # kvdctl, socket, list, key
-    "$1" ${2:+--socket="$2"} --timeout=500 --json "$3" 2>/dev/null | grep -o "\"$4\":[[:space:]]*\"0x[0-9a-f]*\"" |
+_kvdctl_instances() { # kvdctl
+    "$1" --timeout=500 --json instances 2>/dev/null | grep -o '"instance":[[:space:]]*"[^"]*"' | cut -d '"' -f 4
+}
+
+_kvdctl_handles() { # kvdctl, option that names the daemon, list, key
+    "$1" ${2:+"$2"} --timeout=500 --json "$3" 2>/dev/null | grep -o "\"$4\":[[:space:]]*\"0x[0-9a-f]*\"" |
         grep -o '0x[0-9a-f]*'
 }
 
 # What may stand for one word of the usage.
-_kvdctl_kind() { # kvdctl, socket, word of the usage, what is typed
+_kvdctl_kind() { # kvdctl, option that names the daemon, word of the usage, what is typed
     local kind=${3//[\[\].]/} IFS=$' \t\n'
     case $kind in
         HANDLE | HANDLES) COMPREPLY=($(compgen -W "$(_kvdctl_handles "$1" "$2" continuations continuation)" -- "$4")) ;;
         SESSION) COMPREPLY=($(compgen -W "$(_kvdctl_handles "$1" "$2" sessions session)" -- "$4")) ;;
+        NAME) COMPREPLY=($(compgen -W "$(_kvdctl_instances "$1")" -- "$4")) ;;
         FILE | PATH) IFS=$'\n'; COMPREPLY=($(compgen -f -- "$4")); compopt -o filenames 2>/dev/null ;;
         WHEN) COMPREPLY=($(compgen -W "auto always never" -- "$4")) ;;
         *[A-Z]*) ;; # a number
@@ -33,7 +38,7 @@ _kvdctl_kind() { # kvdctl, socket, word of the usage, what is typed
 }
 
 _kvdctl() {
-    local program=${COMP_WORDS[0]} cur=${COMP_WORDS[COMP_CWORD]} socket= command= place=0 waits= i word args usage IFS=$' \t\n'
+    local program=${COMP_WORDS[0]} cur=${COMP_WORDS[COMP_CWORD]} daemon= command= place=0 waits= i word args usage IFS=$' \t\n'
     local -A takes=()
     COMPREPLY=()
     while read -r word args; do takes[$word]=$args; done < <(_kvdctl_options "$program")
@@ -41,7 +46,10 @@ _kvdctl() {
         word=${COMP_WORDS[i]}
         if [[ $word == = && $waits ]]; then continue; fi
         if [[ $waits ]]; then
-            [[ $waits == --socket || $waits == -s ]] && socket=$word
+            case $waits in
+                --socket | -s) daemon=--socket=$word ;;
+                --instance | -I) daemon=--instance=$word ;;
+            esac
             waits=
         elif [[ $word == -* ]]; then
             [[ ${takes[$word]-} ]] && waits=$word
@@ -51,7 +59,7 @@ _kvdctl() {
     done
     [[ $cur == = ]] && cur=
     if [[ $waits ]]; then
-        _kvdctl_kind "$program" "$socket" "${takes[$waits]}" "$cur"
+        _kvdctl_kind "$program" "$daemon" "${takes[$waits]}" "$cur"
     elif [[ $cur == -* ]]; then
         COMPREPLY=($(compgen -W "${!takes[*]}" -- "$cur"))
     elif [[ ! $command ]]; then
@@ -59,7 +67,7 @@ _kvdctl() {
     else
         read -r -a usage < <(_kvdctl_commands "$program" | sed -n "s/^$command //p")
         [[ ${#usage[@]} -gt 0 && $place -ge ${#usage[@]} && ${usage[-1]} == *... ]] && place=$((${#usage[@]} - 1))
-        [[ ${usage[place]-} ]] && _kvdctl_kind "$program" "$socket" "${usage[place]}" "$cur"
+        [[ ${usage[place]-} ]] && _kvdctl_kind "$program" "$daemon" "${usage[place]}" "$cur"
     fi
     return 0
 }

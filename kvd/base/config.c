@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "device.h"
+
 enum key_type {
     KEY_PATH,
     KEY_NAME,
@@ -198,6 +200,7 @@ static const struct key keys[] = {
       "sessions gave themselves; no tokens, no digests." },
 };
 #define N_KEYS (sizeof keys / sizeof *keys)
+_Static_assert(N_KEYS <= CONFIG_KEYS, "a line for each key");
 
 /* ---- values ------------------------------------------------------------------------------- */
 
@@ -312,20 +315,19 @@ void config_defaults(struct config *ret_config) {
 
 struct parse {
     const char *name; /* of the file */
-    int line;
+    uint32_t line;
     char section[64];
-    struct config *config;
-    int seen[N_KEYS]; /* line of each key */
-    int device_line[KVD_MAX_RANKS];
+    struct config *config; /* its lines say which keys were there */
     struct complaint {
-        int line; /* 0: no line */
+        uint32_t line; /* 0: no line */
         char text[512];
     } * complaint;
     uint32_t n; /* complaints, also those beyond the space for their text */
 };
 
-static void complain_line(struct parse *p, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void complain_line(struct parse *p, int line, const char *format, ...) {
+static void complain_line(struct parse *p, uint32_t line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void complain_line(struct parse *p, uint32_t line, const char *format, ...) {
     va_list arguments;
     uint32_t at = p->n++;
     if (at >= COMPLAINTS) return;
@@ -344,7 +346,7 @@ static void write_complaints(const struct parse *p, char *err, size_t bytes) {
     for (uint32_t i = 0; i < p->n && i < COMPLAINTS && used < bytes; i++) {
         const struct complaint *one = &p->complaint[i];
         char line[16] = "";
-        if (one->line) snprintf(line, sizeof line, ":%d", one->line);
+        if (one->line) snprintf(line, sizeof line, ":%u", one->line);
         used += (size_t)snprintf(err + used, bytes - used, "%s%s%s: %s", i ? "\n" : "", p->name, line, one->text);
     }
     if (p->n > COMPLAINTS && used < bytes)
@@ -423,11 +425,11 @@ static void take_device_key(struct parse *p, const char *name, const char *value
                       KVD_MAX_RANKS - 1);
         return;
     }
-    if (p->device_line[rank])
-        complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, p->device_line[rank]);
+    uint32_t *seen = &p->config->origin.device_line[rank];
+    if (*seen) complain_line(p, p->line, "%s is given twice, first in line %u; keep one", name, *seen);
     else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
         complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
-    p->device_line[rank] = p->line;
+    *seen = p->line;
 }
 
 static void take_key(struct parse *p, const char *name, const char *value) {
@@ -444,8 +446,8 @@ static void take_key(struct parse *p, const char *name, const char *value) {
         else if (known) complain_key(p, name);
         return; /* there is a complaint about the section already */
     }
-    int *seen = &p->seen[key - keys];
-    if (*seen) complain_line(p, p->line, "%s is given twice, first in line %d; keep one", name, *seen);
+    uint32_t *seen = &p->config->origin.line[key - keys];
+    if (*seen) complain_line(p, p->line, "%s is given twice, first in line %u; keep one", name, *seen);
     else if (set_value(key, p->config, value, err, sizeof err))
         complain_line(p, p->line, "%s: \"%.64s\" %s", name, value, err);
     *seen = p->line;
@@ -497,10 +499,10 @@ static void take_lines(struct parse *p, char *text) {
     }
 }
 
-static int line_of(const struct parse *p, const char *section, const char *name) {
+static uint32_t line_of(const struct parse *p, const char *section, const char *name) {
     bool known;
     const struct key *key = find_key(section, name, &known);
-    return key ? p->seen[key - keys] : 0;
+    return key ? p->config->origin.line[key - keys] : 0;
 }
 
 static const char *name_in(const char *path) { return strrchr(path, '/') + 1; } /* paths are absolute */
@@ -539,7 +541,8 @@ static void check_devices(struct parse *p) {
     for (uint32_t i = 1; i < c->n_devices; i++)
         for (uint32_t j = 0; j < i; j++)
             if (c->device[i].kind == c->device[j].kind && c->device[i].index == c->device[j].index)
-                complain_line(p, p->device_line[i], "device.%u is the same as device.%u; name another one", i, j);
+                complain_line(p, c->origin.device_line[i], "device.%u is the same as device.%u; name another one", i,
+                              j);
 }
 
 static bool is_for_all(const struct config_access *access) {
@@ -568,10 +571,10 @@ static void check_socket(struct parse *p) {
 static void check_together(struct parse *p) {
     struct config *c = p->config;
     uint32_t n = 0;
-    while (n < KVD_MAX_RANKS && p->device_line[n]) n++;
+    while (n < KVD_MAX_RANKS && c->origin.device_line[n]) n++;
     for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
-        if (p->device_line[i]) {
-            complain_line(p, p->device_line[i],
+        if (c->origin.device_line[i]) {
+            complain_line(p, c->origin.device_line[i],
                           "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
             break;
         }
@@ -616,6 +619,9 @@ int config_parse(const char *name, const char *text, struct config *ret_config, 
     char *copy = strdup(text);
     p.complaint = calloc(COMPLAINTS, sizeof *p.complaint);
     config_defaults(&config);
+    size_t n = strlen(name);
+    snprintf(config.origin.file, sizeof config.origin.file, "%s",
+             n < sizeof config.origin.file ? name : name + n + 1 - sizeof config.origin.file);
     if (copy && p.complaint) {
         take_lines(&p, copy);
         if (!p.n) check_together(&p);
@@ -680,6 +686,94 @@ int config_load(const char *path, struct config *ret_config, char *err, size_t e
     return r;
 }
 
+/* ---- what is in effect ------------------------------------------------------------------------ */
+
+static void print_access(const struct config_access *access, char *text, size_t bytes) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < access->n && used < bytes; i++) {
+        const char *blank = i ? " " : "";
+        if (access->entry[i].kind == ACCESS_ALL) used += (size_t)snprintf(text + used, bytes - used, "%s*", blank);
+        else
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s:%u", blank,
+                                     access->entry[i].kind == ACCESS_UID ? "uid" : "gid", access->entry[i].id);
+    }
+}
+
+static void print_listen(const struct config_listen *listen, char *text, size_t bytes) {
+    if (listen->kind == LISTEN_NONE) snprintf(text, bytes, "none");
+    else if (listen->kind == LISTEN_UNIX) snprintf(text, bytes, "unix:%s", listen->path);
+    else snprintf(text, bytes, "%s:%u", listen->path, listen->port);
+}
+
+static uint64_t number_in(const struct key *key, const void *field) {
+    uint64_t wide;
+    uint32_t narrow;
+    memcpy(key->bytes == 8 ? (void *)&wide : &narrow, field, key->bytes);
+    return key->bytes == 8 ? wide : narrow;
+}
+
+/* What set_value would make the field of. */
+static void print_value(const struct key *key, const struct config *c, uint32_t rank, char *text, size_t bytes) {
+    const void *field = (const char *)c + key->offset;
+    text[0] = 0;
+    switch (key->type) {
+    case KEY_PATH:
+    case KEY_NAME: snprintf(text, bytes, "%s", (const char *)field); return;
+    case KEY_DEVICE:
+        if (rank < c->n_devices)
+            snprintf(text, bytes, "%s:%u", c->device[rank].kind == DEVICE_CUDA ? "cuda" : "host",
+                     c->device[rank].index);
+        return;
+    case KEY_ACCESS: print_access(field, text, bytes); return;
+    case KEY_LISTEN: print_listen(field, text, bytes); return;
+    case KEY_BYTES: config_value_print_bytes(number_in(key, field), text, bytes); return;
+    case KEY_TIME: config_value_print_duration(number_in(key, field), text, bytes); return;
+    case KEY_MODE: snprintf(text, bytes, "%04o", (unsigned)number_in(key, field)); return;
+    case KEY_TOKEN:
+        for (const struct token *t = key->tokens; t->name; t++)
+            if (t->value == number_in(key, field)) snprintf(text, bytes, "%s", t->name);
+        return;
+    case KEY_U32_AUTO:
+    case KEY_U64_AUTO:
+        if (number_in(key, field) != (key->bytes == 8 ? CONFIG_AUTO64 : CONFIG_AUTO32)) break;
+        snprintf(text, bytes, "auto");
+        return;
+    case KEY_U32: break;
+    }
+    snprintf(text, bytes, "%" PRIu64, number_in(key, field));
+}
+
+/* Each device has a number of its own. */
+static const struct key *numbered_key(uint32_t devices, uint32_t i, uint32_t *ret_rank) {
+    for (size_t k = 0; k < N_KEYS; k++) {
+        uint32_t n = keys[k].type == KEY_DEVICE ? devices : 1;
+        *ret_rank = i;
+        if (i < n) return &keys[k];
+        i -= n;
+    }
+    return NULL;
+}
+
+bool config_setting(const struct config *c, const struct config *file, uint32_t i, struct kvd_setting *ret_setting) {
+    struct kvd_setting s = { .restart = false };
+    uint32_t rank;
+    const struct key *key = numbered_key(c->n_devices > file->n_devices ? c->n_devices : file->n_devices, i, &rank);
+    if (!key) return false;
+    bool device = key->type == KEY_DEVICE;
+    uint32_t line = device ? c->origin.device_line[rank] : c->origin.line[key - keys];
+    snprintf(s.section, sizeof s.section, "%s", key->section);
+    if (device) snprintf(s.name, sizeof s.name, "device.%u", rank);
+    else snprintf(s.name, sizeof s.name, "%s", key->name);
+    print_value(key, c, rank, s.value, sizeof s.value);
+    print_value(key, file, rank, s.pending, sizeof s.pending);
+    if (line) snprintf(s.source, sizeof s.source, "%s:%u", c->origin.file, line);
+    else snprintf(s.source, sizeof s.source, "default");
+    s.restart = strcmp(s.value, s.pending) != 0;
+    if (!s.restart) s.pending[0] = 0;
+    *ret_setting = s;
+    return true;
+}
+
 /* ---- reload -------------------------------------------------------------------------------- */
 
 static bool is_live(const struct key *key) {
@@ -711,9 +805,13 @@ void config_reload(struct config *config, const struct config *from, char *ret_r
         size_t n = devices ? sizeof config->device : key->bytes;
         void *field = (char *)config + key->offset;
         const void *wanted = (const char *)from + key->offset;
-        if (!memcmp(field, wanted, n) && (!devices || config->n_devices == from->n_devices)) continue;
+        bool same = !memcmp(field, wanted, n) && (!devices || config->n_devices == from->n_devices);
         if (is_live(key)) memcpy(field, wanted, n);
-        else if (used < bytes)
+        if (same || is_live(key)) {
+            config->origin.line[i] = from->origin.line[i];
+            if (devices)
+                memcpy(config->origin.device_line, from->origin.device_line, sizeof config->origin.device_line);
+        } else if (used < bytes)
             used += (size_t)snprintf(ret_rest + used, bytes - used, "%s[%s] %s", used ? ", " : "", key->section,
                                      devices ? "device.N" : key->name);
     }

@@ -20,6 +20,7 @@
 #define CONFIG_AUTO32 UINT32_MAX
 #define CONFIG_AUTO64 UINT64_MAX
 #define CONFIG_ACCESS_ENTRIES 16
+#define CONFIG_KEYS 80u /* at most */
 
 /* Who may take a role: a peer that matches any entry. The daemon's own user and root always may. */
 struct config_access {
@@ -88,6 +89,10 @@ struct config {
         char path[96]; /* of the Unix socket, or the loopback address */
     } http_listen;
     uint32_t http_ui; /* 0, 1 */
+    struct config_origin {
+        char file[72];                                          /* its name, or the end of it */
+        uint32_t line[CONFIG_KEYS], device_line[KVD_MAX_RANKS]; /* where each key stands in it; 0: it has its default */
+    } origin;
 };
 
 /* Fills in the defaults of the table. */
@@ -96,6 +101,10 @@ void config_defaults(struct config *ret_config);
 int config_load(const char *path, struct config *ret_config, char *err, size_t err_bytes);
 /* The same from a string; name stands for the file in complaints. */
 int config_parse(const char *name, const char *text, struct config *ret_config, char *err, size_t err_bytes);
+/* Key number i, as the configuration would have it: what is in effect, and what file, which was read last, has instead.
+ * False: there are not so many. */
+bool config_setting(const struct config *config, const struct config *file, uint32_t i,
+                    struct kvd_setting *ret_setting);
 /* Takes over the values that a running daemon may change. ret_rest names the other keys that differ ("[model] layers,
  * ..."); they need a restart. */
 void config_reload(struct config *config, const struct config *from, char *ret_rest, size_t bytes);
@@ -112,6 +121,9 @@ int config_value_device(const char *text, struct config_device *ret_device, char
 int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes);
 /* none, a loopback address with its port, or unix:PATH; anything else is refused. */
 int config_value_listen(const char *text, struct config_listen *ret_listen, char *err, size_t err_bytes);
+/* The other way: in the largest unit that leaves nothing over. */
+void config_value_print_bytes(uint64_t value, char *text, size_t bytes);
+void config_value_print_duration(uint64_t ns, char *text, size_t bytes);
 int config_value_number(const char *text, unsigned base, uint64_t *ret_value); /* 0, 1 = not a number that fits */
 
 #endif

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,13 @@ int config_value_number(const char *text, unsigned base, uint64_t *ret_value) {
 struct value_unit {
     const char *name;
     uint64_t factor;
+};
+
+static const struct value_unit byte_units[] = {
+    { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 }, { "TiB", UINT64_C(1) << 40 }, { 0 }
+};
+static const struct value_unit time_units[] = {
+    { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 }
 };
 
 /* Of units: whether name is one of them; all their names in ret_names. */
@@ -79,12 +87,9 @@ static int with_unit(const char *text, const struct value_unit *units, bool bare
 }
 
 int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t err_bytes) {
-    static const struct value_unit units[] = {
-        { "KiB", 1u << 10 }, { "MiB", 1u << 20 }, { "GiB", 1u << 30 }, { "TiB", UINT64_C(1) << 40 }, { 0 }
-    };
     uint64_t value;
-    if (with_unit(text, units, true, &value)) {
-        explain_number(text, units, "for example 4096, 64KiB, 512MiB or 20GiB", err, err_bytes);
+    if (with_unit(text, byte_units, true, &value)) {
+        explain_number(text, byte_units, "for example 4096, 64KiB, 512MiB or 20GiB", err, err_bytes);
         return 1;
     }
     *ret_value = value;
@@ -92,17 +97,25 @@ int config_value_bytes(const char *text, uint64_t *ret_value, char *err, size_t 
 }
 
 int config_value_duration(const char *text, uint64_t *ret_ns, char *err, size_t err_bytes) {
-    static const struct value_unit units[] = {
-        { "ms", 1000000 }, { "s", 1000000000 }, { "min", UINT64_C(60000000000) }, { 0 }
-    };
     uint64_t value;
-    if (with_unit(text, units, false, &value)) {
-        explain_number(text, units, "for example 250ms, 5s or 2min", err, err_bytes);
+    if (with_unit(text, time_units, false, &value)) {
+        explain_number(text, time_units, "for example 250ms, 5s or 2min", err, err_bytes);
         return 1;
     }
     *ret_ns = value;
     return 0;
 }
+
+static void print_unit(uint64_t value, const struct value_unit *units, char *text, size_t bytes) {
+    const struct value_unit *largest = NULL;
+    for (; units->name && value; units++)
+        if (value % units->factor == 0) largest = units;
+    snprintf(text, bytes, "%" PRIu64 "%s", largest ? value / largest->factor : value, largest ? largest->name : "");
+}
+
+void config_value_print_bytes(uint64_t value, char *text, size_t bytes) { print_unit(value, byte_units, text, bytes); }
+
+void config_value_print_duration(uint64_t ns, char *text, size_t bytes) { print_unit(ns, time_units, text, bytes); }
 
 int config_value_device(const char *text, struct config_device *ret_device, char *err, size_t err_bytes) {
     uint64_t index;

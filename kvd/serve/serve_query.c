@@ -2,6 +2,7 @@
  *
  * Requests that look and change nothing: descriptions, lists, Find, Stats, Audit.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -148,6 +149,53 @@ void serve_list_sessions(struct call *call) {
     call->reply.u.sessions.n = n;
     call->reply.u.sessions.next_cursor = cursor < s->config.sessions ? cursor : KVD_UNCHANGED;
     call->reply.u.sessions.items = items;
+}
+
+/* What kvd has made of an auto; 0: it decides that later, or not as a number. */
+static uint64_t chosen_value(const struct service *s, const struct kvd_setting *setting) {
+    const struct kvd_store_info *info = &s->pools.info;
+    const struct kvd_pool_info *draft = info->n_pools > 1 ? &info->pool[1] : &(struct kvd_pool_info){ 0 };
+    struct store_config store;
+    plan_store_config(&s->config, &s->plan, &store);
+    const struct {
+        const char *section, *name;
+        uint64_t value;
+    } chosen[] = {
+        { "backend", "layers", draft->n_layers },
+        { "backend", "kv_heads", draft->n_kv_heads },
+        { "backend", "head_dim", draft->head_dim },
+        { "capacity", "tokens", info->capacity_tokens },
+        { "capacity", "state_slots", info->state_slots },
+        { "limits", "sessions_per_uid", (s->config.sessions + 1) / 2 },
+        { "limits", "continuations", store.max_continuations },
+        { "limits", "sequences_per_session", s->config.max_concurrency },
+    };
+    for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
+        if (strcmp(setting->section, chosen[i].section) == 0 && strcmp(setting->name, chosen[i].name) == 0)
+            return chosen[i].value;
+    return 0;
+}
+
+static void choose_auto(const struct service *s, struct kvd_setting *setting) {
+    char source[sizeof setting->source];
+    uint64_t chosen = strcmp(setting->value, "auto") == 0 ? chosen_value(s, setting) : 0;
+    if (!chosen) return;
+    snprintf(setting->value, sizeof setting->value, "%" PRIu64, chosen);
+    memcpy(source, setting->source, sizeof source);
+    snprintf(setting->source, sizeof setting->source, "auto, %.*s", (int)sizeof source - 7, source);
+}
+
+void serve_list_settings(struct call *call) {
+    const struct service *s = call->service;
+    struct kvd_setting *items = call->memory;
+    uint32_t cursor = call->request.u.list.cursor, n = 0, max = list_max(call);
+    while (n < max && config_setting(&s->config, &s->wanted, cursor, &items[n])) {
+        choose_auto(s, &items[n++]);
+        cursor++;
+    }
+    call->reply.u.settings.n = n;
+    call->reply.u.settings.next_cursor = n == max ? cursor : KVD_UNCHANGED;
+    call->reply.u.settings.items = items;
 }
 
 /* A number for a prompt, by the first message of its lookup. Not 0. */

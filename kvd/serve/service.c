@@ -124,7 +124,7 @@ int service_new(const struct config *config, const char *prefix, const struct fd
     struct service *s = calloc(1, sizeof *s);
     pthread_mutexattr_t kind;
     if (!s) return refuse_open(err, err_bytes, "no memory");
-    s->config = *config;
+    s->config = s->wanted = *config;
     s->epoll_fd = -1;
     s->last_waiting = &s->waiting;
     s->started_ns = clock_ns();
@@ -275,6 +275,7 @@ void service_reload(struct service *s, const struct config *config) {
     s->reloaded_s = (uint64_t)time(NULL);
     s->reload_failed = 0;
     config_reload(&s->config, config, rest, sizeof rest);
+    s->wanted = *config;
     pthread_mutex_unlock(&s->lock);
     log_set_level((enum log_level)config->log_level);
     LOG(LOG_NOTICE, "configuration reloaded%s%s", *rest ? "; what changed here needs a restart: " : "", rest);

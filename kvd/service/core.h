@@ -19,9 +19,10 @@
 
 struct service {
     pthread_mutex_t lock;
-    struct config config;
-    struct plan plan;   /* constant */
-    struct pools pools; /* constant */
+    struct config config; /* in effect */
+    struct config wanted; /* of the file when it was read last */
+    struct plan plan;     /* constant */
+    struct pools pools;   /* constant */
     struct store *store;
     void *store_memory; /* of store_bytes */
     size_t store_bytes;

@@ -132,6 +132,74 @@ static void top_of_real_sequences(void) {
     close_stage();
 }
 
+static const cJSON *setting(const cJSON *root, const char *section, const char *name) {
+    const cJSON *row;
+    cJSON_ArrayForEach(row, at(root, "settings")) if (strcmp(text(row, "section"), section) == 0 &&
+                                                      strcmp(text(row, "name"), name) == 0) return row;
+    return NULL;
+}
+
+static bool has_reloaded(void *argument) {
+    cJSON *root = json(CTL("config", "--json")->out);
+    bool has = strcmp(text(setting(root, "limits", "low_water"), "value"), argument) == 0;
+    cJSON_Delete(root);
+    return has;
+}
+
+/* Every value in effect and where it is from; a reload takes over what it may and names the rest. */
+static void config_shows_what_is_in_effect(void) {
+    struct e2e_setup setup = { .more = "[limits]\nlow_water = 7" },
+                     later = { .more = "[limits]\nlow_water = 8\nsessions = 17" };
+    char line[256];
+    KVT_NEED(open_stage(&setup));
+    cJSON *root = json(CTL("config", "--json")->out);
+    const cJSON *low = setting(root, "limits", "low_water"), *continuations = setting(root, "limits", "continuations");
+    KVT_EQ_STR(text(low, "value"), "7");
+    KVT_TRUE(strstr(text(low, "source"), ".conf:") != NULL);
+    KVT_EQ_STR(text(setting(root, "host", "stop_time"), "source"), "default");
+    KVT_EQ_STR(text(continuations, "source"), "auto, default");
+    struct kvd_stats stats;
+    KVT_EQ(kvd_stats(scheduler, &stats, NULL), KVD_OK);
+    KVT_EQ((uint32_t)strtoul(text(continuations, "value"), NULL, 10), stats.continuation_limit);
+    cJSON_Delete(root);
+    CTL("config");
+    KVT_HAS(run.out, "[kvd] socket");
+    KVT_NEED(e2e_daemon_configure(&daemon_, &later));
+    KVT_OK(kill(daemon_.pid, SIGHUP));
+    KVT_TRUE(e2e_until(has_reloaded, (char[]){ "8" }, 10, NULL));
+    KVT_HAS(CTL("config")->out, "[limits] sessions: the file says \"17\" since the last reload; that needs a restart");
+    snprintf(line, sizeof line, "grep -q 'needs a restart: .limits. sessions' %s", daemon_.log);
+    KVT_EQ_I(system(line), 0);
+    close_stage();
+}
+
+/* The arena's file in /dev/shm is named after the socket: the list says which is whose. */
+static void instances_and_their_arenas(void) {
+    struct e2e_setup setup = { .more = "[host]\narena = 1MiB" };
+    char folder[128], arena[128];
+    const cJSON *item;
+    unsigned found = 0;
+    KVT_NEED(open_stage(&setup));
+    snprintf(folder, sizeof folder, "%s", daemon_.socket);
+    *strrchr(folder, '/') = 0; /* its socket is kvd.sock there */
+    KVT_OK(setenv("KVD_RUNTIME_DIR", folder, 1));
+    program_run(&run, KVDCTL, 0, "instances", "--json", (const char *)NULL);
+    e2e_arena_path(&daemon_, arena, sizeof arena);
+    cJSON *root = json(run.out);
+    cJSON_ArrayForEach(item, at(root, "instances")) {
+        if (strcmp(text(item, "arena"), arena) != 0) continue;
+        KVT_EQ_STR(text(item, "socket"), daemon_.socket);
+        KVT_EQ_STR(text(item, "state"), "serves");
+        found++;
+    }
+    KVT_EQ(found, 1);
+    cJSON_Delete(root);
+    program_run(&run, KVDCTL, 0, "status", (const char *)NULL);
+    KVT_EQ_I(run.status, 0);
+    unsetenv("KVD_RUNTIME_DIR");
+    close_stage();
+}
+
 static kvd_continuation keep(uint64_t seed, uint32_t n) {
     struct kvd_activation want = scene_want(worker_session, n, 10);
     struct kvd_activated a = scene_activate(scheduler, &want);
@@ -197,6 +265,8 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(output_that_cannot_be_written),
                                              KVT_CASE(srv_8_events_of_a_hard_day),
                                              KVT_CASE(top_of_real_sequences),
+                                             KVT_CASE(config_shows_what_is_in_effect),
+                                             KVT_CASE(instances_and_their_arenas),
                                              KVT_CASE(act_8_why_state_slots),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);

@@ -3,6 +3,7 @@
  * kvdctl as a process against a scripted kvd: what it prints, and its exit status.
  */
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -157,6 +158,14 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.sessions.n = 1;
         reply->u.sessions.items = &session;
         reply->u.sessions.next_cursor = KVD_UNCHANGED;
+    } else if (request->type == FRAME_LIST_SETTINGS) {
+        static struct kvd_setting settings[] = {
+            { .section = "kvd", .name = "store", .value = "shop", .source = "default" },
+            { "model", "layers", "4", "auto, /etc/kvd/shop.conf:7", "8", true },
+        };
+        reply->u.settings.n = 2;
+        reply->u.settings.items = settings;
+        reply->u.settings.next_cursor = KVD_UNCHANGED;
     } else if (request->type == FRAME_LIST_SEQUENCES) {
         shop->committed += 1000;
         sequence.pool[0].committed = 70 + shop->committed;
@@ -192,6 +201,36 @@ static void usage_is_1(void) {
     KVT_EQ(CTL("release")->status, 1);
 }
 
+static size_t longest_line(const char *text) {
+    size_t longest = 0;
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        if (n > longest) longest = n;
+    }
+    return longest;
+}
+
+/* Each command explains itself, and the options that it takes; no text is wider than a terminal. */
+static void help_of_each_command(void) {
+    static const char *const commands[] = { "status",        "instances", "config",   "stores", "sequences",
+                                            "continuations", "sessions",  "top",      "events", "trace",
+                                            "plan",          "why",       "audit",    "drain",  "release",
+                                            "shorten",       "demote",    "prefetch", "drop",   "fence" };
+    char usage[64];
+    KVT_TRUE(longest_line(CTL("--help")->out) <= 80);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        KVT_HAS(CTL("--help")->out, commands[i]);
+        KVT_EQ(CTL(commands[i], "--help")->status, 0);
+        snprintf(usage, sizeof usage, "Usage: kvdctl [OPTION...] %s", commands[i]);
+        KVT_HAS(run_.out, usage);
+        KVT_HAS(run_.out, "--instance=NAME");
+        KVT_TRUE(longest_line(run_.out) <= 84);
+    }
+    KVT_HAS(CTL("plan", "--help")->out, "--victims=HANDLES");
+    KVT_FALSE(strstr(CTL("status", "--help")->out, "--victims") != NULL);
+    KVT_EQ(CTL("frobnicate", "--help")->status, 1);
+}
+
 static void unreachable_is_3(void) {
     struct run *run = CTL("--socket=/nonexistent/kvd.sock", "status");
     KVT_EQ(run->status, 3);
@@ -221,6 +260,101 @@ static cJSON *json(const char *text) {
 
 static const cJSON *at(const cJSON *object, const char *key) { return cJSON_GetObjectItemCaseSensitive(object, key); }
 
+/* An instance is found where it is the only one; several are named, and one of them is chosen by its name. */
+static void instances_are_found(void) {
+    struct shop shop = { .owns = { 10 } };
+    struct script *s = script_start(shop_fn, &shop);
+    char dir[] = "/tmp/kvdctl-run-XXXXXX", path[96], other[96];
+    KVT_NEED(mkdtemp(dir));
+    setenv("KVD_RUNTIME_DIR", dir, 1);
+    unsetenv("KVD_SOCKET");
+    KVT_EQ(CTL("status")->status, 3);
+    KVT_HAS(run_.err, "there is no such socket");
+    snprintf(path, sizeof path, "%s/one", dir);
+    KVT_OK(mkdir(path, 0755));
+    snprintf(path, sizeof path, "%s/one/kvd.sock", dir);
+    KVT_OK(symlink(script_path(s), path));
+    KVT_EQ(CTL("status")->status, 0);
+    KVT_HAS(run_.out, "shop");
+    snprintf(other, sizeof other, "%s/two", dir);
+    KVT_OK(mkdir(other, 0755));
+    snprintf(other, sizeof other, "%s/two/kvd.sock", dir);
+    KVT_OK(close(open(other, O_CREAT | O_WRONLY | O_CLOEXEC, 0600))); /* left over: nobody listens */
+    KVT_EQ(CTL("status")->status, 0);
+    KVT_OK(unlink(other));
+    KVT_OK(symlink(script_path(s), other));
+    KVT_EQ(CTL("status")->status, 1);
+    KVT_HAS(run_.err, "several instances run here: ");
+    KVT_HAS(run_.err, "--instance NAME");
+    KVT_EQ(CTL("trace", "show", "/dev/null")->status, 1); /* needs none */
+    KVT_HAS(run_.err, "is no trace");
+    KVT_EQ(CTL("--instance", "two", "status")->status, 0);
+    KVT_EQ(CTL("-I", "three", "status")->status, 3);
+    KVT_EQ(CTL("-I", "../one", "status")->status, 1);
+    setenv("KVD_SOCKET", "/nonexistent/kvd.sock", 1);
+    KVT_EQ(CTL("-I", "two", "status")->status, 0); /* the option is nearer than the environment */
+    KVT_EQ(CTL("status")->status, 3);
+    unsetenv("KVD_SOCKET");
+
+    cJSON *root = json(CTL("instances", "--json")->out), *item;
+    unsigned serve = 0;
+    cJSON_ArrayForEach(item, at(root, "instances")) {
+        const char *socket = cJSON_GetStringValue(at(item, "socket"));
+        if (!socket || strncmp(socket, dir, sizeof dir - 1) != 0) continue;
+        if (cJSON_GetStringValue(at(item, "version")) == NULL) continue; /* of a file in /etc/kvd */
+        KVT_EQ_STR(cJSON_GetStringValue(at(item, "state")), "serves");
+        KVT_EQ_STR(cJSON_GetStringValue(at(item, "store")), "shop");
+        serve++;
+    }
+    KVT_EQ(serve, 2);
+    cJSON_Delete(root);
+    unlink(path), unlink(other);
+    *strrchr(path, '/') = *strrchr(other, '/') = 0;
+    rmdir(path), rmdir(other), rmdir(dir);
+    unsetenv("KVD_RUNTIME_DIR");
+    script_stop(s);
+}
+
+/* A table is as wide as there is room, and says what it leaves out for that. */
+static void tables_fit(void) {
+    static const char *const lists[] = { "status", "stores", "sequences", "continuations", "sessions", "config" };
+    struct shop shop = { .owns = { 10, 20 }, .needed = 12, .free = 5 };
+    struct script *s = script_start(shop_fn, &shop);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        KVT_EQ(CTL("-s", script_path(s), lists[i])->status, 0);
+        if (!KVT_TRUE(longest_line(run_.out) <= 80)) printf("%s", run_.out);
+    }
+    KVT_HAS(CTL("-s", script_path(s), "sequences")->out, "(left out: ");
+    KVT_HAS(run_.out, "STATE SLOT"); /* by name */
+    KVT_HAS(run_.out, "--wide shows all");
+    KVT_FALSE(strstr(CTL("-s", script_path(s), "--wide", "sequences")->out, "left out") != NULL);
+    setenv("COLUMNS", "70", 1);
+    if (!KVT_TRUE(longest_line(CTL("-s", script_path(s), "stores")->out) <= 70))
+        printf("%s", run_.out); /* cut, where nothing can be left out */
+    setenv("COLUMNS", "200", 1);
+    KVT_FALSE(strstr(CTL("-s", script_path(s), "sequences")->out, "left out") != NULL);
+    unsetenv("COLUMNS");
+    KVT_TRUE(longest_line(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64")->out) <= 80);
+    KVT_TRUE(longest_line(CTL("-s", script_path(s), "top")->out) <= 80);
+    script_stop(s);
+}
+
+static void settings_and_their_sources(void) {
+    struct shop shop = { 0 };
+    struct script *s = script_start(shop_fn, &shop);
+    KVT_HAS(CTL("-s", script_path(s), "config")->out, "[model] layers");
+    KVT_HAS(run_.out, "shop.conf:7");
+    KVT_FALSE(strstr(run_.out, "/etc/kvd") != NULL); /* in JSON and with --wide */
+    KVT_HAS(run_.out, "[model] layers: the file says \"8\" since the last reload; that needs a restart");
+    cJSON *root = json(CTL("-s", script_path(s), "config", "--json")->out);
+    const cJSON *row = cJSON_GetArrayItem(at(root, "settings"), 1);
+    KVT_EQ_STR(cJSON_GetStringValue(at(row, "source")), "auto, /etc/kvd/shop.conf:7");
+    KVT_EQ_STR(cJSON_GetStringValue(at(row, "pending")), "8");
+    KVT_TRUE(cJSON_IsTrue(at(row, "restart")));
+    cJSON_Delete(root);
+    script_stop(s);
+}
+
 static void looking(void) {
     struct shop shop = { .owns = { 10, 20 } };
     struct script *s = script_start(shop_fn, &shop);
@@ -240,7 +374,7 @@ static void looking(void) {
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "stores")->out, "fp8");
     KVT_HAS(CTL("-s", script_path(s), "sessions")->out, "worker-1");
-    run = CTL("-s", script_path(s), "sequences");
+    run = CTL("-s", script_path(s), "sequences", "--wide");
     KVT_HAS(run->out, "quarantined, ending");
     KVT_HAS(run->out, "STATE SLOT");
     KVT_HAS(run->out, " 11 ");
@@ -362,7 +496,8 @@ static void plan_with_demotion(void) {
     KVT_HAS(run->out, "demotes 8");
     run = CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--demote", "4");
     KVT_EQ(run->status, 2);
-    KVT_HAS(run->out, "host arena (bytes)");
+    KVT_HAS(run->out, "host arena  ");
+    KVT_HAS(run->out, "9 B"); /* with its unit */
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--victims", "4", "-d", "1")->status, 0);
     cJSON *root = json(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64", "--json")->out), *set;
     int does = 0;
@@ -610,7 +745,7 @@ static void trace(void) {
     fwrite(live->text, 1, live->seen, f);
     fclose(f);
 
-    struct run *run = CTL("trace", "show", path); /* without a daemon */
+    struct run *run = CTL("trace", "show", path, "--wide"); /* without a daemon */
     KVT_EQ(run->status, 0);
     KVT_HAS(run->out, "shop");
     KVT_HAS(run->out, "REQUESTS/S");
@@ -664,6 +799,10 @@ static void trace(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(usage_is_1),
+                                             KVT_CASE(help_of_each_command),
+                                             KVT_CASE(instances_are_found),
+                                             KVT_CASE(tables_fit),
+                                             KVT_CASE(settings_and_their_sources),
                                              KVT_CASE(unreachable_is_3),
                                              KVT_CASE(looking),
                                              KVT_CASE(audit_violations_are_4),

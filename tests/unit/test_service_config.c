@@ -215,10 +215,60 @@ static void the_documented_file_is_the_table(void) {
     struct config defaults;
     config_defaults(&defaults);
     KVT_TRUE(good(plain));
-    KVT_EQ_MEM(&parsed, &defaults, sizeof defaults);
+    KVT_EQ_MEM(&parsed, &defaults, offsetof(struct config, origin));
     free(plain);
     free(file);
     free(help);
+}
+
+static struct kvd_setting setting_of(const struct config *config, const struct config *file, const char *name) {
+    struct kvd_setting s;
+    for (uint32_t i = 0; config_setting(config, file, i, &s); i++)
+        if (strcmp(s.name, name) == 0) return s;
+    return (struct kvd_setting){ .value = "there is no such key" };
+}
+
+/* Every key, as the configuration would have it: what is parsed of it is the same again. */
+static void settings_are_what_is_in_effect(void) {
+    static const char *const file =
+        "[kvd]\nsocket = /tmp/a\nsocket_mode = 0600\n[devices]\ndevice.0 = cuda:3\ndevice.1 = host:1\nmemory = "
+        "1536MiB\n"
+        "[model]\nprofile = k8v4\n[limits]\nhandshake_timeout = 1500ms\nstall_timeout = 2min\n"
+        "[access]\nworker = uid:7 gid:0 *\n[http]\nlisten = 127.0.0.1:9464\n";
+    char text[8192] = "", section[16] = "";
+    struct kvd_setting s;
+    KVT_NEED(good(file));
+    struct config config = parsed, other;
+    for (uint32_t i = 0; config_setting(&config, &config, i, &s); i++) {
+        size_t n = strlen(text);
+        if (strcmp(s.section, section) != 0) n += (size_t)sprintf(text + n, "[%s]\n", s.section);
+        memcpy(section, s.section, sizeof section);
+        sprintf(text + n, "%s = %s\n", s.name, s.value);
+        KVT_FALSE(s.restart);
+    }
+    KVT_NEED(good(text));
+    KVT_EQ_MEM(&parsed, &config, offsetof(struct config, origin));
+    KVT_EQ_STR(setting_of(&config, &config, "memory").value, "1536MiB");
+    KVT_EQ_STR(setting_of(&config, &config, "device.1").source, "k.conf:6");
+    KVT_EQ_STR(setting_of(&config, &config, "stop_time").value, "30s");
+    KVT_EQ_STR(setting_of(&config, &config, "stop_time").source, "default");
+    KVT_EQ_STR(setting_of(&config, &config, "worker").value, "uid:7 gid:0 *");
+
+    KVT_NEED(good("[model]\nprofile = k8v4\n[access]\nworker = *\n[devices]\ndevice.0 = cuda:3\n"));
+    other = parsed;
+    char rest[512];
+    config_reload(&config, &other, rest, sizeof rest);
+    KVT_EQ_STR(setting_of(&config, &other, "worker").source, "k.conf:4"); /* a reload takes it over */
+    KVT_EQ_STR(setting_of(&config, &other, "profile").source, "k.conf:2");
+    s = setting_of(&config, &other, "device.1");
+    KVT_TRUE(s.restart);
+    KVT_EQ_STR(s.value, "host:1");
+    KVT_EQ_STR(s.pending, "");
+    s = setting_of(&config, &other, "memory");
+    KVT_TRUE(s.restart);
+    KVT_EQ_STR(s.value, "1536MiB");
+    KVT_EQ_STR(s.source, "k.conf:7");
+    KVT_EQ_STR(s.pending, "1GiB");
 }
 
 /* What a reload takes over, and what it names: see also test_service_socket. */
@@ -396,6 +446,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(lines_may_be_long),
                                              KVT_CASE(junk),
                                              KVT_CASE(the_documented_file_is_the_table),
+                                             KVT_CASE(settings_are_what_is_in_effect),
                                              KVT_CASE(a_reload_names_what_it_leaves),
                                              KVT_CASE(no_such_file),
                                              KVT_CASE(what_is_no_configuration_file),

@@ -425,6 +425,10 @@ class Client:
     def sessions(self) -> List[types.SessionInfo]:
         return self.run(operations.everything("ListSessions", types.SessionInfo))
 
+    def settings(self) -> List[types.Setting]:
+        """The configuration that is in effect."""
+        return self.run(operations.everything("ListSettings", types.Setting))
+
     # ---- events ----
 
     def subscribe(self, *kinds: types.EventKind) -> None:

@@ -336,6 +336,18 @@ class SessionInfo:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A key of the daemon's configuration."""
+
+    section: str = field(metadata=_TEXT)
+    name: str = field(metadata=_TEXT)
+    value: str = field(metadata=_TEXT)  #: in effect
+    source: str = field(metadata=_TEXT)  #: "default", or FILE:LINE; "auto, " before it: kvd has chosen the value
+    pending: str = field(metadata=_TEXT)  #: where restart: what the file that was read last has instead
+    restart: bool
+
+
+@dataclass(frozen=True)
 class PoolStats:
     capacity: int
     allocated: int
