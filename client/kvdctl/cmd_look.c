@@ -217,6 +217,10 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "backend_host_pages", c->host_pages[1]);
     out_put_u64(o, "created", c->created);
     out_put_u64(o, "used", c->used);
+    cJSON_AddNumberToObject(o, "age_seconds", (double)c->age_ns / 1e9);
+    figures_duration(o, "age_text", (double)c->age_ns / 1e9);
+    cJSON_AddNumberToObject(o, "idle_seconds", (double)c->idle_ns / 1e9);
+    figures_duration(o, "idle_text", (double)c->idle_ns / 1e9);
     out_put_u64(o, "pages", c->pages[0]);
     out_put_u64(o, "exclusive_pages", c->exclusive_pages[0]);
     out_put_u64(o, "backend_pages", c->pages[1]);
@@ -293,7 +297,8 @@ static const struct out_column continuation_columns[] = {
     { "continuation", "CONTINUATION", false, 0 },
     { "frontier", "FRONTIER", true, 0 },
     { "retention", "RETENTION", true, 2 },
-    { "used", "LAST USE", true, 0 },
+    { "age_text", "AGE", true, 5 },
+    { "idle_text", "IDLE", true, 0 },
     { "pages", "PAGES", true, 0 },
     { "exclusive_pages", "FREES", true, 0 },
     { "sharers", "SHARERS", true, 3 },

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ctl.h"
+#include "figures.h"
 
 #define N(array) (sizeof(array) / sizeof *(array))
 #define TRIED_ONE 64u
@@ -28,7 +29,7 @@ struct candidates {
 
 struct set {
     uint32_t n, retention;
-    uint64_t pages, used;
+    uint64_t pages, used, idle_ns; /* of the member that was used last */
     struct kvd_victim *members;
 };
 
@@ -111,7 +112,9 @@ static void record_set(struct search *s, const uint32_t *members, uint32_t n) {
         set->members[i].continuation = info->continuation;
         set->pages += info->pages[0];
         if (info->retention > set->retention) set->retention = info->retention;
-        if (info->used > set->used) set->used = info->used;
+        if (i > 0 && info->used <= set->used) continue;
+        set->used = info->used;
+        set->idle_ns = info->idle_ns;
     }
 }
 
@@ -146,6 +149,7 @@ static cJSON *set_row(struct search *s, const struct set *set) {
     out_put_u64(o, "pages", set->pages);
     out_put_u64(o, "retention", set->retention);
     out_put_u64(o, "used", set->used);
+    figures_duration(o, "idle_text", (double)set->idle_ns / 1e9);
     cJSON_AddBoolToObject(o, "demoting_works", demoting_works(s, set));
     cJSON_AddStringToObject(o, "release_text", handles);
     return o;
@@ -221,7 +225,7 @@ static void show_sets(struct search *s) {
         { "size", "RELEASES", true, 0 },
         { "pages", "PAGES HELD", true, 0 },
         { "retention", "RETENTION", true, 3 },
-        { "used", "LAST USE", true, 2 },
+        { "idle_text", "IDLE", true, 2 },
         { "demoting_works", "DEMOTING DOES", false, 1 },
         { "release_text", "CONTINUATIONS", false, 0 },
     };

@@ -181,7 +181,7 @@ static int make_loop(struct daemon *d) {
 }
 
 static void tell_ready(struct daemon *d, const char *note) {
-    char text[256];
+    char text[512];
     snprintf(text, sizeof text, "READY=1\nSTATUS=serving %" PRIu64 " tokens on %u devices%s",
              service_info(d->service)->capacity_tokens, d->config.n_devices, note);
     notify_send(text);
@@ -198,8 +198,9 @@ static void begin_reload(struct daemon *d) {
 
 /* Its end is READY=1. */
 static void end_reload(struct daemon *d) {
-    struct config config;
+    struct config config, in_effect;
     const char *why;
+    char rest[256], note[sizeof rest + 32] = "";
     enum reload_result result = reload_take(d->reload, &config, &why);
     if (result == RELOAD_NONE || d->stopping) return;
     if (result == RELOAD_BAD) {
@@ -212,8 +213,11 @@ static void end_reload(struct daemon *d) {
         d->config = service_config(d->service);
         listener_configure(d->listener, &d->config);
         set_timer(d);
+        in_effect = d->config;
+        config_reload(&in_effect, &config, rest, sizeof rest);
+        if (*rest) snprintf(note, sizeof note, "; these wait for a restart: %s", rest);
     }
-    tell_ready(d, result == RELOAD_BAD ? NOT_RELOADED : "");
+    tell_ready(d, result == RELOAD_BAD ? NOT_RELOADED : note);
 }
 
 static void look_after_reload(struct daemon *d) {

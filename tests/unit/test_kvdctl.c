@@ -150,6 +150,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                 conts[n++] = (struct kvd_continuation_info){ .continuation = { i + 1 },
                                                              .frontier = 64 * shop->owns[i],
                                                              .pages = { shop->owns[i] },
+                                                             .idle_ns = 90 * UINT64_C(60000000000),
                                                              .exclusive_pages = { shop->owns[i] } };
         reply->u.continuations.n = n;
         reply->u.continuations.items = conts;
@@ -382,6 +383,8 @@ static void looking(void) {
     KVT_EQ_I(cJSON_GetArraySize(at(root, "continuations")), 2);
     KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "continuations"), 1), "continuation")), "0x2");
     cJSON_Delete(root);
+    KVT_HAS(CTL("-s", script_path(s), "continuations")->out, " IDLE "); /* ages are times */
+    KVT_HAS(run_.out, "1 h 30 min");
     KVT_HAS(CTL("-s", script_path(s), "--color=always", "status")->out, "\033[");
     script_stop(s);
 }
