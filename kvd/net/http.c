@@ -35,8 +35,12 @@ struct http {
     /* of the thread */
     uint64_t looked_ns; /* 0: never */
     enum service_state state;
-    struct MHD_Response *metrics, *ui_state; /* of this look; NULL: no memory, or nobody has asked yet */
-    const char *text;                        /* of metrics, and as long as that is held */
+    struct MHD_Response *metrics, *ui_history; /* of this look; NULL: no memory, or nobody has asked yet */
+    const char *text;                          /* of metrics, and as long as that is held */
+    struct {
+        struct MHD_Response *response;
+        char domain[2 * KVD_DIGEST_BYTES + 1];
+    } ui_state[HTTP_DOMAINS]; /* of this look, the first ones that were asked for */
 
     pthread_mutex_t lock; /* leaf: connections */
     struct http_place {
@@ -126,8 +130,12 @@ static enum MHD_Result send_text(struct MHD_Connection *connection, unsigned sta
 
 static void forget_look(struct http *h) { /* those being sent live on */
     if (h->metrics) MHD_destroy_response(h->metrics);
-    if (h->ui_state) MHD_destroy_response(h->ui_state);
-    h->metrics = h->ui_state = NULL;
+    if (h->ui_history) MHD_destroy_response(h->ui_history);
+    for (uint32_t i = 0; i < HTTP_DOMAINS; i++) {
+        if (h->ui_state[i].response) MHD_destroy_response(h->ui_state[i].response);
+        h->ui_state[i].response = NULL;
+    }
+    h->metrics = h->ui_history = NULL;
     h->text = NULL;
 }
 
@@ -144,12 +152,27 @@ static void look_at_service(struct http *h, struct service *service) {
     h->looked_ns = now;
 }
 
-/* The lists of the page are looked up only where somebody has it open, and once a look. */
-static void look_for_people(struct http *h, struct service *service) {
+/* The lists of the page are looked up only where somebody has it open, and once a look for each of a few domains. NULL:
+ * others have asked for too many, or no memory. */
+static struct MHD_Response *look_for_people(struct http *h, struct service *service, const char *domain) {
     size_t bytes = 0;
-    if (h->ui_state || !h->text) return;
-    char *text = ui_state(service, h->text, &bytes);
-    h->ui_state = text_response(text, bytes, "application/json");
+    for (uint32_t i = 0; h->text && i < HTTP_DOMAINS; i++) {
+        if (!h->ui_state[i].response) {
+            snprintf(h->ui_state[i].domain, sizeof h->ui_state[i].domain, "%s", domain);
+            char *text = ui_state(service, h->text, h->ui_state[i].domain, &bytes);
+            return h->ui_state[i].response = text_response(text, bytes, "application/json");
+        }
+        if (strncmp(h->ui_state[i].domain, domain, sizeof h->ui_state[i].domain - 1) == 0)
+            return h->ui_state[i].response;
+    }
+    return NULL;
+}
+
+static void look_at_history(struct http *h, struct service *service) {
+    size_t bytes = 0;
+    if (h->ui_history) return;
+    char *text = ui_history(service, &bytes);
+    h->ui_history = text_response(text, bytes, "application/json");
 }
 
 /* ---- answers -------------------------------------------------------------------------------------- */
@@ -165,7 +188,8 @@ static enum MHD_Result send_page(struct MHD_Connection *connection) {
 
 static enum MHD_Result send_look(struct MHD_Connection *connection, struct MHD_Response *response) {
     return response ? MHD_queue_response(connection, MHD_HTTP_OK, response)
-                    : send_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for the page; try again\n");
+                    : send_text(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                                "too many ask, or no memory for the page; try again\n");
 }
 
 static enum target {
@@ -174,11 +198,12 @@ static enum target {
     READINESS,
     PAGE,
     PAGE_STATE,
+    PAGE_HISTORY,
     NOTHING
 } target_of(const struct http *h, const char *url) {
     static const char *const names[] = {
         [METRICS] = "/metrics", [HEALTH] = "/healthz",           [READINESS] = "/readyz",
-        [PAGE] = "/ui",         [PAGE_STATE] = "/ui/state.json",
+        [PAGE] = "/ui",         [PAGE_STATE] = "/ui/state.json", [PAGE_HISTORY] = "/ui/history.json",
     };
     for (uint32_t t = 0; t < (h->ui ? NOTHING : PAGE); t++)
         if (strcmp(url, names[t]) == 0) return (enum target)t;
@@ -199,9 +224,15 @@ static enum MHD_Result answer_url(struct http *h, struct MHD_Connection *connect
     if (!service)
         return send_text(connection, target == HEALTH ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "starting\n");
     look_at_service(h, service);
-    if (target == PAGE_STATE) look_for_people(h, service);
-    if (target == METRICS || target == PAGE_STATE)
-        return send_look(connection, target == METRICS ? h->metrics : h->ui_state);
+    if (target == PAGE_STATE) {
+        const char *domain = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "domain");
+        return send_look(connection, look_for_people(h, service, domain ? domain : ""));
+    }
+    if (target == PAGE_HISTORY) {
+        look_at_history(h, service);
+        return send_look(connection, h->ui_history);
+    }
+    if (target == METRICS) return send_look(connection, h->metrics);
     if (target == HEALTH) return send_text(connection, MHD_HTTP_OK, "ok\n");
     return send_text(connection, h->state == SERVICE_READY ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
                      states[h->state]);

@@ -172,6 +172,7 @@ static void describe_activation(struct call *call, const struct store_activated 
     b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
     b->reused_tokens = a->frontier;
     b->prompt_tokens = a->prompt_tokens;
+    b->begun_ns = call->now_ns;
     b->domain = metrics_domain_slot(&call->service->metrics, a->root.label, !call->service->tenancy);
     *r = (struct kvd_activated){ .sequence.bits = made->seq.bits,
                                  .state_slot = made->state_slot,

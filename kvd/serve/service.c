@@ -218,6 +218,12 @@ void service_run(struct service *s) {
         else if (tag >= FORMER_TAG) former_exited(s, tag);
         else drain_fd(s, tag);
     }
+    uint64_t now = clock_ns();
+    if (history_is_due(&s->history, now)) {
+        pthread_mutex_lock(&s->lock);
+        history_note(s, now);
+        pthread_mutex_unlock(&s->lock);
+    }
     pending_run(s); /* flushes events too */
 }
 

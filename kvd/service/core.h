@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "config.h"
+#include "history.h"
 #include "metrics.h"
 #include "plan.h"
 #include "pools.h"
@@ -55,6 +56,7 @@ struct service {
     uint64_t pressure_revision;
 
     struct named_before *named_before;
+    struct history history;
     uint64_t reloaded_s /* since 1970 */, reload_failed; /* of the configuration: read last, and whether that failed */
     uint64_t requests, refusals, frames_bad, events_dropped;
     uint32_t connections;

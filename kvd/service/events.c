@@ -31,6 +31,7 @@ void events_add(struct service *s, const struct kvd_event *event,
                 bool (*concerned)(struct service *, struct session *, const void *), const void *with) {
     struct kvd_event e = *event;
     e.epoch = s->epoch;
+    history_note_event(s, &e);
     for (struct link *link = s->subscribers; link; link = link->next_subscriber) {
         struct session *session = session_find(s, link->session);
         if (!session || !(link->event_mask & KVD_EVENT_MASK(event->kind))) continue;

@@ -525,6 +525,29 @@ void store_get_stats(const struct store *store, struct kvd_stats *ret_stats);
 /* Pages of a pool that are free and promised to nobody (POOL-6). Counted as state changes: costs a subtraction. */
 uint32_t store_available(const struct store *store, uint32_t pool);
 
+/* What the physical pages [first, first + n) of a pool are used for, added to ret_counts. Returns how many there were:
+ * less than n at the pool's end, 0 behind it. */
+enum store_use {
+    STORE_FREE = 0, /* or reserved */
+    STORE_RUNNING,  /* of one sequence */
+    STORE_CACHED,   /* of one continuation */
+    STORE_SHARED,   /* of several */
+    STORE_USES
+};
+uint32_t store_count_uses(const struct store *store, uint32_t pool, uint32_t first, uint32_t n,
+                          uint32_t ret_counts[STORE_USES]);
+/* Iterates the used parts of the arena, in no order of theirs. *cursor is 0 to begin; false at the end. */
+bool store_next_extent(const struct store *store, uint32_t *cursor, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* Iterates continuations as store_next_cont does, in time that does not depend on their pages. root is the store's, and
+ * valid until the next call that changes something. */
+struct store_brief {
+    store_cont cont;
+    uint32_t retention;
+    uint64_t used;
+    const struct kvd_root *root;
+};
+bool store_next_brief(const struct store *store, uint32_t *cursor, struct store_brief *ret_brief);
+
 /* How continuations went. */
 enum store_fate {
     STORE_RELEASED = 0, /* by request, or because nobody could find it */
