@@ -59,15 +59,17 @@ fuzz() { # target, seconds: its exit status goes to a file, since it runs beside
     bin=build-fuzz/tests/fuzz/$1
     corpus=$(cat "$bin.corpus")
     work=build-fuzz/corpus-$1
+    read -r options <"$bin.options" || true # no end of line
     mkdir -p "$work"
-    "$bin" -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
+    # shellcheck disable=SC2086 # options
+    "$bin" $options -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
         "$work" "$corpus" >"build-fuzz/$1.log" 2>&1
     echo $? >"build-fuzz/$1.status"
 }
 
 fuzz_outcome() { # target, seconds
     if [ "$(cat "build-fuzz/$1.status" 2>/dev/null)" = 0 ]; then
-        note "$1: clean, $(grep -oE 'number_of_executed_units: *[0-9]+' "build-fuzz/$1.log" | grep -oE '[0-9]+$') inputs in $2 s"
+        note "$1: clean, $(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$1.log") inputs in $2 s"
         count 0
     else
         tail -n 40 "build-fuzz/$1.log"

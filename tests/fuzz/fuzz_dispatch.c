@@ -5,7 +5,11 @@
  * nearly), or sends raw bytes as a frame.
  *
  * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all
- * sessions have said goodbye and all continuations are released, everything is available again.
+ * sessions have said goodbye or died and all continuations are released, everything is available again. So one service
+ * serves all programs: each finds it as the first one did.
+ *
+ * A peer's pidfd is the end of a pipe here, which becomes readable like one when the fuzzer closes the other end: that
+ * is how the process dies.
  *
  * With FUZZ_HOST (fuzz_dispatch_host): a host arena that is much smaller than the pools, tenants = uid with two users,
  * victims that are demoted, and steps that hold the copies between device and arena, so that requests come while
@@ -13,20 +17,19 @@
  * images and two devices.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "codec_internal.h"
+#include "codec.h"
 #include "device_host_hook.h"
+#include "draw.h"
 #include "fuzz.h"
-#include "round_ask.h"
 #include "service.h"
 
 #ifndef FUZZ_HOST
@@ -34,25 +37,25 @@
 #endif
 #define ARENA (96 << 10)
 #define LINKS 4
-#define HANDLE_SLOTS 16
+#define LIVES 16
 
 struct fuzz_link {
     struct link link; /* first */
-    uint8_t bytes[4 * FRAME_LIMIT];
-    size_t n;
     kvd_session_id session;
     uint64_t sequence;
     uint64_t asked, answered; /* numbers of frames */
+    int *life;                /* of its process */
     bool closed;
 };
 
 static struct service *service;
 static struct codec_arena *arena;
 static struct fuzz_link *links[LINKS];
-static uint64_t handles[HANDLE_SLOTS];
-static uint32_t n_handles;
-static const uint8_t *input;
-static size_t left;
+static const struct fuzz_link *asking; /* whose answer is waited for */
+static uint8_t answer[4 * FRAME_LIMIT];
+static size_t answer_bytes;
+static int lives[LIVES]; /* + 1; 0: none. The writing end of what stands for a process's pidfd */
+static struct draw draw;
 
 static void must(bool ok, const char *what) {
     if (ok) return;
@@ -60,31 +63,7 @@ static void must(bool ok, const char *what) {
     abort();
 }
 
-static uint8_t u8(void) {
-    if (!left) return 0;
-    left--;
-    return *input++;
-}
-
-/* Mostly small, sometimes at the edges. */
-static uint32_t number(void) {
-    uint8_t a = u8();
-    if (a < 128) return a;
-    if (a < 200) return (uint32_t)(a - 128) * 64 + u8() % 3;
-    if (a < 240) return (uint32_t)u8() * 16;
-    return a < 248 ? KVD_UNCHANGED : UINT32_MAX - (uint32_t)(a - 247);
-}
-
-static uint64_t handle(void) {
-    uint8_t a = u8();
-    if (a < 8) return 0;
-    if (a < 16) return (uint64_t)u8() << 32 | u8();
-    return handles[a % HANDLE_SLOTS] + (a > 250 ? UINT64_C(1) << 32 : 0);
-}
-
-static void remember(uint64_t bits) {
-    if (bits) handles[n_handles++ % HANDLE_SLOTS] = bits;
-}
+static uint8_t u8(void) { return draw_u8(&draw); }
 
 /* ---- copies between device and arena ------------------------------------------------------------- */
 
@@ -117,10 +96,10 @@ static bool post(struct link *link, const uint8_t *frame, size_t bytes, bool eve
     struct frame_head head;
     must(!frame_head_read(frame, bytes, &head), "an answer is a frame");
     l->answered++;
-    if (head.id != l->asked) return true; /* of an earlier request, which waited */
-    must(l->n + bytes <= sizeof l->bytes, "answers stay bounded");
-    memcpy(l->bytes + l->n, frame, bytes);
-    l->n += bytes;
+    if (l != asking || head.id != l->asked) return true; /* of an earlier request, which waited */
+    must(answer_bytes + bytes <= sizeof answer, "answers stay bounded");
+    memcpy(answer + answer_bytes, frame, bytes);
+    answer_bytes += bytes;
     return true;
 }
 static void close_link(struct link *link) { ((struct fuzz_link *)link)->closed = true; }
@@ -130,16 +109,31 @@ static void release(struct link *link) {
 }
 static const struct link_ops ops = { .post = post, .close = close_link, .release = release };
 
-/* other: another user's, where users are told apart. */
-static struct fuzz_link *link_new(bool other) {
+static void end_life(int *life) {
+    if (*life) close(*life - 1);
+    *life = 0;
+}
+
+/* A process, instead of the one whose life it is given, and its connection. other: another user's, where users are told
+ * apart. */
+static struct fuzz_link *link_new(bool other, int *life) {
     struct fuzz_link *l = calloc(1, sizeof *l);
-    struct peer peer = { .uid = getuid() + (FUZZ_HOST && other),
-                         .gid = getgid(),
-                         .pid = (uint64_t)getpid(),
-                         .pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0) };
-    must(l && peer.pidfd >= 0, "a link can be made");
+    int ends[2];
+    must(l && !pipe2(ends, O_CLOEXEC), "a link can be made");
+    struct peer peer = {
+        .uid = getuid() + (FUZZ_HOST && other), .gid = getgid(), .pid = (uint64_t)getpid(), .pidfd = ends[0]
+    };
     service_link_init(&l->link, &ops, &peer);
+    end_life(life);
+    l->life = life;
+    *life = ends[1] + 1;
     return l;
+}
+
+/* The program's link `at`. Of too many processes the oldest dies. */
+static void link_begin(int at) {
+    static uint32_t begun;
+    links[at] = link_new(at == LINKS - 1, &lives[begun++ % LIVES]);
 }
 
 static void link_drop(struct fuzz_link *l) {
@@ -147,27 +141,31 @@ static void link_drop(struct fuzz_link *l) {
     link_unref(&l->link);
 }
 
+/* Until the devices or the host tier say something; what they are held from saying is not waited for. */
 static void wait_a_while(void) {
+    struct pollfd told = { .fd = service_fd(service), .events = POLLIN };
+    (void)poll(&told, 1, held ? 0 : 1);
     service_run(service);
-    sched_yield();
 }
 
 /* One frame in, its answer out; parked ones are waited for, unless the copies are held. */
 static void exchange(struct fuzz_link *l, const uint8_t *frame, size_t bytes, struct msg_reply *ret_reply) {
     struct frame_head head;
     char err[KVD_MESSAGE_BYTES];
-    l->n = 0;
+    asking = l;
+    answer_bytes = 0;
     ret_reply->status = UINT32_MAX;
     if (!service_serve(service, &l->link, frame, bytes)) {
         l->closed = true;
         return;
     }
-    for (int i = 0; !l->n && !l->closed && (!held || i < 4); i++) wait_a_while();
-    if (!l->n && held) return;
-    must(!frame_head_read(l->bytes, l->n, &head) && (size_t)head.length + 4 == l->n && head.flags == FRAME_F_REPLY,
+    for (int i = 0; !answer_bytes && !l->closed && (!held || i < 4); i++) wait_a_while();
+    if (!answer_bytes && held) return;
+    must(!frame_head_read(answer, answer_bytes, &head) && (size_t)head.length + 4 == answer_bytes &&
+             head.flags == FRAME_F_REPLY,
          "one frame has one answer");
     codec_arena_reset(arena);
-    must(!codec_decode_reply(head.type, l->bytes + FRAME_HEADER, l->n - FRAME_HEADER, arena, ret_reply, err,
+    must(!codec_decode_reply(head.type, answer + FRAME_HEADER, answer_bytes - FRAME_HEADER, arena, ret_reply, err,
                              sizeof err) ||
              head.type == 0 || head.type >= FRAME_TYPE_END,
          "an answer decodes");
@@ -193,113 +191,7 @@ static void hello(struct fuzz_link *l, uint32_t role) {
     if (r.status != KVD_OK) return;
     l->session = r.u.hello.session;
     l->sequence = 0;
-    remember(l->session.bits);
-}
-
-/* ---- requests ------------------------------------------------------------------------------------ */
-
-static kvd_digest digests[8];
-static struct kvd_victim victims[4];
-static struct kvd_round_item items[8];
-
-static void fill_round(struct msg_request *q) {
-    q->u.round.n = 1 + u8() % 8;
-    q->u.round.items = items;
-    for (uint32_t i = 0; i < q->u.round.n; i++) {
-        items[i] = (struct kvd_round_item){ .sequence.bits = handle() };
-        for (int p = 0; p < KVD_MAX_POOLS; p++)
-            items[i].pool[p] =
-                round_pool(number(), u8() < 200 ? KVD_NONE : number(), u8() < 200 ? KVD_NONE : number(), number());
-    }
-}
-
-static void fill_activation(struct kvd_activation *a) {
-    *a = (struct kvd_activation){ .root.digest = { { (uint8_t)(u8() % 3) } },
-                                  .worker.bits = handle(),
-                                  .from.bits = u8() % 2 ? handle() : 0,
-                                  .keep = u8() % 2,
-                                  .frontier = number(),
-                                  .prompt_tokens = number(),
-                                  .max_output_tokens = number(),
-                                  .ensure = { number(), number() } };
-    if (u8() % 8 == 0) a->group.bits = handle();
-    a->n_victims = u8() % 4 == 0 ? u8() % 3 : 0;
-    a->victims = victims;
-    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = (struct kvd_victim){ { handle() }, u8() % 2 };
-}
-
-static void fill_digests(uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        memset(&digests[i], 0, sizeof digests[i]);
-        digests[i].bytes[0] = (uint8_t)(u8() % 3);
-        digests[i].bytes[1] = (uint8_t)i;
-    }
-}
-
-static void fill_handles(const struct codec_field *row, void *plain) {
-    uint32_t n = 1 + u8() % 3;
-    for (uint32_t i = 0; i < n; i++) ((uint64_t *)codec_at_mut(plain, row->at))[i] = handle();
-    *(uint32_t *)codec_at_mut(plain, row->at_n) = n;
-}
-
-/* A field of a request, from its row in the codec's map. */
-static void fill_field(const struct codec_field *row, void *plain) {
-    void *to = codec_at_mut(plain, row->at);
-    if (row->kind == CODEC_U32)
-        *(uint32_t *)to = row->high == UINT32_MAX ? number() : row->low + u8() % (row->high - row->low + 1);
-    if (row->kind == CODEC_U64) *(uint64_t *)to = handle();
-    if (row->kind == CODEC_BYTES) *(uint8_t *)to = (uint8_t)(u8() % 3);
-    if (row->kind == CODEC_SUB)
-        for (uint32_t i = 0; i < row->sub->n; i++) fill_field(&row->sub->fields[i], to);
-    if (row->kind == CODEC_BOOL) *(bool *)to = u8() % 2;
-    if (row->kind == CODEC_U64S) fill_handles(row, plain);
-    if (row->kind == CODEC_U32S && row->at_n != CODEC_NO_COUNT)
-        *(uint32_t *)codec_at_mut(plain, row->at_n) = u8() % (row->high + 1); /* zeros */
-}
-
-static void fill(struct msg_request *q) {
-    const struct codec_map *map = codec_request_map(q->type);
-    uint32_t n;
-    switch (q->type) {
-    case FRAME_CHOOSE:
-        fill_activation(&q->u.choose.activation);
-        q->u.choose.order = 1;
-        q->u.choose.max = u8();
-        break;
-    case FRAME_PLAN:
-    case FRAME_ACTIVATE: fill_activation(&q->u.activation); break;
-    case FRAME_ROUND: fill_round(q); break;
-    case FRAME_NAME_PAGES:
-        fill_digests(n = u8() % 8);
-        q->u.names = (struct kvd_names){ { handle() }, u8() % 4, n, digests };
-        break;
-    case FRAME_FIND:
-        fill_digests(n = u8() % 8);
-        q->u.find = (struct kvd_find){ .root = { { (uint8_t)(u8() % 3) } },
-                                       .n = n,
-                                       .max = u8() % 17,
-                                       .digests = digests,
-                                       .prompt_tokens = number(),
-                                       .token_page = u8() % 2 ? n : number(),
-                                       .tokens.n = u8() % 64 };
-        if (u8() % 2) q->u.find.first = u8() % 4, q->u.find.anchor.bits = handle();
-        break;
-    default:
-        for (uint32_t i = 1; i < map->n; i++) fill_field(&map->fields[i], q); /* after the header */
-    }
-}
-
-/* The handle of what a request made is the first field of its answer. */
-static void learn(const struct msg_reply *r) {
-    const struct codec_map *map = codec_reply_map(r->type);
-    if (r->status != KVD_OK || !map || map->n < 2) return;
-    const struct codec_field *row = &map->fields[1];
-    if (row->kind == CODEC_U64 && strcmp(row->name, "revision") != 0) remember(*(const uint64_t *)codec_at(r, row->at));
-}
-
-static bool mutates(uint16_t type) {
-    const struct frame_info *info = frame_info(type);
-    return info && info->numbering >= FRAME_CHANGE;
+    draw_remember(&draw, DRAW_SESSION, l->session.bits);
 }
 
 /* ---- continuations that come and go between the tiers: what bytes alone seldom get to ---------------- */
@@ -319,16 +211,17 @@ static bool scheduler_calls(struct msg_request *q, struct msg_reply *r) {
 static kvd_continuation some_cont(void) { return (kvd_continuation){ conts[u8() % 8] }; }
 
 static bool commit(kvd_sequence sequence, uint32_t tokens) {
-    struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, items } };
+    struct msg_request q = { .type = FRAME_ROUND, .u.round = { 1, draw.items } };
     struct msg_reply r;
-    items[0] = (struct kvd_round_item){ .sequence = sequence,
-                                        .ask = FUZZ_HOST == 2 ? KVD_ROUND_STATE : 0,
-                                        .state_frontier = tokens };
+    draw.items[0] = (struct kvd_round_item){ .sequence = sequence,
+                                             .ask = FUZZ_HOST == 2 ? KVD_ROUND_STATE : 0,
+                                             .state_frontier = tokens };
     for (int p = 0; p < KVD_MAX_POOLS; p++)
-        items[0].pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = tokens };
+        draw.items[0].pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = tokens };
     if (!scheduler_calls(&q, &r)) return false;
-    fill_digests(tokens / KVD_PAGE_TOKENS > 8 ? 8 : tokens / KVD_PAGE_TOKENS);
-    q = (struct msg_request){ .type = FRAME_NAME_PAGES, .u.names = { sequence, 0, tokens / KVD_PAGE_TOKENS, digests } };
+    draw_digests(&draw, tokens / KVD_PAGE_TOKENS > 8 ? 8 : tokens / KVD_PAGE_TOKENS);
+    q = (struct msg_request){ .type = FRAME_NAME_PAGES,
+                              .u.names = { sequence, 0, tokens / KVD_PAGE_TOKENS, draw.digests } };
     return tokens / KVD_PAGE_TOKENS == 0 || scheduler_calls(&q, &r);
 }
 
@@ -371,24 +264,24 @@ static void go_on(void) {
     a->max_output_tokens = 1 + u8();
     a->ensure[0] = a->ensure[1] = a->prompt_tokens;
     a->n_victims = u8() % 4;
-    a->victims = victims;
-    for (uint32_t i = 0; i < a->n_victims; i++) victims[i] = (struct kvd_victim){ some_cont(), u8() % 2 };
+    a->victims = draw.victims;
+    for (uint32_t i = 0; i < a->n_victims; i++) draw.victims[i] = (struct kvd_victim){ some_cont(), u8() % 2 };
     if (scheduler_calls(&q, &r)) running[n_running++ % 4] = r.u.activated.sequence.bits;
 }
 
 /* A bit of the arena changes. */
 static void rot(uint64_t at) {
+    static int fd = -1;
     char path[64];
     struct stat s;
     uint8_t byte;
     snprintf(path, sizeof path, "/dev/shm/kvd-arena-fuzz-%d", (int)getpid());
-    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) fd = open(path, O_RDWR | O_CLOEXEC);
     must(fd >= 0 && !fstat(fd, &s), "the arena is there");
     off_t place = s.st_size - ARENA + (off_t)(at % ARENA);
     must(pread(fd, &byte, 1, place) == 1, "the arena can be read");
     byte ^= 1;
     must(pwrite(fd, &byte, 1, place) == 1, "the arena can be written");
-    close(fd);
 }
 
 static void tier_step(void) {
@@ -425,9 +318,14 @@ static void step(void) {
         tier_step();
         return;
     }
+    if (type >= 253) { /* its process dies, whatever it does */
+        end_life(l->life);
+        service_run(service);
+    }
     if (type >= 250 || l->closed) { /* another connection */
         link_drop(l);
-        links[which % LINKS] = l = link_new(which % LINKS == LINKS - 1);
+        link_begin(which % LINKS);
+        l = links[which % LINKS];
     }
     if (FUZZ_HOST && type >= 240) hold(type >= 245);
     if (!l->session.bits) hello(l, KVD_ROLE_OBSERVER + type % 4);
@@ -441,22 +339,14 @@ static void step(void) {
     }
     struct msg_request q = { .type = (uint16_t)(2 + type % (FRAME_TYPE_END - 2)), .header.session = l->session };
     if (q.type == FRAME_DRAIN) q.type = FRAME_ROUND;
-    fill(&q);
-    if (mutates(q.type)) q.header.sequence = which >= 240 ? u8() : ++l->sequence;
+    draw_request(&draw, &q);
+    if (draw_changes(q.type)) q.header.sequence = which >= 240 ? u8() : ++l->sequence;
     call(l, &q, &r);
     if (q.type == FRAME_GOODBYE && r.status == KVD_OK) {
         l->session.bits = 0;
         l->answered = l->asked; /* what still waited is answered no more */
     }
-    learn(&r);
-}
-
-/* Its shared memory goes with it, the arena too. */
-static void end(void) {
-    char name[40];
-    service = service_free(service);
-    snprintf(name, sizeof name, "/kvd-arena-fuzz-%d", (int)getpid());
-    shm_unlink(name);
+    draw_learn(&draw, &r);
 }
 
 /* ---- the end of a program -------------------------------------------------------------------------- */
@@ -468,69 +358,95 @@ static void let_all_end(void) {
         while (links[i]->answered < links[i]->asked && !links[i]->closed) wait_a_while();
 }
 
+static void ask_stats(struct fuzz_link *admin, struct msg_reply *ret_reply) {
+    struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
+    call(admin, &stats, ret_reply);
+    must(ret_reply->status == KVD_OK, "figures are told");
+}
+
+/* Every process of the program dies. The admin stays from program to program, unless it was fenced. */
+static struct fuzz_link *end_sessions(void) {
+    static struct fuzz_link *admin;
+    static int life;
+    struct msg_request stats = { .type = FRAME_STATS };
+    struct msg_reply r = { .status = UINT32_MAX };
+    for (int i = 0; i < LIVES; i++) end_life(&lives[i]);
+    service_run(service);
+    if (admin) stats.header.session = admin->session;
+    if (admin && !admin->closed) call(admin, &stats, &r);
+    if (r.status == KVD_OK) return admin;
+    if (admin) link_drop(admin);
+    admin = link_new(false, &life);
+    service_run(service);
+    hello(admin, KVD_ROLE_ADMIN);
+    must(admin->session.bits != 0, "an admin is always let in");
+    return admin;
+}
+
 /* Transitions that were left by whoever asked for them. */
 static void wait_for_transitions(struct fuzz_link *admin) {
     struct msg_reply r = { 0 };
-    struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
-    do {
-        wait_a_while();
-        call(admin, &stats, &r);
-        must(r.status == KVD_OK, "figures are told");
-    } while (r.u.stats.moves || r.u.stats.move_pages_left);
+    for (ask_stats(admin, &r); r.u.stats.moves || r.u.stats.move_pages_left; ask_stats(admin, &r)) wait_a_while();
 }
 
-/* Everything goes; what is left over is a leak. */
-static void settle(void) {
+static void check_audit(struct fuzz_link *admin) {
     struct msg_reply r;
-    let_all_end();
-    for (int i = 0; i < LINKS; i++) {
-        struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = links[i]->session };
-        if (links[i]->session.bits && !links[i]->closed) call(links[i], &bye, &r);
-    }
-    struct fuzz_link *admin = link_new(false);
-    hello(admin, KVD_ROLE_ADMIN);
-    must(admin->session.bits != 0, "an admin is always let in");
-    wait_for_transitions(admin);
     struct msg_request audit = { .type = FRAME_AUDIT, .header.session = admin->session };
     call(admin, &audit, &r);
     must(r.status == KVD_OK, "the audit runs");
     if (r.u.audit->violations) fprintf(stderr, "%s\n", r.u.audit->text);
     must(r.u.audit->violations == 0, "the audit finds nothing");
-    for (bool more = true; more;) {
-        struct msg_request list = { .type = FRAME_LIST_CONTINUATIONS, .header.session = admin->session };
-        call(admin, &list, &r);
-        more = r.u.continuations.n > 0;
-        if (!more) break;
-        kvd_continuation c = r.u.continuations.items[0].continuation;
+}
+
+static void release_all(struct fuzz_link *admin) {
+    struct msg_request list = { .type = FRAME_LIST_CONTINUATIONS, .header.session = admin->session };
+    struct msg_reply r;
+    for (call(admin, &list, &r); r.u.continuations.n; call(admin, &list, &r)) {
         struct msg_request drop = { .type = FRAME_RELEASE,
                                     .header = { .session = admin->session, .sequence = ++admin->sequence },
-                                    .u.continuation.continuation = c };
+                                    .u.continuation.continuation = r.u.continuations.items[0].continuation };
         call(admin, &drop, &r);
         must(r.status == KVD_OK || (FUZZ_HOST && r.status == KVD_NOT_FOUND),
              "an idle continuation can be released"); /* or is lost by now */
     }
-    struct msg_request stats = { .type = FRAME_STATS, .header.session = admin->session };
-    call(admin, &stats, &r);
+}
+
+/* The scrub gives back what it reads a little later. */
+static void check_empty(struct fuzz_link *admin) {
+    struct msg_reply r;
     const struct kvd_stats *s = &r.u.stats;
-    bool fenced = s->sessions > 1; /* this process lives: a fenced session of it stays, with its sequences */
-    for (uint32_t p = 0; p < s->n_pools && !fenced; p++)
+    ask_stats(admin, &r);
+    for (int i = 0; i < 10000 && s->host_occupied; i++) {
+        wait_a_while();
+        ask_stats(admin, &r);
+    }
+    for (uint32_t p = 0; p < s->n_pools; p++)
         must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
              "everything is available again");
-    must(fenced || (s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 &&
-                    s->demoted_continuations == 0),
+    must(s->sessions == 1 && s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 &&
+             s->demoted_continuations == 0,
          "nothing is left over");
-    for (int i = 0; i < 10000 && !fenced && s->host_occupied;
-         i++) { /* the scrub gives back what it reads a little later */
-        wait_a_while();
-        call(admin, &stats, &r);
-    }
-    must(fenced || s->host_occupied == 0, "the arena is empty again");
+    must(s->host_occupied == 0, "the arena is empty again");
     must(FUZZ_HOST || s->damaged_replicas == 0, "what comes back from the host is what went there");
-    struct msg_request bye = { .type = FRAME_GOODBYE, .header.session = admin->session };
-    call(admin, &bye, &r);
-    link_drop(admin);
-    if (!fenced) return;
-    end(); /* a new process would have to exit: begin anew */
+}
+
+/* Everything goes; what is left over is a leak. */
+static void settle(void) {
+    let_all_end();
+    struct fuzz_link *admin = end_sessions();
+    wait_for_transitions(admin);
+    check_audit(admin);
+    release_all(admin);
+    check_empty(admin);
+}
+
+/* Its shared memory goes with it, the arena too. */
+static void end(void) {
+    char name[40];
+    service = service_free(service);
+    arena = codec_arena_free(arena);
+    snprintf(name, sizeof name, "/kvd-arena-fuzz-%d", (int)getpid());
+    shm_unlink(name);
 }
 
 static void begin(void) {
@@ -549,11 +465,9 @@ static void begin(void) {
     char all[sizeof text + 256];
     struct config config;
     char err[1024], prefix[40];
-    if (!arena) {
-        arena = codec_arena_new();
-        atexit(end);
-    }
     if (service) return;
+    arena = codec_arena_new();
+    atexit(end);
     log_init(LOG_ERROR);
     snprintf(prefix, sizeof prefix, "/kvd-fuzz-%d-", (int)getpid());
     snprintf(all, sizeof all, "%s%s", text, mores[FUZZ_HOST]);
@@ -565,22 +479,16 @@ static void begin(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     begin();
-    input = data;
-    left = size;
-    n_handles = 0;
-    memset(handles, 0, sizeof handles);
+    draw = (struct draw){ .input = data, .left = size };
     memset(conts, 0, sizeof conts);
     memset(running, 0, sizeof running);
     n_conts = n_running = 0;
-    for (int i = 0; i < LINKS; i++) links[i] = link_new(i == LINKS - 1);
+    for (int i = 0; i < LINKS; i++) link_begin(i);
     hello(links[0], KVD_ROLE_SCHEDULER);
     hello(links[1], KVD_ROLE_WORKER);
     hello(links[2], KVD_ROLE_ADMIN);
-    while (left) step();
+    while (draw.left) step();
     settle();
-    for (int i = 0; i < LINKS; i++) {
-        if (service) link_drop(links[i]);
-        else link_unref(&links[i]->link); /* its service is gone */
-    }
+    for (int i = 0; i < LINKS; i++) link_drop(links[i]);
     return 0;
 }
