@@ -64,8 +64,11 @@ static size_t read_frame(int fd, uint8_t frame[FRAME_LIMIT], struct frame_head *
 enum kvd_status raw_reply(int fd, struct msg_reply *reply) {
     uint8_t frame[FRAME_LIMIT];
     struct frame_head head = { 0 };
-    size_t n = read_frame(fd, frame, &head);
-    if (head.type >= FRAME_TYPE_END) head.type = FRAME_GOODBYE; /* a refusal of an unknown type: a header alone */
+    size_t n;
+    do n = read_frame(fd, frame, &head);
+    while (n && head.flags & FRAME_F_EVENT); /* nobody here waits for one */
+    if (!head.type || head.type >= FRAME_TYPE_END)
+        head.type = FRAME_GOODBYE; /* a refusal of an unknown type: a header alone */
     if (!n || codec_decode_reply(head.type, frame + FRAME_HEADER, n - FRAME_HEADER, fresh_arena(), reply, NULL, 0))
         return KVD_UNKNOWN;
     return (enum kvd_status)reply->status;
