@@ -193,6 +193,16 @@ static enum kvd_status map_state(struct kvd_store *store, const uint8_t *device_
     return map_region(store, &info->state[store->rank], device_uuid, false, "state slots", bytes, &store->state, error);
 }
 
+/* A token is of one instance and one session. Where either has ended since, that is the reason, and every request says
+ * so. */
+static enum kvd_status explain_denial(kvd_client *c, struct kvd_store *store, struct kvd_error *error) {
+    struct kvd_error now;
+    enum kvd_status status = kvd_describe(c, &store->info, &now);
+    if (status == KVD_OK) return KVD_PERMISSION_DENIED;
+    if (error) *error = now;
+    return status;
+}
+
 enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_uuid, kvd_store **ret_store,
                            struct kvd_error *error) {
     if (!ret_store) return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_attach needs a place for the store");
@@ -212,6 +222,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++)
         status = map_pool(store, i, device_uuid, error);
     if (status == KVD_OK) status = map_state(store, device_uuid, error);
+    if (status == KVD_PERMISSION_DENIED) status = explain_denial(c, store, error);
     fds_close(&store->fds);
     store->client = NULL;
     if (status == KVD_OK) *ret_store = store;

@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +38,7 @@ enum counter_way {
     COUNTER_WAITS_FOR_SIGNALS,
     COUNTER_SAYS_NOTHING,
     COUNTER_HANGS_UP,
+    COUNTER_DENIES,
     COUNTER_IS_SHUT
 };
 
@@ -90,7 +90,9 @@ static void *serve_counter(void *argument) {
         while (recv(fd, &request, sizeof request, 0) == (ssize_t)sizeof request && c->way != COUNTER_HANGS_UP) {
             if (c->way == COUNTER_WAITS_FOR_SIGNALS)
                 for (int i = 0; i < 3; i++) sem_wait(&signals);
-            if (c->way != COUNTER_SAYS_NOTHING && request.fd_index < REGIONS)
+            if (c->way == COUNTER_DENIES)
+                (void)!send(fd, &(uint32_t[]){ KVD_PERMISSION_DENIED, request.fd_index }, 8, MSG_NOSIGNAL);
+            else if (c->way != COUNTER_SAYS_NOTHING && request.fd_index < REGIONS)
                 hand_out(fd, request.fd_index, c->fds[request.fd_index]);
         }
         close(fd);
@@ -130,13 +132,16 @@ struct bed {
     size_t planes_bytes, table_bytes;
     struct kvd_region_info state; /* described only where a case says so */
     struct kvd_store_info info;
+    unsigned left; /* the connection breaks at this description; 0: never */
     struct script *script;
     kvd_client *client;
 };
 
 static enum script_act describe(void *user, const struct msg_request *request, struct msg_reply *reply) {
     struct bed *bed = user;
-    if (request->type == FRAME_DESCRIBE_STORE) reply->u.store = &bed->info;
+    if (request->type != FRAME_DESCRIBE_STORE) return SCRIPT_ANSWER;
+    if (bed->left && --bed->left == 0) return SCRIPT_DROP_UNRUN;
+    reply->u.store = &bed->info;
     return SCRIPT_ANSWER;
 }
 
@@ -198,7 +203,7 @@ static void seal(struct bed *bed) {
 }
 
 /* Owners are forked before this process has threads (what a sanitizer of threads insists on); each case takes one. */
-#define OWNERS 13
+#define OWNERS 14
 static struct owner {
     pid_t pid;
     int told, leave;
@@ -226,7 +231,7 @@ static bool fork_owners(void) {
 static void dismiss_owners(void) {
     for (; next_owner < OWNERS; next_owner++) {
         close(owners[next_owner].leave);
-        waitpid(owners[next_owner].pid, NULL, 0);
+        kvt_wait(owners[next_owner].pid);
     }
 }
 
@@ -286,7 +291,7 @@ static void clear_bed(struct bed *bed) {
     munmap(bed->planes, bed->planes_bytes);
     munmap(bed->table, bed->table_bytes);
     close(bed->leave);
-    waitpid(bed->owner, NULL, 0);
+    kvt_wait(bed->owner);
 }
 
 static void view_1_addresses(void) {
@@ -557,6 +562,21 @@ static void descriptors_among_signals(void) {
     sem_destroy(&signals);
 }
 
+/* TRUE-1: who is replaced, or fenced, between the description and its descriptors is told that, and not that it may
+ * not.
+ */
+static void denied_by_another_instance(void) {
+    struct kvd_error error = { .message = "" };
+    struct bed bed;
+    KVT_NEED(make_bed_with(&bed, COUNTER_DENIES));
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_PERMISSION_DENIED);
+    script_set_epoch(bed.script, 77);
+    bed.left = 2;
+    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_ABORTED);
+    printf("  %s\n", error.message);
+    clear_bed(&bed);
+}
+
 /* SRV-7 from the other side: no call waits longer than its deadline, whatever kvd does not do. */
 static void descriptors_until_the_deadline(void) {
     struct kvd_error error = { .message = "" };
@@ -611,7 +631,6 @@ static void descriptors_without_room(void) {
 static void srv_6_store_of_a_parent(void) {
     struct bed bed;
     kvd_store *store = NULL;
-    int status = -1;
     KVT_NEED(make_bed(&bed));
     describe_state(&bed);
     KVT_EQ(kvd_attach(bed.client, 0, NULL, &store, NULL), KVD_OK);
@@ -627,8 +646,7 @@ static void srv_6_store_of_a_parent(void) {
         kvd_detach(store);
         _exit(refused ? 0 : 1);
     }
-    KVT_EQ(waitpid(pid, &status, 0), pid);
-    KVT_EQ_I(status, 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     kvd_detach(store);
     clear_bed(&bed);
 }
@@ -644,6 +662,7 @@ int main(int argc, char **argv) {
         KVT_CASE(state_slots),
         KVT_CASE(srv_4_state_refusals),
         KVT_CASE(descriptors_among_signals),
+        KVT_CASE(denied_by_another_instance),
         KVT_CASE(descriptors_until_the_deadline),
         { 0 }
     };
