@@ -8,7 +8,8 @@
  *
  * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens
  * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. ratio
- * lines: kvd over the echo of the same sizes.
+ * lines: kvd over the echo of the same sizes. fair: a Round of 16 sequences alone (quiet) and beside six clients that
+ * flood kvd with queries.
  */
 #include <errno.h>
 #include <signal.h>
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include "bench_echo.h"
+#include "bench_flood.h"
 #include "codec.h"
 #include "kvd.h"
 #include "round_ask.h"
@@ -263,6 +265,37 @@ static void measure(struct bench *b, struct job *job) {
     if (job->step) end_all(b);
 }
 
+/* In turns, so that one machine's mood meets both alike. */
+static void measure_fairness(struct bench *b, const char *socket) {
+    enum { QUIET, FLOODED, TURNS = 4 };
+    uint32_t n = b->samples / TURNS;
+    uint64_t *samples[2] = { calloc(b->samples, sizeof(uint64_t)), calloc(b->samples, sizeof(uint64_t)) };
+    double p99[2];
+    struct flood flood;
+    if (!samples[0] || !samples[1]) bench_die("out of memory");
+    begin_all(b);
+    for (uint32_t turn = 0; turn < 2 * TURNS; turn++) {
+        uint64_t *to = samples[turn % 2] + turn / 2 * n;
+        if (turn % 2 == FLOODED) flood_start(&flood, socket);
+        for (uint32_t i = 0; i < n; i++) {
+            fill_round(b, 16, 1);
+            uint64_t from = now_ns();
+            round_of(b, 16);
+            to[i] = now_ns() - from;
+        }
+        if (turn % 2 == FLOODED) flood_stop(&flood);
+    }
+    end_all(b);
+    for (int k = QUIET; k <= FLOODED; k++) {
+        qsort(samples[k], n * TURNS, sizeof **samples, by_value);
+        p99[k] = quantile_us(samples[k], n * TURNS, 0.99);
+        printf("BENCH rpc.fair.%s.p50 %.1f us\n", k ? "flooded" : "quiet", quantile_us(samples[k], n * TURNS, 0.5));
+        printf("BENCH rpc.fair.%s.p99 %.1f us\n", k ? "flooded" : "quiet", p99[k]);
+        free(samples[k]);
+    }
+    printf("BENCH rpc.fair.flooded_over_quiet.p99 %.2f ratio\n", p99[FLOODED] / p99[QUIET]);
+}
+
 int main(int argc, char **argv) {
     static struct bench b = { .samples = 4000 };
     char path[128];
@@ -288,6 +321,7 @@ int main(int argc, char **argv) {
     struct kvd_error error;
     must(kvd_connect(&o, &b.client, &error), &error, "connect");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) measure(&b, &jobs[i]);
+    measure_fairness(&b, path);
     clean_up(&b);
     return 0;
 }
