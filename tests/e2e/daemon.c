@@ -188,18 +188,27 @@ bool e2e_daemon_start(struct e2e_daemon *d, const struct e2e_setup *setup) {
     return e2e_daemon_prepare(d, setup) && e2e_daemon_restart(d);
 }
 
+/* What comes until the end of the file, at most a minute. */
+static void read_to_end(int fd, char *text, size_t bytes) {
+    double end = e2e_now() + 60 * E2E_SLOW;
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    ssize_t got = 1;
+    size_t n = 0;
+    while (got > 0 && n + 1 < bytes && e2e_now() < end) {
+        if (poll(&p, 1, 1000) != 1) continue;
+        if ((got = read(fd, text + n, bytes - 1 - n)) > 0) n += (size_t)got;
+    }
+    text[n] = 0;
+}
+
 int e2e_daemon_try(struct e2e_daemon *d, char *text, size_t bytes) {
-    int pipes[2], status = -1;
+    int pipes[2];
     if (pipe2(pipes, O_CLOEXEC)) return -1;
     pid_t pid = spawn_daemon(d, -1, NULL, pipes[1]);
     close(pipes[1]);
-    size_t n = 0;
-    ssize_t got;
-    while (n + 1 < bytes && (got = read(pipes[0], text + n, bytes - 1 - n)) > 0) n += (size_t)got;
-    text[n] = 0;
+    read_to_end(pipes[0], text, bytes);
     close(pipes[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return kvt_wait(pid);
 }
 
 /* A daemon that has not ended by then is told to abort, so that a test fails and never hangs. */

@@ -71,7 +71,8 @@ bool e2e_daemon_configure(struct e2e_daemon *daemon, const struct e2e_setup *set
 /* Starts it again on the same directory and configuration. launch: it may fail, which is recorded nowhere. */
 bool e2e_daemon_restart(struct e2e_daemon *daemon);
 bool e2e_daemon_launch(struct e2e_daemon *daemon);
-/* Runs the kvd binary with the configuration to its end (no readiness): exit status, output into text. */
+/* Runs the kvd binary with the configuration to its end (no readiness): exit status, output into text. One that does
+ * not end within a minute fails the test. */
 int e2e_daemon_try(struct e2e_daemon *daemon, char *text, size_t bytes);
 /* SIGTERM and wait: exit status; SIGKILL: -SIGKILL. One that does not end within a minute fails the test and is told to
  * abort. */

@@ -298,6 +298,7 @@ static void every_point(void) {
         snprintf(part, sizeof part, "%u %u %u", p, all, samples);
         if ((children[p] = fork())) continue;
         setenv("KVD_CRASH_PART", part, 1);
+        alarm(540);                                                          /* it outlives exec */
         execl("/proc/self/exe", "test_e2e_crash", "one_part", (char *)NULL); /* anew: libkvd does not fork */
         _exit(127);
     }

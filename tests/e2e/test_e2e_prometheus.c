@@ -9,13 +9,13 @@
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "e2e.h"
@@ -195,11 +195,9 @@ static int remove_one(const char *path, const struct stat *status, int flag, str
 }
 
 static void stop_prometheus(void) {
-    int status = 0;
     if (prometheus > 0) {
         KVT_OK(kill(prometheus, SIGTERM));
-        waitpid(prometheus, &status, 0);
-        KVT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        KVT_EQ_I(kvt_wait(prometheus), 0);
     }
     prometheus = 0;
     if (folder[0]) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -356,7 +354,8 @@ static void rubbish(void) {
     frame_head_write(frame, FRAME_CHECKPOINT, 0, 1, 8);
     KVT_OK(connect(fd, (struct sockaddr *)&a, sizeof a));
     KVT_EQ(write(fd, frame, sizeof frame), sizeof frame);
-    KVT_TRUE(read(fd, answer, sizeof answer) > 0);
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    KVT_TRUE(poll(&p, 1, 20000 * E2E_SLOW) == 1 && read(fd, answer, sizeof answer) > 0);
     close(fd);
     add(1, "kvd_requests_total{request=\"Checkpoint\"}");
     add(1, "kvd_frames_bad_total");

@@ -41,7 +41,7 @@ static void become(const struct limited *how, int output) {
 /* Its output into text; kvd is told to stop when it is ready. Its status, or -1 where a signal ended it or it had to be
  * killed. */
 static int run_limited(const struct limited *how, const char *const *argv, char *text, size_t bytes) {
-    int pipes[2], status = -1, program = open(argv[0], O_PATH | O_CLOEXEC); /* its folder may be closed to others */
+    int pipes[2], program = open(argv[0], O_PATH | O_CLOEXEC); /* its folder may be closed to others */
     KVT_OK(pipe2(pipes, O_CLOEXEC));
     fflush(NULL);
     pid_t pid = fork();
@@ -65,8 +65,8 @@ static int run_limited(const struct limited *how, const char *const *argv, char 
     text[n] = 0;
     close(pipes[0]);
     if (got > 0) kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    int status = kvt_wait(pid);
+    return status < 0 ? -1 : status;
 }
 
 /* ---- the library in a plug-in host --------------------------------------------------------------------------- */
@@ -423,7 +423,6 @@ static bool serves_now(void *unused) {
  * kvd opens, its files can be opened again, and it hears SIGTERM. */
 static void srv_2_hostile_parent(void) {
     char lock[160], want[32];
-    int status = -1;
     struct stat st;
     KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
     FILE *f = fopen(daemon_.config, "a");
@@ -447,8 +446,7 @@ static void srv_2_hostile_parent(void) {
     e2e_arena_path(&daemon_, lock, sizeof lock);
     KVT_TRUE(stat(lock, &st) == 0 && (st.st_mode & 0777) == 0600);
     kill(pid, SIGTERM);
-    KVT_EQ_I(waitpid(pid, &status, 0), pid);
-    KVT_EQ_I(status, 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     KVT_TRUE(e2e_daemon_restart(&daemon_));
     e2e_daemon_free(&daemon_);
 }
@@ -456,7 +454,6 @@ static void srv_2_hostile_parent(void) {
 /* SRV-7: whoever should read kvd's notices, and does not, stops nothing. */
 static void srv_7_notices_that_nobody_reads(void) {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
-    int status = -1;
     KVT_NEED(e2e_daemon_prepare(&daemon_, NULL));
     snprintf(at.sun_path, sizeof at.sun_path, "%s/deaf", daemon_.dir);
     int deaf = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0), full = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -473,8 +470,7 @@ static void srv_7_notices_that_nobody_reads(void) {
     for (int i = 0; i < 10; i++) kill(pid, SIGHUP);
     KVT_TRUE(serves_now(NULL));
     kill(pid, SIGTERM);
-    KVT_EQ_I(waitpid(pid, &status, 0), pid);
-    KVT_EQ_I(status, 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     close(deaf);
     close(full);
     e2e_daemon_free(&daemon_);

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include "device_fixture.h"
 
@@ -400,12 +399,10 @@ static bool child_start(struct child *child, const char *mode, const char *what)
 }
 
 static int child_end(struct child *child, int signal) {
-    int status = 0;
     if (signal) kill(child->pid, signal);
     close(child->in);
     close(child->out);
-    waitpid(child->pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return kvt_wait(child->pid);
 }
 
 static struct report consume(const struct order *order, const char *what) {

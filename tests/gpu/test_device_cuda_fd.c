@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include "device_fixture.h"
 
@@ -84,12 +83,6 @@ static pid_t start_self(const char *role, int *ret_socket) {
     return pid;
 }
 
-static int end_of(pid_t pid) {
-    int status = -1;
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
 /* Makes a pool and a table, writes into both, sends them, and stays until it is killed. */
 static int maker(void) {
     struct device *device;
@@ -149,7 +142,7 @@ static struct letter consume(const struct letter *order, int fd) {
     int socket = -1;
     pid_t pid = start_self("--consumer", &socket);
     KVT_TRUE(pid > 0 && send_letter(socket, order, &fd, 1) && receive_letter(socket, &answer, NULL, 0));
-    KVT_EQ_I(end_of(pid), 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     close(socket);
     if (answer.rc) printf("  consumer: %s\n", answer.text);
     return answer;
@@ -232,7 +225,7 @@ static void cont_3_adopted_after_sigkill(void) {
     pid_t pid = start_self("--maker", &socket);
     KVT_NEED(pid > 0 && receive_letter(socket, &letter, fds, 2));
     kill(pid, SIGKILL);
-    KVT_EQ_I(end_of(pid), -SIGKILL);
+    KVT_EQ_I(kvt_wait(pid), -SIGKILL);
     close(socket);
     struct device *device = open_device_as(true);
     KVT_NEED(device);

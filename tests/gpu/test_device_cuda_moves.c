@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "device_fixture.h"
 
@@ -538,7 +537,6 @@ static int close_wedged(void) {
 }
 
 static void srv_7_closing_with_a_wedged_direction(void) {
-    int status = -1;
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
@@ -546,8 +544,7 @@ static void srv_7_closing_with_a_wedged_direction(void) {
         execl("/proc/self/exe", "test_device_cuda_moves", "--close-wedged", (char *)NULL);
         _exit(127);
     }
-    waitpid(pid, &status, 0);
-    KVT_EQ_I(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
 }
 
 int main(int argc, char **argv) {

@@ -405,10 +405,7 @@ static void srv_7_lost_device_stops_kvd(void) {
     struct kvd_error error = { 0 };
     KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_UNAVAILABLE);
     printf("  %s\n", error.message);
-    int status = 0;
-    KVT_EQ(waitpid(daemon_.pid, &status, 0), daemon_.pid);
-    KVT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
-    daemon_.pid = 0;
+    KVT_EQ_I(e2e_daemon_wait(&daemon_), 3);
     unlink(file);
     ipc_kill(&worker);
     close_stage();

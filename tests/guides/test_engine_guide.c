@@ -7,6 +7,7 @@
  */
 #include "engine_guide.inc" /* the blocks of the guide */
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -131,7 +132,10 @@ static struct e2e_daemon daemon_;
 static struct answer tell(const struct process *p, struct order o) {
     struct answer a = { .result = -2 };
     o.rank = p->rank;
-    if (!KVT_EQ(write(p->fd, &o, sizeof o), sizeof o) || !KVT_EQ(read(p->fd, &a, sizeof a), sizeof a)) a.result = -2;
+    struct pollfd answer = { .fd = p->fd, .events = POLLIN };
+    if (!KVT_EQ(write(p->fd, &o, sizeof o), sizeof o) || !KVT_EQ_I(poll(&answer, 1, 60000 * E2E_SLOW), 1) ||
+        !KVT_EQ(read(p->fd, &a, sizeof a), sizeof a))
+        a.result = -2;
     KVT_EQ(a.wrong, 0);
     return a;
 }
@@ -156,7 +160,7 @@ static bool start_worker(struct process *p, uint32_t rank) {
 static void end_worker(struct process *p, int how) {
     if (how) kill(p->pid, how);
     close(p->fd);
-    waitpid(p->pid, NULL, 0);
+    kvt_wait(p->pid);
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------- */
@@ -457,7 +461,6 @@ static void another_instance_and_a_fork(void) {
     struct process w;
     struct kvd_stats stats;
     struct kvd_error error;
-    int status = -1;
     KVT_NEED(open_all(NULL) && start_worker(&w, 0));
     uint64_t epoch = kvd_client_epoch(scheduler);
     KVT_EQ_I(tell(&w, (struct order){ .op = AGAIN }).result, 0);
@@ -471,8 +474,7 @@ static void another_instance_and_a_fork(void) {
                             kvd_connect(&options, &own, NULL) == KVD_FAILED_PRECONDITION && !own;
         _exit(refused_both ? 7 : 1);
     }
-    waitpid(child, &status, 0);
-    KVT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    KVT_EQ_I(kvt_wait(child), 7);
     KVT_EQ_I(kvd_stats(scheduler, &stats, NULL), KVD_OK);
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGKILL), -SIGKILL);
     KVT_EQ_I(tell(&w, (struct order){ .op = EVENTS, .count = 10000 }).result, -1); /* the connection is lost */

@@ -50,13 +50,24 @@ start_daemon() {
     done <"$root/said" &
     sh -e "$1" >"$root/said" 2>&1 &
     daemon=$!
-    head -n 1 "$root/serves" >"$root/output"
+    timeout 60 head -n 1 "$root/serves" >"$root/output" || fail "the daemon says nothing for a minute"
+}
+
+# A child's status; it has a minute.
+end_of() {
+    tries=600
+    while [ "$tries" -gt 0 ] && [ -e "/proc/$1" ] && ! grep -qs '^State:.Z' "/proc/$1/status"; do
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+    [ "$tries" -gt 0 ] || kill -KILL "$1"
+    wait "$1"
 }
 
 start_engine() {
     mkfifo "$root/in" "$root/out"
     # shellcheck disable=SC2086 # arguments
-    "$engine" "$root/run/kvd/main/kvd.sock" $1 <"$root/in" >"$root/out" &
+    timeout 600 "$engine" "$root/run/kvd/main/kvd.sock" $1 <"$root/in" >"$root/out" &
     engine_pid=$!
     exec 7>"$root/in" 8<"$root/out"
     read -r word <&8 || word=none
@@ -65,11 +76,11 @@ start_engine() {
 
 stop_daemon() {
     exec 7>&- 8<&-
-    [ -z "$engine_pid" ] || wait "$engine_pid" || fail "the engine failed"
+    [ -z "$engine_pid" ] || end_of "$engine_pid" || fail "the engine failed"
     engine_pid=''
     code=0
     sh -e "$1" >"$root/output" 2>&1 || fail "the daemon cannot be stopped"
-    wait "$daemon" || code=$?
+    end_of "$daemon" || code=$?
     daemon=''
     [ $code -eq 0 ] || fail "the daemon ended with $code"
     wait
@@ -184,7 +195,7 @@ serve() { # command
     start_daemon "$root/here.sh"
 }
 served() {
-    wait "$daemon" || fail "kvd ended with $?"
+    end_of "$daemon" || fail "kvd ended with $?"
     daemon=''
     wait
 }

@@ -2,7 +2,11 @@
 #include "kvt.h"
 
 #include <CUnit/Basic.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -77,6 +81,22 @@ bool kvt_check_near(double a, double b, double limit, const char *file, int line
     bool ok = kvt_check(d <= limit, file, line, text);
     if (!ok) printf("  [%.9g against %.9g, limit %.3g]\n", a, b, limit);
     return ok;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PATIENCE_MS 600000
+#else
+#define PATIENCE_MS 60000
+#endif
+
+int kvt_wait(pid_t pid) {
+    int status = -1, fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    struct pollfd end = { .fd = fd, .events = POLLIN };
+    if (fd < 0) return -1;
+    if (!kvt_check(poll(&end, 1, PATIENCE_MS) == 1, __FILE__, __LINE__, "a process ends in time")) kill(pid, SIGKILL);
+    close(fd);
+    if (waitpid(pid, &status, 0) != pid) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 static bool wanted(const char *name, int n, char **names) {

@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/types.h>
 
 struct kvt_case {
     const char *name;
@@ -54,6 +55,9 @@ bool kvt_check_near(double a, double b, double limit, const char *file, int line
 #define KVT_EQ_MEM(a, b, n) kvt_check_mem((a), (b), (n), __FILE__, __LINE__, #a " == " #b)
 #define KVT_NEAR(a, b, limit) kvt_check_near((a), (b), (limit), __FILE__, __LINE__, #a " ~ " #b)
 #define KVT_OK(e) KVT_EQ_I((e), 0)
+/* Waits for a child's end, and reaps it: its exit status, or minus the signal that ended it. One that lives on for a
+ * minute (ten under a sanitizer) fails the test and is killed. -1: there is no such child. */
+int kvt_wait(pid_t pid);
 /* Leaves the case: for what the rest of it stands on. */
 #define KVT_NEED(e)                                                                                                    \
     do {                                                                                                               \

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -32,7 +31,6 @@ static void slurp(FILE *file, char *ret_text, size_t bytes) {
 
 struct run *program_run(struct run *run, const char *path, uid_t uid, ...) {
     const char *argv[ARGUMENTS];
-    int status = -1;
     va_list args;
     va_start(args, uid);
     arguments(argv, path, args);
@@ -48,8 +46,8 @@ struct run *program_run(struct run *run, const char *path, uid_t uid, ...) {
         execv(path, (char **)(uintptr_t)argv);
         _exit(127);
     }
-    waitpid(pid, &status, 0);
-    run->status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    int status = kvt_wait(pid);
+    run->status = status < 0 ? -1 : status;
     slurp(out, run->out, sizeof run->out);
     slurp(err, run->err, sizeof run->err);
     return run;
@@ -114,11 +112,10 @@ bool program_says(struct live *live, const char *word) {
 }
 
 int program_end(struct live *live) {
-    int status = -1;
     char rest[4096];
-    while (read(live->fd, rest, sizeof rest) > 0) {
-    }
-    waitpid(live->pid, &status, 0);
+    struct pollfd p = { .fd = live->fd, .events = POLLIN };
+    while (poll(&p, 1, 20000) == 1 && read(live->fd, rest, sizeof rest) > 0) continue;
+    int status = kvt_wait(live->pid);
     close(live->fd);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return status < 0 ? -1 : status;
 }

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 struct run {
-    int status; /* exit status; -1: by a signal */
+    int status; /* exit status; -1: by a signal, or it did not end within a minute, which fails the test */
     char out[4 << 20], err[16384];
 };
 
@@ -28,7 +28,7 @@ struct live {
 void program_start(struct live *live, bool terminal, const char *path, ...);
 /* Reads until the word comes behind what was waited for before. False: 20 s have passed, or the end. */
 bool program_says(struct live *live, const char *word);
-/* Waits for the end: the exit status; -1: by a signal. */
+/* Waits for the end, which must come within a minute: the exit status; -1: by a signal. */
 int program_end(struct live *live);
 
 #endif

@@ -12,7 +12,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "device.h"
@@ -82,11 +81,10 @@ static struct peer peer_start(int (*check)(const struct device_export *)) {
 }
 
 static int peer_answer(struct peer peer, const struct device_export *exported) {
-    int status = -1;
     KVT_EQ_I(write(peer.fd, exported, sizeof *exported), (ssize_t)sizeof *exported);
     close(peer.fd);
-    waitpid(peer.pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    int end = kvt_wait(peer.pid);
+    return end < 0 ? 128 - end : end;
 }
 
 static void identity_is_stable(void) {

@@ -238,7 +238,7 @@ static void consumers_import_a_descriptor(void) {
     struct device *device = open_index(0, 8 * MIB);
     struct device_region *region = NULL;
     struct device_import *own = NULL, *bad = NULL;
-    int ends[2], status = -1;
+    int ends[2];
     KVT_NEED(device);
     KVT_OK(device_region_new(device, "main-r0", MIB, 0x11, &region, err, sizeof err));
     KVT_NEED(region);
@@ -253,8 +253,7 @@ static void consumers_import_a_descriptor(void) {
         _exit(consumer(ends[1], e));
     }
     KVT_TRUE(send_fd(ends[0], e.fd));
-    waitpid(pid, &status, 0);
-    KVT_EQ_I(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     KVT_EQ(bytes[5], 0x22);
     close(ends[0]);
     close(ends[1]);

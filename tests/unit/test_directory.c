@@ -3,9 +3,9 @@
  * CONT-1, CONT-3 (its records), SRV-2 (garbage stops nothing). */
 #include "directory.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "crash.h"
@@ -352,7 +352,7 @@ static void script(struct directory *d, uint32_t steps) {
  * one of the script's states, none earlier than the death before. */
 static void a_process_dies_at_a_point(void) {
     size_t bytes = directory_bytes(&LIMITS);
-    int fd = memfd_create("directory", 0), status = 0;
+    int fd = memfd_create("directory", 0), end = -1;
     KVT_NEED(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     KVT_NEED(shared != MAP_FAILED);
@@ -368,9 +368,9 @@ static void a_process_dies_at_a_point(void) {
             execl("/proc/self/exe", "test_directory", "--script", text, (char *)NULL);
             _exit(127);
         }
-        KVT_NEED(pid > 0 && waitpid(pid, &status, 0) == pid);
-        if (WIFEXITED(status)) break;
-        KVT_EQ(WTERMSIG(status), SIGKILL);
+        end = kvt_wait(pid);
+        if (end >= 0) break;
+        KVT_NEED(end == -SIGKILL);
         deaths++;
         struct tables left = tables_at(shared, ID);
         struct view v, want;
@@ -386,7 +386,7 @@ static void a_process_dies_at_a_point(void) {
         KVT_TRUE(matched);
         free(left.handle);
     }
-    KVT_OK(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    KVT_OK(end);
     KVT_EQ(deaths, 16); /* twice: a put on an empty place 1 mark, a put over it 2, a drop 1; 2 points a mark */
     KVT_EQ(reached, SCRIPT);
     munmap(shared, bytes);

@@ -7,12 +7,12 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -460,12 +460,10 @@ static void host_1_pinned_or_refused(void) {
 
 /* Runs in a child: 0 = all held, 77 = not possible here. */
 static int in_child(int (*run)(void)) {
-    int status = 0;
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) _exit(run());
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return -1;
-    return WEXITSTATUS(status);
+    return kvt_wait(pid);
 }
 #define EXPECT(e)                                                                                                      \
     do {                                                                                                               \
@@ -795,7 +793,6 @@ static int child(const char *what, const char *name) {
 
 /* Kills a child at point n; false when it came to its end. */
 static bool killed_at(int action, unsigned n) {
-    int status = 0;
     char number[16], what[16];
     snprintf(number, sizeof number, "%u", n), snprintf(what, sizeof what, "%d", action);
     fflush(NULL);
@@ -806,10 +803,9 @@ static bool killed_at(int action, unsigned n) {
         execl("/proc/self/exe", "test_segment", "--child", what, test_name, (char *)NULL);
         _exit(127);
     }
-    KVT_TRUE(pid > 0 && waitpid(pid, &status, 0) == pid);
-    if (WIFSIGNALED(status)) KVT_EQ(WTERMSIG(status), SIGKILL);
-    else KVT_EQ(WEXITSTATUS(status), 0);
-    return WIFSIGNALED(status);
+    int end = kvt_wait(pid);
+    KVT_TRUE(end == 0 || end == -SIGKILL);
+    return end != 0;
 }
 
 /* Killed at any point of making one: the next makes it anew, or finds it finished and empty. */

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <errno.h>
@@ -25,7 +24,6 @@ static int memory(void) { return memfd_create("kept", MFD_CLOEXEC); }
 /* As systemd does before exec: in a child, so that descriptors 3.. can be what they must be. Exit status: bits of what
  * was right. */
 static int in_child(const char *pid, const char *count, const char *names, uint32_t expect) {
-    int status = 0;
     pid_t child = fork();
     if (child == 0) {
         static struct fdstore_set set;
@@ -45,8 +43,7 @@ static int in_child(const char *pid, const char *count, const char *names, uint3
         ok = ok && (n < 1 || strcmp(items[0].name, "a") == 0);
         _exit(ok ? 0 : 1);
     }
-    waitpid(child, &status, 0);
-    return status;
+    return kvt_wait(child);
 }
 
 static void cont_3_what_is_handed_over(void) {

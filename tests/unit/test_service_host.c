@@ -62,8 +62,13 @@ static void set_gate(enum device_direction direction, bool closed) {
 
 /* A move stands before the gate. */
 static void await_gate(void) {
+    struct timespec end;
+    int late = 0;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 60;
     pthread_mutex_lock(&gate.lock);
-    while (!gate.waiting) pthread_cond_wait(&gate.changed, &gate.lock);
+    while (!gate.waiting && !late) late = pthread_cond_timedwait(&gate.changed, &gate.lock, &end);
+    KVT_TRUE(gate.waiting);
     pthread_mutex_unlock(&gate.lock);
 }
 

@@ -89,10 +89,8 @@ static bool start(const char *more) {
 }
 
 static int stop(int signal) {
-    int status;
     kill(kvd.pid, signal);
-    waitpid(kvd.pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return kvt_wait(kvd.pid);
 }
 
 static void clean(void) {
@@ -395,7 +393,7 @@ static void late_reader_gets_everything(void) {
 static void second_daemon_harms_nobody(void) {
     KVT_NEED(start(""));
     kvd_session_id id;
-    int fd = session(KVD_ROLE_OBSERVER, &id), status, pipes[2];
+    int fd = session(KVD_ROLE_OBSERVER, &id), pipes[2];
     char text[1024] = "";
     struct stat before, after;
     KVT_OK(stat(kvd.socket, &before));
@@ -406,8 +404,7 @@ static void second_daemon_harms_nobody(void) {
     KVT_OK(pipe2(pipes, O_CLOEXEC));
     pid_t second = spawn(NULL, pipes[1]);
     close(pipes[1]);
-    waitpid(second, &status, 0);
-    KVT_EQ_I(WEXITSTATUS(status), 2);
+    KVT_EQ_I(kvt_wait(second), 2);
     KVT_TRUE(read(pipes[0], text, sizeof text - 1) > 0);
     KVT_HAS(text, "another kvd (process ");
     KVT_HAS(text, "stop it first");
@@ -588,7 +585,7 @@ static void start_refusals(void) {
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[1024] = "";
-        int pipes[2], status;
+        int pipes[2];
         FILE *f = fopen(kvd.config, "w");
         if (!strstr(bad[i].line, "socket")) fprintf(f, "[kvd]\nsocket = %s\n", kvd.socket);
         if (strstr(bad[i].line, "%s")) fprintf(f, "[kvd]\nsocket = %s\ngroup = no-such-group\n", kvd.socket);
@@ -598,8 +595,7 @@ static void start_refusals(void) {
         KVT_OK(pipe2(pipes, O_CLOEXEC));
         pid_t pid = spawn(NULL, pipes[1]);
         close(pipes[1]);
-        waitpid(pid, &status, 0);
-        KVT_EQ_I(WEXITSTATUS(status), bad[i].status);
+        KVT_EQ_I(kvt_wait(pid), bad[i].status);
         KVT_TRUE(read(pipes[0], text, sizeof text - 1) > 0);
         KVT_HAS(text, bad[i].says);
         close(pipes[0]);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -216,7 +215,6 @@ static bool hears(int fd, const char *start, char *ret_text, size_t bytes, int m
 /* Fed while the socket serves, told about a reload, and no more when nobody can reach the socket. */
 static void daemon_feeds_it_while_it_serves(void) {
     char config[96], notify[96], text[512];
-    int status;
     make_dir();
     snprintf(config, sizeof config, "%s/kvd.conf", dir);
     FILE *f = fopen(config, "w");
@@ -238,8 +236,7 @@ static void daemon_feeds_it_while_it_serves(void) {
         KVT_TRUE(late < 3);
     }
     kill(pid, SIGTERM);
-    KVT_EQ_I(waitpid(pid, &status, 0), pid);
-    KVT_EQ_I(status, 0);
+    KVT_EQ_I(kvt_wait(pid), 0);
     close(fd);
     unlink(notify);
     unlink(config);
