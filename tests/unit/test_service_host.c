@@ -811,7 +811,8 @@ static void figures_add_up(void) {
     FIGURE("kvd_arena_largest_free_bytes", (8 << 20) - 10 * 65536);
     KVT_TRUE(figure("kvd_moved_seconds_total{direction=\"demoted\"}") > 0);
     size_t bytes;
-    char *page_of_metrics = metrics_page(fx.service, &bytes), *state = ui_state(fx.service, page_of_metrics, &bytes);
+    char *page_of_metrics = metrics_page(fx.service, &bytes),
+         *state = ui_state(fx.service, page_of_metrics, "", &bytes);
     KVT_HAS(state, "\"arena\":{\"capacity\":8388608,\"occupied\":655360,");
     free(state);
     free(page_of_metrics);
