@@ -23,7 +23,7 @@
 
 struct tally {
     uint64_t sent[FRAME_TYPE_END], taken[FRAME_TYPE_END], raw, audits;
-    char fault[KVD_MESSAGE_BYTES + 128];
+    char fault[sizeof(struct kvd_audit) + 128];
 };
 
 struct speaker {
