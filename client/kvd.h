@@ -179,7 +179,8 @@ KVD_API enum kvd_status kvd_checkpoint(kvd_client *client, const struct kvd_chec
                                        struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error);
 /* Ends the sequence. With how->retain it becomes a continuation, which outlives every engine; else its pages are free.
  * It never lacks a descriptor, for a running sequence owns the one that keeps it. Where an equal continuation is there,
- * the answer is that one's handle, as of kvd_checkpoint. KVD_FAILED_PRECONDITION as for kvd_checkpoint. */
+ * the answer is that one's handle, as of kvd_checkpoint. KVD_FAILED_PRECONDITION as for kvd_checkpoint, and while a
+ * unit of another session may run on it (kvd_round). */
 KVD_API enum kvd_status kvd_finish(kvd_client *client, const struct kvd_finish *how, struct kvd_finished *ret_finished,
                                    struct kvd_error *error);
 /* Drops a continuation. Its pages are free unless something else shares them. KVD_NOT_FOUND: it has gone already. */
@@ -259,7 +260,9 @@ KVD_API enum kvd_status kvd_choose_victims(kvd_client *client, struct kvd_activa
 
 /* One boundary for a whole batch in one message: 1 to KVD_MAX_ROUND items. What an item asks for is in its masks.
  * ret_results[i] belongs to items[i]. Returns KVD_OK when the message was served; each item has its own status. A
- * commit says: my GPU work up to there is complete. */
+ * commit says: my GPU work up to there is complete. An ensure says also: a unit of mine may run on this sequence from
+ * now on. Until an item of this session without ensure, which says that none runs any more, rounds and kvd_finish of
+ * other sessions answer KVD_FAILED_PRECONDITION for it. */
 KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                   struct kvd_round_result *ret_results, struct kvd_error *error);
 /* The same off the critical path. kvd_round_start sends the round and returns. kvd_round_poll never blocks and returns

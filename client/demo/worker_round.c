@@ -47,9 +47,11 @@ static struct kvd_round_item lane_item(const struct worker *worker, const struct
         *pool = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = frontier, .keep = frontier };
         if (lane_verifies(lane)) /* rejected pages go back before the next verify's are mapped */
             pool->ask |= KVD_ROUND_KEEP;
-        if (lane->over || !(lane_verifies(lane) || lane_wants_pages(worker, lane))) continue;
+        if (lane->over) continue; /* without ensure: no unit runs on it any more */
         pool->ask |= KVD_ROUND_ENSURE;
-        if (lane_verifies(lane)) {
+        if (!lane_verifies(lane) && !lane_wants_pages(worker, lane)) {
+            pool->ensure = lane->mapped[p];
+        } else if (lane_verifies(lane)) {
             uint32_t drafts = engine_drafts(engine, lane);
             pool->ensure = p == ENGINE_MAIN ? frontier + drafts + 1
                                             : engine_least(engine->max_context, frontier + drafts + engine->window);

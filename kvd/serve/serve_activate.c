@@ -214,9 +214,10 @@ static void submit_activation(struct call *call, const struct store_activated *m
     b->tag = pending_tag(s, op);
     op = place_for_copies(s, op, b);
     op->given_way = made->victims_lost;
+    op->staged = made->staged;
     op->u.activated = call->reply.u.activated;
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
-                 made->staged ? NULL : &op->u.activated);
+                 &op->u.activated);
     if (!activation_advance(s, op, &status, why, sizeof why)) {
         call->parked = true;
         call->slow = s->ops[b->tag - 1].slow;

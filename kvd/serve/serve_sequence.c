@@ -55,6 +55,10 @@ static uint32_t collect_items(struct call *call, struct round_memory *memory, st
         const struct kvd_round_item *item = &call->request.u.round.items[i];
         enum kvd_status status;
         struct bundle *b = bundle_to_act(s, me, item->sequence, &status, results[i].message, sizeof results[i].message);
+        if (b && bundle_is_frozen(b, me, results[i].message, sizeof results[i].message)) {
+            status = KVD_FAILED_PRECONDITION;
+            b = NULL;
+        }
         if (!b) {
             results[i].status = status;
             continue;
@@ -82,6 +86,13 @@ static void tell_bounded(struct service *s, struct bundle *b, const struct store
                                          .group = b->group });
     }
     b->bounded = from->bounded;
+}
+
+/* A boundary that asks to map announces a unit of the session; one that does not says that none runs. */
+static void note_launcher(struct bundle *b, const struct store_round_item *item, kvd_session_id me) {
+    b->launcher.bits = 0;
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
+        if (item->pool[p].ask & KVD_ROUND_ENSURE) b->launcher = me;
 }
 
 static void answer_item(struct service *s, const struct store_round_result *from, struct kvd_round_result *to) {
@@ -140,7 +151,9 @@ void serve_round(struct call *call) {
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n; i++) {
         answer_item(s, &memory->results[i], &results[memory->index[i]]);
-        if (memory->results[i].refusal.code == STORE_OK) tell_bounded(s, memory->bundles[i], &memory->results[i]);
+        if (memory->results[i].refusal.code != STORE_OK) continue;
+        note_launcher(memory->bundles[i], &memory->items[i], session_id(s, call->session));
+        tell_bounded(s, memory->bundles[i], &memory->results[i]);
     }
     count_items(s, memory, n, results, call->request.u.round.n);
     publish_rows(call, op);
@@ -225,8 +238,13 @@ void serve_finish(struct call *call) {
     struct kvd_pool_view rows[KVD_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
     store_cont cont = { 0 };
+    char why[KVD_MESSAGE_BYTES];
     struct bundle *b = call_bundle(call, f->sequence);
     if (!b) return;
+    if (bundle_is_frozen(b, session_id(s, call->session), why, sizeof why)) {
+        call_refuse(call, KVD_FAILED_PRECONDITION, "%s", why);
+        return;
+    }
     struct pending *op = pending_new(call);
     if (!op) return;
     if (store_finish(s->store, b->seq, b->lease, f->retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, &f->tail,

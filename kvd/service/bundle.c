@@ -12,6 +12,7 @@
 #include "events.h"
 #include "log.h"
 #include "mover.h"
+#include "mutant.h"
 #include "pending.h"
 #include "session.h"
 #include "tenant.h"
@@ -144,6 +145,15 @@ struct bundle *bundle_to_act(struct service *s, kvd_session_id session, kvd_sequ
         return b;
     }
     return NULL;
+}
+
+bool bundle_is_frozen(const struct bundle *b, kvd_session_id session, char *why, size_t why_bytes) {
+    if (!b->launcher.bits || b->launcher.bits == session.bits || MUTANT(unit_freezes_nothing)) return false;
+    snprintf(why, why_bytes,
+             "a unit of session %016" PRIx64 " may run on sequence %016" PRIx64
+             ": its last Round asked to map; have it send a Round that asks for no ensure when the unit has ended",
+             b->launcher.bits, b->seq.bits);
+    return true;
 }
 
 /* ---- death ------------------------------------------------------------------------------------ */

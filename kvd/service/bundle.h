@@ -35,10 +35,11 @@ struct bundle {
     uint64_t tenant;  /* the owner's uid */
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
-    uint32_t noted_pages; /* whose names were looked at for the endless cache */
-    uint32_t domain;      /* metrics_domain_slot */
-    uint64_t begun_ns;    /* when its Activate came */
-    uint32_t tag;         /* of the pending operation that activates it; 0: none */
+    uint32_t noted_pages;    /* whose names were looked at for the endless cache */
+    uint32_t domain;         /* metrics_domain_slot */
+    uint64_t begun_ns;       /* when its Activate came */
+    uint32_t tag;            /* of the pending operation that activates it; 0: none */
+    kvd_session_id launcher; /* its last boundary asked to map, so a unit of it may run (ROW-5); none: no unit runs */
 };
 
 /* handles.c */
@@ -61,6 +62,8 @@ int bundle_driver(struct service *s, const struct bundle *bundle, kvd_session_id
  * why not. */
 struct bundle *bundle_to_act(struct service *s, kvd_session_id session, kvd_sequence sequence,
                              enum kvd_status *ret_status, char *why, size_t why_bytes);
+/* ROW-5: whether a unit of another session may run on it, which freezes rows and pages. The sentence says whose. */
+bool bundle_is_frozen(const struct bundle *bundle, kvd_session_id session, char *why, size_t why_bytes);
 /* An event about it, to its owner, its drivers, observers and admins. */
 void bundle_tell(struct service *s, const struct bundle *bundle, const struct kvd_event *event);
 /* Brings quarantine up to date and ends an ending bundle whose drivers are all clear. May free it. */

@@ -38,6 +38,7 @@ struct pending {
     uint64_t arrived_ns;
     uint32_t parts;              /* batches of devices and jobs of the mover under way */
     bool lost;                   /* a device, in one of them */
+    bool staged;                 /* ACTIVATE: its victims are being demoted before anything is mapped */
     bool given_way;              /* ACTIVATE: its victims are past recall */
     bool waits;                  /* for another transition's end */
     enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */

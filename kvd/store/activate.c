@@ -26,7 +26,7 @@ static void take_pages(struct store *store, uint32_t p, struct seq *seq, const s
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &pool->pages[run[k]];
             __builtin_prefetch(page + AHEAD, 1); /* neighbours in a space are mostly neighbours here */
-            row[i + k] = (int32_t)page->device;
+            if (row) row[i + k] = (int32_t)page->device;
             if (!move) page_ref(pool, run[k], true);
         }
         space_append(store, &seq->space[p], run, n);
@@ -64,7 +64,7 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
             struct page *page = &pages[run[k]];
             if (page->stamp != stamp || !joint_frees(store, p, run[k])) continue;
             page->mark = 0; /* once */
-            row[seq->space[p].count] = (int32_t)page->device;
+            if (row) row[seq->space[p].count] = (int32_t)page->device;
             uint32_t entry = page->device | PROMISED;
             space_append(store, &seq->space[p], &entry, 1);
             left--;
@@ -85,7 +85,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     const struct activation_pool *ap = &act->pool[p];
     struct space *space = &seq->space[p];
     struct pool *pool = &store->pool[p];
-    int32_t *row = row_entries(store, p, seq->row[p]);
+    int32_t *row = seq->shown ? row_entries(store, p, seq->row[p]) : NULL;
     seq->taken[p] = ap->taken;
     if (act->source) take_pages(store, p, seq, act->source, act->move, row);
     uint32_t fresh = ap->fresh - ap->restore, now = min_u32(fresh, pool_available(pool));
@@ -107,7 +107,7 @@ static void begin_pool(struct store *store, uint32_t p, struct seq *seq, const s
     if (ap->tail_columns) page_pin(pool, seq->tail_source[p], 0); /* its continuation protects it */
     space->committed = act->want->frontier;
     space->shared = act->move ? 0 : ap->taken;
-    seq_view(store, seq, p, space->count, &out->pool[p]);
+    seq_view(store, seq, p, seq->shown ? space->count : 0, &out->pool[p]);
 }
 
 /* The growth part of the membership is reserved; what only victims or the moved source free is pending. */
@@ -250,8 +250,20 @@ static void release_held(struct store *store, struct seq *seq) {
     seq->staged = false;
 }
 
-/* Membership, rows, reservations: all that begin publishes in the store. */
+/* Bytes are still to come into what it will map, by its own copies or by another transition's. */
+static bool awaits_copies(const struct store *store, const struct activation *act) {
+    bool awaits = act->image_in;
+    for (uint32_t p = 0; act->source && p < store->n_pools; p++) {
+        const struct activation_pool *ap = &act->pool[p];
+        awaits |= ap->restore || ap->tail_columns;
+        awaits |= store->pool[p].absent && tier_any(store, p, &act->source->space[p], ap->taken, PAGE_RESTORING);
+    }
+    return awaits && !MUTANT(row_beside_its_copies);
+}
+
+/* Membership, reservations, and rows where they have nothing to wait for: all that begin publishes in the store. */
 static void begin_map(struct store *store, struct seq *seq, const struct activation *act, struct store_activated *out) {
+    seq->shown = !awaits_copies(store, act);
     for (uint32_t p = 0; p < store->n_pools; p++) begin_pool(store, p, seq, act, out);
     begin_chunks(store, seq, act);
     begin_state(store, seq, act);
@@ -352,7 +364,7 @@ int store_activate_look(const struct store *store, store_seq handle, struct stor
     out.n_copies = tail_copies(store, seq, out.copies);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         out.restored[p] = seq->restored[p];
-        seq_view(store, seq, p, seq->space[p].count, &out.pool[p]);
+        seq_view(store, seq, p, seq->shown ? seq->space[p].count : 0, &out.pool[p]);
     }
     *ret_activated = out;
     return STORE_OK;
@@ -598,6 +610,13 @@ static bool tail_is_leaving(const struct store *store, const struct seq *seq) {
     return false;
 }
 
+/* ROW-4, PAGE-7: all bytes are there, so the rows may name the pages. */
+static void show_rows(struct store *store, struct seq *seq) {
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        space_copy_ids(store, p, &seq->space[p], (uint32_t *)row_entries(store, p, seq->row[p]), seq->space[p].count);
+    seq->shown = true;
+}
+
 static void publish_sequence(struct store *store, struct seq *seq) {
     clear_leaving(store, seq);   /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
@@ -631,7 +650,12 @@ int store_activate_commit(struct store *store, store_seq handle, struct store_re
         rc = check_arrived(store, seq, refusal);
         if (rc == STORE_OK) unpin_tails(store, seq); /* a tail's source may be promised */
         if (rc == STORE_OK) rc = check_promises(store, seq, refusal);
-        if (rc == STORE_OK) publish_sequence(store, seq);
+        if (rc == STORE_OK && seq->shown) {
+            publish_sequence(store, seq);
+        } else if (rc == STORE_OK) {
+            show_rows(store, seq);
+            rc = STORE_MORE;
+        }
     } else {
         rc = check_arrived(store, seq, refusal);
         if (rc == STORE_OK || rc == STORE_WAIT)

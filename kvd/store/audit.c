@@ -247,8 +247,9 @@ static void audit_spaces(struct audit *a, uint32_t p) {
     audit_walk_all(a, p, visit_block, true, true);
 }
 
-static bool is_lost(const struct store *store, uint32_t p, uint32_t entry) {
-    return !(entry & PROMISED) && (store->pool[p].pages[entry].flags & PAGE_LOST);
+/* A copy into the page has not ended. */
+static bool is_arriving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t entry) {
+    return entry == seq->tail[p] || (!(entry & PROMISED) && (store->pool[p].pages[entry].flags & PAGE_RESTORING));
 }
 
 static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
@@ -263,15 +264,16 @@ static void audit_rows(struct audit *a, uint32_t p) { /* ROW-2, ROW-6, INV-12 */
         if (seq) {
             EXPECT(owner < store->config.max_concurrency && seq->occupied && seq->row[p] == r,
                    "pool %u: row %u has a stale owner", p, r);
-            count = seq->space[p].count;
+            count = seq->shown ? seq->space[p].count : 0;
+            EXPECT(seq->shown || seq->state == STORE_SEQ_ACTIVATING, "pool %u: row %u does not show its sequence", p,
+                   r);
         }
         for (uint32_t i = 0; i < store->row_entries; i++) {
-            /* An activation that lost a page will be aborted; its row was never published. */
-            if (i < count && seq->state == STORE_SEQ_ACTIVATING &&
-                is_lost(store, p, space_entry(store, &seq->space[p], i)))
-                continue;
-            int32_t want = i < count ? (int32_t)space_device(store, p, space_entry(store, &seq->space[p], i)) : -1;
+            uint32_t entry = i < count ? space_entry(store, &seq->space[p], i) : KVD_NONE;
+            int32_t want = i < count ? (int32_t)space_device(store, p, entry) : -1;
             EXPECT(row[i] == want, "pool %u: row %u entry %u is %d, the membership says %d", p, r, i, row[i], want);
+            EXPECT(i >= count || !is_arriving(store, seq, p, entry),
+                   "pool %u: PAGE-7: row %u names block %u, whose copy has not ended", p, r, i);
         }
     }
     EXPECT(used == pool->rows_used && used == store->seqs_used, "pool %u: %u rows leased, %u counted, %u sequences", p,

@@ -22,7 +22,7 @@ static uint32_t *domain_bucket(const struct domains *domains, const kvd_digest *
 
 uint32_t domain_find(const struct store *store, const kvd_digest *digest) {
     uint32_t d = *domain_bucket(&store->domains, digest);
-    while (d != KVD_NONE && memcmp(store->domains.list[d].root.digest.bytes, digest->bytes, KVD_DIGEST_BYTES) != 0)
+    while (d != KVD_NONE && !digests_equal(store->domains.list[d].root.digest.bytes, digest->bytes))
         d = store->domains.list[d].next;
     return d;
 }
@@ -66,7 +66,7 @@ bool store_root_is_none(const kvd_digest *digest) {
 }
 
 bool store_root_is(const struct kvd_root *root, const struct kvd_root *meant) {
-    bool same = memcmp(root->digest.bytes, meant->digest.bytes, sizeof root->digest.bytes) == 0;
+    bool same = digests_equal(root->digest.bytes, meant->digest.bytes);
     if (!store_root_is_none(&meant->digest) && !same) return false;
     return !meant->label[0] || strcmp(root->label, meant->label) == 0;
 }

@@ -16,7 +16,7 @@ static uint32_t node_of(const struct store *store, const struct cont *cont) {
         if (child == KVD_NONE || nodes[child].end > steps) return KVD_NONE;
         const struct cont *some = &store->conts[nodes[child].some];
         for (at++; at < nodes[child].end; at++)
-            if (memcmp(index_digest(store, cont, at), index_digest(store, some, at), 32) != 0) return KVD_NONE;
+            if (!digests_equal(index_digest(store, cont, at), index_digest(store, some, at))) return KVD_NONE;
         n = child;
     }
     return n;

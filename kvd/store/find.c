@@ -31,7 +31,7 @@ static const uint8_t *path_digest(const struct path *path, uint32_t step) {
 }
 
 static bool step_matches(const struct store *store, const struct cont *cont, const struct path *path, uint32_t step) {
-    return memcmp(index_digest(store, cont, step), path_digest(path, step), 32) == 0;
+    return digests_equal(index_digest(store, cont, step), path_digest(path, step));
 }
 
 /* Steps below `low`, which is inside the run, match. A chain digest commits to all before it: the last equal one in the
@@ -68,7 +68,8 @@ static void offer_hit(struct found *found, const struct cont *cont, uint64_t usa
 
 static bool hit_is_better(const struct kvd_hit *a, const struct kvd_hit *b) {
     if (a->usable != b->usable) return a->usable > b->usable;
-    if (a->restore_pages != b->restore_pages) return a->restore_pages < b->restore_pages;
+    if (a->restore_pages != b->restore_pages && !MUTANT(equal_hits_by_frontier))
+        return a->restore_pages < b->restore_pages;
     return a->frontier < b->frontier; /* the one that ends sooner holds less that is of no use here */
 }
 

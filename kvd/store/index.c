@@ -52,7 +52,7 @@ uint32_t index_child(const struct store *store, uint32_t parent, const uint8_t *
     const struct index *index = &store->index;
     uint32_t n = index->hash[index_bucket(index, parent, digest)];
     while (n != KVD_NONE && (index->nodes[n].parent != parent ||
-                             memcmp(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest, 32) != 0))
+                             !digests_equal(node_digest(store, &index->nodes[n], index->nodes[n].begin), digest)))
         n = index->nodes[n].next_hash;
     return n;
 }
@@ -131,7 +131,7 @@ void index_insert(struct store *store, struct cont *cont) {
         }
         uint32_t end = min_u32(nodes[child].end, steps);
         for (at++; at < end; at++) /* step by step: what stands in the tree was compared, whatever a digest claims */
-            if (memcmp(index_digest(store, cont, at), node_digest(store, &nodes[child], at), 32) != 0) break;
+            if (!digests_equal(index_digest(store, cont, at), node_digest(store, &nodes[child], at))) break;
         n = at < nodes[child].end ? split_node(store, child, at) : child;
     }
     end_insert(store, n, c);

@@ -294,7 +294,8 @@ int store_drop_replica(struct store *store, store_cont handle, enum kvd_tier tie
         return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_NONE, KVD_NONE, (uint64_t)tier, 0, KVD_TIER_HOST);
     int rc = find_movable(store, handle, &cont, refusal);
     if (rc) return rc;
-    if (cont->pins) return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    if (cont->pins && !MUTANT(drop_under_a_fork))
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     rc = tier == KVD_TIER_HOST ? drop_from_host(store, cont, dropped, refusal)
                                : drop_from_device(store, cont, dropped, refusal);
     if (rc) return rc;

@@ -28,7 +28,7 @@ static int check_names(const struct store *store, const struct seq *seq, uint32_
         return store_refuse(refusal, STORE_E_UNNAMED, STORE_S_DIGEST, 0, first, seq->named, full);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t d = space_entry(store, &seq->space[0], first + i);
-        if ((store->pool[0].pages[d].flags & PAGE_NAMED) && memcmp(store->digests[d], digests[i], 32) != 0)
+        if ((store->pool[0].pages[d].flags & PAGE_NAMED) && !digests_equal(store->digests[d], digests[i]))
             return store_refuse(refusal, STORE_E_NAME, STORE_S_DIGEST, 0, (uint64_t)first + i, seq->named, full);
     }
     return STORE_OK;

@@ -83,7 +83,7 @@ void space_map(struct store *store, uint32_t pool_index, struct space *space, ui
         for (uint32_t i = 0, part; i < got; i += part) {
             part = min_u32(CHUNK, got - i);
             for (uint32_t k = 0; k < part; k++) {
-                row[space->count + k] = (int32_t)(start + i + k);
+                if (row) row[space->count + k] = (int32_t)(start + i + k);
                 pages[k] = page_open(store, pool_index, start + i + k, space->count + k, true);
             }
             space_append(store, space, pages, part);

@@ -322,7 +322,7 @@ struct store_activated {
                                          (root, a move, or the image was restored into state_slot) */
     uint32_t restored[KVD_MAX_POOLS]; /* pages that come from the host */
     uint32_t victims_lost;            /* released at begin, past recall */
-    struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slices empty while staged */
+    struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slices empty while the rows show nothing */
 };
 
 /* Plan: the answer that activate would give, changing nothing. */
@@ -349,7 +349,8 @@ int store_choose_victims(struct store *store, const struct store_choice *how, st
                          struct store_chosen *ret_chosen, struct store_refusal *refusal);
 
 /* begin takes everything for all pools, or nothing. Then the sequence is ACTIVATING; source and victims are claimed and
- * intact. The row mirror is filled, unless victims must be demoted first (staged).
+ * intact. The row mirror is filled, unless victims must be demoted first (staged) or bytes are still to come into what
+ * it maps: a destination is in no row before its copy has ended.
  *
  * What only the victims, or the dropped pages of a moved source, will free is not in `reserved` before the commit.
  * Entries mapped past the free pages name pages that victims hold until then: nobody may write them before.
@@ -364,12 +365,14 @@ int store_activate_begin(struct store *store, const struct store_activation *wan
                          struct store_activated *ret_activated, struct store_refusal *refusal);
 /* Ends a stage.
  * STORE_OK: published. Victims are released or demoted; a moved source has become the sequence.
- * STORE_MORE: staged victims have given way and are past recall. The row mirror is filled; the next copies are listed.
+ * STORE_MORE: the next stage. Staged victims have given way and are past recall, and the next copies are listed; or all
+ * bytes are there and the row mirror is filled now, which is published before the last commit.
  * STORE_WAIT: another transition brings pages that this one needs. Try again when one has ended.
  * STORE_E_DAMAGED, STORE_E_REVISION: damage took what it was to be made of, or what its victims were to give. Abort it.
  */
 int store_activate_commit(struct store *store, store_seq seq, struct store_refusal *refusal);
-/* As it is now, in the form of begin's answer, slices = the whole membership: after STORE_MORE, and for the reply. */
+/* As it is now, in the form of begin's answer, slices = the whole membership, once the rows show it: after STORE_MORE,
+ * and for the reply. */
 int store_activate_look(const struct store *store, store_seq seq, struct store_activated *ret_activated,
                         struct store_refusal *refusal);
 /* Restores the full inactive state, but for victims that were released already: *ret_victims_lost. Restored pages leave

@@ -15,6 +15,8 @@
 #include "mutant.h"
 #include "store.h"
 
+#include <string.h>
+
 #define CHUNK 64 /* membership entries in a chunk */
 /* Membership entry of an ACTIVATING sequence: the physical id of a page that a victim holds until commit. */
 #define PROMISED 0x80000000u
@@ -157,6 +159,7 @@ struct seq {
     bool recorded; /* has a record in the directory */
     struct tier_job job;
     uint32_t restored[KVD_MAX_POOLS];
+    bool shown; /* its rows name what it maps; not before the copies into that have ended */
     /* Waiting for victims to give way (staged): nothing is mapped yet. */
     bool staged, was_demoted /* a moved source */, holds_source /* what a fork takes over is pinned */,
         image_in /* the image comes from the host */;
@@ -299,6 +302,11 @@ bool store_try(struct store *store);
 uint32_t store_next_stamp(const struct store *store);
 void store_changed(struct store *store, bool ownership); /* one operation more; ownership: a new revision too */
 
+/* All of it: two digests that differ in one byte name different tokens (CONT-2). */
+static inline bool digests_equal(const uint8_t *a, const uint8_t *b) {
+    return memcmp(a, b, MUTANT(digests_in_part) ? 16 : KVD_DIGEST_BYTES) == 0;
+}
+
 /* ---- what a page has where ---- */
 
 static inline bool page_on_device(const struct page *page) { /* readable there */
@@ -395,7 +403,7 @@ uint32_t space_entry(const struct store *store, const struct space *space, uint3
 void space_append(struct store *store, struct space *space, const uint32_t *entries, uint32_t n);
 /* Forgets entries from count on; chunks become free. Pages are not touched. */
 void space_cut(struct store *store, struct space *space, uint32_t count);
-/* Maps n pages of the space's reservation at its end, and into the row. */
+/* Maps n pages of the space's reservation at its end, and into the row (NULL: into none yet). */
 void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t n, int32_t *row);
 /* Drops pages from count on: to the reservation (keep_reserved) or to available. row may be NULL. */
 void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active,

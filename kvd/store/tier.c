@@ -115,7 +115,8 @@ bool job_adopt(struct store *store, struct tier_job *job, uint32_t p, const stru
 static void finish_out(struct store *store, uint32_t p, uint32_t d, bool ok) {
     struct page *page = &store->pool[p].pages[d];
     bool told = store->pool[p].tier[d].checksum != 0;
-    if (((!ok || !told) && !MUTANT(publish_before_copied)) || page->references == 0 ||
+    bool covered = page->host_columns <= page->committed || MUTANT(publish_columns_that_are_not_there);
+    if (((!ok || !told) && !MUTANT(publish_before_copied)) || page->references == 0 || !covered ||
         (page->host_epoch != page->epoch && !MUTANT(publish_other_epoch))) {
         page_leave_host(store, p, d);
         return;
@@ -126,6 +127,8 @@ static void finish_out(struct store *store, uint32_t p, uint32_t d, bool ok) {
 
 static void finish_in(struct store *store, struct pool_batch *batch, uint32_t d, bool ok) {
     struct page *page = &batch->pool->pages[d];
+    if (ok && !page_is_current(page) && !(page->flags & PAGE_LOST) && !MUTANT(publish_uncovered))
+        page_lose(store, (uint32_t)(batch->pool - store->pool), d); /* what was copied is not what is committed */
     if (page->flags & PAGE_LOST) {
         page_leave_device(store, batch, d);
         return;

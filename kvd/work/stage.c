@@ -94,10 +94,11 @@ static void activation_done(struct service *s, struct pending *op, struct bundle
     transition_ended(s);
 }
 
-/* STORE_MORE: the victims have given way. */
+/* STORE_MORE: staged victims have given way, or all copies have ended and the rows are filled. */
 static void next_stage(struct service *s, struct pending *op, struct bundle *b) {
     struct store_activated now = { 0 };
-    op->given_way = true;
+    op->given_way |= op->staged;
+    op->staged = false;
     refresh_activated(s, b, &op->u.activated, &now);
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, now.copies, now.n_copies, &op->u.activated);
 }

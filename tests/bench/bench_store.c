@@ -54,11 +54,19 @@ static void result(const struct bench *b, const char *name, double value, const 
     printf("BENCH store_%s_%s %.2f %s\n", name, b->size, value, unit);
 }
 
+static void commit(struct bench *b, store_seq seq) {
+    struct store_refusal refusal;
+    int rc;
+    do rc = store_activate_commit(b->store, seq, &refusal);
+    while (rc == STORE_MORE); /* rows follow the copies */
+    if (rc) die("commit", &refusal);
+}
+
 static store_seq activate(struct bench *b, struct store_activation want) {
     struct store_activated got;
     struct store_refusal refusal;
     if (store_activate_begin(b->store, &want, &got, &refusal)) die("begin", &refusal);
-    if (store_activate_commit(b->store, got.seq, &refusal)) die("commit", &refusal);
+    commit(b, got.seq);
     return got.seq;
 }
 
@@ -377,7 +385,7 @@ static void bench_moves(struct bench *b) {
         uint64_t start = now_ns();
         if (store_activate_begin(b->store, &want, &got, &refusal)) die("restore", &refusal);
         if (fly(b, (struct store_transition){ false, got.seq.bits }) != CHAIN) die("another number of restores", NULL);
-        if (store_activate_commit(b->store, got.seq, &refusal)) die("restore commit", &refusal);
+        commit(b, got.seq);
         back += now_ns() - start;
         finish(b, got.seq, NULL);
     }

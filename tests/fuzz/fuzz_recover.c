@@ -294,6 +294,8 @@ static void fork_of(struct world *w, store_cont cont, uint32_t frontier, bool da
         audit(w);
     }
     rc = store_activate_commit(w->store, got.seq, &refusal);
+    audit(w);
+    if (rc == STORE_MORE) rc = store_activate_commit(w->store, got.seq, &refusal); /* rows follow the copies */
     must(rc == (wrong ? STORE_E_DAMAGED : STORE_OK), "a fork of what was recovered is published, unless it is damaged");
     audit(w);
     if (wrong)

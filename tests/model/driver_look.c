@@ -32,7 +32,7 @@ static void see_row(struct run *r, const struct model_seq *s, uint32_t p) {
     const int32_t *mirror = store_table_row(r->store, p, s->row[p]);
     const int32_t *device = r->matrix[p] + (size_t)s->row[p] * r->model.blocks;
     for (uint32_t b = 0; b < r->model.blocks; b++) { /* ROW-1, ROW-6 */
-        int32_t want = b < s->sp.n[p] ? (int32_t)s->sp.page[p][b] : -1;
+        int32_t want = b < s->sp.n[p] && !s->hidden ? (int32_t)s->sp.page[p][b] : -1;
         SEE(mirror[b], want, "pool %u row %u block %u", p, s->row[p], b);
         if (s->state != STORE_SEQ_ACTIVATING)
             SEE(device[b], want, "published: pool %u row %u block %u", p, s->row[p], b); /* ROW-4 */

@@ -212,7 +212,7 @@ static void check_begin_view(struct run *r, const struct model_plan *pl, const s
     SAME(v->entitlement, pl->entitlement[p], "begin");
     SAME(v->committed, s->sp.committed[p], "begin");
     SAME(v->slice_begin, 0, "begin"); /* ROW-3: the whole membership at once */
-    SAME(v->slice_count, pl->map[p], "begin");
+    SAME(v->slice_count, s->hidden ? 0 : pl->map[p], "begin");
 }
 
 static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
@@ -282,9 +282,35 @@ static void make_copies(struct run *r, const struct worker *w) {
     }
 }
 
+/* PAGE-7: its tails are there, and only now the rows name their pages. */
+static void show_rows(struct run *r, int k, struct store_refusal *refusal) {
+    struct model_seq *s = &r->model.seq[k];
+    struct store_activated now;
+    make_copies(r, &r->worker[k]);
+    int code = store_activate_commit(r->store, s->handle, refusal);
+    if (code != STORE_MORE) fail(r, "commit of copies: %d", code);
+    if (store_activate_look(r->store, s->handle, &now, refusal)) fail(r, "what is activated cannot be looked at");
+    if (r->failed) return;
+    if (now.n_copies) fail(r, "%u copies are left", now.n_copies);
+    s->hidden = false;
+    memset(s->copied, 0, sizeof s->copied); /* nobody reads the source's tail any more */
+    for (uint32_t p = 0; p < r->model.n_pools; p++) {
+        SAME(now.pool[p].slice_count, s->sp.n[p], "rows");
+        r->worker[k].slice[p] = now.pool[p];
+    }
+    r->moved = true;
+    look(r);
+}
+
+static void abort_activation(struct run *r, int k, struct store_refusal *refusal);
+
 static void commit_activation(struct run *r, int k, struct store_refusal *refusal) {
     struct model_seq *s = &r->model.seq[k];
-    make_copies(r, &r->worker[k]);
+    if (s->hidden) {
+        show_rows(r, k, refusal);
+        if (!r->failed && chance(r, 15)) abort_activation(r, k, refusal);
+        if (r->failed || !s->used) return;
+    }
     int code = store_activate_commit(r->store, s->handle, refusal);
     if (code) {
         fail(r, "commit refused: %d", code);
@@ -300,7 +326,7 @@ static void commit_activation(struct run *r, int k, struct store_refusal *refusa
 static void abort_activation(struct run *r, int k, struct store_refusal *refusal) {
     struct model_seq *s = &r->model.seq[k];
     uint32_t lost = 999;
-    if (chance(r, 50)) make_copies(r, &r->worker[k]); /* made or not: an abort forgets them */
+    if (s->hidden && chance(r, 50)) make_copies(r, &r->worker[k]); /* made or not: an abort forgets them */
     int code = store_activate_abort(r->store, s->handle, &lost, refusal);
     if (code) fail(r, "abort refused: %d", code);
     else if (lost != r->worker[k].victims_lost)

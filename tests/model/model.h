@@ -35,6 +35,7 @@ struct space {
 
 struct model_seq {
     bool used, own; /* own: has the descriptor that keeps it (FIT-2) */
+    bool hidden;    /* ACTIVATING: its rows show nothing, tails are being copied */
     store_seq handle;
     uint64_t lease;
     uint8_t domain; /* first byte of its root; the others are 0 */

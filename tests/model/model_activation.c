@@ -348,6 +348,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
             if (i != k && m->seq[i].used && m->seq[i].row[p] == got->pool[p].row)
                 model_wrong(m, "pool %u: row %u is taken", p, got->pool[p].row);
         s->row[p] = got->pool[p].row;
+        s->hidden |= s->copied[p] > 0;
     }
     if (m->config.has_state) {
         struct model_cont *c = pl->from >= 0 ? &m->cont[pl->from] : NULL;

@@ -45,7 +45,9 @@ kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight_state NAMES
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
             demoting_source_is_dropped)
 # A unit test sees these at once, the model hardly ever.
-kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed)
+kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed
+            drop_under_a_fork image_without_checksum publish_columns_that_are_not_there publish_uncovered
+            row_beside_its_copies)
 kvd_mutants(mutant_store_flight ARGUMENTS drop_beside_a_promise NAMES leaving_page_is_prefetched leaving_page_reused)
 kvd_mutants(mutant_store_flight ARGUMENTS act_5_orphans_of_an_aborted_neighbour_are_brought NAMES orphan_is_forgotten)
 kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
@@ -54,7 +56,8 @@ kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)
 kvd_mutants(mutant_store_shorten NAMES cut_replica_covers_all damage_takes_all shortened_name_stays)
 kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 
-kvd_mutants(mutant_store_find NAMES any_domain_is_found source_of_any_domain tail_ends_are_unordered)
+kvd_mutants(mutant_store_find NAMES any_domain_is_found digests_in_part equal_hits_by_frontier source_of_any_domain
+            tail_ends_are_unordered)
 
 # The names in the store and the names here are the same: none is forgotten, none is misspelt.
 add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh

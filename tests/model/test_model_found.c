@@ -38,7 +38,9 @@ static store_seq start(struct one *o, store_cont from, uint32_t frontier, uint32
                                      .ensure = { prompt } };
     struct store_activated got = { 0 };
     KVT_OK(store_activate_begin(o->store, &want, &got, &o->refusal));
-    KVT_OK(store_activate_commit(o->store, got.seq, &o->refusal));
+    int rc = store_activate_commit(o->store, got.seq, &o->refusal);
+    if (rc == STORE_MORE) rc = store_activate_commit(o->store, got.seq, &o->refusal); /* rows follow a tail's copy */
+    KVT_OK(rc);
     return got.seq;
 }
 

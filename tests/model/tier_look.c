@@ -130,10 +130,22 @@ static void look_at_list(struct world *w) {
 
 /* ---- sequences ---- */
 
+/* ACTIVATING: what its rows name already has its bytes (PAGE-7). */
+static void look_at_rows(struct world *w, const struct tier_seq *m, const struct seq *seq) {
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        for (uint32_t b = 0; b < pages_of(m->committed[p]); b++) {
+            int32_t page = store_table_row(w->kvd.store, p, seq->row[p])[b];
+            if (page != -1 && !device_holds(w, p, (uint32_t)page, columns_of(m->committed[p], b),
+                                            &m->c.token[p][b * KVD_PAGE_TOKENS]))
+                fail(w, "pool %u block %u: a row names page %d before its bytes are there", p, b, page);
+        }
+}
+
 static void look_at_seq(struct world *w, const struct tier_seq *m) {
     const struct store *store = w->kvd.store;
     const struct seq *seq = seq_find(store, m->handle);
     if (!seq) fail(w, "a sequence is gone that nobody ended");
+    if (seq && !m->active) look_at_rows(w, m, seq);
     if (!seq || !m->active) return;
     for (uint32_t p = 0; p < w->n_pools && !w->failed; p++) {
         const int32_t *row = store_table_row(store, p, seq->row[p]);

@@ -65,11 +65,20 @@ void fix_recipe(struct store_activation *want, const store_cont *victims, uint32
     want->n_victims = n;
 }
 
+int fix_commit(struct fix *fix, store_seq seq) {
+    struct store_work left = { 0 };
+    int rc = store_activate_commit(fix->store, seq, &fix->refusal);
+    if (rc != STORE_MORE || store_get_work(fix->store, (struct store_transition){ .bits = seq.bits }, &left) ||
+        left.copies_out + left.copies_in + left.copies_device)
+        return rc;
+    return store_activate_commit(fix->store, seq, &fix->refusal);
+}
+
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret) {
     struct store_activated got;
     store_seq none = { 0 };
     if (store_activate_begin(fix->store, &want, &got, &fix->refusal)) return none;
-    if (!KVT_OK(store_activate_commit(fix->store, got.seq, &fix->refusal))) return none;
+    if (!KVT_OK(fix_commit(fix, got.seq))) return none;
     if (ret) *ret = got;
     return got.seq;
 }

@@ -29,6 +29,8 @@ struct store_activation fix_root(uint32_t prompt, uint32_t output, uint32_t ensu
 struct store_activation fix_from(store_cont from, bool keep, uint32_t frontier, uint32_t prompt, uint32_t output);
 /* Makes n continuations the recipe; bit i of demote: demoted, else released. Valid until the eighth call after. */
 void fix_recipe(struct store_activation *want, const store_cont *victims, uint32_t n, uint64_t demote);
+/* The end of a stage, and of the one after it where that is rows alone. */
+int fix_commit(struct fix *fix, store_seq seq);
 /* begin and commit; none if refused */
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret);
 #define FIX_LEASE 7

@@ -394,10 +394,17 @@ static void srv_4_refusals(void) {
     KVT_HAS(error.message, "runs on 01020300");
     KVT_EQ(attach_to(&bed, 0, good.pool[0].planes[0].uuid, &error), KVD_OK);
 
-    bed.info.geometry.bytes[5] ^= 1;
-    KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
-    KVT_HAS(error.message, "digest");
-    bed.info = good;
+    for (uint32_t byte = 0; byte < KVD_DIGEST_BYTES; byte++) {
+        bed.info.geometry.bytes[byte] ^= 1;
+        KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
+        KVT_HAS(error.message, "digest");
+        bed.info = good;
+    }
+    for (uint32_t byte = 0; byte < sizeof uuid; byte++) {
+        memcpy(uuid, good.pool[0].planes[0].uuid, sizeof uuid);
+        uuid[byte] ^= 1;
+        KVT_EQ(attach_to(&bed, 0, uuid, &error), KVD_FAILED_PRECONDITION);
+    }
     bed.info.pool[0].arrangement = 0; /* bytes elsewhere: the digest tells */
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);
     KVT_HAS(error.message, "digest");

@@ -211,6 +211,11 @@ static int import_writes(const struct device_export *e) {
     uint8_t other[16] = { 1 };
     char text[256];
     if (device_import(e, other, false, &import, text, sizeof text) != -ENXIO || !strstr(text, "0100000000")) return 1;
+    for (int byte = 0; byte < 16; byte++) { /* all of it is compared */
+        memcpy(other, e->uuid, sizeof other);
+        other[byte] ^= 1;
+        if (device_import(e, other, false, &import, text, sizeof text) != -ENXIO) return 6;
+    }
     if (device_import(e, e->uuid, false, &import, text, sizeof text)) return 2;
     if (device_import(e, NULL, false, &again, text, sizeof text)) return 3;
     unsigned char *address = device_import_address(import);

@@ -363,14 +363,65 @@ static void digest_covers_geometry(void) {
     KVT_EQ_MEM(digests[1], digests[2], 32);
 }
 
+/* KEEP-1: the identity of packed pages is the geometry of a page (and of a state image), and nothing else: no limit, no
+ * size, no order or arrangement on the device moves it. */
+static void keep_1_packed_identity_is_the_pages_geometry(void) {
+    struct geom_store_spec base = { .backend = GEOM_MTP,
+                                    .main = pool(KVD_STORAGE_FP8, 4, 4, 256),
+                                    .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
+                                    .max_context = 4096,
+                                    .max_concurrency = 4,
+                                    .draft_window = 3 };
+    uint8_t digests[16][32], same[32];
+    uint32_t n = 0;
+    geom_packed_digest(&base, 2, digests[n++]);
+    geom_packed_digest(&base, 1, digests[n++]);
+#define PACKED(change, into)                                                                                           \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        geom_packed_digest(&s, 2, into);                                                                               \
+    } while (0)
+    PACKED(s.main.n_layers = 5, digests[n++]);
+    PACKED(s.draft.n_layers = 2, digests[n++]);
+    PACKED(s.main.n_kv_heads = 8, digests[n++]);
+    PACKED(s.main.n_ranks = 2, digests[n++]);
+    PACKED(s.main.storage = KVD_STORAGE_INT8, digests[n++]);
+    PACKED((s.main = pool(KVD_STORAGE_BF16, 4, 4, 128)), digests[n++]);
+    PACKED((s.main = pool(KVD_STORAGE_BF16, 4, 4, 256)), digests[n++]);
+    PACKED(s.state_bytes = 100, digests[n++]);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) KVT_TRUE(memcmp(digests[i], digests[j], 32) != 0);
+#define UNMOVED(change)                                                                                                \
+    do {                                                                                                               \
+        PACKED(change, same);                                                                                          \
+        KVT_EQ_MEM(same, digests[0], 32);                                                                              \
+    } while (0)
+    UNMOVED((void)s);
+    UNMOVED(s.max_context = 4095);
+    UNMOVED(s.max_concurrency = 3);
+    UNMOVED(s.draft_window = 4);
+    UNMOVED(s.state_slots = 4);
+    UNMOVED(s.workspace_bytes = 1 << 20);
+    UNMOVED(s.main.arrangement = GEOM_RECORD);
+    UNMOVED(s.main.order = GEOM_HEAD_MAJOR);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
-        KVT_CASE(geom_1_closed_profiles),      KVT_CASE(geom_2_token_bytes),
-        KVT_CASE(geom_3_plane_extents),        KVT_CASE(geom_4_5_dense_strides),
-        KVT_CASE(record_page_is_one_2d_copy),  KVT_CASE(pool_4_geom_6_planes_disjoint),
-        KVT_CASE(host_2_packed_is_order_free), KVT_CASE(view_1_strides_of_planes),
-        KVT_CASE(pool_2_ranks_share_ids),      KVT_CASE(bad_specs_refused),
-        KVT_CASE(digest_covers_geometry),      { 0 },
+        KVT_CASE(geom_1_closed_profiles),
+        KVT_CASE(geom_2_token_bytes),
+        KVT_CASE(geom_3_plane_extents),
+        KVT_CASE(geom_4_5_dense_strides),
+        KVT_CASE(record_page_is_one_2d_copy),
+        KVT_CASE(pool_4_geom_6_planes_disjoint),
+        KVT_CASE(host_2_packed_is_order_free),
+        KVT_CASE(view_1_strides_of_planes),
+        KVT_CASE(pool_2_ranks_share_ids),
+        KVT_CASE(bad_specs_refused),
+        KVT_CASE(digest_covers_geometry),
+        KVT_CASE(keep_1_packed_identity_is_the_pages_geometry),
+        { 0 },
     };
     return kvt_main("geometry", cases, argc, argv);
 }

@@ -280,6 +280,55 @@ static void group_leader_drives(void) {
     team_stop(&t);
 }
 
+/* ROW-5, FIN-2: after a boundary that asks to map, a unit may run: nobody else ends the sequence or changes its rows,
+ * and nothing has changed after the refusal. A boundary that asks for no ensure says that the unit is over. */
+static void row_5_nobody_finishes_under_a_running_unit(void) {
+    struct team t;
+    struct kvd_activated a;
+    struct kvd_round_result round;
+    KVT_NEED(team_start(&t));
+    for (int by_worker = 0; by_worker < 2; by_worker++) {
+        KVT_EQ(team_activate(&t, &a), KVD_OK);
+        struct fx_peer *runs = by_worker ? t.w[0] : t.s, *other = by_worker ? t.s : t.w[0];
+        KVT_EQ(fx_round(runs, a.sequence, 64, 100, &round), KVD_OK);
+        KVT_EQ(round.pool[0].membership, 2);
+        struct kvd_stats before = fx_stats(t.s);
+        for (int twice = 0; twice < 2; twice++) {
+            KVT_EQ(ask(other, REQUEST(FRAME_FINISH, .u.finish.sequence = a.sequence)), KVD_FAILED_PRECONDITION);
+            KVT_HAS(r.message, "may run on sequence");
+            KVT_EQ(fx_round(other, a.sequence, KVD_UNCHANGED, KVD_UNCHANGED, &round), KVD_FAILED_PRECONDITION);
+            KVT_HAS(round.message, "may run on sequence");
+        }
+        KVT_EQ_MEM(fx_stats(t.s).pool, before.pool, sizeof before.pool);
+        kvd_digest digest = { { 1 } }; /* changes neither rows nor pages */
+        KVT_EQ(ask(t.s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest })), KVD_OK);
+        KVT_EQ(ask(t.s, REQUEST(FRAME_CHECKPOINT, .u.checkpoint = { .sequence = a.sequence })), KVD_OK);
+        KVT_EQ(fx_round(runs, a.sequence, 90, KVD_UNCHANGED, NULL), KVD_OK);
+        KVT_EQ(fx_finish(other, a.sequence), KVD_OK);
+    }
+    KVT_EQ(team_activate(&t, &a), KVD_OK);
+    KVT_EQ(fx_round(t.w[0], a.sequence, 64, 100, NULL), KVD_OK);
+    KVT_EQ(fx_finish(t.w[0], a.sequence), KVD_OK); /* its own word */
+    team_stop(&t);
+}
+
+/* ROW-5, SRV-5: the proof of exit ends a unit, too. */
+static void row_5_a_unit_ends_with_its_process(void) {
+    struct kvd_activated a;
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0);
+    KVT_EQ(fx_activate(s, w->session, 64, 64, &a), KVD_OK);
+    commit_named(w, a.sequence, 64);
+    KVT_EQ(fx_round(w, a.sequence, KVD_UNCHANGED, 100, NULL), KVD_OK);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_FAILED_PRECONDITION);
+    fx_kill(w);
+    KVT_EQ(fx_stats(s).sequences, 0);
+    KVT_EQ(fx_stats(s).continuations, 1);
+    fx_peer_free(w);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 static void group_members_are_checked(void) {
     struct team t;
     KVT_NEED(team_start(&t));
@@ -418,6 +467,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(fence_refuses_and_waits_for_the_exit),
                                              KVT_CASE(only_the_same_user_or_an_admin_fences),
                                              KVT_CASE(group_leader_drives),
+                                             KVT_CASE(row_5_nobody_finishes_under_a_running_unit),
+                                             KVT_CASE(row_5_a_unit_ends_with_its_process),
                                              KVT_CASE(group_members_are_checked),
                                              KVT_CASE(group_ends_with_any_member),
                                              KVT_CASE(group_dead_scheduler_needs_every_yield),

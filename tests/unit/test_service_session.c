@@ -79,6 +79,26 @@ static void roles_need_access(void) {
     fx_stop(&fx);
 }
 
+/* SRV-3: root and kvd's own user may do everything, also where kvd is not root's. */
+static void srv_3_root_and_the_daemons_own_user(void) {
+    static const struct {
+        uint64_t uid;
+        uint32_t status;
+    } tries[] = { { 0, KVD_OK }, { 4713, KVD_OK }, { 4714, KVD_PERMISSION_DENIED } };
+    struct fx_peer *p[3];
+    bool root = geteuid() == 0;
+    KVT_NEED(fx_start(&fx, NULL));
+    for (int i = 0; i < 3; i++) {
+        p[i] = fx_peer_new(&fx);
+        p[i]->link.peer.uid = tries[i].uid == 4713 && !root ? geteuid() : tries[i].uid;
+    }
+    if (root) KVT_OK(seteuid(4713)); /* else it is no root's already */
+    for (int i = 0; i < 3; i++) KVT_EQ(fx_hello(p[i], KVD_ROLE_ADMIN, 0), tries[i].status);
+    if (root) KVT_OK(seteuid(0));
+    for (int i = 0; i < 3; i++) fx_peer_free(p[i]);
+    fx_stop(&fx);
+}
+
 /* SRV-3: supplementary groups count like the primary one; they are looked for only where the answer depends on them. */
 static void groups_give_access(void) {
     KVT_NEED(
@@ -826,6 +846,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(every_answer_says_the_next_number),
                                              KVT_CASE(the_status_says_whether_the_same_request_succeeds_later),
                                              KVT_CASE(a_group_has_every_rank_once_and_any_member_breaks_it),
+                                             KVT_CASE(srv_3_root_and_the_daemons_own_user),
                                              KVT_CASE(deadlines),
                                              KVT_CASE(resume_by_the_same_process_only),
                                              KVT_CASE(stale_and_foreign_handles),

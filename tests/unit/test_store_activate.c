@@ -93,7 +93,7 @@ static void act_3_move(void) {
     KVT_FALSE(fix_page(&fix, 0, 2)->flags & PAGE_WRITER);
     KVT_TRUE(fix_info(&fix, cont).claimed);
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ_STR(fix_ids(&fix, got.seq, 0), ids);
     KVT_EQ(fix_page(&fix, 0, 2)->epoch, epoch);
     KVT_EQ(fix_page(&fix, 0, 2)->protected, 0);
@@ -117,7 +117,7 @@ static void act_3_move_below_the_frontier(void) {
     KVT_EQ(got.n_copies, 0);
     KVT_EQ(fix_pool(&fix, 0).allocated, 5); /* ACT-5: intact until commit */
     KVT_EQ(fix_page(&fix, 0, 1)->committed, 64);
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
     KVT_EQ(fix_page(&fix, 0, 1)->committed, 36);
     KVT_TRUE(fix_page(&fix, 0, 1)->epoch > epoch);
@@ -157,7 +157,7 @@ static void act_3_move_with_a_victim_that_shares(void) {
     KVT_EQ(got.n_copies, 0);
     KVT_EQ(fix_info(&fix, sharer).frontier, 128); /* intact */
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ_STR(fix_ids(&fix, got.seq, 0), "0 1");
     KVT_EQ(fix_page(&fix, 0, 1)->committed, 36);
     KVT_TRUE(fix_page(&fix, 0, 1)->flags & PAGE_WRITER);
@@ -257,12 +257,12 @@ static void act_5_claims(void) {
     KVT_EQ(begin(&fix, &want, &move), STORE_E_BUSY); /* a move needs it alone */
     KVT_EQ(store_release(fix.store, cont, NULL), STORE_E_BUSY);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 1, found, 4), 1); /* but it can be found */
-    KVT_OK(store_activate_commit(fix.store, fork.seq, NULL));
+    KVT_OK(fix_commit(&fix, fork.seq));
     KVT_EQ(store_activate_commit(fix.store, fork.seq, NULL), STORE_E_STATE);
     KVT_OK(store_activate_abort(fix.store, other.seq, NULL, NULL));
     want.n_victims = 0;
     KVT_OK(begin(&fix, &want, &move));
-    KVT_OK(store_activate_commit(fix.store, move.seq, NULL));
+    KVT_OK(fix_commit(&fix, move.seq));
     fix_close(&fix);
 }
 
@@ -397,7 +397,7 @@ static void act_8_victims_intact_until_commit(void) {
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
     KVT_OK(begin(&fix, &want, &got));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ_STR(fix_ids(&fix, got.seq, 0), "6 7 0 1 2"); /* as it was published */
     KVT_EQ(fix_page(&fix, 0, 0)->committed, 0);
     KVT_EQ(fix_pool(&fix, 0).allocated, 5);
@@ -424,7 +424,7 @@ static void act_8_move_uses_what_it_drops(void) {
     KVT_EQ(plan.pages[0].available, 7);
     KVT_OK(begin(&fix, &want, &got));
     KVT_TRUE(fix_audit(&fix));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ(fix_seq(&fix, got.seq).pool[0].membership, 4);
     KVT_EQ(fix_pool(&fix, 0).reserved, 4);
     fix_close(&fix);
@@ -478,7 +478,7 @@ static void act_8_pending_membership(void) {
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
     KVT_OK(begin(&fix, &want, &got));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ(fix.store->chunks.reserved, 3);
     KVT_OK(fix_round(&fix, got.seq, KVD_NONE, KVD_NONE, KVD_NONE, 64 * 100, NULL));
     KVT_OK(fix_round(&fix, got.seq, 64 * 100, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
@@ -569,7 +569,7 @@ static void act_8_state_slot_of_a_victim(void) {
     char *after = fix_dump(&fix);
     KVT_EQ_STR(before, after);
     KVT_OK(begin(&fix, &want, &got));
-    KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ(fix_seq(&fix, got.seq).state_slot, 1);
     free(before);
     free(after);

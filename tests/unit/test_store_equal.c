@@ -61,7 +61,7 @@ static void fit_5_what_differs_stays(void) {
     struct store_activation moves = fix_from(first, false, 100, 128, 1);
     KVT_OK(store_activate_begin(f.store, &moves, &made, &f.refusal));
     KVT_TRUE(finish(filled(5, 100, 1), fix_tail(100), 0).bits != first.bits);
-    KVT_OK(store_activate_commit(f.store, made.seq, &f.refusal));
+    KVT_OK(fix_commit(&f, made.seq));
     fix_close(&f);
 }
 

@@ -45,7 +45,7 @@ static uint32_t sweep_activation(enum source source, bool recipe) {
         free(after);
         fix_audit(&fix);
         if (rc == 0 || n > 50) {
-            KVT_OK(store_activate_commit(fix.store, got.seq, NULL));
+            KVT_OK(fix_commit(&fix, got.seq));
             fix_close(&fix);
             return n - 1;
         }

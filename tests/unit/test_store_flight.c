@@ -52,7 +52,7 @@ static void scrub_beside_a_promise(void) {
             KVT_TRUE(store_scrub_begin(fix.store, &copy));
         }
         fix_audit(&fix);
-        KVT_OK(store_activate_commit(fix.store, seq, &fix.refusal));
+        KVT_OK(fix_commit(&fix, seq));
         fix_audit(&fix);
         KVT_FALSE(store_scrub_end(fix.store, false, &released)); /* gone meanwhile: no damage */
         fix_audit(&fix);
@@ -84,7 +84,7 @@ static void drop_beside_a_promise(void) {
     int rc = store_drop_replica(fix.store, rester, KVD_TIER_HOST, dropped, &fix.refusal);
     KVT_EQ(rc, STORE_E_REVISION);
     fix_audit(&fix);
-    KVT_OK(store_activate_commit(fix.store, seq, &fix.refusal));
+    KVT_OK(fix_commit(&fix, seq));
     fix_close(&fix);
 }
 
@@ -165,7 +165,7 @@ static void source_beside_a_promise(bool keep) {
     fix_recipe(&from, &other, 1, 1);
     int rc = store_activate_begin(fix.store, &from, &mine, &fix.refusal);
     fix_audit(&fix);
-    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+    KVT_OK(fix_commit(&fix, got.seq));
     fix_audit(&fix);
     KVT_EQ(rc, keep ? STORE_OK : STORE_E_REVISION); /* a fork leaves what it does not share where it is going */
     for (int code = STORE_MORE; rc == STORE_OK && code == STORE_MORE; fix_audit(&fix)) {
@@ -212,7 +212,7 @@ static void promise_ends_with_its_activation(void) {
         KVT_OK(store_activate_begin(fix.store, &want, &got, &fix.refusal));
         KVT_EQ(store_damaged(fix.store, space_entry(fix.store, &cont_find(fix.store, rester)->space[0], 0)), 0);
         if (abort) KVT_OK(store_activate_abort(fix.store, got.seq, NULL, &fix.refusal));
-        else KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+        else KVT_OK(fix_commit(&fix, got.seq));
         fix_audit(&fix);
         KVT_TRUE(fix_activate(&fix, fix_from(rester, true, 64, 64, 1), NULL).bits != 0);
         fix_close(&fix);
@@ -253,11 +253,11 @@ static void tail_promised_to_another(void) {
     fix_audit(&fix);
     KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_WAIT);
     fix_audit(&fix);
-    KVT_OK(store_activate_commit(fix.store, other.seq, &fix.refusal));
+    KVT_OK(fix_commit(&fix, other.seq));
     KVT_EQ(store_activate_commit(fix.store, mine.seq, &fix.refusal), STORE_MORE);
     fix_audit(&fix);
     copy_all(&fix, (struct store_transition){ .bits = mine.seq.bits });
-    KVT_OK(store_activate_commit(fix.store, mine.seq, &fix.refusal));
+    KVT_OK(fix_commit(&fix, mine.seq));
     KVT_OK(store_finish(fix.store, mine.seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, &fix.refusal));
     fix_close(&fix);
 }
@@ -306,7 +306,7 @@ static void lost_pages_beside_a_full_store(void) {
     KVT_EQ(fix_pool(&fix, 0).available, 0);
     fix_audit(&fix);
     copy_all(&fix, (struct store_transition){ .bits = got.seq.bits });
-    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal)); /* of the page that is whole */
+    KVT_OK(fix_commit(&fix, got.seq)); /* of the page that is whole */
     KVT_EQ(fix_info(&fix, source).frontier, 64);
     fix_close(&fix);
 }
@@ -399,7 +399,7 @@ static void act_5_orphans_of_an_aborted_neighbour_are_brought(void) {
     fix_audit(&fix);
     KVT_EQ(store_activate_commit(fix.store, got.seq, &fix.refusal), STORE_MORE);
     copy_all(&fix, (struct store_transition){ .bits = got.seq.bits });
-    KVT_OK(store_activate_commit(fix.store, got.seq, &fix.refusal));
+    KVT_OK(fix_commit(&fix, got.seq));
     KVT_EQ(fix_info(&fix, cont).device_pages[0], 4);
     fix_close(&fix);
 }

@@ -131,7 +131,7 @@ static void host_4_older_replicas_go_afterwards(void) {
             fix_recipe(&want, &cont, 1, 1);
             KVT_OK(store_activate_begin(f.store, &want, &got, &f.refusal));
             make_copies((struct store_transition){ false, got.seq.bits }, true);
-            KVT_OK(store_activate_commit(f.store, got.seq, &f.refusal));
+            KVT_OK(fix_commit(&f, got.seq));
         } else {
             KVT_EQ(move(cont, STORE_PLACE_HOST, true), STORE_OK);
         }

@@ -84,7 +84,7 @@ static void activate(struct world *w) {
             if (!want.keep && want.from.bits) drop_cont(w, want.from), keep_cont(w, want.from);
             return;
         }
-        KVT_OK(store_activate_commit(w->fix.store, got.seq, NULL));
+        KVT_OK(fix_commit(&w->fix, got.seq));
         if (!want.keep) drop_cont(w, want.from);
         w->seqs[w->n_seqs++] = got.seq;
     } else {

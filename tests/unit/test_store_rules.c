@@ -58,8 +58,8 @@ static void pool_1_fixed_at_start(void) {
     fix_close(&fix);
 }
 
-/* ACT-2, ACT-5: the order of an activation as others see it: until commit the sequence cannot be driven, the source is
- * claimed but whole, rows are ready; after commit all at once. */
+/* ACT-2, ACT-5, PAGE-7: the order of an activation as others see it: until commit the sequence cannot be driven, the
+ * source is claimed but whole; rows are ready when the copies have ended, and not before; after commit all at once. */
 static void act_2_order(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_MTP);
@@ -74,12 +74,19 @@ static void act_2_order(void) {
     KVT_EQ(fix_seq(&fix, a.seq).state, STORE_SEQ_ACTIVATING);
     KVT_EQ(fix_round(&fix, a.seq, KVD_NONE, KVD_NONE, KVD_NONE, 110, NULL), STORE_E_STATE);
     KVT_EQ(store_release(fix.store, source, &fix.refusal), STORE_E_BUSY); /* the copies still read it */
-    for (uint32_t p = 0; p < 2; p++) {
-        const int32_t *row = store_table_row(fix.store, p, a.pool[p].row);
-        KVT_EQ_I(row[1], a.copies[a.copies[0].pool == p ? 0 : 1].dst);
+    for (uint32_t shown = 0; shown < 2; shown++) {
+        struct store_activated now;
+        KVT_OK(store_activate_look(fix.store, a.seq, &now, &fix.refusal));
+        for (uint32_t p = 0; p < 2; p++) {
+            const int32_t *row = store_table_row(fix.store, p, a.pool[p].row);
+            int32_t copied = (int32_t)a.copies[a.copies[0].pool == p ? 0 : 1].dst;
+            KVT_EQ(now.pool[p].slice_count, shown ? 2 : 0);
+            KVT_EQ_I(row[1], shown ? copied : -1); /* in no row before the copy has ended */
+        }
+        KVT_TRUE(fix_audit(&fix));
+        KVT_EQ(store_activate_commit(fix.store, a.seq, &fix.refusal), shown ? STORE_OK : STORE_MORE);
     }
     KVT_EQ_STR(fix_cont_ids(&fix, source, 0), pages);
-    KVT_OK(store_activate_commit(fix.store, a.seq, &fix.refusal));
     KVT_EQ(fix_seq(&fix, a.seq).state, STORE_SEQ_ACTIVE);
     KVT_OK(fix_round(&fix, a.seq, KVD_NONE, KVD_NONE, KVD_NONE, 110, NULL));
     KVT_OK(store_release(fix.store, source, &fix.refusal));

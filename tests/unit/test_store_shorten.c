@@ -106,7 +106,7 @@ static void short_1_inside_the_tail(void) {
         struct store_activation want = fix_from(cont, false, 280, 320, 1);
         struct store_activated made;
         KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));
-        KVT_OK(store_activate_commit(f.store, made.seq, &refusal));
+        KVT_OK(fix_commit(&f, made.seq));
         KVT_TRUE(fix_fill(&f, made.seq, 300, 1));
         other = fix_retain(&f, made.seq, 300);
         if (host) KVT_EQ(demote(other), 1); /* the tail's bytes are others now */

@@ -100,7 +100,7 @@ static void restored_counts_the_tail(void) {
     struct store_work work;
     KVT_EQ(store_get_work(f.store, (struct store_transition){ .bits = made.seq.bits }, &work), STORE_OK);
     KVT_EQ(work.copies_in, 5);
-    KVT_EQ(store_activate_commit(f.store, made.seq, &refusal), STORE_OK);
+    KVT_EQ(fix_commit(&f, made.seq), STORE_OK);
     fix_close(&f);
 }
 
@@ -285,6 +285,123 @@ static void act_5_source_of_a_move_is_demoted_again(void) {
     fix_close(&f);
 }
 
+static void see_row(const struct store_activated *a, bool shown) {
+    struct store_activated now;
+    KVT_OK(store_activate_look(f.store, a->seq, &now, &refusal));
+    KVT_EQ(now.pool[0].slice_count, shown ? now.pool[0].membership : 0);
+    for (uint32_t b = 0; b < now.pool[0].membership; b++)
+        KVT_EQ(store_table_row(f.store, 0, a->pool[0].row)[b] != -1, shown);
+    fix_audit(&f);
+}
+
+/* PAGE-7, ROW-3: what is being brought is in no row; an activation that only waits for what a neighbour brings shows
+ * none of it either. Where nothing is to come the row is there at once. An abort leaves the row empty. */
+static void page_7_rows_follow_the_copies(void) {
+    for (uint32_t abort = 0; abort < 2; abort++) {
+        struct store_config c = tiers(false);
+        struct store_activated made, other;
+        fix_open(&f, &c);
+        store_cont cont = fix_cont(&f, 128, 1);
+        struct store_activation want = fix_from(cont, true, 128, 130, 1);
+        KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));
+        see_row(&made, true);
+        KVT_OK(store_activate_abort(f.store, made.seq, NULL, &refusal));
+        KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+        KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));
+        KVT_OK(store_activate_begin(f.store, &want, &other, &refusal));
+        see_row(&made, false);
+        see_row(&other, false);
+        KVT_EQ(store_activate_commit(f.store, other.seq, &refusal), STORE_WAIT);
+        copies((struct store_transition){ .bits = made.seq.bits });
+        KVT_EQ(store_activate_commit(f.store, made.seq, &refusal), STORE_MORE);
+        see_row(&made, true);
+        see_row(&other, false);
+        KVT_OK(abort ? store_activate_abort(f.store, made.seq, NULL, &refusal)
+                     : store_activate_commit(f.store, made.seq, &refusal));
+        KVT_EQ_I(store_table_row(f.store, 0, made.pool[0].row)[0] == -1, abort);
+        KVT_OK(fix_commit(&f, other.seq));
+        fix_close(&f);
+    }
+}
+
+static struct page *page_of(store_cont cont, uint32_t block) {
+    return &f.store->pool[0].pages[space_entry(f.store, &cont_find(f.store, cont)->space[0], block)];
+}
+
+/* PAGE-7, INV-9: coverage is verified before a replica is published: bytes that do not cover what the page has
+ * committed come to the device in vain, and the continuation keeps what lies before them. */
+static void page_7_coverage_is_verified_on_the_way_in(void) {
+    struct store_config c = tiers(false);
+    store_move m;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 100, 1);
+    KVT_EQ(move(cont, STORE_PLACE_HOST), STORE_OK);
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_DEVICE, &m, &refusal), STORE_OK);
+    copies((struct store_transition){ true, m.bits });
+    page_of(cont, 1)->host_columns--;
+    KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_E_DAMAGED);
+    KVT_EQ(fix_info(&f, cont).frontier, 64);
+    KVT_EQ(fix_pool(&f, 0).allocated, 1);
+    fix_close(&f);
+}
+
+/* The same on the way out: a replica that claims columns which the page has not committed is dropped, and nothing
+ * rests on it. */
+static void page_7_coverage_is_verified_on_the_way_out(void) {
+    struct store_config c = tiers(false);
+    store_move m;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 100, 1);
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
+    copies((struct store_transition){ true, m.bits });
+    page_of(cont, 1)->host_columns++;
+    KVT_EQ(store_move_commit(f.store, m, &refusal), STORE_E_STATE);
+    KVT_FALSE(fix_info(&f, cont).demoted);
+    KVT_EQ(fix_info(&f, cont).host_pages[0], 1);
+    KVT_EQ(fix_info(&f, cont).device_pages[0], 2);
+    fix_close(&f);
+}
+
+/* PAGE-7, CONT-1: a state image whose checksum nobody told is not published: the slot is not given up for it. */
+static void page_7_image_without_a_checksum_is_no_replica(void) {
+    struct store_config c = tiers(true);
+    struct store_copy copy;
+    uint64_t cursor = 0;
+    store_move m;
+    fix_open(&f, &c);
+    store_cont cont = fix_cont(&f, 128, 1);
+    KVT_EQ(store_move_begin(f.store, cont, STORE_PLACE_HOST, &m, &refusal), STORE_OK);
+    while (store_next_copies(f.store, (struct store_transition){ true, m.bits }, &cursor, &copy, 1))
+        if (copy.kind == STORE_COPY_PAGE_OUT) store_copied_out(f.store, copy.replica, 5);
+    (void)store_move_commit(f.store, m, &refusal);
+    KVT_FALSE(fix_info(&f, cont).image_in_host);
+    KVT_TRUE(fix_info(&f, cont).image_on_device);
+    KVT_FALSE(fix_info(&f, cont).demoted);
+    KVT_EQ(stats().host_images, 0);
+    fix_close(&f);
+}
+
+/* ACT-5: nothing is dropped from a tier under a fork in flight: it reads its tail, and its image, there. */
+static void act_5_no_drop_under_a_fork(void) {
+    for (uint32_t tier = 0; tier < 2; tier++) {
+        struct store_config c = tiers(true);
+        struct store_activated made;
+        uint32_t dropped[KVD_MAX_POOLS];
+        enum kvd_tier from = tier ? KVD_TIER_HOST : KVD_TIER_DEVICE;
+        fix_open(&f, &c);
+        store_cont cont = fix_cont(&f, 100, 1);
+        KVT_EQ(move(cont, STORE_PLACE_BOTH), STORE_OK);
+        struct store_activation want = fix_from(cont, true, 100, 128, 1);
+        KVT_OK(store_activate_begin(f.store, &want, &made, &refusal));
+        KVT_EQ(store_drop_replica(f.store, cont, from, dropped, &refusal), STORE_E_BUSY);
+        KVT_EQ(fix_info(&f, cont).device_pages[0], 2);
+        KVT_EQ(fix_info(&f, cont).host_pages[0], 2);
+        KVT_OK(fix_commit(&f, made.seq));
+        KVT_EQ(store_drop_replica(f.store, cont, from, dropped, &refusal), STORE_OK); /* it has ended */
+        fix_close(&f);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),
                                              KVT_CASE(copied_pages_stay_mapped),
@@ -295,6 +412,11 @@ int main(int argc, char **argv) {
                                              KVT_CASE(lost_ones_are_named),
                                              KVT_CASE(page_7_damaged_tail_is_no_source),
                                              KVT_CASE(act_5_source_of_a_move_is_demoted_again),
+                                             KVT_CASE(page_7_rows_follow_the_copies),
+                                             KVT_CASE(page_7_image_without_a_checksum_is_no_replica),
+                                             KVT_CASE(act_5_no_drop_under_a_fork),
+                                             KVT_CASE(page_7_coverage_is_verified_on_the_way_in),
+                                             KVT_CASE(page_7_coverage_is_verified_on_the_way_out),
                                              { 0 } };
     return kvt_main("store_tier", cases, argc, argv);
 }
