@@ -37,6 +37,7 @@ struct engine_lane {
     uint32_t hold_at;                 /* no column from here on; 0 = none */
     bool speculate;
     bool bounded;      /* for the user */
+    bool announced;    /* for the user: its last boundary said that it goes on */
     uint32_t reported; /* for the user: tokens of history that were passed on */
     uint32_t drafted, accepted;
     uint8_t history[ENGINE_CONTEXT + ENGINE_WINDOW];

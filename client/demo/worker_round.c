@@ -33,6 +33,7 @@ static bool lane_due(const struct worker *worker, const struct engine_lane *lane
     if (!lane->used) return false;
     uint32_t fresh = lane->computed[ENGINE_MAIN] - lane_committed(worker, lane);
     if (lane_wants_pages(worker, lane)) return true;
+    if (lane->over && lane->announced) return true;
     if (lane->over || lane_verifies(lane) || lane->computed[ENGINE_MAIN] == lane->hold_at) return fresh > 0;
     return fresh >= worker->round_tokens;
 }
@@ -83,7 +84,8 @@ static void take_result(struct worker *worker, struct engine_lane *lane, const s
     }
     if (result->bounded) take_bound(lane, result->bounded_frontier);
     uint32_t committed = lane_committed(worker, lane);
-    if (lane->over && committed == lane->computed[ENGINE_MAIN]) worker_say(worker, WIRE_DONE, lane);
+    bool done = lane->over && !lane->announced && committed == lane->computed[ENGINE_MAIN];
+    if (done) worker_say(worker, WIRE_DONE, lane);
     else if (committed > before) worker_say(worker, WIRE_COMMITTED, lane);
 }
 
@@ -94,15 +96,16 @@ static int round_start(struct worker *worker) {
     bool due = false;
     for (uint32_t i = 0; i < ENGINE_LANES; i++) {
         const struct engine_lane *lane = &worker->engine.lane[i];
-        if (!lane->used ||
-            (lane->computed[ENGINE_MAIN] == lane_committed(worker, lane) && !lane_wants_pages(worker, lane)))
-            continue;
+        bool current = lane->computed[ENGINE_MAIN] == lane_committed(worker, lane);
+        if (!lane->used || (current && !lane_wants_pages(worker, lane) && !(lane->over && lane->announced))) continue;
         due |= lane_due(worker, lane);
         worker->flight[n] = i;
         worker->flight_sequence[n] = lane->sequence;
         items[n++] = lane_item(worker, lane);
     }
     if (!due) return 0;
+    for (uint32_t i = 0; i < n; i++)
+        worker->engine.lane[worker->flight[i]].announced = !worker->engine.lane[worker->flight[i]].over;
     if (kvd_round_start(worker->client, items, n, &worker->ticket, &error) != KVD_OK) {
         fprintf(stderr, "demo_worker: kvd does not take a Round: %s\n", error.message);
         return -EIO;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "mutant.h"
 #include "request.h"
 #include "tenant.h"
 
@@ -16,7 +17,9 @@ const char *access_role_name(uint32_t role) {
     return role < sizeof names / sizeof *names ? names[role] : names[0];
 }
 
-bool access_is_own(const struct peer *peer) { return peer->uid == 0 || peer->uid == (uint64_t)geteuid(); }
+bool access_is_own(const struct peer *peer) {
+    return (peer->uid == 0 && !MUTANT(root_is_a_stranger)) || peer->uid == (uint64_t)geteuid();
+}
 
 /* Allowed, not allowed, or it depends on groups that were not looked at. */
 enum verdict { NO, YES, BY_GROUPS };

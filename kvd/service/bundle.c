@@ -47,7 +47,8 @@ void groups_lose(struct service *s, kvd_session_id session, bool gone) {
     for (uint32_t i = 0; s->n_groups && i < s->config.sessions; i++) {
         struct group *g = &s->groups[i];
         if (!g->used) continue;
-        if (group_place(g, session) >= 0) g->broken = true;
+        int place = group_place(g, session);
+        if (place == 0 || (place > 0 && !MUTANT(leader_alone_breaks_a_group))) g->broken = true;
         if (gone && g->owner.bits == session.bits) g->orphan = true;
         if (g->orphan && !g->n_bundles) group_drop(s, g);
     }

@@ -13,6 +13,7 @@
 
 #include "core.h"
 #include "log.h"
+#include "mutant.h"
 #include "request.h"
 #include "segment.h"
 #include "session.h"
@@ -47,6 +48,7 @@ uint64_t process_start_time(uint64_t pid) {
 /* Whether a process that lives can be the recorded one. What /proc hides is taken for it: waiting in vain is the lesser
  * evil. */
 static bool may_be(uint64_t start_time, uint64_t recorded) {
+    if (MUTANT(start_time_is_ignored)) return start_time != 0;
     return start_time && (start_time == recorded || start_time == PROCESS_HIDDEN || recorded == PROCESS_HIDDEN);
 }
 
@@ -167,7 +169,7 @@ void process_forget(struct service *s, struct session *session) {
     struct segment *segment = s->segment;
     uint64_t start = session->process_start;
     session->process_start = 0;
-    if (!segment || !start) return;
+    if (!segment || !start || MUTANT(goodbye_leaves_its_record)) return;
     for (uint32_t i = 0; i < s->config.sessions; i++) /* another session of the same process */
         if (s->sessions[i].used && s->sessions[i].process_start == start &&
             s->sessions[i].peer.pid == session->peer.pid)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults that the tests put into the store on purpose, to show that they would see them: tests/README.md. Always false
- * in kvd, and no trace of it; in the variant of the store that the tests build with KVD_MUTANTS, true for the name that
- * the test program chose.
+ * Faults that the tests put into the store and the service on purpose, to show that they would see them:
+ * tests/README.md. Always false in kvd, and no trace of it; in the variants that the tests build with KVD_MUTANTS, true
+ * for the name that the test program chose.
  */
 #ifndef KVD_STORE_MUTANT_H
 #define KVD_STORE_MUTANT_H

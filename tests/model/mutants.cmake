@@ -18,6 +18,15 @@ foreach(name tier flight space rules checkpoint shorten equal find)
   target_link_libraries(mutant_store_${name} PRIVATE kvt kvd_flags kvd_store_mutants)
 endforeach()
 
+# The same of the service.
+add_library(mutant_service_fixture STATIC ${CMAKE_SOURCE_DIR}/tests/unit/service_fixture.c)
+target_include_directories(mutant_service_fixture PUBLIC ${CMAKE_SOURCE_DIR}/tests/unit)
+target_link_libraries(mutant_service_fixture PUBLIC kvd_service_mutants kvt PRIVATE kvd_flags)
+foreach(name death former ranks session)
+  add_executable(mutant_service_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_service_${name}.c)
+  target_link_libraries(mutant_service_${name} PRIVATE mutant_service_fixture kvd_flags)
+endforeach()
+
 # kvd_mutants(PROGRAM [ARGUMENTS ...] NAMES ...): a check of PROGRAM fails on a store with the fault: most within a second of two quiet cores,
 # all within half a minute. The limit is for a machine that does other work.
 function(kvd_mutants program)
@@ -59,7 +68,14 @@ kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 kvd_mutants(mutant_store_find NAMES any_domain_is_found digests_in_part equal_hits_by_frontier source_of_any_domain
             tail_ends_are_unordered)
 
-# The names in the store and the names here are the same: none is forgotten, none is misspelt.
+kvd_mutants(mutant_service_death ARGUMENTS row_5_nobody_finishes_under_a_running_unit NAMES unit_freezes_nothing)
+kvd_mutants(mutant_service_former NAMES goodbye_leaves_its_record start_time_is_ignored)
+kvd_mutants(mutant_service_ranks NAMES batches_of_rank_0_alone moves_of_rank_0_alone)
+kvd_mutants(mutant_service_session ARGUMENTS a_group_has_every_rank_once_and_any_member_breaks_it NAMES
+            leader_alone_breaks_a_group rank_twice_in_a_group)
+kvd_mutants(mutant_service_session ARGUMENTS srv_3_root_and_the_daemons_own_user NAMES root_is_a_stranger)
+
+# The names in the code and the names here are the same: none is forgotten, none is misspelt.
 add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh
-                                          ${CMAKE_SOURCE_DIR}/kvd/store ${kvd_mutant_names})
+                                          ${CMAKE_SOURCE_DIR}/kvd ${kvd_mutant_names})
 set_tests_properties(test_mutants_listed PROPERTIES LABELS unit TIMEOUT 300)
