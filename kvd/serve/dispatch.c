@@ -296,6 +296,7 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
     answer_call(s, call->scratch, &call->reply, call->request.header.session,
                 numbered ? call->request.header.sequence : 0, numbered && call->held ? NULL : call->link,
                 call->frame_id);
+    if (call->named.n) named_before_note(s->named_before, &call->named);
 }
 
 /* The type is known before the body is: an unknown one is refused with the client's own number of it. */

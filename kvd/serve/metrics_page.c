@@ -50,6 +50,7 @@ static void view_service(struct service *s, struct view *v) {
     host_tier_stats(s, &host);
     service_stats(s, &v->stats);
     v->m = s->metrics;
+    v->m.endless_tokens += named_before_tokens(s->named_before);
     v->lives = *store_get_lives(s->store);
     v->reloaded_s = s->reloaded_s;
     v->reload_good = !s->reload_failed;
@@ -399,12 +400,12 @@ static void write_histogram(FILE *out, const struct family *f, const struct hist
 
 static void write_histograms(FILE *out, const struct family *f, const struct view *v) {
     const struct label_set *set = &label_sets[f->labels];
-    const char *at = (const char *)v + f->offset;
+    const struct histogram *first = (const void *)((const char *)v + f->offset);
     char labels[96];
-    if (f->labels == NONE) write_histogram(out, f, (const struct histogram *)at, "");
+    if (f->labels == NONE) write_histogram(out, f, first, "");
     for (uint32_t i = f->labels == REQUEST /* not the unknown ones */; i < set->n; i++) {
         snprintf(labels, sizeof labels, "%s=\"%s\",", set->label, set->names[i]);
-        write_histogram(out, f, (const struct histogram *)(at + i * f->stride), labels);
+        write_histogram(out, f, &first[i], labels);
     }
 }
 

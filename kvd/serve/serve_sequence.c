@@ -8,7 +8,6 @@
 #include "bundle.h"
 #include "complete.h"
 #include "core.h"
-#include "named_before.h"
 #include "requests.h"
 #include "session.h"
 #include "tenant.h"
@@ -161,24 +160,15 @@ void serve_round(struct call *call) {
 
 static_assert(sizeof(kvd_digest) == 32, "digests are passed on as they are");
 
-/* Tokens of the prompt in this page that were not reused. */
-static uint32_t computed_tokens(const struct bundle *b, uint32_t page) {
-    uint32_t begin = page * KVD_PAGE_TOKENS, end = begin + KVD_PAGE_TOKENS;
-    if (end > b->prompt_tokens || end <= b->reused_tokens) return 0;
-    return end - (begin > b->reused_tokens ? begin : b->reused_tokens);
-}
-
-/* A page of the prompt that was computed though its name had come before: an endless cache would have had it. */
-static void note_names(struct service *s, struct bundle *b, const struct kvd_names *names) {
-    enum { AHEAD_OF_NEED = 8 };
-    for (uint32_t i = 0; i < names->n; i++) {
-        uint32_t page = names->first + i;
-        if (i + AHEAD_OF_NEED < names->n) named_before_expect(s->named_before, &names->digests[i + AHEAD_OF_NEED]);
-        bool before = named_before_note(s->named_before, &names->digests[i]);
-        if (page < b->noted_pages) continue; /* named again, by this sequence */
-        b->noted_pages = page + 1;
-        if (before) s->metrics.endless_tokens += computed_tokens(b, page);
-    }
+/* They are looked at when the answer is on its way. */
+static void note_names(struct call *call, struct bundle *b, const struct kvd_names *names) {
+    call->named = (struct named_pages){ .names = names->digests,
+                                        .first = names->first,
+                                        .n = names->n,
+                                        .noted = b->noted_pages,
+                                        .prompt_tokens = b->prompt_tokens,
+                                        .reused_tokens = b->reused_tokens };
+    if (b->noted_pages < names->first + names->n) b->noted_pages = names->first + names->n;
 }
 
 void serve_name_pages(struct call *call) {
@@ -190,7 +180,7 @@ void serve_name_pages(struct call *call) {
     const uint8_t(*digests)[32] = (const uint8_t(*)[32])(const void *)names->digests;
     if (store_name_pages(s->store, b->seq, b->lease, names->first, names->n, digests, &refusal))
         call_refuse_store(call, &refusal);
-    else note_names(s, b, names);
+    else note_names(call, b, names);
 }
 
 void serve_checkpoint(struct call *call) {

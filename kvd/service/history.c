@@ -6,6 +6,7 @@
 
 #include "core.h"
 #include "mover.h"
+#include "named_before.h"
 #include "session.h"
 
 uint64_t history_time_ms(void) {
@@ -29,7 +30,7 @@ void history_note(struct service *s, uint64_t now_ns) {
                                    .refusals = s->refusals,
                                    .prompt_tokens = s->metrics.prompt_tokens,
                                    .reused_tokens = s->metrics.reused_tokens,
-                                   .endless_tokens = s->metrics.endless_tokens,
+                                   .endless_tokens = s->metrics.endless_tokens + named_before_tokens(s->named_before),
                                    .moved_bytes = moved.bytes[0] + moved.bytes[1],
                                    .occupied_bytes = stats.host_occupied,
                                    .sequences = stats.sequences,

@@ -88,7 +88,7 @@ struct metrics {
     uint64_t items[METRICS_STATUSES]; /* of rounds */
     struct histogram time[FRAME_TYPE_END];
     uint64_t lookups, lookup_hits, lookup_misses, lookup_tokens, looked_up_tokens;
-    uint64_t endless_tokens;
+    uint64_t endless_tokens; /* the reused ones; named_before.h has the others */
     struct metrics_domain domain[METRICS_DOMAINS];
     uint32_t n_domains;
     uint64_t activations[METRICS_SOURCES], reused_tokens, prompt_tokens, tokens[METRICS_TIERS];

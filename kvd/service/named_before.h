@@ -6,7 +6,7 @@
  * takes its place. So the last NAMED_BEFORE_PAGES names are always known, and twice as many at most. Less than 2
  * percent of the names that never came are taken for known.
  *
- * All functions are called under the core mutex. A name costs two cache lines.
+ * It has a lock of its own, a leaf, so that nobody waits for it under the core mutex. A name costs two cache lines.
  */
 #ifndef KVD_NAMED_BEFORE_H
 #define KVD_NAMED_BEFORE_H
@@ -19,9 +19,14 @@ struct named_before;
 
 struct named_before *named_before_new(void); /* 2 MiB, of which what is never touched takes none; NULL: no memory */
 void named_before_free(struct named_before *names); /* NULL is fine */
-/* Notes a name. Returns true if it came before. */
-bool named_before_note(struct named_before *names, const kvd_digest *name);
-/* Begins to fetch what named_before_note will look at. */
-void named_before_expect(const struct named_before *names, const kvd_digest *name);
+/* Pages [first, first + n) of a sequence, with their names. Pages before `noted` were noted earlier. */
+struct named_pages {
+    const kvd_digest *names;
+    uint32_t first, n, noted, prompt_tokens, reused_tokens;
+};
+/* Any thread. */
+void named_before_note(struct named_before *names, const struct named_pages *pages);
+/* Tokens of prompts in whole pages that were computed though the page's name had come before. Any thread. */
+uint64_t named_before_tokens(struct named_before *names);
 
 #endif

@@ -8,6 +8,7 @@
 #include "codec.h"
 #include "link.h"
 #include "metrics.h"
+#include "named_before.h"
 #include "store.h"
 
 struct service;
@@ -35,6 +36,7 @@ struct call {
     uint64_t rss_bytes, random;
     struct event_ring *ring;
     const struct groups *groups; /* of the peer, where a Hello depends on them */
+    struct named_pages named;    /* by this request, in the memory of the request */
     struct msg_request request;
     struct msg_reply reply;
 };

@@ -169,6 +169,25 @@ static char *long_text(const char *begin, char fill, size_t n, const char *end) 
     return text;
 }
 
+static bool reload_with(const char *line) {
+    char more[128];
+    snprintf(more, sizeof more, "[http]\nlisten = %s\n%s", at, line);
+    return KVT_TRUE(e2e_daemon_configure(&daemon_, &(struct e2e_setup){ .more = more })) &&
+           KVT_OK(kill(daemon_.pid, SIGHUP));
+}
+
+/* What KvdReloadFailed is about. */
+static void a_failed_reload_shows(void) {
+    KVT_NEED(start());
+    comes("/metrics", 200, "\nkvd_config_last_reload_successful 1\n");
+    KVT_NEED(reload_with("nonsense = 1\n"));
+    comes("/metrics", 200, "\nkvd_config_last_reload_successful 0\n");
+    KVT_NEED(reload_with(""));
+    comes("/metrics", 200, "\nkvd_config_last_reload_successful 1\n");
+    e2e_daemon_stop(&daemon_, SIGTERM);
+    e2e_daemon_free(&daemon_);
+}
+
 static void wrong_bytes(void) {
     KVT_NEED(start());
     static const struct {
@@ -386,6 +405,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(what_is_served),
                                              KVT_CASE(page_for_people),
                                              KVT_CASE(agrees_with_the_protocol),
+                                             KVT_CASE(a_failed_reload_shows),
                                              KVT_CASE(wrong_bytes),
                                              KVT_CASE(flood),
                                              KVT_CASE(srv_3_other_hosts_names),

@@ -352,6 +352,38 @@ static void busy(void) {
     close_stage();
 }
 
+/* Every column that there can be, with long names and large numbers, at widths between those of the pictures. */
+static void all_columns_fit(void) {
+    static const uint32_t widths[] = { 1600, 1280, 1241, 1240, 800, 561, 360 };
+    KVT_NEED(open_stage(HOST "[capacity]\nstate_bytes = 4096\n", 262144, 262144 * 2));
+    kvd_client *other =
+        e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "scheduler-of-a-machine.with-a-very-long-name.example.org:12345");
+    KVT_NEED(other);
+    struct kvd_activation want = scene_want(kvd_client_session(other), 200000, 2000);
+    struct kvd_activated a;
+    snprintf(want.root.label, sizeof want.root.label, "organisation/model-with-a-long-name-1234b-it/adapter/tenant");
+    KVT_EQ(kvd_activate(other, &want, &a, NULL), KVD_OK);
+    KVT_NEED(show_page());
+    /* What the daemon does not say here: a second pool, and a continuation with everything. */
+    KVT_TRUE(browser_is(
+        &browser,
+        "(() => { const s = now.sequences.items[0];"
+        "s.pages = s.entitled_pages = [123456, 123456]; s.state = 'quarantined'; s.ending = true; s.age = 987654;"
+        "const c = { continuation: '0xffffffffffffffff', frontier: 262144, retention: 4294967295, sharers: 12345,"
+        "  claimed: true, age: 987654, idle: 987654, pages: [4096, 4096], exclusive_pages: [4096, 4096],"
+        "  device_pages: [1, 1], host_pages: [1, 1], demoted: false, moving: false, state_slot: 12345,"
+        "  domain: s.domain, label: s.label };"
+        "now.continuations = { total: 1, matching: 1, items: [c] }; clearTimeout(timer); looking = true; showAll();"
+        "return document.querySelectorAll('#continuations th').length === 12; })()"));
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        KVT_TRUE(browser_size(&browser, widths[i], 900, false));
+        KVT_TRUE(browser_until(&browser, "new Promise(r => requestAnimationFrame(() => r(true)))", 5));
+        check_fit("columns", widths[i], false);
+    }
+    kvd_disconnect(other);
+    close_stage();
+}
+
 /* An alarm of the guide is shown by its name, with what it counts; so is the event. */
 static void a_lost_worker_shows(void) {
     struct puppet worker;
@@ -439,6 +471,7 @@ static void srv_8_loss_and_restart_show(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(idle),
                                              KVT_CASE(busy),
+                                             KVT_CASE(all_columns_fit),
                                              KVT_CASE(a_lost_worker_shows),
                                              KVT_CASE(ten_thousand_continuations),
                                              KVT_CASE(srv_8_loss_and_restart_show),

@@ -14,10 +14,12 @@ static kvd_digest name_of(uint64_t number) {
     return name;
 }
 
+/* True: it came before, as the filters say. */
 static bool note(struct named_before *names, uint64_t number) {
     kvd_digest name = name_of(number);
-    named_before_expect(names, &name);
-    return named_before_note(names, &name);
+    uint64_t before = named_before_tokens(names);
+    named_before_note(names, &(struct named_pages){ .names = &name, .n = 1, .prompt_tokens = 64 });
+    return named_before_tokens(names) > before;
 }
 
 /* Names [first, first + n) are noted; returns how many of them had come before, as the filters say. */
@@ -41,6 +43,28 @@ static void the_last_names_are_known(void) {
     named_before_free(names);
 }
 
+/* A whole message: of its pages those that were not noted, and what of them was computed for the prompt. */
+static void tokens_of_computed_pages_count(void) {
+    struct named_before *names = named_before_new();
+    kvd_digest name[20];
+    KVT_NEED(names);
+    for (uint64_t i = 0; i < 20; i++) name[i] = name_of(i);
+    struct named_pages pages = { .names = name, .n = 20, .prompt_tokens = 20 * 64 };
+    named_before_note(names, &pages);
+    KVT_EQ(named_before_tokens(names), 0);
+    pages.prompt_tokens = 15 * 64 + 63; /* of 15 whole pages 100 tokens were reused */
+    pages.reused_tokens = 100;
+    named_before_note(names, &pages);
+    KVT_EQ(named_before_tokens(names), 15 * 64 - 100);
+    pages.noted = 12; /* three more */
+    named_before_note(names, &pages);
+    KVT_EQ(named_before_tokens(names), 15 * 64 - 100 + 3 * 64);
+    pages.first = 13; /* of another place only two are of the prompt */
+    named_before_note(names, &pages);
+    KVT_EQ(named_before_tokens(names), 15 * 64 - 100 + 3 * 64 + 2 * 64);
+    named_before_free(names);
+}
+
 /* At their fullest: both filters have as many names as they take. */
 static void few_new_names_are_taken_for_known(void) {
     struct named_before *names = named_before_new();
@@ -55,6 +79,7 @@ static void few_new_names_are_taken_for_known(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_last_names_are_known),
+                                             KVT_CASE(tokens_of_computed_pages_count),
                                              KVT_CASE(few_new_names_are_taken_for_known),
                                              { 0 } };
     return kvt_main("service_named_before", cases, argc, argv);

@@ -343,6 +343,16 @@ static void ten_looks_a_second(void) {
     KVT_TRUE(looks >= 2);
     KVT_TRUE(looks <= (clock_ns() - begin) / HTTP_FRESH_NS + 1);
     KVT_TRUE(asked > looks);
+    /* Of a few domains at a time: who asks for many is told to wait, and the service is not looked at. */
+    bool refused = false;
+    for (unsigned i = 0; !refused && i < 1000; i++) {
+        char target[64];
+        snprintf(target, sizeof target, "/ui/state.json?domain=m/%u", i);
+        int status = http_status(place, target, "too many ask", &has);
+        KVT_EQ_I(status, has ? 503 : 200);
+        refused = has;
+    }
+    KVT_TRUE(refused);
     http_close(http);
     fx_stop(&fx);
 }
