@@ -206,9 +206,21 @@ static const char what_does_not_fit[] =
     "cell.dataset.name);"
     "return bad.slice(0, 8); })()";
 
-static void check_fit(const char *scene, uint32_t width, bool dark) {
-    char path[512];
-    cJSON *bad = browser_value(&browser, what_does_not_fit);
+/* Texts whose contrast to what is behind them is less than 4.5 to 1 (WCAG 2, level AA). */
+static const char what_is_faint[] =
+    "(() => { const bad = [], light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(v => (v /= 255) <= .03928 ? v / "
+    "12.92 :"
+    "  ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b + .05; };"
+    "for (const e of document.querySelectorAll('header *, main *')) {"
+    "  if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || !e.getClientRects().length) continue;"
+    "  let back = e; while (/, 0\\)$/.test(getComputedStyle(back).backgroundColor)) back = back.parentElement;"
+    "  const a = light(getComputedStyle(e).color), b = light(getComputedStyle(back).backgroundColor);"
+    "  if (Math.max(a, b) / Math.min(a, b) < 4.5) bad.push(e.tagName + ' ' + e.className + ' ' + "
+    "e.textContent.slice(0, 40));"
+    "} return bad.slice(0, 8); })()";
+
+static void check_none(const char *expression, const char *scene, uint32_t width) {
+    cJSON *bad = browser_value(&browser, expression);
     KVT_TRUE(cJSON_IsArray(bad));
     if (!KVT_EQ_I(cJSON_GetArraySize(bad), 0)) {
         char *text = cJSON_Print(bad);
@@ -216,23 +228,33 @@ static void check_fit(const char *scene, uint32_t width, bool dark) {
         free(text);
     }
     cJSON_Delete(bad);
+}
+
+static void take_picture(const char *scene, uint32_t width, bool dark) {
+    char path[512];
     snprintf(path, sizeof path, "%s/ui-%s-%u-%s.png", UI_PICTURES, scene, width, dark ? "dark" : "light");
     KVT_TRUE(browser_picture(&browser, path));
     printf("    picture: %s\n", path);
 }
 
-/* At two widths, light and dark. The colours are another, and the text stands out from its background in both. */
+static void resize(uint32_t width, bool dark) {
+    KVT_TRUE(browser_size(&browser, width, 900, dark));
+    KVT_TRUE(browser_until(&browser, "new Promise(r => requestAnimationFrame(() => r(true)))", 5));
+}
+
+/* At two widths, light and dark: the colours are others, and texts stand out from what is behind them. */
 static void check_looks(const char *scene) {
     static const uint32_t widths[] = { 1280, 400 };
     for (int i = 0; i < 4; i++) {
         bool dark = i % 2;
-        KVT_TRUE(browser_size(&browser, widths[i / 2], 900, dark));
-        KVT_TRUE(browser_until(&browser, "new Promise(r => requestAnimationFrame(() => r(true)))", 5));
+        resize(widths[i / 2], dark);
         cJSON *back =
             browser_value(&browser, "Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])");
         KVT_EQ(cJSON_GetNumberValue(back) < 60, dark);
         cJSON_Delete(back);
-        check_fit(scene, widths[i / 2], dark);
+        check_none(what_does_not_fit, scene, widths[i / 2]);
+        if (i < 2) check_none(what_is_faint, scene, widths[i / 2]);
+        take_picture(scene, widths[i / 2], dark);
     }
 }
 
@@ -304,7 +326,8 @@ static void check_graphs(void) {
                         "s.dispatchEvent(new PointerEvent('pointermove', { clientX: r.left + r.width / 2 }));"
                         "return s.parentNode.querySelector('h2 small').textContent === clock(1700001800000); })()"));
     check_graph(3, "64.8 %"); /* 332 of 512 */
-    check_looks("hour");
+    check_none(what_does_not_fit, "hour", 1280);
+    take_picture("hour", 1280, false);
 }
 
 /* Every figure of the page is that of the protocol, and of /metrics. */
@@ -376,9 +399,8 @@ static void all_columns_fit(void) {
         "now.continuations = { total: 1, matching: 1, items: [c] }; clearTimeout(timer); looking = true; showAll();"
         "return document.querySelectorAll('#continuations th').length === 12; })()"));
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        KVT_TRUE(browser_size(&browser, widths[i], 900, false));
-        KVT_TRUE(browser_until(&browser, "new Promise(r => requestAnimationFrame(() => r(true)))", 5));
-        check_fit("columns", widths[i], false);
+        resize(widths[i], false);
+        check_none(what_does_not_fit, "columns", widths[i]);
     }
     kvd_disconnect(other);
     close_stage();
@@ -401,19 +423,28 @@ static void a_lost_worker_shows(void) {
     close_stage();
 }
 
-/* n continuations of a page each, of two domains by turns. */
+/* n continuations of a page each, of two domains by turns; as many sequences at once as there may be. */
 static void keep_many(uint32_t n) {
+    enum { AT_ONCE = 16 };
+    struct kvd_round_item items[AT_ONCE];
+    struct kvd_round_result results[AT_ONCE];
     for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = i % AT_ONCE;
         struct kvd_activation want = scene_want(kvd_client_session(client), 3, 1);
-        struct kvd_activated a;
-        struct kvd_finish finish = { .retain = true, .retention = i % 7, .tail = { .n = 3, .tokens = { i, 1, 2 } } };
-        struct kvd_finished made;
         want.root.digest.bytes[0] ^= (uint8_t)(i % 2);
         snprintf(want.root.label, sizeof want.root.label, "model-%s/adapter-with-a-long-name", i % 2 ? "a" : "b");
-        if (kvd_activate(client, &want, &a, NULL) != KVD_OK) return;
-        commit(a.sequence, 3);
-        finish.sequence = a.sequence;
-        if (!KVT_EQ(kvd_finish(client, &finish, &made, NULL), KVD_OK)) return;
+        items[k] = scene_item(scene_activate(client, &want).sequence);
+        items[k].pool[0] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = 3 };
+        if (k + 1 < AT_ONCE) continue;
+        KVT_NEED(kvd_round(client, items, AT_ONCE, results, NULL) == KVD_OK);
+        for (k = 0; k < AT_ONCE; k++) {
+            uint32_t number = i + 1 - AT_ONCE + k;
+            struct kvd_finish finish = {
+                .sequence = items[k].sequence, .retain = true, .retention = number % 7, .tail = { 3, { number, 1, 2 } }
+            };
+            struct kvd_finished made;
+            KVT_EQ(kvd_finish(client, &finish, &made, NULL), KVD_OK);
+        }
     }
 }
 
