@@ -174,7 +174,9 @@ KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence
  * what->tail holds the tokens after the last full page. KVD_FAILED_PRECONDITION: the state image does not stand at the
  * committed frontier (kvd_store_state). KVD_RESOURCE_EXHAUSTED: the store is short.
  * Where an equal continuation is there (names, tail, frontier, user), and no activation holds it, its handle is the
- * answer, and nothing is taken. */
+ * answer, and nothing is taken. what->victims give way in the same transaction, so that a checkpoint finds room in a
+ * full store: all of them, or none where it is refused or an equal one is there. A scheduler names them, a worker none.
+ * KVD_FAILED_PRECONDITION: one that is to be demoted is not in the host yet (kvd_demote with keep_device). */
 KVD_API enum kvd_status kvd_checkpoint(kvd_client *client, const struct kvd_checkpoint *what,
                                        struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error);
 /* Ends the sequence. With how->retain it becomes a continuation, which outlives every engine; else its pages are free.
@@ -200,6 +202,13 @@ KVD_API enum kvd_status kvd_release_domain(kvd_client *client, const struct kvd_
 /* Sets the retention class: kvd_choose_victims and a kvd that stops give up the lowest first. */
 KVD_API enum kvd_status kvd_set_retention(kvd_client *client, kvd_continuation continuation, uint32_t retention,
                                           struct kvd_error *error);
+/* Leaves the list of continuations that may go where lease growth (`growth = yes`) lacks pages, in the order of going,
+ * for one sequence or for all of this session. kvd takes as few as suffice for the next 64 tokens, leaves out those
+ * that give nothing, and takes nobody else; each is told by KVD_EVENT_GAVE_WAY. What is in use then, or gone, is passed
+ * over. The list replaces the one before and stands until the sequence or the session ends. KVD_PERMISSION_DENIED: the
+ * sequence is another session's. */
+KVD_API enum kvd_status kvd_set_growth_victims(kvd_client *client, const struct kvd_growth_victims *list,
+                                               struct kvd_error *error);
 /* Makes a group of 1 to KVD_MAX_RANKS worker sessions, one a rank, to which sequences can be leased. Its leader
  * (members[0]) sends the rounds. */
 KVD_API enum kvd_status kvd_open_group(kvd_client *client, const struct kvd_group *group, kvd_group_id *ret_group,

@@ -38,10 +38,15 @@ static enum kvd_status refuse_null(struct kvd_error *error, const char *function
 
 /* ---- scheduler -------------------------------------------------------------------------------------- */
 
+static enum kvd_status check_victims(const struct kvd_victim *victims, uint32_t n, uint32_t max,
+                                     struct kvd_error *error) {
+    if (n <= max && (victims || !n)) return KVD_OK;
+    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims at %p; there may be at most %u, and their address", n,
+                       (const void *)victims, max);
+}
+
 static enum kvd_status check_want(const struct kvd_activation *want, struct kvd_error *error) {
-    if (want->n_victims <= KVD_MAX_VICTIMS && (want->victims || !want->n_victims)) return KVD_OK;
-    return client_fail(error, KVD_INVALID_ARGUMENT, "%u victims at %p; a recipe takes at most %d, and their address",
-                       want->n_victims, (const void *)want->victims, KVD_MAX_VICTIMS);
+    return check_victims(want->victims, want->n_victims, KVD_MAX_VICTIMS, error);
 }
 
 enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *want, struct kvd_plan *ret_plan,
@@ -87,7 +92,8 @@ enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what,
                                struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error) {
     if (!what || !ret_checkpointed) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_CHECKPOINT, .u.checkpoint = *what };
-    return RUN(c, &request, checkpointed, ret_checkpointed, error);
+    enum kvd_status status = check_victims(what->victims, what->n_victims, KVD_MAX_VICTIMS, error);
+    return status == KVD_OK ? RUN(c, &request, checkpointed, ret_checkpointed, error) : status;
 }
 
 enum kvd_status kvd_finish(kvd_client *c, const struct kvd_finish *how, struct kvd_finished *ret_finished,
@@ -139,6 +145,13 @@ enum kvd_status kvd_drop_replica(kvd_client *c, kvd_continuation continuation, e
                                  struct kvd_moved *ret_moved, struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_DROP, .u.drop = { continuation, (uint32_t)tier } };
     return RUN(c, &request, moved, ret_moved, error);
+}
+
+enum kvd_status kvd_set_growth_victims(kvd_client *c, const struct kvd_growth_victims *list, struct kvd_error *error) {
+    if (!list) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_SET_GROWTH_VICTIMS, .u.growth = *list };
+    enum kvd_status status = check_victims(list->victims, list->n_victims, KVD_MAX_GROWTH, error);
+    return status == KVD_OK ? run_simple(c, &request, error) : status;
 }
 
 enum kvd_status kvd_open_group(kvd_client *c, const struct kvd_group *group, kvd_group_id *ret_group,

@@ -80,6 +80,7 @@ struct msg_request {
             uint32_t frontier;
         } shorten;
         struct kvd_choose choose;
+        struct kvd_growth_victims growth; /* SetGrowthVictims */
     } u;
 };
 

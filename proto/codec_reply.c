@@ -19,7 +19,7 @@ _Static_assert((int)KVD__V1__EVENT_KIND__EVENT_PRESSURE == KVD_EVENT_PRESSURE &&
                    (int)KVD__V1__EVENT_KIND__EVENT_SEQUENCE_ENDED == KVD_EVENT_SEQUENCE_ENDED &&
                    (int)KVD__V1__EVENT_KIND__EVENT_DRAINING == KVD_EVENT_DRAINING &&
                    (int)KVD__V1__EVENT_KIND__EVENT_LOST == KVD_EVENT_LOST &&
-                   (int)KVD__V1__EVENT_KIND__EVENT_SHORTENED == KVD_EVENT_SHORTENED,
+                   (int)KVD__V1__EVENT_KIND__EVENT_GAVE_WAY == KVD_EVENT_GAVE_WAY,
                "events of kvd.proto and kvd_types.h");
 
 /* ---- structs ------------------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static const struct codec_map pool_stats_map = CODEC_TABLE(kvd__v1__pool_stats__
 #define PB Kvd__V1__Event
 #define T struct kvd_event
 static const struct codec_field event_fields[] = {
-    U32_IN(kind, kind, KVD_EVENT_PRESSURE, KVD_EVENT_SHORTENED),
+    U32_IN(kind, kind, KVD_EVENT_PRESSURE, KVD_EVENT_GAVE_WAY),
     U32_IN(pool, pool, 0, KVD_MAX_POOLS - 1),
     U32(frontier, frontier),
     U32(available, available),

@@ -29,7 +29,8 @@ static const struct codec_map header_map = CODEC_TABLE(kvd__v1__request_header__
 
 #define PB Kvd__V1__Victim
 #define T struct kvd_victim
-static const struct codec_field victim_fields[] = { HANDLE(continuation, continuation), BOOL(demote, demote) };
+static const struct codec_field victim_fields[] = { HANDLE(continuation, continuation), BOOL(demote, demote),
+                                                    U32(frontier, frontier) };
 const struct codec_map codec_victim_map = CODEC_TABLE(kvd__v1__victim__descriptor, victim_fields);
 #undef PB
 #undef T
@@ -98,6 +99,15 @@ static const struct codec_field choose_fields[] = {
 static const struct codec_map choose_map = CODEC_TABLE(kvd__v1__choose_request__descriptor, choose_fields);
 #undef PB
 
+#define PB Kvd__V1__SetGrowthVictimsRequest
+static const struct codec_field growth_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.growth.sequence),
+    SUBS_NEW(victims, u.growth.victims, u.growth.n_victims, KVD_MAX_GROWTH, codec_victim_map),
+};
+static const struct codec_map growth_map = CODEC_TABLE(kvd__v1__set_growth_victims_request__descriptor, growth_fields);
+#undef PB
+
 #define PB Kvd__V1__FindRequest
 static const struct codec_field find_fields[] = {
     HEADER,
@@ -144,6 +154,8 @@ static const struct codec_field checkpoint_fields[] = {
     HANDLE(sequence, u.checkpoint.sequence),
     U32S(tail, u.checkpoint.tail.tokens, u.checkpoint.tail.n),
     U32(retention, u.checkpoint.retention),
+    SUBS_NEW(victims, u.checkpoint.victims, u.checkpoint.n_victims, KVD_MAX_VICTIMS, codec_victim_map),
+    U64(revision, u.checkpoint.revision),
 };
 static const struct codec_map checkpoint_map = CODEC_TABLE(kvd__v1__checkpoint_request__descriptor, checkpoint_fields);
 #undef PB

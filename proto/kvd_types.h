@@ -26,7 +26,8 @@ extern "C" {
 #define KVD_TAIL_TOKENS 63   /* tokens after the last full page, at most */
 #define KVD_MAX_ROUND 256    /* sequences in one Round */
 #define KVD_MAX_DIGESTS 1024 /* in one message */
-#define KVD_MAX_VICTIMS 4096 /* of one activation: what a message holds */
+#define KVD_MAX_VICTIMS 4096 /* of one activation: what a message holds, 1024 of them shortened */
+#define KVD_MAX_GROWTH 256   /* victims of a list that stands for growth */
 #define KVD_MAX_LIST 128     /* objects in one list answer */
 #define KVD_MAX_HITS 16      /* in one answer */
 #define KVD_NAME_BYTES 64
@@ -170,7 +171,8 @@ struct kvd_plane_info {
 /* ---- activation ----------------------------------------------------------------------------------- */
 struct kvd_victim { /* a continuation that gives way */
     kvd_continuation continuation;
-    bool demote; /* to the host arena; otherwise it is released */
+    bool demote;       /* to the host arena; otherwise it is released, or */
+    uint32_t frontier; /* shortened to this one, where it is not 0 (as by Shorten, and less than its own) */
 };
 struct kvd_activation {
     kvd_session_id worker; /* the lease goes to this session; none with a group. A scheduler may name itself */
@@ -231,6 +233,15 @@ struct kvd_choice {
     struct kvd_plan plan;             /* with them. KVD_BLOCKED and no victims: nothing that is idle would help */
 };
 
+/* Who may go where lease growth lacks pages, in the order of going: a list that stands until it is replaced, or ends
+ * with its sequence or session. */
+struct kvd_growth_victims {
+    kvd_sequence sequence;            /* none: of all sequences of the session that have no list of their own */
+    uint32_t n_victims;               /* at most KVD_MAX_GROWTH; 0: there is no list any more */
+    const struct kvd_victim *victims; /* with `demote` a continuation rests where the host has all of it already, and is
+                                       * released where it has not */
+};
+
 /* ---- round ------------------------------------------------------------------------------------------ */
 /* What a boundary asks for. A field whose bit is not set is not looked at, so a zeroed item asks for nothing. */
 enum kvd_round_ask {
@@ -273,6 +284,10 @@ struct kvd_checkpoint {
     kvd_sequence sequence;
     struct kvd_tail tail;
     uint32_t retention;
+    uint32_t n_victims;               /* at most KVD_MAX_VICTIMS; a worker names none */
+    const struct kvd_victim *victims; /* they give way with the checkpoint or not at all. One that is to be demoted has
+                                       * been copied to the host before (Demote, keep_device) */
+    uint64_t revision;                /* of the store when the recipe was made; 0 = any */
 };
 struct kvd_checkpointed {
     kvd_continuation continuation;
@@ -445,9 +460,11 @@ enum kvd_event_kind {
     /* Activations are refused from now on: a Drain, or kvd stops. If it stops, sequences may be ending: finish your
      * unit, then yield; a yield after this event clears all of yours. Told again at the stop after a Drain. */
     KVD_EVENT_DRAINING = 5,
-    KVD_EVENT_LOST = 6,     /* continuation was lost: its only copy, in the host, did not match its checksum */
-    KVD_EVENT_SHORTENED = 7 /* continuation was shortened to frontier: the only copy of a page behind did not match its
-                             * checksum */
+    KVD_EVENT_LOST = 6,      /* continuation was lost: its only copy, in the host, did not match its checksum */
+    KVD_EVENT_SHORTENED = 7, /* continuation was shortened to frontier: the only copy of a page behind did not match its
+                              * checksum */
+    KVD_EVENT_GAVE_WAY = 8   /* continuation gave way for the growth of sequence, from the list that stood for it.
+                              * frontier: what is left of it; 0: it was released */
 };
 #define KVD_EVENT_MASK(kind) (1u << (kind))
 struct kvd_event {

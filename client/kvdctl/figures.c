@@ -163,7 +163,8 @@ static void put_handle(cJSON *object, const char *key, uint64_t bits) {
 
 /* By enum kvd_event_kind. A kind that is added there gets its name here and its words below. */
 static const char *const kinds[] = { "unknown",        "pressure", "bounded",           "session_lost",
-                                     "sequence_ended", "draining", "continuation_lost", "continuation_shortened" };
+                                     "sequence_ended", "draining", "continuation_lost", "continuation_shortened",
+                                     "gave_way" };
 
 uint32_t figures_event_mask(void) { return (UINT32_C(1) << N(kinds)) - KVD_EVENT_MASK(KVD_EVENT_PRESSURE); }
 
@@ -175,7 +176,7 @@ cJSON *figures_event(const struct kvd_event *event) {
     if (event->kind == KVD_EVENT_PRESSURE || event->kind == KVD_EVENT_BOUNDED)
         cJSON_AddStringToObject(o, "pool", figures_pool(event->pool));
     if (event->kind == KVD_EVENT_PRESSURE) out_put_u64(o, "available_pages", event->available);
-    if (event->kind == KVD_EVENT_BOUNDED || event->kind == KVD_EVENT_SHORTENED)
+    if (event->kind == KVD_EVENT_BOUNDED || event->kind == KVD_EVENT_SHORTENED || event->kind == KVD_EVENT_GAVE_WAY)
         out_put_u64(o, "frontier", event->frontier);
     put_handle(o, "sequence", event->sequence.bits);
     put_handle(o, "continuation", event->continuation.bits);
@@ -206,6 +207,10 @@ void figures_event_text(const cJSON *e, char *text, size_t bytes) {
         snprintf(words, sizeof words,
                  "continuation %s has %.0f tokens left: the only copy of a page behind did not match its checksum",
                  kept, figures_number(e, "frontier"));
+    else if (strcmp(kind, "gave_way") == 0)
+        snprintf(words, sizeof words,
+                 "continuation %s gave way for the growth of sequence %s: %.0f tokens of it are left", kept,
+                 figures_string(e, "sequence"), figures_number(e, "frontier"));
     else if (strcmp(kind, "draining") == 0) snprintf(words, sizeof words, "new activations are refused");
     else if (strcmp(kind, "connected") == 0 || strcmp(kind, "reconnected") == 0 || strcmp(kind, "restarted") == 0)
         snprintf(words, sizeof words, "%sstore %s, kvd %s, instance %s",

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "bundle.h"
 #include "clock.h"
 #include "core.h"
 #include "events.h"
@@ -61,6 +62,10 @@ static bool call_reserve(struct call *call) {
         tenant_salt_root(call, &f->root);
         break;
     }
+    case FRAME_CHECKPOINT: ok = victims_reserve(call); break;
+    case FRAME_SET_GROWTH_VICTIMS:
+        ok = !call->request.u.growth.n_victims || (call->growth = malloc(sizeof *call->growth));
+        break;
     case FRAME_PLAN:
     case FRAME_ACTIVATE:
         ok = victims_reserve(call);
@@ -283,6 +288,7 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
         if (admitted == REPLAY) metrics_replay(&s->metrics, type);
         pthread_mutex_unlock(&s->lock);
         free(call->ring);
+        free(call->growth);
     }
     if (admitted == WAIT || call->parked) return;
     if (admitted == REPLAY) {

@@ -294,7 +294,7 @@ static const char *const short_names[METRICS_SHORTS] = {
     [METRICS_SHORT_PAGES + 1] = "draft_pages", [METRICS_SHORT_ROWS] = "rows",
     [METRICS_SHORT_SEQUENCES] = "sequences",   [METRICS_SHORT_CONTINUATIONS] = "continuations",
     [METRICS_SHORT_MEMBERSHIP] = "membership", [METRICS_SHORT_STATE_SLOTS] = "state_slots",
-    [METRICS_SHORT_ARENA] = "arena",           [METRICS_SHORT_ENTITLEMENT] = "entitlement",
+    [METRICS_SHORT_ARENA] = "arena",
 };
 static_assert(POOLS == 2, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };

@@ -13,8 +13,13 @@
 
 /* Reserves what a Round needs. Without the lock. False: no memory. */
 bool round_reserve(struct call *call);
-/* The same for the victims of a Plan or Activate, and for those that a Choose may answer. */
+/* The same for the victims of a Plan, Activate or Checkpoint, and for those that a Choose may answer. */
 bool victims_reserve(struct call *call);
+/* Victims as the store is shown them, in `shown`: those of others are none. */
+void victims_show(const struct call *call, const struct kvd_victim *victims, uint32_t n, struct kvd_victim *shown);
+/* Refuses what names a continuation: this one, or one of the victims, which the store may not have been shown. */
+void victims_refuse(struct call *call, kvd_continuation named, const struct kvd_victim *victims, uint32_t n,
+                    struct store_refusal *refusal);
 
 /* Everything that Stats answers but rss_bytes, which is read without the lock. Under the lock. */
 void service_stats(const struct service *service, struct kvd_stats *ret_stats);

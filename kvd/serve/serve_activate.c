@@ -19,20 +19,24 @@ static uint32_t choose_max(const struct call *call) {
 }
 
 bool victims_reserve(struct call *call) {
-    bool chooses = call->request.type == FRAME_CHOOSE;
-    uint32_t n = chooses ? choose_max(call) : call->request.u.activation.n_victims;
+    uint32_t n = call->request.type == FRAME_CHOOSE       ? choose_max(call)
+                 : call->request.type == FRAME_CHECKPOINT ? call->request.u.checkpoint.n_victims
+                                                          : call->request.u.activation.n_victims;
     call->memory = n ? codec_arena_take(call->scratch->arena, n * sizeof(struct kvd_victim)) : NULL;
     return n == 0 || call->memory;
+}
+
+void victims_show(const struct call *call, const struct kvd_victim *victims, uint32_t n, struct kvd_victim *shown) {
+    for (uint32_t i = 0; i < n; i++) {
+        shown[i] = victims[i];
+        shown[i].continuation.bits = tenant_change(call, victims[i].continuation).bits;
+    }
 }
 
 /* The victims as the store is shown them are in the call's room. */
 static void want_of(const struct call *call, const struct kvd_activation *a, uint64_t lease,
                     struct store_activation *ret_want) {
-    struct kvd_victim *victims = call->memory;
-    for (uint32_t i = 0; i < a->n_victims; i++) {
-        victims[i] = a->victims[i];
-        victims[i].continuation.bits = tenant_change(call, a->victims[i].continuation).bits;
-    }
+    victims_show(call, a->victims, a->n_victims, call->memory);
     *ret_want = (struct store_activation){ .root = a->root,
                                            .from = tenant_use(call, a->from),
                                            .keep = a->keep,
@@ -40,20 +44,22 @@ static void want_of(const struct call *call, const struct kvd_activation *a, uin
                                            .lease = lease,
                                            .prompt_tokens = a->prompt_tokens,
                                            .max_output_tokens = a->max_output_tokens,
-                                           .victims = victims,
+                                           .victims = call->memory,
                                            .n_victims = a->n_victims,
                                            .tag = call->session->peer.uid,
                                            .revision = a->revision };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
 }
 
-/* What was refused may be a continuation that the store was not shown. */
-static void refuse_activation(struct call *call, const struct kvd_activation *a, const struct store_activation *want,
-                              struct store_refusal *refusal) {
-    kvd_continuation named = a->from;
-    for (uint32_t i = 0; refusal->subject == STORE_S_RECIPE && i < want->n_victims; i++)
-        if (want->victims[i].continuation.bits == refusal->asked) named = a->victims[i].continuation;
+void victims_refuse(struct call *call, kvd_continuation named, const struct kvd_victim *victims, uint32_t n,
+                    struct store_refusal *refusal) {
+    for (uint32_t i = 0; refusal->subject == STORE_S_RECIPE && i < n; i++)
+        if (tenant_change(call, victims[i].continuation).bits == refusal->asked) named = victims[i].continuation;
     call_refuse_cont(call, refusal, named);
+}
+
+static void refuse_activation(struct call *call, const struct kvd_activation *a, struct store_refusal *refusal) {
+    victims_refuse(call, a->from, a->victims, a->n_victims, refusal);
 }
 
 /* Nothing is activated now, whatever it asks for: a plan says so, too. */
@@ -75,7 +81,7 @@ void serve_plan(struct call *call) {
     if (!check_open(call)) return;
     want_of(call, a, 1, &want);
     if (store_plan_activation(call->service->store, &want, &call->reply.u.plan, &refusal))
-        refuse_activation(call, a, &want, &refusal);
+        refuse_activation(call, a, &refusal);
 }
 
 /* Only what the session may release or demote is in the answer. */
@@ -101,7 +107,7 @@ void serve_choose(struct call *call) {
     if (!check_open(call)) return;
     want_of(call, &q->activation, 1, &how.want);
     if (store_choose_victims(call->service->store, &how, call->memory, &chosen, &refusal)) {
-        refuse_activation(call, &q->activation, &how.want, &refusal);
+        refuse_activation(call, &q->activation, &refusal);
         return;
     }
     *r = (struct kvd_choice){ .n = chosen.n, .victims = call->memory, .more = chosen.more, .plan = chosen.plan };
@@ -244,7 +250,7 @@ void serve_activate(struct call *call) {
     if (!op) return;
     if (store_activate_begin(s->store, &want, &made, &refusal)) {
         pending_free(s, op);
-        refuse_activation(call, a, &want, &refusal);
+        refuse_activation(call, a, &refusal);
         return;
     }
     struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);

@@ -19,7 +19,8 @@ struct round_memory {
     struct store_round_item *items;
     struct store_round_result *results;
     struct bundle **bundles;
-    uint32_t *index; /* in the request */
+    uint32_t *index;         /* in the request */
+    struct kvd_victim *gone; /* of the item under way */
 };
 
 bool round_reserve(struct call *call) {
@@ -33,7 +34,8 @@ bool round_reserve(struct call *call) {
     memory->results = codec_arena_take(arena, n * sizeof *memory->results);
     memory->bundles = codec_arena_take(arena, n * sizeof(struct bundle *));
     memory->index = codec_arena_take(arena, n * sizeof *memory->index);
-    return memory->items && memory->results && memory->bundles && memory->index;
+    memory->gone = codec_arena_take(arena, KVD_MAX_GROWTH * sizeof *memory->gone);
+    return memory->items && memory->results && memory->bundles && memory->index && memory->gone;
 }
 
 /* The caller's bundle; NULL: refused. */
@@ -94,6 +96,32 @@ static void note_launcher(struct bundle *b, const struct store_round_item *item,
         if (item->pool[p].ask & KVD_ROUND_ENSURE) b->launcher = me;
 }
 
+/* FIT-4: who went for the growth of a sequence. */
+static void tell_gone(struct service *s, const struct bundle *b, const struct kvd_victim *gone, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        bundle_tell(s, b,
+                    &(struct kvd_event){ .kind = KVD_EVENT_GAVE_WAY,
+                                         .sequence.bits = b->seq.bits,
+                                         .continuation = gone[i].continuation,
+                                         .frontier = gone[i].frontier,
+                                         .session = b->worker,
+                                         .group = b->group });
+}
+
+/* One after the other, each with the list that stands for it then. */
+static void ask_store(struct service *s, struct round_memory *memory, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        const struct growth_list *list = s->config.lease_growth ? bundle_growth(s, memory->bundles[i]) : NULL;
+        if (list) {
+            memory->items[i].growth = list->victims;
+            memory->items[i].n_growth = list->n;
+            memory->items[i].gone = memory->gone;
+        }
+        store_round(s->store, &memory->items[i], 1, &memory->results[i]);
+        tell_gone(s, memory->bundles[i], memory->gone, memory->results[i].n_gone);
+    }
+}
+
 static void answer_item(struct service *s, const struct store_round_result *from, struct kvd_round_result *to) {
     if (from->refusal.code != STORE_OK) {
         to->status = (uint32_t)status_of_store(from->refusal.code);
@@ -146,7 +174,7 @@ void serve_round(struct call *call) {
     call->reply.u.round.n = call->request.u.round.n;
     call->reply.u.round.items = results;
     uint32_t n = collect_items(call, memory, results);
-    store_round(s->store, memory->items, n, memory->results);
+    ask_store(s, memory, n);
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n; i++) {
         answer_item(s, &memory->results[i], &results[memory->index[i]]);
@@ -183,22 +211,57 @@ void serve_name_pages(struct call *call) {
     else note_names(call, b, names);
 }
 
+void serve_set_growth_victims(struct call *call) {
+    const struct kvd_growth_victims *g = &call->request.u.growth;
+    struct growth_list *list = call->growth, **stands = &call->session->growth;
+    if (g->sequence.bits) {
+        struct bundle *b = call_bundle(call, g->sequence);
+        if (!b) return;
+        stands = &b->growth;
+    }
+    if (list) {
+        list->n = g->n_victims;
+        victims_show(call, g->victims, g->n_victims, list->victims);
+    }
+    call->growth = *stands;
+    *stands = list;
+}
+
+/* who is in the way of a checkpoint is the scheduler's choice, and what drains or is lost releases nobody. */
+static bool check_recipe(struct call *call) {
+    if (call->request.u.checkpoint.n_victims == 0) return true;
+    if (call->session->role == KVD_ROLE_WORKER)
+        call_refuse(call, KVD_PERMISSION_DENIED,
+                    "a worker's Checkpoint names no victims: let the scheduler send it, or release before");
+    else if (transfer_lost(call->service->transfer))
+        call_refuse(call, KVD_UNAVAILABLE, "%.300s; kvd stops", transfer_error(call->service->transfer));
+    else return true;
+    return false;
+}
+
 void serve_checkpoint(struct call *call) {
     struct service *s = call->service;
     const struct kvd_checkpoint *c = &call->request.u.checkpoint;
     struct kvd_checkpointed *r = &call->reply.u.checkpointed;
+    const struct store_checkpoint want = { .tail = &c->tail,
+                                           .retention = c->retention,
+                                           .victims = call->memory,
+                                           .n_victims = c->n_victims,
+                                           .revision = c->revision };
     struct store_checkpointed made;
     struct store_refusal refusal = { 0 };
     char why[KVD_MESSAGE_BYTES];
     const struct bundle *b = call_bundle(call, c->sequence);
-    if (!b) return;
+    if (!b || !check_recipe(call)) return;
     struct pending *op = pending_new(call);
     if (!op) return;
-    if (store_checkpoint_begin(s->store, b->seq, b->lease, &c->tail, c->retention, &made, &refusal)) {
+    victims_show(call, c->victims, c->n_victims, call->memory);
+    if (store_checkpoint_begin(s->store, b->seq, b->lease, &want, &made, &refusal)) {
         pending_free(s, op);
-        call_refuse_store(call, &refusal);
+        victims_refuse(call, (kvd_continuation){ 0 }, c->victims, c->n_victims, &refusal);
         return;
     }
+    op->n_gone = made.n_gone;
     tenant_note(s, made.cont, b->tenant);
     *r = (struct kvd_checkpointed){ .continuation.bits = made.cont.bits, .frontier = made.frontier };
     memcpy(r->shared_pages, made.shared_pages, sizeof r->shared_pages);
@@ -217,8 +280,8 @@ void serve_checkpoint(struct call *call) {
         call->parked = true;
         return;
     }
+    enum kvd_status status = checkpoint_finish(s, op, result, r, why, sizeof why);
     pending_free(s, op);
-    enum kvd_status status = checkpoint_finish(s, result, r, why, sizeof why);
     if (status != KVD_OK) call_refuse(call, status, "%s", why);
 }
 

@@ -165,7 +165,7 @@ void serve_subscribe(struct call *call) {
     uint32_t known = KVD_EVENT_MASK(KVD_EVENT_PRESSURE) | KVD_EVENT_MASK(KVD_EVENT_BOUNDED) |
                      KVD_EVENT_MASK(KVD_EVENT_SESSION_LOST) | KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED) |
                      KVD_EVENT_MASK(KVD_EVENT_DRAINING) | KVD_EVENT_MASK(KVD_EVENT_LOST) |
-                     KVD_EVENT_MASK(KVD_EVENT_SHORTENED);
+                     KVD_EVENT_MASK(KVD_EVENT_SHORTENED) | KVD_EVENT_MASK(KVD_EVENT_GAVE_WAY);
     if (call->request.u.event_mask & ~known) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "event mask 0x%x has unknown kinds; known are 0x%x",
                     call->request.u.event_mask, known);

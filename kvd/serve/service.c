@@ -147,6 +147,7 @@ static void free_sessions(struct service *s) {
         struct session *session = &s->sessions[i];
         if (!session->used) continue;
         answers_free(s, session);
+        free(session->growth);
         link_unref(session->link);
         if (session->peer.pidfd >= 0) close(session->peer.pidfd);
     }

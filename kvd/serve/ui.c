@@ -388,7 +388,7 @@ static void write_event(FILE *out, const struct history_event *from) {
     static const char *const kinds[] = {
         [KVD_EVENT_PRESSURE] = "pressure",    [KVD_EVENT_BOUNDED] = "bounded",   [KVD_EVENT_SESSION_LOST] = "session",
         [KVD_EVENT_SEQUENCE_ENDED] = "ended", [KVD_EVENT_DRAINING] = "draining", [KVD_EVENT_LOST] = "lost",
-        [KVD_EVENT_SHORTENED] = "shortened",
+        [KVD_EVENT_SHORTENED] = "shortened",  [KVD_EVENT_GAVE_WAY] = "gave_way",
     };
     const struct kvd_event *e = &from->event;
     const char *kind = e->kind < sizeof kinds / sizeof *kinds ? kinds[e->kind] : NULL;

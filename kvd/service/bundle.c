@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bundle.h"
@@ -108,9 +109,16 @@ void bundle_free(struct service *s, struct bundle *b) {
     struct group *g = group_find(s, b->group);
     if (session) session->n_owned--;
     bundle_index_remove(s, b);
+    free(b->growth);
+    b->growth = NULL;
     b->used = false;
     s->n_bundles--;
     if (g && --g->n_bundles == 0 && g->orphan) group_drop(s, g);
+}
+
+const struct growth_list *bundle_growth(struct service *s, const struct bundle *b) {
+    const struct session *owner = session_find(s, b->owner);
+    return b->growth ? b->growth : owner ? owner->growth : NULL;
 }
 
 /* ---- rights ---------------------------------------------------------------------------------- */

@@ -25,6 +25,12 @@ struct group {
     kvd_session_id member[KVD_MAX_RANKS];
 };
 
+/* Who may go where a lease is to grow, in order (FIT-4). From malloc. */
+struct growth_list {
+    uint32_t n;
+    struct kvd_victim victims[KVD_MAX_GROWTH];
+};
+
 struct bundle {
     bool used, ending, quarantined, activating, doomed /* to be aborted when its device work is done */, bounded;
     store_seq seq;
@@ -40,6 +46,7 @@ struct bundle {
     uint64_t begun_ns;       /* when its Activate came */
     uint32_t tag;            /* of the pending operation that activates it; 0: none */
     kvd_session_id launcher; /* its last boundary asked to map, so a unit of it may run (ROW-5); none: no unit runs */
+    struct growth_list *growth; /* owned; NULL: that of its owner */
 };
 
 /* handles.c */
@@ -56,6 +63,8 @@ struct bundle *bundle_find(struct service *s, store_seq seq);
 struct bundle *bundle_new(struct service *s, store_seq seq, uint64_t lease, kvd_session_id owner, kvd_session_id worker,
                           kvd_group_id group);
 void bundle_free(struct service *s, struct bundle *bundle);
+/* The list that stands for it; NULL: none. */
+const struct growth_list *bundle_growth(struct service *s, const struct bundle *bundle);
 /* Index of a session among the drivers, or -1. */
 int bundle_driver(struct service *s, const struct bundle *bundle, kvd_session_id session);
 /* The sequence's bundle, if the session may act on it (owner, worker or leader). NULL: *ret_status and the sentence say

@@ -42,7 +42,6 @@ enum metrics_short {
     METRICS_SHORT_MEMBERSHIP, /* and page descriptors */
     METRICS_SHORT_STATE_SLOTS,
     METRICS_SHORT_ARENA,
-    METRICS_SHORT_ENTITLEMENT,
     METRICS_SHORTS
 };
 enum metrics_end { METRICS_KEPT = 0, METRICS_RELEASED, METRICS_ENDS };

@@ -44,6 +44,7 @@ struct pending {
     enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
     struct pending *next;        /* of those that wait */
     uint32_t bundle;             /* ACTIVATE */
+    uint32_t n_gone;             /* CHECKPOINT: victims that have given way */
     store_move move;             /* MOVE */
     struct mover_moved moved;
     union {

@@ -25,12 +25,12 @@ enum kvd_status status_of_store(enum store_code code) {
     case STORE_E_UNNAMED:
     case STORE_E_TIER:
     case STORE_E_PROTECTED: return KVD_FAILED_PRECONDITION;
-    case STORE_E_RANGE: return KVD_OUT_OF_RANGE;
+    case STORE_E_RANGE:
+    case STORE_E_ENTITLEMENT: return KVD_OUT_OF_RANGE;
     case STORE_E_NEVER:
     case STORE_E_NAME:
     case STORE_E_ARGUMENT: return KVD_INVALID_ARGUMENT;
-    case STORE_E_SHORT:
-    case STORE_E_ENTITLEMENT: return KVD_RESOURCE_EXHAUSTED;
+    case STORE_E_SHORT: return KVD_RESOURCE_EXHAUSTED;
     case STORE_E_BUSY:
     case STORE_E_REVISION: return KVD_ABORTED;
     case STORE_E_DAMAGED: return KVD_DATA_LOSS;
@@ -49,7 +49,6 @@ enum metrics_short short_of_store(const struct store_refusal *refusal) {
                                                  [STORE_S_STATE_SLOT] = METRICS_SHORT_STATE_SLOTS,
                                                  [STORE_S_ARENA] = METRICS_SHORT_ARENA };
     uint32_t pool = refusal->pool < KVD_MAX_POOLS ? refusal->pool : 0;
-    if (refusal->code == STORE_E_ENTITLEMENT) return METRICS_SHORT_ENTITLEMENT;
     if (refusal->subject == STORE_S_PAGES) return METRICS_SHORT_PAGES + pool;
     return (size_t)refusal->subject < sizeof shorts / sizeof *shorts ? shorts[refusal->subject] : METRICS_SHORT_LIMIT;
 }

@@ -35,6 +35,7 @@ struct call {
     void *memory, *results; /* reserved from the arena before the lock */
     uint64_t rss_bytes, random;
     struct event_ring *ring;
+    struct growth_list *growth;  /* what is not taken over is freed */
     const struct groups *groups; /* of the peer, where a Hello depends on them */
     struct named_pages named;    /* by this request, in the memory of the request */
     struct msg_request request;

@@ -136,6 +136,8 @@ void session_end(struct service *s, struct session *session, bool in_order) {
     detach_link(session);
     process_forget(s, session);
     answers_free(s, session);
+    free(session->growth);
+    session->growth = NULL;
     if (session->peer.pidfd >= 0) {
         epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd,
                   NULL); /* closing does not, while a duplicate exists */

@@ -29,6 +29,7 @@ struct session {
     uint64_t fd_token;      /* for the socket of descriptors; 0: none, or used */
     uint32_t n_owned;       /* bundles */
     struct metrics_lookups lookups;
+    struct growth_list *growth; /* that stands for its sequences; owned, NULL: none */
     struct answers answers;
 };
 

@@ -76,7 +76,8 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
 static void promise_pages(struct store *store, uint32_t p, struct seq *seq, const struct activation *act, uint32_t n,
                           int32_t *row) {
     for (uint32_t i = 0; i < act->n_victims && n; i++)
-        n -= promise_from(store, p, seq, &act->victims[i].cont->space[p], 0, act->stamp, n, row);
+        n -= promise_from(store, p, seq, &act->victims[i].cont->space[p], victim_first(&act->victims[i]), act->stamp, n,
+                          row);
     if (n && act->move) promise_from(store, p, seq, &act->source->space[p], seq->taken[p], act->stamp, n, row);
 }
 
@@ -158,6 +159,7 @@ static void begin_claims(struct store *store, struct seq *seq, const struct acti
     for (uint32_t i = 0; i < act->n_victims; i++) {
         act->victims[i].cont->claimed = true;
         act->victims[i].cont->demoting = act->victims[i].demote;
+        act->victims[i].cont->cut_to = act->victims[i].frontier;
         if (act->victims[i].demote) count_demoting(store, act->victims[i].cont, true);
         act->victims[i].cont->next_victim = seq->victims;
         seq->victims = (uint32_t)(act->victims[i].cont - store->conts);
@@ -200,7 +202,7 @@ static void set_leaving(struct store *store, const struct seq *seq, const struct
     uint32_t by = (uint32_t)(seq - store->seqs);
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         for (uint32_t i = 0; i < act->n_victims; i++)
-            mark_leaving(store, p, &act->victims[i].cont->space[p], 0, by, true);
+            mark_leaving(store, p, &act->victims[i].cont->space[p], victim_first(&act->victims[i]), by, true);
         if (act->move) mark_leaving(store, p, &act->source->space[p], act->pool[p].taken, by, true);
     }
 }
@@ -271,7 +273,7 @@ static void begin_map(struct store *store, struct seq *seq, const struct activat
     out->source_state_slot = seq->source_slot;
 }
 
-/* For room that the copies need before the victims can go: those that are to be released go now. */
+/* For room that the copies need before the victims can go: those that are to be released or shortened go now. */
 static uint32_t release_now(struct store *store, struct activation *act) {
     uint32_t lost = 0, left = 0;
     for (uint32_t i = 0; i < act->n_victims; i++) {
@@ -279,7 +281,7 @@ static uint32_t release_now(struct store *store, struct activation *act) {
             act->victims[left++] = act->victims[i];
             continue;
         }
-        cont_release(store, act->victims[i].cont, STORE_EVICTED);
+        victim_release(store, &act->victims[i]);
         lost++;
     }
     act->n_victims = left;
@@ -449,13 +451,16 @@ static void map_promised(struct store *store, struct seq *seq) {
     seq->chunks_pending = 0;
 }
 
-/* Released or demoted; their slot is the sequence's where it was handed over. */
+/* Released, shortened or demoted; their slot is the sequence's where it was handed over. */
 static void release_victim(struct store *store, struct seq *seq, struct cont *victim) {
+    const struct victim how = { .cont = victim, .frontier = victim->cut_to };
     if (victim->slot != KVD_NONE && victim->slot == seq->state_slot) victim->slot = KVD_NONE;
     victim->claimed = false;
+    victim->cut_to = 0;
     if (!victim->demoting) {
         seq->victims_lost++;
-        cont_release(store, victim, STORE_EVICTED);
+        victim_release(store, &how);
+        if (how.frontier) cont_give_up_lost(store, victim); /* damage before the cut waited for the claim's end */
         return;
     }
     victim->demoting = false;
@@ -510,8 +515,8 @@ static uint32_t count_leaving(const struct store *store, const struct seq *seq, 
     uint32_t freed = 0;
     for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) {
         const struct cont *victim = &store->conts[v];
-        freed +=
-            joint_mark(store, &victim->space[p], &(struct joint){ p, 0, stamp, !victim->demoting, victim->demoted });
+        const struct joint how = { p, pages_of(victim->cut_to), stamp, !victim->demoting, victim->demoted };
+        freed += joint_mark(store, &victim->space[p], &how);
     }
     if (seq->from == KVD_NONE || seq->keep) return freed;
     const struct cont *source = &store->conts[seq->from];
@@ -557,7 +562,8 @@ static int check_held(const struct store *store, const struct seq *seq, struct a
     if (!victims_are_current(store, seq))
         return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, 0, store->revision, 0);
     for (uint32_t v = seq->victims; v != KVD_NONE; v = store->conts[v].next_victim) {
-        act->victims[act->n_victims++] = (struct victim){ &store->conts[v], store->conts[v].demoting };
+        act->victims[act->n_victims++] =
+            (struct victim){ &store->conts[v], store->conts[v].demoting, store->conts[v].cut_to };
     }
     int rc = activation_measure(store, act, refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++) {
@@ -674,6 +680,7 @@ static void abort_victims(struct store *store, struct seq *seq, bool *slot_is_ou
         victim->next_victim = KVD_NONE;
         if (victim->demoting) count_demoting(store, victim, false);
         victim->claimed = victim->demoting = false;
+        victim->cut_to = 0;
         if (seq->state_slot != KVD_NONE && victim->slot == seq->state_slot) *slot_is_ours = false;
         cont_give_up_lost(store, victim);
     }

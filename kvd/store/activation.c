@@ -44,30 +44,6 @@ static int check_source(const struct store *store, struct activation *act, struc
     return STORE_OK;
 }
 
-static int check_victims(const struct store *store, struct activation *act, struct store_refusal *refusal) {
-    const struct store_activation *want = act->want;
-    uint32_t stamp = store_next_stamp(store);
-    if (want->n_victims > KVD_MAX_VICTIMS)
-        return store_refuse(refusal, STORE_E_RANGE, STORE_S_RECIPE, KVD_NONE, want->n_victims, 0, KVD_MAX_VICTIMS);
-    for (uint32_t i = 0; i < want->n_victims; i++) {
-        struct cont *victim = cont_find(store, store_cont_of(want->victims[i].continuation));
-        if (!victim)
-            return store_refuse(refusal, STORE_E_STALE, STORE_S_RECIPE, KVD_NONE, want->victims[i].continuation.bits, 0,
-                                0);
-        if (want->victims[i].demote && !store->arena)
-            return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
-        if (victim->stamp == stamp || (victim == act->source && !act->move))
-            return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, i, i, want->n_victims);
-        victim->stamp = stamp;
-        if (!victim->published || victim->claimed || victim->pins || victim->image_pins)
-            return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, want->revision, store->revision,
-                                0);
-        if (victim == act->source) continue;
-        act->victims[act->n_victims++] = (struct victim){ victim, want->victims[i].demote };
-    }
-    return STORE_OK;
-}
-
 int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,
                        struct store_refusal *refusal) {
     uint32_t s = store->config.max_context;
@@ -81,9 +57,8 @@ int activation_resolve(const struct store *store, const struct store_activation 
     act.ceiling = want->prompt_tokens + want->max_output_tokens - 1;
     int rc = check_source(store, &act, refusal);
     if (rc) return rc;
-    if (want->revision && want->revision != store->revision)
-        return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, want->revision, store->revision, 0);
-    rc = check_victims(store, &act, refusal);
+    const struct recipe recipe = { want->victims, want->n_victims, want->revision, act.source, act.move };
+    rc = recipe_resolve(store, &recipe, act.victims, &act.n_victims, refusal);
     if (rc == STORE_OK) *ret_act = act;
     return rc;
 }
@@ -137,9 +112,10 @@ static void count_freed(const struct store *store, struct activation *act) {
         if (act->source && act->source->demoted && !MUTANT(source_counts_as_freed)) mark_source(store, act, p);
         for (uint32_t i = 0; i < act->n_victims; i++) {
             const struct cont *victim = act->victims[i].cont;
-            const struct joint how = { p, 0, act->stamp, !act->victims[i].demote, victim->demoted };
+            const struct joint how = { p, victim_first(&act->victims[i]), act->stamp, !act->victims[i].demote,
+                                       victim->demoted };
             ap->freed_victims += joint_mark(store, &victim->space[p], &how);
-            if (!act->victims[i].demote) act->chunks_freed_victims += chunks_for(victim->space[p].count);
+            if (!act->victims[i].demote) act->chunks_freed_victims += victim_chunks(&act->victims[i], p);
         }
         ap->freed = ap->freed_victims;
         if (!act->move) continue;
@@ -152,7 +128,7 @@ static void count_freed(const struct store *store, struct activation *act) {
     act->conts_freed = 0;
     for (uint32_t i = 0; i < act->n_victims; i++) {
         const struct cont *victim = act->victims[i].cont;
-        act->conts_freed += !act->victims[i].demote && cont_leaves_descriptor(victim);
+        act->conts_freed += victim_leaves_descriptor(&act->victims[i]);
         act->slots_freed += victim->slot != KVD_NONE && store->slots[victim->slot].pins == 0;
     }
 }
@@ -197,11 +173,11 @@ static uint32_t collect_drops(const struct store *store, const struct activation
     uint32_t n_ids = 0, n;
     for (uint32_t v = 0; v < act->n_victims; v++) {
         if (act->victims[v].demote) continue;
-        extent_id image = act->victims[v].cont->image;
+        extent_id image = act->victims[v].cont->image; /* where there are images nothing is shortened */
         if (image.bits && image.bits != store->scrub_extent.bits) store->ids[n_ids++] = image;
         for (uint32_t p = 0; p < store->n_pools; p++) {
             const struct space *space = &act->victims[v].cont->space[p];
-            for (uint32_t i = 0; i < space->count; i += n) {
+            for (uint32_t i = victim_first(&act->victims[v]); i < space->count; i += n) {
                 const uint32_t *run = space_run(store, space, i, &n);
                 for (uint32_t k = 0; k < n; k++) {
                     const struct page *page = &store->pool[p].pages[run[k]];
@@ -260,7 +236,8 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
     uint32_t surviving = page->references;
     for (uint32_t i = 0; i < act->n_victims && surviving > 1;
          i++) /* victims go first, and a page has one place in all spaces */
-        surviving -= !act->victims[i].demote && block < act->victims[i].cont->space[pool].count &&
+        surviving -= !act->victims[i].demote && block >= victim_first(&act->victims[i]) &&
+                     block < act->victims[i].cont->space[pool].count &&
                      space_entry(store, &act->victims[i].cont->space[pool], block) == descriptor;
     return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
 }

@@ -365,6 +365,8 @@ static void audit_claims(struct audit *a) {
         }
         EXPECT(claims <= 1 && (claims == 1) == cont->claimed, "continuation %u: %u claims, %s", i, claims,
                cont->claimed ? "claimed" : "free");
+        EXPECT(cont->cut_to == 0 || (cont->claimed && cont->cut_to < cont->frontier && !cont->demoting),
+               "continuation %u of %u tokens is to be cut to %u", i, cont->frontier, cont->cut_to);
         EXPECT(pins == cont->pins, "continuation %u: %u forks in flight, %u pins", i, pins, cont->pins);
     }
 }

@@ -4,9 +4,9 @@
  * and takes each, until what they give jointly suffices. It prefers nobody by itself, and changes nothing.
  *
  * First those that are not demoted, to be demoted where the caller wants that. What of them frees nothing that is short
- * is left out. Where the arena cannot hold what is demoted, the first of the chosen and of the demoted ones together
- * are released, as few as do. Where membership or descriptors are short, which demoted ones hold like any other, all
- * take part, and are released.
+ * is left out. The last of those that are released is only shortened where that suffices. Where the arena cannot hold
+ * what is demoted, the first of the chosen and of the demoted ones together are released, as few as do. Where
+ * membership or descriptors are short, which demoted ones hold like any other, all take part, and are released.
  */
 #include "store_internal.h"
 
@@ -73,7 +73,7 @@ static bool may_suffice(const struct recipe_search *c) {
 
 static void take_victim(struct recipe_search *c, struct cont *cont) {
     const struct store *store = c->store;
-    c->act.victims[c->act.n_victims++] = (struct victim){ cont, c->demote };
+    c->act.victims[c->act.n_victims++] = (struct victim){ .cont = cont, .demote = c->demote };
     for (uint32_t p = 0; p < store->n_pools; p++) {
         c->freed[p] += joint_mark(store, &cont->space[p], &(struct joint){ p, 0, c->stamp, !c->demote, cont->demoted });
         if (!c->demote) c->chunks += chunks_for(cont->space[p].count);
@@ -172,6 +172,37 @@ static bool is_of_use(const struct recipe_search *c, const struct victim *victim
     return false;
 }
 
+/* Leading pages of the last victim with which it still suffices: what goes of it then is marked by the last count. */
+static uint32_t spared_pages(const struct recipe_search *c, uint32_t p, const struct space *space) {
+    const struct store *store = c->store;
+    const struct activation_pool *ap = &c->act.pool[p];
+    uint64_t now = pool_available(&store->pool[p]);
+    uint64_t spare = min_u64(now + ap->freed - ap->fresh, now + ap->freed_victims - activation_now(ap));
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) {
+            if (store->pool[p].pages[run[k]].stamp != c->act.stamp || !joint_frees(store, p, run[k])) continue;
+            if (spare-- == 0) return i + k;
+        }
+    }
+    return space->count;
+}
+
+/* The last one that is released goes from its end, as far as it must: its first pages stay a prefix that is found. */
+static void spare_prefix(struct recipe_search *c) {
+    struct victim *last = c->act.n_victims ? &c->act.victims[c->act.n_victims - 1] : NULL;
+    if (!last || last->demote || c->store->config.has_state || last->cont->moves || MUTANT(last_victim_goes_whole))
+        return;
+    uint32_t keep = min_u32(last->cont->named, (last->cont->frontier - 1) / KVD_PAGE_TOKENS);
+    for (uint32_t p = 0; p < c->store->n_pools; p++) keep = min_u32(keep, spared_pages(c, p, &last->cont->space[p]));
+    if (keep == 0) return;
+    last->frontier = keep * KVD_PAGE_TOKENS;
+    if (check(c) == FITS) return;
+    last->frontier = 0; /* it is more than pages that is short */
+    (void)check(c);
+}
+
 static enum recipe_answer leave_out(struct recipe_search *c) {
     uint32_t n = c->act.n_victims, left = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -213,7 +244,7 @@ static enum recipe_answer release_some(struct recipe_search *c) {
                 steps[n_steps++] = turn++;
                 continue;
             }
-            c->act.victims[n] = (struct victim){ &store->conts[at], false };
+            c->act.victims[n] = (struct victim){ .cont = &store->conts[at] };
             steps[n_steps++] = n++;
             at = next_demoted(c, order_next(store, at));
         }
@@ -244,6 +275,7 @@ static enum recipe_answer find_recipe(struct recipe_search *c) {
         answer = walk(c);
     }
     if (answer == FITS || answer == ARENA_SHORT) answer = leave_out(c);
+    if (answer == FITS) spare_prefix(c);
     return answer == ARENA_SHORT ? release_some(c) : answer;
 }
 
@@ -259,7 +291,8 @@ int store_choose_victims(struct store *store, const struct store_choice *how, st
     *ret_chosen = (struct store_chosen){ .n = c.act.n_victims, .more = answer == SHORT && c.act.n_victims == c.max };
     for (uint32_t i = 0; i < c.act.n_victims; i++)
         ret_victims[i] = (struct kvd_victim){ .continuation.bits = cont_handle(store, c.act.victims[i].cont).bits,
-                                              .demote = c.act.victims[i].demote };
+                                              .demote = c.act.victims[i].demote,
+                                              .frontier = c.act.victims[i].frontier };
     activation_plan(store, &c.act, &ret_chosen->plan);
     ret_chosen->plan.feasibility = answer == FITS ? KVD_READY : answer == NEVER ? KVD_INFEASIBLE : KVD_BLOCKED;
     return STORE_OK;

@@ -24,7 +24,7 @@ static int find_movable(struct store *store, store_cont handle, struct cont **re
     return STORE_OK;
 }
 
-static uint32_t not_current(const struct store *store, uint32_t p, const struct space *space, bool coming_counts) {
+uint32_t tier_lacks(const struct store *store, uint32_t p, const struct space *space, bool coming_counts) {
     uint32_t missing = 0, n;
     for (uint32_t i = 0; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
@@ -42,7 +42,7 @@ static int begin_out(struct store *store, struct cont *cont, struct move *move, 
     uint32_t n = 0, placed[KVD_MAX_POOLS + 1];
     uint64_t pages = 0, needed = 0, fits = 0;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        uint32_t lacks = not_current(store, p, &cont->space[p], true);
+        uint32_t lacks = tier_lacks(store, p, &cont->space[p], true);
         if (lacks) wants[n++] = (struct extent_page_want){ store->config.host_stride[p], lacks, p };
     }
     if (store->config.has_state && !cont->image.bits)
@@ -187,7 +187,7 @@ static int commit_out(struct store *store, const struct move *move, struct cont 
     uint32_t lacks = 0;
     bool waits = false;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        lacks += not_current(store, p, &cont->space[p], false);
+        lacks += tier_lacks(store, p, &cont->space[p], false);
         waits |= tier_any(store, p, &cont->space[p], cont->space[p].count, PAGE_BACKING);
     }
     if (waits || (move->place == STORE_PLACE_HOST && cont->pins)) return STORE_WAIT;
@@ -277,7 +277,7 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
 static int drop_from_device(struct store *store, struct cont *cont, uint32_t dropped[KVD_MAX_POOLS],
                             struct store_refusal *refusal) {
     uint32_t lacks = 0;
-    for (uint32_t p = 0; p < store->n_pools; p++) lacks += not_current(store, p, &cont->space[p], false);
+    for (uint32_t p = 0; p < store->n_pools; p++) lacks += tier_lacks(store, p, &cont->space[p], false);
     if (lacks || !tier_all_current(store, cont))
         return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, max_u32(lacks, 1), 0);
     for (uint32_t p = 0; p < store->n_pools; p++) dropped[p] = store->pool[p].allocated;

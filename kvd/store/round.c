@@ -2,6 +2,9 @@
  *
  * The round boundary (SPACE-4..7, PAGE-8): commit, truncate, trim, lease growth and mapping of one sequence in all its
  * pools, or nothing. Each pool is first worked out on paper; only then anything changes.
+ *
+ * Where no step of lease growth finds room, the last one takes it from the item's list (FIT-4), one after the other,
+ * until what they give jointly is enough. What gives nothing stays.
  */
 #include "store_internal.h"
 
@@ -14,6 +17,14 @@ struct paper {
     uint32_t entitlement;
     uint32_t mapped; /* membership at the end */
     bool bounded;
+};
+
+/* Who gives way for the growth of one item, as far as it is worked out. */
+struct room {
+    const struct store_round_item *item;
+    struct victim *victims; /* the store's scratch */
+    uint32_t n, next;       /* taken; the next one of the list */
+    uint32_t freed[KVD_MAX_POOLS], chunks, stamp;
 };
 
 /* Pages that a move in flight still copies stay mapped: they could not come back to the reservation now. */
@@ -83,26 +94,108 @@ static int check_item(const struct store *store, const struct seq *seq, const st
 
 /* ---- lease growth ---- */
 
-static bool grow_to(struct store *store, uint32_t p, struct paper *paper, uint32_t target, uint32_t *chunks) {
-    uint32_t more = chunks_for(target) - chunks_for(paper->entitlement);
-    if (target - paper->entitlement > pool_available(&store->pool[p])) return false;
-    if (*chunks + more > chunks_available(&store->chunks) && !MUTANT(growth_takes_any_membership)) return false;
-    if (!store_try(store)) return false;
+static void mark_victim(struct store *store, struct room *room, const struct victim *victim) {
+    victim->cont->stamp = room->stamp;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        const struct joint how = { p, victim_first(victim), room->stamp, !victim->demote, victim->cont->demoted };
+        room->freed[p] += joint_mark(store, &victim->cont->space[p], &how);
+        if (!victim->demote) room->chunks += victim_chunks(victim, p);
+    }
+}
+
+/* Back to the first n of those that were taken. */
+static void keep_victims(struct store *store, struct room *room, uint32_t n) {
+    room->stamp = store_next_stamp(store);
+    room->n = n;
+    room->chunks = 0;
+    memset(room->freed, 0, sizeof room->freed);
+    for (uint32_t i = 0; i < n; i++) mark_victim(store, room, &room->victims[i]);
+}
+
+/* The next one of the list that may go, and that is not taken already. */
+static bool take_victim(struct store *store, struct room *room) {
+    if (!room->stamp) room->stamp = store_next_stamp(store);
+    while (room->next < room->item->n_growth && room->n < KVD_MAX_VICTIMS) {
+        struct victim *victim = &room->victims[room->n];
+        if (!victim_for_growth(store, &room->item->growth[room->next++], victim)) continue;
+        if (victim->cont->stamp == room->stamp) continue;
+        mark_victim(store, room, victim);
+        room->n++;
+        return true;
+    }
+    return false;
+}
+
+static bool has_room(const struct store *store, const struct room *room, uint32_t p, uint32_t pages, uint32_t chunks) {
+    if (pages > pool_available(&store->pool[p]) + room->freed[p]) return false;
+    return chunks <= chunks_available(&store->chunks) + room->chunks || MUTANT(growth_takes_any_membership);
+}
+
+/* asks: the list gives what lacks. */
+static bool grow_to(struct store *store, uint32_t p, struct paper *paper, uint32_t target, uint32_t *chunks,
+                    struct room *room, bool asks) {
+    uint32_t more = chunks_for(target) - chunks_for(paper->entitlement), pages = target - paper->entitlement,
+             taken = room->n, next = room->next;
+    bool ok = has_room(store, room, p, pages, *chunks + more);
+    while ((!ok || MUTANT(growth_asks_the_list_first)) && asks && take_victim(store, room))
+        ok = has_room(store, room, p, pages, *chunks + more);
+    if (ok) ok = store_try(store);
+    if (!ok) {
+        if (taken < room->n) keep_victims(store, room, taken);
+        room->next = next;
+        return false;
+    }
     *chunks += more;
     paper->entitlement = target;
     return true;
 }
 
-static void grow_lease(struct store *store, const struct seq *seq, uint32_t p, struct paper *paper, uint32_t *chunks) {
+static void grow_lease(struct store *store, const struct seq *seq, uint32_t p, struct paper *paper, uint32_t *chunks,
+                       struct room *room) {
     uint32_t ceiling = entitle_ceiling(store, p, seq->ceiling), cushion = entitle_cushion(store);
     uint64_t thin = max_u64(min_u64((uint64_t)pages_of(paper->committed) + cushion, ceiling), paper->ensure);
     if (thin <= paper->entitlement) return;
-    for (uint32_t rung = 0; rung < 3; rung++) {
+    for (uint32_t step = MUTANT(growth_asks_the_list_first) ? 3 : 0; step < 4; step++) {
+        uint32_t rung = min_u32(step, 2); /* the last one once more, with the list */
         uint64_t tokens = min_u64(store->config.max_context, (uint64_t)paper->committed + entitle_rung(store, rung));
         uint64_t target = min_u64(ceiling, max_u64((uint64_t)pages_of(tokens) + cushion, paper->ensure));
-        if (grow_to(store, p, paper, (uint32_t)max_u64(target, paper->entitlement), chunks)) return;
+        if (step == 3 && room->item->n_growth == 0) break;
+        if (grow_to(store, p, paper, (uint32_t)max_u64(target, paper->entitlement), chunks, room, step == 3)) return;
     }
     paper->bounded = true;
+}
+
+/* With the marks of those that were taken: does anything go with it? */
+static bool frees_pages(const struct store *store, const struct room *room, const struct victim *victim) {
+    uint32_t n;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        const struct space *space = &victim->cont->space[p];
+        for (uint32_t i = victim_first(victim); i < space->count; i += n) {
+            const uint32_t *run = space_run(store, space, i, &n);
+            for (uint32_t k = 0; k < n; k++)
+                if (store->pool[p].pages[run[k]].stamp == room->stamp && joint_frees(store, p, run[k])) return true;
+        }
+    }
+    return false;
+}
+
+/* They go, but for those that give nothing that lacks. chunks: what growth takes of the membership. Returns how many
+ * went. */
+static uint32_t release_victims(struct store *store, struct room *room, uint32_t chunks) {
+    bool all = chunks > chunks_available(&store->chunks);
+    uint32_t gone = 0;
+    for (uint32_t i = 0; i < room->n; i++)
+        if (all || MUTANT(useless_victim_goes) || frees_pages(store, room, &room->victims[i]))
+            room->victims[gone++] = room->victims[i];
+    for (uint32_t i = 0; i < gone; i++) {
+        struct victim *victim = &room->victims[i];
+        room->item->gone[i] =
+            (struct kvd_victim){ .continuation.bits = cont_handle(store, victim->cont).bits,
+                                 .demote = victim->demote,
+                                 .frontier = victim->demote ? victim->cont->frontier : victim->frontier };
+        victim_give_way(store, victim);
+    }
+    return gone;
 }
 
 static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, struct store_refusal *refusal) {
@@ -156,17 +249,19 @@ static uint32_t packed_pages(const struct store *store) {
 static int round_item(struct store *store, const struct store_round_item *item, struct store_round_result *result) {
     struct seq *seq = NULL;
     struct paper paper[KVD_MAX_POOLS] = { 0 };
+    struct room room = { .item = item, .victims = store->victims };
     uint32_t chunks = 0;
     bool grew = false;
     int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
     if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
-        grow_lease(store, seq, p, &paper[p], &chunks);
+        grow_lease(store, seq, p, &paper[p], &chunks, &room);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
     bool shortens = false, commits = false;
     uint32_t packed = packed_pages(store);
+    if (room.n) result->n_gone = release_victims(store, &room, chunks);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].ask & KVD_ROUND_TRUNCATE;
         commits |= item->pool[p].ask & KVD_ROUND_COMMIT;

@@ -86,23 +86,68 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
     return STORE_OK;
 }
 
+/* What there will be when the victims have given way. */
+struct post_state {
+    struct victim *victims; /* the store's scratch */
+    uint32_t n, conts, slots, pages[KVD_MAX_POOLS];
+    uint64_t chunks;
+};
+
+static void add_victim(const struct store *store, const struct victim *victim, uint32_t stamp,
+                       struct post_state *post) {
+    const struct cont *cont = victim->cont;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        const struct joint how = { p, victim_first(victim), stamp, !victim->demote, cont->demoted };
+        post->pages[p] += joint_mark(store, &cont->space[p], &how);
+        if (!victim->demote) post->chunks += victim_chunks(victim, p);
+    }
+    post->conts += victim_leaves_descriptor(victim);
+    post->slots += cont->slot != KVD_NONE && store->slots[cont->slot].pins == 0;
+}
+
+/* A victim that is to rest must be able to without copies. */
+static int check_rests(const struct store *store, const struct cont *cont, struct store_refusal *refusal) {
+    uint32_t lacks = store->config.has_state && !image_in_host(cont);
+    if (cont->moves) return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->moves, 0);
+    for (uint32_t p = 0; p < store->n_pools; p++) lacks += tier_lacks(store, p, &cont->space[p], false);
+    return lacks ? store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, lacks, 0) : STORE_OK;
+}
+
+static int look_ahead(const struct store *store, const struct store_checkpoint *want, struct post_state *ret_post,
+                      struct store_refusal *refusal) {
+    const struct recipe recipe = { .victims = want->victims, .n = want->n_victims, .revision = want->revision };
+    struct post_state post = { .victims = store->victims,
+                               .conts = conts_free(store),
+                               .slots = slots_free(store),
+                               .chunks = chunks_available(&store->chunks) };
+    int rc = recipe_resolve(store, &recipe, post.victims, &post.n, refusal);
+    for (uint32_t i = 0; i < post.n && rc == STORE_OK; i++)
+        if (post.victims[i].demote) rc = check_rests(store, post.victims[i].cont, refusal);
+    if (rc) return rc;
+    uint32_t stamp = store_next_stamp(store);
+    for (uint32_t p = 0; p < store->n_pools; p++) post.pages[p] = pool_available(&store->pool[p]);
+    for (uint32_t i = 0; i < post.n && !MUTANT(victims_of_a_checkpoint_give_nothing); i++)
+        add_victim(store, &post.victims[i], stamp, &post);
+    *ret_post = post;
+    return STORE_OK;
+}
+
 /* Acquisitions in order: descriptor, tail pages, state slot, membership. */
-static int check_checkpoint_needs(struct store *store, uint32_t frontier, struct store_refusal *refusal) {
+static int check_checkpoint_needs(struct store *store, uint32_t frontier, const struct post_state *post,
+                                  struct store_refusal *refusal) {
     uint32_t chunks = store->n_pools * chunks_for(pages_of(frontier));
-    if (store->cont_free == KVD_NONE || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, conts_free(store),
+    if (post->conts < 1 || !store_try(store))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, post->conts,
                             store->config.max_continuations);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
-        if (pool_available(&store->pool[p]) < 1 || !store_try(store))
-            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, pool_available(&store->pool[p]),
-                                store->pool[p].capacity);
-    if (store->config.has_state && (slots_free(store) < 1 || !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, slots_free(store),
+        if (post->pages[p] < 1 || !store_try(store))
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, post->pages[p], store->pool[p].capacity);
+    if (store->config.has_state && (post->slots < 1 || !store_try(store)))
+        return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, post->slots,
                             store->config.state_slots);
-    if (chunks_available(&store->chunks) < chunks || !store_try(store))
+    if (post->chunks < chunks || !store_try(store))
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)chunks * CHUNK,
-                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
-                            (uint64_t)store->chunks.capacity * CHUNK);
+                            post->chunks * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
     return STORE_OK;
 }
 
@@ -144,9 +189,9 @@ static void copy_state(struct store *store, const struct seq *seq, struct cont *
         (struct store_copy){ .kind = STORE_COPY_STATE, .src = cont->source_slot, .dst = cont->slot };
 }
 
-/* An equal one that lies on the device is the checkpoint: nothing is acquired or copied. */
-static bool merge_checkpoint(struct store *store, const struct seq *seq, const struct kvd_tail *tail,
-                             uint32_t retention, struct store_checkpointed *ret_checkpointed) {
+/* An equal one that lies on the device is the checkpoint: nothing is acquired or copied, and nobody gives way. */
+static bool merge_checkpoint(struct store *store, const struct seq *seq, const struct store_checkpoint *want,
+                             struct store_checkpointed *ret_checkpointed) {
     uint32_t frontier = seq->space[0].committed;
     struct cont like = { .frontier = frontier,
                          .named = frontier / KVD_PAGE_TOKENS,
@@ -154,26 +199,28 @@ static bool merge_checkpoint(struct store *store, const struct seq *seq, const s
                          .tag = seq->tag,
                          .domain = seq->domain,
                          .space = { seq->space[0] } };
-    if (tail) like.tail = *tail;
+    if (want->tail) like.tail = *want->tail;
     struct cont *equal = cont_find_equal(store, &like);
-    if (!equal || !cont_stands_for(store, equal, retention)) return false;
+    if (!equal || !cont_stands_for(store, equal, want->retention)) return false;
     *ret_checkpointed =
         (struct store_checkpointed){ .cont = cont_handle(store, equal), .frontier = frontier, .is_published = true };
     store_changed(store, false);
     return true;
 }
 
-int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct kvd_tail *tail,
-                           uint32_t retention, struct store_checkpointed *ret_checkpointed,
-                           struct store_refusal *refusal) {
+int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease, const struct store_checkpoint *want,
+                           struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal) {
     struct seq *seq = NULL;
     struct store_checkpointed out;
+    struct post_state post;
     int rc = seq_drive(store, handle, lease, &seq, refusal);
-    if (rc == STORE_OK) rc = seq_complete(store, seq, tail, refusal);
-    if (rc == STORE_OK && merge_checkpoint(store, seq, tail, retention, ret_checkpointed)) return STORE_OK;
-    if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq->space[0].committed, refusal);
+    if (rc == STORE_OK) rc = seq_complete(store, seq, want->tail, refusal);
+    if (rc == STORE_OK) rc = look_ahead(store, want, &post, refusal);
+    if (rc == STORE_OK && merge_checkpoint(store, seq, want, ret_checkpointed)) return STORE_OK;
+    if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq->space[0].committed, &post, refusal);
     if (rc) return rc;
     memset(&out, 0, sizeof out);
+    for (; out.n_gone < post.n; out.n_gone++) victim_give_way(store, &post.victims[out.n_gone]);
     struct cont *cont = cont_take(store);
     uint32_t frontier = seq->space[0].committed, full = frontier / KVD_PAGE_TOKENS,
              columns = frontier % KVD_PAGE_TOKENS;
@@ -181,11 +228,11 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     store->in_flight = (uint32_t)(cont - store->conts);
     cont->frontier = frontier;
     cont->named = full;
-    cont->retention = retention;
+    cont->retention = want->retention;
     cont->tail_named = true;
     cont->tag = seq->tag;
     cont->domain = domain_hold(store, seq->domain);
-    if (columns) cont->tail = *tail;
+    if (columns) cont->tail = *want->tail;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
         cont->space[p].committed = frontier;

@@ -62,10 +62,9 @@ static int check_frontier(const struct store *store, const struct cont *cont, ui
     return STORE_OK;
 }
 
-int store_shorten(struct store *store, store_cont handle, uint32_t frontier, struct store_refusal *refusal) {
-    struct cont *cont = NULL;
-    int rc = cont_find_unclaimed(store, handle, &cont, refusal);
-    if (rc == STORE_OK) rc = check_frontier(store, cont, frontier, refusal);
+int cont_check_cut(const struct store *store, const struct cont *cont, uint32_t frontier,
+                   struct store_refusal *refusal) {
+    int rc = check_frontier(store, cont, frontier, refusal);
     if (rc || frontier == cont->frontier) return rc;
     if (cont->moves) return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->moves, 0);
     for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++) {
@@ -73,6 +72,14 @@ int store_shorten(struct store *store, store_cont handle, uint32_t frontier, str
         if (page->pins) /* a checkpoint is being copied from it */
             return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, p, 0, page->pins, 0);
     }
+    return STORE_OK;
+}
+
+int store_shorten(struct store *store, store_cont handle, uint32_t frontier, struct store_refusal *refusal) {
+    struct cont *cont = NULL;
+    int rc = cont_find_unclaimed(store, handle, &cont, refusal);
+    if (rc == STORE_OK) rc = cont_check_cut(store, cont, frontier, refusal);
+    if (rc || frontier == cont->frontier) return rc;
     cont_shorten(store, cont, frontier);
     store_changed(store, true);
     return STORE_OK;

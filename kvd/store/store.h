@@ -79,7 +79,7 @@ enum store_code {
     STORE_E_RANGE = 4,       /* an argument is outside what the object or configuration allows -> OUT_OF_RANGE */
     STORE_E_NEVER = 5,       /* more than the store could give with nothing else in it      -> INVALID_ARGUMENT */
     STORE_E_SHORT = 6,       /* short now; may fit after releases                           -> RESOURCE_EXHAUSTED */
-    STORE_E_ENTITLEMENT = 7, /* mapping past the entitlement (SPACE-5)                      -> RESOURCE_EXHAUSTED */
+    STORE_E_ENTITLEMENT = 7, /* mapping past the entitlement (SPACE-5)                      -> OUT_OF_RANGE */
     STORE_E_REVISION = 8,    /* recipe or plan made at another revision, or a victim is claimed -> ABORTED */
     STORE_E_INCOMPLETE = 9,  /* would publish an incomplete continuation (CONT-1)           -> FAILED_PRECONDITION */
     STORE_E_NAME = 10,       /* another digest than the page has, or a wrong tail (CONT-2) -> INVALID_ARGUMENT */
@@ -303,7 +303,8 @@ struct store_activation {
     uint32_t max_output_tokens;       /* 1 to S - prompt + 1: STORE_E_RANGE past it, never cut silently */
     uint32_t ensure[KVD_MAX_POOLS];   /* tokens to map at once, lower bound; <= entitlement. 0 = only the membership of
                                            the source */
-    const struct kvd_victim *victims; /* recipe: they give way atomically with the activation, or not at all (ACT-8) */
+    const struct kvd_victim *victims; /* recipe: they give way atomically with the activation, or not at all (ACT-8):
+                                       * released, demoted, or shortened (as by store_shorten, to less than they are) */
     uint32_t n_victims;               /* at most KVD_MAX_VICTIMS */
     uint64_t revision;                /* recipe made at; 0 = do not check */
     uint64_t
@@ -321,7 +322,7 @@ struct store_activated {
     uint32_t source_state_slot;       /* slot to copy from on the device; pinned until the first commit. KVD_NONE: none
                                          (root, a move, or the image was restored into state_slot) */
     uint32_t restored[KVD_MAX_POOLS]; /* pages that come from the host */
-    uint32_t victims_lost;            /* released at begin, past recall */
+    uint32_t victims_lost;            /* released or shortened at begin, past recall */
     struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slices empty while the rows show nothing */
 };
 
@@ -330,8 +331,9 @@ int store_plan_activation(struct store *store, const struct store_activation *wa
                           struct store_refusal *refusal);
 
 /* Choice: the shortest recipe in an order that the caller names (Q-2): of the lowest retention first, of one retention
- * the least recently used. It leaves out what gives nothing that is short. Changes nothing, and takes time in
- * proportion to the pages of what goes. */
+ * the least recently used. It leaves out what gives nothing that is short, and of the last one, where that is released,
+ * the pages before what is needed of it: it is shortened. Changes nothing, and takes time in proportion to the pages of
+ * what goes. */
 struct store_choice {
     struct store_activation want; /* without victims */
     uint32_t max;                 /* victims that are wanted at most; KVD_MAX_VICTIMS is the limit */
@@ -355,8 +357,8 @@ int store_choose_victims(struct store *store, const struct store_choice *how, st
  * What only the victims, or the dropped pages of a moved source, will free is not in `reserved` before the commit.
  * Entries mapped past the free pages name pages that victims hold until then: nobody may write them before.
  *
- * Exception: where the copies need pages, membership or extents that are not free, victims to be released go at begin
- * for good, and abort returns how many.
+ * Exception: where the copies need pages, membership or extents that are not free, victims to be released or shortened
+ * go at begin for good, and abort returns how many.
  *
  * Victims may contain a moved source, which goes anyhow. A moved source must have no other activation in flight and no
  * fork that still reads its state slot (STORE_E_STATE). With state images, frontier must be the source's own (CONT-4).
@@ -364,7 +366,7 @@ int store_choose_victims(struct store *store, const struct store_choice *how, st
 int store_activate_begin(struct store *store, const struct store_activation *want,
                          struct store_activated *ret_activated, struct store_refusal *refusal);
 /* Ends a stage.
- * STORE_OK: published. Victims are released or demoted; a moved source has become the sequence.
+ * STORE_OK: published. Victims are released, shortened or demoted; a moved source has become the sequence.
  * STORE_MORE: the next stage. Staged victims have given way and are past recall, and the next copies are listed; or all
  * bytes are there and the row mirror is filled now, which is published before the last commit.
  * STORE_WAIT: another transition brings pages that this one needs. Try again when one has ended.
@@ -393,7 +395,12 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
  * (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling), max(entitlement,
  * pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that. If the last is refused too,
  * the result is bounded: pages are mapped as far as the entitlement reaches. Of several bounded pools the nearest
- * frontier is told. */
+ * frontier is told.
+ *
+ * FIT-4: where none of the three is there, the last is taken from the continuations of `growth`, and from nobody else:
+ * in their order, as few as suffice, less those that give nothing; none where all of them do not suffice. One whose
+ * `demote` is set rests where the host has all of it already, and is released where it has not. Passed over is what is
+ * gone, held by a transition, or cannot be shortened to its frontier. */
 struct store_round_item {
     store_seq seq;
     uint64_t lease;
@@ -401,12 +408,16 @@ struct store_round_item {
     uint32_t state_frontier; /* of the image in the sequence's slot now. 0: it is being written. Not asked: as before,
                               * but a truncation below it outdates the image */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
+    const struct kvd_victim *growth; /* who may go where lease growth lacks room; at most KVD_MAX_VICTIMS */
+    uint32_t n_growth;
+    struct kvd_victim *gone; /* room for n_growth: those that went. frontier: what is left of each, 0: released */
 };
 struct store_round_result {
     struct store_refusal refusal; /* code STORE_OK: applied */
     bool bounded; /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens
                    * (SPACE-4); everything else was applied */
     uint32_t bounded_pool, bounded_frontier;
+    uint32_t n_gone; /* entries of the item's `gone` */
     struct kvd_pool_view pool[KVD_MAX_POOLS];
 };
 /* Never fails as a whole; neighbours of a bad item are applied. */
@@ -429,15 +440,26 @@ struct store_checkpointed {
     struct store_copy copies[STORE_MAX_COPIES];
     uint32_t shared_pages[KVD_MAX_POOLS];
     bool is_published; /* an equal one was there and is this checkpoint: nothing to copy, no commit, nothing shared */
+    uint32_t n_gone;   /* victims that have given way: all, or none where an equal one was there */
+};
+struct store_checkpoint {
+    const struct kvd_tail *tail; /* NULL: none */
+    uint32_t retention;
+    const struct kvd_victim *victims; /* recipe: they give way at begin, past recall (ACT-8) */
+    uint32_t n_victims;               /* at most KVD_MAX_VICTIMS */
+    uint64_t revision;                /* recipe made at; 0 = do not check */
 };
 /* Of a running sequence at its committed frontier (CKPT-1): full pages shared, tail copied, the row is not touched, the
  * sequence goes on. The continuation is invisible until commit. Several may be in flight, and the sequence may finish
  * or end meanwhile: the pages and the slot that are copied from stay pinned until commit or abort, and until then the
  * sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal
- * frontiers in all pools, and, with state, state_frontier == committed. */
-int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct kvd_tail *tail,
-                           uint32_t retention, struct store_checkpointed *ret_checkpointed,
-                           struct store_refusal *refusal);
+ * frontiers in all pools, and, with state, state_frontier == committed.
+ *
+ * Its victims give way in the same transaction: what they leave (pages, descriptors, slots, membership) is the
+ * checkpoint's. A victim to be demoted must have been copied already (STORE_E_STATE, STORE_S_REPLICA), since nothing
+ * here waits for copies to the host. */
+int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_checkpoint *want,
+                           struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal);
 /* ret_cont (may be NULL): the handle to go by: of an equal continuation, if one came to be meanwhile (FIT-5). */
 int store_checkpoint_commit(struct store *store, store_cont cont, store_cont *ret_cont, struct store_refusal *refusal);
 int store_checkpoint_abort(struct store *store, store_cont cont, struct store_refusal *refusal);

@@ -186,6 +186,7 @@ struct cont {
     uint64_t tag;
     bool demoted, demoting /* claimed: will rest at commit */;
     bool demotes_again; /* it was demoted until damage took a page of it: what is left will be */
+    uint32_t cut_to;    /* claimed: at commit it is shortened to this frontier; 0: it is not */
     uint32_t moves;     /* moves in flight of it */
     /* State image in the arena. */
     extent_id image; /* 0 = none */
@@ -467,7 +468,38 @@ struct activation_pool {
 struct victim {
     struct cont *cont;
     bool demote;
+    uint32_t frontier; /* that it is shortened to; 0: it goes whole */
 };
+/* The first block of it that goes. */
+static inline uint32_t victim_first(const struct victim *victim) { return pages_of(victim->frontier); }
+/* Chunks of its membership in a pool that go, where it is not demoted. */
+static inline uint32_t victim_chunks(const struct victim *victim, uint32_t p) {
+    return chunks_for(victim->cont->space[p].count) - chunks_for(victim_first(victim));
+}
+/* It leaves a descriptor. */
+static inline bool victim_leaves_descriptor(const struct victim *victim) {
+    return !victim->demote && !victim->frontier && cont_leaves_descriptor(victim->cont);
+}
+/* What a caller names to give way. */
+struct recipe {
+    const struct kvd_victim *victims;
+    uint32_t n;
+    uint64_t revision;         /* 0: any */
+    const struct cont *source; /* of the activation, or NULL: no victim, unless it is moved and goes anyhow */
+    bool move;
+};
+/* STORE_OK: each of them can give way now; without the source. */
+int recipe_resolve(const struct store *store, const struct recipe *recipe, struct victim *ret_victims, uint32_t *ret_n,
+                   struct store_refusal *refusal);
+/* Released or shortened, now. */
+void victim_release(struct store *store, const struct victim *victim);
+/* The same, or demoted where the host has all of it. */
+void victim_give_way(struct store *store, const struct victim *victim);
+/* No transition holds it. */
+bool cont_may_go(const struct cont *cont);
+/* As growth and checkpoints take it, who cannot wait for copies: *ret_victim is demoted only where the host has all of
+ * it. False: it is gone, held by a transition, demoted already, or cannot be shortened to this. */
+bool victim_for_growth(const struct store *store, const struct kvd_victim *want, struct victim *ret_victim);
 
 struct activation {
     const struct store_activation *want;
@@ -540,7 +572,9 @@ void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows ar
 /* One that exists, is published and that no activation holds. */
 int cont_find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
                         struct store_refusal *refusal);
-/* To a frontier where it can be cut (store_shorten). */
+/* Whether it can be shortened to this frontier now (SHORT-1). */
+int cont_check_cut(const struct store *store, const struct cont *cont, uint32_t frontier,
+                   struct store_refusal *refusal);
 void cont_shorten(struct store *store, struct cont *cont, uint32_t frontier);
 /* equal.c, FIT-5: a published one with the same names, tail and tag, in no activation; of `like` frontier, names, tail,
  * tag and the Main space are read. NULL: there is none. */
@@ -589,6 +623,8 @@ bool job_adopt(struct store *store, struct tier_job *job, uint32_t pool, const s
 bool tier_any(const struct store *store, uint32_t pool, const struct space *space, uint32_t n,
               uint8_t flags);                                              /* of the first n pages */
 bool tier_all_current(const struct store *store, const struct cont *cont); /* pages and image */
+/* Pages of the space that are not current in the host; coming_counts: nor on their way there (move.c). */
+uint32_t tier_lacks(const struct store *store, uint32_t p, const struct space *space, bool coming_counts);
 /* Pins the first n blocks, or unpins them. */
 void tier_pin_pages(struct store *store, uint32_t pool, const struct space *space, uint32_t n, bool on);
 void cont_demote(

@@ -21,13 +21,16 @@ static void refuse_reply(struct msg_reply *reply, enum kvd_status status, const 
     snprintf(reply->message, sizeof reply->message, "%s", why);
 }
 
-enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
-                                  char *why, size_t why_bytes) {
+enum kvd_status checkpoint_finish(struct service *s, const struct pending *op, enum transfer_result result,
+                                  struct kvd_checkpointed *made, char *why, size_t why_bytes) {
     struct store_refusal refusal = { 0 };
     store_cont cont = { made->continuation.bits };
     if (result != TRANSFER_DONE) {
         (void)store_checkpoint_abort(s->store, cont, &refusal);
-        snprintf(why, why_bytes, "the device is lost, nothing was kept: %.300s", transfer_error(s->transfer));
+        int n = snprintf(why, why_bytes, "the device is lost, nothing was kept: %.250s", transfer_error(s->transfer));
+        if (op->n_gone)
+            snprintf(why + n, why_bytes - (size_t)n, "; %u continuations of its recipe had given way for it",
+                     op->n_gone);
         return KVD_UNAVAILABLE;
     }
     if (store_checkpoint_commit(s->store, cont, &cont, &refusal)) {
@@ -52,7 +55,7 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
         reply->u.activated = op->u.activated;
         break;
     case PENDING_CHECKPOINT:
-        status = checkpoint_finish(s, result, &op->u.checkpointed, why, why_bytes);
+        status = checkpoint_finish(s, op, result, &op->u.checkpointed, why, why_bytes);
         reply->u.checkpointed = op->u.checkpointed;
         break;
     case PENDING_MOVE:

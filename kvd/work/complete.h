@@ -9,8 +9,8 @@
 #include "transfer.h"
 
 /* Under the lock: the copies of a checkpoint have ended so. why is filled unless OK. */
-enum kvd_status checkpoint_finish(struct service *s, enum transfer_result result, struct kvd_checkpointed *made,
-                                  char *why, size_t why_bytes);
+enum kvd_status checkpoint_finish(struct service *s, const struct pending *op, enum transfer_result result,
+                                  struct kvd_checkpointed *made, char *why, size_t why_bytes);
 /* Without the lock: ends what devices have done, posts the answers and events. */
 void pending_run(struct service *s);
 

@@ -154,7 +154,8 @@ bool activation_advance(struct service *s, struct pending *op, enum kvd_status *
     uint32_t lost = activation_undo(s, b, &op->u.activated);
     size_t n = strlen(why);
     if (lost)
-        snprintf(why + n, why_bytes - n, "; %u continuation%s of its recipe had been released for it already", lost,
+        snprintf(why + n, why_bytes - n,
+                 "; %u continuation%s of its recipe had been released or shortened for it already", lost,
                  lost > 1 ? "s" : "");
     *ret_status = status;
     return true;

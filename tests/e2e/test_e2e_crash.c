@@ -154,7 +154,7 @@ static void script(void) {
     STEP(demote(cc, false, C, 330));
     want = want_of((kvd_continuation){ 0 }, false, 0, 64);
     want.n_victims = 1; /* a recipe that demotes */
-    want.victims = &(struct kvd_victim){ cd, true };
+    want.victims = &(struct kvd_victim){ cd, true, 0 };
     STEP(kvd_activate(client, &want, &a, NULL));
     durable[D] = (struct durable){ cd, D, 400 };
     STEP(write_on(&a, B, 0, 64)); /* this one runs until the end */

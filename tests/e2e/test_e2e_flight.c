@@ -61,7 +61,7 @@ static struct kvd_activation fork_in_place(bool state, uint64_t text[4], kvd_con
     want.frontier = TOKENS;
     want.keep = true;
     static struct kvd_victim victim;
-    victim = (struct kvd_victim){ c[1], true };
+    victim = (struct kvd_victim){ c[1], true, 0 };
     want.n_victims = 1;
     want.victims = &victim;
     return want;

@@ -190,7 +190,7 @@ static void act_8_victims_are_demoted(void) {
     struct kvd_plan plan;
     KVT_EQ(kvd_activate(scheduler, &want, &a, NULL), KVD_RESOURCE_EXHAUSTED);
     want.n_victims = 2;
-    want.victims = (struct kvd_victim[2]){ { c[0], true }, { c[1], true } };
+    want.victims = (struct kvd_victim[2]){ { c[0], true, 0 }, { c[1], true, 0 } };
     KVT_EQ(kvd_plan_activation(scheduler, &want, &plan, NULL), KVD_OK);
     KVT_EQ(plan.feasibility, KVD_READY);
     KVT_EQ(plan.demote_pages[0], 16);
@@ -206,7 +206,7 @@ static void act_8_victims_are_demoted(void) {
     /* One of them comes back in the place of the other two: demotion and restore in one activation. */
     want = fork_of(c[0], 490, 491);
     want.n_victims = 2;
-    want.victims = (struct kvd_victim[2]){ { c[2], true }, { c[3], true } };
+    want.victims = (struct kvd_victim[2]){ { c[2], true, 0 }, { c[3], true, 0 } };
     struct kvd_activated b = scene_activate(scheduler, &want);
     KVT_EQ(b.restored[0], 8);
     scene_check(&worker, b.pool[0].row, text[0], 0, 490);

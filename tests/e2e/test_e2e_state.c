@@ -391,7 +391,7 @@ static void act_8_slots_run_out(void) {
     KVT_EQ(checkpoint(b.sequence, text, 130, &again, &error), KVD_OK); /* FIT-5: it is there already */
     KVT_EQ(again.bits, point.bits);
     KVT_EQ(kvd_activate(scheduler, &root, &c, NULL), KVD_RESOURCE_EXHAUSTED);
-    root.n_victims = 1, root.victims = &(struct kvd_victim){ point, false };
+    root.n_victims = 1, root.victims = &(struct kvd_victim){ point, false, 0 };
     KVT_EQ(kvd_activate(scheduler, &root, &c, &error), KVD_OK);
     KVT_FALSE(c.state_slot == b.state_slot);
     KVT_EQ(c.source_state_slot, KVD_NONE);

@@ -65,7 +65,7 @@ struct run {
     bool failed;
     uint64_t done[32], refused[32]; /* by operation */
     uint64_t faults;                /* injected shortages that were refused */
-    uint64_t copies, moved_tails, bounded, lost_victims, owed, borrowed;
+    uint64_t copies, moved_tails, bounded, lost_victims, owed, borrowed, grown /* victims of growth */;
 };
 
 bool run_scenario(const struct scenario *scenario, uint64_t seed, uint64_t operations);
@@ -95,6 +95,9 @@ void op_find(struct run *run);
  * returned. */
 typedef int (*attempt_fn)(struct run *run, void *context, struct store_refusal *refusal);
 int sweep(struct run *run, attempt_fn attempt, void *context, bool lenient, bool *ret_fired);
+
+/* driver_ops.c: mostly nothing, else it is to be shortened. */
+void draw_cut(struct run *run, struct kvd_victim *victim);
 
 /* driver.c: helpers */
 void fail(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -8,6 +8,7 @@
 #include "kvt.h"
 
 #define MAX_ITEMS 6
+#define LIST 12 /* victims of a list for growth, or of a checkpoint */
 
 static uint32_t min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -132,6 +133,31 @@ static void check_slice(struct run *r, const struct model_round *rd, uint32_t be
         fail(r, "pool %u: slice %u+%u, changed are %u..%u", p, view->slice_begin, view->slice_count, low, high);
 }
 
+/* A list that a scheduler left, where the model can tell what membership gives. */
+static void leave_list(struct run *r, struct store_round_item *it, struct kvd_victim *list, struct kvd_victim *gone) {
+    it->growth = list;
+    it->gone = gone;
+    if (!r->model.config.lease_growth || r->model.config.membership_entries || chance(r, 10)) return;
+    for (uint32_t n = 1 + below(r, LIST); it->n_growth < n;) {
+        struct kvd_victim *victim = &list[it->n_growth++];
+        *victim = (struct kvd_victim){ .continuation.bits = some_cont(r, any_cont(r, !chance(r, 5))).bits };
+        draw_cut(r, victim);
+    }
+}
+
+/* FIT-4: exactly those went. */
+static void check_gone(struct run *r, const struct store_round_item *it, const struct model_round *rd,
+                       const struct store_round_result *res) {
+    if (res->n_gone != rd->n_gone) fail(r, "%u went for growth, the model says %u", res->n_gone, rd->n_gone);
+    for (uint32_t i = 0; i < rd->n_gone && !r->failed; i++) {
+        store_cont handle = r->model.cont[rd->gone[i]].handle;
+        if (it->gone[i].continuation.bits != handle.bits || it->gone[i].frontier != rd->cut[i])
+            fail(r, "victim %u of growth: not cont %d, or not to %u", i, rd->gone[i], rd->cut[i]);
+        if (rd->cut[i] == 0) bury_cont(r, handle);
+        r->grown++;
+    }
+}
+
 /* An injected shortage may have cost a rung of lease growth: any rung, or none, is then right. */
 static void settle_rungs(struct run *r, const struct store_round_item *it, struct model_round *rd,
                          const struct store_round_result *res) {
@@ -141,6 +167,12 @@ static void settle_rungs(struct run *r, const struct store_round_item *it, struc
         for (uint32_t i = 0; i < rd->growth[p].n; i++) right |= got == rd->growth[p].target[i];
         if (!right) fail(r, "pool %u: entitlement %u is no rung", p, got);
         rd->entitlement[p] = got;
+    }
+    rd->n_gone = res->n_gone; /* as many as the rung that was given needed */
+    for (uint32_t i = 0; i < rd->n_gone; i++) {
+        rd->gone[i] = model_find_cont(&r->model, store_cont_of(it->gone[i].continuation));
+        rd->cut[i] = it->gone[i].frontier;
+        if (rd->gone[i] < 0) fail(r, "growth took what is not there");
     }
     model_round_settle(&r->model, it, rd);
 }
@@ -190,6 +222,7 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
         n[p] = store_seq_pages(r->store, s->handle, p, run_ids[p], MODEL_BLOCKS);
         SAME(n[p], rd->map[p], "round");
     }
+    check_gone(r, it, rd, res);
     if (r->failed) return;
     uint32_t had = s->sp.committed[0];
     bool had_image = s->state_frontier != KVD_NONE;
@@ -245,6 +278,7 @@ static bool sweep_round(struct run *r, const struct store_round_item *it, const 
 void op_round(struct run *r) {
     struct store_round_item items[MAX_ITEMS];
     struct store_round_result results[MAX_ITEMS];
+    struct kvd_victim lists[MAX_ITEMS][LIST], gone[MAX_ITEMS][LIST];
     struct model_round rd;
     bool busy[MODEL_SEQS] = { false }, cut[MODEL_SEQS] = { false }, swept = false;
     uint32_t n = chance(r, 2) ? 0 : 1 + below(r, chance(r, 50) ? 2 : MAX_ITEMS);
@@ -252,6 +286,7 @@ void op_round(struct run *r) {
         int k = any_seq(r, chance(r, 97) ? STORE_SEQ_ACTIVE : -1);
         if (k >= 0 && busy[k] && cut[k]) k = -1;
         make_item(r, k, &items[i], k >= 0 && busy[k]);
+        leave_list(r, &items[i], lists[i], gone[i]);
         if (k < 0) continue;
         busy[k] = true; /* twice in a round: the second only commits, and nothing that the first may have cut away */
         for (uint32_t p = 0; p < POOLS; p++)
@@ -320,6 +355,9 @@ struct snap {
     struct kvd_tail tail;
     const struct kvd_tail *given;
     uint32_t retention;
+    struct kvd_victim victims[LIST];
+    uint32_t n_victims;
+    uint64_t revision;
     struct store_checkpointed got;
 };
 
@@ -340,7 +378,12 @@ static int make_snap(struct run *r, struct snap *s) {
 
 static int attempt_checkpoint(struct run *r, void *context, struct store_refusal *refusal) {
     struct snap *s = context;
-    return store_checkpoint_begin(r->store, s->seq, s->lease, s->given, s->retention, &s->got, refusal);
+    const struct store_checkpoint want = { .tail = s->given,
+                                           .retention = s->retention,
+                                           .victims = s->victims,
+                                           .n_victims = s->n_victims,
+                                           .revision = s->revision };
+    return store_checkpoint_begin(r->store, s->seq, s->lease, &want, &s->got, refusal);
 }
 
 static void check_snap_copies(struct run *r, int k, int c, const struct store_checkpointed *got) {
@@ -367,17 +410,39 @@ static void check_snap_copies(struct run *r, int k, int c, const struct store_ch
     }
 }
 
+static void draw_recipe(struct run *r, struct snap *s) {
+    for (uint32_t n = chance(r, 30) ? 1 + below(r, 4) : 0; s->n_victims < n; s->n_victims++) {
+        int c = any_cont(r, !chance(r, 3));
+        s->victims[s->n_victims].continuation.bits = some_cont(r, c).bits;
+        draw_cut(r, &s->victims[s->n_victims]);
+    }
+    if (chance(r, 20)) s->revision = store_revision(r->store) - chance(r, 5);
+}
+
+/* They have given way, unless an equal one stands for the checkpoint. */
+static void give_way(struct run *r, const struct snap *s, const struct model_plan *recipe) {
+    if (s->got.n_gone != recipe->n_victims)
+        fail(r, "checkpoint: %u victims went of %u", s->got.n_gone, recipe->n_victims);
+    for (uint32_t v = 0; v < recipe->n_victims; v++) {
+        if (recipe->cut[v] == 0) bury_cont(r, r->model.cont[recipe->victims[v]].handle);
+        model_give_way(&r->model, recipe->victims[v], recipe->cut[v]);
+    }
+}
+
 void op_checkpoint(struct run *r) {
     struct snap s;
+    struct model_plan recipe;
     struct reasons reasons = { 0 };
     struct store_refusal refusal = { 0 };
     uint32_t n[POOLS] = { 0 };
     bool fired;
     int k = make_snap(r, &s);
+    draw_recipe(r, &s);
+    model_recipe(&r->model, s.victims, s.n_victims, s.revision, store_revision(r->store), &recipe);
     int equal = k < 0 ? -1
                       : model_equal(&r->model, r->model.seq[k].domain, &r->model.seq[k].sp,
                                     r->model.seq[k].sp.committed[0], s.given, (store_cont){ 0 });
-    model_keep_reasons(&r->model, k, s.lease, s.given, equal >= 0, &reasons);
+    model_keep_reasons(&r->model, k, s.lease, s.given, equal >= 0, &recipe, &reasons);
     if (r->model.config.membership_entries && equal < 0) model_maybe_membership(&reasons);
     note(r, " seq %d", k);
     int code = reasons.n == 0 && chance(r, 15) ? sweep(r, attempt_checkpoint, &s, false, &fired)
@@ -389,9 +454,11 @@ void op_checkpoint(struct run *r) {
             model_equal(&r->model, r->model.seq[k].domain, &r->model.seq[k].sp, s.got.frontier, s.given, s.got.cont);
         if (equal < 0) fail(r, "checkpoint: what stands for it is not equal");
         else model_merge(&r->model, equal, s.retention);
+        if (s.got.n_gone) fail(r, "checkpoint: victims went though an equal one is there");
         r->moved = true;
         return;
     }
+    give_way(r, &s, &recipe);
     read_pages(r, (store_seq){ 0 }, s.got.cont, n);
     int c = model_checkpoint(&r->model, k, s.given, s.retention, &s.got, run_ids, n);
     note(r, " -> cont %d", c);
@@ -416,7 +483,7 @@ void op_finish(struct run *r) {
     struct kvd_pool_view rows[POOLS];
     int k = make_snap(r, &s);
     bool retain = chance(r, 75);
-    if (retain) model_keep_reasons(&r->model, k, s.lease, s.given, true, &reasons);
+    if (retain) model_keep_reasons(&r->model, k, s.lease, s.given, true, NULL, &reasons);
     else model_drive_reasons(&r->model, k, s.lease, &reasons);
     note(r, " seq %d %s", k, retain ? "retain" : "release");
     int code = store_finish(r->store, s.seq, s.lease, retain ? STORE_FINISH_RETAIN : STORE_FINISH_RELEASE, s.given,

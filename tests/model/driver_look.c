@@ -98,7 +98,7 @@ static void see_cont_pool(struct run *r, struct model_cont *c, const struct kvd_
                           int k) {
     SEE(info->pages[p], c->sp.n[p], "continuation, pool %u", p);
     if (c->claimed_by < 0 && c->pins == 0)
-        SEE(info->exclusive_pages[p], model_joint(&r->model, &k, 1, p), "continuation, pool %u", p);
+        SEE(info->exclusive_pages[p], model_joint(&r->model, &k, NULL, 1, p), "continuation, pool %u", p);
     uint32_t n = store_cont_pages(r->store, c->handle, p, run_ids[p], MODEL_BLOCKS);
     SEE(n, c->sp.n[p], "page list of a continuation, pool %u", p);
     if (r->failed) return;

@@ -30,6 +30,14 @@ static void wish_source(struct run *r, struct store_activation *w) {
     if (chance(r, 2)) w->frontier = below(r, f + 70);
 }
 
+void draw_cut(struct run *r, struct kvd_victim *victim) {
+    int c = model_find_cont(&r->model, store_cont_of(victim->continuation));
+    uint32_t f = c < 0 ? 0 : r->model.cont[c].frontier;
+    if (!chance(r, 30) || f < 2 || (r->model.config.has_state && !chance(r, 3))) return;
+    victim->frontier = f > KVD_PAGE_TOKENS ? between(r, 1, (f - 1) / KVD_PAGE_TOKENS) * KVD_PAGE_TOKENS : f - 1;
+    if (chance(r, 10)) victim->frontier = between(r, 1, f + 5);
+}
+
 static void wish_victims(struct run *r, struct wish *wish) {
     struct store_activation *w = &wish->want;
     w->victims = wish->victims;
@@ -42,7 +50,8 @@ static void wish_victims(struct run *r, struct wish *wish) {
             again |= wish->victims[j].continuation.bits == r->model.cont[c].handle.bits;
         bool source = c >= 0 && w->from.bits == r->model.cont[c].handle.bits;
         if ((again || source || c < 0) && !chance(r, 4)) continue;
-        wish->victims[w->n_victims++].continuation.bits = some_cont(r, c).bits;
+        wish->victims[w->n_victims].continuation.bits = some_cont(r, c).bits;
+        draw_cut(r, &wish->victims[w->n_victims++]);
     }
     if (chance(r, 1)) w->n_victims = KVD_MAX_VICTIMS + 1;
 }
@@ -58,7 +67,9 @@ static void make_room(struct run *r, struct wish *wish) {
             return;
         bool again = false;
         for (uint32_t v = 0; v < pl.n_victims; v++) again |= pl.victims[v] == c;
-        if (!again) wish->victims[wish->want.n_victims++].continuation.bits = r->model.cont[c].handle.bits;
+        if (again) continue;
+        wish->victims[wish->want.n_victims].continuation.bits = r->model.cont[c].handle.bits;
+        draw_cut(r, &wish->victims[wish->want.n_victims++]);
     }
 }
 
@@ -171,13 +182,15 @@ static bool victims_gone(struct run *r, const struct model_plan *pl) {
     struct store_refusal refusal;
     uint32_t gone = 0, n = pl->n_victims;
     for (uint32_t v = 0; v < n; v++)
-        gone += store_cont_look(r->store, r->model.cont[pl->victims[v]].handle, &info, &refusal) != STORE_OK;
+        gone += store_cont_look(r->store, r->model.cont[pl->victims[v]].handle, &info, &refusal) != STORE_OK ||
+                info.frontier == pl->cut[v];
     if (gone == 0) return false;
     if (gone != n) fail(r, "begin released %u of %u victims", gone, n);
     bool needed = r->model.config.membership_entries != 0;
     for (uint32_t p = 0; p < r->model.n_pools; p++) needed |= pl->takes_victims_now[p];
     if (!needed) fail(r, "begin released the victims without need");
-    for (uint32_t v = 0; v < n; v++) bury_cont(r, r->model.cont[pl->victims[v]].handle);
+    for (uint32_t v = 0; v < n; v++)
+        if (pl->cut[v] == 0) bury_cont(r, r->model.cont[pl->victims[v]].handle);
     return true;
 }
 
@@ -316,7 +329,8 @@ static void commit_activation(struct run *r, int k, struct store_refusal *refusa
         fail(r, "commit refused: %d", code);
         return;
     }
-    for (uint32_t v = 0; v < s->n_victims; v++) bury_cont(r, r->model.cont[s->victims[v]].handle);
+    for (uint32_t v = 0; v < s->n_victims; v++)
+        if (s->cut[v] == 0) bury_cont(r, r->model.cont[s->victims[v]].handle);
     if (s->from >= 0 && !s->keep) bury_cont(r, r->model.cont[s->from].handle);
     r->reowned = s->n_victims > 0 || (s->from >= 0 && !s->keep);
     model_activate_commit(&r->model, k);

@@ -240,13 +240,14 @@ uint32_t model_sharers(struct model *m, const struct model_cont *c) {
     return most;
 }
 
-uint32_t model_joint(struct model *m, const int *conts, uint32_t n, uint32_t p) {
+uint32_t model_joint(struct model *m, const int *conts, const uint32_t *cut, uint32_t n, uint32_t p) {
     uint32_t freed = 0;
     static uint32_t held[MODEL_PAGES];
     memset(held, 0, sizeof held);
     model_count(m);
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t b = 0; b < m->cont[conts[i]].sp.n[p]; b++) held[m->cont[conts[i]].sp.page[p][b]]++;
+        for (uint32_t b = cut ? model_pages(cut[i]) : 0; b < m->cont[conts[i]].sp.n[p]; b++)
+            held[m->cont[conts[i]].sp.page[p][b]]++;
     for (uint32_t i = 0; i < m->config.pool_pages[p]; i++)
         freed += held[i] > 0 && held[i] == m->refs[p][i] && !m->pins[p][i];
     return freed;

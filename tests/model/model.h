@@ -53,6 +53,7 @@ struct model_seq {
     int from; /* ACTIVATING: index of the source continuation, -1 */
     bool keep;
     int victims[MODEL_CONTS];
+    uint32_t cut[MODEL_CONTS]; /* what each victim is shortened to; 0: it goes */
     uint32_t n_victims;
     uint32_t copied[POOLS]; /* columns of the tail copied at activation */
 };
@@ -115,8 +116,8 @@ uint32_t model_slots_used(const struct model *model);
 uint64_t model_membership(const struct model *model);
 uint32_t model_named(const struct model *model, const struct space *space, uint32_t full_pages);
 uint32_t model_protected(struct model *model, const struct model_seq *seq, uint32_t pool);
-/* Pages that go when exactly these continuations go (indices). */
-uint32_t model_joint(struct model *model, const int *conts, uint32_t n, uint32_t pool);
+/* Pages that go when exactly these continuations go (indices), or are shortened to cut[i] where that is not 0. */
+uint32_t model_joint(struct model *model, const int *conts, const uint32_t *cut, uint32_t n, uint32_t pool);
 uint32_t model_sharers(struct model *model, const struct model_cont *cont);
 /* Tokens of the query's prompt that an activation may start from with this continuation; 0: it is no hit (NAME-1,
  * NAME-2). Of tails the query knows those at token_page. *ret_pages: how many pages match. */
@@ -131,7 +132,7 @@ struct model_plan {
     struct reasons hard;           /* argument and state errors: plan and activate both refuse */
     struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
     int from, victims[MODEL_CONTS];
-    uint32_t n_victims;
+    uint32_t cut[MODEL_CONTS], n_victims;
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
     uint32_t map[POOLS];                      /* membership after the activation */
@@ -159,6 +160,9 @@ struct model_round {
     struct model_growth growth[POOLS];
     bool bounded;
     uint32_t bounded_pool, bounded_frontier;
+    /* FIT-4: who goes for it, in the order of the item's list. */
+    int gone[MODEL_CONTS];
+    uint32_t cut[MODEL_CONTS], n_gone;
 };
 void model_round(struct model *model, const struct store_round_item *item, struct model_round *ret);
 /* What follows from ret->entitlement, which model_round() chose and a shortage that was injected into a rung may have
@@ -172,9 +176,14 @@ void model_drive_reasons(const struct model *model, int seq, uint64_t lease, str
 void model_name_reasons(struct model *model, int seq, uint64_t lease, uint32_t first, uint32_t n,
                         const uint8_t (*digests)[32], struct reasons *reasons);
 void model_name(struct model *model, int seq, uint32_t first, uint32_t n, const uint8_t (*digests)[32]);
-/* retain: Finish with RETAIN, else a checkpoint. */
+/* retain: Finish with RETAIN, else a checkpoint, with this recipe (NULL: none). */
 void model_keep_reasons(struct model *model, int seq, uint64_t lease, const struct kvd_tail *tail, bool retain,
-                        struct reasons *reasons);
+                        const struct model_plan *recipe, struct reasons *reasons);
+/* The victims of a checkpoint into ret->victims, and why they are none into ret->hard. */
+void model_recipe(struct model *model, const struct kvd_victim *victims, uint32_t n, uint64_t revision, uint64_t now,
+                  struct model_plan *ret);
+/* It goes, or is shortened. */
+void model_give_way(struct model *model, int cont, uint32_t cut);
 int model_checkpoint(struct model *model, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
 void model_checkpoint_publish(struct model *model, int cont);

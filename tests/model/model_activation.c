@@ -62,7 +62,7 @@ static void source_reasons(const struct model *m, const struct store_activation 
     }
 }
 
-static void victim_reasons(const struct model *m, const struct store_activation *w, struct model_plan *pl) {
+static void victim_reasons(struct model *m, const struct store_activation *w, struct model_plan *pl) {
     struct reasons *r = &pl->hard;
     if (w->n_victims > KVD_MAX_VICTIMS) {
         model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
@@ -89,6 +89,10 @@ static void victim_reasons(const struct model *m, const struct store_activation 
             model_reason(r, STORE_E_REVISION, ANY_WHAT, ANY_POOL);
             model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         }
+        uint32_t to = w->victims[i].frontier;
+        if (to && to >= m->cont[v].frontier) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
+        if (to) model_shorten_reasons(m, v, to, r);
+        pl->cut[pl->n_victims] = to;
         pl->victims[pl->n_victims++] = v;
     }
 }
@@ -119,13 +123,24 @@ static void request_size(const struct model *m, const struct store_activation *w
     }
 }
 
+void model_recipe(struct model *m, const struct kvd_victim *victims, uint32_t n, uint64_t revision, uint64_t now,
+                  struct model_plan *ret) {
+    const struct store_activation w = { .victims = victims, .n_victims = n };
+    memset(ret, 0, sizeof *ret);
+    ret->from = -1;
+    model_count(m);
+    if (revision && revision != now) model_reason(&ret->hard, STORE_E_REVISION, ANY_WHAT, ANY_POOL);
+    victim_reasons(m, &w, ret);
+}
+
 /* References to a page that survive the commit: those of neither a victim nor a consumed source. */
 static uint32_t surviving(const struct model *m, const struct store_activation *w, const struct model_plan *pl,
                           uint32_t p, uint32_t page) {
     uint32_t n = m->refs[p][page];
     for (uint32_t v = 0; v <= pl->n_victims; v++) {
         int i = v < pl->n_victims ? pl->victims[v] : w->keep ? -1 : pl->from;
-        for (uint32_t b = 0; i >= 0 && b < m->cont[i].sp.n[p]; b++) n -= m->cont[i].sp.page[p][b] == page;
+        for (uint32_t b = v < pl->n_victims ? model_pages(pl->cut[v]) : 0; i >= 0 && b < m->cont[i].sp.n[p]; b++)
+            n -= m->cont[i].sp.page[p][b] == page;
     }
     return n;
 }
@@ -168,7 +183,8 @@ static void slots(const struct model *m, const struct store_activation *w, struc
 /* FIT-2: a moved source leaves its descriptor to the sequence, and every victim one. */
 static void descriptors(const struct model *m, const struct store_activation *w, struct model_plan *pl) {
     pl->conts_needed = w->from.bits == 0 || w->keep ? 1 : 0;
-    pl->conts_available = m->config.max_continuations - model_descriptors_used(m) + pl->n_victims;
+    pl->conts_available = m->config.max_continuations - model_descriptors_used(m);
+    for (uint32_t v = 0; v < pl->n_victims; v++) pl->conts_available += pl->cut[v] == 0;
     if (pl->conts_needed > pl->conts_available)
         model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
 }
@@ -180,7 +196,7 @@ static void pages(struct model *m, const struct store_activation *w, struct mode
     pl->available[p] = model_available(m, p) + pl->freed[p];
     if (pl->needed[p] > pl->available[p])
         model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_PAGES, p, pl->needed[p], pl->available[p]);
-    else if (pl->copied[p] && model_available(m, p) + model_joint(m, pl->victims, pl->n_victims, p) == 0)
+    else if (pl->copied[p] && model_available(m, p) + model_joint(m, pl->victims, pl->cut, pl->n_victims, p) == 0)
         model_reason(&pl->lacking, STORE_E_SHORT, STORE_S_PAGES,
                      p); /* a copy cannot wait for its source to drop pages */
     uint32_t base = model_pages(w->frontier), want = model_pages(w->ensure[p]);
@@ -216,7 +232,8 @@ static bool going(const struct model *m, const struct model_seq *s, uint32_t p, 
     uint32_t n = m->refs[p][page] + m->pins[p][page];
     for (uint32_t v = 0; v <= s->n_victims; v++) {
         int i = v < s->n_victims ? s->victims[v] : s->keep ? -1 : s->from;
-        for (uint32_t b = 0; i >= 0 && b < m->cont[i].sp.n[p]; b++) n -= m->cont[i].sp.page[p][b] == page;
+        for (uint32_t b = v < s->n_victims ? model_pages(s->cut[v]) : 0; i >= 0 && b < m->cont[i].sp.n[p]; b++)
+            n -= m->cont[i].sp.page[p][b] == page;
     }
     return n == 0;
 }
@@ -303,8 +320,14 @@ void model_drop_cont(struct model *m, int c) {
     m->cont[c].claimed_by = -1;
 }
 
+void model_give_way(struct model *m, int c, uint32_t cut) {
+    m->cont[c].claimed_by = -1;
+    if (cut) model_shorten(m, c, cut);
+    else model_drop_cont(m, c);
+}
+
 static void drop_victims(struct model *m, int seq) {
-    for (uint32_t v = 0; v < m->seq[seq].n_victims; v++) model_drop_cont(m, m->seq[seq].victims[v]);
+    for (uint32_t v = 0; v < m->seq[seq].n_victims; v++) model_give_way(m, m->seq[seq].victims[v], m->seq[seq].cut[v]);
     m->seq[seq].n_victims = 0;
 }
 
@@ -333,6 +356,7 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     s->from = pl->from;
     s->keep = w->keep;
     memcpy(s->victims, pl->victims, sizeof s->victims);
+    memcpy(s->cut, pl->cut, sizeof s->cut);
     s->n_victims = pl->n_victims;
     memset(s->sp.n, 0, sizeof s->sp.n);
     memset(s->sp.committed, 0, sizeof s->sp.committed);

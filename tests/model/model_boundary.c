@@ -20,8 +20,53 @@ void model_drive_reasons(const struct model *m, int k, uint64_t lease, struct re
 
 /* ---- round ---- */
 
-/* SPACE-3: a thin pool tries window, 128 and 64 tokens past the frontier. */
-static void growth(struct model *m, const struct model_seq *s, uint32_t p, uint32_t want, struct model_round *rd) {
+/* FIT-4: may it go now, and as what? */
+static bool may_go(struct model *m, const struct kvd_victim *victim, int c) {
+    struct reasons reasons = { 0 };
+    if (c < 0 || !m->cont[c].published || m->cont[c].claimed_by >= 0 || m->cont[c].pins) return false;
+    if (victim->frontier) model_shorten_reasons(m, c, victim->frontier, &reasons);
+    return reasons.n == 0 && victim->frontier < m->cont[c].frontier;
+}
+
+static uint32_t freed_by(struct model *m, const struct model_round *rd, uint32_t p) {
+    return rd->n_gone ? model_joint(m, rd->gone, rd->cut, rd->n_gone, p) : 0;
+}
+
+/* FIT-4: one after the other, until what they give jointly is `lacks` pages; nobody where all are too few. */
+static bool ask_the_list(struct model *m, const struct store_round_item *it, uint32_t p, uint32_t lacks,
+                         struct model_round *rd) {
+    uint32_t before = rd->n_gone;
+    for (uint32_t i = 0; i < it->n_growth && model_available(m, p) + freed_by(m, rd, p) < lacks; i++) {
+        int c = model_find_cont(m, store_cont_of(it->growth[i].continuation));
+        bool again = false;
+        for (uint32_t k = 0; k < rd->n_gone; k++) again |= rd->gone[k] == c;
+        if (again || !may_go(m, &it->growth[i], c)) continue;
+        rd->cut[rd->n_gone] = it->growth[i].frontier;
+        rd->gone[rd->n_gone++] = c;
+    }
+    if (model_available(m, p) + freed_by(m, rd, p) >= lacks) return true;
+    rd->n_gone = before;
+    return false;
+}
+
+/* What gives nothing stays: without it as many pages go, in every pool. */
+static void leave_out(struct model *m, struct model_round *rd) {
+    for (uint32_t i = 0; i < rd->n_gone;) {
+        struct model_round less = *rd;
+        less.n_gone--;
+        memmove(&less.gone[i], &less.gone[i + 1], (less.n_gone - i) * sizeof less.gone[0]);
+        memmove(&less.cut[i], &less.cut[i + 1], (less.n_gone - i) * sizeof less.cut[0]);
+        bool same = true;
+        for (uint32_t p = 0; p < m->n_pools; p++) same &= freed_by(m, &less, p) == freed_by(m, rd, p);
+        if (same) *rd = less;
+        else i++;
+    }
+}
+
+/* SPACE-3: a thin pool tries window, 128 and 64 tokens past the frontier; then 64 with the list. */
+static void growth(struct model *m, const struct store_round_item *it, const struct model_seq *s, uint32_t p,
+                   struct model_round *rd) {
+    uint32_t want = it->pool[p].ensure == KVD_NONE ? 0 : model_pages(it->pool[p].ensure);
     const uint32_t extra[] = { model_window(m), 128, 64 };
     uint32_t full = model_full_entitlement(m, p, s->ceiling), now = s->entitlement[p], committed = rd->committed[p];
     rd->entitlement[p] = now;
@@ -32,8 +77,11 @@ static void growth(struct model *m, const struct model_seq *s, uint32_t p, uint3
         uint32_t lead = model_pages(min32(m->config.max_context, committed + extra[i])) + model_cushion(m);
         uint32_t target = min32(full, max32(max32(now, lead), want));
         rd->growth[p].target[rd->growth[p].n++] = target;
-        if (rd->entitlement[p] == now && target - now <= model_available(m, p)) rd->entitlement[p] = target;
+        if (rd->entitlement[p] == now && target - now <= model_available(m, p) + freed_by(m, rd, p))
+            rd->entitlement[p] = target;
     }
+    uint32_t last = rd->growth[p].target[2];
+    if (rd->entitlement[p] == now && last > now && ask_the_list(m, it, p, last - now, rd)) rd->entitlement[p] = last;
 }
 
 /* SPACE-4: refused growth ends the request where its entitlement does; of several pools the nearest end counts. */
@@ -96,8 +144,9 @@ void model_round(struct model *m, const struct store_round_item *it, struct mode
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         frontiers(m, s, &it->pool[p], p, rd);
-        growth(m, s, p, it->pool[p].ensure == KVD_NONE ? 0 : model_pages(it->pool[p].ensure), rd);
+        growth(m, it, s, p, rd);
     }
+    leave_out(m, rd);
     model_round_settle(m, it, rd);
     if (it->state_frontier == KVD_NONE) return;
     if (!m->config.has_state) {
@@ -123,6 +172,7 @@ static void adjacent(struct model *m, const struct space *sp, uint32_t p, const 
 void model_round_apply(struct model *m, const struct store_round_item *it, const struct model_round *rd,
                        uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
     struct model_seq *s = &m->seq[rd->seq];
+    for (uint32_t i = 0; i < rd->n_gone; i++) model_give_way(m, rd->gone[i], rd->cut[i]);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t before = it->pool[p].commit == KVD_NONE ? s->sp.committed[p] : it->pool[p].commit;
         if (p == 0 && rd->committed[0] < before) /* shortened: another content from here on (PAGE-8) */
@@ -189,18 +239,27 @@ static void complete_reasons(struct model *m, int k, const struct kvd_tail *tail
 }
 
 void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd_tail *tail, bool retain,
-                        struct reasons *r) {
+                        const struct model_plan *recipe, struct reasons *r) {
+    uint32_t conts = 0, slots = 0;
     model_drive_reasons(m, k, lease, r);
+    for (uint32_t i = 0; recipe && i < recipe->hard.n; i++) r->list[r->n++] = recipe->hard.list[i];
     if (k < 0 || m->seq[k].state == STORE_SEQ_ACTIVATING) return;
     model_count(m);
     complete_reasons(m, k, tail, r);
     if (retain) return;
-    if (model_descriptors_used(m) >= m->config.max_continuations)
+    for (uint32_t v = 0; recipe && v < recipe->n_victims; v++) {
+        const struct model_cont *c = &m->cont[recipe->victims[v]];
+        conts += recipe->cut[v] == 0;
+        slots += c->slot != KVD_NONE && !model_slot_read(m, c->slot);
+    }
+    if (model_descriptors_used(m) >= m->config.max_continuations + conts)
         model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
-    for (uint32_t p = 0; p < m->n_pools; p++)
-        if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) == 0)
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        uint32_t freed = recipe ? model_joint(m, recipe->victims, recipe->cut, recipe->n_victims, p) : 0;
+        if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) + freed == 0)
             model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, 1, 0);
-    if (m->config.has_state && model_slots_used(m) >= m->config.state_slots)
+    }
+    if (m->config.has_state && model_slots_used(m) >= m->config.state_slots + slots)
         model_reason_short(r, STORE_E_SHORT, STORE_S_STATE_SLOT, ANY_POOL, 1, 0);
 }
 

@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier flight space rules checkpoint shorten equal find)
+foreach(name tier flight space rules checkpoint shorten victims equal find)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -63,6 +63,8 @@ kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
 kvd_mutants(mutant_store_equal NAMES equal_ones_stay equal_of_any_owner)
 kvd_mutants(mutant_store_checkpoint NAMES descriptor_is_not_reserved)
 kvd_mutants(mutant_store_shorten NAMES cut_replica_covers_all damage_takes_all shortened_name_stays)
+kvd_mutants(mutant_store_victims NAMES growth_asks_the_list_first growth_takes_what_is_claimed last_victim_goes_whole
+            shortened_victim_goes_whole useless_victim_goes victims_of_a_checkpoint_give_nothing)
 kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 
 kvd_mutants(mutant_store_find NAMES any_domain_is_found digests_in_part equal_hits_by_frontier source_of_any_domain

@@ -659,7 +659,8 @@ struct snap {
 
 static int attempt_checkpoint(struct world *w, void *context, struct store_refusal *refusal) {
     struct snap *s = context;
-    return store_checkpoint_begin(w->kvd.store, s->seq, s->lease, &s->tail, 3, &s->got, refusal);
+    return store_checkpoint_begin(w->kvd.store, s->seq, s->lease,
+                                  &(struct store_checkpoint){ .tail = &s->tail, .retention = 3 }, &s->got, refusal);
 }
 
 static void op_checkpoint(struct world *w) {

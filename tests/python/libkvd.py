@@ -139,7 +139,7 @@ class Libkvd:
         getattr(made, "from").bits = want.source
         for i, tokens in enumerate(want.ensure):
             made.ensure[i] = tokens
-        made.recipe = (H.victim * max(1, len(want.victims)))(*[(H.continuation(v), demote) for v, demote in want.victims])
+        made.recipe = (H.victim * max(1, len(want.victims)))(*[(H.continuation(v), demote, frontier) for v, demote, frontier in want.victims])
         made.victims = ctypes.cast(made.recipe, ctypes.c_void_p)
         return made
 
@@ -173,7 +173,7 @@ class Libkvd:
         room = (H.victim * 4096)()
         self._run("choose_victims", ctypes.byref(made), room, 4096)
         return dataclasses.replace(want, source=getattr(made, "from").bits, frontier=made.frontier, keep=made.keep,
-                                   victims=tuple(kvd.Victim(v.continuation.bits, v.demote) for v in room[: made.n_victims]),
+                                   victims=tuple(kvd.Victim(v.continuation.bits, v.demote, v.frontier) for v in room[: made.n_victims]),
                                    revision=made.revision)
 
     def round(self, items):

@@ -119,16 +119,16 @@ class Scenarios(Scene):
         scheduler.finish(made.sequence, False)
 
     def test_victims(self):
-        """Q-2: the least valuable give way, as few as make it fit."""
+        """Q-2, SHORT-1: the least valuable give way, as few as make it fit, and the last one only its tail."""
         client = self.connect()
         kept = [self.retained(client, tokens(10 + i, 1900), retention=i % 2) for i in range(8)]
         want = self.want(client, 4000, 90)
         self.assertEqual(client.plan(want)[0], kvd.Feasibility.BLOCKED)
         self.refused(kvd.ResourceExhausted, client.activate_exactly, want)
         want = client.choose_victims(want)
-        self.assertEqual(want.victims, ((kept[0], False), (kept[2], False)))
+        self.assertEqual(want.victims, ((kept[0], False, 0), (kept[2], False, 12 * 64)))
         made = client.activate_exactly(want)
-        self.assertEqual(client.resources()["continuations"], 6)
+        self.assertEqual(client.resources()["continuations"], 7)
         self.refused(kvd.Error, client.activate_exactly, self.want(client, 64, revision=want.revision))
         client.finish(made.sequence, False)
 
@@ -255,7 +255,7 @@ class Drawn(unittest.TestCase):
                 )
             if draw.random() < 0.5:
                 want = note("choose", lambda: client.choose_victims(want)) or want
-            log.append((tuple((known(v), demote) for v, demote in want.victims), known(want.source), want.keep))
+            log.append((tuple((known(v), demote, frontier) for v, demote, frontier in want.victims), known(want.source), want.keep))
             made = note("activate", lambda: client.activate_exactly(want))
             if made:
                 log.append((known(made.sequence), made.pools))

@@ -66,6 +66,9 @@ static void structs(struct fill *f, const struct codec_field *row, void *plain) 
     size_t bytes = row->sub->bytes;
     uint8_t *to = row->kind == CODEC_SUBS_NEW ? points_to(f, row, plain, n * bytes) : codec_at_mut(plain, row->at);
     for (uint32_t i = 0; i < n; i++) fill_map(f, row->sub, 0, to + i * bytes);
+    for (uint32_t i = 1024; row->sub == &codec_victim_map && i < n;
+         i++) /* of so many a message has room for 1024 cuts */
+        ((struct kvd_victim *)(void *)to)[i].frontier = 0;
     if (row->at_n != CODEC_NO_COUNT) memcpy(codec_at_mut(plain, row->at_n), &n, sizeof n);
 }
 

@@ -160,7 +160,8 @@ store_cont fix_cont(struct fix *fix, uint32_t tokens, uint32_t salt) {
 store_cont fix_checkpoint(struct fix *fix, store_seq seq, uint32_t frontier) {
     struct store_checkpointed got = { 0 };
     store_cont none = { 0 };
-    if (!KVT_OK(store_checkpoint_begin(fix->store, seq, FIX_LEASE, fix_tail(frontier), 1, &got, &fix->refusal)))
+    if (!KVT_OK(
+            store_checkpoint_begin(fix->store, seq, FIX_LEASE, FIX_KEEP(fix_tail(frontier), 1), &got, &fix->refusal)))
         return none;
     KVT_OK(store_checkpoint_commit(fix->store, got.cont, NULL, &fix->refusal));
     return got.cont;

@@ -34,6 +34,9 @@ int fix_commit(struct fix *fix, store_seq seq);
 /* begin and commit; none if refused */
 store_seq fix_activate(struct fix *fix, struct store_activation want, struct store_activated *ret);
 #define FIX_LEASE 7
+/* What a checkpoint asks for, without victims. */
+#define FIX_KEEP(tail_, retention_)                                                                                    \
+    &(struct store_checkpoint) { .tail = (tail_), .retention = (retention_) }
 
 struct store_round_item fix_item(store_seq seq); /* nothing asked */
 /* Asks for what is not KVD_NONE in the item. */

@@ -303,7 +303,7 @@ static enum script_act ladder_fn(void *user, const struct msg_request *request, 
     }
     bool ready = !a->from.bits ? ladder->root : moves ? ladder->move : ladder->fork;
     struct kvd_choice *choice = &reply->u.choice;
-    for (uint32_t i = 0; i < 8; i++) going[i] = (struct kvd_victim){ { 100 + i }, i % 2 };
+    for (uint32_t i = 0; i < 8; i++) going[i] = (struct kvd_victim){ { 100 + i }, i % 2, 0 };
     choice->n = ready ? low(ladder->n, request->u.choose.max) : 0;
     choice->victims = going;
     choice->more = !ready && ladder->more;

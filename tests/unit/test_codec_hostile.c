@@ -326,8 +326,8 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     wire_number(&wire, 2, 3);
     refused_reply(FRAME_PLAN, CODEC_E_VALUE, "feasibility is 3", "from 0 to 2");
     struct kvd_event event = { .kind = 77 };
-    KVT_EQ_I(codec_decode_event((const uint8_t *)"\x08\x08", 2, &event, err, sizeof err), CODEC_E_VALUE);
-    KVT_HAS(err, "kind is 8");
+    KVT_EQ_I(codec_decode_event((const uint8_t *)"\x08\x09", 2, &event, err, sizeof err), CODEC_E_VALUE);
+    KVT_HAS(err, "kind is 9");
     KVT_EQ_I(codec_decode_event(NULL, 0, &event, err, sizeof err), CODEC_E_VALUE);
     KVT_EQ(event.kind, 77);
 }

@@ -528,7 +528,7 @@ static void death_in_a_recipe(void) {
         q.u.activation.prompt_tokens = 40 * 64;
         q.u.activation.ensure[0] = 40 * 64;
         q.u.activation.n_victims = 1;
-        q.u.activation.victims = &(struct kvd_victim){ victim, true };
+        q.u.activation.victims = &(struct kvd_victim){ victim, true, 0 };
         set_gate(late ? HOST_TO_DEVICE : DEVICE_TO_HOST, true);
         fx_send(s, &q);
         while (late && !info_of(o, victim).demoted && fx_stats(o).host_pages[0] < 64) fx_settle(&fx, NULL);
@@ -558,7 +558,7 @@ static struct msg_request in_place_of(struct fx_peer *s, kvd_session_id worker, 
                                       kvd_continuation victim) {
     static struct kvd_victim recipe;
     struct msg_request q = fork_of(s, worker, from, 20);
-    recipe = (struct kvd_victim){ victim, false };
+    recipe = (struct kvd_victim){ victim, false, 0 };
     q.u.activation.n_victims = 1;
     q.u.activation.victims = &recipe;
     return q;
@@ -634,7 +634,7 @@ static void damage_after_victims_went_at_begin(void) {
     segment_arena(fx.service->segment)[PAGE_BYTES / 2] ^= 1; /* of one of the only pages there */
     struct msg_request q = in_place_of(s, s->session, from, victim);
     KVT_EQ(fx_call_as_is(s, &q, &r) ? r.status : UINT32_MAX, KVD_DATA_LOSS);
-    KVT_HAS(r.message, "; 1 continuation of its recipe had been released for it already");
+    KVT_HAS(r.message, "; 1 continuation of its recipe had been released or shortened for it already");
     KVT_EQ(fx_stats(s).continuations, 1);
     KVT_EQ(fx_stats(s).pool[0].available, PAGES - 30);
     fx_peer_free(s);

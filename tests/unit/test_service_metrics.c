@@ -392,8 +392,8 @@ static void shortages_items_and_replays(void) {
     good += 8;
     struct kvd_activated none;
     KVT_EQ(fx_activate(t, t->session, 64, 64, &none), KVD_RESOURCE_EXHAUSTED);
-    /* entitlement, of an item; an item of nothing; a good one. */
-    KVT_EQ(fx_round(s, a[0].sequence, 64, 65 * 64, &result), KVD_RESOURCE_EXHAUSTED);
+    /* An item past its entitlement; an item of nothing; a good one. */
+    KVT_EQ(fx_round(s, a[0].sequence, 64, 65 * 64, &result), KVD_OUT_OF_RANGE);
     KVT_EQ(fx_round(s, (kvd_sequence){ 99 }, 64, 64, &result), KVD_NOT_FOUND);
     KVT_EQ(fx_round(t, a[0].sequence, 64, 64, &result), KVD_PERMISSION_DENIED);
     for (int i = 0; i < 2; i++) { /* eight sequences own a descriptor each, a checkpoint takes the ninth */
@@ -415,12 +415,11 @@ static void shortages_items_and_replays(void) {
     IS("kvd_shortages_total{short=\"draft_pages\"}", 0);
     IS("kvd_shortages_total{short=\"limit\"}", 1);
     IS("kvd_shortages_total{short=\"sequences\"}", 1);
-    IS("kvd_shortages_total{short=\"entitlement\"}", 1);
     IS("kvd_shortages_total{short=\"continuations\"}", 1); /* the repeated answer is no second shortage */
     IS("kvd_round_items_total{status=\"OK\"}", 2);
     IS("kvd_round_items_total{status=\"NOT_FOUND\"}", 1);
     IS("kvd_round_items_total{status=\"PERMISSION_DENIED\"}", 1);
-    IS("kvd_round_items_total{status=\"RESOURCE_EXHAUSTED\"}", 1);
+    IS("kvd_round_items_total{status=\"OUT_OF_RANGE\"}", 1);
     IS("kvd_requests_total{request=\"Round\"}", 5);
     IS("kvd_replays_total{request=\"Checkpoint\"}", 2);
     IS("kvd_replays_total{request=\"Activate\"}", 2);
@@ -428,7 +427,7 @@ static void shortages_items_and_replays(void) {
     KVT_NEAR(sum_of("kvd_replays_total"), 4, 0);
     KVT_NEAR(sum_of("kvd_activations_total"), good, 0);
     KVT_NEAR(value("kvd_request_seconds_count{request=\"Activate\"}"), good + 3 + 2, 0); /* + refused + replayed */
-    KVT_NEAR(sum_of("kvd_shortages_total"), 5, 0);                                       /* 4 refusals, 1 item */
+    KVT_NEAR(sum_of("kvd_shortages_total"), 4, 0);
     struct kvd_stats stats = fx_stats(s);
     KVT_NEAR(sum_of("kvd_refusals_total"), (double)stats.refusals, 0);
     KVT_NEAR(sum_of("kvd_requests_total"), (double)stats.requests - 1, 0);
@@ -659,7 +658,7 @@ static void lives_of_continuations(void) {
     KVT_EQ(keep(s, &again, 1).bits, c[0].bits);
     KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation.continuation = c[0])), KVD_OK);
     KVT_EQ(activate_from(s, c[1], false, 64), KVD_OK);
-    struct kvd_victim victims[2] = { { c[2], false }, { c[3], true } };
+    struct kvd_victim victims[2] = { { c[2], false, 0 }, { c[3], true, 0 } };
     struct msg_request evict = { .type = FRAME_ACTIVATE,
                                  .u.activation = { .worker = s->session,
                                                    .prompt_tokens = 64,

@@ -161,7 +161,7 @@ static void foreign_handles_are_none(void) {
                 q.u.activation.prompt_tokens = prompt;
                 same_as_none(bob, &q, &q.u.activation.from, of_ann);
             }
-    struct kvd_victim victims[2] = { { of_bob, false }, { of_ann, false } };
+    struct kvd_victim victims[2] = { { of_bob, false, 0 }, { of_ann, false, 0 } };
     q.u.activation = (struct kvd_activation){
         .worker = bob->session, .prompt_tokens = 120, .max_output_tokens = 10, .n_victims = 2, .victims = victims
     };
@@ -276,7 +276,7 @@ static void operators_see_all(void) {
                                                                 .prompt_tokens = 9,
                                                                 .max_output_tokens = 9,
                                                                 .n_victims = 1,
-                                                                .victims = &(struct kvd_victim){ of[1], false } })),
+                                                                .victims = &(struct kvd_victim){ of[1], false, 0 } })),
            KVD_OK);
     KVT_EQ(ask(root, REQUEST(FRAME_PLAN, .u.activation = { .worker = root->session,
                                                            .from = of[2],

@@ -34,7 +34,7 @@ static void ckpt_1_of_a_running_sequence(void) {
     struct kvd_sequence_info before = fix_seq(&fix, seq);
     char ids[64];
     snprintf(ids, sizeof ids, "%s", fix_ids(&fix, seq, 0));
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(150), 3, &got, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(150), 3), &got, NULL));
     KVT_EQ(got.frontier, 150);
     KVT_EQ(got.n_copies, 2);
     KVT_EQ(got.shared_pages[0], 2);
@@ -76,7 +76,7 @@ static void ckpt_1_aligned_needs_no_copy(void) {
     struct store_checkpointed got;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 128, 100);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, NULL, 0, &got, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(NULL, 0), &got, NULL));
     KVT_EQ(got.n_copies, 0);
     KVT_OK(store_checkpoint_commit(fix.store, got.cont, NULL, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 2);
@@ -95,13 +95,13 @@ static void ckpt_1_abort_restores(void) {
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 100, 30);
     char *before = fix_dump(&fix);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &got, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 0), &got, NULL));
     KVT_EQ(got.n_copies, 3);
     KVT_EQ(got.copies[2].kind, STORE_COPY_STATE);
     KVT_EQ(got.copies[2].src, 0);
     KVT_EQ(got.copies[2].dst, 1);
     char *in_flight = fix_dump(&fix);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &second,
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 0), &second,
                                   NULL)); /* several may be in flight */
     KVT_TRUE(fix_audit(&fix));
     KVT_OK(store_checkpoint_abort(fix.store, second.cont, NULL));
@@ -124,7 +124,7 @@ static void ckpt_1_survives_the_end_of_its_sequence(void) {
     config.state_slots = 3;
     fix_open(&fix, &config);
     store_seq seq = running(&fix, 100, 30);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &got, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 0), &got, NULL));
     KVT_OK(store_finish(fix.store, seq, FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0, &none, rows, NULL));
     KVT_EQ(fix_pool(&fix, 0).allocated, 3); /* shared page, copy, and the page that is read */
     store_get_stats(fix.store, &stats);
@@ -146,7 +146,7 @@ static void incomplete(struct fix *fix, store_seq seq, const struct kvd_tail *ta
     struct kvd_pool_view rows[KVD_MAX_POOLS];
     store_cont cont = { 99 };
     char *before = fix_dump(fix);
-    KVT_EQ(store_checkpoint_begin(fix->store, seq, FIX_LEASE, tail, 0, &got, &fix->refusal), code);
+    KVT_EQ(store_checkpoint_begin(fix->store, seq, FIX_LEASE, FIX_KEEP(tail, 0), &got, &fix->refusal), code);
     KVT_EQ(fix->refusal.subject, subject);
     KVT_EQ(store_finish(fix->store, seq, FIX_LEASE, STORE_FINISH_RETAIN, tail, 0, &cont, rows, &fix->refusal), code);
     KVT_EQ(fix->refusal.subject, subject);
@@ -299,7 +299,7 @@ static void fit_2_a_sequence_owns_its_descriptor(void) {
     KVT_EQ(fix_activate(&fix, want, NULL).bits, 0);
     KVT_EQ(fix.refusal.code, STORE_E_SHORT);
     KVT_EQ(fix.refusal.subject, STORE_S_CONTINUATION);
-    KVT_EQ(store_checkpoint_begin(fix.store, finishes, FIX_LEASE, NULL, 0, &got, NULL), STORE_E_SHORT);
+    KVT_EQ(store_checkpoint_begin(fix.store, finishes, FIX_LEASE, FIX_KEEP(NULL, 0), &got, NULL), STORE_E_SHORT);
     same(&fix, before);
     fix_recipe(&want, &first, 1, 0);
     store_seq third = fix_activate(&fix, want, NULL);

@@ -77,7 +77,7 @@ static void fit_5_checkpoint_where_all_is_full(void) {
     store_cont first = fix_checkpoint(&f, seq, 100);
     store_cont rest = { 0 };
     KVT_EQ(fix_pool(&f, 0).available, 0);
-    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 4, &got, &f.refusal));
+    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 4), &got, &f.refusal));
     KVT_TRUE(got.is_published);
     KVT_EQ(got.n_copies, 0);
     KVT_EQ(got.cont.bits, first.bits);
@@ -95,8 +95,8 @@ static void fit_5_checkpoints_in_flight(void) {
     store_cont a = { 0 }, b = { 0 };
     fix_open(&f, &config);
     store_seq seq = filled(5, 100, 1);
-    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 2, &one, &f.refusal));
-    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 6, &two, &f.refusal));
+    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 2), &one, &f.refusal));
+    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 6), &two, &f.refusal));
     KVT_OK(store_checkpoint_commit(f.store, one.cont, &a, NULL));
     KVT_OK(store_checkpoint_commit(f.store, two.cont, &b, NULL));
     KVT_EQ(a.bits, one.cont.bits);

@@ -75,7 +75,7 @@ static void ckpt_1_each_acquisition(void) {
     for (int rc = 1; rc; n++) {
         char *before = fix_dump(&fix);
         store_fail_acquisition(fix.store, n);
-        rc = store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(100), 0, &got, &fix.refusal);
+        rc = store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 0), &got, &fix.refusal);
         store_fail_acquisition(fix.store, 0);
         char *after = fix_dump(&fix);
         if (rc) KVT_EQ_STR(before, after);

@@ -189,7 +189,7 @@ static void name_1_every_origin_carries_it(void) {
     store_seq seq = fix_activate(&fix, want, NULL);
     KVT_TRUE(fix_fill(&fix, seq, 74, 7));
     KVT_EQ_STR(fix_seq(&fix, seq).root.label, "domain-2");
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(74), 0, &point, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(74), 0), &point, NULL));
     KVT_OK(store_checkpoint_commit(fix.store, point.cont, NULL, NULL));
     KVT_OK(store_end(fix.store, seq, &died, rows, NULL));
     KVT_EQ(ask(&fix, 1, 7, 1, fix_tail(10), got, 4).n, 0);
@@ -439,7 +439,7 @@ static void cont_2_anchor_is_checked(void) {
     store_seq seq = fix_activate(&fix, fix_root(128, 20, 0), NULL);
     fix_fill(&fix, seq, 128, 1);
     struct store_checkpointed taken;
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(128), 1, &taken, NULL));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(128), 1), &taken, NULL));
     KVT_EQ(part(&fix, 99, 0, taken.cont, 1, 2, got, 8, &n, &anchor),
            STORE_E_STALE); /* not published: it is in no path */
     KVT_OK(store_checkpoint_commit(fix.store, taken.cont, NULL, NULL));

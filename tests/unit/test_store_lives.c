@@ -119,7 +119,7 @@ static void what_was_never_published_has_no_life(void) {
     open_store();
     store_seq seq = fix_activate(&f, fix_root(128, 64, 0), NULL);
     fix_fill(&f, seq, 100, 1);
-    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 0, &made, &f.refusal));
+    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 0), &made, &f.refusal));
     KVT_OK(store_checkpoint_abort(f.store, made.cont, &f.refusal));
     KVT_EQ(lives()->made, 0);
     KVT_EQ(lives()->ended[STORE_RELEASED], 0);

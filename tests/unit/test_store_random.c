@@ -161,8 +161,8 @@ static void checkpoint(struct world *w) {
     align(w, seq);
     char *before = fix_dump(&w->fix);
     if (below(w, 4) == 0) store_fail_acquisition(w->fix.store, 1 + below(w, 5));
-    int rc = store_checkpoint_begin(w->fix.store, seq, FIX_LEASE, fix_tail(fix_seq(&w->fix, seq).pool[0].committed), 0,
-                                    &got, NULL);
+    int rc = store_checkpoint_begin(w->fix.store, seq, FIX_LEASE,
+                                    FIX_KEEP(fix_tail(fix_seq(&w->fix, seq).pool[0].committed), 0), &got, NULL);
     store_fail_acquisition(w->fix.store, 0);
     if (rc) {
         same_after(w, before, "a refused checkpoint");

@@ -271,7 +271,7 @@ static void inv_16_a_page_is_no_hit(void) {
     store_seq seq = fix_activate(&fix, fix_root(140, 20, 0), NULL);
     KVT_TRUE(fix_fill(&fix, seq, 140, 1));
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
-    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, fix_tail(140), 0, &point, &fix.refusal));
+    KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(140), 0), &point, &fix.refusal));
     KVT_EQ(point.n_copies, 1);
     KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
     KVT_OK(store_checkpoint_commit(fix.store, point.cont, NULL, &fix.refusal));

@@ -184,7 +184,7 @@ static void short_1_waits_for_a_checkpoint(void) {
     open_store(false, false);
     store_seq seq = fix_activate(&f, fix_root(100, 30, 100), NULL);
     KVT_TRUE(fix_fill(&f, seq, 100, 1));
-    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, fix_tail(100), 1, &made, &refusal));
+    KVT_OK(store_checkpoint_begin(f.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(100), 1), &made, &refusal));
     store_cont cont = fix_retain(&f, seq, 100);
     refused(cont, 90, STORE_E_BUSY, "another request uses it");
     KVT_OK(store_shorten(f.store, cont, 64, &refusal)); /* the page goes when it has been copied */

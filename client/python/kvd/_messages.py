@@ -25,6 +25,7 @@ EVENT = 64
 MAX_ROUND = 256
 MAX_DIGESTS = 1024
 MAX_VICTIMS = 4096
+MAX_GROWTH = 256
 MAX_LIST = 128
 MAX_HITS = 16
 MAX_RANKS = 8
@@ -226,19 +227,23 @@ def choose(want: types.Activation) -> Request:
     return Request("Choose", activation=_wanted(want), order=1)
 
 
+def victim_fields(victims: Sequence[types.Victim]) -> List[Dict[str, Any]]:
+    _check_count(len(victims), 0, MAX_VICTIMS, "victims")
+    return [each._asdict() for each in victims]
+
+
 def _wanted(want: types.Activation) -> Dict[str, Any]:
-    _check_count(len(want.victims), 0, MAX_VICTIMS, "victims")
     _check_count(len(want.ensure), 0, 2, "pools of ensure")
     return {"worker": want.worker, "group": want.group, "from": want.source, "keep": want.keep,
             "frontier": want.frontier, "prompt_tokens": want.prompt_tokens,
             "max_output_tokens": want.max_output_tokens, "ensure": want.ensure, "revision": want.revision,
             "root": root_fields(want.root),
-            "victims": [{"continuation": victim, "demote": demote} for victim, demote in want.victims]}
+            "victims": victim_fields(want.victims)}
 
 
 def read_choice(body: Any) -> Tuple[Tuple[types.Victim, ...], bool, types.Plan]:
     """The victims, whether there are more than they, and the plan with them."""
-    victims = tuple(types.Victim(each.continuation, each.demote) for each in body.victims)
+    victims = tuple(types.Victim(each.continuation, each.demote, each.frontier) for each in body.victims)
     return victims, body.more, read(types.Plan, body.plan)
 
 
@@ -271,8 +276,16 @@ def name_pages(sequence: int, first: int, digests: bytes) -> Request:
     return Request("NamePages", sequence=sequence, first=first, digests=digests)
 
 
-def checkpoint(sequence: int, tail: Sequence[int], retention: int) -> Request:
-    return Request("Checkpoint", sequence=sequence, tail=_tail(tail), retention=retention)
+def checkpoint(
+    sequence: int, tail: Sequence[int], retention: int, victims: Sequence[types.Victim] = (), revision: int = 0
+) -> Request:
+    return Request("Checkpoint", sequence=sequence, tail=_tail(tail), retention=retention,
+                   victims=victim_fields(victims), revision=revision)
+
+
+def set_growth_victims(victims: Sequence[types.Victim], sequence: int) -> Request:
+    _check_count(len(victims), 0, MAX_GROWTH, "victims of growth")
+    return Request("SetGrowthVictims", sequence=sequence, victims=victim_fields(victims))
 
 
 def finish(sequence: int, retain: bool, tail: Sequence[int], retention: int) -> Request:

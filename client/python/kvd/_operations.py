@@ -73,8 +73,10 @@ def name_pages(sequence: int, chain: Chain, first: int, end: int) -> Steps[None]
         yield messages.name_pages(sequence, at, chain.digests(at, min(end, at + messages.MAX_DIGESTS)))
 
 
-def checkpoint(sequence: int, tail: Sequence[int], retention: int) -> Steps[types.Checkpointed]:
-    reply = yield messages.checkpoint(sequence, tail, retention)
+def checkpoint(
+    sequence: int, tail: Sequence[int], retention: int, victims: Sequence[types.Victim] = (), revision: int = 0
+) -> Steps[types.Checkpointed]:
+    reply = yield messages.checkpoint(sequence, tail, retention, victims, revision)
     return types.Checkpointed(reply.continuation, reply.frontier, reply.revision, tuple(reply.shared_pages))
 
 

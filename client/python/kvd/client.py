@@ -307,9 +307,17 @@ class Client:
             )
         self.run(operations.name_pages(sequence, chain, first, end))
 
-    def checkpoint(self, sequence: int, tail: Seq[int] = (), retention: int = 0) -> types.Checkpointed:
-        """tail: the tokens after the last full page."""
-        return self.run(operations.checkpoint(sequence, tail, retention))
+    def checkpoint(
+        self,
+        sequence: int,
+        tail: Seq[int] = (),
+        retention: int = 0,
+        victims: Seq[types.Victim] = (),
+        revision: int = 0,
+    ) -> types.Checkpointed:
+        """tail: the tokens after the last full page. victims (not from a worker) give way with it, or not at all; those
+        to be demoted are in the host already. revision: of the store when they were chosen, 0 any."""
+        return self.run(operations.checkpoint(sequence, tail, retention, victims, revision))
 
     def finish(self, sequence: int, retain: bool, tail: Seq[int] = (), retention: int = 0) -> int:
         """The continuation, 0 after a release."""
@@ -325,6 +333,11 @@ class Client:
 
     def release(self, continuation: int) -> None:
         self._ask(messages.Request("Release", continuation=continuation))
+
+    def set_growth_victims(self, victims: Seq[types.Victim], sequence: int = 0) -> None:
+        """Leaves the list of who may go, in this order, where the lease of a sequence (0: of any of this session) is to
+        grow and pages lack; GAVE_WAY tells who went. It replaces the list before and ends with the session."""
+        self._ask(messages.set_growth_victims(victims, sequence))
 
     def shorten(self, continuation: int, frontier: int) -> None:
         """Cuts it to a page boundary or a place in its tail; handle, retention and time of use stay."""

@@ -56,6 +56,7 @@ class EventKind(enum.IntEnum):
     DRAINING = 5
     LOST = 6  #: a continuation's only copy was damaged
     SHORTENED = 7  #: continuation was cut to frontier: the only copy of a page behind was damaged
+    GAVE_WAY = 8  #: continuation gave way for the growth of sequence; frontier: what is left of it, 0: nothing
 
 
 # ---- domains ----
@@ -85,7 +86,8 @@ class Victim(NamedTuple):
     """A continuation that gives way."""
 
     continuation: int
-    demote: bool = False  #: to the host arena; else it is released
+    demote: bool = False  #: to the host arena; else it is released, or
+    frontier: int = 0  #: shortened to this one, where it is not 0 (less than its own)
 
 
 @dataclass(frozen=True)
