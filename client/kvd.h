@@ -162,7 +162,8 @@ KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd
 /* Starts a sequence from nothing or from a continuation, releases or demotes the recipe's victims, and leases the
  * sequence to a worker or a group: all of it or nothing. Returns when the rows are in device memory and all copies are
  * done. KVD_RESOURCE_EXHAUSTED: the store is short now. KVD_ABORTED: the store moved on since want->revision.
- * KVD_NOT_FOUND: the source or a victim has gone. KVD_UNAVAILABLE: kvd drains. */
+ * KVD_NOT_FOUND: the source or a victim has gone, or the source has become shorter than the frontier: look it up again.
+ * KVD_UNAVAILABLE: kvd drains. */
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
 /* Names pages first_page .. first_page + n_pages of the sequence by the digests of a chain, so that kvd_find finds

@@ -35,8 +35,11 @@ static int check_source(const struct store *store, struct activation *act, struc
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_STATE_SLOT, KVD_NONE, 0, source->image_pins, 0);
     if (act->move && source->slot != KVD_NONE && store->slots[source->slot].pins)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_STATE_SLOT, KVD_NONE, 0, store->slots[source->slot].pins, 0);
-    if (want->frontier < 1 || want->frontier > source->frontier)
+    if (want->frontier < 1)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, KVD_NONE, want->frontier, source->frontier,
+                            source->frontier);
+    if (want->frontier > source->frontier) /* it may have been as long when it was found */
+        return store_refuse(refusal, STORE_E_STALE, STORE_S_FRONTIER, KVD_NONE, want->frontier, source->frontier,
                             source->frontier);
     if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, KVD_NONE, want->frontier, source->frontier,

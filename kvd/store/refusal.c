@@ -102,6 +102,11 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
         snprintf(buf + n, bytes - (size_t)n,
                  "%" PRIu64 " have none: copy them first (Demote, Prefetch), and let nobody drop them meanwhile",
                  refusal->had);
+    } else if (refusal->code == STORE_E_STALE && refusal->subject == STORE_S_FRONTIER) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "asked to start at %" PRIu64 ", the source has %" PRIu64
+                 " tokens (it may have been shortened since it was found): look it up again",
+                 refusal->asked, refusal->had);
     } else if (refusal->code == STORE_E_NAME && refusal->subject == STORE_S_FRONTIER) {
         snprintf(buf + n, bytes - (size_t)n,
                  "the tokens before %" PRIu64 " inside its page are not known: cut it at a page boundary (%" PRIu64

@@ -297,7 +297,8 @@ struct store_activation {
                            * digest of zeros takes that one */
     store_cont from;
     bool keep;
-    uint32_t frontier;                /* F <= source frontier, >= 1 with a source; 0 for root */
+    uint32_t frontier;                /* F <= source frontier (else STORE_E_STALE: it may have been shortened since),
+                                       * >= 1 with a source; 0 for root */
     uint64_t lease;                   /* who may drive it: opaque, nonzero */
     uint32_t prompt_tokens;           /* whole prompt, >= frontier */
     uint32_t max_output_tokens;       /* 1 to S - prompt + 1: STORE_E_RANGE past it, never cut silently */

@@ -55,7 +55,8 @@ static void source_reasons(const struct model *m, const struct store_activation 
     }
     if (c->claimed_by >= 0 || (!w->keep && (c->pins || model_slot_read(m, c->slot))))
         model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
-    if (w->frontier == 0 || w->frontier > c->frontier) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
+    if (w->frontier == 0) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
+    else if (w->frontier > c->frontier) model_reason(r, STORE_E_STALE, STORE_S_FRONTIER, ANY_POOL);
     else if (m->config.has_state && w->frontier != c->frontier) {
         model_reason(r, STORE_E_RANGE, STORE_S_STATE_FRONTIER, ANY_POOL);
         model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);

@@ -318,7 +318,7 @@ static void act_1_argument_errors(void) {
     KVT_EQ(fix.refusal.limit, 7);
     REFUSED(fix_from(stale, true, 1, 64, 1), (void)0, STORE_E_STALE, STORE_S_CONTINUATION);
     REFUSED(fix_from(cont, true, 0, 100, 1), (void)0, STORE_E_RANGE, STORE_S_FRONTIER);
-    REFUSED(fix_from(cont, true, 101, 101, 1), (void)0, STORE_E_RANGE, STORE_S_FRONTIER);
+    REFUSED(fix_from(cont, true, 101, 101, 1), (void)0, STORE_E_STALE, STORE_S_FRONTIER);
     REFUSED(fix_from(cont, true, 100, 99, 1), (void)0, STORE_E_RANGE, STORE_S_PROMPT);
     fix_close(&fix);
 }
