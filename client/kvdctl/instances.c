@@ -55,6 +55,11 @@ static void note_folder(struct instances *all, const char *folder, const char *s
     if (d) closedir(d);
 }
 
+static int by_name(const void *a, const void *b) {
+    const struct found_instance *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
 /* Those whose socket is there. */
 static void find_sockets(struct instances *all) {
     uint32_t kept = 0;
@@ -63,6 +68,7 @@ static void find_sockets(struct instances *all) {
     for (uint32_t i = 0; i < all->n; i++)
         if (all->item[i].there) all->item[kept++] = all->item[i];
     all->n = kept;
+    qsort(all->item, all->n, sizeof *all->item, by_name);
 }
 
 bool instance_listens(const struct found_instance *instance) {
@@ -80,11 +86,6 @@ static int refuse_choice(const struct instances *all) {
         fprintf(stderr, "%s %s", i ? "," : "", *all->item[i].name ? all->item[i].name : all->item[i].socket);
     fputs("; say which one by --instance NAME or --socket PATH\n", stderr);
     return CTL_USAGE;
-}
-
-static int by_name(const void *a, const void *b) {
-    const struct found_instance *x = a, *y = b;
-    return strcmp(x->name, y->name);
 }
 
 void instances_find(struct instances *all) {

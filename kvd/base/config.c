@@ -67,7 +67,8 @@ static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 static const struct key keys[] = {
     { "kvd", "socket", KEY_PATH, FIELD(socket), 0, 0, "/run/kvd/kvd.sock", NULL,
-      "Absolute path of the socket. PATH.lock beside it is held while the daemon runs." },
+      "Absolute path of the socket. PATH.lock beside it is held while the daemon runs. Under the systemd unit the\n"
+      "default is /run/kvd/NAME/kvd.sock." },
     { "kvd", "store", KEY_NAME, FIELD(store), 0, 0, "main", NULL, "Name of the store, shown to clients." },
     { "kvd", "group", KEY_NAME, FIELD(group), 0, 0, "", NULL, "Group of the sockets. Empty: the daemon's own group." },
     { "kvd", "socket_mode", KEY_MODE, FIELD(socket_mode), 0, 0777, "0660", NULL, "Permissions of the socket (octal)." },
@@ -189,7 +190,8 @@ static const struct key keys[] = {
     { "host", "scrub", KEY_BYTES, FIELD(scrub_rate), 0, MAX_BYTES, "64MiB", NULL,
       "Bytes a second of the arena that are read again and compared with their checksums. 0: never." },
     { "host", "stop_time", KEY_TIME, FIELD(stop_time), 0, 3600 * SECOND, "30s", NULL,
-      "Time that an orderly stop may take to demote what the devices hold. Keep TimeoutStopSec of the unit above it." },
+      "Time that an orderly stop may take to demote what the devices hold. systemd is asked for it as it passes,\n"
+      "whatever TimeoutStopSec of the unit is." },
 
     { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"
@@ -302,10 +304,21 @@ static int set_value(const struct key *key, struct config *config, const char *v
     return set_number(key, field, value, err, err_bytes);
 }
 
+/* The unit gives each instance a folder for its socket. A list of folders is none that could be meant. */
+static void take_runtime_folder(struct config *config) {
+    char path[sizeof config->socket];
+    const char *folder = getenv("RUNTIME_DIRECTORY");
+    if (!folder || *folder != '/' || strchr(folder, ':')) return;
+    memset(path, 0, sizeof path);
+    if ((size_t)snprintf(path, sizeof path, "%s/kvd.sock", folder) < sizeof path)
+        memcpy(config->socket, path, sizeof path);
+}
+
 void config_defaults(struct config *ret_config) {
     char err[256];
     memset(ret_config, 0, sizeof *ret_config);
     for (size_t i = 0; i < N_KEYS; i++) (void)set_value(&keys[i], ret_config, keys[i].value, err, sizeof err);
+    take_runtime_folder(ret_config);
     ret_config->n_devices = 1;
 }
 
@@ -644,7 +657,8 @@ static int open_file(const char *path, char *err, size_t err_bytes) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st))
         snprintf(err, err_bytes, "%s: %s; %sname the configuration with --config FILE", path, strerror(errno),
-                 errno == ENOENT ? "make it, for example from /usr/share/doc/kvd/examples/example.conf, or " : "");
+                 errno == ENOENT ? "cp /usr/share/doc/kvd/examples/example.conf there makes one to begin with, or "
+                                 : "");
     else if (!S_ISREG(st.st_mode))
         snprintf(err, err_bytes, "%s: this is no file, but %s; name the configuration with --config FILE", path,
                  S_ISDIR(st.st_mode)    ? "a directory"

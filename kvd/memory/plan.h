@@ -35,7 +35,8 @@ int plan_make(const struct config *config, struct device *const *devices, const 
               const char *arena, struct plan *ret_plan, char *err, size_t err_bytes);
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
-void plan_print(FILE *out, const struct config *config, const struct plan *plan);
+/* plan_report.c. In words and units, or as one JSON object of exact numbers. */
+void plan_print(FILE *out, const struct config *config, const struct plan *plan, bool json);
 
 /* Name of the arena's shared memory: "/kvd-0123456789abcdef-" -> "/kvd-arena-0123456789abcdef". */
 void plan_arena_name(const char *prefix, char *name, size_t bytes);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "build.h"
 #include "clock.h"
 #include "crash.h"
 #include "device.h"
@@ -35,12 +36,6 @@
 #include "plan.h"
 #include "reload.h"
 #include "systemd.h"
-
-#ifdef KVD_HAVE_CUDA_BACKEND
-#define KVD_BUILD KVD_VERSION " with CUDA"
-#else
-#define KVD_BUILD KVD_VERSION " without CUDA"
-#endif
 
 struct daemon {
     const char *config_path;
@@ -350,7 +345,7 @@ static void say_serving(const struct daemon *d) {
     LOG(LOG_NOTICE,
         "kvd %s serves store %s of %s: %" PRIu64 " tokens in %u pages on %u device%s, %u sequences of %u tokens; "
         "arena %s; socket %s",
-        KVD_BUILD, info->name, d->config_path, info->capacity_tokens, info->pool[0].pages, c->n_devices,
+        build_text(), info->name, d->config_path, info->capacity_tokens, info->pool[0].pages, c->n_devices,
         c->n_devices == 1 ? "" : "s", info->max_concurrency, info->max_context, arena, c->socket);
 }
 
@@ -384,7 +379,7 @@ static int run_daemon(struct daemon *d) {
     return status;
 }
 
-static int print_plan(const struct config *config) {
+static int print_plan(const struct config *config, bool json) {
     struct device *devices[KVD_MAX_RANKS];
     struct plan plan;
     char err[1024], prefix[48], arena[96];
@@ -396,7 +391,7 @@ static int print_plan(const struct config *config) {
     }
     int r = plan_make(config, devices, NULL, arena, &plan, err, sizeof err);
     if (r) fprintf(stderr, "kvd: %s\n", err);
-    else plan_print(stdout, config, &plan);
+    else plan_print(stdout, config, &plan, json);
     for (uint32_t i = 0; i < config->n_devices; i++) device_close(devices[i]);
     return r ? EXIT_START : EXIT_FINE;
 }
@@ -420,13 +415,13 @@ int main(int argc, char **argv) {
     if (begin_afresh()) return refuse_start("/dev/null cannot be opened");
     if (options_parse(argc, argv, &options)) return EXIT_USAGE;
     if (options.action == OPTIONS_HELP) options_print_help();
-    if (options.action == OPTIONS_VERSION) puts("kvd " KVD_BUILD);
+    if (options.action == OPTIONS_VERSION) printf("kvd %s\n", build_text());
     if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
     int status = check_config(&options, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
-    if (options.action == OPTIONS_PLAN) return print_plan(&d.config);
+    if (options.action == OPTIONS_PLAN) return print_plan(&d.config, options.json);
     fdstore_take(&d.handed);
     /* nng has many threads that allocate little; a connection's buffer goes back to the system when it closes. */
     mallopt(M_ARENA_MAX, 1);

@@ -13,6 +13,7 @@ static const struct choice {
     { "config", 'c', required_argument, OPTIONS_RUN, "FILE", "configuration (default /etc/kvd/kvd.conf)" },
     { "check-config", 'k', no_argument, OPTIONS_CHECK, "", "check the configuration and exit: 0 fine, 1 not" },
     { "plan", 'p', no_argument, OPTIONS_PLAN, "", "print the capacity that the devices allow, part by part, and exit" },
+    { "json", 'j', no_argument, OPTIONS_RUN, "", "with --plan: every number, as JSON" },
     { "help-config", 'H', no_argument, OPTIONS_HELP_CONFIG, "", "print a commented configuration with every default" },
     { "foreground", 'f', no_argument, OPTIONS_RUN, "", "stay in the foreground (kvd always does)" },
     { "help", 'h', no_argument, OPTIONS_HELP, "", "print this" },
@@ -42,6 +43,7 @@ int options_parse(int argc, char **argv, struct options *ret_options) {
             return 1;
         }
         if (letter == 'c') options.config = optarg;
+        else if (letter == 'j') options.json = true;
         else if (choice->action != OPTIONS_RUN) options.action = choice->action;
     }
     if (optind < argc) {

@@ -5,12 +5,15 @@
 #ifndef KVD_OPTIONS_H
 #define KVD_OPTIONS_H
 
+#include <stdbool.h>
+
 enum { EXIT_FINE = 0, EXIT_USAGE = 1, EXIT_START = 2, EXIT_DEVICE = 3 };
 
 enum options_action { OPTIONS_RUN, OPTIONS_CHECK, OPTIONS_PLAN, OPTIONS_HELP_CONFIG, OPTIONS_HELP, OPTIONS_VERSION };
 struct options {
     enum options_action action;
     const char *config;
+    bool json;
 };
 
 /* 0, or 1 after saying on stderr what is wrong. */

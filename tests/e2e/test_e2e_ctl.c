@@ -173,6 +173,30 @@ static void config_shows_what_is_in_effect(void) {
     close_stage();
 }
 
+/* CAP-4 for programs: the plan is JSON, and its parts add up; and a build says what it is. */
+static void plan_as_json_and_version(void) {
+    struct e2e_setup setup = { .backend = "mtp", .draft_window = 4, .more = "[host]\narena = 1MiB" };
+    const cJSON *part;
+    double sum = 0;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, &setup));
+    program_run(&run, KVD_BINARY, 0, "--plan", "--json", "--config", daemon_.config, (const char *)NULL);
+    KVT_EQ_I(run.status, 0);
+    cJSON *root = json(run.out);
+    KVT_EQ_STR(text(root, "store"), "e2e");
+    cJSON_ArrayForEach(part, at(root, "each_device")) if (strcmp(part->string, "total_bytes") != 0) sum +=
+        cJSON_GetNumberValue(part);
+    KVT_NEAR(cJSON_GetNumberValue(at(at(root, "each_device"), "total_bytes")), sum, 0);
+    KVT_NEAR(cJSON_GetNumberValue(at(root, "tokens")), 64 * cJSON_GetNumberValue(at(root, "pages")), 0);
+    KVT_EQ_I(cJSON_GetArraySize(at(root, "arena_page_bytes")), 2);
+    cJSON_Delete(root);
+    program_run(&run, KVD_BINARY, 0, "--plan", "--config", daemon_.config, (const char *)NULL);
+    KVT_HAS(run.out, "Host arena: 1.0 MiB for ");
+    program_run(&run, KVD_BINARY, 0, "--version", (const char *)NULL);
+    KVT_HAS(run.out, " CUDA (");
+    KVT_HAS(run.out, "commit ");
+    e2e_daemon_free(&daemon_);
+}
+
 /* The arena's file in /dev/shm is named after the socket: the list says which is whose. */
 static void instances_and_their_arenas(void) {
     struct e2e_setup setup = { .more = "[host]\narena = 1MiB" };
@@ -262,13 +286,12 @@ static void act_8_why_state_slots(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(output_that_cannot_be_written),
-                                             KVT_CASE(srv_8_events_of_a_hard_day),
-                                             KVT_CASE(top_of_real_sequences),
-                                             KVT_CASE(config_shows_what_is_in_effect),
-                                             KVT_CASE(instances_and_their_arenas),
-                                             KVT_CASE(act_8_why_state_slots),
-                                             { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(output_that_cannot_be_written), KVT_CASE(srv_8_events_of_a_hard_day),
+        KVT_CASE(top_of_real_sequences),         KVT_CASE(config_shows_what_is_in_effect),
+        KVT_CASE(instances_and_their_arenas),    KVT_CASE(plan_as_json_and_version),
+        KVT_CASE(act_8_why_state_slots),         { 0 }
+    };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e_ctl", cases, argc, argv);
 }

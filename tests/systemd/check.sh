@@ -28,15 +28,17 @@ configure() {
     examples=/usr/share/doc/kvd/examples
     mkdir -p /etc/systemd/system/kvd@test.service.d /etc/systemd/system/kvd@sibling.service.d
     {
-        sed 's,/run/kvd/example/,/run/kvd/test/,; s,^store = .*,store = test,' $examples/example.conf
+        cat $examples/example.conf # the socket is that of the unit's folder
         # A stop waits for engines that live on for a quarter of its time.
         printf '[devices]\nexport = vmm\n[host]\narena = 64MiB\nstop_time = 4s\n'
     } >"$config"
-    # More starts than an operator would want in a minute; a watchdog that is not waited for long.
-    printf '[Unit]\nStartLimitIntervalSec=0\n[Service]\nWatchdogSec=2s\n' >/etc/systemd/system/kvd@test.service.d/test.conf
+    # A watchdog that is not waited for long.
+    printf '[Service]\nWatchdogSec=2s\n' >/etc/systemd/system/kvd@test.service.d/test.conf
+    # A stop that takes longer than the unit's own limit asks for more.
+    printf '[Service]\nTimeoutStopSec=1s\n' >/etc/systemd/system/kvd@sibling.service.d/stop.conf
     # The sibling is monitored, lets in one group more narrowly, and its pools go with the process.
     cp $examples/metrics.conf /etc/systemd/system/kvd@sibling.service.d
-    sed 's,/run/kvd/test/,/run/kvd/sibling/,; s,^observer = .*,observer = gid:games,; s,^export = .*,export = ipc,' "$config" >/etc/kvd/sibling.conf
+    sed 's,/run/kvd/test/,/run/kvd/sibling/,; s,^observer = .*,observer = gid:games,; s,^export = .*,export = ipc,; s,^stop_time = .*,stop_time = 12s,' "$config" >/etc/kvd/sibling.conf
     printf '[http]\nlisten = 127.0.0.1:9471\n' >>/etc/kvd/sibling.conf
     systemctl daemon-reload || fail "daemon-reload"
 }
@@ -58,6 +60,8 @@ restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" 
 . /kvd-check/packages.sh
 # shellcheck source=tests/systemd/keeping.sh
 . /kvd-check/keeping.sh
+# shellcheck source=tests/systemd/journal.sh
+. /kvd-check/journal.sh
 
 packages_install
 configure
@@ -189,15 +193,43 @@ await "the sibling has stopped" sh -c "[ \"\$(systemctl show --value -p ActiveSt
 [ "$(shm)" = "$(arenas | wc -l)" ] || fail "shared memory is still there: $(find /dev/shm -name 'kvd-*')"
 [ -z "$(ls -A /run/kvd)" ] || fail "still in /run/kvd: $(ls /run/kvd)"
 
-step "a wrong configuration is not tried again"
+step "a wrong configuration is not tried again, and starts by hand are not limited"
 echo "nonsense" >/etc/kvd/broken.conf
-systemctl start kvd@broken.service 2>/dev/null && fail "a wrong configuration started"
 unit=kvd@broken.service
+for start in 1 2 3 4 5 6 7 8 9 10; do systemctl start $unit 2>/dev/null && fail "a wrong configuration started"; done
 is NRestarts 0
 is Result exit-code
 is ExecMainStatus 1
 said "broken.conf:1: " || fail "no word of what is wrong"
+said "repeated too quickly" && fail "starts by hand trip the limit"
+cp /usr/share/doc/kvd/examples/example.conf /etc/kvd/broken.conf
+systemctl start $unit || fail "a configuration that was mended does not start"
+systemctl stop $unit || fail "stop"
+
+step "an instance that nobody configured names its path, and what to copy there"
+unit=kvd@mistyped.service
+systemctl start $unit 2>/dev/null && fail "an instance without a configuration started"
+said "/etc/kvd/mistyped.conf: No such file or directory; cp /usr/share/doc/kvd/examples/example.conf there" ||
+    fail "no word of the path"
 unit=kvd@test.service
+
+step "the shipped file, the example and the package's own test start an instance each; kvdctl finds what runs"
+systemctl start kvd@kvd || fail "kvd@kvd does not start with the shipped /etc/kvd/kvd.conf"
+kvdctl status >/dev/null || fail "the only instance is not found"
+kvdctl config | grep -q '^\[kvd\] socket  */run/kvd/kvd/kvd.sock  *default' || fail "kvdctl config: $(kvdctl config | head -n 3)"
+cp /usr/share/doc/kvd/examples/example.conf /etc/kvd/main.conf
+systemctl start kvd@main || fail "kvd@main does not start with the example"
+kvdctl status >/dev/null 2>/out/refusal && fail "one of two instances was taken"
+grep -q "several instances run here: kvd, main; say which one by --instance NAME" /out/refusal || fail "$(cat /out/refusal)"
+kvdctl --instance main status >/dev/null || fail "kvdctl --instance main"
+kvdctl instances >/out/instances || fail "kvdctl instances"
+grep -q "^main  *serves .*/run/kvd/main/kvd.sock" /out/instances && grep -q "^test  *does not run " /out/instances ||
+    fail "$(cat /out/instances)"
+grep -q "^test .* $(basename "$arena" | sed 's/kvd-arena-//')\$" /out/instances || fail "whose arena? $(cat /out/instances)"
+systemctl stop kvd@main kvd@kvd || fail "stop"
+sh /kvd-check/autopkgtest || fail "the package's own test"
+
+journal_speaks
 
 step "the installed units"
 systemd-analyze verify --man=no --recursive-errors=no kvd@test.service kvd.target || fail "systemd-analyze verify"

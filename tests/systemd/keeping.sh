@@ -123,6 +123,8 @@ keeping_demotes() {
     engine_stays "$1"
     systemctl stop --no-block "$unit" || fail "stop"
     await "it waits for the engine's sequence" status_text "stopping: 1 sequences to end, 0 continuations demoted"
+    sleep 1.5 # longer than TimeoutStopSec: the time itself is what is tested
+    status_text "stopping: 1 sequences to end" || fail "systemd does not wait for a stop that goes on"
     kill -KILL "$stays"
     wait "$stays" 2>/dev/null
     await "it has stopped" said "$unit: Deactivated successfully"

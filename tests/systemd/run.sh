@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The units and packages. `units`: systemd-analyze finds nothing to complain about, and little to attack. `packages`: the
-# build is packaged, in two versions, and lintian agrees. `boot`: a real systemd, in a container over the machine's own
+# build is packaged, in two versions, and lintian agrees. `source`: the source package builds. `boot`: a real systemd, in a container over the machine's own
 # root file system, has the packages installed, starts kvd, loses it, reloads, upgrades and purges it (check.sh).
-# Usage: sh tests/systemd/run.sh units|packages|boot BUILD
+# Usage: sh tests/systemd/run.sh units|packages|source|boot BUILD
 # Exit: 0 fine, 1 not, 77 SKIPPED: this machine cannot do it (with KVD_SYSTEMD_REQUIRED=1 in the environment: 1)
 set -eu
 
@@ -96,6 +96,7 @@ packages() {
         etc/kvd/kvd.conf usr/lib/sysusers.d/kvd.conf usr/lib/tmpfiles.d/kvd.conf usr/lib/modules-load.d/kvd.conf \
         usr/share/man/man8/kvd.8.gz usr/share/man/man5/kvd.conf.5.gz usr/share/kvd/prometheus/kvd.rules.yml \
         usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf 'usr/share/doc/kvd/OPERATING\.md'
+    has kvd usr/share/bash-completion/completions/kvd usr/share/zsh/vendor-completions/_kvd
     has kvdctl usr/bin/kvdctl usr/share/man/man1/kvdctl.1.gz usr/share/bash-completion/completions/kvdctl \
         usr/share/zsh/vendor-completions/_kvdctl
     has libkvd1 'usr/lib/[^/]*/libkvd\.so\.1'
@@ -109,11 +110,46 @@ packages() {
     [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||
         fail "the packages are version $first, the project is not"
 
+    # A build with CUDA is another package: the same files, here, under a cache that says so.
+    mkdir "$work/cuda"
+    ln -s "$build"/* "$work/cuda"
+    rm "$work/cuda/CMakeCache.txt"
+    sed 's/^KVD_WITH_CUDA:INTERNAL=.*/KVD_WITH_CUDA:INTERNAL=ON/' "$build/CMakeCache.txt" >"$work/cuda/CMakeCache.txt"
+    DEB_BUILD_OPTIONS=noautodbgsym sh "$here/../../deploy/package.sh" --build "$work/cuda" --out "$work/cuda-packages" >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "packages of a build with CUDA"; }
+    [ "$(dpkg-deb -f "$work"/cuda-packages/kvd_*.deb Version)" = "$first+cuda" ] || fail "a build with CUDA has the version of one without"
+    [ "$(dpkg-deb -f "$work"/cuda-packages/kvd_*.deb Provides)" = kvd-cuda ] || fail "a package with CUDA does not say so"
+
     DEB_BUILD_OPTIONS=noautodbgsym package_version next "$first+next"
     dpkg --compare-versions "$(cat "$build/packages/next/version")" gt "$first" || fail "the next version is no higher one"
     if sh "$here/../../deploy/package.sh" --build "$work" --out "$work" >"$work/log" 2>&1; then fail "no build was packaged"; fi
     grep -q "is no build of kvd" "$work/log" || { cat "$work/log"; fail "no word of what is wrong"; }
     ls "$build"/packages/*/*.deb
+}
+
+# ---- source ------------------------------------------------------------------------------------------------------
+
+# The source package builds, with nothing but what is in it, and its kvd says what it is.
+source_package() {
+    for program in dpkg-source dpkg-buildpackage dh scdoc; do
+        command -v "$program" >/dev/null || skip "there is no $program (Debian: dpkg-dev, debhelper, scdoc)"
+    done
+    work=$(mktemp -d "${TMPDIR:-/tmp}/kvd-source.XXXXXX")
+    trap 'rm -rf -- "$work"' EXIT
+    trap 'exit 1' HUP INT TERM
+    sh "$here/../../deploy/package.sh" --source --version 0.1.0+test --out "$work" >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "deploy/package.sh --source"; }
+    (cd "$work" && dpkg-source --no-check -x kvd_0.1.0+test.dsc kvd && cd kvd && [ ! -e build-release ] && [ ! -e .git ] &&
+        DEB_BUILD_OPTIONS="parallel=2 nocheck noautodbgsym" dpkg-buildpackage -us -uc -b) >"$work/log" 2>&1 ||
+        { tail -n 60 "$work/log"; fail "dpkg-buildpackage"; }
+    for package in kvd kvdctl libkvd1 libkvd-dev python3-kvd; do
+        [ -e "$work"/${package}_0.1.0+test_*.deb ] || fail "no package $package"
+    done
+    dpkg-deb -x "$work"/kvd_0.1.0+test_*.deb "$work/root"
+    "$work/root/usr/sbin/kvd" --version >"$work/version"
+    grep -qE '^kvd [0-9.]+ without CUDA \(package 0\.1\.0\+test, commit [0-9a-z-]+\)$' "$work/version" || fail "$(cat "$work/version")"
+    ! dpkg-deb -f "$work"/kvd_0.1.0+test_*.deb Provides | grep . || fail "a package without CUDA provides something"
+    cat "$work/version"
 }
 
 # ---- boot --------------------------------------------------------------------------------------------------------
@@ -134,7 +170,8 @@ furnish() {
         "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
     for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
     mkdir "$root/kvd-check"
-    cp "$here/check.sh" "$here/packages.sh" "$here/keeping.sh" "$build/tests/systemd/kvd_boot_engine" "$root/kvd-check"
+    cp "$here/check.sh" "$here/packages.sh" "$here/keeping.sh" "$here/journal.sh" "$build/tests/systemd/kvd_boot_engine" "$root/kvd-check"
+    cp "$here/../../deploy/debian/tests/instance" "$root/kvd-check/autopkgtest"
     cp -R "$build/packages" "$root/kvd-check/packages"
     rm -f "$root"/kvd-check/packages/*/*-dbgsym_*
     cat >"$root/etc/systemd/system/kvd-check.service" <<UNIT
@@ -143,7 +180,7 @@ SuccessAction=exit-force
 FailureAction=exit-force
 [Service]
 Type=oneshot
-TimeoutStartSec=150
+TimeoutStartSec=400
 ExecStart=/bin/sh /kvd-check/check.sh
 StandardOutput=file:/out/log
 StandardError=file:/out/log
@@ -155,7 +192,7 @@ boot_inside() {
     furnish
     code=0
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
-    timeout -k 5 160 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
+    timeout -k 5 410 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
         --directory="$work/root" --bind="$work/out:/out" --tmpfs=/tmp:mode=1777 --tmpfs=/var/tmp:mode=1777 \
         --link-journal=no --resolv-conf=off --timezone=off --console=pipe --system-call-filter=@memlock \
         --boot systemd.unit=kvd-check.service systemd.log_target=journal </dev/null >"$work/out/console" 2>&1 || code=$?
@@ -212,7 +249,8 @@ $group
 case $1 in
     units) units ;;
     packages) packages ;;
+    source) source_package ;;
     boot) boot ;;
     inside) work=$KVD_BOOT_WORK; boot_inside ;;
-    *) echo "run.sh: there are units, packages and boot, no $1" >&2; exit 1 ;;
+    *) echo "run.sh: there are units, packages, source and boot, no $1" >&2; exit 1 ;;
 esac

@@ -39,6 +39,24 @@ static void defaults_are_the_table(void) {
     KVT_EQ(parsed.access[1].n, 0);
 }
 
+/* The unit's folder has the socket, unless the file names another. */
+static void the_socket_is_in_the_runtime_folder(void) {
+    setenv("RUNTIME_DIRECTORY", "/run/kvd/some", 1);
+    KVT_NEED(good(""));
+    KVT_EQ_STR(parsed.socket, "/run/kvd/some/kvd.sock");
+    KVT_NEED(good("[kvd]\nsocket = /tmp/s\n"));
+    KVT_EQ_STR(parsed.socket, "/tmp/s");
+    static const char *const useless[] = { "/run/a:/run/b", "run/kvd", "",
+                                           ("/0123456789012345678901234567890123456789012345678901234567890123456789"
+                                            "0123456789012345678901234567") };
+    for (size_t i = 0; i < sizeof useless / sizeof *useless; i++) {
+        setenv("RUNTIME_DIRECTORY", useless[i], 1);
+        KVT_NEED(good(""));
+        KVT_EQ_STR(parsed.socket, "/run/kvd/kvd.sock");
+    }
+    unsetenv("RUNTIME_DIRECTORY");
+}
+
 static void values_of_every_kind(void) {
     KVT_NEED(good("[kvd]\nsocket = /tmp/a ; comment\nsocket_mode = 0600\n# comment\nlog_level = debug\n"
                   "[devices]\ndevice.0 = cuda:3\ndevice.1 = host:1\nmemory = 3GiB\n"
@@ -293,7 +311,8 @@ static void a_reload_names_what_it_leaves(void) {
 
 static void no_such_file(void) {
     KVT_EQ_I(config_load("/nonexistent/kvd.conf", &parsed, complaints, sizeof complaints), 1);
-    KVT_HAS(complaints, "No such file");
+    KVT_HAS(complaints, "/nonexistent/kvd.conf: No such file");
+    KVT_HAS(complaints, "cp /usr/share/doc/kvd/examples/example.conf there");
     KVT_HAS(complaints, "--config FILE");
 }
 
@@ -439,6 +458,7 @@ static void plan_backends(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(defaults_are_the_table),
+                                             KVT_CASE(the_socket_is_in_the_runtime_folder),
                                              KVT_CASE(values_of_every_kind),
                                              KVT_CASE(every_mistake_has_its_line_and_a_way_out),
                                              KVT_CASE(all_mistakes_at_once),

@@ -828,12 +828,11 @@ static void plan_of_the_arena(void) {
         .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp", .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
     struct config config = service_config(fx.service);
     FILE *out = open_memstream(&text, &bytes);
-    plan_print(out, &config, &fx.service->plan);
+    plan_print(out, &config, &fx.service->plan, false);
     fclose(out);
-    KVT_HAS(text, "host arena             8388608 bytes, 8.0 MiB");
-    KVT_HAS(text, "main  pages alone    128 of 65536 bytes, 1024.0 bytes a token");
-    KVT_HAS(text, "draft pages alone    256 of 32768 bytes, 512.0 bytes a token");
-    KVT_HAS(text, "tokens               5440, 1536.0 bytes a token");
+    KVT_HAS(text, "Host arena: 8.0 MiB for 5440 tokens");
+    KVT_HAS(text, "main pool: a page takes 64.0 KiB; 128 fit of these alone");
+    KVT_HAS(text, "draft pool: a page takes 32.0 KiB; 256 fit of these alone");
     free(text);
     stop();
 }

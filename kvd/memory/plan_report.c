@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The report of kvd --plan: in words and units for people, every number as JSON for programs.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "plan.h"
+
+#define PARTS 10u
+
+struct plan_part {
+    const char *name;
+    uint64_t bytes;
+};
+
+/* What a device holds, part by part. */
+static uint32_t list_parts(const struct geom_layout *l, struct plan_part ret_parts[PARTS]) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < l->n_pools; p++) {
+        ret_parts[n++] = (struct plan_part){ p ? "draft pool" : "main pool", l->pool_bytes[p] };
+        ret_parts[n++] = (struct plan_part){ p ? "draft block table" : "main block table", l->table_bytes[p] };
+    }
+    ret_parts[n++] = (struct plan_part){ "state images", l->state_bytes };
+    ret_parts[n++] = (struct plan_part){ "persistent", l->persistent_bytes };
+    ret_parts[n++] = (struct plan_part){ "workspace", l->workspace_bytes };
+    ret_parts[n++] = (struct plan_part){ "graphs", l->graph_bytes };
+    ret_parts[n++] = (struct plan_part){ "padding", l->padding_bytes };
+    ret_parts[n++] = (struct plan_part){ "total", l->total_bytes };
+    return n;
+}
+
+/* The pools share the arena: tokens that it holds of all together (HOST-1). */
+static uint64_t arena_tokens(const struct plan *plan) {
+    return plan->arena_bytes / (plan->host_stride[0] + plan->host_stride[1]) * KVD_PAGE_TOKENS;
+}
+
+/* ---- words ------------------------------------------------------------------------------------- */
+
+static const char *with_unit(uint64_t bytes, char text[24]) {
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) value /= 1024;
+    snprintf(text, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+static void print_arena(FILE *out, const struct plan *plan) {
+    static const char *const names[GEOM_MAX_POOLS] = { "main", "draft" };
+    char text[24];
+    if (!plan->arena_bytes) {
+        fputs("\nHost arena: none; nothing is demoted.\n", out);
+        return;
+    }
+    fprintf(out, "\nHost arena: %s for %" PRIu64 " tokens\n", with_unit(plan->arena_bytes, text), arena_tokens(plan));
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        fprintf(out, "  %s pool: a page takes %s; %" PRIu64 " fit of these alone\n", names[p],
+                with_unit(plan->host_stride[p], text), plan->arena_bytes / plan->host_stride[p]);
+    if (plan->host_state_stride) fprintf(out, "  a state image takes %s\n", with_unit(plan->host_state_stride, text));
+}
+
+static void print_words(FILE *out, const struct config *c, const struct plan *plan) {
+    const struct geom_capacity *k = &plan->capacity;
+    struct plan_part parts[PARTS];
+    char text[24], other[24];
+    uint64_t page = geom_page_bytes(&plan->spec.main);
+    fprintf(out, "Store %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", c->store,
+            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices,
+            c->n_devices > 1 ? "s" : "");
+    fprintf(out, "Capacity: %" PRIu64 " tokens in %u pages of 64%s; %u pages at least\n", k->tokens, k->pages,
+            c->capacity_tokens == CONFIG_AUTO64 ? ", all that fit (tokens = auto)" : "", k->curve.m_min);
+    fprintf(out, "A page takes %s over all devices, a token %s.\n\nOn each device:\n", with_unit(page, text),
+            with_unit(page / KVD_PAGE_TOKENS, other));
+    for (uint32_t i = 0, n = list_parts(&k->layout, parts); i < n; i++)
+        if (parts[i].bytes) fprintf(out, "  %-18s %14s\n", parts[i].name, with_unit(parts[i].bytes, text));
+    fputs("\nDevices:\n", out);
+    for (uint32_t i = 0; i < plan->n_devices; i++)
+        fprintf(out, "  device.%u %s: %s free, %s of that left over\n", i, plan->identity[i].name,
+                with_unit(plan->free_bytes[i], text), with_unit(plan->free_bytes[i] - k->bytes, other));
+    print_arena(out, plan);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------- */
+
+/* A name of ours or of a driver: without what a string of JSON would have to escape. */
+static void print_string(FILE *out, const char *text) {
+    fputc('"', out);
+    for (; *text; text++) {
+        bool plain = *text >= ' ' && *text <= '~' && *text != '"' && *text != '\\';
+        fputc(plain ? *text : '?', out);
+    }
+    fputc('"', out);
+}
+
+static void print_key(FILE *out, const char *words) {
+    for (; *words; words++) fputc(*words == ' ' ? '_' : *words, out);
+}
+
+static void print_json(FILE *out, const struct config *c, const struct plan *plan) {
+    const struct geom_capacity *k = &plan->capacity;
+    struct plan_part parts[PARTS];
+    fputs("{\n  \"store\": ", out);
+    print_string(out, c->store);
+    fprintf(out, ",\n  \"profile\": \"%s\",\n  \"layers\": %u,\n  \"kv_heads\": %u,\n  \"head_dim\": %u,\n",
+            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim);
+    fprintf(out,
+            "  \"tokens\": %" PRIu64 ",\n  \"pages\": %u,\n  \"least_pages\": %u,\n  \"page_bytes\": %" PRIu64 ",\n",
+            k->tokens, k->pages, k->curve.m_min, geom_page_bytes(&plan->spec.main));
+    fprintf(out, "  \"least_bytes\": %" PRIu64 ",\n  \"bytes_of_one_more_page\": %" PRIu64 ",\n  \"each_device\": {",
+            k->curve.b_min, k->curve.b_step);
+    for (uint32_t i = 0, n = list_parts(&k->layout, parts); i < n; i++) {
+        fputs(i ? ", \"" : "\"", out);
+        print_key(out, parts[i].name);
+        fprintf(out, "_bytes\": %" PRIu64, parts[i].bytes);
+    }
+    fputs("},\n  \"devices\": [", out);
+    for (uint32_t i = 0; i < plan->n_devices; i++) {
+        fputs(i ? ", {\"name\": " : "{\"name\": ", out);
+        print_string(out, plan->identity[i].name);
+        fprintf(out, ", \"free_bytes\": %" PRIu64 ", \"left_bytes\": %" PRIu64 "}", plan->free_bytes[i],
+                plan->free_bytes[i] - k->bytes);
+    }
+    fprintf(out, "],\n  \"arena_bytes\": %" PRIu64 ",\n  \"arena_tokens\": %" PRIu64, plan->arena_bytes,
+            arena_tokens(plan));
+    fprintf(out, ",\n  \"arena_page_bytes\": [%" PRIu64, plan->host_stride[0]);
+    if (k->layout.n_pools > 1) fprintf(out, ", %" PRIu64, plan->host_stride[1]);
+    fprintf(out, "],\n  \"arena_state_image_bytes\": %" PRIu64 "\n}\n", plan->host_state_stride);
+}
+
+void plan_print(FILE *out, const struct config *config, const struct plan *plan, bool json) {
+    if (json) print_json(out, config, plan);
+    else print_words(out, config, plan);
+}
