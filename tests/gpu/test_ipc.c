@@ -89,6 +89,8 @@ static void row_4_rows_are_there_before_the_reply(void) {
         call.item.pool[0].ensure = want.prompt_tokens + 150;
         KVT_TRUE(ipc_do(&driver_of, &call, &answer) && answer.result.status == KVD_OK);
         KVT_TRUE(row_holds(&reader, a.pool[0].row, answer.result.pool[0].membership, 313));
+        call.item = scene_item(a.sequence); /* no unit runs */
+        KVT_TRUE(ipc_do(&driver_of, &call, &answer) && answer.result.status == KVD_OK);
         finish(a.sequence);
         KVT_TRUE(row_holds(&reader, a.pool[0].row, 0, 313));
     }

@@ -404,6 +404,7 @@ static void srv_4_refusals(void) {
         memcpy(uuid, good.pool[0].planes[0].uuid, sizeof uuid);
         uuid[byte] ^= 1;
         KVT_EQ(attach_to(&bed, 0, uuid, &error), KVD_FAILED_PRECONDITION);
+        KVT_HAS(error.message, "attach the rank of this device");
     }
     bed.info.pool[0].arrangement = 0; /* bytes elsewhere: the digest tells */
     KVT_EQ(attach_to(&bed, 0, NULL, &error), KVD_FAILED_PRECONDITION);

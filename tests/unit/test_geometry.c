@@ -363,6 +363,33 @@ static void digest_covers_geometry(void) {
     KVT_EQ_MEM(digests[1], digests[2], 32);
 }
 
+/* SRV-4: each number moves the digest by itself, also where the pages are as many as before. */
+static void srv_4_each_number_moves_the_digest(void) {
+    struct geom_store_spec base = { .backend = GEOM_MTP,
+                                    .main = pool(KVD_STORAGE_FP8, 4, 4, 256),
+                                    .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
+                                    .max_context = 4096,
+                                    .max_concurrency = 4,
+                                    .draft_window = 3 };
+    struct geom_layout layout;
+    uint8_t digests[8][32];
+    uint32_t n = 0;
+    KVT_OK(geom_layout(&base, 100, &layout, NULL, 0));
+#define ALONE(change)                                                                                                  \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        geom_digest(&s, &layout, digests[n++]);                                                                        \
+    } while (0)
+    ALONE((void)s);
+    ALONE(s.max_context = 4095);
+    ALONE(s.max_concurrency = 3);
+    ALONE(s.draft_window = 4);
+    ALONE(s.state_bytes = 100);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) KVT_TRUE(memcmp(digests[i], digests[j], 32) != 0);
+}
+
 /* KEEP-1: the identity of packed pages is the geometry of a page (and of a state image), and nothing else: no limit, no
  * size, no order or arrangement on the device moves it. */
 static void keep_1_packed_identity_is_the_pages_geometry(void) {
@@ -420,6 +447,7 @@ int main(int argc, char **argv) {
         KVT_CASE(pool_2_ranks_share_ids),
         KVT_CASE(bad_specs_refused),
         KVT_CASE(digest_covers_geometry),
+        KVT_CASE(srv_4_each_number_moves_the_digest),
         KVT_CASE(keep_1_packed_identity_is_the_pages_geometry),
         { 0 },
     };
