@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What long requests cost, and what they cost others: a real kvd full of continuations, of which groups share a prefix.
- * One session sends Rounds without a pause, first alone, then beside loops of Choose and of Audit.
+ * One session sends Rounds without a pause, first alone, then beside loops of Choose, of Audit, of scrapes (/metrics)
+ * and of the page for people (/ui/state.json); kvd makes either ten times a second at most.
  *
  *     bench_cost [CONTINUATIONS]
  *
@@ -11,7 +12,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "http_client.h"
 #include "scene.h"
 
 #define SHARED 8u /* pages that a group shares */
@@ -125,6 +128,26 @@ static void audit(kvd_client *client) {
     if (choices < SAMPLES) chosen[choices++] = e2e_now() - begin;
 }
 
+static char monitor[64]; /* socket of HTTP */
+
+static void get(const char *target) {
+    struct http_answer answer;
+    double begin = e2e_now();
+    if (KVT_TRUE(http_ask(monitor, "GET", target, &answer) && answer.status == 200) && choices < SAMPLES)
+        chosen[choices++] = e2e_now() - begin;
+    http_done(&answer);
+}
+
+static void scrape(kvd_client *client) {
+    (void)client;
+    get("/metrics");
+}
+
+static void look_at_page(kvd_client *client) {
+    (void)client;
+    get("/ui/state.json");
+}
+
 /* Rounds beside a loop of something: as many as there is room for, or those of ten seconds. */
 static void beside(kvd_client *client, const char *name, void (*act)(kvd_client *)) {
     double end = e2e_now() + 10;
@@ -147,7 +170,9 @@ static void count_messages(kvd_client *client) {
 static void run(void) {
     char more[256];
     uint32_t pages = wanted * OWN + GROUPS * (SHARED - OWN) + SEQUENCES * CONTEXT / 64;
-    snprintf(more, sizeof more, "[limits]\ncontinuations = %u\n[host]\narena = 16MiB\n", wanted + 256);
+    snprintf(monitor, sizeof monitor, "/tmp/kvd-bench-cost-%d.sock", (int)getpid());
+    snprintf(more, sizeof more, "[limits]\ncontinuations = %u\n[host]\narena = 16MiB\n[http]\nlisten = unix:%s\n",
+             wanted + 256, monitor);
     struct e2e_setup setup = { .layers = 1,
                                .kv_heads = 1,
                                .head_dim = 16,
@@ -179,6 +204,10 @@ static void run(void) {
     prompt = CONTEXT;
     beside(client, "round.beside_choose_many", choose);
     beside(client, "round.beside_audit", audit);
+    beside(client, "round.beside_scrape", scrape);
+    report("scrape", chosen, choices);
+    beside(client, "round.beside_page", look_at_page);
+    report("page", chosen, choices);
     ending = true;
     pthread_join(thread, NULL);
     kvd_disconnect(worker);
