@@ -311,6 +311,13 @@ static void say_stopped(const struct config *config, const struct service_stop *
             stop->left, stop->sequences);
 }
 
+static void say_cut_short(const struct config *config, const struct service_stop *stop) {
+    LOG(LOG_WARNING,
+        "stop: a second signal ends it at once: %u continuations are demoted, %u sequences did not end; what only the "
+        "devices hold is %s",
+        stop->demoted, stop->sequences, config->export == EXPORT_VMM ? "left to the next kvd" : "lost");
+}
+
 /* Serves on while sequences end and continuations are demoted. A second signal ends it at once. Returns the exit
  * status. */
 static int stop_daemon(struct daemon *d) {
@@ -325,7 +332,9 @@ static int stop_daemon(struct daemon *d) {
             tell_stop(&stop);
             told = clock_ns();
         }
-        if ((status = serve_ready(d, 100)) != GO_ON) return status;
+        if ((status = serve_ready(d, 100)) == GO_ON) continue;
+        if (status == EXIT_FINE) say_cut_short(&d->config, &stop);
+        return status;
     }
     tell_stop(&stop);
     say_stopped(&d->config, &stop);

@@ -524,6 +524,7 @@ static bool draining(void) {
  * rest is demoted, and requests are answered meanwhile. A second SIGTERM ends it at once. */
 static void orderly_stop_does_not_wait_for_ever(void) {
     struct kvd_error error;
+    char line[256];
     if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 16MiB\nscrub = 0\nstop_time = 1s\n" })) return;
     uint64_t text = e2e_stream(75, 5000, 0), runs = e2e_stream(76, 5000, 0);
     retained(text, 640);
@@ -561,7 +562,9 @@ static void orderly_stop_does_not_wait_for_ever(void) {
     scene_run(scheduler, &worker, worker_session, e2e_stream(77, 5000, 0), 128, 64);
     kill(daemon_.pid, SIGTERM);
     KVT_TRUE(draining());
-    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0); /* the second one */
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0); /* the second one; what it costs is said */
+    snprintf(line, sizeof line, "grep -q 'warning: stop: a second signal ends it at once: .* is lost' %s", daemon_.log);
+    KVT_EQ_I(system(line), 0);
     disconnect_all();
     e2e_daemon_free(&daemon_);
 }
