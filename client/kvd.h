@@ -351,7 +351,9 @@ KVD_API enum kvd_status kvd_describe_planes(kvd_client *client, const struct kvd
                                             struct kvd_plane_info *ret_planes, uint32_t max, uint32_t *ret_n,
                                             uint32_t *ret_total, struct kvd_error *error);
 KVD_API enum kvd_status kvd_stats(kvd_client *client, struct kvd_stats *ret_stats, struct kvd_error *error);
-/* Recomputes every invariant of the store, which stands still meanwhile. For schedulers and admins. */
+/* Recomputes every invariant of the store, in steps of less than a millisecond, between which other requests are
+ * served. What stood wrong before the call is found, unless it is counted in left_out. KVD_UNAVAILABLE: another audit
+ * is in work. For schedulers and admins. */
 KVD_API enum kvd_status kvd_audit(kvd_client *client, struct kvd_audit *ret_audit, struct kvd_error *error);
 /* on: kvd refuses new activations with KVD_UNAVAILABLE. Running sequences go on. For admins. */
 KVD_API enum kvd_status kvd_drain(kvd_client *client, bool on, struct kvd_error *error);

@@ -48,6 +48,7 @@ struct extent_slot *extent_occupy(struct extent_arena *a, uint64_t offset, uint6
     a->unused = slot->next;
     slot->offset = offset, slot->stride = stride, slot->tag = tag;
     a->live++;
+    if (slot < a->slots + a->audited) a->recount_live++, a->recount_bytes += stride;
     return slot;
 }
 
@@ -74,6 +75,7 @@ int extent_release(struct extent_arena *a, extent_id id) {
     struct extent_slot *slot = extent_find(a, id);
     if (!slot) return EXTENT_E_STALE;
     runs_give(&a->runs, slot->offset, slot->stride);
+    if (slot < a->slots + a->audited) a->recount_live--, a->recount_bytes -= slot->stride;
     slot->stride = 0;
     a->live--;
     if (++slot->generation == 0) return 0; /* retired */
@@ -114,18 +116,40 @@ void extent_get_stats(const struct extent_arena *a, struct extent_stats *ret) {
                                   .max_extents = a->max_extents };
 }
 
-/* Live extents must be disjoint, inside, and together with the free runs fill the arena. */
-uint32_t extent_audit(const struct extent_arena *a) {
-    uint32_t bad = runs_audit(&a->runs), live = 0, cursor = 0;
-    uint64_t sum = 0, at = 0, offset, bytes;
-    struct extent_info info;
-    while (extent_next(a, &cursor, &info)) {
-        uint64_t next = info.offset;
-        live++;
-        sum += info.stride;
-        bad += info.offset % EXTENT_ALIGN != 0 || info.stride > a->capacity || info.offset > a->capacity - info.stride;
-        if (runs_next(&a->runs, &next, &offset, &bytes)) bad += offset < info.offset + info.stride;
+void extent_audit_begin(struct extent_arena *a) {
+    a->audited = a->recount_live = 0;
+    a->recount_bytes = 0;
+}
+
+bool extent_audit_some(struct extent_arena *a, uint32_t n, uint32_t *bad) {
+    for (; n && a->audited < a->max_extents; n--) {
+        const struct extent_slot *slot = &a->slots[a->audited++];
+        uint64_t next = slot->offset, offset, bytes;
+        if (!slot->stride) continue;
+        a->recount_live++;
+        a->recount_bytes += slot->stride;
+        *bad +=
+            slot->offset % EXTENT_ALIGN != 0 || slot->stride > a->capacity || slot->offset > a->capacity - slot->stride;
+        if (runs_next(&a->runs, &next, &offset, &bytes)) *bad += offset < slot->offset + slot->stride;
     }
+    return a->audited < a->max_extents;
+}
+
+uint32_t extent_audit_counts(const struct extent_arena *a) {
+    uint32_t bad = a->recount_bytes + a->runs.free_bytes != a->capacity;
+    return bad + (a->recount_live != a->live);
+}
+
+uint32_t extent_audit_runs(const struct extent_arena *a) {
+    uint32_t bad = runs_audit(&a->runs);
+    uint64_t at = 0, offset, bytes;
     while (runs_next(&a->runs, &at, &offset, &bytes)) bad += bytes > a->capacity || offset > a->capacity - bytes;
-    return bad + (sum + a->runs.free_bytes != a->capacity) + (live != a->live);
+    return bad;
+}
+
+uint32_t extent_audit(struct extent_arena *a) {
+    uint32_t bad = 0;
+    extent_audit_begin(a);
+    while (extent_audit_some(a, UINT32_MAX, &bad)) continue;
+    return bad + extent_audit_counts(a) + extent_audit_runs(a);
 }

@@ -76,6 +76,12 @@ struct extent_stats {
 void extent_get_stats(const struct extent_arena *arena, struct extent_stats *ret_stats);
 
 /* Recomputes everything from the live extents: runs, joins, sums, maxima. Returns the number of contradictions. */
-uint32_t extent_audit(const struct extent_arena *arena);
+uint32_t extent_audit(struct extent_arena *arena);
+/* The same in steps, between which the arena may change. Adds the contradictions of the next n descriptors to *bad;
+ * false: those were the last. Then the counts are compared. The free runs are looked at all at once. */
+void extent_audit_begin(struct extent_arena *arena);
+bool extent_audit_some(struct extent_arena *arena, uint32_t n, uint32_t *bad);
+uint32_t extent_audit_counts(const struct extent_arena *arena);
+uint32_t extent_audit_runs(const struct extent_arena *arena);
 
 #endif

@@ -19,6 +19,8 @@ struct extent_arena {
     uint32_t max_extents, live, unused;
     struct runs runs;
     struct extent_slot *slots;
+    uint32_t audited, recount_live; /* slots that an audit in steps has counted: a change there counts twice */
+    uint64_t recount_bytes;
 };
 
 struct extent_slot *extent_find(const struct extent_arena *arena, extent_id id); /* NULL: stale */

@@ -497,7 +497,8 @@ static const struct codec_map stats_map = CODEC_TABLE(kvd__v1__stats_reply__desc
 /* u.audit is a pointer, so its rows stand on a struct of their own while the message is flat. */
 #define PB Kvd__V1__AuditReply
 #define T struct kvd_audit
-static const struct codec_field audit_body_fields[] = { U32(violations, violations), LINES(text, text) };
+static const struct codec_field audit_body_fields[] = { U32(violations, violations), LINES(text, text),
+                                                        U32(left_out, left_out) };
 static const struct codec_map audit_body_map = CODEC_TABLE(kvd__v1__audit_reply__descriptor, audit_body_fields);
 #undef T
 

@@ -435,6 +435,7 @@ struct kvd_stats {
 };
 struct kvd_audit {
     uint32_t violations;
+    uint32_t left_out; /* pages, and sums over many, that changed as long as the audit lasted: not compared */
     char text[4096];
 };
 

@@ -13,8 +13,13 @@ int cmd_audit(struct ctl *ctl) {
     enum kvd_status status = kvd_audit(ctl->client, &audit, &error);
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     out_flag(ctl->out, "clean", audit.violations == 0);
+    out_add(ctl->out, "left_out", cJSON_CreateNumber(audit.left_out));
     if (audit.violations == 0) {
-        out_say(ctl->out, "result", OUT_GOOD, "every invariant holds");
+        if (audit.left_out)
+            out_say(ctl->out, "result", OUT_GOOD,
+                    "every invariant holds; %u pages or sums changed all the while and were not compared",
+                    audit.left_out);
+        else out_say(ctl->out, "result", OUT_GOOD, "every invariant holds");
         return CTL_OK;
     }
     out_say(ctl->out, "result", OUT_BAD, "%u violations; this is a defect in kvd, please report it", audit.violations);

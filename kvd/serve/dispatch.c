@@ -283,12 +283,13 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
         admitted = apply_request(call, reserved);
         note_next_number(call);
         /* What waits for a device, or for an earlier try of itself, is counted when that ends. */
-        if (!call->parked && !call->held && admitted != WAIT)
+        if (!call->parked && !call->held && !call->auditing && admitted != WAIT)
             count_outcome(s, type, call->reply.status, call->short_of, call->now_ns);
         if (admitted == REPLAY) metrics_replay(&s->metrics, type);
         pthread_mutex_unlock(&s->lock);
         free(call->ring);
         free(call->growth);
+        audit_go_on(call);
     }
     if (admitted == WAIT || call->parked) return;
     if (admitted == REPLAY) {

@@ -21,6 +21,9 @@ void victims_show(const struct call *call, const struct kvd_victim *victims, uin
 void victims_refuse(struct call *call, kvd_continuation named, const struct kvd_victim *victims, uint32_t n,
                     struct store_refusal *refusal);
 
+/* Of an Audit that takes more than one step: goes on without the lock, and takes it for each. Others: nothing. */
+void audit_go_on(struct call *call);
+
 /* Everything that Stats answers but rss_bytes, which is read without the lock. Under the lock. */
 void service_stats(const struct service *service, struct kvd_stats *ret_stats);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bundle.h"
@@ -306,13 +307,43 @@ void serve_stats(struct call *call) {
     r->rss_bytes = call->rss_bytes;
 }
 
+/* ---- audit --------------------------------------------------------------------------------------- */
+
+/* Looks at records in one hold of the core mutex: about a quarter of a millisecond. */
+#define AUDIT_WORK 2048u
+
+/* Under the lock. */
+static void audit_step(struct call *call) {
+    struct service *s = call->service;
+    struct kvd_audit *r = call->memory;
+    struct store_audited audited;
+    call->auditing = s->auditing = store_audit_step(s->store, AUDIT_WORK, &audited);
+    if (call->auditing) return;
+    r->violations = audited.violations;
+    r->left_out = audited.left_out;
+    s->metrics.audits++;
+    s->metrics.audit_violations = r->violations;
+    if (r->violations) LOG(LOG_ERROR, "the audit found %u violations: %.700s", r->violations, r->text);
+}
+
 void serve_audit(struct call *call) {
+    if (call->service->auditing) {
+        call_refuse(call, KVD_UNAVAILABLE, "another audit is in work; ask again when it is over");
+        return;
+    }
     call->reply.u.audit = call->memory;
-    call->reply.u.audit->violations =
-        store_audit(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
-    call->service->metrics.audits++;
-    call->service->metrics.audit_violations = call->reply.u.audit->violations;
-    if (call->reply.u.audit->violations)
-        LOG(LOG_ERROR, "the audit found %u violations: %.700s", call->reply.u.audit->violations,
-            call->reply.u.audit->text);
+    store_audit_begin(call->service->store, call->reply.u.audit->text, sizeof call->reply.u.audit->text);
+    audit_step(call);
+}
+
+/* Rests between the steps, so that whoever waits for the lock gets it. */
+void audit_go_on(struct call *call) {
+    struct service *s = call->service;
+    while (call->auditing) {
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        pthread_mutex_lock(&s->lock);
+        audit_step(call);
+        if (!call->auditing) count_outcome(s, FRAME_AUDIT, call->reply.status, call->short_of, call->now_ns);
+        pthread_mutex_unlock(&s->lock);
+    }
 }

@@ -29,6 +29,7 @@ struct call {
     bool parked;                 /* no answer now: a pending operation will give it */
     bool held;                   /* answer now, send it when the devices are done */
     bool slow;                   /* parked behind copies between device and host */
+    bool auditing;               /* to be gone on with without the lock */
     bool numbered;               /* to be recorded in the session's window */
     enum metrics_short short_of; /* where the status is RESOURCE_EXHAUSTED */
     struct scratch *scratch;

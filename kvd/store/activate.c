@@ -423,7 +423,7 @@ static void take_over(struct store *store, struct seq *seq, struct cont *source)
             n = min_u32(n, kept - i);
             for (uint32_t k = 0; k < n; k++) {
                 pool->pages[run[k]].active_references++;
-                page_update(&pool->pages[run[k]]);
+                page_update(pool, run[k]);
             }
         }
         uint32_t tail = seq->frontier / KVD_PAGE_TOKENS, columns = seq->frontier % KVD_PAGE_TOKENS;
@@ -455,6 +455,7 @@ static void map_promised(struct store *store, struct seq *seq) {
 static void release_victim(struct store *store, struct seq *seq, struct cont *victim) {
     const struct victim how = { .cont = victim, .frontier = victim->cut_to };
     if (victim->slot != KVD_NONE && victim->slot == seq->state_slot) victim->slot = KVD_NONE;
+    cont_touch(store, victim);
     victim->claimed = false;
     victim->cut_to = 0;
     if (!victim->demoting) {

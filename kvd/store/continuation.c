@@ -9,6 +9,7 @@
 void cont_drop_image(struct store *store, struct cont *cont) {
     extent_id id = cont->image;
     if (!id.bits) return;
+    cont_touch(store, cont);
     cont->image = (extent_id){ 0 };
     cont->image_backing = cont->image_lost = false;
     if (cont->published) record_cont(store, cont);
@@ -17,6 +18,7 @@ void cont_drop_image(struct store *store, struct cont *cont) {
 }
 
 void image_copy_out(struct store *store, struct cont *cont, extent_id id) {
+    cont_touch(store, cont);
     cont->image = id;
     cont->image_backing = true;
     cont->image_checksum = 0;
@@ -30,6 +32,7 @@ void image_unpin(struct store *store, struct cont *cont) {
 }
 
 void image_finish(struct store *store, struct cont *cont, bool ok) {
+    cont_touch(store, cont);
     cont->image_pins--;
     slot_unpin(store, cont->slot);
     if (!ok || (cont->image_checksum == 0 && !MUTANT(image_without_checksum))) {
@@ -55,6 +58,7 @@ bool tier_all_current(const struct store *store, const struct cont *cont) {
 
 static void set_demoted(struct store *store, struct cont *cont, bool demoted) {
     bool ordered = cont->ordered;
+    cont_touch(store, cont);
     order_drop(store, cont);
     cont->demoted = demoted;
     store->demoted += demoted ? 1 : UINT32_MAX;
@@ -70,6 +74,7 @@ void cont_demote(struct store *store, struct cont *cont) {
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
+                page_touch(batch.pool, run[k]);
                 batch.pool->tier[run[k]].demoted++;
                 page_leave_if_unused(store, &batch, run[k]);
             }
@@ -89,7 +94,10 @@ void cont_undemote(struct store *store, struct cont *cont) {
     for (uint32_t p = 0; p < store->n_pools; p++)
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
-            for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].demoted--;
+            for (uint32_t k = 0; k < n; k++) {
+                page_touch(&store->pool[p], run[k]);
+                store->pool[p].tier[run[k]].demoted--;
+            }
         }
 }
 

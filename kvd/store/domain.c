@@ -20,6 +20,13 @@ static uint32_t *domain_bucket(const struct domains *domains, const kvd_digest *
     return &domains->hash[(word * UINT64_C(0x9E3779B97F4A7C15) >> 32) & domains->hash_mask];
 }
 
+/* Its references change by so much: so do those that an audit in work has counted. */
+static void count_references(struct domains *domains, uint32_t d, uint32_t by) {
+    uint32_t bucket = (uint32_t)(domain_bucket(domains, &domains->list[d].root.digest) - domains->hash);
+    domains->list[d].references += by;
+    if (bucket < domains->audited) domains->recounted_holders += (uint64_t)(int64_t)(int32_t)by;
+}
+
 uint32_t domain_find(const struct store *store, const kvd_digest *digest) {
     uint32_t d = *domain_bucket(&store->domains, digest);
     while (d != KVD_NONE && !digests_equal(store->domains.list[d].root.digest.bytes, digest->bytes))
@@ -38,21 +45,25 @@ uint32_t domain_take(struct store *store, const struct kvd_root *root) {
         domains->used++;
         domains->list[d] = (struct domain){ .root = *root, .next = *bucket };
         *bucket = d;
+        domains->recounted += (uint32_t)(bucket - domains->hash) < domains->audited;
     }
     if (!domains->list[d].root.label[0]) domains->list[d].root = *root; /* the first label stays */
-    domains->list[d].references++;
+    count_references(domains, d, 1);
     return d;
 }
 
 uint32_t domain_hold(struct store *store, uint32_t d) {
-    store->domains.list[d].references++;
+    count_references(&store->domains, d, 1);
     return d;
 }
 
 void domain_drop(struct store *store, uint32_t d) {
     struct domains *domains = &store->domains;
-    if (d == KVD_NONE || --domains->list[d].references) return;
-    uint32_t *link = domain_bucket(domains, &domains->list[d].root.digest);
+    if (d == KVD_NONE) return;
+    count_references(domains, d, UINT32_MAX);
+    if (domains->list[d].references) return;
+    uint32_t *bucket = domain_bucket(domains, &domains->list[d].root.digest), *link = bucket;
+    domains->recounted -= (uint32_t)(bucket - domains->hash) < domains->audited;
     while (*link != d) link = &domains->list[*link].next;
     *link = domains->list[d].next;
     domains->list[d].next = domains->head;

@@ -111,6 +111,16 @@ uint32_t end_seek(const struct store *store, uint32_t node, const uint32_t *toke
     return found;
 }
 
+bool end_is_found(const struct store *store, uint32_t c) {
+    const struct cont *conts = store->conts;
+    uint32_t n = store->index.nodes[conts[c].node].ends, steps = 0;
+    while (n != KVD_NONE && n != c && steps++ < store->config.max_continuations) {
+        int order = compare_end(&conts[n], conts[c].tail.tokens, end_tokens(&conts[c]));
+        n = order > 0 || (order == 0 && n > c) ? conts[n].end_left : conts[n].end_right;
+    }
+    return n == c;
+}
+
 bool end_has_tail(const struct store *store, uint32_t node) {
     uint32_t c = store->index.nodes[node].ends, next;
     while (c != KVD_NONE && (next = store->conts[c].end_right) != KVD_NONE) c = next;

@@ -78,6 +78,9 @@ void cont_take_pages(struct store *store, struct cont *cont, struct cont *from) 
     extent_id image = cont->image;
     uint32_t slot = cont->slot;
     cont_undemote(store, cont);
+    for (uint32_t p = 0; p < store->n_pools; p++) space_touch(store, p, &from->space[p]);
+    cont_touch(store, cont);
+    cont_touch(store, from);
     memcpy(old, cont->space, sizeof old);
     memcpy(cont->space, from->space, sizeof old);
     memset(from->space, 0, sizeof from->space);

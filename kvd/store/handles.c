@@ -65,8 +65,10 @@ struct cont *cont_take(struct store *store) {
     uint32_t generation = cont->generation;
     store->cont_free = cont->next_free;
     store->conts_used++;
+    cont_touch(store, cont);
     *cont = (struct cont){ .generation = generation,
                            .occupied = true,
+                           .touched = true,
                            .slot = KVD_NONE,
                            .source_slot = KVD_NONE,
                            .domain = KVD_NONE,
@@ -79,6 +81,7 @@ struct cont *cont_take(struct store *store) {
 
 void cont_free(struct store *store, struct cont *cont) {
     domain_drop(store, cont->domain);
+    cont_touch(store, cont);
     cont->occupied = cont->published = cont->claimed = false;
     store->conts_used--;
     if (++cont->generation == 0) return;
@@ -102,6 +105,7 @@ void seq_own_descriptor(struct store *store, struct seq *seq) {
 
 struct cont *seq_leave_descriptor(struct store *store, struct seq *seq) {
     struct cont *cont = &store->conts[seq->own];
+    cont_touch(store, cont);
     cont->owned = false;
     store->conts_owned--;
     seq->own = KVD_NONE;

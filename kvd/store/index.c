@@ -87,6 +87,7 @@ static uint32_t new_node(struct store *store, uint32_t parent, uint32_t begin, u
     if (n == KVD_NONE) n = index->fresh++;
     else index->head = index->nodes[n].next;
     index->used++;
+    index->recounted += n < index->audited;
     index->nodes[n] = (struct node){ .parent = parent,
                                      .first_child = KVD_NONE,
                                      .next = KVD_NONE,
@@ -105,6 +106,7 @@ static void free_node(struct index *index, uint32_t n) {
     index->nodes[n].next = index->head;
     index->head = n;
     index->used--;
+    index->recounted -= n < index->audited;
 }
 
 /* ---- insert ---- */

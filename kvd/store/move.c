@@ -89,6 +89,7 @@ static int begin_in(struct store *store, struct cont *cont, struct move *move, s
     for (uint32_t p = 0; p < store->n_pools; p++)
         job_copy_in(store, &move->job, p, &cont->space[p], cont->space[p].count);
     if (!image) return STORE_OK;
+    cont_touch(store, cont);
     cont->slot = slot_take(store);
     cont->image_coming = true;
     cont->image_pins++;
@@ -156,6 +157,7 @@ static void finish_image(struct store *store, struct move *move, struct cont *co
         record_cont(store, cont);
         return;
     }
+    cont_touch(store, cont);
     slot_release(store, cont->slot);
     cont->slot = KVD_NONE;
 }

@@ -47,6 +47,7 @@ static uint64_t next_rank(struct store *store) {
 
 void order_insert(struct store *store, struct cont *cont) {
     uint32_t at = (uint32_t)(cont - store->conts), *link = root_of(store, cont);
+    cont_touch(store, cont);
     cont->order_up = cont->order_left = cont->order_right = KVD_NONE;
     cont->order_rank = next_rank(store);
     cont->ordered = true;
@@ -63,6 +64,7 @@ void order_insert(struct store *store, struct cont *cont) {
 void order_drop(struct store *store, struct cont *cont) {
     uint32_t at = (uint32_t)(cont - store->conts);
     if (!cont->ordered) return;
+    cont_touch(store, cont);
     while (cont->order_left != KVD_NONE && cont->order_right != KVD_NONE) {
         bool left = store->conts[cont->order_left].order_rank > store->conts[cont->order_right].order_rank;
         rotate_up(store, left ? cont->order_left : cont->order_right);
@@ -88,6 +90,13 @@ uint32_t order_next(const struct store *store, uint32_t at) {
         up = store->conts[at].order_up;
     }
     return up;
+}
+
+bool order_is_found(const struct store *store, uint32_t at) {
+    uint32_t n = store->order[store->conts[at].demoted], steps = 0;
+    while (n != KVD_NONE && n != at && steps++ < store->config.max_continuations)
+        n = goes_before(store, at, n) ? store->conts[n].order_left : store->conts[n].order_right;
+    return n == at;
 }
 
 /* Of two walks, the place of the one that goes first, at the front: KVD_NONE is last. */

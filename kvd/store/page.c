@@ -28,6 +28,7 @@ static uint32_t take_descriptor(struct pool *pool, uint32_t device) {
 }
 
 static void list_descriptor(struct pool *pool, uint32_t d) {
+    page_touch(pool, d);
     pool->pages[d].flags = PAGE_LISTED;
     pool->pages[d].mark = pool->spare;
     pool->spare = d;
@@ -36,8 +37,10 @@ static void list_descriptor(struct pool *pool, uint32_t d) {
 uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, uint32_t block, bool active) {
     struct pool *pool = &store->pool[pool_index];
     uint32_t d = take_descriptor(pool, device), generation = pool->pages[d].generation;
+    page_touch(pool, d);
     pool->leases[device].owner = d;
     pool->pages[d] = (struct page){ .epoch = ++store->epoch,
+                                    .touched = true,
                                     .generation = generation,
                                     .references = 1,
                                     .active_references = active,
@@ -62,6 +65,7 @@ static void page_close(struct store *store, struct pool_batch *batch, uint32_t d
     struct pool *pool = batch->pool;
     struct page *page = &pool->pages[d];
     uint32_t device = page->device;
+    page_touch(pool, d);
     if (pool->tier) leave_places(store, pool, d);
     page->flags = 0;
     page->device = KVD_NONE;
@@ -80,7 +84,7 @@ static inline void page_loosen(struct store *store, struct pool_batch *batch, ui
         page_close(store, batch, d);
         return;
     }
-    page_update(page);
+    page_update(batch->pool, d);
     if (batch->pool->tier) page_leave_if_unused(store, batch, d);
 }
 
@@ -93,13 +97,14 @@ void page_unref(struct store *store, struct pool_batch *batch, uint32_t d, bool 
 
 void page_pin(struct pool *pool, uint32_t d, uint32_t columns) {
     struct page *page = &pool->pages[d];
+    page_touch(pool, d);
     page->pins++;
     if (columns > page->pinned) page_protect(pool, d, columns);
 }
 
 void page_protect(struct pool *pool, uint32_t d, uint32_t columns) {
     pool->pages[d].pinned = (uint8_t)columns;
-    page_update(&pool->pages[d]);
+    page_update(pool, d);
 }
 
 void page_unpin(struct store *store, struct pool_batch *batch, uint32_t d) {
@@ -121,7 +126,7 @@ void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t 
         if (store->pool[pool_index].tier) outdate_replicas(store, pool_index, d);
     }
     page->committed = (uint8_t)columns;
-    page_update(page);
+    page_update(&store->pool[pool_index], d);
 }
 
 /* ---- places ---- */
@@ -136,6 +141,7 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
     struct pool *pool = batch->pool;
     struct page *page = &pool->pages[d];
     uint32_t device = page->device;
+    page_touch(pool, d);
     if (!(page->flags & PAGE_RESTORING)) pool->absent++;
     page->flags = (uint8_t)(page->flags & ~(PAGE_RESTORING | PAGE_LEAVING));
     page->device = KVD_NONE;
@@ -146,6 +152,7 @@ void page_leave_device(struct store *store, struct pool_batch *batch, uint32_t d
 void page_bring(struct store *store, uint32_t pool_index, uint32_t d, uint32_t device) {
     struct pool *pool = &store->pool[pool_index];
     struct page *page = &pool->pages[d], *home = &pool->pages[device];
+    page_touch(pool, d);
     page->device = device;
     page->lease = pool->leases[device].generation;
     page->flags |= PAGE_RESTORING;
@@ -155,6 +162,7 @@ void page_bring(struct store *store, uint32_t pool_index, uint32_t d, uint32_t d
 
 void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
     struct page *page = &store->pool[pool_index].pages[d];
+    page_touch(&store->pool[pool_index], d);
     page->flags |= PAGE_LOST;
     page->host_epoch = 0; /* of no content */
     if (!MUTANT(directory_keeps_host)) record_page_host(store, pool_index, d);
@@ -170,6 +178,7 @@ void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {
     struct page *page = &store->pool[pool_index].pages[d];
     extent_id id = page->host;
     if (!id.bits) return;
+    page_touch(&store->pool[pool_index], d);
     page->host = (extent_id){ 0 };
     page->host_columns = 0;
     page->flags = (uint8_t)(page->flags & ~PAGE_BACKING);

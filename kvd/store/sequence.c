@@ -279,6 +279,7 @@ static void unpin_checkpoint(struct store *store, struct cont *cont) {
         pool_flush(&batch);
         cont->tail_source[p] = cont->tail_copy[p] = KVD_NONE;
     }
+    cont_touch(store, cont);
     slot_unpin(store, cont->source_slot);
     cont->source_slot = KVD_NONE;
 }
@@ -350,7 +351,7 @@ static void deactivate_space(struct store *store, uint32_t p, struct space *spac
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &store->pool[p].pages[run[k]];
             page->active_references--;
-            page_update(page);
+            page_update(&store->pool[p], run[k]);
         }
     }
 }

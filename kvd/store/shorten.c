@@ -15,7 +15,7 @@ static void cut_page(struct store *store, uint32_t p, uint32_t d, uint32_t colum
     bool replica = page->host.bits && page->host_epoch == page->epoch;
     page->epoch = ++store->epoch;
     page->committed = (uint8_t)columns;
-    page_update(page);
+    page_update(&store->pool[p], d);
     if (!replica) return;
     page->host_epoch = page->epoch;
     if (!MUTANT(cut_replica_covers_all)) page->host_columns = (uint8_t)min_u32(page->host_columns, columns);
@@ -26,7 +26,10 @@ static void cut_space(struct store *store, const struct cont *cont, uint32_t p, 
     uint32_t count = pages_of(frontier), n;
     for (uint32_t i = count; cont->demoted && i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
-        for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].demoted--;
+        for (uint32_t k = 0; k < n; k++) {
+            page_touch(&store->pool[p], run[k]);
+            store->pool[p].tier[run[k]].demoted--;
+        }
     }
     space_drop(store, p, space, count, false, false, NULL);
     space->committed = frontier;

@@ -124,6 +124,14 @@ void space_commit(struct store *store, uint32_t pool, struct space *space, uint3
     space->committed = frontier;
 }
 
+void space_touch(struct store *store, uint32_t pool, const struct space *space) {
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) page_touch(&store->pool[pool], run[k]);
+    }
+}
+
 static bool is_shared(const struct store *store, uint32_t pool, const struct space *space, uint32_t index) {
     uint32_t entry = space_entry(store, space, index);
     return !(entry & PROMISED) && store->pool[pool].pages[entry].references > 1;

@@ -2,7 +2,7 @@
  *
  * Life of a store: configuration, the layout of its one block of memory, and the counters that everything shares.
  */
-#include "store_internal.h"
+#include "audit.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -124,6 +124,8 @@ static void carve_pool(struct carve *carve, struct store *s, uint32_t p) {
     pool->pages = carve_take(carve, pool->descriptors, sizeof *pool->pages);
     pool->tier = c->host_bytes || c->recorded ? carve_take(carve, pool->descriptors, sizeof *pool->tier) : NULL;
     pool->leases = carve_take(carve, pool->capacity, sizeof *pool->leases);
+    pool->recount = carve_take(carve, pool->descriptors, sizeof *pool->recount);
+    pool->touched = carve_take(carve, 1, sizeof *pool->touched);
     pool->bitmap = carve_take(carve, pool->n_leaves, BLOCK_PAGES / 8);
     pool->tree = carve_take(carve, 2 * (uint64_t)pool->n_leaves, sizeof *pool->tree);
     pool->table = carve_take(carve, (uint64_t)c->max_concurrency * s->row_entries, sizeof *pool->table);
@@ -159,6 +161,10 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->seqs = carve_take(&carve, c->max_concurrency, sizeof *s->seqs);
     s->conts = carve_take(&carve, c->max_continuations, sizeof *s->conts);
     s->slots = carve_take(&carve, c->has_state ? c->state_slots : 0, sizeof *s->slots);
+    s->slot_recount = carve_take(&carve, c->has_state ? c->state_slots : 0, sizeof *s->slot_recount);
+    s->recount = carve_take(&carve, c->max_continuations, sizeof *s->recount);
+    s->touched = carve_take(&carve, 1, sizeof *s->touched);
+    s->audit = carve_take(&carve, 1, sizeof *s->audit);
     s->stamp = carve_take(&carve, 1, sizeof *s->stamp);
     s->victims = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->victims);
     s->steps = carve_take(&carve, KVD_MAX_VICTIMS, sizeof *s->steps);
@@ -182,6 +188,8 @@ size_t store_bytes(const struct store_config *config) {
 static void init_objects(struct store *s) {
     const struct store_config *c = &s->config;
     uint32_t first = c->generation ? c->generation : 1;
+    s->touched->n = 0;
+    *s->audit = (struct audit){ .store = s, .is_over = true };
     for (uint32_t i = 0; i < c->max_concurrency; i++)
         s->seqs[i] = (struct seq){ .generation = first, .next_free = i + 1 < c->max_concurrency ? i + 1 : KVD_NONE };
     for (uint32_t i = 0; i < c->max_continuations; i++)
@@ -189,6 +197,7 @@ static void init_objects(struct store *s) {
             (struct cont){ .generation = first, .next_free = i + 1 < c->max_continuations ? i + 1 : KVD_NONE };
     for (uint32_t p = 0; p < s->n_pools; p++) {
         struct pool *pool = &s->pool[p];
+        pool->touched->n = 0;
         memset(pool->bitmap, 0, (size_t)pool->n_leaves * BLOCK_PAGES / 8);
         pool_init(pool);
         for (uint32_t i = 0; i < c->max_concurrency; i++) pool->rows[i] = (struct table_row){ 1, KVD_NONE };

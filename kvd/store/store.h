@@ -595,9 +595,22 @@ const struct store_lives *store_get_lives(const struct store *store);
 /* Tells the time, for figures alone (any clock that does not go back). Before a call: what it does happened then. */
 void store_set_time(struct store *store, uint64_t now_ns);
 
-/* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. Returns the number of violations; the first ones, a line each,
- * go to text. */
-uint32_t store_audit(const struct store *store, char *text, size_t bytes);
+/* Recomputes INV-1..13, 16, 17 and POOL-6 from scratch. (INV-14 and 15 are the consumers'.) Returns the number of
+ * violations; the first ones, a line each, go to text. */
+uint32_t store_audit(struct store *store, char *text, size_t bytes);
+/* The same in steps, between which the store may be used. One is in work at a time: begin forgets the one before. text:
+ * as above, the caller's until the last step. work: looks at records in this step, each of a tenth of a microsecond or
+ * less; a step ends with the object in which it is spent. False: it is over.
+ *
+ * A fault that stood before the audit began is found, unless it concerns what is counted of a page that changed in each
+ * of three passes over the pages, the sums where more changed than is remembered, or the free runs of an arena that has
+ * more than 8,192 of them: left_out is how many pages, sums and trees that were. A list of free descriptors is followed
+ * over 8,192 links. A fault that comes meanwhile may be left to the next audit. */
+struct store_audited {
+    uint32_t violations, left_out;
+};
+void store_audit_begin(struct store *store, char *text, size_t bytes);
+bool store_audit_step(struct store *store, uint64_t work, struct store_audited *ret_audited);
 
 /* Fault injection for tests: the n-th acquisition from now (page, reservation, row, descriptor, slot, membership chunk,
  * extents) is refused as if that resource were short; 0 = off. Returns the number of acquisitions since the last call.

@@ -51,7 +51,8 @@ struct page {
     uint32_t lease;       /* generation of that lease (POOL-8) */
     uint32_t stamp, mark; /* scratch of counting walks; `mark` links the spare list of free descriptors */
     uint8_t committed, protected, host_columns, flags;
-    uint8_t pinned; /* columns that checkpoints in flight are being copied from */
+    uint8_t pinned;  /* columns that checkpoints in flight are being copied from */
+    uint8_t touched; /* it changed since the audit in work began its pass (audit.h); or none is in work */
 };
 _Static_assert(sizeof(struct page) == 64, "one cache line a page");
 
@@ -66,6 +67,22 @@ struct page_tier {
     uint32_t block;       /* its ordinal, the same in every space that holds it */
 };
 _Static_assert(sizeof(struct page_tier) == 32, "two in a cache line");
+
+/* What an audit counts again of a page. */
+struct page_recount {
+    uint32_t references, active, demoted, pins, jobs, block; /* block + 1 */
+    uint8_t covered, linked, kinds, due;
+};
+
+/* What changed in a pass of an audit, each once; n > TOUCHED_LIMIT: there were more. */
+#define TOUCHED_LIMIT 8192u
+struct touched {
+    uint32_t n, item[TOUCHED_LIMIT];
+};
+static inline void touched_add(struct touched *touched, uint32_t item) {
+    if (touched->n < TOUCHED_LIMIT) touched->item[touched->n] = item;
+    touched->n += touched->n <= TOUCHED_LIMIT;
+}
 
 struct page_lease {
     uint32_t generation, owner;
@@ -87,6 +104,8 @@ struct pool {
     struct page *pages;
     struct page_tier *tier; /* NULL without a host tier and directory */
     struct page_lease *leases;
+    struct page_recount *recount;
+    struct touched *touched;
     uint64_t *bitmap;      /* 1 = free */
     struct free_run *tree; /* heap order, leaves at [n_leaves, 2 n_leaves) */
     uint32_t n_leaves;     /* a power of two */
@@ -199,6 +218,17 @@ struct cont {
     bool ordered;
     uint32_t order_up, order_left, order_right;
     uint64_t order_rank;
+    bool touched; /* as of a page */
+};
+
+/* What an audit has counted of a continuation. */
+struct audit;
+struct cont_recount {
+    uint32_t entries, chunks, slot, source_slot;
+    uint8_t kinds;
+};
+struct slot_recount {
+    uint32_t owners, pins;
 };
 
 struct slot {
@@ -220,6 +250,8 @@ struct domains {
     uint32_t capacity, used, head, fresh;
     uint32_t *hash; /* by digest */
     uint32_t hash_mask;
+    uint32_t audited, recounted; /* buckets, and domains in them: a change there changes both counts */
+    uint64_t recounted_holders;
 };
 
 /* A name is a path of digests: step 0 is the root of its domain, step i + 1 the digest of page i. A node is the steps
@@ -237,6 +269,7 @@ struct index {
     uint32_t capacity, used, head, fresh;
     uint32_t *hash; /* by parent and first digest */
     uint32_t hash_mask;
+    uint32_t audited, recounted; /* nodes, and used ones among them: a change there changes both counts */
 };
 
 struct store {
@@ -262,6 +295,10 @@ struct store {
     uint32_t *stamp;        /* behind a pointer: looking functions count too */
     struct victim *victims; /* scratch [KVD_MAX_VICTIMS] of the activation that is looked at */
     uint32_t *steps;        /* scratch [KVD_MAX_VICTIMS] of a choice */
+    struct audit *audit;
+    struct cont_recount *recount;
+    struct slot_recount *slot_recount;
+    struct touched *touched; /* continuations */
     uint32_t fail_in, acquisitions;
     /* host tier */
     struct extent_arena *arena; /* NULL: off */
@@ -357,8 +394,24 @@ void pool_flush(struct pool_batch *batch);
 /* A growth page on a physical page just taken, at this block of its space: one reference (active or not), nothing
  * committed, a new epoch. */
 uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, uint32_t block, bool active);
+/* Before or after a change of what an audit counts again: references, pins, places, demoted references, the spare list.
+ * A page that is not touched is what it was when the audit's pass began. */
+static inline void page_touch(struct pool *pool, uint32_t d) {
+    struct page *page = &pool->pages[d];
+    if (page->touched || MUTANT(changes_pass_unseen)) return;
+    page->touched = true;
+    touched_add(pool->touched, d);
+}
+static inline void cont_touch(struct store *store, struct cont *cont) {
+    if (cont->touched) return;
+    cont->touched = true;
+    touched_add(store->touched, (uint32_t)(cont - store->conts));
+}
+
 /* Writer and protection follow from references (PAGE-5, SPACE-8). */
-static inline void page_update(struct page *page) {
+static inline void page_update(struct pool *pool, uint32_t d) {
+    struct page *page = &pool->pages[d];
+    page_touch(pool, d);
     bool writer = page->references == 1 && page->active_references == 1;
     uint8_t covered = page->references > page->active_references ? page->committed : 0;
     page->flags = (uint8_t)(writer ? page->flags | PAGE_WRITER : page->flags & ~PAGE_WRITER);
@@ -369,7 +422,7 @@ static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
     struct page *page = &pool->pages[d];
     if (++page->references == 2) pool->shared++;
     page->active_references += active;
-    page_update(page);
+    page_update(pool, d);
 }
 
 void page_unref(struct store *store, struct pool_batch *batch, uint32_t descriptor, bool active);
@@ -410,6 +463,8 @@ void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t
 void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active,
                 bool keep_reserved, int32_t *row);
 void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier);
+/* Its membership becomes another object's. */
+void space_touch(struct store *store, uint32_t pool, const struct space *space);
 /* Leading pages with several references. */
 uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space);
 uint32_t space_protected(const struct store *store, uint32_t pool, const struct space *space); /* tokens */
@@ -546,6 +601,7 @@ void order_insert(struct store *store, struct cont *cont);
 void order_drop(struct store *store, struct cont *cont);       /* nothing, if it is not in */
 uint32_t order_first(const struct store *store, bool demoted); /* index of a continuation, KVD_NONE: there is none */
 uint32_t order_next(const struct store *store, uint32_t at);
+bool order_is_found(const struct store *store, uint32_t at);            /* from the root, by what it is */
 bool order_is_first(const struct store *store, uint32_t a, uint32_t b); /* a goes before b; KVD_NONE after all */
 
 /* ---- lives.c: called where a continuation is published, serves, and goes ---- */
@@ -691,6 +747,7 @@ uint32_t end_next(const struct store *store, uint32_t cont);     /* KVD_NONE: it
 uint32_t end_previous(const struct store *store, uint32_t cont); /* KVD_NONE: it is the first */
 /* The first end of the node that does not come before these tokens, and (may be NULL) the one before it. */
 uint32_t end_seek(const struct store *store, uint32_t node, const uint32_t *tokens, uint32_t n, uint32_t *ret_before);
+bool end_is_found(const struct store *store, uint32_t cont); /* from its node, by its own tail */
 bool end_has_tail(const struct store *store, uint32_t node); /* one of its ends has */
 /* Pages that continuations share got their names: they may reach further now. */
 void index_extend(struct store *store);

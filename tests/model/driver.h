@@ -61,6 +61,7 @@ struct run {
     bool own_only; /* it only mapped or committed inside a reservation: the revision stays */
     bool reowned;  /* it changed who owns what, or free or reserved numbers: the revision increases */
     uint64_t step;
+    char audit_text[1024];
     char history[HISTORY][256];
     bool failed;
     uint64_t done[32], refused[32]; /* by operation */

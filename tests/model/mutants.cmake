@@ -41,7 +41,7 @@ endfunction()
 
 # Any scenario of the model sees these within seconds.
 kvd_mutants(mutant_model_tier NAMES
-            bytes_before_record cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
+            bytes_before_record changes_pass_unseen cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
             directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
             publish_before_copied publish_other_epoch recovery_keeps_stale_device recovery_forgets_domain

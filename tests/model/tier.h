@@ -92,6 +92,7 @@ struct world {
     const char *name;
     struct store_config config;
     uint64_t seed, random, step;
+    char audit_text[1024];
     uint32_t n_pools, blocks;
     size_t store_size, tables_size;
     struct directory_limits limits;

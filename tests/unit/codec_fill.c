@@ -167,6 +167,7 @@ static void results(struct fill *f, struct msg_reply *y) {
 static void audit(struct fill *f, struct msg_reply *y) {
     y->u.audit = &f->audit;
     f->audit.violations = u32(f);
+    f->audit.left_out = u32(f);
     characters(f, f->audit.text, sizeof f->audit.text, "INV-1234567890: page\n", 0);
 }
 

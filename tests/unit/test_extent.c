@@ -118,7 +118,7 @@ static int model_fit(const uint16_t *m, uint32_t n) {
     return -1;
 }
 
-static void check_map(const struct extent_arena *a) {
+static void check_map(struct extent_arena *a) {
     uint32_t cursor = 0, used = 0;
     struct extent_info info;
     while (extent_next(a, &cursor, &info)) {

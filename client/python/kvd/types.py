@@ -412,6 +412,7 @@ class Stats:
 @dataclass(frozen=True)
 class Audit:
     violations: int
+    left_out: int  #: pages, and sums over many, that changed as long as the audit lasted: not compared
     text: str = field(metadata=_TEXT)
 
 
