@@ -2,7 +2,7 @@
  *
  * Many connections at once, as nng's threads serve them: each thread is an engine with a session of its own, one thread
  * runs the service, sequences fork (so that requests park), sessions come and go, everybody listens to events. The
- * thread sanitizer watches; the audit has the last word.
+ * thread sanitizer watches; the audit has the last word, and does not keep others from theirs.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core.h"
 #include "service_fixture.h"
 
 #define THREADS 4
@@ -222,7 +223,58 @@ static void engines_side_by_side(void) {
     fx_stop(&fx); /* audits */
 }
 
+/* ---- an audit in work ---- */
+
+static struct msg_reply audited;
+static atomic_bool audit_is_over;
+
+static void *audit(void *peer) {
+    KVT_TRUE(fx_call(peer, &(struct msg_request){ .type = FRAME_AUDIT }, &audited));
+    atomic_store(&audit_is_over, true);
+    return NULL;
+}
+
+static bool is_auditing(struct service *s) {
+    pthread_mutex_lock(&s->lock);
+    bool yes = s->auditing;
+    pthread_mutex_unlock(&s->lock);
+    return yes;
+}
+
+/* While an audit is in work a Round is served, and what that changes is no violation. A second audit is told to come
+ * again. Seen when one is in work before and after: if the audit was over too soon, again. */
+static void inv_audit_lets_others_on(void) {
+    struct fx fx;
+    struct kvd_activated a;
+    struct kvd_round_result result;
+    struct msg_reply r;
+    bool seen = false;
+    time_t end = time(NULL) + 60;
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .layers = 1, .head_dim = 16, .capacity_tokens = 1 << 20 }));
+    struct fx_peer *admin = fx_session(&fx, KVD_ROLE_ADMIN, 0), *s = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    KVT_EQ(fx_activate(s, s->session, 64, 4000, &a), KVD_OK);
+    for (uint32_t frontier = 1; !seen && time(NULL) < end; frontier = frontier % 4000 + 1) {
+        pthread_t thread;
+        atomic_store(&audit_is_over, false);
+        KVT_NEED(pthread_create(&thread, NULL, audit, admin) == 0);
+        while (!is_auditing(fx.service) && !atomic_load(&audit_is_over)) sched_yield();
+        KVT_TRUE(fx_call(s, &(struct msg_request){ .type = FRAME_AUDIT }, &r));
+        KVT_EQ(fx_round(s, a.sequence, frontier, frontier + 64, &result), KVD_OK);
+        seen = r.status == KVD_UNAVAILABLE && is_auditing(fx.service);
+        if (r.status == KVD_UNAVAILABLE) KVT_HAS(r.message, "another audit is in work");
+        pthread_join(thread, NULL);
+        KVT_EQ(audited.status, KVD_OK);
+        if (audited.status == KVD_OK) KVT_EQ(audited.u.audit->violations, 0);
+    }
+    KVT_TRUE(seen);
+    fx_peer_free(s);
+    fx_peer_free(admin);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(engines_side_by_side), { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(engines_side_by_side),
+                                             KVT_CASE(inv_audit_lets_others_on),
+                                             { 0 } };
     return kvt_main("service_threads", cases, argc, argv);
 }
