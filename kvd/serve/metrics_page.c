@@ -210,6 +210,8 @@ static const struct family {
       "Continuations that went: released by request, evicted for others, moved into a sequence, lost to damage." },
     { "kvd_victims_demoted_total", COUNTER, NONE, PLAIN, AT(lives.victims_demoted),
       "Continuations that were demoted to the host arena for others." },
+    { "kvd_victims_shortened_total", COUNTER, NONE, PLAIN, AT(lives.victims_shortened),
+      "Continuations that were shortened for others." },
     { "kvd_continuation_lifetime_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.lifetime[0]),
       "Time from the making of a continuation to its end." },
     { "kvd_continuation_idle_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.idle[0]),

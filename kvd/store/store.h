@@ -585,7 +585,7 @@ enum store_fate {
 /* Since store_init. Times are those that store_set_time told: of one that was found in the directory, since then. */
 struct store_lives {
     uint64_t made, merged /* kept, but an equal one stood for it */, found /* in the directory */, ended[STORE_FATES];
-    uint64_t victims_demoted;
+    uint64_t victims_demoted, victims_shortened; /* they go on; released ones are STORE_EVICTED */
     uint64_t committed_tokens; /* by rounds, in Main; what is cut off and committed again counts again */
     struct histogram lifetime[STORE_FATES];
     struct histogram idle[STORE_FATES]; /* from the last use to the end */

@@ -61,8 +61,12 @@ int recipe_resolve(const struct store *store, const struct recipe *recipe, struc
 }
 
 void victim_release(struct store *store, const struct victim *victim) {
-    if (victim->frontier && !MUTANT(shortened_victim_goes_whole)) cont_shorten(store, victim->cont, victim->frontier);
-    else cont_release(store, victim->cont, STORE_EVICTED);
+    if (!victim->frontier || MUTANT(shortened_victim_goes_whole)) {
+        cont_release(store, victim->cont, STORE_EVICTED);
+        return;
+    }
+    store->lives.victims_shortened++;
+    cont_shorten(store, victim->cont, victim->frontier);
 }
 
 void victim_give_way(struct store *store, const struct victim *victim) {

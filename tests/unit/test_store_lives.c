@@ -93,6 +93,22 @@ static void moved_and_evicted(void) {
     fix_close(&f);
 }
 
+/* A victim that loses its end lives on. */
+static void shortened_victims_are_no_end(void) {
+    open_store();
+    store_cont victim = fix_cont(&f, 128, 1);
+    struct kvd_victim recipe = { .continuation = { victim.bits }, .frontier = 64 };
+    struct store_activation want = fix_root(100, 1, 0);
+    want.victims = &recipe;
+    want.n_victims = 1;
+    fix_activate(&f, want, NULL);
+    KVT_EQ(fix_info(&f, victim).frontier, 64);
+    KVT_EQ(lives()->victims_shortened, 1);
+    KVT_EQ(lives()->victims_demoted, 0);
+    KVT_EQ(lives()->ended[STORE_EVICTED], 0);
+    fix_close(&f);
+}
+
 /* FIT-5: the newcomer is none, and no end of one; the one that stands for it was used now. */
 static void merged_ones_are_not_made(void) {
     open_store();
@@ -144,6 +160,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(edges_of_a_histogram),
                                              KVT_CASE(released_after_a_use),
                                              KVT_CASE(moved_and_evicted),
+                                             KVT_CASE(shortened_victims_are_no_end),
                                              KVT_CASE(merged_ones_are_not_made),
                                              KVT_CASE(what_was_never_published_has_no_life),
                                              KVT_CASE(tokens_are_counted_as_they_are_committed),
