@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is worth keeping: a policy for schedulers, above kvd.h. kvd itself never chooses; kvd_choose_victims gives up
+ * the least recently used. This policy remembers the prompts of the last 15 minutes, also those whose KV is gone,
+ * learns how likely and how soon a prefix returns, and gives up first what a page of memory would serve least.
+ *
+ *     kvd_policy_new(NULL, &policy);
+ *     ... a request:
+ *     use = kvd_policy_prompt(policy, chain, n_prompt, now);             // once a request, before it is activated
+ *     kvd_find(...); fill in want;
+ *     kvd_policy_choose(policy, client, &want, room, max, now, &error);  // instead of kvd_choose_victims
+ *     kvd_activate(...); kvd_policy_gone(policy, want.from) where it was moved; the victims are forgotten by choose
+ *     ... its end:
+ *     kvd_finish(...); kvd_policy_kept(policy, use, finished.continuation, tokens);
+ *
+ * Conventions: those of kvd.h. Times are nanoseconds of one clock that does not go back; which one is the caller's
+ * choice, so that a replay runs on the time of its trace. The same calls with the same times make the same choices. A
+ * policy belongs to one thread at a time, and to one scheduler's client: what others keep it does not know, and gives
+ * up last, by kvd_choose_victims. It costs 184 bytes a remembered prompt, and 96 a continuation.
+ */
+#ifndef KVD_POLICY_H
+#define KVD_POLICY_H
+
+#include "kvd.h"
+
+typedef struct kvd_policy kvd_policy;
+
+struct kvd_policy_options {
+    uint32_t prompts;       /* remembered at most; 0: 32,768. A power of two is not needed */
+    uint32_t continuations; /* known at most; 0: 65,536. Of more the ones that were kept first are forgotten */
+    bool demotes;           /* the store has a host arena: victims are demoted while it holds them */
+};
+
+/* options NULL: all defaults. The caller frees *ret_policy with kvd_policy_free. KVD_RESOURCE_EXHAUSTED: no memory. No
+ * other function allocates. */
+KVD_API enum kvd_status kvd_policy_new(const struct kvd_policy_options *options, kvd_policy **ret_policy);
+KVD_API void kvd_policy_free(kvd_policy *policy); /* NULL is allowed */
+
+/* A prompt of n_prompt tokens, whose full pages are in the chain; tokens of the chain beyond n_prompt do not count.
+ * Returns a number for kvd_policy_kept. */
+KVD_API uint64_t kvd_policy_prompt(kvd_policy *policy, const kvd_chain *chain, size_t n_prompt, uint64_t now_ns);
+/* The use's request has left this continuation, of so many tokens. A handle that is known already (an equal one was
+ * there, or a later turn moved it) is worth what this use says from here on. */
+KVD_API void kvd_policy_kept(kvd_policy *policy, uint64_t use, kvd_continuation continuation, uint32_t tokens);
+/* The continuation is no more: released, moved, or lost (KVD_EVENT_LOST). An unknown one is fine. */
+KVD_API void kvd_policy_gone(kvd_policy *policy, kvd_continuation continuation);
+
+/* Continuations that are known, the least valuable first: writes at most max handles. Returns how many. */
+KVD_API uint32_t kvd_policy_rank(kvd_policy *policy, uint64_t now_ns, kvd_continuation *ret_continuations,
+                                 uint32_t max);
+/* As kvd_choose_victims, in the policy's order; a victim is demoted where there is an arena that can hold it. Where
+ * what it knows does not do, kvd_choose_victims decides. The victims are forgotten: where the activation is refused
+ * after all, call kvd_policy_kept for them again, or leave them to the order of kvd_choose_victims. Sends 1 to 11
+ * messages, mostly two. */
+KVD_API enum kvd_status kvd_policy_choose(kvd_policy *policy, kvd_client *client, struct kvd_activation *want,
+                                          struct kvd_victim *room, uint32_t max, uint64_t now_ns,
+                                          struct kvd_error *error);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How likely a prefix is used again, and when: a model that is learned online from the uses of prefixes.
+ *
+ * A use of a prefix starts a clock. The prefix either returns (a later prompt begins with it) or it does not. The model
+ * has a hazard a band of ages: the chance that a prefix which has not returned by the begin of the band returns within
+ * it. A use has levels of a few factors (how often its conversation was used, how far apart, how much was new, how
+ * long it is). Each level multiplies the hazard (proportional hazards, Cox 1972): by what returned at this level over
+ * what the model expected to return. Uses that are still young count in the bands that they have passed only, so that
+ * they bias nothing (Kaplan and Meier 1958).
+ *
+ * The value of a page that holds such a prefix is its Gittins index (Gittins 1979): over all times that one may hold it
+ * from now on, the best ratio of the chance of a return to the time for which it is expected to be held. What has the
+ * smallest index goes first. A hazard that falls with age, which the model starts from, makes that the least recently
+ * used; where prefixes return after a minute, one that is a minute old is worth more than a new one.
+ *
+ * Nothing here depends on a trace, a model or a machine: the same uses at the same times give the same indexes. Not
+ * thread-safe. No function allocates.
+ */
+#ifndef KVD_REUSE_H
+#define KVD_REUSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define REUSE_BANDS 32u  /* of ages, up to REUSE_HORIZON_NS */
+#define REUSE_RATES 33u  /* classes of the product of all factors: 2^-4 to 2^4, four to an octave */
+#define REUSE_LEVELS 12u /* of a factor */
+#define REUSE_HORIZON_NS (UINT64_C(900) * 1000000000u) /* who has not returned by then has not returned */
+#define REUSE_CELLS (REUSE_BANDS * REUSE_RATES)
+
+/* What is known of a use when it happens. The levels of each factor are worked out by reuse_levels. */
+struct reuse_facts {
+    uint32_t uses;          /* of the conversation so far, this one too: at least 1 */
+    uint64_t gap_ns;        /* typical time between them; 0 for the first */
+    uint32_t prompt_tokens; /* of this use */
+    uint32_t new_tokens;    /* of them, beyond prompt and answer of the use before; not for the first */
+};
+enum reuse_factor { REUSE_USES, REUSE_GAP, REUSE_NEW, REUSE_SIZE, REUSE_FACTORS };
+
+struct reuse_class {
+    uint8_t level[REUSE_FACTORS];
+    uint8_t rate; /* class of the product of the factors, when the use happened */
+    float factor; /* the product */
+};
+
+struct reuse_model {
+    uint64_t edge[REUSE_BANDS + 1]; /* ns: band b is from edge[b] to edge[b + 1] */
+    double risk[REUSE_BANDS], returned[REUSE_BANDS];
+    double expected[REUSE_FACTORS][REUSE_LEVELS], observed[REUSE_FACTORS][REUSE_LEVELS];
+    double factor[REUSE_FACTORS][REUSE_LEVELS];
+    uint32_t learned;                       /* since reuse_refresh */
+    double index[REUSE_RATES][REUSE_BANDS]; /* chance of a return a second */
+    uint16_t order[REUSE_CELLS];            /* cells by rising index: rate * REUSE_BANDS + band */
+};
+
+void reuse_init(struct reuse_model *model);
+/* The band of an age; the last one for all ages beyond. */
+uint32_t reuse_band(const struct reuse_model *model, uint64_t age_ns);
+/* Levels and rate of a use that happens now. */
+struct reuse_class reuse_classify(const struct reuse_model *model, const struct reuse_facts *facts);
+/* A use has passed the band without a return, or has returned in it. Each band that it reaches is told once. */
+void reuse_learn(struct reuse_model *model, const struct reuse_class *class, uint32_t band, bool returned);
+/* Folds what was learned into factors and indexes, and lets old evidence fade. About every 64 uses. */
+void reuse_refresh(struct reuse_model *model);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Caches of blocks, simulated: what a pool of the same size finds where each block goes by itself. A hit is a prefix of
+ * whole blocks, all there, without the prompt's last token. Requests run one after the other, as in the replay.
+ */
+#ifndef KVD_REPLAY_SIMULATE_H
+#define KVD_REPLAY_SIMULATE_H
+
+#include "trace.h"
+
+enum simulate_order {
+    SIMULATE_LRU,     /* the least recently used goes */
+    SIMULATE_NEXT_USE /* what is used last from now on goes (Belady 1966) */
+};
+struct simulated {
+    uint64_t hit_tokens;
+};
+
+/* 0, or 1: no memory (hit_tokens 0). Requests that do not fit the pool are left out. */
+int simulate_blocks(const struct trace *trace, uint64_t pool_tokens, enum simulate_order order,
+                    struct simulated *ret_simulated);
+
+#endif
