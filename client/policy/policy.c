@@ -254,7 +254,7 @@ static enum kvd_status try_recipe(const struct kvd_policy *p, struct recipe *r) 
     return kvd_plan_activation(r->client, &r->trial, &r->plan, r->error);
 }
 
-static bool fits(const struct recipe *r) { return r->plan.feasibility == KVD_READY; }
+static bool recipe_fits(const struct recipe *r) { return r->plan.feasibility == KVD_READY; }
 
 /* One of the two numbers grows until pages (or the arena) suffice, by steps that grow; then it is halved back to what
  * just does, but for a sixteenth. */
@@ -286,8 +286,8 @@ static enum kvd_status find_recipe(const struct kvd_policy *p, struct recipe *r)
     enum kvd_status status = try_recipe(p, r);
     if (status != KVD_OK || r->plan.feasibility != KVD_BLOCKED) return status;
     status = find_number(p, r, &r->taken, first_taken(p, r->n, &r->plan), has_pages);
-    if (status != KVD_OK || !has_pages(r) || fits(r)) return status;
-    return find_number(p, r, &r->released, 1, fits); /* the arena is short */
+    if (status != KVD_OK || !has_pages(r) || recipe_fits(r)) return status;
+    return find_number(p, r, &r->released, 1, recipe_fits); /* the arena is short */
 }
 
 static void settle_victims(struct kvd_policy *p, const struct kvd_activation *want) {
@@ -307,7 +307,7 @@ enum kvd_status kvd_policy_choose(kvd_policy *p, kvd_client *c, struct kvd_activ
     struct recipe r = { .client = c, .trial = *want, .room = room, .max = max, .n = rank_known(p), .error = error };
     r.trial.revision = 0;
     enum kvd_status status = find_recipe(p, &r);
-    if (status == KVD_OK && fits(&r)) {
+    if (status == KVD_OK && recipe_fits(&r)) {
         *want = r.trial;
         want->revision = r.plan.revision;
     } else if ((status = kvd_choose_victims(c, want, room, max, error)) != KVD_OK) {
