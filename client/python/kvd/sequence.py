@@ -179,13 +179,13 @@ class Sequence:
         low = self.mapped < min(self.end - 1, self.known + LOW)
         return low or self._done - self._committed >= AHEAD or self.state_frontier is not None
 
-    def boundary(self) -> types.RoundItem:
+    def boundary(self, last: bool = False) -> types.RoundItem:
         """What a Round has to say of it, for a batch: client.round([s.boundary() for s in batch]), then each
-        s.take(result)."""
+        s.take(result). last: no work of the device runs on it any more, so that another session may finish it."""
         return types.RoundItem(
             self.handle,
             commit=self._done,
-            ensure=min(self.known + AHEAD, self.end - 1),
+            ensure=None if last else min(self.known + AHEAD, self.end - 1),
             state_frontier=self.state_frontier,
         )
 
