@@ -196,8 +196,11 @@ static const char *continuation_place(const struct kvd_continuation_info *c) {
     return !host ? "device" : c->demoted ? "host" : "device, host";
 }
 
+static struct kvd_store_info described; /* for the bytes of pages */
+
 static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     char buf[24];
+    uint64_t freed = 0;
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "continuation", ctl_handle_text(c->continuation.bits, buf));
     ctl_put_domain(o, &c->root);
@@ -225,6 +228,8 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "exclusive_pages", c->exclusive_pages[0]);
     out_put_u64(o, "backend_pages", c->pages[1]);
     out_put_u64(o, "backend_exclusive_pages", c->exclusive_pages[1]);
+    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) freed += c->exclusive_pages[i] * described.pool[i].page_bytes;
+    out_put_bytes(o, "exclusive_bytes", freed);
     return o;
 }
 
@@ -300,7 +305,7 @@ static const struct out_column continuation_columns[] = {
     { "age_text", "AGE", true, 5 },
     { "idle_text", "IDLE", true, 0 },
     { "pages", "PAGES", true, 0 },
-    { "exclusive_pages", "FREES", true, 0 },
+    { "exclusive_bytes_text", "FREES", true, 0 },
     { "sharers", "SHARERS", true, 3 },
     { "state_slot", "STATE SLOT", true, 6 },
     { "place", "PLACE", false, 0 },
@@ -325,6 +330,9 @@ int cmd_sequences(struct ctl *ctl) {
 }
 
 int cmd_continuations(struct ctl *ctl) {
+    struct kvd_error error = { .message = "" };
+    enum kvd_status status = kvd_describe(ctl->client, &described, &error);
+    if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     return show_list(ctl, look_continuations, "continuations", continuation_columns, N(continuation_columns));
 }
 

@@ -57,8 +57,8 @@ static const char *text(const cJSON *object, const char *key) {
 /* SRV-2: what could not be written is an error with a sentence, whatever the command. */
 static void output_that_cannot_be_written(void) {
     static const char *const commands[] = {
-        "status",        "--json status", "events -S 1", "--json events -S 1", "--json top -c 1 -i 1",
-        "top -c 1 -i 1", "--help",        "--version"
+        "status", "--json status", "events -S 1", "--json events -S 1", "--json top -c 1 -i 1", "top -c 1 -i 1",
+        "--help", "--version",     "config",      "instances",          "status --help"
     };
     static const char *const outputs[] = { ">/dev/full", ">&-" };
     char line[512];

@@ -386,6 +386,7 @@ static void looking(void) {
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "continuations")->out, " IDLE "); /* ages are times */
     KVT_HAS(run_.out, "1 h 30 min");
+    KVT_HAS(run_.out, " 1.9 MiB"); /* what a release would free: 10 pages of 198144 bytes */
     KVT_HAS(CTL("-s", script_path(s), "--color=always", "status")->out, "\033[");
     script_stop(s);
 }
@@ -612,7 +613,7 @@ static void lists_go_by_cursors(void) {
     KVT_NEAR(cJSON_GetNumberValue(at(cJSON_GetArrayItem(all, 0), "state_slot")), 6, 0);
     KVT_TRUE(cJSON_IsNull(at(last, "state_slot")));
     cJSON_Delete(root);
-    KVT_EQ(script_requests(s), 80); /* 79 parts and the goodbye */
+    KVT_EQ(script_requests(s), 81); /* the description, 79 parts and the goodbye */
     script_stop(s);
 }
 
