@@ -285,13 +285,101 @@ static void act_8_why_state_slots(void) {
     close_stage();
 }
 
+/* ---- domains ---- */
+
+static kvd_chain *chain_of(const char *adapter, const uint32_t *tokens, uint32_t n) {
+    kvd_chain *chain = NULL;
+    const struct kvd_domain domain = { .model = "e2e", .adapter = adapter, .label = adapter };
+    KVT_EQ(kvd_chain_new(&domain, &chain), KVD_OK);
+    KVT_EQ(kvd_chain_push(chain, tokens, n), KVD_OK);
+    return chain;
+}
+
+static void keep_of(const char *adapter, const uint32_t *tokens, uint32_t n) {
+    kvd_chain *chain = chain_of(adapter, tokens, n);
+    struct kvd_activation want = scene_want(worker_session, n, 1);
+    struct kvd_finished finished;
+    want.root = *kvd_chain_root(chain);
+    struct kvd_activated a = scene_activate(scheduler, &want);
+    KVT_EQ(scene_round(&worker, a.sequence, n, KVD_NONE).status, KVD_OK);
+    if (n >= 64)
+        KVT_EQ(kvd_name_pages(scheduler, a.sequence, chain, 0, (uint32_t)kvd_chain_pages(chain), NULL), KVD_OK);
+    struct kvd_finish how = { .sequence = a.sequence, .retain = true };
+    kvd_chain_tail(chain, &how.tail);
+    KVT_EQ(kvd_finish(scheduler, &how, &finished, NULL), KVD_OK);
+    kvd_chain_free(chain);
+}
+
+static uint32_t usable_of(const char *adapter, const uint32_t *tokens, uint32_t n) {
+    kvd_chain *chain = chain_of(adapter, tokens, n);
+    struct kvd_hit hits[4] = { 0 };
+    uint32_t found = 0;
+    KVT_EQ(kvd_find(scheduler, chain, tokens, n, hits, 4, &found, NULL), KVD_OK);
+    kvd_chain_free(chain);
+    return found ? hits[0].usable : 0;
+}
+
+static bool next_kvd(void) {
+    puppet_kill(&worker);
+    kvd_disconnect(scheduler);
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    if (!KVT_TRUE(e2e_daemon_restart(&daemon_))) return false;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "scheduler");
+    return KVT_TRUE(scheduler != NULL) && hire();
+}
+
+static void lists_of(const char *adapter, int n) {
+    cJSON *root = json(CTL("continuations", "--json", "--domain", adapter)->out);
+    const cJSON *list = at(root, "continuations"), *one;
+    KVT_EQ_I(cJSON_GetArraySize(list), n);
+    cJSON_ArrayForEach(one, list) KVT_EQ_STR(text(one, "domain_text"), adapter);
+    cJSON_Delete(root);
+}
+
+/* NAME-1: equal tokens of two adapters, of less than a page and of more, stay apart over a restart; one adapter is
+ * forgotten by its label, and stays so. */
+static void name_1_domains_over_restarts(void) {
+    uint32_t tokens[150];
+    for (uint32_t i = 0; i < 150; i++) tokens[i] = 7 * i;
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 8MiB" })) return;
+    for (int i = 0; i < 2; i++) {
+        keep_of(i ? "lora-2" : "lora-1", tokens, 20);
+        keep_of(i ? "lora-2" : "lora-1", tokens + 1, 149);
+    }
+    for (int life = 0; life < 2; life++) {
+        lists_of("lora-1", 2);
+        lists_of("lora-2", 2);
+        lists_of("lora-3", 0);
+        KVT_EQ(usable_of("lora-1", tokens, 20), 19);
+        KVT_EQ(usable_of("lora-2", tokens + 1, 149), 148);
+        KVT_EQ(usable_of("lora-3", tokens, 20), 0);
+        KVT_EQ(usable_of("lora-3", tokens + 1, 149), 0);
+        KVT_NEED(next_kvd());
+    }
+    KVT_EQ_I(CTL("release", "--domain", "lora-1")->status, 0);
+    KVT_HAS(run.out, "released 2 continuations");
+    for (int life = 0; life < 2; life++) {
+        lists_of("lora-1", 0);
+        lists_of("lora-2", 2);
+        KVT_EQ(usable_of("lora-1", tokens, 20), 0);
+        KVT_EQ(usable_of("lora-1", tokens + 1, 149), 0);
+        KVT_EQ(usable_of("lora-2", tokens, 20), 19);
+        if (!life) KVT_NEED(next_kvd());
+    }
+    KVT_EQ(CTL("audit")->status, 0);
+    close_stage();
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(output_that_cannot_be_written), KVT_CASE(srv_8_events_of_a_hard_day),
-        KVT_CASE(top_of_real_sequences),         KVT_CASE(config_shows_what_is_in_effect),
-        KVT_CASE(instances_and_their_arenas),    KVT_CASE(plan_as_json_and_version),
-        KVT_CASE(act_8_why_state_slots),         { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(output_that_cannot_be_written),
+                                             KVT_CASE(srv_8_events_of_a_hard_day),
+                                             KVT_CASE(top_of_real_sequences),
+                                             KVT_CASE(config_shows_what_is_in_effect),
+                                             KVT_CASE(instances_and_their_arenas),
+                                             KVT_CASE(plan_as_json_and_version),
+                                             KVT_CASE(act_8_why_state_slots),
+                                             KVT_CASE(name_1_domains_over_restarts),
+                                             { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e_ctl", cases, argc, argv);
 }
