@@ -232,6 +232,14 @@ class Roles(Case):
 class ByDescriptor(Case):
     settings = {"more": "[devices]\nexport = vmm\n"}
 
+    def test_settings(self):
+        settings = {(each.section, each.name): each for each in self.client.settings()}
+        self.assertGreater(len(settings), 50)
+        self.assertEqual(settings["kvd", "socket"].value, self.kvd.socket)
+        self.assertRegex(settings["kvd", "socket"].source, r":\d+$")
+        self.assertEqual(settings["host", "stop_time"].source, "default")
+        self.assertFalse(any(each.restart for each in settings.values()))
+
     def test_memory_by_descriptor(self):
         """SRV-7: regions of kind 2 come over the socket of descriptors. Each mapping keeps its own, and no longer."""
         self.assertEqual(self.client.describe().pool[0].planes[0].kind, 2)
