@@ -408,7 +408,7 @@ static void take_over_tail(struct store *store, uint32_t p, uint32_t d, uint32_t
 /* The source's references become the sequence's; what it does not keep goes. */
 static void take_over(struct store *store, struct seq *seq, struct cont *source) {
     life_use(store, source);
-    life_end(store, source, STORE_MOVED);
+    if (!MUTANT(move_is_no_end)) life_end(store, source, STORE_MOVED);
     record_cont_drop(store, source); /* the sequence's record is there */
     index_drop(store, source);
     if (!MUTANT(directory_keeps_consumed)) source->published = false; /* nothing writes its record again */

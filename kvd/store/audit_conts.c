@@ -30,9 +30,10 @@ static void record_counts(struct audit *a, uint32_t i) {
     struct cont_recount *r = &store->recount[i];
     *r = (struct cont_recount){ .slot = KVD_NONE, .source_slot = KVD_NONE };
     if (!cont->occupied) return;
-    r->kinds = (uint8_t)(1u << CONT_OCCUPIED | (unsigned)cont->owned << CONT_OWNED |
-                         (unsigned)cont->demoted << CONT_DEMOTED | (unsigned)(cont->image.bits != 0) << CONT_IMAGE |
-                         (unsigned)cont->image_backing << CONT_BACKING | (unsigned)cont->published << CONT_PUBLISHED);
+    r->kinds =
+        (uint8_t)(1u << CONT_OCCUPIED | (unsigned)cont->owned << CONT_OWNED | (unsigned)cont->demoted << CONT_DEMOTED |
+                  (unsigned)(cont->image.bits != 0) << CONT_IMAGE | (unsigned)cont->image_backing << CONT_BACKING |
+                  (unsigned)(cont->published && !cont->owned) << CONT_PUBLISHED);
     r->slot = cont->slot;
     r->source_slot = cont->source_slot;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -287,6 +288,8 @@ static void check_free(struct audit *a, const struct seq_sums *sums) {
            "%u sequences, %u counted, %u free", sums->n, store->seqs_used, free_seqs);
     EXPECT(conts == store->conts_used && conts + free_conts <= store->config.max_continuations,
            "%u continuations, %u counted, %u free", conts, store->conts_used, free_conts);
+    EXPECT(a->conts[CONT_PUBLISHED] == lives_balance(store), "%u continuations are published, %llu were made and live",
+           a->conts[CONT_PUBLISHED], (unsigned long long)lives_balance(store));
     EXPECT(a->conts[CONT_OWNED] == sums->owners && sums->owners == store->conts_owned,
            "FIT-2: %u descriptors are owned by %u sequences, counts %u", a->conts[CONT_OWNED], sums->owners,
            store->conts_owned);
