@@ -51,6 +51,14 @@ static bool refused_unrun(struct pending_call *left, struct pending_call *scratc
            reply.status == KVD_DEADLINE_EXCEEDED;
 }
 
+/* Encoded under its header the request gives the call's bytes. scratch: a call that was not sent. */
+static bool is_request_of(struct pending_call *scratch, struct msg_request *request, const struct pending_call *call) {
+    scratch->header = call->header;
+    return call->type == request->type && call_encode(scratch, request, NULL) == KVD_OK &&
+           scratch->frame_bytes == call->frame_bytes &&
+           memcmp(scratch->frame + FRAME_HEADER, call->frame + FRAME_HEADER, call->frame_bytes - FRAME_HEADER) == 0;
+}
+
 /* A LEFT call that is this very request: encoded under its header the request gives its bytes. call is scratch. What
  * the request is about is changed by it, so that LEFT calls about the same sequences go stale. */
 static struct pending_call *find_left(struct kvd_client *c, struct pending_call *call, struct msg_request *request) {
@@ -58,11 +66,7 @@ static struct pending_call *find_left(struct kvd_client *c, struct pending_call 
     for (uint32_t i = 0; i < CLIENT_BUCKETS; i++) {
         for (struct pending_call *left = c->pending[i]; left; left = left->next) {
             if (left->keeper != CALL_LEFT || left->stale) continue;
-            call->header = left->header;
-            if (!found && left->type == request->type && may_adopt(request->type) &&
-                call_encode(call, request, NULL) == KVD_OK && call->frame_bytes == left->frame_bytes &&
-                memcmp(call->frame + FRAME_HEADER, left->frame + FRAME_HEADER, left->frame_bytes - FRAME_HEADER) == 0)
-                found = left;
+            if (!found && may_adopt(request->type) && is_request_of(call, request, left)) found = left;
             else if (share_sequence(left, call) || moves_again(left, call, request->type)) left->stale = true;
         }
     }
@@ -207,6 +211,29 @@ enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, en
     enum kvd_status status = start_locked(c, request, keeper, deadline_ns, ret_call, error);
     pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+/* ---- giving up ------------------------------------------------------------------------------------------------ */
+
+uint64_t call_open_number(struct kvd_client *c, struct msg_request *request) {
+    uint64_t number = 0;
+    pthread_mutex_lock(&c->lock);
+    struct pending_call *scratch = call_new(c);
+    for (uint32_t i = 0; scratch && !number && i < CLIENT_BUCKETS; i++)
+        for (struct pending_call *call = c->pending[i]; call && !number; call = call->next)
+            if (call->header.sequence && !call->stale && is_request_of(scratch, request, call))
+                number = call->header.sequence;
+    if (scratch) call_free(c, scratch);
+    pthread_mutex_unlock(&c->lock);
+    return number;
+}
+
+void call_give_up(struct kvd_client *c, uint64_t number) {
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < CLIENT_BUCKETS; i++)
+        for (struct pending_call *call = c->pending[i]; call; call = call->next)
+            if (call->header.sequence == number) call->stale = true;
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------ */

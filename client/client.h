@@ -190,6 +190,10 @@ enum kvd_status client_resume(struct kvd_client *c, uint64_t deadline_ns, struct
 /* Sends a request. KVD_OK: *ret_call is pending and belongs to the caller. */
 enum kvd_status call_start(struct kvd_client *c, struct msg_request *request, enum call_keeper keeper,
                            uint64_t deadline_ns, struct pending_call **ret_call, struct kvd_error *error);
+/* Number of the call that is this very request and is not given up, answered or not; 0: there is none. */
+uint64_t call_open_number(struct kvd_client *c, struct msg_request *request);
+/* The call of this number is not taken up again. */
+void call_give_up(struct kvd_client *c, uint64_t number);
 /* Waits for the answer and decodes it into ret_reply, whose pointers live until call_done. Any status but KVD_OK has
  * ended the call. */
 enum kvd_status call_finish(struct kvd_client *c, struct pending_call *call, uint64_t deadline_ns,

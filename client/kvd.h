@@ -166,6 +166,13 @@ KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd
  * KVD_UNAVAILABLE: kvd drains. */
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
+/* Gives up an activation of this client that is not answered: one that kvd_activate left with KVD_DEADLINE_EXCEEDED, or
+ * in which another thread waits (its answer is KVD_CANCELLED then). what: the activation as it was given. Its copies
+ * end, and what it held is free as soon as those under way have ended. Nothing is given up without this call: after
+ * KVD_DEADLINE_EXCEEDED the activation goes on, and the same kvd_activate made again waits for it.
+ * KVD_NOT_FOUND: no such activation is open. KVD_FAILED_PRECONDITION: it has ended; the same kvd_activate made again
+ * returns its answer at once. */
+KVD_API enum kvd_status kvd_cancel(kvd_client *client, const struct kvd_activation *what, struct kvd_error *error);
 /* Names pages first_page .. first_page + n_pages of the sequence by the digests of a chain, so that kvd_find finds
  * them. KVD_OUT_OF_RANGE: the chain has fewer pages. Sends a message for every KVD_MAX_DIGESTS pages; where one is
  * refused, the pages before it are named. */

@@ -65,6 +65,20 @@ enum kvd_status kvd_activate(kvd_client *c, const struct kvd_activation *want, s
     return status == KVD_OK ? RUN(c, &request, activated, ret_activated, error) : status;
 }
 
+enum kvd_status kvd_cancel(kvd_client *c, const struct kvd_activation *what, struct kvd_error *error) {
+    if (!what) return refuse_null(error, __func__);
+    struct msg_request activate = { .type = FRAME_ACTIVATE, .u.activation = *what };
+    enum kvd_status status = check_want(what, error);
+    if (status == KVD_OK) status = client_guard(c, error);
+    if (status != KVD_OK) return status;
+    uint64_t number = call_open_number(c, &activate);
+    if (!number) return client_fail(error, KVD_NOT_FOUND, "this client has no such activation that is not answered");
+    struct msg_request request = { .type = FRAME_CANCEL, .u.cancel.activate = number };
+    status = run_simple(c, &request, error);
+    if (status == KVD_OK) call_give_up(c, number);
+    return status;
+}
+
 enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_chain *chain, uint32_t first_page,
                                uint32_t n_pages, struct kvd_error *error) {
     if (!chain) return refuse_null(error, __func__);

@@ -81,6 +81,10 @@ struct msg_request {
         } shorten;
         struct kvd_choose choose;
         struct kvd_growth_victims growth; /* SetGrowthVictims */
+        struct {
+            uint64_t activate;     /* number of the request, or */
+            kvd_sequence sequence; /* what it makes */
+        } cancel;
     } u;
 };
 

@@ -99,6 +99,15 @@ static const struct codec_field choose_fields[] = {
 static const struct codec_map choose_map = CODEC_TABLE(kvd__v1__choose_request__descriptor, choose_fields);
 #undef PB
 
+#define PB Kvd__V1__CancelRequest
+static const struct codec_field cancel_fields[] = {
+    HEADER,
+    U64(activate, u.cancel.activate),
+    HANDLE(sequence, u.cancel.sequence),
+};
+static const struct codec_map cancel_map = CODEC_TABLE(kvd__v1__cancel_request__descriptor, cancel_fields);
+#undef PB
+
 #define PB Kvd__V1__SetGrowthVictimsRequest
 static const struct codec_field growth_fields[] = {
     HEADER,

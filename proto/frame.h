@@ -77,7 +77,8 @@ enum frame_numbering {
     X(CHOOSE,             29, Choose,            choose,             choose,       choice,        ANYONE,     QUERY) \
     X(RELEASE_DOMAIN,     30, ReleaseDomain,     release_domain,     release_dom,  dom_released,  SCHEDULERS, REPEAT) \
     X(LIST_SETTINGS,      31, ListSettings,      list_settings,      list,         settings,      ANYONE,     QUERY)  \
-    X(SET_GROWTH_VICTIMS, 32, SetGrowthVictims,  set_growth_victims, growth,       empty,         SCHEDULERS, CHANGE)
+    X(SET_GROWTH_VICTIMS, 32, SetGrowthVictims,  set_growth_victims, growth,       empty,         SCHEDULERS, CHANGE) \
+    X(CANCEL,             33, Cancel,            cancel,             cancel,       empty,         SCHEDULERS, REPEAT)
 /* clang-format on */
 
 enum frame_type {

@@ -40,7 +40,8 @@ extern "C" {
 /* Name, number, whether the same request may succeed later without a change to it, meaning, what the caller does. */
 #define KVD_STATUS_LIST(X)                                                                                             \
     X(OK, 0, false, "ok", "goes on")                                                                                   \
-    X(CANCELLED, 1, false, "the caller gave up", "nothing: kvd never answers it")                                      \
+    X(CANCELLED, 1, true, "an Activate that a Cancel ended",                                                           \
+      "asks again, under a new number, if it wants it after all")                                                      \
     X(UNKNOWN, 2, false, "unknown", "reports it: kvd never answers it")                                                \
     X(INVALID_ARGUMENT, 3, false, "the request can never succeed as it stands", "corrects the request")                \
     X(DEADLINE_EXCEEDED, 4, true, "the deadline passed before the request began, or before its answer came",           \

@@ -258,6 +258,57 @@ void serve_activate(struct call *call) {
     submit_activation(call, &made, b, op);
 }
 
-/* ---- checkpoint, finish ------------------------------------------------------------------------- */
+/* ---- cancel ------------------------------------------------------------------------------------ */
 
-/* ---- continuations ------------------------------------------------------------------------------- */
+/* The activation of this number of the session that is in work; NULL: there is none. */
+static struct bundle *activation_of(struct service *s, kvd_session_id session, uint64_t number) {
+    for (uint32_t i = 0; s->n_bundles && i < s->config.max_concurrency; i++) {
+        struct bundle *b = &s->bundles[i];
+        const struct pending *op = b->used && b->activating && b->tag ? &s->ops[b->tag - 1] : NULL;
+        if (op && op->session.bits == session.bits && op->sequence == number) return b;
+    }
+    return NULL;
+}
+
+static void refuse_cancel(struct call *call, uint64_t number) {
+    const struct answer *a = answer_find(call->session, number);
+    if (a && a->type == FRAME_ACTIVATE)
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "request %" PRIu64
+                    " has ended already: repeat it under its number to learn how, and finish what it "
+                    "activated",
+                    number);
+    else
+        call_refuse(call, KVD_NOT_FOUND,
+                    "no Activate with number %" PRIu64 " of this session is in work; name one whose answer is still to "
+                    "come",
+                    number);
+}
+
+static struct bundle *cancel_sequence(struct call *call, kvd_sequence sequence) {
+    struct bundle *b = bundle_find(call->service, (store_seq){ sequence.bits });
+    if (!b) {
+        call_refuse(call, KVD_NOT_FOUND, "sequence %016" PRIx64 " does not exist, or not any more", sequence.bits);
+    } else if (b->owner.bits != session_id(call->service, call->session).bits) {
+        call_refuse(call, KVD_PERMISSION_DENIED,
+                    "sequence %016" PRIx64 " is activated by another session, which alone may cancel that",
+                    sequence.bits);
+    } else if (!b->activating) {
+        call_refuse(call, KVD_FAILED_PRECONDITION, "sequence %016" PRIx64 " is active already: finish it",
+                    sequence.bits);
+    } else return b;
+    return NULL;
+}
+
+void serve_cancel(struct call *call) {
+    struct service *s = call->service;
+    uint64_t number = call->request.u.cancel.activate;
+    kvd_sequence sequence = call->request.u.cancel.sequence;
+    struct bundle *b = NULL;
+    if (!number == !sequence.bits)
+        call_refuse(call, KVD_INVALID_ARGUMENT, "Cancel names either the number of an Activate or its sequence, not %s",
+                    number ? "both" : "neither");
+    else if (sequence.bits) b = cancel_sequence(call, sequence);
+    else if (!(b = activation_of(s, session_id(s, call->session), number))) refuse_cancel(call, number);
+    if (b) activation_cancel(s, b);
+}

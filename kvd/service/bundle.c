@@ -219,13 +219,21 @@ static const struct session *bundle_driver_at(struct service *s, const struct bu
     return session_find(s, b->worker.bits ? b->worker : g->member[place]);
 }
 
-/* Its owner or a driver is gone while it is being activated: undone when its copies have ended. */
-static void activation_doom(struct service *s, struct bundle *b) {
-    struct pending *op = b->tag ? &s->ops[b->tag - 1] : NULL;
-    b->doomed = true;
-    if (!op || op->given_way) return;
+static void stop_copies(struct service *s, const struct bundle *b, const struct pending *op) {
     if (op->waits) transition_ended(s); /* it is tried again, and undone */
     else mover_cancel(s->mover, b->tag);
+}
+
+/* Its owner or a driver is gone while it is being activated: undone when its copies have ended. */
+static void activation_doom(struct service *s, struct bundle *b) {
+    const struct pending *op = b->tag ? &s->ops[b->tag - 1] : NULL;
+    b->doomed = true;
+    if (op && !op->given_way) stop_copies(s, b, op);
+}
+
+void activation_cancel(struct service *s, struct bundle *b) {
+    b->cancelled = true;
+    if (b->tag) stop_copies(s, b, &s->ops[b->tag - 1]);
 }
 
 void bundle_update(struct service *s, struct bundle *b) {

@@ -32,7 +32,8 @@ struct growth_list {
 };
 
 struct bundle {
-    bool used, ending, quarantined, activating, doomed /* to be aborted when its device work is done */, bounded;
+    bool used, ending, quarantined, activating, doomed /* to be aborted when its device work is done */,
+        cancelled /* the same, by request */, bounded;
     store_seq seq;
     uint64_t lease;               /* as told to the store */
     kvd_session_id owner, worker; /* worker none: leased to the group */
@@ -77,6 +78,8 @@ bool bundle_is_frozen(const struct bundle *bundle, kvd_session_id session, char 
 void bundle_tell(struct service *s, const struct bundle *bundle, const struct kvd_event *event);
 /* Brings quarantine up to date and ends an ending bundle whose drivers are all clear. May free it. */
 void bundle_update(struct service *s, struct bundle *bundle);
+/* It is being activated, and nobody wants it: no more is copied, and it is undone when what is under way has ended. */
+void activation_cancel(struct service *s, struct bundle *bundle);
 /* A session is gone or fenced: its bundles become ending. */
 void bundles_lose(struct service *s, kvd_session_id session);
 void bundles_update_all(struct service *s);

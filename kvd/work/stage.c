@@ -112,6 +112,10 @@ static void park_pending(struct service *s, struct pending *op) {
 
 static enum kvd_status why_ended(struct service *s, const struct pending *op, const struct bundle *b, char *why,
                                  size_t why_bytes) {
+    if (b->cancelled) {
+        snprintf(why, why_bytes, "a Cancel ended it, nothing was activated");
+        return KVD_CANCELLED;
+    }
     /* A recipe is executed wholly or not at all: once some of its victims have gone the activation goes on, and ends
      * when published. */
     if (b->doomed && !op->given_way) {

@@ -265,7 +265,8 @@ static void go_on(void) {
     a->ensure[0] = a->ensure[1] = a->prompt_tokens;
     a->n_victims = u8() % 4;
     a->victims = draw.victims;
-    for (uint32_t i = 0; i < a->n_victims; i++) draw.victims[i] = (struct kvd_victim){ some_cont(), u8() % 2, u8() % 4 ? 0 : u8() };
+    for (uint32_t i = 0; i < a->n_victims; i++)
+        draw.victims[i] = (struct kvd_victim){ some_cont(), u8() % 2, u8() % 4 ? 0 : u8() };
     if (scheduler_calls(&q, &r)) running[n_running++ % 4] = r.u.activated.sequence.bits;
 }
 

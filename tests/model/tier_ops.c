@@ -117,11 +117,20 @@ bool flight_copy(struct world *w, struct flight *f, uint32_t i) {
 
 /* ---- ends of an activation ---- */
 
-/* Victims to be released that are gone already. */
+/* Victims to be released or shortened that are so already. */
 static uint32_t victims_gone(struct world *w, struct flight *f) {
     uint32_t gone = 0;
     for (uint32_t i = 0; i < f->n_victims; i++) {
         int v = find_cont(w, store_cont_of(f->victims[i].continuation));
+        uint32_t cut = f->victims[i].frontier;
+        const struct cont *cont = cont_find(w->kvd.store, store_cont_of(f->victims[i].continuation));
+        if (v >= 0 && cut && f->victims[i].continuation.bits != f->cont.bits) {
+            if (!cont) fail(w, "a victim that was to be shortened is gone");
+            else if (cont->frontier != cut) continue;
+            shortened_to(&w->cont[v], cut);
+            gone++;
+            continue;
+        }
         if (v < 0 || cont_find(w->kvd.store, store_cont_of(f->victims[i].continuation)) ||
             f->victims[i].continuation.bits == f->cont.bits)
             continue; /* a moved source may stand there: it goes anyhow */
@@ -139,6 +148,9 @@ static void victims_settled(struct world *w, struct flight *f) {
         int v = find_cont(w, store_cont_of(f->victims[i].continuation));
         struct cont *cont = cont_find(w->kvd.store, store_cont_of(f->victims[i].continuation));
         if (v < 0 || !cont || f->victims[i].continuation.bits == f->cont.bits) continue;
+        if (f->victims[i].frontier && cont->frontier != f->victims[i].frontier)
+            fail(w, "a victim of %u tokens was to be shortened to %u", cont->frontier, f->victims[i].frontier);
+        if (f->victims[i].frontier) continue;
         if (!(f->victims[i].demote)) fail(w, "a released victim is still there");
         else if (!cont->demoted && !w->rots && tier_all_current(w->kvd.store, cont))
             fail(w, "a demoted victim does not rest");
@@ -349,6 +361,10 @@ static void make_want(struct world *w, struct want *want) {
         want->victims[a->n_victims++] =
             (struct kvd_victim){ .continuation.bits = w->cont[v].handle.bits,
                                  .demote = w->config.host_bytes && chance(w, w->tight ? 90 : 65) };
+        struct kvd_victim *victim = &want->victims[a->n_victims - 1];
+        uint32_t pages = (w->cont[v].frontier - 1) / KVD_PAGE_TOKENS;
+        if (!victim->demote && pages && !w->config.has_state && !w->rots && chance(w, 40))
+            victim->frontier = between(w, 1, pages) * KVD_PAGE_TOKENS;
     }
     a->prompt_tokens = between(w, a->frontier ? a->frontier : 1, chance(w, 30) ? s : min_u32(s, a->frontier + 150));
     a->max_output_tokens = min_u32(s - a->prompt_tokens + 1, between(w, 1, chance(w, 20) ? s : 100));

@@ -16,6 +16,7 @@ struct count {
     bool move;
     const struct cont *victims[VICTIMS];
     bool demote[VICTIMS];
+    uint32_t first[VICTIMS]; /* block that goes of it, where it is only shortened */
     uint32_t n_victims;
     uint32_t holders[PAGES], going[PAGES], released[PAGES]; /* by descriptor of one pool */
     bool kept[PAGES], backed[PAGES];
@@ -29,10 +30,12 @@ static void count_held(struct count *c, uint32_t *holders, uint32_t p, const str
     (void)p;
 }
 
-static bool is_victim(const struct count *c, const struct cont *cont) {
+/* The first block that it lets go; none: KVD_NONE. */
+static uint32_t first_going(const struct count *c, const struct cont *cont) {
+    if (cont->demoted && cont != c->source) return 0;
     for (uint32_t i = 0; i < c->n_victims; i++)
-        if (c->victims[i] == cont) return true;
-    return false;
+        if (c->victims[i] == cont) return c->first[i];
+    return KVD_NONE;
 }
 
 static void count_holders(struct count *c, uint32_t p) {
@@ -44,7 +47,7 @@ static void count_holders(struct count *c, uint32_t p) {
         const struct cont *cont = &store->conts[i];
         if (!cont->occupied) continue;
         count_held(c, c->holders, p, &cont->space[p], 0);
-        if (is_victim(c, cont) || (cont->demoted && cont != c->source)) count_held(c, c->going, p, &cont->space[p], 0);
+        count_held(c, c->going, p, &cont->space[p], first_going(c, cont));
     }
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
@@ -54,7 +57,7 @@ static void count_holders(struct count *c, uint32_t p) {
                        moves ? seq->taken[p] : 0); /* what a move takes over is the source's still */
     }
     for (uint32_t i = 0; i < c->n_victims; i++)
-        if (!c->demote[i]) count_held(c, c->released, p, &c->victims[i]->space[p], 0);
+        if (!c->demote[i]) count_held(c, c->released, p, &c->victims[i]->space[p], c->first[i]);
 }
 
 /* ---- arena: a map of units ---- */
@@ -230,10 +233,11 @@ void plan_check(struct world *w, const struct want *want, const struct kvd_plan 
         const struct cont *victim = cont_find(c.store, store_cont_of(want->victims[i].continuation));
         if (victim == c.source) continue; /* it goes anyhow */
         c.demote[c.n_victims] = want->victims[i].demote;
+        c.first[c.n_victims] = pages_of(want->victims[i].frontier);
         c.victims[c.n_victims++] = victim;
     }
     uint32_t available = w->config.max_continuations - w->kvd.store->conts_used;
-    for (uint32_t i = 0; i < c.n_victims; i++) available += !c.demote[i];
+    for (uint32_t i = 0; i < c.n_victims; i++) available += !c.demote[i] && c.first[i] == 0;
     if (plan->continuations.needed != !c.move || plan->continuations.available != available)
         fail(w, "plan: %u descriptors are free after the releases", available);
     for (uint32_t p = 0; p < w->n_pools; p++) check_pool(w, &c, a, plan, p, &demote[p]);

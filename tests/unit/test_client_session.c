@@ -237,6 +237,31 @@ static void srv_1_repeat_after_deadline_gets_first_answer(void) {
     end_scene();
 }
 
+static struct msg_request asked;
+static enum script_act cancel_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    if (request->type == FRAME_CANCEL) asked = *request;
+    return once_fn(user, request, reply);
+}
+
+/* ACT-9: what a deadline left goes on, until it is cancelled by its number; then the same call is a new request. */
+static void act_9_cancel_of_what_a_deadline_left(void) {
+    struct kvd_activation other = want;
+    other.prompt_tokens = 101;
+    KVT_NEED(BEGIN_AS(cancel_fn, 100, .act = SCRIPT_HOLD, .at = 1));
+    KVT_EQ(kvd_cancel(c, &want, &error), KVD_NOT_FOUND);
+    KVT_EQ(activate(), KVD_DEADLINE_EXCEEDED);
+    kvd_client_set_timeout(c, 5000);
+    KVT_EQ(kvd_cancel(c, &other, &error), KVD_NOT_FOUND);
+    KVT_EQ(kvd_cancel(c, &want, &error), KVD_OK);
+    KVT_EQ(asked.u.cancel.activate, 1);
+    KVT_EQ(kvd_cancel(c, &want, &error), KVD_NOT_FOUND); /* once */
+    script_let_go(s);
+    KVT_EQ(activate(), KVD_OK);
+    KVT_EQ(got.sequence.bits, 0x500000002u);
+    KVT_EQ(script_executed(s), 3);
+    end_scene();
+}
+
 /* The same over a reconnect by hand: kvd's kept answer comes. */
 static void srv_1_repeat_after_reconnect_gets_first_answer(void) {
     KVT_NEED(BEGIN_ONCE(100, .act = SCRIPT_HOLD, .at = 1));
@@ -969,6 +994,7 @@ int main(int argc, char **argv) {
         KVT_CASE(repeat_after_kvd_refused_by_deadline_runs),
         KVT_CASE(srv_1_repeat_that_waits_for_a_refusal_by_deadline_runs),
         KVT_CASE(repeat_of_a_setting_is_executed),
+        KVT_CASE(act_9_cancel_of_what_a_deadline_left),
         KVT_CASE(left_round_goes_stale),
         KVT_CASE(moves_are_asked_and_answered),
         KVT_CASE(srv_1_repeat_of_a_move_gets_first_answer),

@@ -449,7 +449,7 @@ static void a_move_goes_on_without_who_asked(void) {
     stop();
 }
 
-/* ACT-5: before its victims gave way it is undone; its source is as it was. */
+/* ACT-5, ACT-9: its session ends before its victims gave way: it is undone, and its source is as it was. */
 static void death_during_a_restore(void) {
     KVT_NEED(start(&host));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
@@ -471,6 +471,127 @@ static void death_during_a_restore(void) {
     KVT_EQ(fx_call_as_is(o, &again, &r) ? r.status : UINT32_MAX, KVD_OK);
     struct kvd_activated a = r.u.activated;
     row_holds(&a, 10, 1);
+    fx_peer_free(s);
+    fx_peer_free(o);
+    stop();
+}
+
+/* ---- cancel ---- */
+
+/* A fork of the demoted `from`, whose pages find room only when the victims have gone: they go at begin. */
+static struct msg_request in_place_of(struct fx_peer *s, kvd_session_id worker, kvd_continuation from,
+                                      kvd_continuation victim) {
+    static struct kvd_victim recipe;
+    struct msg_request q = fork_of(s, worker, from, 20);
+    recipe = (struct kvd_victim){ victim, false, 0 };
+    q.u.activation.n_victims = 1;
+    q.u.activation.victims = &recipe;
+    return q;
+}
+
+static uint32_t cancelled(struct fx_peer *p, uint64_t number, kvd_sequence sequence) {
+    return ask(p, REQUEST(FRAME_CANCEL, .u.cancel = { number, sequence }));
+}
+
+/* ACT-9, SRV-1: nobody waits for what an activation restores. A Cancel by its number, or by its sequence, ends it: what
+ * it held is back, its source is as it was, and it is activated again. The message twice answers the same. */
+static void act_9_a_cancel_ends_the_copies(void) {
+    for (int by_sequence = 0; by_sequence < 2; by_sequence++) {
+        KVT_NEED(start(&host));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        kvd_continuation c = retained(s, 48, 1);
+        demoted(s, c);
+        struct kvd_stats before = fx_stats(o);
+        struct msg_request q = fork_of(s, s->session, c, 48);
+        set_gate(HOST_TO_DEVICE, true);
+        fx_send(s, &q);
+        await_gate();
+        KVT_EQ(ask(o, REQUEST(FRAME_LIST_SEQUENCES, .u.list.max = 4)), KVD_OK);
+        kvd_sequence sequence = r.u.sequences.items[0].sequence;
+        KVT_EQ(cancelled(o, 0, sequence), KVD_PERMISSION_DENIED); /* another session's */
+        KVT_EQ(cancelled(o, q.header.sequence, (kvd_sequence){ 0 }), KVD_NOT_FOUND);
+        struct msg_request cancel = numbered(s, FRAME_CANCEL);
+        if (by_sequence) cancel.u.cancel.sequence = sequence;
+        else cancel.u.cancel.activate = q.header.sequence;
+        KVT_EQ(fx_call_as_is(s, &cancel, &r) ? r.status : UINT32_MAX, KVD_OK);
+        KVT_EQ(fx_call_as_is(s, &cancel, &r) ? r.status : UINT32_MAX, KVD_OK);
+        set_gate(HOST_TO_DEVICE, false);
+        KVT_EQ(await(s, FRAME_ACTIVATE), KVD_CANCELLED);
+        KVT_HAS(r.message, "Cancel");
+        struct kvd_stats after = fx_stats(o);
+        KVT_EQ_MEM(&before.pool[0], &after.pool[0], sizeof before.pool[0]);
+        KVT_EQ(after.sequences + after.moves, 0);
+        KVT_EQ(after.demoted_continuations, 1);
+        KVT_EQ(fx_audit(&fx), 0);
+        KVT_EQ(cancelled(s, q.header.sequence, (kvd_sequence){ 0 }), KVD_FAILED_PRECONDITION); /* it has ended */
+        KVT_EQ(cancelled(s, 9999, (kvd_sequence){ 0 }), KVD_NOT_FOUND);
+        KVT_EQ(cancelled(s, 1, sequence), KVD_INVALID_ARGUMENT);
+        KVT_EQ(cancelled(s, 0, sequence), KVD_NOT_FOUND);
+        struct msg_request again = fork_of(s, s->session, c, 48);
+        KVT_EQ(fx_call_as_is(s, &again, &r) ? r.status : UINT32_MAX, KVD_OK);
+        struct kvd_activated a = r.u.activated;
+        row_holds(&a, 48, 1);
+        KVT_EQ(cancelled(s, 0, a.sequence), KVD_FAILED_PRECONDITION);
+        fx_peer_free(s);
+        fx_peer_free(o);
+        stop();
+    }
+}
+
+/* ACT-9: an activation that waits for pages that another brings holds nothing as soon as it is cancelled; the other one
+ * goes on. */
+static void act_9_a_cancel_of_what_waits(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation c = retained(s, 20, 1);
+    demoted(s, c);
+    set_gate(HOST_TO_DEVICE, true);
+    struct msg_request prefetch = numbered(s, FRAME_PREFETCH), q;
+    prefetch.u.prefetch = c;
+    fx_send(s, &prefetch);
+    await_gate();
+    q = fork_of(s, s->session, c, 20);
+    fx_send(s, &q);
+    KVT_EQ(fx_stats(s).sequences, 1);
+    KVT_EQ(cancelled(s, q.header.sequence, (kvd_sequence){ 0 }), KVD_OK);
+    KVT_EQ(await(s, FRAME_ACTIVATE), KVD_CANCELLED); /* before the gate opens */
+    KVT_EQ(fx_stats(s).sequences, 0);
+    set_gate(HOST_TO_DEVICE, false);
+    KVT_EQ(await(s, FRAME_PREFETCH), KVD_OK);
+    KVT_EQ(r.u.moved.pages[0], 20);
+    KVT_EQ(fx_audit(&fx), 0);
+    fx_peer_free(s);
+    stop();
+}
+
+/* ACT-9, TRUE-1: where victims went at begin the sentence says so; and whose session says goodbye, its activations are
+ * cancelled. */
+static void act_9_victims_and_goodbyes(void) {
+    KVT_NEED(start(&host));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    kvd_continuation from = retained(s, 20, 1), victim;
+    demoted(s, from);
+    victim = retained(s, 60, 101);
+    retained(s, 30, 201);
+    set_gate(HOST_TO_DEVICE, true);
+    struct msg_request q = in_place_of(s, s->session, from, victim);
+    fx_send(s, &q);
+    await_gate();
+    KVT_EQ(cancelled(s, q.header.sequence, (kvd_sequence){ 0 }), KVD_OK);
+    set_gate(HOST_TO_DEVICE, false);
+    KVT_EQ(await(s, FRAME_ACTIVATE), KVD_CANCELLED);
+    KVT_HAS(r.message, "; 1 continuation of its recipe had been released or shortened for it already");
+    KVT_EQ(fx_stats(o).pool[0].available, PAGES - 30);
+    set_gate(HOST_TO_DEVICE, true);
+    q = fork_of(s, s->session, from, 20);
+    fx_send(s, &q);
+    await_gate();
+    KVT_EQ(ask(s, REQUEST(FRAME_GOODBYE)), KVD_OK);
+    set_gate(HOST_TO_DEVICE, false);
+    while (fx_stats(o).sequences) fx_settle(&fx, NULL);
+    KVT_EQ(fx_stats(o).pool[0].available, PAGES - 30);
+    KVT_EQ(info_of(o, from).frontier, 20 * 64);
+    KVT_EQ(fx_audit(&fx), 0);
     fx_peer_free(s);
     fx_peer_free(o);
     stop();
@@ -551,17 +672,6 @@ static void death_in_a_recipe(void) {
         fx_peer_free(o);
         stop();
     }
-}
-
-/* A fork of the demoted `from`, whose pages find room only when the victims have gone: they go at begin. */
-static struct msg_request in_place_of(struct fx_peer *s, kvd_session_id worker, kvd_continuation from,
-                                      kvd_continuation victim) {
-    static struct kvd_victim recipe;
-    struct msg_request q = fork_of(s, worker, from, 20);
-    recipe = (struct kvd_victim){ victim, false, 0 };
-    q.u.activation.n_victims = 1;
-    q.u.activation.victims = &recipe;
-    return q;
 }
 
 /* ACT-5, SRV-2: all places are taken before anything begins, so that a refusal for want of one leaves the victims. */
@@ -849,6 +959,9 @@ int main(int argc, char **argv) {
                                              KVT_CASE(death_during_a_restore),
                                              KVT_CASE(death_of_one_cuts_nothing_of_another),
                                              KVT_CASE(death_in_a_recipe),
+                                             KVT_CASE(act_9_a_cancel_ends_the_copies),
+                                             KVT_CASE(act_9_a_cancel_of_what_waits),
+                                             KVT_CASE(act_9_victims_and_goodbyes),
                                              KVT_CASE(refused_for_want_of_a_place),
                                              KVT_CASE(death_after_victims_went_at_begin),
                                              KVT_CASE(damage_after_victims_went_at_begin),

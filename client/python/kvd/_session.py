@@ -208,9 +208,9 @@ class Session:
             self._ready(deadline_ns)
 
     def abandon(self, pending: Pending) -> None:
-        """Nobody waits for it any more. What it makes is given back at a later call."""
+        """Nobody waits for it any more. It is cancelled, or what it makes is given back, at a later call."""
         pending.abandoned = True
-        if pending.reply is not None:
+        if pending.reply is not None or pending.request.kind.name == "Activate":
             self._orphans.append(pending)
 
     def own(self, owner: Any, thing: Owned) -> None:
@@ -717,7 +717,9 @@ class _Signal:
 
 
 def _undoing(orphan: Pending) -> Optional[messages.Request]:
-    """What ends what an answer told of. None: nothing has to."""
+    """What ends what an answer told of, or an activation without one. None: nothing has to."""
+    if orphan.reply is None:  # its answer makes it an orphan once more
+        return messages.Request("Cancel", activate=orphan.number)
     if isinstance(orphan.reply, Exception) or messages.status_of(orphan.reply)[0]:
         return None
     if orphan.request.kind.name == "Activate":

@@ -56,7 +56,7 @@ class Call(Generic[T]):
         return self._outcome()
 
     def abandon(self) -> None:
-        """Nobody will ask for the result."""
+        """Nobody will ask for the result. An activation without an answer is cancelled."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._session.disown(pending)
