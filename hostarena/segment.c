@@ -393,6 +393,40 @@ int segment_open(const struct segment_config *config, struct segment **ret_segme
     return 0;
 }
 
+/* A private mapping: what segment_resume mends is seen here alone. */
+int segment_peek(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
+                 char *err, size_t err_bytes) {
+    struct segment_identity want, there = { 0 };
+    struct stat st = { 0 };
+    *ret_segment = NULL;
+    *ret_found = SEGMENT_NEW;
+    int r = check_name(config->name, err, err_bytes);
+    if (!r) r = segment_describe(config, &want, err, err_bytes);
+    if (r) return r;
+    struct object object = { .fd = shm_open(config->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0) };
+    if (object.fd < 0 && errno == ENOENT) return 0;
+    if (object.fd < 0 || fstat(object.fd, &st) || !S_ISREG(st.st_mode)) {
+        r = segment_refuse(-errno, err, err_bytes, "/dev/shm%s cannot be read: %s", config->name, strerror(errno));
+        if (object.fd >= 0) close(object.fd);
+        return r;
+    }
+    object.bytes = (uint64_t)st.st_size;
+    *ret_found = judge_object(&object, &want, &there);
+    struct segment *s = calloc(1, sizeof *s);
+    void *handle = malloc(directory_handle_bytes()), *base = MAP_FAILED;
+    bool readable = *ret_found == SEGMENT_ADOPTED || *ret_found == SEGMENT_RESIZED;
+    if (readable && s && handle)
+        base = mmap(NULL, there.total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, object.fd, 0);
+    if (base == MAP_FAILED) {
+        free(s), free(handle), close(object.fd);
+        return readable ? segment_refuse(-ENOMEM, err, err_bytes, "no memory to look at the arena") : 0;
+    }
+    *s = (struct segment){ .header = base, .fd = object.fd, .identity = there, .slot = 2, .handle = handle };
+    segment_resume(s);
+    *ret_segment = s;
+    return 0;
+}
+
 void segment_close(struct segment *segment) {
     if (!segment) return;
     if (segment->pinned && segment->unpin)

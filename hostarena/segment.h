@@ -55,6 +55,11 @@ enum segment_found {
  * at most a second to refuse. */
 int segment_open(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
                  char *err, size_t err_bytes);
+/* What is there, for reading, as segment_open would find it: nothing changes, nothing is locked, also while a kvd uses
+ * it (then what is read may be a mixture). *ret_segment NULL: there is nothing that can be read. Of the configuration
+ * the name, sizes, limits and geometry are looked at. */
+int segment_peek(const struct segment_config *config, struct segment **ret_segment, enum segment_found *ret_found,
+                 char *err, size_t err_bytes);
 /* Unmaps; the object stays. NULL is fine. */
 void segment_close(struct segment *segment);
 /* Removes the object by name; absent is fine. */

@@ -36,7 +36,14 @@ int plan_make(const struct config *config, struct device *const *devices, const 
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 /* plan_report.c. In words and units, or as one JSON object of exact numbers. */
-void plan_print(FILE *out, const struct config *config, const struct plan *plan, bool json);
+/* What a start would keep of the arena that is there (arena_import.h). */
+struct arena_cost {
+    bool there, foreign; /* foreign: of another geometry or format, or damaged: it is emptied, whatever it has */
+    uint32_t continuations, kept, shortened;
+};
+/* cost NULL: it is not known. */
+void plan_print(FILE *out, const struct config *config, const struct plan *plan, const struct arena_cost *cost,
+                bool json);
 
 /* Name of the arena's shared memory: "/kvd-0123456789abcdef-" -> "/kvd-arena-0123456789abcdef". */
 void plan_arena_name(const char *prefix, char *name, size_t bytes);

@@ -60,7 +60,20 @@ static void print_arena(FILE *out, const struct plan *plan) {
     if (plan->host_state_stride) fprintf(out, "  a state image takes %s\n", with_unit(plan->host_state_stride, text));
 }
 
-static void print_words(FILE *out, const struct config *c, const struct plan *plan) {
+/* KEEP-1 */
+static void print_cost(FILE *out, const struct arena_cost *cost) {
+    if (!cost || !cost->there) return;
+    if (cost->foreign) fputs("  the arena that is there has another geometry or format: a start empties it\n", out);
+    else if (cost->kept == cost->continuations && !cost->shortened)
+        fprintf(out, "  the arena that is there has %u continuations, and all stay\n", cost->continuations);
+    else
+        fprintf(out,
+                "  the arena that is there has %u continuations: %u stay, %u of them shorter; %u are lost, the least "
+                "valuable\n",
+                cost->continuations, cost->kept, cost->shortened, cost->continuations - cost->kept);
+}
+
+static void print_words(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
     const struct geom_capacity *k = &plan->capacity;
     struct plan_part parts[PARTS];
     char text[24], other[24];
@@ -79,6 +92,7 @@ static void print_words(FILE *out, const struct config *c, const struct plan *pl
         fprintf(out, "  device.%u %s: %s free, %s of that left over\n", i, plan->identity[i].name,
                 with_unit(plan->free_bytes[i], text), with_unit(plan->free_bytes[i] - k->bytes, other));
     print_arena(out, plan);
+    print_cost(out, cost);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------- */
@@ -97,7 +111,7 @@ static void print_key(FILE *out, const char *words) {
     for (; *words; words++) fputc(*words == ' ' ? '_' : *words, out);
 }
 
-static void print_json(FILE *out, const struct config *c, const struct plan *plan) {
+static void print_json(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
     const struct geom_capacity *k = &plan->capacity;
     struct plan_part parts[PARTS];
     fputs("{\n  \"store\": ", out);
@@ -125,10 +139,18 @@ static void print_json(FILE *out, const struct config *c, const struct plan *pla
             arena_tokens(plan));
     fprintf(out, ",\n  \"arena_page_bytes\": [%" PRIu64, plan->host_stride[0]);
     if (k->layout.n_pools > 1) fprintf(out, ", %" PRIu64, plan->host_stride[1]);
-    fprintf(out, "],\n  \"arena_state_image_bytes\": %" PRIu64 "\n}\n", plan->host_state_stride);
+    fprintf(out, "],\n  \"arena_state_image_bytes\": %" PRIu64, plan->host_state_stride);
+    if (cost && cost->there)
+        fprintf(out,
+                ",\n  \"arena_now\": {\"foreign\": %s, \"continuations\": %u, \"kept\": %u, \"shortened\": %u, "
+                "\"lost\": %u}",
+                cost->foreign ? "true" : "false", cost->continuations, cost->kept, cost->shortened,
+                cost->continuations - cost->kept);
+    fputs("\n}\n", out);
 }
 
-void plan_print(FILE *out, const struct config *config, const struct plan *plan, bool json) {
-    if (json) print_json(out, config, plan);
-    else print_words(out, config, plan);
+void plan_print(FILE *out, const struct config *config, const struct plan *plan, const struct arena_cost *cost,
+                bool json) {
+    if (json) print_json(out, config, plan, cost);
+    else print_words(out, config, plan, cost);
 }

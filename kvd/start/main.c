@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "arena_import.h"
 #include "build.h"
 #include "clock.h"
 #include "crash.h"
@@ -388,6 +389,14 @@ static int run_daemon(struct daemon *d) {
     return status;
 }
 
+static void print_plan_and_cost(const struct config *config, const struct plan *plan, const char *arena, bool json) {
+    struct arena_cost cost;
+    char err[512];
+    bool known = !arena_cost_of(config, plan, arena, &cost, err, sizeof err);
+    if (!known) fprintf(stderr, "kvd: what a start would keep of the arena is not known: %s\n", err);
+    plan_print(stdout, config, plan, known ? &cost : NULL, json);
+}
+
 static int print_plan(const struct config *config, bool json) {
     struct device *devices[KVD_MAX_RANKS];
     struct plan plan;
@@ -400,7 +409,7 @@ static int print_plan(const struct config *config, bool json) {
     }
     int r = plan_make(config, devices, NULL, arena, &plan, err, sizeof err);
     if (r) fprintf(stderr, "kvd: %s\n", err);
-    else plan_print(stdout, config, &plan, json);
+    else print_plan_and_cost(config, &plan, arena, json);
     for (uint32_t i = 0; i < config->n_devices; i++) device_close(devices[i]);
     return r ? EXIT_START : EXIT_FINE;
 }

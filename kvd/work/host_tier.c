@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena_import.h"
 #include "core.h"
 #include "events.h"
 #include "log.h"
@@ -97,75 +98,14 @@ static void say_found(const struct service *s, enum segment_found found) {
 
 /* ---- another size (KEEP-1) --------------------------------------------------------------------- */
 
-struct former_bundle {
-    enum directory_kind kind;
-    uint32_t slot, frontier, retention;
-    uint64_t used;
-};
-
-static int by_value(const void *a, const void *b) {
-    const struct former_bundle *x = a, *y = b;
-    if (x->retention != y->retention) return x->retention > y->retention ? -1 : 1;
-    return x->used > y->used ? -1 : x->used < y->used;
-}
-
-static uint32_t list_former(struct directory *directory, const struct directory_limits *limits,
-                            struct former_bundle *ret_list) {
-    const uint32_t slots[] = {
-        [DIRECTORY_CONTINUATION] = limits->continuations, [DIRECTORY_SEQUENCE] = limits->sequences
-    };
-    struct directory_bundle bundle;
-    bool damaged;
-    uint32_t n = 0;
-    for (uint32_t kind = 0; kind < 2; kind++)
-        for (uint32_t i = 0; i < slots[kind]; i++)
-            if (directory_bundle_load(directory, (enum directory_kind)kind, i, &bundle, &damaged))
-                ret_list[n++] = (struct former_bundle){ (enum directory_kind)kind, i, bundle.frontier[0],
-                                                        bundle.retention, bundle.used };
-    qsort(ret_list, n, sizeof *ret_list, by_value);
-    return n;
-}
-
 static void copy_packed(void *context, uint64_t from, uint64_t to, uint64_t bytes) {
     struct segment *segment = context;
     memcpy(segment_arena(segment) + to, segment_arena(segment_former(segment)) + from, bytes);
 }
 
-/* The most valuable first; the rest is lost, and counted. */
-static void import_all(struct service *s, const struct store_import *from, const struct former_bundle *list,
-                       uint32_t n) {
-    struct store_recovered *r = &s->recovered;
-    struct kvd_stats stats;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t kept = store_import(s->store, from, list[i].kind, list[i].slot);
-        r->continuations += kept > 0;
-        r->shortened += kept > 0 && kept < list[i].frontier;
-        r->dropped += kept == 0;
-    }
-    store_get_stats(s->store, &stats);
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) r->pages[p] = stats.host_pages[p];
-    r->images = stats.host_images;
-}
-
 static int import_former(struct service *s, char *err, size_t err_bytes) {
-    struct segment *former = segment_former(s->segment);
-    struct directory_limits limits;
-    segment_limits(former, &limits);
-    struct store_import from = { .directory = segment_directory(former),
-                                 .arena_bytes = segment_arena(former) ? segment_arena_bytes(former) : 0,
-                                 .copy = copy_packed,
-                                 .context = s->segment };
-    struct former_bundle *list = calloc((size_t)limits.continuations + limits.sequences, sizeof *list);
-    bool room = list != NULL;
-    for (uint32_t p = 0; p < limits.n_pools; p++) {
-        from.map[p] = malloc(limits.pages[p] * sizeof *from.map[p]);
-        room &= from.map[p] != NULL;
-        if (from.map[p]) memset(from.map[p], 0xff, limits.pages[p] * sizeof *from.map[p]);
-    }
-    if (room) import_all(s, &from, list, list_former(segment_directory(former), &limits, list));
-    for (uint32_t p = 0; p < limits.n_pools; p++) free(from.map[p]);
-    free(list);
-    if (room) return segment_replace(s->segment, err, err_bytes);
+    if (!arena_import(s->store, segment_former(s->segment), copy_packed, s->segment, &s->recovered))
+        return segment_replace(s->segment, err, err_bytes);
     snprintf(err, err_bytes, "no memory to lay the arena out anew");
     return 1;
 }

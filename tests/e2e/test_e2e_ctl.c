@@ -370,6 +370,49 @@ static void name_1_domains_over_restarts(void) {
     close_stage();
 }
 
+/* KEEP-1: what --plan says of the arena that is there is what the start then does; asking changes nothing. */
+static void keep_1_plan_says_what_a_change_costs(void) {
+    static const struct {
+        struct e2e_setup setup;
+        bool foreign;
+        double kept, lost;
+    } changes[] = { { { .more = "[host]\narena = 8MiB" }, false, 3, 0 },
+                    { { .more = "[host]\narena = 4MiB", .max_concurrency = 6, .capacity_tokens = 8192 }, false, 3, 0 },
+                    { { .more = "[host]\narena = 8MiB\n[limits]\ncontinuations = 9" }, false, 3, 0 },
+                    { { .more = "[host]\narena = 384KiB" }, false, 2, 1 },
+                    { { .more = "[host]\narena = 8MiB", .layers = 3 }, true, 0, 0 } };
+    uint32_t tokens[192];
+    for (uint32_t i = 0; i < 192; i++) tokens[i] = 7 * i;
+    if (!open_stage(&(struct e2e_setup){ .more = "[host]\narena = 8MiB" })) return;
+    for (int i = 0; i < 3; i++) keep_of(i == 0 ? "a" : i == 1 ? "b" : "c", tokens, 192);
+    puppet_kill(&worker);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        kvd_disconnect(scheduler);
+        scheduler = NULL;
+        KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+        KVT_NEED(e2e_daemon_configure(&daemon_, &changes[i].setup));
+        for (int twice = 0; twice < 2; twice++) {
+            program_run(&run, KVD_BINARY, 0, "--plan", "--json", "--config", daemon_.config, (const char *)NULL);
+            cJSON *root = json(run.out);
+            const cJSON *now = at(root, "arena_now");
+            KVT_EQ_I(cJSON_IsTrue(at(now, "foreign")), changes[i].foreign);
+            KVT_NEAR(cJSON_GetNumberValue(at(now, "kept")), changes[i].kept, 0);
+            KVT_NEAR(cJSON_GetNumberValue(at(now, "lost")), changes[i].lost, 0);
+            cJSON_Delete(root);
+        }
+        program_run(&run, KVD_BINARY, 0, "--plan", "--config", daemon_.config, (const char *)NULL);
+        KVT_HAS(run.out, changes[i].foreign ? "a start empties it" : changes[i].lost > 0 ? "1 are lost" : "all stay");
+        KVT_NEED(e2e_daemon_restart(&daemon_));
+        scheduler = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "scheduler");
+        KVT_NEED(scheduler);
+        struct kvd_stats stats = scene_stats(scheduler);
+        KVT_NEAR(stats.recovered_continuations, changes[i].kept, 0);
+        KVT_NEAR(stats.recovered_dropped, changes[i].lost, 0);
+    }
+    worker.pid = 0;
+    close_stage();
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(output_that_cannot_be_written),
                                              KVT_CASE(srv_8_events_of_a_hard_day),
@@ -379,6 +422,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(plan_as_json_and_version),
                                              KVT_CASE(act_8_why_state_slots),
                                              KVT_CASE(name_1_domains_over_restarts),
+                                             KVT_CASE(keep_1_plan_says_what_a_change_costs),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);
     return kvt_main("e2e_ctl", cases, argc, argv);

@@ -938,7 +938,7 @@ static void plan_of_the_arena(void) {
         .ranks = 2, .capacity_tokens = PAGES * 64, .backend = "mtp", .more = "[host]\narena = 8MiB\nscrub = 0\n" }));
     struct config config = service_config(fx.service);
     FILE *out = open_memstream(&text, &bytes);
-    plan_print(out, &config, &fx.service->plan, false);
+    plan_print(out, &config, &fx.service->plan, NULL, false);
     fclose(out);
     KVT_HAS(text, "Host arena: 8.0 MiB for 5440 tokens");
     KVT_HAS(text, "main pool: a page takes 64.0 KiB; 128 fit of these alone");
