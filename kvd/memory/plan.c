@@ -176,6 +176,17 @@ int plan_make(const struct config *c, struct device *const *devices, const struc
     return 0;
 }
 
+bool plan_sizes(const struct config *c, struct plan *ret_plan) {
+    struct plan plan = { .n_devices = c->n_devices };
+    char ignored[8];
+    if (c->capacity_tokens == CONFIG_AUTO64 || plan_spec(c, &plan.spec, ignored, sizeof ignored) ||
+        geom_capacity_explicit(&plan.spec, c->capacity_tokens, UINT64_MAX, &plan.capacity, ignored, sizeof ignored))
+        return false;
+    plan_host(c, &plan);
+    *ret_plan = plan;
+    return true;
+}
+
 /* One for each page that can be stored, so that it is pages that run out first; bounded, for each costs about a
  * kilobyte of memory. */
 static uint32_t continuations_of(const struct config *c, const struct plan *plan) {

@@ -33,6 +33,8 @@ int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, cha
  * process do not allow the regions of host devices and the arena together. 0, or 1 with a sentence. */
 int plan_make(const struct config *config, struct device *const *devices, const struct stored_regions *stored,
               const char *arena, struct plan *ret_plan, char *err, size_t err_bytes);
+/* The sizes alone, without a look at a device: where tokens are given. False: they are not, or do not go. */
+bool plan_sizes(const struct config *config, struct plan *ret_plan);
 /* What the store is to be told. */
 void plan_store_config(const struct config *config, const struct plan *plan, struct store_config *ret_store);
 /* plan_report.c. In words and units, or as one JSON object of exact numbers. */
@@ -41,6 +43,8 @@ struct arena_cost {
     bool there, foreign; /* foreign: of another geometry or format, or damaged: it is emptied, whatever it has */
     uint32_t continuations, kept, shortened;
 };
+/* In a sentence; what costs nothing is not said unless `all`. False: there is nothing to say. */
+bool plan_cost_text(const struct arena_cost *cost, bool all, char *text, size_t bytes);
 /* cost NULL: it is not known. */
 void plan_print(FILE *out, const struct config *config, const struct plan *plan, const struct arena_cost *cost,
                 bool json);

@@ -61,22 +61,27 @@ static void print_arena(FILE *out, const struct plan *plan) {
 }
 
 /* KEEP-1 */
-static void print_cost(FILE *out, const struct arena_cost *cost) {
-    if (!cost || !cost->there) return;
-    if (cost->foreign) fputs("  the arena that is there has another geometry or format: a start empties it\n", out);
-    else if (cost->kept == cost->continuations && !cost->shortened)
-        fprintf(out, "  the arena that is there has %u continuations, and all stay\n", cost->continuations);
-    else
-        fprintf(out,
-                "  the arena that is there has %u continuations: %u stay, %u of them shorter; %u are lost, the least "
-                "valuable\n",
-                cost->continuations, cost->kept, cost->shortened, cost->continuations - cost->kept);
+bool plan_cost_text(const struct arena_cost *cost, bool all, char *text, size_t bytes) {
+    if (!cost || !cost->there) return false;
+    if (cost->foreign) {
+        snprintf(text, bytes, "the arena that is there has another geometry or format: a start empties it");
+        return true;
+    }
+    if (cost->kept == cost->continuations && !cost->shortened) {
+        snprintf(text, bytes, "the arena that is there has %u continuations, and all stay", cost->continuations);
+        return all;
+    }
+    snprintf(text, bytes,
+             "the arena that is there has %u continuations: %u stay, %u of them shorter; %u are lost, the least "
+             "valuable",
+             cost->continuations, cost->kept, cost->shortened, cost->continuations - cost->kept);
+    return true;
 }
 
 static void print_words(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
     const struct geom_capacity *k = &plan->capacity;
     struct plan_part parts[PARTS];
-    char text[24], other[24];
+    char text[24], other[24], sentence[160];
     uint64_t page = geom_page_bytes(&plan->spec.main);
     fprintf(out, "Store %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", c->store,
             geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices,
@@ -92,7 +97,7 @@ static void print_words(FILE *out, const struct config *c, const struct plan *pl
         fprintf(out, "  device.%u %s: %s free, %s of that left over\n", i, plan->identity[i].name,
                 with_unit(plan->free_bytes[i], text), with_unit(plan->free_bytes[i] - k->bytes, other));
     print_arena(out, plan);
-    print_cost(out, cost);
+    if (plan_cost_text(cost, true, sentence, sizeof sentence)) fprintf(out, "  %s\n", sentence);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------- */

@@ -426,6 +426,17 @@ static int check_config(const struct options *options, struct config *ret_config
     return EXIT_USAGE;
 }
 
+/* What the change would cost, as far as it can be known without a look at the devices. */
+static void say_cost(const char *path, const struct config *config) {
+    struct plan plan;
+    struct arena_cost cost;
+    char err[512], text[160], prefix[48], arena[96];
+    make_prefix(config->socket, prefix, sizeof prefix);
+    plan_arena_name(prefix, arena, sizeof arena);
+    if (!plan_sizes(config, &plan) || arena_cost_of(config, &plan, arena, &cost, err, sizeof err)) return;
+    if (plan_cost_text(&cost, false, text, sizeof text)) LOG(LOG_WARNING, "%s: %s", path, text);
+}
+
 int main(int argc, char **argv) {
     struct options options;
     struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
@@ -438,6 +449,7 @@ int main(int argc, char **argv) {
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
     int status = check_config(&options, &d.config);
+    if (status == EXIT_FINE && options.action == OPTIONS_CHECK) say_cost(options.config, &d.config);
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
     if (options.action == OPTIONS_PLAN) return print_plan(&d.config, options.json);
     fdstore_take(&d.handed);

@@ -401,6 +401,11 @@ static void keep_1_plan_says_what_a_change_costs(void) {
             cJSON_Delete(root);
         }
         program_run(&run, KVD_BINARY, 0, "--plan", "--config", daemon_.config, (const char *)NULL);
+        const char *loss = changes[i].foreign ? "a start empties it" : "1 are lost";
+        static struct run check;
+        program_run(&check, KVD_BINARY, 0, "--check-config", "--config", daemon_.config, (const char *)NULL);
+        KVT_EQ_I(check.status, 0);
+        KVT_EQ_I(strstr(check.err, loss) != NULL, changes[i].foreign || changes[i].lost > 0);
         KVT_HAS(run.out, changes[i].foreign ? "a start empties it" : changes[i].lost > 0 ? "1 are lost" : "all stay");
         KVT_NEED(e2e_daemon_restart(&daemon_));
         scheduler = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "scheduler");
