@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes to frames and back. One receive is always posted, for as much as fits the buffer. The callback that brings
- * bytes serves every whole frame among them, and their answers leave in one send. While a client does not read its
- * answers, kvd does not read from it. Past four times the limit, or past the time-out, kvd closes the connection.
+ * Bytes to frames and back. A receive is posted for as much as fits the buffer. The callback that brings bytes serves a
+ * few of the whole frames among them, and their answers leave in one send. Where more are left, the connection takes
+ * its turn behind the others, or a pause where it has had far more than its share: a client that sends many requests at
+ * once does not make others wait for all of them. While a client does not read its answers, kvd does not read from it.
+ * Past four times the limit, or past the time-out, kvd closes the connection.
  */
 #include "connection.h"
 #include "clock.h"
@@ -98,6 +100,22 @@ static bool arm_receive(struct connection *c) {
     return true;
 }
 
+#define PAUSE_MS 1
+
+/* Under the lock: what comes next, the frames that are left in the buffer or more bytes. A turn stands in nng's queue
+ * of callbacks behind those that are there. False as with arm_receive. */
+static bool read_on(struct connection *c) {
+    if (!c->more) return arm_receive(c);
+    if (c->closing) return false;
+    if (c->greedy) {
+        nng_sleep_aio(PAUSE_MS, c->turning);
+        return true;
+    }
+    if (!nng_aio_begin(c->turning)) return false;
+    nng_aio_finish(c->turning, 0);
+    return true;
+}
+
 /* Continues after a send. True: an event was refused meanwhile, and would fit now. */
 static bool account_queue(struct connection *c, int error) {
     size_t limit = atomic_load(&c->listener->queue_limit);
@@ -115,7 +133,7 @@ static bool account_queue(struct connection *c, int error) {
     if (!error && !c->closing && unsent_bytes(c) <= limit / 2) {
         if (c->paused) {
             c->paused = false;
-            arm_receive(c);
+            read_on(c);
         }
         drained = c->refused;
         c->refused = false;
@@ -173,14 +191,17 @@ static bool fit_frame(struct connection *c) {
     return true;
 }
 
-/* Serves every whole frame of the buffer and keeps the rest. False: close the connection. */
-static bool serve_frames(struct connection *c) {
+#define TURN_FRAMES 4u
+
+/* Serves whole frames of the buffer and keeps the rest. *ret_more, false before: a whole one is left. False: close the
+ * connection. */
+static bool serve_frames(struct connection *c, bool *ret_more) {
     struct frame_head head;
     size_t at = 0;
     int error = 0;
-    while (!(error = frame_head_read(c->in.bytes + at, c->in.n - at, &head))) {
+    for (uint32_t n = 0; !(error = frame_head_read(c->in.bytes + at, c->in.n - at, &head)); n++) {
         size_t bytes = (size_t)head.length + 4;
-        if (bytes > c->in.n - at) break;
+        if (bytes > c->in.n - at || (*ret_more = n == (c->greedy ? 1 : TURN_FRAMES))) break;
         if (!service_serve(c->listener->service, &c->link, c->in.bytes + at, bytes)) return false;
         at += bytes;
     }
@@ -191,25 +212,35 @@ static bool serve_frames(struct connection *c) {
     if (at) memmove(c->in.bytes, c->in.bytes + at, c->in.n - at);
     c->in.n -= at;
     uint64_t since = atomic_load(&c->partial_since);
-    if (!c->in.n) atomic_store(&c->partial_since, 0);
+    if (!c->in.n || *ret_more) atomic_store(&c->partial_since, 0);
     else if (at || !since) atomic_store(&c->partial_since, clock_ns());
     return fit_frame(c);
 }
 
-static void on_received(void *argument) {
-    struct connection *c = argument;
-    if (nng_aio_result(c->receiving)) {
-        connection_close(c);
-        connection_end(c);
-        return;
-    }
-    c->in.n += nng_aio_count(c->receiving);
+#define SHARE 16u                  /* of one CPU, while others ask, too */
+#define BURST_NS UINT64_C(2000000) /* at once */
+
+/* True: the connection has spent its share, and others were served since its turn before. */
+static bool charge_turn(struct connection *c, uint64_t begin_ns) {
+    uint64_t regained = (begin_ns - c->charged_ns) / SHARE, turn = atomic_fetch_add(&c->listener->turns, 1);
+    bool alone = turn == c->turn + 1;
+    c->spent_ns = (c->spent_ns > regained ? c->spent_ns - regained : 0) + clock_ns() - begin_ns;
+    c->charged_ns = begin_ns;
+    c->turn = turn;
+    return c->spent_ns > BURST_NS && !alone;
+}
+
+static void serve_turn(struct connection *c) {
+    uint64_t begin_ns = clock_ns();
+    bool more = false;
     pthread_mutex_lock(&c->lock);
     c->corked = true; /* all answers to these frames leave in one send */
     pthread_mutex_unlock(&c->lock);
-    bool fine = serve_frames(c);
+    bool fine = serve_frames(c, &more), greedy = charge_turn(c, begin_ns);
     pthread_mutex_lock(&c->lock);
     c->corked = false;
+    c->more = more;
+    c->greedy = greedy;
     take_off_socket(c);
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool slow = fine && !c->closing && unsent_bytes(c) > limit;
@@ -220,7 +251,7 @@ static void on_received(void *argument) {
         c->refused = false;
         link_ref(&c->link);
     }
-    bool goes_on = slow || (fine && arm_receive(c));
+    bool goes_on = slow || (fine && read_on(c));
     pthread_mutex_unlock(&c->lock);
     if (drained) {
         service_link_drained(c->listener->service, &c->link);
@@ -230,6 +261,19 @@ static void on_received(void *argument) {
     connection_close(c);
     connection_end(c);
 }
+
+static void on_received(void *argument) {
+    struct connection *c = argument;
+    if (nng_aio_result(c->receiving)) {
+        connection_close(c);
+        connection_end(c);
+        return;
+    }
+    c->in.n += nng_aio_count(c->receiving);
+    serve_turn(c);
+}
+
+static void on_turn(void *argument) { serve_turn(argument); }
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
@@ -297,8 +341,8 @@ void connection_new(struct listener *l, nng_stream *stream) {
     c->stream = stream;
     c->opened_ns = clock_ns();
     pthread_mutex_init(&c->lock, NULL);
-    bool ready = !nng_aio_alloc(&c->receiving, on_received, c) && !nng_aio_alloc(&c->sending, on_sent, c) &&
-                 !nng_aio_alloc(&c->at_once, NULL, NULL);
+    bool ready = !nng_aio_alloc(&c->receiving, on_received, c) && !nng_aio_alloc(&c->turning, on_turn, c) &&
+                 !nng_aio_alloc(&c->sending, on_sent, c) && !nng_aio_alloc(&c->at_once, NULL, NULL);
     pthread_mutex_lock(&l->lock);
     c->next = l->all;
     if (l->all) l->all->previous = c;
@@ -326,10 +370,12 @@ void connection_new(struct listener *l, nng_stream *stream) {
 
 void connection_free(struct connection *c) {
     if (c->receiving) nng_aio_stop(c->receiving);
+    if (c->turning) nng_aio_stop(c->turning);
     if (c->sending) nng_aio_stop(c->sending);
     if (c->at_once) nng_aio_stop(c->at_once);
     nng_stream_free(c->stream);
     nng_aio_free(c->receiving);
+    nng_aio_free(c->turning);
     nng_aio_free(c->sending);
     nng_aio_free(c->at_once);
     service_link_fini(&c->link);

@@ -26,7 +26,7 @@ struct connection {
     struct link link; /* first */
     struct listener *listener;
     nng_stream *stream;
-    nng_aio *receiving, *sending, *at_once;
+    nng_aio *receiving, *turning, *sending, *at_once;
     uint64_t opened_ns;
     _Atomic uint64_t partial_since;     /* 0: no half frame */
     _Atomic uint64_t stalled_since;     /* 0: no answer waits for the peer to read */
@@ -37,12 +37,14 @@ struct connection {
     bool ended;      /* the service has been told */
 
     pthread_mutex_t lock;
-    bool closing, paused, corked, busy /* a send is in flight */, refused /* an event */;
+    bool more /* whole frames are left in `in` */, greedy /* and they wait */, closing, paused, corked,
+        busy /* a send is in flight */, refused /* an event */;
     struct buffer pending, flight;
     size_t sent;
 
     /* receive chain only */
-    struct groups *groups; /* of the peer; read when somebody first asks */
+    uint64_t spent_ns, charged_ns, turn; /* see charge_turn */
+    struct groups *groups;               /* of the peer; read when somebody first asks */
     bool asked_groups;
     struct buffer in; /* n: bytes received; grows up to FRAME_LIMIT for a frame that needs it */
 };
@@ -56,7 +58,7 @@ struct listener {
     _Atomic size_t queue_limit; /* [limits] message_queue */
     _Atomic uint64_t handshake_timeout, stall_timeout;
     _Atomic uint32_t limit;
-    _Atomic uint64_t accepted;
+    _Atomic uint64_t accepted, turns;
 
     pthread_mutex_t lock; /* leaf: the two lists and count */
     struct connection *all, *dead;
