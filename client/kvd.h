@@ -24,8 +24,7 @@
  *   that the library returns needs to be freed, but for clients, stores and chains.
  * - Threads. Several threads may use one client: their calls travel on one connection and do not wait for each other.
  *   A chain belongs to one thread at a time. A store may be read by any thread until kvd_detach. kvd_disconnect must be
- *   the last call on its client. Block the engine's signals before the first call, because the transport starts
- *   threads.
+ *   the last call on its client. The library's own threads block all signals.
  * - Time. A call blocks until its answer or its deadline, never longer. The deadline is that of kvd_client_set_timeout
  *   (5 s by default) and counts for one message. kvd_find, kvd_name_pages, kvd_choose_victims and kvd_attach may send
  *   several messages, one after the other.

@@ -3,8 +3,10 @@
  * floods of connections, slow readers, a second daemon, late duplicates. After each: the daemon serves others, and
  * holds what it held before (SRV-2). */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -166,6 +168,81 @@ static void srv_1_late_duplicates(void) {
     close_stage();
 }
 
+/* What a process that shares its connection tells about itself; the connection is the child's, too. */
+struct shared {
+    pid_t parent;
+    kvd_session_id session;
+    kvd_sequence sequence;
+};
+
+/* Connects, activates and leaves its connection to a child, which waits for a byte, finishes the parent's sequence, and
+ * says how that was answered; then whether the connection was closed to it. */
+static void share_connection(int pipe_to, int pipe_from) {
+    struct msg_reply reply = { 0 };
+    char byte;
+    int fd = raw_hello(daemon_.socket, KVD_ROLE_SCHEDULER, &reply);
+    struct shared shared = { .parent = getpid(), .session = reply.u.hello.session };
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .header = { .session = shared.session, .sequence = 1 },
+                             .u.activation = scene_want(shared.session, 100, 10) };
+    if (!raw_request(fd, &q, 2) || raw_reply(fd, &reply) != KVD_OK) _exit(1);
+    shared.sequence = reply.u.activated.sequence;
+    if (fork() > 0)
+        for (;;) pause();
+    prctl(PR_SET_PDEATHSIG, 0); /* it outlives its parent */
+    alarm(60 * E2E_SLOW);
+    if (write(pipe_to, &shared, sizeof shared) != sizeof shared || read(pipe_from, &byte, 1) != 1) _exit(1);
+    q = (struct msg_request){ .type = FRAME_FINISH,
+                              .header = { .session = shared.session, .sequence = 2 },
+                              .u.finish = { .sequence = shared.sequence } };
+    uint32_t status = raw_request(fd, &q, 3) ? raw_reply(fd, &reply) : KVD_UNKNOWN;
+    if (write(pipe_to, &status, sizeof status) != sizeof status) _exit(1);
+    status = raw_closed(fd);
+    if (write(pipe_to, &status, sizeof status) != sizeof status) _exit(1);
+    _exit(0);
+}
+
+static bool hear_within(int fd, void *to, size_t bytes) {
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    return KVT_EQ_I(poll(&p, 1, 30000 * E2E_SLOW), 1) && KVT_EQ_I(read(fd, to, bytes), (ssize_t)bytes);
+}
+
+static bool witness_alone(void *unused) {
+    (void)unused;
+    return scene_stats(witness).sessions == 1;
+}
+
+/* SRV-6, SRV-5, as PROTOCOL.md has it: on an inherited connection a child is its parent; with the parent's exit the
+ * session ends and the connection is closed, although the child holds it. */
+static void srv_6_child_on_an_inherited_connection(void) {
+    int up[2], down[2];
+    uint32_t answer = KVD_UNKNOWN, closed = 0;
+    struct shared shared = { .parent = 0 };
+    KVT_NEED(open_stage(NULL));
+    KVT_OK(pipe2(up, O_CLOEXEC) | pipe2(down, O_CLOEXEC));
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        share_connection(up[1], down[0]);
+    }
+    close(up[1]);
+    if (hear_within(up[0], &shared, sizeof shared)) {
+        KVT_EQ(scene_stats(witness).sequences, 1);
+        KVT_EQ_I(write(down[1], "f", 1), 1);
+        if (hear_within(up[0], &answer, sizeof answer)) KVT_EQ(answer, KVD_OK);
+        KVT_EQ(scene_stats(witness).sequences, 0);
+        KVT_EQ(scene_stats(witness).sessions, 2);
+    }
+    kill(pid, SIGKILL);
+    KVT_EQ_I(kvt_wait(pid), -SIGKILL);
+    KVT_TRUE(e2e_until(witness_alone, NULL, 5, NULL));
+    if (hear_within(up[0], &closed, sizeof closed)) KVT_EQ(closed, true);
+    close(up[0]);
+    close(down[0]);
+    close(down[1]);
+    close_stage();
+}
+
 static bool back_to(void *wanted) { return e2e_fd_count(daemon_.pid) <= *(unsigned *)wanted; }
 
 /* SRV-2: 10,000 connect-and-close in a row, and as many half frames, leave it serving, with the descriptors it had. */
@@ -255,6 +332,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(srv_4_versions_and_order),
                                              KVT_CASE(srv_2_unknown_fields),
                                              KVT_CASE(srv_1_late_duplicates),
+                                             KVT_CASE(srv_6_child_on_an_inherited_connection),
                                              KVT_CASE(srv_2_ten_thousand_connections),
                                              KVT_CASE(srv_2_idle_and_slow_readers),
                                              KVT_CASE(srv_2_second_daemon),

@@ -477,6 +477,7 @@ static bool restart_as(const struct e2e_setup *setup) {
 static void keep_1_other_limits_and_sizes(void) {
     static const struct e2e_setup other[] = {
         { .more = "[host]\narena = 16MiB\nscrub = 0\n[limits]\ncontinuations = 5000\n" },
+        { .more = "[host]\narena = 16MiB\nscrub = 0\n[limits]\nsessions = 300\nconnections = 700\n" },
         { .more = "[host]\narena = 24MiB\nscrub = 0\n" },
         { .more = "[host]\narena = 8MiB\nscrub = 0\n", .max_context = 4096, .max_concurrency = 6 },
         { .more = "[host]\narena = 8MiB\nscrub = 0\n", .capacity_tokens = 16384, .max_context = 4096 },
