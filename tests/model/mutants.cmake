@@ -42,7 +42,7 @@ endfunction()
 # Any scenario of the model sees these within seconds.
 kvd_mutants(mutant_model_tier NAMES
             bytes_before_record changes_pass_unseen cut_replica_is_taken_over damage_keeps_holders demotes_twice directory_keeps_continuation directory_keeps_device
-            directory_keeps_host directory_keeps_page directory_late_truncation extents_of_a_mover_at_begin
+            directory_keeps_host directory_keeps_page directory_late_truncation
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
             publish_before_copied publish_other_epoch recovery_keeps_stale_device recovery_forgets_domain
             recovery_takes_all_columns demoted_source_is_dropped restore_out_of_thin_air restored_page_is_forgotten
@@ -55,7 +55,7 @@ kvd_mutants(mutant_model_tier ARGUMENTS -c tier_starved NAMES
             demoting_source_is_dropped)
 # A unit test sees these at once, the model hardly ever.
 kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken pinned_page_is_trimmed
-            drop_under_a_fork image_without_checksum publish_columns_that_are_not_there publish_uncovered
+            drop_under_a_fork extents_of_a_mover_at_begin image_without_checksum publish_columns_that_are_not_there publish_uncovered
             row_beside_its_copies)
 kvd_mutants(mutant_store_flight ARGUMENTS drop_beside_a_promise NAMES leaving_page_is_prefetched leaving_page_reused)
 kvd_mutants(mutant_store_flight ARGUMENTS act_5_orphans_of_an_aborted_neighbour_are_brought NAMES orphan_is_forgotten)

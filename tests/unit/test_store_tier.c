@@ -402,6 +402,28 @@ static void act_5_no_drop_under_a_fork(void) {
     }
 }
 
+/* HOST-4: what a moved source drops goes at the commit: until then its extents are no place for a demoted victim, also
+ * where a released victim shares them and goes at once. */
+static void host_4_extents_of_a_moved_source_stay_until_the_commit(void) {
+    struct store_config c = tiers(false);
+    struct store_activated made;
+    c.host_bytes = 4 * 4096;
+    fix_open(&f, &c);
+    store_seq seq = fix_activate(&f, fix_root(320, 1, 0), NULL);
+    fix_fill(&f, seq, 256, 1);
+    store_cont shares = fix_checkpoint(&f, seq, 256);
+    fix_fill(&f, seq, 320, 1);
+    store_cont source = fix_retain(&f, seq, 320), victim = fix_cont(&f, 64, 2);
+    KVT_EQ(move(shares, STORE_PLACE_BOTH), STORE_OK); /* the arena is full */
+    struct store_activation want = fix_from(source, false, 64, 64, 1);
+    fix_recipe(&want, (store_cont[]){ shares, victim }, 2, 2);
+    KVT_EQ(store_activate_begin(f.store, &want, &made, &refusal), STORE_E_SHORT);
+    KVT_EQ(refusal.subject, STORE_S_ARENA);
+    KVT_EQ(refusal.had, 0);
+    KVT_EQ(fix_info(&f, shares).frontier, 256);
+    fix_close(&f);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(prefetch_of_what_rests),
                                              KVT_CASE(copied_pages_stay_mapped),
@@ -415,6 +437,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(page_7_rows_follow_the_copies),
                                              KVT_CASE(page_7_image_without_a_checksum_is_no_replica),
                                              KVT_CASE(act_5_no_drop_under_a_fork),
+                                             KVT_CASE(host_4_extents_of_a_moved_source_stay_until_the_commit),
                                              KVT_CASE(page_7_coverage_is_verified_on_the_way_in),
                                              KVT_CASE(page_7_coverage_is_verified_on_the_way_out),
                                              { 0 } };
