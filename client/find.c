@@ -23,7 +23,8 @@ static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static bool better_hit(const struct kvd_hit *a, const struct kvd_hit *b) {
     if (a->usable != b->usable) return a->usable > b->usable;
     if (a->restore_pages != b->restore_pages) return a->restore_pages < b->restore_pages;
-    return a->frontier < b->frontier; /* the one that ends sooner holds less that is of no use here */
+    if (a->live != b->live) return b->live; /* the others can be moved, too */
+    return a->frontier < b->frontier;       /* the one that ends sooner holds less that is of no use here */
 }
 
 static void remove_hit(struct found_hits *found, uint32_t at) {

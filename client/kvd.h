@@ -149,6 +149,11 @@ KVD_API void kvd_chain_free(kvd_chain *chain); /* NULL is allowed */
  * after its last full page). Within a continuation page boundaries count. At most prompt - 1 tokens are usable, because
  * one query must be computed. ret_hits has room for max hits; KVD_MAX_HITS are returned at most.
  *
+ * A hit may be `live`: what a running sequence has named so far. Fork it (keep) at `usable`; look again later, and it
+ * may have come further. Nothing else can be done to it: a move, a recipe that names it, kvd_release and the like
+ * return KVD_ABORTED until the sequence has finished. Its handle is the same all the time. kvd_finish with retain keeps
+ * it, unless its answer is another one (an equal continuation was there); without retain it is gone.
+ *
  * Sends one message for every KVD_MAX_DIGESTS - 1 pages that match, and one more where tails end at an earlier page
  * than the prompt's last; with state images up to four more, one for each branch at which no tail fits. If what matches
  * is released meanwhile, the hits reach as far as was asked until then. */
@@ -172,9 +177,10 @@ KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activa
  * KVD_NOT_FOUND: no such activation is open. KVD_FAILED_PRECONDITION: it has ended; the same kvd_activate made again
  * returns its answer at once. */
 KVD_API enum kvd_status kvd_cancel(kvd_client *client, const struct kvd_activation *what, struct kvd_error *error);
-/* Names pages first_page .. first_page + n_pages of the sequence by the digests of a chain, so that kvd_find finds
- * them. KVD_OUT_OF_RANGE: the chain has fewer pages. Sends a message for every KVD_MAX_DIGESTS pages; where one is
- * refused, the pages before it are named. */
+/* Names pages first_page .. first_page + n_pages of the sequence by the digests of a chain. Where the store has no
+ * state images kvd_find finds them at once, as far as all pools are committed, and others may share them from then on:
+ * the sequence cannot be truncated below what they share. KVD_OUT_OF_RANGE: the chain has fewer pages. Sends a message
+ * for every KVD_MAX_DIGESTS pages; where one is refused, the pages before it are named. */
 KVD_API enum kvd_status kvd_name_pages(kvd_client *client, kvd_sequence sequence, const kvd_chain *chain,
                                        uint32_t first_page, uint32_t n_pages, struct kvd_error *error);
 /* Makes a continuation of what the sequence has committed, which shares its full pages. The sequence goes on.

@@ -138,7 +138,7 @@ static const struct codec_map view_map = CODEC_TABLE(kvd__v1__pool_view__descrip
 #define T struct kvd_hit
 static const struct codec_field hit_fields[] = {
     HANDLE(continuation, continuation), U32(usable, usable), U32(frontier, frontier), U32(retention, retention),
-    U32(restore_pages, restore_pages),
+    U32(restore_pages, restore_pages),  BOOL(live, live),
 };
 static const struct codec_map hit_map = CODEC_TABLE(kvd__v1__hit__descriptor, hit_fields);
 #undef PB
@@ -168,6 +168,7 @@ static const struct codec_field continuation_fields[] = {
     SUB(root, root, codec_root_map),
     U64(age_ns, age_ns),
     U64(idle_ns, idle_ns),
+    BOOL(live, live),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);

@@ -328,6 +328,7 @@ struct kvd_hit {
     uint32_t frontier; /* of the continuation */
     uint32_t retention;
     uint32_t restore_pages; /* cost: pages that the activation brings back from the host tier */
+    bool live;              /* named pages of a running sequence: fork it (keep). A move answers KVD_ABORTED */
 };
 struct kvd_list {
     uint32_t cursor;
@@ -351,6 +352,7 @@ struct kvd_continuation_info {
     struct kvd_root root;
     uint32_t frontier, named_pages, retention, sharers;
     bool tail_named, claimed;
+    bool live;              /* what a running sequence has named so far: it can be found and forked, and nothing else */
     uint64_t created, used; /* logical time: operations of the store */
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
     uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */

@@ -95,7 +95,7 @@ static int choose_source(struct scheduler *s, const struct demo_request *request
     want->frontier = hits[0].usable;
     /* A prefix of others is forked, the own one moved on. */
     want->keep = hits[0].continuation.bits != request->own.bits;
-    *ret_cheap = hits[0].retention < KEEP_SYSTEM;
+    *ret_cheap = !hits[0].live && hits[0].retention < KEEP_SYSTEM;
     return 0;
 }
 

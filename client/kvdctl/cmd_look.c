@@ -192,6 +192,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
 
 static const char *continuation_place(const struct kvd_continuation_info *c) {
     bool host = c->host_pages[0] || c->host_pages[1] || c->image_in_host;
+    if (c->live) return "live";
     if (c->moving) return "moving";
     return !host ? "device" : c->demoted ? "host" : "device, host";
 }
@@ -210,6 +211,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "retention", c->retention);
     out_put_u64(o, "sharers", c->sharers);
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
+    cJSON_AddBoolToObject(o, "live", c->live);
     put_slot(o, c->state_slot);
     cJSON_AddStringToObject(o, "place", continuation_place(c));
     cJSON_AddBoolToObject(o, "demoted", c->demoted);

@@ -79,7 +79,7 @@ static bool load_candidates(struct search *s) {
         if (s->status != KVD_OK) return false;
         for (uint32_t i = 0, end = c->n + n, from = c->n; i < n && from + i < end; i++) {
             const struct kvd_continuation_info *info = &c->list[from + i];
-            if (!info->claimed && info->continuation.bits != s->want.from.bits) c->list[c->n++] = *info;
+            if (!info->claimed && !info->live && info->continuation.bits != s->want.from.bits) c->list[c->n++] = *info;
         }
     }
     if (c->n) qsort(c->list, c->n, sizeof *c->list, by_freed);

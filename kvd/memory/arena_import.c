@@ -13,8 +13,7 @@ struct former_bundle {
 
 static int by_value(const void *a, const void *b) {
     const struct former_bundle *x = a, *y = b;
-    if (x->retention != y->retention) return x->retention > y->retention ? -1 : 1;
-    return x->used > y->used ? -1 : x->used < y->used;
+    return store_compare_value(y->retention, y->used, x->retention, x->used);
 }
 
 static uint32_t list_former(struct directory *directory, const struct directory_limits *limits,

@@ -149,7 +149,8 @@ void serve_release_domain(struct call *call) {
     }
     for (uint32_t looked = 0; looked < LIST_AT_ONCE && (more = store_next_cont(s->store, &cursor, &info)); looked++) {
         store_cont cont = store_cont_of(info.continuation);
-        if (!store_root_is(&info.root, &want->root) || !tenant_sees(s, call->session, tenant_of(s, cont))) continue;
+        if (info.live || !store_root_is(&info.root, &want->root) || !tenant_sees(s, call->session, tenant_of(s, cont)))
+            continue;
         bool in_use = store_release(s->store, cont, &refusal) != STORE_OK;
         r->in_use += in_use;
         r->released += !in_use;

@@ -24,6 +24,7 @@
 #include "mover.h"
 #include "named_before.h"
 #include "pending.h"
+#include "remainder.h"
 #include "request.h"
 #include "session.h"
 #include "stop.h"
@@ -71,7 +72,8 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     s->named_before = named_before_new();
     metrics_begin(&s->metrics);
-    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || !s->named_before || tenants_open(s))
+    if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || !s->named_before ||
+        tenants_open(s) || remainders_open(s))
         return refuse_open(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
@@ -172,6 +174,7 @@ struct service *service_free(struct service *s) {
     free(s->ops);
     named_before_free(s->named_before);
     tenants_close(s);
+    remainders_close(s);
     if (s->store_memory) munmap(s->store_memory, s->store_bytes);
     scratch_free_all(s);
     if (s->epoll_fd >= 0) close(s->epoll_fd);

@@ -15,6 +15,7 @@
 #include "mover.h"
 #include "mutant.h"
 #include "pending.h"
+#include "remainder.h"
 #include "session.h"
 #include "tenant.h"
 #include "transfer.h"
@@ -179,15 +180,6 @@ void bundle_tell(struct service *s, const struct bundle *b, const struct kvd_eve
     events_add(s, event, bundle_concerns, b);
 }
 
-/* No lookup leads to what has no name, and who could know it by the sequence is gone, too: it is nobody's, and goes. */
-static store_cont release_unfindable(struct service *s, const struct bundle *b, store_cont cont) {
-    struct kvd_continuation_info info;
-    struct store_refusal refusal;
-    if (!cont.bits || session_find(s, b->owner) || store_cont_look(s->store, cont, &info, &refusal)) return cont;
-    if (info.named_pages || info.tail_named || store_release(s->store, cont, &refusal)) return cont;
-    return (store_cont){ 0 };
-}
-
 static void end_sequence(struct service *s, struct bundle *b) {
     struct kvd_pool_view rows[KVD_MAX_POOLS] = { 0 };
     struct store_refusal refusal = { 0 };
@@ -196,7 +188,7 @@ static void end_sequence(struct service *s, struct bundle *b) {
     if (store_end(s->store, b->seq, &cont, rows, &refusal)) {
         LOG(LOG_ERROR, "a lost sequence cannot be ended: %s", store_refusal_text(&refusal, why, sizeof why));
     } else {
-        cont = release_unfindable(s, b, cont);
+        cont = remainder_note(s, cont, b->owner);
         tenant_note(s, cont, b->tenant);
         transfer_publish(s->transfer, rows);
         s->metrics.ended[cont.bits ? METRICS_KEPT : METRICS_RELEASED]++;

@@ -48,6 +48,9 @@ struct service {
     struct pending *waiting, **last_waiting;           /* for another transition's end, in the order of arrival */
     struct pending *ready;                             /* those of them that are to be tried again */
     uint32_t n_sessions, n_groups, n_bundles, n_moves; /* in use */
+    struct remainder *remainders;                      /* [continuations of the store] */
+    uint32_t n_remainders;                             /* entries of it */
+    bool remainders_wait;                              /* some are nobody's, and in use */
     struct tenancy *tenancy;                           /* [continuations of the store]; NULL: tenants = shared */
     size_t answer_bytes;                               /* of all sessions */
 

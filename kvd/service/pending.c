@@ -9,6 +9,7 @@
 #include "core.h"
 #include "mover.h"
 #include "pending.h"
+#include "remainder.h"
 #include "request.h"
 #include "session.h"
 
@@ -78,6 +79,7 @@ void pending_wait(struct service *s, struct pending *op) {
 }
 
 void transition_ended(struct service *s) {
+    if (s->remainders_wait) remainders_release(s);
     if (!s->waiting) return;
     struct pending **last = &s->ready;
     while (*last) last = &(*last)->next;

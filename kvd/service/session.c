@@ -18,6 +18,7 @@
 #include "events.h"
 #include "former_processes.h"
 #include "log.h"
+#include "remainder.h"
 #include "request.h"
 #include "session.h"
 #include "tenant.h"
@@ -150,4 +151,5 @@ void session_end(struct service *s, struct session *session, bool in_order) {
     groups_lose(s, id, true);
     bundles_lose(s, id);
     bundles_update_all(s);
+    remainders_release(s);
 }

@@ -624,6 +624,23 @@ static void show_rows(struct store *store, struct seq *seq) {
     seq->shown = true;
 }
 
+/* A fork from it is in flight no more. */
+static void unpin_fork_source(struct store *store, struct cont *source) {
+    source->pins--;
+    if (source->going && source->pins == 0) cont_release(store, source, STORE_RELEASED);
+    else if (!source->going) cont_give_up_lost(store, source); /* what it lost lies past the frontier */
+}
+
+/* It served: it goes later. */
+static void count_use(struct store *store, struct cont *source) {
+    if (source->owned || source->going) return;
+    life_use(store, source);
+    order_drop(store, source);
+    source->used = store->operations;
+    order_insert(store, source);
+    record_cont(store, source);
+}
+
 static void publish_sequence(struct store *store, struct seq *seq) {
     clear_leaving(store, seq);   /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
@@ -631,13 +648,11 @@ static void publish_sequence(struct store *store, struct seq *seq) {
     if (seq->from != KVD_NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
-            source->pins--;
-            life_use(store, source);
-            order_drop(store, source);
-            source->used = store->operations;
-            order_insert(store, source);
-            record_cont(store, source);
-            cont_give_up_lost(store, source); /* what it lost lies past the frontier */
+            seq_own_descriptor(store, seq);
+            live_set(store, seq, live_reach(store, seq, (uint32_t[KVD_MAX_POOLS]){ seq->frontier, seq->frontier }),
+                     source->published ? source : NULL);
+            count_use(store, source);
+            unpin_fork_source(store, source);
         } else {
             take_over(store, seq, source);
         }
@@ -646,6 +661,7 @@ static void publish_sequence(struct store *store, struct seq *seq) {
     seq->from = KVD_NONE;
     seq->state = STORE_SEQ_ACTIVE;
     seq_own_descriptor(store, seq);
+    live_update(store, seq);
 }
 
 int store_activate_commit(struct store *store, store_seq handle, struct store_refusal *refusal) {
@@ -711,14 +727,11 @@ void seq_abort(struct store *store, struct seq *seq) {
     if (seq->staged) release_held(store, seq);
     else abort_mapping(store, seq, source);
     if (slot_is_ours) slot_release(store, seq->state_slot);
-    if (source && seq->keep) {
-        source->pins--;
-    } else if (source) {
-        source->claimed = false;
-    }
+    if (source && !seq->keep) source->claimed = false;
     if (source && seq->was_demoted && tier_all_current(store, source) && !MUTANT(abort_forgets_demoted))
         cont_demote(store, source);
-    if (source) cont_give_up_lost(store, source);
+    if (source && seq->keep) unpin_fork_source(store, source);
+    else if (source) cont_give_up_lost(store, source);
     seq_free(store, seq);
 }
 

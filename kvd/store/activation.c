@@ -27,6 +27,10 @@ static int check_source(const struct store *store, struct activation *act, struc
     act->move = !want->keep;
     if (!is_of_domain(store, source, &want->root.digest))
         return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_DOMAIN, KVD_NONE, want->from.bits, 0, 0);
+    if (cont_is_live(source) && want->frontier % KVD_PAGE_TOKENS && !MUTANT(live_one_is_cut))
+        return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, KVD_NONE, want->frontier,
+                            want->frontier / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, source->frontier);
+    if (act->move && cont_check_live(store, source, refusal)) return STORE_E_BUSY;
     if (!source->published || source->claimed || (act->move && source->pins))
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, source->pins, 0);
     if (source->image_lost && !image_in_slot(source))

@@ -36,7 +36,7 @@ static void record_counts(struct audit *a, uint32_t i) {
                   (unsigned)(cont->published && !cont->owned) << CONT_PUBLISHED);
     r->slot = cont->slot;
     r->source_slot = cont->source_slot;
-    for (uint32_t p = 0; p < store->n_pools; p++) {
+    for (uint32_t p = 0; p < store->n_pools && !cont->owned; p++) { /* an alias has none */
         r->entries += cont->space[p].count;
         r->chunks += chunks_for(cont->space[p].count);
     }
@@ -75,6 +75,7 @@ static void check_claims(struct audit *a, uint32_t i) {
     EXPECT(cont->cut_to == 0 || (cont->claimed && cont->cut_to < cont->frontier && !cont->demoting),
            "continuation %u of %u tokens is to be cut to %u", i, cont->frontier, cont->cut_to);
     EXPECT(pins == cont->pins, "continuation %u: %u forks in flight, %u pins", i, pins, cont->pins);
+    EXPECT(!cont->going || (cont->pins && !cont->published), "continuation %u goes, and nothing holds it", i);
 }
 
 /* NAME-1: each holder is of a domain that is found by its digest. */
@@ -143,7 +144,7 @@ uint32_t audit_cont(struct audit *a, uint32_t i) {
     if (!cont->published) return work;
     check_path(a, i);
     check_end(a, i);
-    check_order(a, i);
+    if (!cont->owned) check_order(a, i);
     return work + 2 * cont->named + 16;
 }
 
@@ -204,6 +205,24 @@ struct seq_sums {
     uint64_t entries, chunks, reserved;
 };
 
+/* LIVE-1: its descriptor is found for as many pages as are named and complete in all pools. (The pages:
+ * audit_spaces.c.)
+ */
+static void check_live(struct audit *a, uint32_t i) {
+    const struct store *store = a->store;
+    const struct seq *seq = &store->seqs[i];
+    const struct cont *cont = &store->conts[seq->own];
+    uint32_t committed[KVD_MAX_POOLS] = { 0 }, pages = 0;
+    for (uint32_t p = 0; p < store->n_pools; p++) committed[p] = seq->space[p].committed;
+    if (seq->state != STORE_SEQ_ACTIVATING) pages = live_reach(store, seq, committed);
+    EXPECT(live_now(store, seq) == pages, "LIVE-1: %u pages of sequence %u are to be found, %u are", pages, i,
+           live_now(store, seq));
+    if (!cont->published) return;
+    EXPECT(cont->frontier == cont->named * KVD_PAGE_TOKENS && cont->tag == seq->tag && cont->domain == seq->domain &&
+               !cont->claimed && !cont->demoted && !cont->moves && !cont->ordered && !cont->going,
+           "LIVE-1: what is found of sequence %u is not its own", i);
+}
+
 /* FIT-2: every active sequence owns one descriptor, and every owned descriptor is one sequence's. */
 static void check_own(struct audit *a, uint32_t i, struct seq_sums *sums) {
     const struct store *store = a->store;
@@ -213,6 +232,7 @@ static void check_own(struct audit *a, uint32_t i, struct seq_sums *sums) {
     sums->owners++;
     EXPECT(store->conts[seq->own].occupied && store->conts[seq->own].owned,
            "FIT-2: sequence %u owns descriptor %u, which is no sequence's", i, seq->own);
+    check_live(a, i);
 }
 
 static void count_seq(struct audit *a, uint32_t i, struct seq_sums *sums) {

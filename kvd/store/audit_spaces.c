@@ -98,25 +98,38 @@ static void count_held_source(struct audit *a, uint32_t p, const struct seq *seq
     for (uint32_t b = 0; b < seq->frontier / KVD_PAGE_TOKENS; b++) count_pin(a, p, space_entry(a->store, space, b));
 }
 
+/* LIVE-1: what is found of it are its own pages. */
+static void check_alias(struct audit *a, uint32_t i) {
+    const struct store *store = a->store;
+    const struct seq *seq = &store->seqs[i];
+    if (seq->own == KVD_NONE || !store->conts[seq->own].published) return;
+    const struct space *alias = &store->conts[seq->own].space[a->pool], *space = &seq->space[a->pool];
+    bool same = alias->count <= space->count && alias->count == store->conts[seq->own].named;
+    for (uint32_t b = 0; same && b < alias->count; b++)
+        same = space_entry(store, alias, b) == space_entry(store, space, b);
+    EXPECT(same, "LIVE-1: what is found of sequence %u has other pages in pool %u", i, a->pool);
+}
+
 uint32_t audit_seq_space(struct audit *a, uint32_t i) {
     uint32_t p = a->pool;
     const struct seq *seq = &a->store->seqs[i];
     if (!seq->occupied) return 1;
     audit_space(a, &(struct audit_holder){ &seq->space[p], seq, NULL, p, i });
+    check_alias(a, i);
     if (seq->tail[p] != KVD_NONE) {
         count_pin(a, p, seq->tail[p]);
         count_pin(a, p, seq->tail_source[p]);
     }
-    if (!a->store->pool[p].tier) return seq->space[p].count + 1;
+    if (!a->store->pool[p].tier) return 2 * seq->space[p].count + 1;
     audit_count_job(a, p, &seq->job);
     if (seq->holds_source) count_held_source(a, p, seq);
-    return 2 * seq->space[p].count + 1;
+    return 3 * seq->space[p].count + 1;
 }
 
 uint32_t audit_cont_space(struct audit *a, uint32_t i) {
     uint32_t p = a->pool;
     const struct cont *cont = &a->store->conts[i];
-    if (!cont->occupied) return 1;
+    if (!cont->occupied || cont->owned) return 1;
     audit_space(a, &(struct audit_holder){ &cont->space[p], NULL, cont, p, i });
     if (cont->tail_copy[p] == KVD_NONE) return cont->space[p].count + 2;
     EXPECT(!cont->published, "continuation %u is published and still pins its tail", i);

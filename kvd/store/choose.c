@@ -108,7 +108,7 @@ static void resume_walk(struct recipe_search *c) {
 /* The shortest prefix of the victims that does as well as all of them; `low` of them do not. */
 static enum recipe_answer shorten(struct recipe_search *c, uint32_t low) {
     uint32_t high = c->act.n_victims;
-    while (high - low > 1) {
+    while (high - low > 1 && !MUTANT(choice_is_not_the_shortest)) {
         c->act.n_victims = low + (high - low) / 2;
         if (check(c) == SHORT) low = c->act.n_victims;
         else high = c->act.n_victims;
@@ -206,7 +206,8 @@ static void spare_prefix(struct recipe_search *c) {
 static enum recipe_answer leave_out(struct recipe_search *c) {
     uint32_t n = c->act.n_victims, left = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (is_of_use(c, &c->act.victims[i])) c->act.victims[left++] = c->act.victims[i];
+        if (is_of_use(c, &c->act.victims[i]) || MUTANT(useless_victims_stay))
+            c->act.victims[left++] = c->act.victims[i];
     c->act.n_victims = left;
     enum recipe_answer answer = check(c);
     return answer == SHORT ? walk(c) : answer; /* a tail that some of the others shared is to be copied now */

@@ -115,10 +115,18 @@ void cont_release(struct store *store, struct cont *cont, enum store_fate fate) 
     cont_free(store, cont);
 }
 
+int cont_check_live(const struct store *store, const struct cont *cont, struct store_refusal *refusal) {
+    if (!cont_is_live(cont) || MUTANT(live_one_is_taken)) return STORE_OK;
+    return store_refuse(refusal, STORE_E_BUSY, STORE_S_SEQUENCE, KVD_NONE, cont_handle(store, cont).bits,
+                        cont->frontier, 0);
+}
+
 int cont_find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
                         struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
+    int rc = cont_check_live(store, cont, refusal);
+    if (rc) return rc;
     if (!cont->published || cont->claimed || cont->pins)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     if (cont->image_pins) return store_refuse(refusal, STORE_E_BUSY, STORE_S_MOVE, KVD_NONE, 0, cont->image_pins, 0);
@@ -138,6 +146,8 @@ int store_release(struct store *store, store_cont handle, struct store_refusal *
 int store_set_retention(struct store *store, store_cont handle, uint32_t retention, struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
+    int rc = cont_check_live(store, cont, refusal);
+    if (rc) return rc;
     if (!cont->published || cont->claimed)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     order_drop(store, cont);

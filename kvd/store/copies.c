@@ -204,7 +204,8 @@ static uint32_t tell_holders(struct store *store, uint32_t p, uint32_t d, bool l
     for (uint32_t i = 0; i < limit && left; i++) {
         uint32_t at = (first + i) % limit;
         struct cont *cont = &store->conts[at];
-        if (!cont->occupied || cont->space[p].count <= block || space_entry(store, &cont->space[p], block) != d)
+        if (!cont->occupied || cont->owned || cont->space[p].count <= block ||
+            space_entry(store, &cont->space[p], block) != d)
             continue;
         left--;
         store->last_holder = at;

@@ -34,6 +34,11 @@ static uint32_t end_priority(uint32_t c) {
     return c ^ c >> 16;
 }
 
+/* Of the same tokens. What is live comes last: the others can do more. */
+static bool is_first(const struct cont *conts, uint32_t a, uint32_t b) {
+    return cont_is_live(&conts[a]) != cont_is_live(&conts[b]) ? cont_is_live(&conts[b]) : a < b;
+}
+
 /* What points at c: its parent, or the node. */
 static uint32_t *end_link(struct store *store, uint32_t c) {
     struct cont *conts = store->conts;
@@ -62,7 +67,7 @@ void end_insert(struct store *store, uint32_t node, uint32_t c) {
     while (*link != KVD_NONE) {
         int order = compare_end(&conts[*link], cont->tail.tokens, end_tokens(cont));
         up = *link;
-        link = order > 0 || (order == 0 && up > c) ? &conts[up].end_left : &conts[up].end_right;
+        link = order > 0 || (order == 0 && is_first(conts, c, up)) ? &conts[up].end_left : &conts[up].end_right;
     }
     *link = c;
     cont->node = node;
@@ -116,7 +121,7 @@ bool end_is_found(const struct store *store, uint32_t c) {
     uint32_t n = store->index.nodes[conts[c].node].ends, steps = 0;
     while (n != KVD_NONE && n != c && steps++ < store->config.max_continuations) {
         int order = compare_end(&conts[n], conts[c].tail.tokens, end_tokens(&conts[c]));
-        n = order > 0 || (order == 0 && n > c) ? conts[n].end_left : conts[n].end_right;
+        n = order > 0 || (order == 0 && is_first(conts, c, n)) ? conts[n].end_left : conts[n].end_right;
     }
     return n == c;
 }

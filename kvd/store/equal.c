@@ -50,7 +50,8 @@ struct cont *cont_find_equal(const struct store *store, const struct cont *like)
     for (; c != KVD_NONE && end_common(&store->conts[c], like->tail.tokens, like->tail.n) == like->tail.n;
          c = end_next(store, c)) {
         struct cont *cont = &store->conts[c];
-        if (!cont->claimed && is_equal(cont, like) && (lies_on_device(store, cont) || may_change_pages(store, cont)))
+        if (!cont->claimed && !cont->owned && is_equal(cont, like) &&
+            (lies_on_device(store, cont) || may_change_pages(store, cont)))
             return cont;
     }
     return NULL;

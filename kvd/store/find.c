@@ -55,13 +55,15 @@ static bool is_full(const struct found *found) { return found->n == found->query
 /* usable: tokens that it has in common with the prompt. */
 static void offer_hit(struct found *found, const struct cont *cont, uint64_t usable) {
     usable = min_u64(usable, found->limit);
+    if (cont_is_live(cont) && !MUTANT(live_one_is_cut)) usable -= usable % KVD_PAGE_TOKENS;
     if (is_full(found) || cont->claimed || usable == 0) return;
     if (found->store->config.has_state && usable != cont->frontier) return; /* CONT-4 */
     struct kvd_hit *hit = &found->list[found->n++];
     *hit = (struct kvd_hit){ .continuation.bits = cont_handle(found->store, cont).bits,
                              .usable = (uint32_t)usable,
                              .frontier = cont->frontier,
-                             .retention = cont->retention };
+                             .retention = cont->retention,
+                             .live = cont_is_live(cont) };
     for (uint32_t p = 0; p < found->store->n_pools; p++)
         hit->restore_pages += tier_missing(found->store, p, &cont->space[p], pages_of(usable));
 }
@@ -70,6 +72,7 @@ static bool hit_is_better(const struct kvd_hit *a, const struct kvd_hit *b) {
     if (a->usable != b->usable) return a->usable > b->usable;
     if (a->restore_pages != b->restore_pages && !MUTANT(equal_hits_by_frontier))
         return a->restore_pages < b->restore_pages;
+    if (a->live != b->live) return b->live;
     return a->frontier < b->frontier; /* the one that ends sooner holds less that is of no use here */
 }
 

@@ -18,7 +18,8 @@ struct cont *cont_find(const struct store *store, store_cont handle) {
     uint32_t index = (uint32_t)handle.bits, generation = (uint32_t)(handle.bits >> 32);
     if (generation == 0 || index >= store->config.max_continuations) return NULL;
     struct cont *cont = &store->conts[index];
-    return cont->occupied && !cont->owned && cont->generation == generation ? cont : NULL;
+    bool exists = cont->occupied && !cont->going && (!cont->owned || cont->published);
+    return exists && cont->generation == generation ? cont : NULL;
 }
 
 store_seq seq_handle(const struct store *store, const struct seq *seq) {
@@ -168,7 +169,7 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint
     ret_view->membership = space->count;
     ret_view->entitlement = space_entitlement(space);
     ret_view->committed = space->committed;
-    ret_view->protected_frontier = space_protected(store, p, space);
+    ret_view->protected_frontier = seq_protected(store, seq, p);
     ret_view->slice_begin = 0;
     ret_view->slice_count = changed;
 }

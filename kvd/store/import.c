@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "crash.h"
+
 static bool read_chain(const struct store *store, const struct store_import *from, uint32_t p,
                        const struct directory_bundle *bundle) {
     uint32_t *old = (uint32_t *)row_entries(store, p, 0), d = bundle->last[p], generation = bundle->last_generation[p];
@@ -25,7 +27,8 @@ static bool read_chain(const struct store *store, const struct store_import *fro
 }
 
 static bool in_arena(const struct store_import *from, const struct directory_host *host, uint64_t bytes) {
-    return host->checksum && bytes <= from->arena_bytes && host->offset <= from->arena_bytes - bytes;
+    bool inside = bytes <= from->arena_bytes && host->offset <= from->arena_bytes - bytes;
+    return host->checksum && (inside || MUTANT(import_reads_past_the_arena));
 }
 
 /* A page of the old directory as one of this store, which another bundle may hold already. KVD_NONE: it cannot be. */
@@ -37,9 +40,12 @@ static uint32_t import_page(struct store *store, const struct store_import *from
     bool damaged;
     uint64_t stride = store->config.host_stride[p];
     uint32_t d = from->map[p][old];
-    if (d != KVD_NONE) return columns == KVD_PAGE_TOKENS && pool->pages[d].committed == KVD_PAGE_TOKENS ? d : KVD_NONE;
+    bool full = columns == KVD_PAGE_TOKENS && d != KVD_NONE && pool->pages[d].committed == KVD_PAGE_TOKENS;
+    if (d != KVD_NONE) return full || MUTANT(import_shares_tails) ? d : KVD_NONE;
     if (!directory_page_load(from->directory, p, old, &page, &damaged) || !page.has_host) return KVD_NONE;
-    if (page.host.columns < columns || !in_arena(from, &page.host, stride) || pool->spare == KVD_NONE) return KVD_NONE;
+    if ((page.host.columns < columns && !MUTANT(import_takes_short_replicas)) || !in_arena(from, &page.host, stride) ||
+        pool->spare == KVD_NONE)
+        return KVD_NONE;
     if (extent_take_pages(store->arena, stride, 1, p, &id)) return KVD_NONE;
     d = pool->spare;
     pool->spare = pool->pages[d].mark;
@@ -62,6 +68,7 @@ static uint32_t import_page(struct store *store, const struct store_import *from
     pool->host_pages++;
     from->copy(from->context, page.host.offset, extent_offset(store->arena, id), stride);
     from->map[p][old] = d;
+    CRASH_POINT("import.page");
     return d;
 }
 
@@ -72,7 +79,9 @@ static void cut_import(struct store *store, const struct store_import *from, str
         uint32_t had = cont->space[p].count;
         if (had > count) space_drop(store, p, &cont->space[p], count, false, false, NULL);
         for (uint32_t i = count; i < had; i++)
-            if (!(store->pool[p].pages[from->map[p][old[i]]].flags & PAGE_OCCUPIED)) from->map[p][old[i]] = KVD_NONE;
+            if (!(store->pool[p].pages[from->map[p][old[i]]].flags & PAGE_OCCUPIED) &&
+                !MUTANT(import_remembers_what_went))
+                from->map[p][old[i]] = KVD_NONE;
     }
 }
 
@@ -126,6 +135,7 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
     struct cont *cont = cont_take(store);
     while (block < pages_of(frontier) && import_block(store, from, cont, block, columns_of(frontier, block))) block++;
     if (block < pages_of(frontier)) frontier = block * KVD_PAGE_TOKENS;
+    frontier = recover_reach(store, &bundle, frontier, named_pages(store, &cont->space[0], frontier));
     if (frontier && !import_image(store, from, cont, &bundle, frontier)) frontier = 0;
     cut_import(store, from, cont, pages_of(frontier));
     for (uint32_t p = 0; p < store->n_pools; p++) memset(row_entries(store, p, 0), 0xff, store->row_entries * 4u);
@@ -139,6 +149,7 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
     life_begin(store, cont, true);
     index_insert(store, cont);
     record_cont(store, cont);
+    CRASH_POINT("import.bundle");
     cont_demote(store, cont);
     return frontier;
 }

@@ -122,22 +122,40 @@ static uint32_t split_node(struct store *store, uint32_t n, uint32_t at) {
     return upper;
 }
 
-void index_insert(struct store *store, struct cont *cont) {
+/* The node at which the steps [at, steps) of its path end, below a node that ends at `at`. */
+static uint32_t make_path(struct store *store, const struct cont *cont, uint32_t n, uint32_t at, uint32_t steps) {
     struct node *nodes = store->index.nodes;
-    uint32_t n = ROOT, at = 0, steps = cont->named + 1, c = (uint32_t)(cont - store->conts);
+    uint32_t c = (uint32_t)(cont - store->conts);
     while (at < steps) {
         uint32_t child = index_child(store, n, index_digest(store, cont, at));
-        if (child == KVD_NONE) {
-            n = new_node(store, n, at, steps, c);
-            break;
-        }
+        if (child == KVD_NONE) return new_node(store, n, at, steps, c);
         uint32_t end = min_u32(nodes[child].end, steps);
         for (at++; at < end; at++) /* step by step: what stands in the tree was compared, whatever a digest claims */
             if (!digests_equal(index_digest(store, cont, at), node_digest(store, &nodes[child], at))) break;
         n = at < nodes[child].end ? split_node(store, child, at) : child;
     }
-    end_insert(store, n, c);
-    order_insert(store, cont);
+    return n;
+}
+
+/* Of the path that ends at n, the node at which so many steps (not 0) end. */
+static uint32_t cut_path(struct store *store, uint32_t n, uint32_t steps) {
+    const struct node *nodes = store->index.nodes;
+    while (nodes[n].begin >= steps) n = nodes[n].parent;
+    return nodes[n].end > steps ? split_node(store, n, steps) : n;
+}
+
+/* What is live is no victim of anybody: it has no turn. */
+static void insert_end(struct store *store, struct cont *cont, uint32_t n) {
+    end_insert(store, n, (uint32_t)(cont - store->conts));
+    if (!cont_is_live(cont)) order_insert(store, cont);
+}
+
+void index_insert(struct store *store, struct cont *cont) {
+    insert_end(store, cont, make_path(store, cont, ROOT, 0, cont->named + 1));
+}
+
+void index_insert_near(struct store *store, struct cont *cont, const struct cont *near) {
+    insert_end(store, cont, cut_path(store, near->node, cont->named + 1));
 }
 
 /* ---- remove ---- */
@@ -171,39 +189,43 @@ static uint32_t prune_node(struct store *store, uint32_t n) {
     return parent;
 }
 
-void index_drop(struct store *store, struct cont *cont) {
+/* c does not end at n or below it any more. */
+static void leave_node(struct store *store, uint32_t n, uint32_t c) {
     struct node *nodes = store->index.nodes;
-    uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
-    order_drop(store, cont);
-    end_remove(store, c);
     for (n = prune_node(store, n); n != ROOT && nodes[n].some == c; n = nodes[n].parent)
         nodes[n].some = nodes[n].ends != KVD_NONE ? nodes[n].ends : nodes[nodes[n].first_child].some;
 }
 
-/* ---- late names ---- */
-
-static uint32_t named_until(const struct store *store, const struct space *space, uint32_t named, uint32_t full) {
-    while (named < full && (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED)) named++;
-    return named;
+void index_drop(struct store *store, struct cont *cont) {
+    uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    order_drop(store, cont);
+    end_remove(store, c);
+    leave_node(store, n, c);
 }
 
-/* Rare: only pages of a continuation left by a death are shared without a name. Then one pass for all that were named
- * together. */
-void index_extend(struct store *store) {
-    for (uint32_t i = 0; i < store->config.max_continuations; i++) {
-        struct cont *cont = &store->conts[i];
-        uint32_t full = cont->frontier / KVD_PAGE_TOKENS;
-        if (!cont->occupied || !cont->published || cont->named >= full) continue;
-        uint32_t named = named_until(store, &cont->space[0], cont->named, full);
-        if (named == cont->named) continue;
-        index_drop(store, cont);
+/* ---- a name that changes its length ---- */
+
+void index_grow(struct store *store, struct cont *cont, uint32_t named) {
+    struct node *nodes = store->index.nodes;
+    uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    bool alone = nodes[n].ends == c && cont->end_left == KVD_NONE && cont->end_right == KVD_NONE;
+    if (alone && nodes[n].first_child == KVD_NONE) {
         cont->named = named;
-        index_insert(store, cont);
-        record_cont(store, cont);
+        nodes[n].end = named + 1;
+        return;
     }
-    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
-        struct seq *seq = &store->seqs[i];
-        if (seq->occupied)
-            seq->named = named_until(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
-    }
+    end_remove(store, c);
+    uint32_t to = make_path(store, cont, n, nodes[n].end, named + 1);
+    cont->named = named;
+    end_insert(store, to, c);
+    leave_node(store, n, c); /* what reads its digests through c must have c at the end of such nodes */
+}
+
+void index_shrink(struct store *store, struct cont *cont, uint32_t named) {
+    uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    end_remove(store, c);
+    uint32_t to = cut_path(store, n, named + 1);
+    cont->named = named;
+    end_insert(store, to, c);
+    leave_node(store, n, c);
 }

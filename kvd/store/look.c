@@ -59,6 +59,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->state_slot = cont->slot;
     ret_info->tail_named = cont->tail_named;
     ret_info->claimed = cont->claimed;
+    ret_info->live = cont_is_live(cont);
     ret_info->demoted = cont->demoted;
     ret_info->moving = cont->image_pins > 0;
     ret_info->image_on_device = image_in_slot(cont);
@@ -70,7 +71,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     for (uint32_t p = 0; p < store->n_pools; p++) {
         ret_info->pages[p] = cont->space[p].count;
         count_places(store, cont, p, ret_info);
-        ret_info->exclusive_pages[p] = exclusive_pages(store, cont, p);
+        ret_info->exclusive_pages[p] = cont_is_live(cont) ? 0 : exclusive_pages(store, cont, p);
         uint32_t references = store->pool[p].pages[space_entry(store, &cont->space[p], 0)].references;
         ret_info->sharers = max_u32(ret_info->sharers, references - 1);
     }
@@ -111,6 +112,16 @@ int store_cont_look(const struct store *store, store_cont handle, struct kvd_con
     if (!cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, 0, 0);
     cont_info(store, cont, ret_info);
     return STORE_OK;
+}
+
+bool store_can_be_found(const struct store *store, store_cont handle) {
+    const struct cont *cont = cont_find(store, handle);
+    return cont && (cont_is_whole(cont) || (!store->config.has_state && cont->named > 0));
+}
+
+store_cont store_live(const struct store *store, store_seq handle) {
+    const struct seq *seq = seq_find(store, handle);
+    return seq && seq->own != KVD_NONE ? cont_handle(store, &store->conts[seq->own]) : (store_cont){ 0 };
 }
 
 uint64_t store_tag(const struct store *store, store_cont handle) {

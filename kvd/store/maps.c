@@ -33,7 +33,7 @@ bool store_next_extent(const struct store *store, uint32_t *cursor, uint64_t *re
 bool store_next_brief(const struct store *store, uint32_t *cursor, struct store_brief *ret_brief) {
     while (*cursor < store->config.max_continuations) {
         const struct cont *cont = &store->conts[(*cursor)++];
-        if (!cont->occupied || !cont->published) continue;
+        if (!cont->occupied || !cont->published || cont->owned) continue;
         *ret_brief = (struct store_brief){ .cont = cont_handle(store, cont),
                                            .retention = cont->retention,
                                            .used = cont->used,

@@ -58,6 +58,13 @@ uint32_t space_entry(const struct store *store, const struct space *space, uint3
     return leaf_of(store, space, index)[index % CHUNK];
 }
 
+struct space space_prefix(const struct store *store, const struct space *space, uint32_t count) {
+    struct space prefix = { .root = space->root, .count = count, .committed = count * KVD_PAGE_TOKENS };
+    for (uint32_t level = height_of(space->count); level > height_of(count); level--)
+        prefix.root = chunk_entries(store, prefix.root)[0];
+    return prefix;
+}
+
 /* A new last leaf, for index = count, and whatever stands above it. */
 static void add_leaf(struct store *store, struct space *space) {
     uint32_t index = space->count, height = height_of(index + 1);

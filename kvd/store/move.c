@@ -10,6 +10,8 @@ static int find_movable(struct store *store, store_cont handle, struct cont **re
     struct cont *cont = cont_find(store, handle);
     if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     if (!store->arena) return store_refuse(refusal, STORE_E_TIER, STORE_S_ARENA, KVD_NONE, 0, 0, 0);
+    int rc = cont_check_live(store, cont, refusal);
+    if (rc) return rc;
     if (!cont->published || cont->claimed)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
     if (cont->image_pins || cont->moves)

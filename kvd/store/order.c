@@ -6,10 +6,16 @@
  */
 #include "store_internal.h"
 
+int store_compare_value(uint32_t retention, uint64_t used, uint32_t than_retention, uint64_t than_used) {
+    if (retention != than_retention && !MUTANT(retention_is_ignored)) return retention < than_retention ? -1 : 1;
+    if (used == than_used) return 0;
+    return (used < than_used) != MUTANT(newest_goes_first) ? -1 : 1;
+}
+
 static bool goes_before(const struct store *store, uint32_t a, uint32_t b) {
     const struct cont *x = &store->conts[a], *y = &store->conts[b];
-    if (x->retention != y->retention) return x->retention < y->retention;
-    return x->used != y->used ? x->used < y->used : a < b;
+    int value = store_compare_value(x->retention, x->used, y->retention, y->used);
+    return value ? value < 0 : a < b;
 }
 
 static uint32_t *root_of(struct store *store, const struct cont *cont) { return &store->order[cont->demoted]; }

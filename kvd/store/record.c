@@ -83,7 +83,8 @@ static void put_domain(const struct store *store, uint32_t domain, struct direct
 }
 
 void record_cont(struct store *store, const struct cont *cont) {
-    if (!store->directory || !cont->published) return; /* before the record is made: a store without one pays nothing */
+    if (!store->directory || !cont->published || cont->owned)
+        return; /* before the record is made: a store without one pays nothing */
     struct directory_bundle bundle = { .named = cont->named,
                                        .retention = cont->retention,
                                        .created = cont->created,

@@ -161,7 +161,26 @@ static bool load_image(struct recovery *r, struct cont *cont, const struct direc
     return cont->slot != KVD_NONE || cont->image.bits;
 }
 
-static uint32_t named_pages(const struct store *store, const struct space *space, uint32_t frontier) {
+static bool knows_tail(const struct directory_bundle *from, uint32_t frontier) {
+    uint32_t columns = frontier % KVD_PAGE_TOKENS;
+    return columns == 0 || (frontier == from->frontier[0] && from->tail_named && from->n_tail == columns);
+}
+
+/* Who knew the rest by its handle went with the instance that gave it. */
+uint32_t recover_reach(const struct store *store, const struct directory_bundle *from, uint32_t frontier,
+                       uint32_t named) {
+    bool whole = named == frontier / KVD_PAGE_TOKENS && knows_tail(from, frontier);
+    if (whole || MUTANT(recovery_keeps_the_nameless)) return frontier;
+    return store->config.has_state ? 0 : named * KVD_PAGE_TOKENS;
+}
+
+static uint32_t named_of_chain(const struct recovery *r, const struct chain *chain, uint32_t full) {
+    uint32_t n = 0;
+    while (n < full && (r->store->pool[0].pages[chain->pages[n]].flags & PAGE_NAMED)) n++;
+    return n;
+}
+
+uint32_t named_pages(const struct store *store, const struct space *space, uint32_t frontier) {
     uint32_t named = 0;
     while (named < frontier / KVD_PAGE_TOKENS &&
            (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED))
@@ -180,8 +199,7 @@ void recover_cont(struct store *store, struct cont *cont, const struct directory
     cont->tag = from->tag;
     cont->created = from->created;
     cont->used = from->used;
-    cont->tail_named = frontier % KVD_PAGE_TOKENS == 0 || (frontier == from->frontier[0] && from->tail_named &&
-                                                           from->n_tail == frontier % KVD_PAGE_TOKENS);
+    cont->tail_named = knows_tail(from, frontier);
     if (cont->tail_named && frontier % KVD_PAGE_TOKENS) {
         cont->tail.n = from->n_tail;
         memcpy(cont->tail.tokens, from->tail, from->n_tail * sizeof from->tail[0]);
@@ -215,6 +233,7 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     struct store *store = r->store;
     bool in_host = false;
     uint32_t frontier = common_frontier(r, from, chains);
+    frontier = recover_reach(store, from, frontier, named_of_chain(r, &chains[0], frontier / KVD_PAGE_TOKENS));
     if (frontier) in_host = lies_in_host(r, frontier, chains);
     if (frontier && place == KVD_NONE) { /* a sequence's: the first free one */
         for (place = 0; place < store->config.max_continuations && store->conts[place].occupied;) place++;

@@ -112,6 +112,11 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
                  "the tokens before %" PRIu64 " inside its page are not known: cut it at a page boundary (%" PRIu64
                  " is the one below), or inside a tail that has a name, behind %" PRIu64,
                  refusal->asked, refusal->had, refusal->limit);
+    } else if (refusal->code == STORE_E_BUSY && refusal->subject == STORE_S_SEQUENCE) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "continuation 0x%" PRIx64 " is what a running sequence has named so far (%" PRIu64
+                 " tokens): fork it with keep at a page boundary, or ask again when the sequence has finished",
+                 refusal->asked, refusal->had);
     } else if (refusal->subject == STORE_S_DOMAIN) {
         snprintf(buf + n, bytes - (size_t)n,
                  "continuation 0x%" PRIx64

@@ -49,7 +49,7 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         if (want->truncate > paper->committed)
             return store_refuse(refusal, STORE_E_RANGE, STORE_S_TRUNCATE, p, want->truncate, paper->committed,
                                 paper->committed);
-        uint32_t protected = space_protected(store, p, space);
+        uint32_t protected = seq_protected(store, seq, p);
         if (want->truncate < protected)
             return store_refuse(refusal, STORE_E_PROTECTED, STORE_S_TRUNCATE, p, want->truncate, protected,
                                 paper->committed);
@@ -260,9 +260,10 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
     bool shortens = false, commits = false;
-    uint32_t packed = packed_pages(store);
+    uint32_t packed = packed_pages(store), committed[KVD_MAX_POOLS];
     if (room.n) result->n_gone = release_victims(store, &room, chunks);
     for (uint32_t p = 0; p < store->n_pools; p++) {
+        committed[p] = paper[p].committed;
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].ask & KVD_ROUND_TRUNCATE;
         commits |= item->pool[p].ask & KVD_ROUND_COMMIT;
     }
@@ -270,6 +271,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         record_seq_at(store, seq,
                       (uint32_t[KVD_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
                                                  min_u32(paper[1].committed, seq->space[1].committed) });
+    if (shortens) /* while the pages and names that go are there */
+        live_set(store, seq, min_u32(live_reach(store, seq, committed), live_now(store, seq)), NULL);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
         if (item->pool[p].ask & KVD_ROUND_COMMIT) seq_unpin_source(store, seq);
@@ -277,7 +280,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     if (item->ask & KVD_ROUND_STATE) seq->state_frontier = item->state_frontier;
     else if (item->pool[0].ask & KVD_ROUND_TRUNCATE && seq->state_frontier != KVD_NONE &&
              seq->state_frontier > item->pool[0].truncate)
-        seq->state_frontier = KVD_NONE; /* the image is of columns that are gone */
+        seq->state_frontier = KVD_NONE;               /* the image is of columns that are gone */
+    if (commits || shortens) live_update(store, seq); /* another pool may have come as far as the names */
     if (commits || shortens || item->ask & KVD_ROUND_STATE) record_seq(store, seq);
     report_bounds(store, seq, paper, result);
     store_changed(store, grew || packed_pages(store) != packed);

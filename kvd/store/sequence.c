@@ -35,11 +35,31 @@ static int check_names(const struct store *store, const struct seq *seq, uint32_
 }
 
 /* Pages behind the new names may have names already, given by a sharer. */
-static uint32_t named_from(const struct store *store, const struct seq *seq, uint32_t named) {
-    uint32_t full = seq->space[0].committed / KVD_PAGE_TOKENS;
-    while (named < full && (store->pool[0].pages[space_entry(store, &seq->space[0], named)].flags & PAGE_NAMED))
-        named++;
+static uint32_t named_until(const struct store *store, const struct space *space, uint32_t named, uint32_t full) {
+    while (named < full && (store->pool[0].pages[space_entry(store, space, named)].flags & PAGE_NAMED)) named++;
     return named;
+}
+
+/* Pages that others share got their names: those reach further now. Rare: only pages of a continuation left by a death
+ * are shared without a name. Then one pass for all that were named together. */
+static void extend_names(struct store *store) {
+    for (uint32_t i = 0; i < store->config.max_continuations; i++) {
+        struct cont *cont = &store->conts[i];
+        uint32_t full = cont->frontier / KVD_PAGE_TOKENS;
+        if (!cont->occupied || !cont->published || cont->named >= full) continue;
+        uint32_t named = named_until(store, &cont->space[0], cont->named, full);
+        if (named == cont->named) continue;
+        index_drop(store, cont);
+        cont->named = named;
+        index_insert(store, cont);
+        record_cont(store, cont);
+    }
+    for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
+        struct seq *seq = &store->seqs[i];
+        if (!seq->occupied) continue;
+        seq->named = named_until(store, &seq->space[0], seq->named, seq->space[0].committed / KVD_PAGE_TOKENS);
+        live_update(store, seq);
+    }
 }
 
 int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint32_t first, uint32_t n,
@@ -58,8 +78,11 @@ int store_name_pages(struct store *store, store_seq handle, uint64_t lease, uint
         record_page_name(store, d);
         shared |= page->references > 1;
     }
-    if (shared) index_extend(store);
-    if (n) seq->named = named_from(store, seq, max_u32(seq->named, first + n));
+    if (shared) extend_names(store);
+    if (n)
+        seq->named = named_until(store, &seq->space[0], max_u32(seq->named, first + n),
+                                 seq->space[0].committed / KVD_PAGE_TOKENS);
+    live_update(store, seq);
     if (n) record_seq(store, seq);
     store_changed(store, false);
     return STORE_OK;
@@ -286,7 +309,7 @@ static void unpin_checkpoint(struct store *store, struct cont *cont) {
 
 /* Returns the one that stands for it from now on. */
 static struct cont *publish_or_merge(struct store *store, struct cont *cont) {
-    struct cont *equal = cont_find_equal(store, cont);
+    struct cont *equal = cont->pins ? NULL : cont_find_equal(store, cont); /* a fork in flight is of this one */
     if (!equal) {
         cont->published = true;
         life_begin(store, cont, false);
@@ -332,6 +355,7 @@ static void release_reservation(struct store *store, uint32_t p, struct space *s
 }
 
 static void release_all(struct store *store, struct seq *seq) {
+    live_set(store, seq, 0, NULL);
     record_seq_drop(store, seq);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         release_reservation(store, p, &seq->space[p]);
@@ -342,10 +366,12 @@ static void release_all(struct store *store, struct seq *seq) {
 
 /* Pages past the frontier go to available; the rest loses its writer and its active references. */
 static void deactivate_space(struct store *store, uint32_t p, struct space *space, uint32_t frontier) {
-    uint32_t n;
+    uint32_t n, last = pages_of(frontier) - 1;
     release_reservation(store, p, space);
-    if (frontier < space->committed) space_commit(store, p, space, frontier);
-    space_drop(store, p, space, pages_of(frontier), true, false, NULL);
+    space_drop(store, p, space, last + 1, true, false, NULL);
+    if (space->committed > frontier && frontier % KVD_PAGE_TOKENS)
+        page_commit(store, p, space_entry(store, space, last), columns_of(frontier, last));
+    space->committed = frontier;
     for (uint32_t i = 0; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
@@ -356,22 +382,40 @@ static void deactivate_space(struct store *store, uint32_t p, struct space *spac
     }
 }
 
-static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
-                                           const struct kvd_tail *tail, uint32_t retention) {
+/* Its own descriptor has what it has up to a frontier, and is nobody's yet. */
+static struct cont *deactivate(struct store *store, struct seq *seq, uint32_t frontier) {
+    live_set(store, seq, 0, NULL);
     struct cont *cont = seq_leave_descriptor(store, seq);
-    record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         deactivate_space(store, p, &seq->space[p], frontier);
         cont->space[p] = seq->space[p];
     }
     cont->frontier = frontier;
     cont->named = min_u32(seq->named, frontier / KVD_PAGE_TOKENS);
-    cont->retention = retention;
     cont->slot = seq->state_slot;
-    cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
-    if (tail && tail->n) cont->tail = *tail;
     cont->tag = seq->tag;
     cont->domain = domain_hold(store, seq->domain);
+    return cont;
+}
+
+/* What forks in flight have yet to take goes with the last of them (LIVE-1); all else now. */
+static void release_sequence(struct store *store, struct seq *seq) {
+    uint32_t forked = MUTANT(forks_in_flight_are_cut) ? 0 : live_forked(store, seq);
+    if (!forked) {
+        release_all(store, seq);
+        return;
+    }
+    record_seq_drop(store, seq);
+    deactivate(store, seq, forked)->going = true;
+}
+
+static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
+                                           const struct kvd_tail *tail, uint32_t retention) {
+    record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
+    struct cont *cont = deactivate(store, seq, frontier);
+    cont->retention = retention;
+    cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
+    if (tail && tail->n) cont->tail = *tail;
     cont = publish_or_merge(store, cont);
     record_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;
@@ -396,7 +440,7 @@ int store_finish(struct store *store, store_seq handle, uint64_t lease, enum sto
     seq_release_rows(store, seq, ret_rows);
     if (how == STORE_FINISH_RETAIN)
         retained = cont_handle(store, retain_as_continuation(store, seq, seq->space[0].committed, tail, retention));
-    else release_all(store, seq);
+    else release_sequence(store, seq);
     seq_free(store, seq);
     *ret_cont = retained;
     return STORE_OK;

@@ -114,7 +114,7 @@ static void tell_loss(struct store *store, const struct cont *cont, uint32_t fro
 }
 
 bool cont_give_up_lost(struct store *store, struct cont *cont) {
-    if (cont->claimed || cont->pins || cont->image_pins) return false;
+    if (cont->claimed || cont->pins || cont->image_pins || cont->owned) return false; /* what runs is on the device */
     bool image = cont->image_lost && cont->slot == KVD_NONE;
     uint32_t good = good_frontier(store, cont);
     if (good == cont->frontier && !image) return false;

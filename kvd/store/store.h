@@ -331,6 +331,10 @@ struct store_activated {
 int store_plan_activation(struct store *store, const struct store_activation *want, struct kvd_plan *ret_plan,
                           struct store_refusal *refusal);
 
+/* KEEP-2: what one continuation is worth beside another: the retention counts first, then the last use. < 0: it goes
+ * before the other one. */
+int store_compare_value(uint32_t retention, uint64_t used, uint32_t than_retention, uint64_t than_used);
+
 /* Choice: the shortest recipe in an order that the caller names (Q-2): of the lowest retention first, of one retention
  * the least recently used. It leaves out what gives nothing that is short, and of the last one, where that is released,
  * the pages before what is needed of it: it is shortened. Changes nothing, and takes time in proportion to the pages of
@@ -540,6 +544,11 @@ bool store_next_seq(const struct store *store, uint32_t *cursor, struct kvd_sequ
 bool store_next_cont(const struct store *store, uint32_t *cursor, struct kvd_continuation_info *ret_info);
 /* Returns the owner's tag of a continuation; 0 where there is none. */
 uint64_t store_tag(const struct store *store, store_cont cont);
+/* A lookup can lead to it: it has a name, or with state images the name of all of it. */
+bool store_can_be_found(const struct store *store, store_cont cont);
+/* LIVE-1: the handle of what is found of a running sequence, whether something is now or not. It is the same for all
+ * its life, and a finish with retain or a death leaves it to what is kept, unless that is an equal one (FIT-5). */
+store_cont store_live(const struct store *store, store_seq seq);
 int store_seq_look(const struct store *store, store_seq seq, struct kvd_sequence_info *ret_info,
                    struct store_refusal *refusal);
 int store_cont_look(const struct store *store, store_cont cont, struct kvd_continuation_info *ret_info,
@@ -564,8 +573,8 @@ uint32_t store_count_uses(const struct store *store, uint32_t pool, uint32_t fir
                           uint32_t ret_counts[STORE_USES]);
 /* Iterates the used parts of the arena, in no order of theirs. *cursor is 0 to begin; false at the end. */
 bool store_next_extent(const struct store *store, uint32_t *cursor, uint64_t *ret_offset, uint64_t *ret_bytes);
-/* Iterates continuations as store_next_cont does, in time that does not depend on their pages. root is the store's, and
- * valid until the next call that changes something. */
+/* Iterates continuations that are kept (none that is live) as store_next_cont does, in time that does not depend on
+ * their pages. root is the store's, and valid until the next call that changes something. */
 struct store_brief {
     store_cont cont;
     uint32_t retention;

@@ -189,7 +189,8 @@ struct seq {
 struct cont {
     uint32_t generation, next_free;
     bool occupied, published, claimed, tail_named;
-    bool owned;           /* a sequence's: no continuation yet */
+    bool owned;           /* a sequence's: no continuation yet, and live where it is published (live.c) */
+    bool going;           /* its sequence was released: it goes with the last fork in flight, and nobody finds it */
     uint32_t pins;        /* forks in flight from it */
     uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
@@ -357,6 +358,10 @@ static inline bool page_in_host(const struct page *page, uint32_t n) {
 }
 static inline bool page_is_current(const struct page *page) { return page_in_host(page, page->committed); }
 
+/* LIVE-1: an alias of what a running sequence has named. It holds no reference, chunk or domain, and goes only by its
+ * sequence. */
+static inline bool cont_is_live(const struct cont *cont) { return cont->owned && cont->published; }
+
 static inline bool image_in_slot(const struct cont *cont) { return cont->slot != KVD_NONE && !cont->image_coming; }
 static inline bool image_in_host(const struct cont *cont) {
     return cont->image.bits && !cont->image_backing && !cont->image_lost;
@@ -454,6 +459,9 @@ static inline uint32_t chunks_available(const struct chunks *c) { return c->capa
 /* Entries [index, index + *ret_n) are contiguous in memory: walk with it. */
 uint32_t *space_run(const struct store *store, const struct space *space, uint32_t index, uint32_t *ret_n);
 uint32_t space_entry(const struct store *store, const struct space *space, uint32_t index);
+/* The first `count` entries (not 0) as a space that is read only. It holds while those entries are there, whatever
+ * comes and goes behind them. */
+struct space space_prefix(const struct store *store, const struct space *space, uint32_t count);
 void space_append(struct store *store, struct space *space, const uint32_t *entries, uint32_t n);
 /* Forgets entries from count on; chunks become free. Pages are not touched. */
 void space_cut(struct store *store, struct space *space, uint32_t count);
@@ -625,6 +633,20 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, u
 void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
+/* live.c, LIVE-1. Pages that others may find of a sequence with these frontiers. */
+uint32_t live_reach(const struct store *store, const struct seq *seq, const uint32_t committed[KVD_MAX_POOLS]);
+uint32_t live_now(const struct store *store, const struct seq *seq); /* pages that are found */
+/* So many can be found from now on; those that no longer can are still there. near (may be NULL): a published
+ * continuation whose names begin with the same. */
+void live_set(struct store *store, struct seq *seq, uint32_t pages, const struct cont *near);
+/* As its frontiers and names are now. */
+void live_update(struct store *store, struct seq *seq);
+/* Tokens that forks in flight read of its live continuation. */
+uint32_t live_forked(const struct store *store, const struct seq *seq);
+/* Truncation stops there (SPACE-8). */
+uint32_t seq_protected(const struct store *store, const struct seq *seq, uint32_t pool);
+/* STORE_OK, or that a running sequence goes on with it. */
+int cont_check_live(const struct store *store, const struct cont *cont, struct store_refusal *refusal);
 /* One that exists, is published and that no activation holds. */
 int cont_find_unclaimed(const struct store *store, store_cont handle, struct cont **ret_cont,
                         struct store_refusal *refusal);
@@ -715,6 +737,10 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
 void record_seq(struct store *store, struct seq *seq);
 void record_seq_drop(struct store *store, struct seq *seq);
 
+/* SRV-5: of a frontier with so many leading pages that have names, the tokens that a lookup can lead to. */
+uint32_t recover_reach(const struct store *store, const struct directory_bundle *from, uint32_t frontier,
+                       uint32_t named);
+uint32_t named_pages(const struct store *store, const struct space *space, uint32_t frontier); /* leading ones */
 /* What a bundle's record says of a continuation whose pages are there. */
 void recover_cont(struct store *store, struct cont *cont, const struct directory_bundle *from, uint32_t frontier);
 
@@ -731,6 +757,11 @@ void domain_drop(struct store *store, uint32_t domain); /* KVD_NONE: nothing */
 
 void index_init(struct index *index);
 void index_insert(struct store *store, struct cont *cont);
+/* The same below a continuation of which the names begin with all of its own: without a walk from the root. */
+void index_insert_near(struct store *store, struct cont *cont, const struct cont *near);
+/* Its name goes on for some pages, or ends earlier. The space has the pages of both. Costs what is between. */
+void index_grow(struct store *store, struct cont *cont, uint32_t named);
+void index_shrink(struct store *store, struct cont *cont, uint32_t named);
 void index_drop(struct store *store, struct cont *cont);
 /* Digest of a step of its path. */
 const uint8_t *index_digest(const struct store *store, const struct cont *cont, uint32_t step);
@@ -749,7 +780,5 @@ uint32_t end_previous(const struct store *store, uint32_t cont); /* KVD_NONE: it
 uint32_t end_seek(const struct store *store, uint32_t node, const uint32_t *tokens, uint32_t n, uint32_t *ret_before);
 bool end_is_found(const struct store *store, uint32_t cont); /* from its node, by its own tail */
 bool end_has_tail(const struct store *store, uint32_t node); /* one of its ends has */
-/* Pages that continuations share got their names: they may reach further now. */
-void index_extend(struct store *store);
 
 #endif

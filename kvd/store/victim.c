@@ -6,7 +6,8 @@
 #include "store_internal.h"
 
 bool cont_may_go(const struct cont *cont) {
-    return cont->published && !cont->claimed && !cont->pins && !cont->image_pins;
+    bool live = cont_is_live(cont) && !MUTANT(live_one_is_taken);
+    return cont->published && !live && !cont->claimed && !cont->pins && !cont->image_pins;
 }
 
 bool victim_for_growth(const struct store *store, const struct kvd_victim *want, struct victim *ret_victim) {
@@ -49,6 +50,7 @@ int recipe_resolve(const struct store *store, const struct recipe *recipe, struc
         if (victim->stamp == stamp || (victim == recipe->source && !recipe->move))
             return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_RECIPE, KVD_NONE, i, i, n);
         victim->stamp = stamp;
+        if (cont_check_live(store, victim, refusal)) return STORE_E_BUSY;
         if (!cont_may_go(victim))
             return store_refuse(refusal, STORE_E_REVISION, STORE_S_RECIPE, KVD_NONE, recipe->revision, store->revision,
                                 0);

@@ -12,6 +12,7 @@
 #include "request.h"
 #include "session.h"
 #include "stage.h"
+#include "tenant.h"
 #include "transfer.h"
 
 bool stage_work(const struct service *s, struct store_transition of, struct store_work *ret_work) {
@@ -88,6 +89,7 @@ static void activation_done(struct service *s, struct pending *op, struct bundle
     if (op->given_way || a->restored[0] || a->restored[1]) refresh_activated(s, b, a, &now);
     b->activating = false;
     b->tag = 0;
+    tenant_note(s, store_live(s->store, b->seq), b->tenant); /* whose it is that others find of it */
     count_activation(s, b, a->restored[0]);
     a->revision = store_revision(s->store);
     bundle_update(s, b);

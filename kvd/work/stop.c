@@ -15,6 +15,7 @@
 #include "core.h"
 #include "events.h"
 #include "host_tier.h"
+#include "mutant.h"
 #include "stage.h"
 #include "transfer.h"
 
@@ -98,8 +99,7 @@ static void add_candidate(const struct service *s, struct stop *stop, const stru
 
 static int by_value(const void *a, const void *b) {
     const struct candidate *x = a, *y = b;
-    if (x->retention != y->retention) return x->retention > y->retention ? -1 : 1;
-    return x->used > y->used ? -1 : x->used < y->used;
+    return store_compare_value(y->retention, y->used, x->retention, x->used);
 }
 
 /* Without the lock, which it takes for some at a time. Activations are refused, so that few can change. */
@@ -111,7 +111,7 @@ static void make_list(struct service *s, struct stop *stop) {
     while (stop->list && more) {
         pthread_mutex_lock(&s->lock);
         for (uint32_t i = 0; i < 64 && (more = stop->n < room && store_next_cont(s->store, &cursor, &info)); i++)
-            add_candidate(s, stop, &info);
+            if (!info.live) add_candidate(s, stop, &info);
         pthread_mutex_unlock(&s->lock);
     }
     if (stop->n) qsort(stop->list, stop->n, sizeof *stop->list, by_value);
@@ -142,6 +142,7 @@ static void begin_move(struct service *s, struct pending *op, store_move move) {
 /* Releases the least valuable one in the arena, where that and what lies between may give `lacking` bytes. (What shares
  * pages counts more than once: then one may go in vain.) Device memory that outlives this process needs no place. */
 static bool release_last(struct service *s, struct stop *stop, uint64_t lacking) {
+    if (MUTANT(arena_keeps_the_coldest)) return false;
     if (s->pools.id || lacking > stop->host_bytes - stop->list[stop->at].host_bytes) return false;
     while (stop->end > stop->at + 1) {
         struct candidate *last = &stop->list[--stop->end];

@@ -25,6 +25,17 @@ static const struct e2e_setup setup = {
     .more = "[host]\narena = 2MiB\nscrub = 0\n[limits]\ncontinuations = 64\nsessions = 8\n"
 };
 
+/* Another size and other limits: the arena is laid out anew. */
+static const struct e2e_setup larger = {
+    .max_context = 2048,
+    .max_concurrency = 6,
+    .capacity_tokens = 8192,
+    .layers = 1,
+    .kv_heads = 1,
+    .head_dim = 16,
+    .more = "[host]\narena = 3MiB\nscrub = 0\n[limits]\ncontinuations = 80\nsessions = 8\n"
+};
+
 static struct e2e_daemon daemon_;
 static kvd_client *client;
 static kvd_store *store;
@@ -246,18 +257,24 @@ static uint64_t points_passed(void) {
     return n;
 }
 
-/* A daemon that dies at `at` (0: does not), its script and its orderly stop. */
-static void run_to(unsigned at) {
+/* A daemon that dies at `at` (0: does not). False: it did so before it was ready. */
+static bool launch_to(unsigned at) {
     char text[16];
     snprintf(text, sizeof text, "%u", at);
     setenv("KVD_CRASH_AT", text, 1);
-    memset(durable, 0, sizeof durable);
     daemon_.binary = KVD_CRASH_BINARY;
-    if (e2e_daemon_launch(&daemon_) && connect_all()) script();
-    disconnect_all();
-    if (daemon_.pid) (void)e2e_daemon_stop(&daemon_, SIGTERM);
+    bool ready = e2e_daemon_launch(&daemon_);
     daemon_.binary = NULL;
     unsetenv("KVD_CRASH_AT");
+    return ready;
+}
+
+/* Such a daemon, its script and its orderly stop. */
+static void run_to(unsigned at) {
+    memset(durable, 0, sizeof durable);
+    if (launch_to(at) && connect_all()) script();
+    disconnect_all();
+    if (daemon_.pid) (void)e2e_daemon_stop(&daemon_, SIGTERM);
 }
 
 static void forget(void) {
@@ -323,7 +340,28 @@ static void one_part(void) {
     KVT_EQ(bad, 0);
 }
 
+/* KEEP-1: the arena is laid out anew, and kvd is killed at some point of it: the one that is there then has all that
+ * was demoted. The sizes of before look at it, so that the next round begins anew. */
+static void keep_1_killed_while_it_is_laid_out_anew(void) {
+    unsigned killed = 0, step = getenv("KVD_CRASH_ALL") ? 1 : 5 * E2E_SLOW;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, &setup));
+    run_to(0);
+    for (point = 1; KVT_TRUE(e2e_daemon_configure(&daemon_, &larger)) && !launch_to(point); point += step) {
+        killed++;
+        KVT_NEED(e2e_daemon_configure(&daemon_, &setup));
+        look_at_the_rest();
+        if (daemon_.pid) (void)e2e_daemon_stop(&daemon_, SIGKILL);
+    }
+    printf("    killed %u times, at the last point before %u\n", killed, point);
+    KVT_TRUE(killed > 10 / E2E_SLOW);
+    KVT_EQ(bad, 0);
+    forget();
+    e2e_daemon_free(&daemon_);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(every_point), KVT_CASE(one_part), { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(every_point), KVT_CASE(one_part), KVT_CASE(keep_1_killed_while_it_is_laid_out_anew), { 0 }
+    };
     return kvt_main("e2e crash", cases, argc, argv);
 }

@@ -104,9 +104,87 @@ static void cont_1_state_behind_a_demotion(void) {
     close_stage();
 }
 
+/* ---- prefixes of what runs (LIVE-1) ---- */
+
+struct engine {
+    struct puppet worker;
+    kvd_session_id session;
+    struct kvd_activated is;
+    uint32_t from; /* the first token that it computes itself */
+};
+
+static bool engine_open(struct engine *e) {
+    if (!puppet_start(&e->worker)) return false;
+    e->session = puppet_connect(&e->worker, &daemon_, KVD_ROLE_WORKER, 0);
+    return puppet_attach(&e->worker, 0);
+}
+
+/* The prompt's best hit, forked as a scheduler does; then the shared columns are read by this engine. */
+static void engine_start(struct engine *e, uint64_t text, uint32_t prompt) {
+    struct kvd_hit hit = scene_find(scheduler, text, prompt);
+    struct kvd_activation want = scene_want(e->session, prompt, 16);
+    want.from = hit.continuation;
+    want.frontier = hit.usable;
+    want.keep = true;
+    e->is = scene_activate(scheduler, &want);
+    e->from = hit.usable;
+    if (hit.usable) KVT_TRUE(hit.live);
+    scene_check(&e->worker, e->is.pool[0].row, text, 0, hit.usable);
+}
+
+static void engine_compute(struct engine *e, uint64_t text, uint32_t from, uint32_t to) {
+    scene_write(&e->worker, e->is.pool[0].row, text, from, to);
+    KVT_EQ(scene_round(&e->worker, e->is.sequence, to, KVD_UNCHANGED).status, KVD_OK);
+    scene_name(scheduler, e->is.sequence, text, to);
+}
+
+static bool one_live(void *unused) {
+    struct kvd_continuation_info infos[KVD_MAX_LIST];
+    uint32_t cursor = 0, n = 0, live = 0;
+    (void)unused;
+    KVT_EQ(kvd_list_continuations(scheduler, NULL, &cursor, infos, KVD_MAX_LIST, &n, NULL), KVD_OK);
+    for (uint32_t i = 0; i < n; i++) live += infos[i].live;
+    return live == 1;
+}
+
+/* LIVE-1: three equal cold prompts in three processes share one prefill as far as it has come; the first dies, and what
+ * the others took stays. */
+static void live_1_three_cold_prompts_share_one_prefill(void) {
+    struct e2e_setup setup = { .max_context = 1024, .max_concurrency = 4, .capacity_tokens = 4096 };
+    struct engine e[3];
+    const uint32_t prompt = 700;
+    uint64_t text = e2e_stream(70, 5000, 0);
+    if (!e2e_daemon_start(&daemon_, &setup)) return;
+    scheduler = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "scheduler");
+    for (int i = 0; i < 3; i++) KVT_NEED(engine_open(&e[i]));
+    engine_start(&e[0], text, prompt);
+    KVT_EQ(e[0].from, 0);
+    engine_compute(&e[0], text, 0, 330);
+    engine_start(&e[1], text, prompt);
+    KVT_EQ(e[1].from, 320);
+    engine_compute(&e[0], text, 330, 600);
+    engine_start(&e[2], text, prompt);
+    KVT_EQ(e[2].from, 576);
+    engine_compute(&e[1], text, 320, prompt);
+    kvd_continuation first = scene_find(scheduler, text, 400).continuation;
+    KVT_EQ(kvd_release(scheduler, first, NULL), KVD_ABORTED); /* it runs */
+    puppet_kill(&e[0].worker);
+    KVT_EQ(scene_retain(scheduler, e[1].is.sequence, text, prompt).bits != 0, true);
+    KVT_TRUE(e2e_until(one_live, NULL, 5 * E2E_SLOW, NULL));
+    engine_compute(&e[2], text, 576, prompt);
+    for (int i = 1; i < 3; i++) scene_check(&e[i].worker, e[i].is.pool[0].row, text, 0, i == 1 ? 0 : prompt);
+    KVT_EQ(scene_find(scheduler, text, prompt + 1).usable, prompt);
+    scene_audit(scheduler);
+    for (int i = 1; i < 3; i++) puppet_kill(&e[i].worker);
+    kvd_disconnect(scheduler);
+    scheduler = NULL;
+    e2e_daemon_free(&daemon_);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(act_4_tail_behind_a_demotion),
                                              KVT_CASE(cont_1_state_behind_a_demotion),
+                                             KVT_CASE(live_1_three_cold_prompts_share_one_prefill),
                                              { 0 } };
     return kvt_main("e2e flight", cases, argc, argv);
 }

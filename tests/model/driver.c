@@ -74,8 +74,21 @@ int any_cont(struct run *r, bool published) {
     int list[MODEL_CONTS];
     uint32_t n = 0;
     for (int i = 0; i < MODEL_CONTS; i++)
-        if (r->model.cont[i].used && r->model.cont[i].published == published) list[n++] = i;
+        if (r->model.cont[i].used && !r->model.cont[i].going && r->model.cont[i].published == published) list[n++] = i;
     return n ? list[below(r, n)] : -1;
+}
+
+int any_live(struct run *r) {
+    int list[MODEL_SEQS];
+    uint32_t n = 0;
+    for (int k = 0; k < MODEL_SEQS; k++)
+        if (model_live(&r->model, k)) list[n++] = k;
+    return n ? list[below(r, n)] : -1;
+}
+
+store_cont some_target(struct run *r) {
+    int live = chance(r, 5) ? any_live(r) : -1;
+    return live >= 0 ? r->model.seq[live].live : some_cont(r, any_cont(r, !chance(r, 5)));
 }
 
 /* Handles that must be refused: dead, of another generation or index, foreign, none. */
@@ -296,7 +309,7 @@ static void close_down(struct run *r) {
             if (store_end(r->store, r->model.seq[i].handle, &cont, rows, &refusal)) fail(r, "closing: end refused");
         }
     for (int i = 0; i < MODEL_CONTS; i++)
-        if (r->model.cont[i].used && !r->model.cont[i].published)
+        if (r->model.cont[i].used && !r->model.cont[i].published && !r->model.cont[i].going)
             store_checkpoint_abort(r->store, r->model.cont[i].handle, &refusal);
     uint32_t cursor = 0;
     struct kvd_continuation_info info;

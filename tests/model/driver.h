@@ -112,6 +112,9 @@ bool agreed(struct run *run, const char *what, int code, const struct store_refu
 /* A live index or -1; and a handle that is mostly a live one, else dead, foreign or none. */
 int any_seq(struct run *run, int state); /* state -1: any */
 int any_cont(struct run *run, bool published);
+int any_live(struct run *run); /* a sequence of which something is found (LIVE-1) */
+/* A continuation that something is to be done to, or what a running sequence shows: nothing can be done to that. */
+store_cont some_target(struct run *run);
 store_seq some_seq(struct run *run, int live);
 store_cont some_cont(struct run *run, int live);
 void bury_seq(struct run *run, store_seq handle);

@@ -79,6 +79,7 @@ static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
     SEE(info->state_slot, s->slot, "sequence");
     if (s->state != STORE_SEQ_ACTIVATING)
         SEE(info->named_pages, model_named(&r->model, &s->sp, s->sp.committed[0] / KVD_PAGE_TOKENS), "sequence");
+    if (s->state != STORE_SEQ_ACTIVATING) SEE(store_live(r->store, s->handle).bits, s->live.bits, "sequence");
     put(r, info->sequence.bits);
     put(r, info->state);
     put(r, (uint64_t)info->prompt_tokens << 32 | info->ceiling_tokens);
@@ -109,7 +110,35 @@ static void see_cont_pool(struct run *r, struct model_cont *c, const struct kvd_
     see_content(r, &c->sp, p, c->frontier, "continuation");
 }
 
+/* LIVE-1: the sequence's own pages, as many as are named and complete in all pools. */
+static void see_live(struct run *r, const struct kvd_continuation_info *info) {
+    store_cont handle = store_cont_of(info->continuation);
+    int k = model_find_live(&r->model, handle);
+    if (k < 0) {
+        fail(r, "a sequence is found that runs no more, or has named nothing");
+        return;
+    }
+    const struct model_seq *s = &r->model.seq[k];
+    uint32_t pages = model_live(&r->model, k);
+    SEE(info->frontier, pages * KVD_PAGE_TOKENS, "running sequence");
+    SEE(info->named_pages, pages, "running sequence");
+    SEE(info->root.digest.bytes[0], s->domain, "running sequence");
+    SEE(info->claimed || info->demoted || info->exclusive_pages[0], 0, "running sequence");
+    put(r, info->continuation.bits);
+    put(r, info->frontier);
+    for (uint32_t p = 0; p < r->model.n_pools && !r->failed; p++) {
+        uint32_t n = store_cont_pages(r->store, handle, p, run_ids[p], MODEL_BLOCKS);
+        SEE(n, pages, "pages found of a running sequence, pool %u", p);
+        if (!r->failed && memcmp(run_ids[p], s->sp.page[p], n * sizeof(uint32_t)) != 0)
+            fail(r, "other pages are found of a running sequence in pool %u", p);
+    }
+}
+
 static void see_cont(struct run *r, const struct kvd_continuation_info *info) {
+    if (info->live) {
+        see_live(r, info);
+        return;
+    }
     int k = model_find_cont(&r->model, store_cont_of(info->continuation));
     if (k < 0 || !r->model.cont[k].published) {
         fail(r, "a continuation is listed that is not there (CONT-1)");
@@ -196,6 +225,7 @@ void observe(struct run *r) {
     if (!r->failed && n != model_seqs_used(&r->model))
         fail(r, "%u sequences are listed, there are %u", n, model_seqs_used(&r->model));
     for (int i = 0; i < MODEL_CONTS; i++) published += r->model.cont[i].used && r->model.cont[i].published;
+    for (int i = 0; i < MODEL_SEQS; i++) published += model_live(&r->model, i) > 0;
     for (cursor = 0, n = 0; !r->failed && store_next_cont(r->store, &cursor, &cont); n++) see_cont(r, &cont);
     if (!r->failed && n != published) fail(r, "%u continuations are listed, there are %u", n, published);
     if (!r->failed) see_free_rows(r);

@@ -15,7 +15,20 @@ struct wish {
     struct store_activated got;
 };
 
+static void wish_live(struct run *r, struct store_activation *w, int k) {
+    uint32_t pages = model_live(&r->model, k);
+    w->from = r->model.seq[k].live;
+    w->keep = chance(r, 93);
+    w->frontier = (chance(r, 50) ? pages : between(r, 1, pages)) * KVD_PAGE_TOKENS;
+    if (chance(r, 6)) w->frontier = below(r, (pages + 1) * KVD_PAGE_TOKENS + 2);
+}
+
 static void wish_source(struct run *r, struct store_activation *w) {
+    int k = chance(r, 20) ? any_live(r) : -1;
+    if (k >= 0) {
+        wish_live(r, w, k);
+        return;
+    }
     int c = chance(r, 30) ? -1 : any_cont(r, !chance(r, 3));
     if (c < 0) {
         if (chance(r, 2)) w->frontier = between(r, 1, 200);
@@ -44,8 +57,9 @@ static void wish_victims(struct run *r, struct wish *wish) {
     if (!chance(r, 35)) return;
     uint32_t n = 1 + below(r, chance(r, 20) ? 6 : 3);
     for (uint32_t i = 0; i < n; i++) {
-        int c = any_cont(r, !chance(r, 2));
+        int c = any_cont(r, !chance(r, 2)), live = chance(r, 2) ? any_live(r) : -1;
         bool again = false;
+        if (live >= 0) wish->victims[w->n_victims++].continuation.bits = r->model.seq[live].live.bits;
         for (uint32_t j = 0; c >= 0 && j < w->n_victims; j++)
             again |= wish->victims[j].continuation.bits == r->model.cont[c].handle.bits;
         bool source = c >= 0 && w->from.bits == r->model.cont[c].handle.bits;
@@ -79,8 +93,10 @@ static void make_wish(struct run *r, struct wish *wish) {
     memset(wish, 0, sizeof *wish);
     wish_source(r, w);
     wish_victims(r, wish);
-    int source = model_find_cont(&r->model, w->from);
-    uint8_t domain = source >= 0 && chance(r, 95) ? r->model.cont[source].domain : (uint8_t)below(r, 3);
+    int source = model_find_cont(&r->model, w->from), live = model_find_live(&r->model, w->from);
+    uint8_t domain = (uint8_t)below(r, 3);
+    if (source >= 0 && chance(r, 95)) domain = r->model.cont[source].domain;
+    if (live >= 0 && chance(r, 95)) domain = r->model.seq[live].domain;
     w->root = model_root(domain);
     w->lease = chance(r, 1) ? 0 : 1 + below(r, 5);
     w->prompt_tokens = between(r, w->frontier ? w->frontier : 1, chance(r, 15) ? S : w->frontier + 200 * r->stride);
@@ -97,9 +113,9 @@ static void make_wish(struct run *r, struct wish *wish) {
     }
     if (chance(r, 60)) make_room(r, wish);
     if (chance(r, 25)) w->revision = chance(r, 90) ? store_revision(r->store) : store_revision(r->store) - 1;
-    note(r, " from %d keep %d F %u prompt %u out %u ensure %u,%u victims %u rev %d",
-         model_find_cont(&r->model, w->from), w->keep, w->frontier, w->prompt_tokens, w->max_output_tokens,
-         w->ensure[0], w->ensure[1], w->n_victims, w->revision != 0);
+    note(r, " from %d (running %d) keep %d F %u prompt %u out %u ensure %u,%u victims %u rev %d", source, live, w->keep,
+         w->frontier, w->prompt_tokens, w->max_output_tokens, w->ensure[0], w->ensure[1], w->n_victims,
+         w->revision != 0);
 }
 
 /* ---- plan ---- */
@@ -251,6 +267,7 @@ static void begun(struct run *r, struct wish *wish, struct model_plan *pl) {
     }
     uint32_t full = wish->want.frontier / KVD_PAGE_TOKENS;
     if (pl->from >= 0) memcpy(s->sp.chain, r->model.cont[pl->from].sp.chain, sizeof s->sp.chain);
+    if (pl->from_seq >= 0) memcpy(s->sp.chain, r->model.seq[pl->from_seq].sp.chain, sizeof s->sp.chain);
     chain_fill(r, &s->sp, full);
     r->moved = r->reowned = true;
     note(r, " -> seq %d", k);
@@ -334,6 +351,8 @@ static void commit_activation(struct run *r, int k, struct store_refusal *refusa
     if (s->from >= 0 && !s->keep) bury_cont(r, r->model.cont[s->from].handle);
     r->reowned = s->n_victims > 0 || (s->from >= 0 && !s->keep);
     model_activate_commit(&r->model, k);
+    s->live = store_live(r->store, s->handle);
+    if (model_find_cont(&r->model, s->live) >= 0 || !s->live.bits) fail(r, "its descriptor is another's, or none");
     for (uint32_t p = 0; p < r->model.n_pools; p++) publish(r, p, &r->worker[k].slice[p]);
 }
 
@@ -420,9 +439,8 @@ void op_resolve(struct run *r) {
 void op_release(struct run *r) {
     struct store_refusal refusal = { 0 };
     struct reasons reasons = { 0 };
-    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
-    int c = model_find_cont(&r->model, h);
-    model_cont_reasons(&r->model, c, &reasons);
+    store_cont h = some_target(r);
+    int c = model_cont_reasons(&r->model, h, &reasons);
     note(r, " cont %d", c);
     if (!agreed(r, "release", store_release(r->store, h, &refusal), &refusal, &reasons)) return;
     bury_cont(r, h);
@@ -433,10 +451,9 @@ void op_release(struct run *r) {
 void op_retention(struct run *r) {
     struct store_refusal refusal = { 0 };
     struct reasons reasons = { 0 };
-    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
-    int c = model_find_cont(&r->model, h);
+    store_cont h = some_target(r);
     uint32_t value = below(r, 100);
-    model_cont_reasons(&r->model, c, &reasons);
+    int c = model_cont_reasons(&r->model, h, &reasons);
     for (uint32_t i = 0; c >= 0 && r->model.cont[c].published && i < reasons.n; i++) reasons.list[i].maybe = true;
     if (!agreed(r, "retention", store_set_retention(r->store, h, value, &refusal), &refusal, &reasons)) return;
     r->model.cont[c].retention = value;
@@ -446,13 +463,12 @@ void op_retention(struct run *r) {
 void op_shorten(struct run *r) {
     struct store_refusal refusal = { 0 };
     struct reasons reasons = { 0 };
-    store_cont h = some_cont(r, any_cont(r, !chance(r, 5)));
-    int c = model_find_cont(&r->model, h);
+    store_cont h = some_target(r);
+    int c = model_cont_reasons(&r->model, h, &reasons);
     uint32_t f = c < 0 ? 100 : r->model.cont[c].frontier, to = between(r, 1, f + (chance(r, 3) ? 70 : 0));
     if (chance(r, 60) && to > KVD_PAGE_TOKENS) to = to / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
     else if (chance(r, 50)) to = between(r, f > KVD_PAGE_TOKENS ? f / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS : 1, f);
     if (chance(r, 2)) to = 0;
-    model_cont_reasons(&r->model, c, &reasons);
     model_shorten_reasons(&r->model, c, to, &reasons);
     note(r, " cont %d to %u", c, to);
     if (!agreed(r, "shorten", store_shorten(r->store, h, to, &refusal), &refusal, &reasons)) return;
@@ -468,31 +484,39 @@ static void look_up_strangers(struct run *r) {
     store_cont c = some_cont(r, -1);
     if (model_find_seq(&r->model, s) < 0 && store_seq_look(r->store, s, &si, &refusal) != STORE_E_STALE)
         fail(r, "a dead sequence is seen");
-    if (model_find_cont(&r->model, c) < 0 && store_cont_look(r->store, c, &ci, &refusal) != STORE_E_STALE)
+    if (model_find_cont(&r->model, c) < 0 && model_find_live(&r->model, c) < 0 &&
+        store_cont_look(r->store, c, &ci, &refusal) != STORE_E_STALE)
         fail(r, "a dead continuation is seen");
 }
 
 /* What the store tells is what the model says: as many, the best of them, each with what it is good for. */
 static void compare_hits(struct run *r, const struct store_query *q, uint32_t floor, const struct kvd_hit *got,
                          uint32_t n) {
-    uint32_t want[MODEL_CONTS], match, all = model_hits(&r->model, q, floor, want);
+    uint32_t want[MODEL_HITS], match, all = model_hits(&r->model, q, floor, want);
     if (n != (all < q->max ? all : q->max)) fail(r, "find: %u hits of %u, the model says %u", n, q->max, all);
     for (uint32_t i = 0; i < n && !r->failed; i++) {
         int c = model_find_cont(&r->model, store_cont_of(got[i].continuation));
-        uint32_t usable = c < 0 ? 0 : model_usable(&r->model, &r->model.cont[c], q, &match);
+        int k = model_find_live(&r->model, store_cont_of(got[i].continuation));
+        uint32_t usable = c >= 0   ? model_usable(&r->model, &r->model.cont[c], q, &match)
+                          : k >= 0 ? model_live_usable(&r->model, k, q, &match)
+                                   : 0;
         if (got[i].usable != usable || usable != want[i])
-            fail(r, "find: hit %u is cont %d, %u tokens of it are told, %u are usable, and %u of the best left", i, c,
-                 got[i].usable, usable, want[i]);
-        else if (got[i].frontier != r->model.cont[c].frontier || got[i].retention != r->model.cont[c].retention)
+            fail(r,
+                 "find: hit %u is cont %d (running %d), %u tokens of it are told, %u are usable, and %u of the best "
+                 "left",
+                 i, c, k, got[i].usable, usable, want[i]);
+        else if (got[i].live != (k >= 0)) fail(r, "find: hit %u is live, or is not", i);
+        else if (k < 0 &&
+                 (got[i].frontier != r->model.cont[c].frontier || got[i].retention != r->model.cont[c].retention))
             fail(r, "find: hit %u has frontier %u and retention %u", i, got[i].frontier, got[i].retention);
     }
 }
 
 /* The lookup in two parts: the second tells what the model knows past the cut. */
 static void find_in_parts(struct run *r, const struct store_query *whole) {
-    struct kvd_hit got[MODEL_CONTS];
+    struct kvd_hit got[MODEL_HITS];
     struct store_refusal refusal;
-    uint32_t cut = 2 + below(r, whole->n - 2), deeper[MODEL_CONTS];
+    uint32_t cut = 2 + below(r, whole->n - 2), deeper[MODEL_HITS];
     struct store_query part = *whole;
     struct store_found found;
     part.n = cut;
@@ -511,7 +535,7 @@ static void find_in_parts(struct run *r, const struct store_query *whole) {
 /* A prompt like a continuation or a sequence, or like none; and its tokens at some page. */
 void op_find(struct run *r) {
     uint8_t chain[MODEL_BLOCKS][32];
-    struct kvd_hit got[MODEL_CONTS];
+    struct kvd_hit got[MODEL_HITS];
     struct kvd_tail tokens = { .n = below(r, 64) };
     int c = any_cont(r, true), k = any_seq(r, -1);
     uint32_t n = below(r, r->model.blocks + 1);
@@ -528,7 +552,7 @@ void op_find(struct run *r) {
     struct store_query q = { .root = model_root(domain).digest,
                              .digests = (const uint8_t(*)[32])chain,
                              .n = n,
-                             .max = chance(r, 80) ? MODEL_CONTS : below(r, 4),
+                             .max = chance(r, 80) ? MODEL_HITS : below(r, 4),
                              .prompt_tokens = n * KVD_PAGE_TOKENS + tokens.n + 1,
                              .token_page = n,
                              .tokens = &tokens };
@@ -538,6 +562,6 @@ void op_find(struct run *r) {
     note(r, " %u pages of domain %u max %u = %u", n, domain, q.max, found.n);
     compare_hits(r, &q, 0, got, found.n);
     if (found.want_page != KVD_NONE && found.want_page >= q.token_page) fail(r, "find: wants a page that was sent");
-    if (n >= 3 && q.max == MODEL_CONTS) find_in_parts(r, &q);
+    if (n >= 3 && q.max == MODEL_HITS) find_in_parts(r, &q);
     look_up_strangers(r);
 }

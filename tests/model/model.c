@@ -69,7 +69,7 @@ int model_find_seq(const struct model *m, store_seq handle) {
 
 int model_find_cont(const struct model *m, store_cont handle) {
     for (int i = 0; i < MODEL_CONTS; i++)
-        if (m->cont[i].used && m->cont[i].handle.bits == handle.bits) return i;
+        if (m->cont[i].used && !m->cont[i].going && m->cont[i].handle.bits == handle.bits) return i;
     return -1;
 }
 
@@ -206,6 +206,34 @@ uint64_t model_membership(const struct model *m) {
     return n;
 }
 
+/* ---- what runs (LIVE-1) ---- */
+
+uint32_t model_live(const struct model *m, int k) {
+    const struct model_seq *s = &m->seq[k];
+    if (!s->used || s->state == STORE_SEQ_ACTIVATING || m->config.has_state) return 0;
+    uint32_t n = model_named(m, &s->sp, s->sp.committed[0] / KVD_PAGE_TOKENS);
+    for (uint32_t p = 1; p < m->n_pools; p++)
+        if (s->sp.committed[p] / KVD_PAGE_TOKENS < n) n = s->sp.committed[p] / KVD_PAGE_TOKENS;
+    return n;
+}
+
+int model_find_live(const struct model *m, store_cont handle) {
+    for (int k = 0; k < MODEL_SEQS; k++)
+        if (model_live(m, k) && m->seq[k].live.bits == handle.bits) return k;
+    return -1;
+}
+
+uint32_t model_forks(const struct model *m, int k, uint32_t *ret_frontier) {
+    uint32_t n = 0;
+    *ret_frontier = 0;
+    for (int i = 0; i < MODEL_SEQS; i++) {
+        if (!m->seq[i].used || m->seq[i].from_seq != k) continue;
+        n++;
+        if (m->seq[i].sp.committed[0] > *ret_frontier) *ret_frontier = m->seq[i].sp.committed[0];
+    }
+    return n;
+}
+
 /* ---- names, protection, sharing ---- */
 
 uint32_t model_named(const struct model *m, const struct space *sp, uint32_t full_pages) {
@@ -276,10 +304,23 @@ uint32_t model_usable(const struct model *m, const struct model_cont *c, const s
     return m->config.has_state && (!whole || usable != c->frontier) ? 0 : usable;
 }
 
-uint32_t model_hits(const struct model *m, const struct store_query *q, uint32_t floor, uint32_t ret[MODEL_CONTS]) {
-    uint32_t n = 0, match;
-    for (int i = 0; i < MODEL_CONTS; i++) {
-        uint32_t usable = model_usable(m, &m->cont[i], q, &match), at = n;
+uint32_t model_live_usable(const struct model *m, int k, const struct store_query *q, uint32_t *ret_pages) {
+    const struct model_seq *s = &m->seq[k];
+    struct kvd_root root = model_root(s->domain);
+    uint32_t pages = model_live(m, k), match = 0;
+    if (memcmp(&root.digest, &q->root, sizeof q->root) != 0) return 0;
+    while (match < q->n && match < pages && memcmp(m->digest[s->sp.page[0][match]], q->digests[match], 32) == 0)
+        match++;
+    *ret_pages = match;
+    if (match * KVD_PAGE_TOKENS >= q->prompt_tokens) match = (q->prompt_tokens - 1) / KVD_PAGE_TOKENS;
+    return match * KVD_PAGE_TOKENS;
+}
+
+uint32_t model_hits(const struct model *m, const struct store_query *q, uint32_t floor, uint32_t ret[MODEL_HITS]) {
+    uint32_t n = 0, match = 0;
+    for (int i = 0; i < MODEL_HITS; i++) {
+        uint32_t at = n, usable = i < MODEL_CONTS ? model_usable(m, &m->cont[i], q, &match)
+                                                  : model_live_usable(m, i - MODEL_CONTS, q, &match);
         if (!usable || (floor && match <= floor)) continue;
         for (; at > 0 && usable > ret[at - 1]; at--) ret[at] = ret[at - 1];
         ret[at] = usable;

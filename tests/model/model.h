@@ -20,6 +20,7 @@
 #define MODEL_PAGES 1024 /* largest pool */
 #define MODEL_SEQS 16    /* largest C */
 #define MODEL_CONTS 96   /* largest max_continuations */
+#define MODEL_HITS (MODEL_CONTS + MODEL_SEQS)
 #define MODEL_SLOTS 128
 #define MODEL_REASONS 96
 #define POOLS KVD_MAX_POOLS
@@ -50,7 +51,9 @@ struct model_seq {
     uint32_t state_frontier;    /* of the image in slot; KVD_NONE: no image yet */
     uint64_t wanted_image;      /* fork: the image that source_slot holds for us */
     struct space sp;
-    int from; /* ACTIVATING: index of the source continuation, -1 */
+    int from;        /* ACTIVATING: index of the source continuation, -1 */
+    int from_seq;    /* ACTIVATING: index of the running sequence that it is a fork of, -1 (LIVE-1) */
+    store_cont live; /* not ACTIVATING: handle of what is found of it */
     bool keep;
     int victims[MODEL_CONTS];
     uint32_t cut[MODEL_CONTS]; /* what each victim is shortened to; 0: it goes */
@@ -60,6 +63,7 @@ struct model_seq {
 
 struct model_cont {
     bool used, published;
+    bool going; /* of a sequence that was released: it is there for the forks in flight, and nobody finds it */
     store_cont handle;
     uint8_t domain;
     uint32_t frontier, retention, slot;
@@ -106,6 +110,10 @@ bool model_expects(const struct reasons *reasons, const struct store_refusal *re
 /* ---- looking ---- */
 int model_find_seq(const struct model *model, store_seq handle);
 int model_find_cont(const struct model *model, store_cont handle);
+/* LIVE-1: pages that others find of a sequence; the sequence whose they are; and the forks in flight from it. */
+uint32_t model_live(const struct model *model, int seq);
+int model_find_live(const struct model *model, store_cont handle);
+uint32_t model_forks(const struct model *model, int seq, uint32_t *ret_frontier);
 struct kvd_root model_root(uint8_t domain);
 void model_count(struct model *model); /* refs from scratch */
 struct kvd_pool_stats model_stats(struct model *model, uint32_t pool);
@@ -123,15 +131,17 @@ uint32_t model_sharers(struct model *model, const struct model_cont *cont);
  * NAME-2). Of tails the query knows those at token_page. *ret_pages: how many pages match. */
 uint32_t model_usable(const struct model *model, const struct model_cont *cont, const struct store_query *query,
                       uint32_t *ret_pages);
+/* The same of what a running sequence shows. */
+uint32_t model_live_usable(const struct model *model, int seq, const struct store_query *query, uint32_t *ret_pages);
 /* How many hits there are past page `floor`, and the usable tokens of each, the most first. */
 uint32_t model_hits(const struct model *model, const struct store_query *query, uint32_t floor,
-                    uint32_t ret_usable[MODEL_CONTS]);
+                    uint32_t ret_usable[MODEL_HITS]);
 
 /* ---- activation ---- */
 struct model_plan {
     struct reasons hard;           /* argument and state errors: plan and activate both refuse */
     struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
-    int from, victims[MODEL_CONTS];
+    int from, from_seq, victims[MODEL_CONTS];
     uint32_t cut[MODEL_CONTS], n_victims;
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
@@ -201,8 +211,8 @@ int model_finish(struct model *model, int seq, bool retain, const struct kvd_tai
 uint32_t model_end_frontier(const struct model *model, int seq);
 bool model_end_retains(const struct model *model, int seq);
 int model_end(struct model *model, int seq, store_cont handle);
-void model_cont_reasons(const struct model *model, int cont,
-                        struct reasons *reasons); /* of release and set_retention */
+/* Of release and set_retention. Returns the index, -1: it is no continuation that is kept. */
+int model_cont_reasons(const struct model *model, store_cont handle, struct reasons *reasons);
 /* SHORT-1: besides those of release. */
 void model_shorten_reasons(struct model *model, int cont, uint32_t frontier, struct reasons *reasons);
 void model_shorten(struct model *model, int cont, uint32_t frontier);

@@ -41,13 +41,24 @@ static void source_reasons(const struct model *m, const struct store_activation 
         if (w->frontier != 0) model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
         return;
     }
+    uint8_t domain = w->root.digest.bytes[0];
     pl->from = model_find_cont(m, w->from);
+    pl->from_seq = model_find_live(m, w->from);
+    if (pl->from_seq >= 0) { /* LIVE-1: a fork at a page boundary */
+        if (domain && domain != m->seq[pl->from_seq].domain)
+            model_reason(r, STORE_E_ARGUMENT, STORE_S_DOMAIN, ANY_POOL);
+        if (!w->keep) model_reason(r, STORE_E_BUSY, STORE_S_SEQUENCE, ANY_POOL);
+        if (w->frontier == 0 || w->frontier % KVD_PAGE_TOKENS)
+            model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
+        if (w->frontier > model_live(m, pl->from_seq) * KVD_PAGE_TOKENS)
+            model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+        return;
+    }
     if (pl->from < 0) {
         model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
         return;
     }
     const struct model_cont *c = &m->cont[pl->from];
-    uint8_t domain = w->root.digest.bytes[0];
     if (domain && domain != c->domain) model_reason(r, STORE_E_ARGUMENT, STORE_S_DOMAIN, ANY_POOL); /* NAME-1 */
     if (!c->published) {
         model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
@@ -76,7 +87,9 @@ static void victim_reasons(struct model *m, const struct store_activation *w, st
             if (w->victims[j].continuation.bits == w->victims[i].continuation.bits)
                 model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
         if (v < 0) {
-            model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+            bool live = model_find_live(m, store_cont_of(w->victims[i].continuation)) >= 0;
+            model_reason(r, live ? STORE_E_BUSY : STORE_E_STALE, live ? STORE_S_SEQUENCE : ANY_WHAT, ANY_POOL);
+            if (w->victims[i].continuation.bits == w->from.bits) model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
             continue;
         }
         if (v == pl->from && !w->keep) continue; /* it goes anyhow */
@@ -208,7 +221,7 @@ static void pages(struct model *m, const struct store_activation *w, struct mode
 void model_plan_activation(struct model *m, const struct store_activation *w, uint64_t revision,
                            struct model_plan *pl) {
     memset(pl, 0, sizeof *pl);
-    pl->from = -1;
+    pl->from = pl->from_seq = -1;
     model_count(m);
     source_reasons(m, w, pl);
     victim_reasons(m, w, pl);
@@ -288,7 +301,9 @@ void model_share(const struct model *m, const struct space *from, struct space *
 static void begin_pool(struct model *m, struct model_seq *s, const struct store_activation *w,
                        const struct model_plan *pl, uint32_t p, const uint32_t *ids, uint32_t n) {
     struct space none = { 0 };
-    const struct space *from = pl->from >= 0 ? &m->cont[pl->from].sp : &none;
+    const struct space *from = pl->from >= 0       ? &m->cont[pl->from].sp
+                               : pl->from_seq >= 0 ? &m->seq[pl->from_seq].sp
+                                                   : &none;
     uint32_t free_now = model_available(m, p);
     s->entitlement[p] = pl->entitlement[p];
     s->copied[p] = pl->copied[p];
@@ -349,12 +364,15 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     s->used = true;
     s->handle = got->seq;
     s->lease = w->lease;
-    s->domain = pl->from >= 0 ? m->cont[pl->from].domain : w->root.digest.bytes[0];
+    s->domain = pl->from >= 0       ? m->cont[pl->from].domain
+                : pl->from_seq >= 0 ? m->seq[pl->from_seq].domain
+                                    : w->root.digest.bytes[0];
     s->state = STORE_SEQ_ACTIVATING;
     s->prompt = w->prompt_tokens;
     s->ceiling = pl->ceiling;
     s->slot = s->source_slot = s->state_frontier = KVD_NONE;
     s->from = pl->from;
+    s->from_seq = pl->from_seq;
     s->keep = w->keep;
     memcpy(s->victims, pl->victims, sizeof s->victims);
     memcpy(s->cut, pl->cut, sizeof s->cut);
@@ -392,17 +410,23 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     return k;
 }
 
+/* A fork in flight no more: what was kept for such ones alone goes with the last. */
+static void unpin(struct model *m, int c) {
+    m->cont[c].pins--;
+    if (m->cont[c].going && m->cont[c].pins == 0) model_drop_cont(m, c);
+}
+
 void model_activate_commit(struct model *m, int k) {
     struct model_seq *s = &m->seq[k];
     drop_victims(m, k);
-    if (s->from >= 0 && s->keep) m->cont[s->from].pins--;
+    if (s->from >= 0 && s->keep) unpin(m, s->from);
     if (s->from >= 0 && !s->keep) {
         model_drop_cont(m, s->from);
         uint32_t full =
             s->sp.committed[0] / KVD_PAGE_TOKENS; /* the page that the frontier cuts is whole no more (PAGE-8) */
         if (s->sp.committed[0] % KVD_PAGE_TOKENS) model_unname(m, &s->sp, full);
     }
-    s->from = -1;
+    s->from = s->from_seq = -1;
     s->own = true;
     s->state = STORE_SEQ_ACTIVE;
     for (uint32_t b = 0; b < s->sp.n[0]; b++)
@@ -415,7 +439,7 @@ void model_activate_commit(struct model *m, int k) {
 void model_activate_abort(struct model *m, int k) {
     struct model_seq *s = &m->seq[k];
     for (uint32_t v = 0; v < s->n_victims; v++) m->cont[s->victims[v]].claimed_by = -1;
-    if (s->from >= 0 && s->keep) m->cont[s->from].pins--;
+    if (s->from >= 0 && s->keep) unpin(m, s->from);
     if (s->from >= 0 && !s->keep) m->cont[s->from].claimed_by = -1;
     s->used = false;
 }

@@ -344,21 +344,46 @@ void model_merge(struct model *m, int c, uint32_t retention) {
     if (retention > m->cont[c].retention) m->cont[c].retention = retention;
 }
 
+/* Forks in flight from a sequence that ends are of its continuation from now on. */
+static void hand_over_forks(struct model *m, int k, int c) {
+    for (int i = 0; i < MODEL_SEQS; i++) {
+        if (!m->seq[i].used || m->seq[i].from_seq != k) continue;
+        m->seq[i].from_seq = -1;
+        m->seq[i].from = c;
+        m->cont[c].pins++;
+    }
+}
+
+/* LIVE-1: what they share stays until they are there, whoever else lets go of it. */
+static void leave_to_forks(struct model *m, int k) {
+    uint32_t frontier;
+    if (!model_forks(m, k, &frontier)) return;
+    int i = new_cont(m, m->seq[k].live, frontier, 0, NULL);
+    m->cont[i].going = true;
+    m->cont[i].domain = m->seq[k].domain;
+    for (uint32_t p = 0; p < m->n_pools; p++)
+        model_share(m, &m->seq[k].sp, &m->cont[i].sp, frontier, p, model_pages(frontier));
+    hand_over_forks(m, k, i);
+}
+
 /* A sequence becomes inactive at `frontier` with what it holds. */
 static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd_tail *tail, uint32_t retention,
                      store_cont handle) {
     struct model_seq *s = &m->seq[k];
+    uint32_t forked;
     int i = model_equal(m, s->domain, &s->sp, frontier, tail, (store_cont){ 0 });
-    if (i >= 0) {
+    if (i >= 0 && !model_forks(m, k, &forked)) {
         i = model_equal(m, s->domain, &s->sp, frontier, tail, handle);
         if (i < 0) model_wrong(m, "an equal continuation is kept beside one that was there");
         else model_merge(m, i, retention);
         s->used = false;
         return i;
     }
+    if (handle.bits != s->live.bits) model_wrong(m, "what is kept has another handle than it had while it ran");
     i = new_cont(m, handle, frontier, retention, tail);
     struct model_cont *c = &m->cont[i];
     c->domain = s->domain;
+    hand_over_forks(m, k, i);
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t block = frontier / KVD_PAGE_TOKENS;
@@ -377,6 +402,7 @@ static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd
 int model_finish(struct model *m, int k, bool retain, const struct kvd_tail *tail, uint32_t retention,
                  store_cont handle) {
     if (retain) return retain_at(m, k, m->seq[k].sp.committed[0], tail, retention, handle);
+    leave_to_forks(m, k);
     m->seq[k].used = false;
     return -1;
 }
@@ -404,12 +430,15 @@ int model_end(struct model *m, int k, store_cont handle) {
 
 /* ---- continuations ---- */
 
-void model_cont_reasons(const struct model *m, int c, struct reasons *r) {
-    if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+int model_cont_reasons(const struct model *m, store_cont handle, struct reasons *r) {
+    int c = model_find_cont(m, handle);
+    if (model_find_live(m, handle) >= 0) model_reason(r, STORE_E_BUSY, STORE_S_SEQUENCE, ANY_POOL); /* LIVE-1 */
+    else if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     else if (!m->cont[c].published) {
         model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
         model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     } else if (m->cont[c].claimed_by >= 0 || m->cont[c].pins) model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
+    return c;
 }
 
 void model_shorten_reasons(struct model *m, int c, uint32_t to, struct reasons *r) {

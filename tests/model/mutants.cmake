@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier flight space rules checkpoint shorten victims equal find lives)
+foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -22,7 +22,7 @@ endforeach()
 add_library(mutant_service_fixture STATIC ${CMAKE_SOURCE_DIR}/tests/unit/service_fixture.c)
 target_include_directories(mutant_service_fixture PUBLIC ${CMAKE_SOURCE_DIR}/tests/unit)
 target_link_libraries(mutant_service_fixture PUBLIC kvd_service_mutants kvt PRIVATE kvd_flags)
-foreach(name death former ranks session)
+foreach(name death former ranks session stop)
   add_executable(mutant_service_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_service_${name}.c)
   target_link_libraries(mutant_service_${name} PRIVATE mutant_service_fixture kvd_flags)
 endforeach()
@@ -70,6 +70,13 @@ kvd_mutants(mutant_store_rules NAMES audit_passes_shared_tails)
 
 kvd_mutants(mutant_store_find NAMES any_domain_is_found digests_in_part equal_hits_by_frontier source_of_any_domain
             tail_ends_are_unordered)
+kvd_mutants(mutant_store_live NAMES
+            forks_in_flight_are_cut live_one_is_cut live_one_is_of_main live_one_is_taken live_one_outlasts_its_names
+            nothing_is_live)
+kvd_mutants(mutant_store_choose NAMES choice_is_not_the_shortest useless_victims_stay)
+kvd_mutants(mutant_store_import NAMES
+            import_reads_past_the_arena import_remembers_what_went import_shares_tails import_takes_short_replicas)
+kvd_mutants(mutant_model_tier ARGUMENTS -c tier NAMES recovery_keeps_the_nameless)
 
 kvd_mutants(mutant_service_death ARGUMENTS row_5_nobody_finishes_under_a_running_unit NAMES unit_freezes_nothing)
 kvd_mutants(mutant_service_former NAMES goodbye_leaves_its_record start_time_is_ignored)
@@ -77,6 +84,8 @@ kvd_mutants(mutant_service_ranks NAMES batches_of_rank_0_alone moves_of_rank_0_a
 kvd_mutants(mutant_service_session ARGUMENTS a_group_has_every_rank_once_and_any_member_breaks_it NAMES
             leader_alone_breaks_a_group rank_twice_in_a_group)
 kvd_mutants(mutant_service_session ARGUMENTS srv_3_root_and_the_daemons_own_user NAMES root_is_a_stranger)
+kvd_mutants(mutant_service_stop ARGUMENTS keep_2_the_most_valuable_survive NAMES
+            arena_keeps_the_coldest newest_goes_first retention_is_ignored)
 
 # The names in the code and the names here are the same: none is forgotten, none is misspelt.
 add_test(NAME test_mutants_listed COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/mutants_listed.sh

@@ -148,6 +148,7 @@ int find_cont(const struct world *w, store_cont handle);
 int find_seq(const struct world *w, store_seq handle);
 int any_cont(struct world *w, bool published);
 int any_seq(struct world *w, bool active);
+int find_live(const struct world *w, store_cont handle); /* the sequence that shows it (LIVE-1), -1 */
 int free_cont(const struct world *w);
 void chain_fill(struct world *w, struct content *c, uint32_t from);
 uint32_t *device_page(struct world *w, uint32_t pool, uint32_t page);

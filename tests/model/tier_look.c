@@ -119,10 +119,32 @@ static void look_at_cont(struct world *w, struct tier_cont *m) {
     look_at_image(w, store, cont, &m->c);
 }
 
+/* LIVE-1: it reads what its sequence has written, and carries the sequence's names. */
+static void look_at_live(struct world *w, const struct kvd_continuation_info *info) {
+    store_cont handle = store_cont_of(info->continuation);
+    int k = find_live(w, handle);
+    if (k < 0) {
+        fail(w, "what is found of a running sequence is nobody's");
+        return;
+    }
+    const struct cont *cont = cont_find(w->kvd.store, handle);
+    const struct tier_seq *m = &w->seq[k];
+    for (uint32_t p = 0; p < w->n_pools; p++)
+        if (info->frontier > m->committed[p] || info->frontier % KVD_PAGE_TOKENS)
+            fail(w, "%u tokens are found of a running sequence that has %u", info->frontier, m->committed[p]);
+    if (w->failed) return;
+    reads(w, w->kvd.store, cont->space, info->frontier, &m->c, "running sequence");
+    look_at_names(w, w->kvd.store, cont, &m->c);
+}
+
 static void look_at_list(struct world *w) {
     struct kvd_continuation_info info;
     uint32_t cursor = 0;
     while (!w->failed && store_next_cont(w->kvd.store, &cursor, &info)) {
+        if (info.live) {
+            look_at_live(w, &info);
+            continue;
+        }
         int i = find_cont(w, store_cont_of(info.continuation));
         if (i < 0 || !w->cont[i].published) fail(w, "a continuation is listed that is not there (CONT-1)");
     }

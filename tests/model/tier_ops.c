@@ -339,10 +339,21 @@ void drain(struct world *w) {
 
 /* ---- activation ---- */
 
+/* A fork of what a running sequence has named. */
+static bool wish_live(struct world *w, int k, struct store_activation *a) {
+    struct kvd_continuation_info info;
+    store_cont live = store_live(w->kvd.store, w->seq[k].handle);
+    if (store_cont_look(w->kvd.store, live, &info, NULL)) return false;
+    a->from = live;
+    a->keep = chance(w, 95);
+    a->frontier = between(w, 1, info.frontier / KVD_PAGE_TOKENS) * KVD_PAGE_TOKENS;
+    return true;
+}
+
 static void make_want(struct world *w, struct want *want) {
     struct store_activation *a = &want->a;
     uint32_t s = w->config.max_context;
-    int c = chance(w, 25) ? -1 : any_cont(w, true);
+    int c = chance(w, 25) ? -1 : any_cont(w, true), runs = chance(w, 25) ? any_seq(w, true) : -1;
     memset(want, 0, sizeof *want);
     a->victims = want->victims;
     a->lease = 1 + below(w, 3);
@@ -352,6 +363,7 @@ static void make_want(struct world *w, struct want *want) {
         a->keep = chance(w, 50);
         a->frontier = w->config.has_state || chance(w, 50) ? f : between(w, 1, f);
     }
+    if (runs >= 0 && wish_live(w, runs, a)) c = -1;
     for (uint32_t i = 0, n = chance(w, w->tight ? 85 : 55) ? between(w, 1, 4) : 0; i < n; i++) {
         int v = any_cont(w, true);
         bool again = v < 0 || (v == c && chance(w, 90));
@@ -372,7 +384,9 @@ static void make_want(struct world *w, struct want *want) {
         if (chance(w, 70)) a->ensure[p] = between(w, a->frontier, a->prompt_tokens);
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);
     a->tag = ++w->tags;
-    a->root.digest.bytes[0] = c >= 0 ? w->cont[c].c.domain : (uint8_t)below(w, 3);
+    int live = find_live(w, a->from);
+    a->root.digest.bytes[0] = c >= 0 ? w->cont[c].c.domain : live >= 0 ? w->seq[live].c.domain : (uint8_t)below(w, 3);
+    if (live >= 0) note(w, " running %d", live);
     note(w, " from %d keep %d F %u prompt %u ensure %u,%u victims", c, a->keep, a->frontier, a->prompt_tokens,
          a->ensure[0], a->ensure[1]);
     for (uint32_t i = 0; i < a->n_victims; i++)
@@ -393,13 +407,14 @@ static int attempt_begin(struct world *w, void *context, struct store_refusal *r
 static struct flight *took_off(struct world *w, const struct want *want, const struct store_activated *got) {
     const struct store_activation *a = &want->a;
     struct flight *f = flight_new(w);
-    int k = 0, c = find_cont(w, a->from);
+    int k = 0, c = find_cont(w, a->from), live = find_live(w, a->from);
     while (w->seq[k].used) k++;
     struct tier_seq *s = &w->seq[k];
     *s = (struct tier_seq){
         .used = true, .handle = got->seq, .tag = a->tag, .state_frontier = KVD_NONE, .source_slot = KVD_NONE
     };
     if (c >= 0) s->c = w->cont[c].c;
+    else if (live >= 0) s->c = w->seq[live].c;
     else s->c.domain = a->root.digest.bytes[0];
     for (uint32_t p = 0; p < w->n_pools; p++) s->committed[p] = s->written[p] = a->frontier;
     chain_fill(w, &s->c, a->frontier / KVD_PAGE_TOKENS);

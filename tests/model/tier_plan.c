@@ -45,7 +45,7 @@ static void count_holders(struct count *c, uint32_t p) {
     memset(c->released, 0, sizeof c->released);
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
         const struct cont *cont = &store->conts[i];
-        if (!cont->occupied) continue;
+        if (!cont->occupied || cont->owned) continue;
         count_held(c, c->holders, p, &cont->space[p], 0);
         count_held(c, c->going, p, &cont->space[p], first_going(c, cont));
     }

@@ -17,6 +17,12 @@ static bool has_place(const struct page *page, uint32_t columns, bool device_liv
     return (device_lives && page_on_device(page)) || page_in_host(page, columns);
 }
 
+/* SRV-5: what a lookup can lead to. */
+static uint32_t reach_of(const struct world *w, uint32_t f, uint32_t named, bool tail_known) {
+    if (named == f / KVD_PAGE_TOKENS && tail_known) return f;
+    return w->config.has_state ? 0 : named * KVD_PAGE_TOKENS;
+}
+
 uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont,
                            bool device_lives) {
     uint32_t f = cont->frontier;
@@ -27,6 +33,8 @@ uint32_t expected_frontier(const struct world *w, const struct store *store, con
             b++;
         f = min_u32(f, b * KVD_PAGE_TOKENS);
     }
+    bool tail = f % KVD_PAGE_TOKENS == 0 || (f == cont->frontier && cont->tail_named);
+    f = reach_of(w, f, min_u32(cont->named, f / KVD_PAGE_TOKENS), tail);
     if (!w->config.has_state) return f;
     bool coming = cont->image_coming;
     bool image = (cont->image.bits && !cont->image_backing && !cont->image_lost) ||
@@ -47,6 +55,7 @@ static uint32_t expected_of_seq(const struct world *w, const struct store *store
             b++;
         if (b < pages_of(f)) f = b * KVD_PAGE_TOKENS;
     }
+    f = reach_of(w, f, min_u32(seq->named, f / KVD_PAGE_TOKENS), f % KVD_PAGE_TOKENS == 0);
     if (!w->config.has_state) return f;
     return device_lives && f == s->committed[0] && s->state_frontier == f ? f : 0;
 }

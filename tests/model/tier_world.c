@@ -80,6 +80,13 @@ int any_cont(struct world *w, bool published) {
     return n ? list[below(w, n)] : -1;
 }
 
+int find_live(const struct world *w, store_cont handle) {
+    for (int k = 0; k < SEQS; k++)
+        if (w->seq[k].used && w->seq[k].active && store_live(w->kvd.store, w->seq[k].handle).bits == handle.bits)
+            return k;
+    return -1;
+}
+
 int any_seq(struct world *w, bool active) {
     int list[SEQS];
     uint32_t n = 0;

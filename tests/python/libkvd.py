@@ -125,7 +125,8 @@ class Libkvd:
         hits, n = (H.hit * 16)(), ctypes.c_uint32()
         self._run("find", chain.pointer, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
         return [
-            kvd.Hit(h.continuation.bits, h.usable, h.frontier, h.retention, h.restore_pages) for h in hits[: n.value]
+            kvd.Hit(h.continuation.bits, h.usable, h.frontier, h.retention, h.restore_pages, h.live)
+            for h in hits[: n.value]
         ]
 
     @staticmethod

@@ -147,10 +147,15 @@ static void cont_2_equal_hits_by_restore_cost(void) {
     struct shelf shelf = { .info = small_store(0), .n = 1 };
     const uint32_t restore[3] = { 2, 0, 1 };
     shelf.answer[0].n = 3;
-    for (uint32_t i = 0; i < 3; i++) shelf.answer[0].hits[i] = (struct kvd_hit){ { i + 1 }, 150, 150, 0, restore[i] };
+    for (uint32_t i = 0; i < 3; i++)
+        shelf.answer[0].hits[i] = (struct kvd_hit){ { i + 1 }, 150, 150, 0, restore[i], false };
+    shelf.answer[0].hits[3] = (struct kvd_hit){ { 9 }, 150, 150, 0, 0, true };
+    shelf.answer[0].n = 4;
     find_in(&shelf, prompt, 200, hits, 4, &n);
-    KVT_EQ(n, 3);
-    for (uint32_t i = 0; i < 3; i++) KVT_EQ(hits[i].restore_pages, i);
+    KVT_EQ(n, 4);
+    KVT_FALSE(hits[0].live); /* the other one can be moved, too (LIVE-1) */
+    KVT_TRUE(hits[1].live);
+    for (uint32_t i = 2; i < 4; i++) KVT_EQ(hits[i].restore_pages, i - 1);
 }
 
 /* A hit that contradicts itself is none. */

@@ -182,6 +182,43 @@ static void nobody_leaves_what_nobody_can_find(void) {
         }
 }
 
+/* SRV-5: and when the scheduler that was told of it goes later, it goes, too: at once, or with the activation in flight
+ * that uses it. Unless it got a name. */
+static void nothing_is_left_behind_a_scheduler(void) {
+    for (int how = 0; how < 3; how++) { /* 0: nobody used it; 1: it has a name by now; 2: another one has moved it */
+        kvd_digest digest = { { 1 } };
+        struct kvd_activated a;
+        struct kvd_event e;
+        KVT_NEED(fx_start(&fx, NULL));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *w = fx_session(&fx, KVD_ROLE_WORKER, 0),
+                       *o = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        KVT_EQ(subscribe(s, KVD_EVENT_MASK(KVD_EVENT_SEQUENCE_ENDED)), KVD_OK);
+        KVT_EQ(fx_activate(s, w->session, 100, 64, &a), KVD_OK);
+        KVT_EQ(fx_round(w, a.sequence, KVD_UNCHANGED, 100, NULL), KVD_OK);
+        KVT_EQ(fx_round(w, a.sequence, 100, KVD_UNCHANGED, NULL), KVD_OK);
+        fx_kill(w);
+        KVT_NEED(fx_event(s, &e));
+        KVT_TRUE(e.continuation.bits != 0);
+        KVT_EQ(fx_stats(o).continuations, 1);
+        struct kvd_activation want = { .worker = o->session,
+                                       .from = e.continuation,
+                                       .keep = how == 1,
+                                       .frontier = 100,
+                                       .prompt_tokens = 100,
+                                       .max_output_tokens = 10 };
+        if (how) KVT_EQ(ask(o, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_OK);
+        kvd_sequence next = r.u.activated.sequence;
+        if (how == 1) KVT_EQ(ask(o, REQUEST(FRAME_NAME_PAGES, .u.names = { next, 0, 1, &digest })), KVD_OK);
+        fx_kill(s);
+        KVT_EQ(fx_stats(o).continuations, how == 1);
+        KVT_EQ(fx_stats(o).pool[0].allocated, how ? how == 1 ? 3 : 2 : 0);
+        fx_peer_free(s);
+        fx_peer_free(w);
+        fx_peer_free(o);
+        fx_stop(&fx);
+    }
+}
+
 /* SRV-6: a fenced session is refused by generation; its pages stay quarantined until its process is gone. */
 static void fence_refuses_and_waits_for_the_exit(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -464,6 +501,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(goodbye_ends_at_once),
                                              KVT_CASE(dead_scheduler_waits_for_the_worker),
                                              KVT_CASE(nobody_leaves_what_nobody_can_find),
+                                             KVT_CASE(nothing_is_left_behind_a_scheduler),
                                              KVT_CASE(fence_refuses_and_waits_for_the_exit),
                                              KVT_CASE(only_the_same_user_or_an_admin_fences),
                                              KVT_CASE(group_leader_drives),

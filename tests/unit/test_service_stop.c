@@ -124,6 +124,35 @@ static void the_stop_waits_for_the_last_move(void) {
     device_host_set_hook(NULL);
 }
 
+/* KEEP-2: an orderly stop into an arena of three pages keeps the three that are worth most, by retention, then by last
+ * use; what lies in the arena already is no better for that. */
+static void keep_2_the_most_valuable_survive(void) {
+    static const uint32_t retention[5] = { 0, 5, 0, 9, 0 };
+    static const bool survives[5] = { false, true, false, true, true };
+    kvd_continuation c[5];
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[host]\narena = 192KiB\nscrub = 0\nstop_time = 1000s\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    for (uint8_t i = 0; i < 5; i++) c[i] = retained(s, i);
+    for (uint32_t i = 0; i < 5; i++) {
+        KVT_EQ(ask(s, REQUEST(FRAME_SET_RETENTION, .u.continuation = { c[i], retention[i] })), KVD_OK);
+        if (i > 2) continue;
+        send_demote(s, c[i]);
+        fx_settle(&fx, s);
+        KVT_TRUE(fx_reply(s, FRAME_DEMOTE, &r) && KVT_EQ(r.status, KVD_OK));
+    }
+    KVT_EQ(fx_stats(s).demoted_continuations, 3);
+    service_stop_begin(fx.service);
+    struct service_stop stop = stopped();
+    KVT_EQ(stop.released, 2);
+    KVT_EQ(stop.demoted, 2);
+    for (uint32_t i = 0; i < 5; i++) /* it is there, or it is not */
+        KVT_EQ(ask(s, REQUEST(FRAME_SET_RETENTION, .u.continuation = { c[i], retention[i] })),
+               survives[i] ? KVD_OK : KVD_NOT_FOUND);
+    KVT_EQ(fx_stats(s).demoted_continuations, 3);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 /* Without an arena a stop counts what goes with the process. */
 static void the_stop_counts_what_it_loses(void) {
     KVT_NEED(fx_start(&fx, NULL));
@@ -303,6 +332,7 @@ static void sums_of_both_directions(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_stop_waits_for_moves_of_clients),
                                              KVT_CASE(the_stop_waits_for_the_last_move),
+                                             KVT_CASE(keep_2_the_most_valuable_survive),
                                              KVT_CASE(the_stop_counts_what_it_loses),
                                              KVT_CASE(a_stop_in_the_middle_of_sums),
                                              KVT_CASE(no_connection_is_kept_for_a_copy),

@@ -13,7 +13,7 @@ static store_seq running(struct fix *fix, uint32_t tokens, uint32_t output) {
 static uint32_t listed(struct fix *fix) {
     uint32_t cursor = 0, n = 0;
     struct kvd_continuation_info info;
-    while (store_next_cont(fix->store, &cursor, &info)) n++;
+    while (store_next_cont(fix->store, &cursor, &info)) n += !info.live;
     return n;
 }
 
@@ -388,8 +388,10 @@ static void srv_5_end_keeps_the_common_frontier(void) {
     KVT_OK(store_name_pages(fix.store, again, FIX_LEASE, 1, 1, (const uint8_t(*)[32])chain + 1,
                             NULL)); /* its successor names on */
     KVT_EQ(fix_info(&fix, cont).named_pages, 2);
-    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 1);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, found, 2), 2);
+    KVT_EQ(found[0].continuation.bits, cont.bits);
     KVT_EQ(found[0].usable, 128); /* its tail is not known */
+    KVT_TRUE(found[1].live);      /* LIVE-1 */
     fix_close(&fix);
 }
 

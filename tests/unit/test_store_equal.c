@@ -10,7 +10,7 @@ static struct fix f;
 static uint32_t listed(void) {
     uint32_t cursor = 0, n = 0;
     struct kvd_continuation_info info;
-    while (store_next_cont(f.store, &cursor, &info)) n++;
+    while (store_next_cont(f.store, &cursor, &info)) n += !info.live;
     return n;
 }
 

@@ -258,25 +258,27 @@ static void inv_11_frozen_between_boundaries(void) {
     fix_close(&fix);
 }
 
-/* INV-16, CONT-1: pages and names alone are no hit: not while the sequence runs, not while the checkpoint's copy is in
- * flight. */
+/* INV-16, CONT-1: pages that nobody has named are no hit, and a checkpoint is none while its copy is in flight: what is
+ * found then is what the running sequence has named (LIVE-1). */
 static void inv_16_a_page_is_no_hit(void) {
     struct fix fix;
     struct store_config config = fix_config(GEOM_OFF);
-    struct kvd_hit hit;
+    struct kvd_hit hit[2];
     struct store_checkpointed point;
     uint8_t chain[2][32];
     fix_open(&fix, &config);
     fix_chain(1, 2, 1, 2, chain);
-    store_seq seq = fix_activate(&fix, fix_root(140, 20, 0), NULL);
+    store_seq seq = fix_activate(&fix, fix_root(140, 20, 140), NULL);
+    KVT_OK(fix_round(&fix, seq, 140, KVD_NONE, KVD_NONE, KVD_NONE, NULL));
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, hit, 2), 0);
     KVT_TRUE(fix_fill(&fix, seq, 140, 1));
-    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
     KVT_OK(store_checkpoint_begin(fix.store, seq, FIX_LEASE, FIX_KEEP(fix_tail(140), 0), &point, &fix.refusal));
     KVT_EQ(point.n_copies, 1);
-    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 0);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, hit, 2), 1);
+    KVT_TRUE(hit[0].live);
     KVT_OK(store_checkpoint_commit(fix.store, point.cont, NULL, &fix.refusal));
-    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, &hit, 1), 1);
-    KVT_EQ(hit.continuation.bits, point.cont.bits);
+    KVT_EQ(fix_find(fix.store, (const uint8_t(*)[32])chain, 2, hit, 2), 2);
+    KVT_EQ(hit[0].continuation.bits, point.cont.bits);
     fix_close(&fix);
 }
 

@@ -173,7 +173,7 @@ def _place(body: Any) -> types.Place:
 def read_hits(body: Any) -> Tuple[List[types.Hit], int, Optional[int]]:
     """The hits, the anchor to go on from (0: none), and the page whose tokens may tell more."""
     hits = [
-        types.Hit(each.continuation, each.usable, each.frontier, each.retention, each.restore_pages)
+        types.Hit(each.continuation, each.usable, each.frontier, each.retention, each.restore_pages, each.live)
         for each in body.hits
     ]
     return hits, body.anchor, body.want_page - 1 if body.want_page else None

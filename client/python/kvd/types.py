@@ -164,12 +164,14 @@ class Hit:
     frontier: int
     retention: int
     restore_pages: int  #: what an activation brings back from the host
+    live: bool  #: named pages of a running sequence: it can be forked only (keep)
 
     def before(self, other: Hit) -> bool:
-        """Longest first, then cheapest, then the one that holds least beside."""
-        mine, others = (-self.usable, self.restore_pages, self.frontier), (
+        """Longest first, then cheapest, then what can be moved, then the one that holds least beside."""
+        mine, others = (-self.usable, self.restore_pages, self.live, self.frontier), (
             -other.usable,
             other.restore_pages,
+            other.live,
             other.frontier,
         )
         return mine < others
@@ -305,6 +307,7 @@ class ContinuationInfo:
     idle_ns: int  #: since it was last used, or made
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
     root: Root = field(metadata=_one(Root))
+    live: bool  #: what a running sequence has named so far: it can be forked, and nothing else
 
 
 @dataclass(frozen=True)
