@@ -33,6 +33,21 @@ static int find_frontier(struct ctl *ctl, kvd_continuation continuation, uint32_
 
 static struct kvd_victim victims[KVD_MAX_VICTIMS]; /* of the plan that was asked for */
 
+/* Cuts @FRONTIER off a handle; 0: there is none. */
+static bool parse_cut(char *one, const char *option, bool demote, uint32_t *ret_frontier) {
+    char *at = strchr(one, '@'), *end = NULL;
+    *ret_frontier = 0;
+    if (!at) return true;
+    unsigned long frontier = strtoul(at + 1, &end, 10);
+    if (demote || !at[1] || *end || frontier == 0 || frontier >= UINT32_MAX) {
+        fprintf(stderr, "kvdctl: %s: %s is no HANDLE%s\n", option, one, demote ? "" : " or HANDLE@FRONTIER");
+        return false;
+    }
+    *at = 0;
+    *ret_frontier = (uint32_t)frontier;
+    return true;
+}
+
 static bool parse_victims(const char *text, const char *option, bool demote, struct kvd_activation *want) {
     char one[32];
     want->victims = victims;
@@ -46,6 +61,7 @@ static bool parse_victims(const char *text, const char *option, bool demote, str
         memcpy(one, text, n);
         one[n] = 0;
         struct kvd_victim *victim = &victims[want->n_victims];
+        if (!parse_cut(one, option, demote, &victim->frontier)) return false;
         if (!ctl_handle(one, "continuation", &victim->continuation.bits)) return false;
         victim->demote = demote;
         want->n_victims++;

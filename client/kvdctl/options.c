@@ -32,7 +32,7 @@ static const struct option_row {
     { "from", 'f', TEXT, AT(from), "plan, why", "HANDLE", "continuation to start from" },
     { "frontier", 'F', NUMBER, AT(frontier), "plan, why, shorten", "TOKENS", "to use of it; to keep" },
     { "move", 0, FLAG, AT(move), "plan, why", NULL, "the source does not survive" },
-    { "victims", 'v', TEXT, AT(victims), "plan", "HANDLES", "to release with it, commas between" },
+    { "victims", 'v', TEXT, AT(victims), "plan", "HANDLES", "to release with it; HANDLE@FRONTIER: to cut" },
     { "demote", 'd', TEXT, AT(demote), "plan", "HANDLES", "to demote with it, commas between" },
     { "domain", 'D', TEXT, AT(domain), "continuations, sequences, release", "DOMAIN", "label or digest" },
     { "keep-device", 0, FLAG, AT(keep_device), "demote", NULL, "copy only; the device's pages stay" },

@@ -46,14 +46,16 @@ struct shop {
     _Atomic uint32_t rows_short;
     _Atomic uint32_t no_lists; /* lists are not answered */
     _Atomic uint32_t quiet;    /* no sequence runs */
+    _Atomic uint32_t cut;      /* frontier of a victim of the last plan */
 };
 #define PAGE_OF_LIST 64u
 
-static void plan(const struct shop *shop, const struct kvd_activation *want, struct kvd_plan *ret_plan) {
+static void plan(struct shop *shop, const struct kvd_activation *want, struct kvd_plan *ret_plan) {
     uint32_t have = shop->free;
     uint32_t demoted = 0;
     for (uint32_t i = 0; i < want->n_victims; i++) {
         have += shop->owns[want->victims[i].continuation.bits - 1];
+        if (want->victims[i].frontier) shop->cut = want->victims[i].frontier;
         if (want->victims[i].demote) demoted += shop->owns[want->victims[i].continuation.bits - 1];
     }
     ret_plan->arena = (struct kvd_need){ demoted, shop->arena, demoted > shop->arena ? demoted - shop->arena : 0 };
@@ -504,6 +506,10 @@ static void plan_with_demotion(void) {
     KVT_HAS(run->out, "host arena  ");
     KVT_HAS(run->out, "9 B"); /* with its unit */
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--victims", "4", "-d", "1")->status, 0);
+    KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--victims", "4@64", "-d", "1")->status, 0);
+    KVT_EQ(shop.cut, 64);
+    KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "--victims", "4@0")->status, 1);
+    KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-d", "4@64")->status, 1);
     cJSON *root = json(CTL("-s", script_path(s), "why", "-p", "640", "-o", "64", "--json")->out), *set;
     int does = 0;
     cJSON_ArrayForEach(set, at(root, "sets")) {
