@@ -271,6 +271,23 @@ static void bench_find(struct bench *b) {
     result(b, "find_2048_best", (double)(now_ns() - start) / turns / 1e3, "us");
 }
 
+/* As the service does it: how long a step holds others up, and the whole. */
+static void bench_audit(struct bench *b) {
+    struct store_audited audited;
+    uint64_t longest = 0, start = now_ns(), begin = start;
+    bool more = true;
+    store_audit_begin(b->store, NULL, 0);
+    while (more) {
+        more = store_audit_step(b->store, 2048, &audited);
+        uint64_t end = now_ns();
+        if (end - start > longest) longest = end - start;
+        start = end;
+    }
+    if (audited.violations) die("audit", NULL);
+    result(b, "audit_step_longest", (double)longest / 1e3, "us");
+    result(b, "audit", (double)(start - begin) / 1e6, "ms");
+}
+
 static void bench_release(struct bench *b) {
     struct store_refusal refusal;
     uint64_t start = now_ns();
@@ -560,6 +577,7 @@ int main(int argc, char **argv) {
         bench_batch(&b);
         bench_fork(&b);
         bench_find(&b);
+        bench_audit(&b);
         bench_release(&b);
         scatter(&b);
         bench_materialize(&b, "materialize_page_scattered");
