@@ -118,6 +118,7 @@ void bundle_free(struct service *s, struct bundle *b) {
 }
 
 const struct growth_list *bundle_growth(struct service *s, const struct bundle *b) {
+    if (MUTANT(growth_list_is_lost)) return NULL;
     const struct session *owner = session_find(s, b->owner);
     return b->growth ? b->growth : owner ? owner->growth : NULL;
 }
@@ -225,7 +226,7 @@ static void activation_doom(struct service *s, struct bundle *b) {
 
 void activation_cancel(struct service *s, struct bundle *b) {
     b->cancelled = true;
-    if (b->tag) stop_copies(s, b, &s->ops[b->tag - 1]);
+    if (b->tag && !MUTANT(cancel_waits_for_its_turn)) stop_copies(s, b, &s->ops[b->tag - 1]);
 }
 
 void bundle_update(struct service *s, struct bundle *b) {

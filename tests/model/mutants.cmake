@@ -22,7 +22,7 @@ endforeach()
 add_library(mutant_service_fixture STATIC ${CMAKE_SOURCE_DIR}/tests/unit/service_fixture.c)
 target_include_directories(mutant_service_fixture PUBLIC ${CMAKE_SOURCE_DIR}/tests/unit)
 target_link_libraries(mutant_service_fixture PUBLIC kvd_service_mutants kvt PRIVATE kvd_flags)
-foreach(name death former ranks session stop)
+foreach(name death former ranks session stop victims host)
   add_executable(mutant_service_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_service_${name}.c)
   target_link_libraries(mutant_service_${name} PRIVATE mutant_service_fixture kvd_flags)
 endforeach()
@@ -79,6 +79,8 @@ kvd_mutants(mutant_store_import NAMES
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier NAMES recovery_keeps_the_nameless)
 
 kvd_mutants(mutant_service_death ARGUMENTS row_5_nobody_finishes_under_a_running_unit NAMES unit_freezes_nothing)
+kvd_mutants(mutant_service_host ARGUMENTS act_9_a_cancel_of_what_waits NAMES cancel_waits_for_its_turn)
+kvd_mutants(mutant_service_victims NAMES growth_list_is_lost)
 kvd_mutants(mutant_service_former NAMES goodbye_leaves_its_record start_time_is_ignored)
 kvd_mutants(mutant_service_ranks NAMES batches_of_rank_0_alone moves_of_rank_0_alone)
 kvd_mutants(mutant_service_session ARGUMENTS a_group_has_every_rank_once_and_any_member_breaks_it NAMES
