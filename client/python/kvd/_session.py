@@ -147,6 +147,8 @@ class Session:
                 self.abandon(pending)
             steps.close()
             raise
+        finally:
+            error = None  # with its traceback it would keep this frame, and what the callers hold, until a collection
 
     def call(self, pending: Pending, deadline_ns: int) -> Any:
         """The reply; a refusal is raised."""

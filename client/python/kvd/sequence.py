@@ -150,9 +150,7 @@ class Sequence:
 
     def _step(self, tokens: "array[int]") -> Steps[None]:
         self._check()
-        if self.known + len(tokens) > self.end:
-            kind = ResourceExhausted if self.bounded else OutOfRange
-            raise kind(f"the sequence has {self.known} tokens and may have {self.end}; {len(tokens)} more came")
+        self._check_end(len(tokens))
         self._done = max(self._done, self.known)
         self._tokens += tokens
         try:
@@ -166,9 +164,21 @@ class Sequence:
             del self._tokens[self.known - len(tokens) :]
             raise
 
+    def append(self, tokens: Tokens) -> None:
+        """Less than step(): `tokens` come next, for a batch that says the rest by complete() and boundary()."""
+        more = tokens_of(tokens)
+        self._check_open()
+        self._check_end(len(more))
+        self._tokens += more
+
+    def _check_end(self, more: int) -> None:
+        if self.known + more > self.end:
+            kind = ResourceExhausted if self.bounded else OutOfRange
+            raise kind(f"the sequence has {self.known} tokens and may have {self.end}; {more} more came")
+
     def complete(self, tokens: int) -> None:
         """Less than step(): the KV of the first `tokens` known ones is complete, for example of a chunk of a prompt."""
-        self._check()
+        self._check_open()
         if not self._done <= tokens <= self.known:
             raise OutOfRange(f"{tokens} tokens cannot be complete: {self._done} are already, {self.known} are known")
         self._done = tokens
@@ -200,13 +210,16 @@ class Sequence:
             self.bounded = True
             self.end = min(self.end, result.bounded[1] + 1)
 
+    def name(self) -> None:
+        """Names the pages that are complete, so that others find them while this runs: for a batch, after take()."""
+        self._client.run(self._name())
+
     def _boundary(self) -> Steps[None]:
         results = yield from operations.round_([self.boundary()], len(self._lease.rows))
         self.take(results[0])
         yield from self._name()
 
     def _name(self) -> Steps[None]:
-        """Names of the pages that are complete, so that others find them while this runs."""
         self._chain.push(self._tokens[self._chain.tokens : self._committed])
         full = self._committed // PAGE_TOKENS
         if full > self._named:
@@ -260,6 +273,9 @@ class Sequence:
 
     def _check(self) -> None:
         self._session.check()
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._ended:
             raise FailedPrecondition(f"sequence {self.handle:016x} is finished")
 
