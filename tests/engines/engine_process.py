@@ -42,7 +42,7 @@ def answer(model, engine, ids, mask, n, hold, use_kvd):
     ids, mask = torch.tensor(ids), torch.tensor(mask)
     tokens, began = Tokens(hold), time.monotonic()
     options = engine.cache(ids, n, mask) if use_kvd else {"max_new_tokens": n, "attention_mask": mask}
-    reused = list(options["past_key_values"].reused) if use_kvd else [0] * len(ids)
+    reused = options.reused if use_kvd else [0] * len(ids)
     model.generate(ids, do_sample=False, streamer=tokens, **options)
     del options
     if use_kvd:

@@ -13,10 +13,12 @@ other. Attention that reads pages by itself takes the planes, the pages of each 
 from __future__ import annotations
 
 import logging
+from inspect import signature
 from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.generation import GenerationMixin
 
 from . import types
 from .client import Client
@@ -35,6 +37,9 @@ from .names import PAGE_TOKENS
 from .sequence import Sequence
 
 log = logging.getLogger("kvd.transformers")
+
+#: What generate() and models call the cache: versions of transformers differ.
+ARGUMENT = "cache" if "cache" in signature(GenerationMixin.prepare_inputs_for_generation).parameters else "past_key_values"
 
 
 class Planes(NamedTuple):
@@ -63,7 +68,7 @@ class Row:
         if list(known) != tokens[: len(known)]:
             raise InvalidArgument(
                 f"the model got other tokens than engine.cache() for positions {begin} to {begin + len(known)}: "
-                "give generate() the same ids and attention mask, and no prefill_chunk_size"
+                "give generate() the same ids and attention mask, no prefill_chunk_size and no assisted decoding"
             )
         more = tokens[len(known) :]
         self.sequence.append(more)
@@ -257,16 +262,11 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedCache(Cache):
-    """What generate() gets as past_key_values. `reused` has the tokens of each prompt that were found. Once
-    nobody holds it any more, its sequences become continuations."""
+    """What generate() gets as its cache. Once nobody holds it any more, its sequences become continuations."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(layers=[PagedLayer(batch, index) for index in range(len(batch.planes))])
         self.batch = batch
-
-    @property
-    def reused(self) -> List[int]:
-        return [row.found for row in self.batch.rows]
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise Unimplemented(

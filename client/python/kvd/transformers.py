@@ -30,11 +30,11 @@ try:
     import torch
     import transformers as _transformers  # noqa: F401
 
-    from ._paged import Batch, PagedCache, Planes, Row
+    from ._paged import ARGUMENT, Batch, PagedCache, Planes, Row
 except ImportError as missing:
     raise Unimplemented(f"kvd.transformers needs torch and transformers 5.17 or newer: {missing}") from missing
 
-__all__ = ["Engine", "PagedCache", "fingerprint", "model_section"]
+__all__ = ["Arguments", "Engine", "PagedCache", "fingerprint", "model_section"]
 
 _LAYERS = ("full_attention", "sliding_attention")
 _ELEMENT_BYTES = 2  # of BF16, the profile whose bits kvd keeps as they are
@@ -100,6 +100,14 @@ def fingerprint(model: Any) -> str:
 _NO_PART_OF_KV = ("_name_or_path", "transformers_version", "use_cache", "output_attentions", "output_hidden_states")
 
 
+class Arguments(Dict[str, Any]):
+    """Of model.generate(). It holds the cache: drop it when generate() has returned."""
+
+    def __init__(self, arguments: Dict[str, Any], reused: List[int]) -> None:
+        super().__init__(arguments)
+        self.reused = reused  #: tokens of each prompt that were found, and are not computed
+
+
 class Engine:
     """A model whose KV lies in kvd. One a model; a context manager. Several threads may generate at once."""
 
@@ -147,7 +155,7 @@ class Engine:
         *,
         domain: Optional[DomainLike] = None,
         timeout: Optional[float] = None,
-    ) -> Dict[str, Any]:
+    ) -> Arguments:
         """Arguments for model.generate(ids, ...): the cache with all that is known of the prompts, max_new_tokens, and
         the attention mask.
 
@@ -173,7 +181,9 @@ class Engine:
         batch = Batch(self, client, planes, rows, self._eos(), self._saves)
         cache = PagedCache(batch)
         weakref.finalize(cache, self._drop, batch)
-        return {"past_key_values": cache, "max_new_tokens": max_new_tokens, "attention_mask": mask}
+        return Arguments(
+            {ARGUMENT: cache, "max_new_tokens": max_new_tokens, "attention_mask": mask}, [row.found for row in rows]
+        )
 
     def _pads(self, ids: Any, mask: Any, is_guessed: bool) -> List[int]:
         if ids.ndim != 2 or mask.shape != ids.shape or not ids.numel():
@@ -207,12 +217,10 @@ class Engine:
         for row in rows:
             behind = row.sequence.tokens[row.found : max(row.found, column - row.pad)]
             if behind:
-                alone = PagedCache(Batch(self, client, planes, [Row(row.sequence, 0)], (), 0))
+                alone = {ARGUMENT: PagedCache(Batch(self, client, planes, [Row(row.sequence, 0)], (), 0))}
                 at = torch.arange(row.found, row.found + len(behind))
                 with torch.no_grad():
-                    self.model(
-                        input_ids=torch.tensor([list(behind)]), position_ids=at[None], past_key_values=alone, **options
-                    )
+                    self.model(input_ids=torch.tensor([list(behind)]), position_ids=at[None], **alone, **options)
 
     def _activate(
         self, prompts: Seq[List[int]], max_new_tokens: int, domain: DomainLike, timeout: Optional[float]
@@ -301,7 +309,7 @@ class Engine:
             batch.end()
 
     def _of(self, kwargs: Any) -> Optional[Batch]:
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(ARGUMENT, kwargs.get("past_key_values"))
         return cache.batch if isinstance(cache, PagedCache) and cache.batch.owner is self else None
 
     def _drop(self, batch: Batch) -> None:
