@@ -59,7 +59,7 @@ class Case:
         model = models.load(name)
         lines = dict(line.split(" = ") for line in kvd.transformers.model_section(model).splitlines())
         self.name = name
-        self.settings = {**lines, "max_context": 4096, "tokens": 32768, "more": "[host]\narena = 256MiB\n"}
+        self.settings = {**lines, "max_context": 2048, "tokens": 8192, "more": "[host]\narena = 256MiB\n"}
         self.requests = [Request(model, batch, output, at) for batch in prompts]
 
     def rows(self):
@@ -110,16 +110,16 @@ class Case:
 
 
 def texts():
-    """600 tokens each of a guide of ours."""
+    """300 tokens each of a guide of ours."""
     with open(os.path.join(HERE, os.pardir, os.pardir, "client", "ENGINE-GUIDE.md")) as file:
         ids = models.smollm_tokenizer()(file.read()).input_ids
-    return [[ids[at : at + 600]] for at in (0, 1500, 3000)]
+    return [[ids[at : at + 300]] for at in (0, 1500, 3000)]
 
 
 def cases(names):
     for name in names:
         if name == "smollm2-135m":
-            yield Case(name, texts(), 80, 70)
+            yield Case(name, texts(), 50, 40)
             continue
         drawn = [[2 + token % (models.VOCABULARY - 2) for token in tokens(seed, 700)] for seed in (1, 2, 3)]
         yield Case(name, [[prompt] for prompt in drawn], 180, 150)

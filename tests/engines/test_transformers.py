@@ -201,7 +201,6 @@ class Refusals(Case):
         for options, words in (
             ({"num_beams": 2}, "beams"),
             ({"do_sample": True, "num_return_sequences": 2}, "repeat it in the ids"),
-            ({"prefill_chunk_size": 64}, "no prefill_chunk_size"),
             ({"prompt_lookup_num_tokens": 2}, "no assisted decoding"),
         ):
             with self.subTest(options=options), self.assertRaisesRegex(Exception, words):
@@ -214,6 +213,18 @@ class Refusals(Case):
             self.model.generate(ids + 1, do_sample=False, **self.engine.cache(ids, 10, mask))
         self.engine.flush()
         self.assertEqual(self.running(), 0)
+
+    def test_chunks_of_a_prompt(self):
+        """Versions of transformers that begin at the prompt's first token again are refused; others are equal."""
+        ids, mask = padded([prompt(1)])
+        expected = self.plain(ids, mask, 10)
+        self.cached(ids, mask, 10)
+        try:
+            made, _ = self.cached(ids, mask, 10, prefill_chunk_size=64)
+        except kvd.InvalidArgument as error:
+            self.assertIn("no prefill_chunk_size", error.message)
+        else:
+            self.assertTrue(torch.equal(made, expected))
 
     def test_more_prompts_than_rows(self):
         """ACT-1: all prompts, or none."""
