@@ -239,7 +239,7 @@ static uint32_t next_step(const struct kvd_plan *plan, uint32_t taken, uint32_t 
     return more < 1e9 ? (uint32_t)more : 1000000000u;
 }
 
-struct recipe {
+struct policy_recipe {
     kvd_client *client;
     struct kvd_activation trial;
     struct kvd_plan plan;
@@ -248,18 +248,18 @@ struct recipe {
     struct kvd_error *error;
 };
 
-static enum kvd_status try_recipe(const struct kvd_policy *p, struct recipe *r) {
+static enum kvd_status try_recipe(const struct kvd_policy *p, struct policy_recipe *r) {
     r->trial.n_victims = write_recipe(p, r->n, r->trial.from.bits, r->taken, r->released, r->room, r->max);
     r->trial.victims = r->trial.n_victims ? r->room : NULL;
     return kvd_plan_activation(r->client, &r->trial, &r->plan, r->error);
 }
 
-static bool recipe_fits(const struct recipe *r) { return r->plan.feasibility == KVD_READY; }
+static bool recipe_fits(const struct policy_recipe *r) { return r->plan.feasibility == KVD_READY; }
 
 /* One of the two numbers grows until pages (or the arena) suffice, by steps that grow; then it is halved back to what
  * just does, but for a sixteenth. */
-static enum kvd_status find_number(const struct kvd_policy *p, struct recipe *r, uint32_t *number, uint32_t first,
-                                   bool (*does)(const struct recipe *)) {
+static enum kvd_status find_number(const struct kvd_policy *p, struct policy_recipe *r, uint32_t *number,
+                                   uint32_t first, bool (*does)(const struct policy_recipe *)) {
     uint32_t low = *number, step = first;
     enum kvd_status status = KVD_OK;
     while (status == KVD_OK && !does(r) && *number < r->n) {
@@ -280,9 +280,9 @@ static enum kvd_status find_number(const struct kvd_policy *p, struct recipe *r,
     return try_recipe(p, r);
 }
 
-static bool has_pages(const struct recipe *r) { return pages_suffice(&r->plan); }
+static bool has_pages(const struct policy_recipe *r) { return pages_suffice(&r->plan); }
 
-static enum kvd_status find_recipe(const struct kvd_policy *p, struct recipe *r) {
+static enum kvd_status find_recipe(const struct kvd_policy *p, struct policy_recipe *r) {
     enum kvd_status status = try_recipe(p, r);
     if (status != KVD_OK || r->plan.feasibility != KVD_BLOCKED) return status;
     status = find_number(p, r, &r->taken, first_taken(p, r->n, &r->plan), has_pages);
@@ -304,7 +304,9 @@ enum kvd_status kvd_policy_choose(kvd_policy *p, kvd_client *c, struct kvd_activ
         return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_policy_choose needs a policy, an activation and room");
     if (max > KVD_MAX_VICTIMS) max = KVD_MAX_VICTIMS;
     if (now_ns > p->now_ns) p->now_ns = now_ns;
-    struct recipe r = { .client = c, .trial = *want, .room = room, .max = max, .n = rank_known(p), .error = error };
+    struct policy_recipe r = {
+        .client = c, .trial = *want, .room = room, .max = max, .n = rank_known(p), .error = error
+    };
     r.trial.revision = 0;
     enum kvd_status status = find_recipe(p, &r);
     if (status == KVD_OK && recipe_fits(&r)) {

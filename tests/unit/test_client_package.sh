@@ -11,12 +11,12 @@ fail() { echo "FAIL: $*" >&2; exit 1; }
 
 cmake --install "$build" --component libkvd --prefix "$stage" >"$stage/install.log" ||
     { cat "$stage/install.log"; fail "installation"; }
-for file in include/kvd/kvd.h include/kvd/kvd_types.h include/kvd/paged_view.h "$libdir/libkvd.so" \
+for file in include/kvd/kvd.h include/kvd/kvd_policy.h include/kvd/kvd_types.h include/kvd/paged_view.h "$libdir/libkvd.so" \
             "$libdir/libkvd.so.1" "$libdir/pkgconfig/kvd.pc" "$libdir/cmake/kvd/kvdConfig.cmake"; do
     [ -e "$stage/$file" ] || fail "$file is not installed"
 done
 
-for header in kvd.h kvd_types.h paged_view.h; do
+for header in kvd.h kvd_policy.h kvd_types.h paged_view.h; do
     echo "#include <kvd/$header>" >"$stage/alone.c"
     cp "$stage/alone.c" "$stage/alone.cc"
     cc -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$stage/include" "$stage/alone.c" ||
@@ -44,7 +44,7 @@ fi
 LD_LIBRARY_PATH="$stage/$libdir" "$stage/build/consumer" >/dev/null || fail "consumer by find_package runs"
 
 # Exactly the functions that the header declares, each with the version.
-sed -n 's/^KVD_API [^(]*[ *]\(kvd_[a-z_]*\)(.*/\1@@KVD_1.0/p' "$stage/include/kvd/kvd.h" | sort >"$stage/declared"
+sed -n 's/^KVD_API [^(]*[ *]\(kvd_[a-z_]*\)(.*/\1@@KVD_1.0/p' "$stage/include/kvd/kvd.h" "$stage/include/kvd/kvd_policy.h" | sort >"$stage/declared"
 nm -D --defined-only "$stage/$libdir/libkvd.so" | awk '$2 != "A" { print $3 }' | sort >"$stage/exported"
 diff "$stage/declared" "$stage/exported" || fail "exported symbols differ from kvd.h"
 [ "$(wc -l <"$stage/declared")" -gt 40 ] || fail "the header's functions were not found"

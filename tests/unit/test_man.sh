@@ -107,13 +107,13 @@ environment "$root"/client/*.c >"$work/said"
 terms libkvd.3 ENVIRONMENT | tr -d ' ' | tr ',' '\n' >"$work/written"
 same variable libkvd.3
 
-grep -hoE '\bkvd_[a-z_]+\(' "$root/client/kvd.h" | tr -d '(' | sort -u >"$work/mentioned"
-sed -n '/^KVD_API/p' "$root/client/kvd.h" | grep -oE '\bkvd_[a-z_]+\(' | tr -d '(' >"$work/said"
+grep -hoE '\bkvd_[a-z_]+\(' "$root/client/kvd.h" "$root/client/kvd_policy.h" | tr -d '(' | sort -u >"$work/mentioned"
+sed -n '/^KVD_API/p' "$root/client/kvd.h" "$root/client/kvd_policy.h" | grep -oE '\bkvd_[a-z_]+\(' | tr -d '(' >"$work/said"
 awk '/^\.SH/ { inside = $0 == ".SH CALLS" } inside' "$work/libkvd.3.text" | grep -oE '\bkvd_[a-z_]+' >"$work/written"
 same call libkvd.3
 # shellcheck disable=SC2013 # names are words
 for name in $(grep -oE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$work/libkvd.3.text" | sort -u); do
-    cat "$root/client/kvd.h" "$root/proto/kvd_types.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" ||
+    cat "$root/client/kvd.h" "$root/client/kvd_policy.h" "$root/proto/kvd_types.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" ||
         [ "$name" = KVD_SOCKET ] || fail "libkvd.3 names $name, which the headers do not have"
 done
 
@@ -132,7 +132,7 @@ for page in kvd.8 kvd.conf.5; do
 done
 if command -v cc >/dev/null 2>&1; then
     mkdir "$work/kvd"
-    cp "$root/client/kvd.h" "$root/proto/kvd_types.h" "$root/cuda/paged_view.h" "$work/kvd"
+    cp "$root/client/kvd.h" "$root/client/kvd_policy.h" "$root/proto/kvd_types.h" "$root/cuda/paged_view.h" "$work/kvd"
     example libkvd.3 >"$work/example.c"
     grep -q 'continuations\\n"' "$work/example.c" || fail "libkvd.3: its example is not the program that it was"
     cc -std=c11 -Wall -Wextra -Werror -fsyntax-only -I"$work" "$work/example.c" || fail "libkvd.3: cc refuses its example"
