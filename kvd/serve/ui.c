@@ -194,7 +194,7 @@ struct map {
 static void put_cell(struct map *map, char letter, uint64_t used, uint64_t of) {
     char *to = map->text + 2 * (size_t)map->n++;
     to[0] = used ? letter : '.';
-    to[1] = used ? (char)('1' + 8 * (used < of ? used : of) / of) : '.';
+    to[1] = (char)(used ? '1' + 8 * (used < of ? used : of) / of : '.');
 }
 
 static void map_pool(struct service *s, uint32_t pool, struct map *map) {

@@ -212,9 +212,15 @@ static void one_domain_is_listed(void) {
     struct msg_request other = { .type = FRAME_ACTIVATE,
                                  .u.activation = { .worker = peer->session,
                                                    .root = { { { 7 } }, "m/other" },
+                                                   .ensure = { 64 },
                                                    .prompt_tokens = 64,
                                                    .max_output_tokens = 1 } };
     KVT_TRUE(fx_call(peer, &other, &reply) && reply.status == KVD_OK);
+    /* It has a name while it runs (LIVE-1), and is among the sequences all the same. */
+    kvd_digest name = { { 8 } };
+    struct msg_request names = { .type = FRAME_NAME_PAGES, .u.names = { reply.u.activated.sequence, 0, 1, &name } };
+    KVT_EQ(fx_round(peer, reply.u.activated.sequence, 64, 64, NULL), KVD_OK);
+    KVT_TRUE(fx_call(peer, &names, &reply) && reply.status == KVD_OK);
     for (uint32_t i = 0; i < KVD_DIGEST_BYTES; i++) snprintf(digest + 2 * i, 3, "%02x", fx_domain.bytes[i]);
     memset(label, 'x', sizeof label);
     label[sizeof label - 1] = 0;
