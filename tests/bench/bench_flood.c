@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench_flood.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -78,8 +77,6 @@ static void flood_socket(const char *path, int ready) {
     static struct flooder f;
     static const uint16_t types[] = { FRAME_STATS, FRAME_PLAN, FRAME_LIST_SESSIONS, FRAME_LIST_SEQUENCES };
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    const struct sched_param ordinary = { 0 };
-    (void)sched_setscheduler(0, SCHED_OTHER, &ordinary); /* where the bench has a real-time priority, they have none */
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     f.fd = socket(AF_UNIX, SOCK_STREAM, 0);
     f.arena = codec_arena_new();
