@@ -66,8 +66,11 @@ class Scenarios(Scene):
         self.assertEqual(fork.pools[0].committed, 200)
         self.assertEqual(client.finish(fork.sequence, False), 0)
         moved = client.activate_exactly(self.want(client, 220, source=kept, frontier=200))
-        self.assertEqual(client.find(prompt + [7], DOMAIN), [])
+        hits = client.find(prompt + [7], DOMAIN)
+        self.assertEqual([(h.usable, h.live) for h in hits], [(192, True)], "what runs has its names (LIVE-1)")
+        self.refused(kvd.Aborted, client.release, hits[0].continuation)
         client.finish(moved.sequence, False)
+        self.assertEqual(client.find(prompt + [7], DOMAIN), [])
         self.assertEqual(client.resources(), before)
 
     def test_conditions_of_retaining(self):
