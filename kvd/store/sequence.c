@@ -273,8 +273,10 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
 static int find_in_flight(const struct store *store, store_cont handle, struct cont **ret_cont,
                           struct store_refusal *refusal) {
     struct cont *cont = cont_find(store, handle);
-    if (!cont) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
-    if (cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, 1, 0);
+    if (cont && cont->published) return store_refuse(refusal, STORE_E_STATE, STORE_S_CONTINUATION, KVD_NONE, 0, 1, 0);
+    uint32_t at = cont ? store->in_flight : KVD_NONE; /* a running sequence's own descriptor is in no checkpoint */
+    while (at != KVD_NONE && &store->conts[at] != cont) at = store->conts[at].next_victim;
+    if (at == KVD_NONE) return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, handle.bits, 0, 0);
     *ret_cont = cont;
     return STORE_OK;
 }

@@ -419,7 +419,7 @@ static void resolve_nothing(struct run *r) {
         agreed(r, " commit or abort", code, &refusal, &reasons);
     } else {
         store_cont h = some_cont(r, any_cont(r, true));
-        model_checkpoint_reasons(&r->model, model_find_cont(&r->model, h), &reasons);
+        model_checkpoint_reasons(&r->model, h, &reasons);
         if (reasons.n == 0) return;
         int code = chance(r, 50) ? store_checkpoint_commit(r->store, h, NULL, &refusal)
                                  : store_checkpoint_abort(r->store, h, &refusal);

@@ -204,7 +204,7 @@ int model_equal(const struct model *model, uint8_t domain, const struct space *s
 /* It stands for one more. */
 void model_merge(struct model *model, int cont, uint32_t retention);
 
-void model_checkpoint_reasons(const struct model *model, int cont, struct reasons *reasons);
+void model_checkpoint_reasons(const struct model *model, store_cont handle, struct reasons *reasons);
 int model_finish(struct model *model, int seq, bool retain, const struct kvd_tail *tail, uint32_t retention,
                  store_cont handle);
 /* Whether death leaves a continuation. */

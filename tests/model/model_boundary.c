@@ -308,8 +308,10 @@ int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint
     return k;
 }
 
-void model_checkpoint_reasons(const struct model *m, int c, struct reasons *r) {
-    if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
+void model_checkpoint_reasons(const struct model *m, store_cont handle, struct reasons *r) {
+    int c = model_find_cont(m, handle);
+    if (model_find_live(m, handle) >= 0) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+    else if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     else if (m->cont[c].published) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
 }
 
