@@ -45,8 +45,11 @@ out=$(CDPATH='' cd -- "$out" && pwd)
 debian() {
     cp -R "$top/deploy/debian" "$work/kvd/debian"
     [ "$1" != "$plain" ] || return 0
+    # A second later than the entry below it, so that equal sources make equal packages.
+    at=$(dpkg-parsechangelog -l "$top/deploy/debian/changelog" -S Timestamp)
     { printf 'kvd (%s) unstable; urgency=medium\n\n  * Built as version %s.\n\n' "$1" "$1"
-      sed -n '/^ -- /{p;q}' "$top/deploy/debian/changelog"; echo
+      printf ' -- %s  %s\n\n' "$(dpkg-parsechangelog -l "$top/deploy/debian/changelog" -S Maintainer)" \
+          "$(LC_ALL=C date -u -R -d "@$((at + 1))")"
       cat "$top/deploy/debian/changelog"; } >"$work/kvd/debian/changelog"
 }
 
