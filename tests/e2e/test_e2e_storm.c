@@ -50,13 +50,18 @@ static bool start_member(uint32_t i) {
         execl(STORMER_BINARY, "e2e_stormer", daemon_.socket, slot, seed, (char *)NULL);
         _exit(127);
     }
-    members[i] = (struct member){ .pid = pid };
+    members[i] = (struct member){ .pid = pid > 0 ? pid : 0 };
     return pid > 0;
+}
+
+/* A member that could not be started has no process, and pid 0 is everybody. */
+static void signal_member(uint32_t i, int signal) {
+    if (members[i].pid > 0) kill(members[i].pid, signal);
 }
 
 static void kill_member(uint32_t i) {
     if (!members[i].pid) return;
-    kill(members[i].pid, SIGKILL);
+    signal_member(i, SIGKILL);
     waitpid(members[i].pid, NULL, 0); /* nothing holds back SIGKILL */
     members[i] = (struct member){ 0 };
 }
@@ -69,7 +74,7 @@ static void replace_member(uint32_t i) {
 
 static void stop_member(uint32_t i) {
     if (members[i].stopped_until > 0) return;
-    kill(members[i].pid, SIGSTOP);
+    signal_member(i, SIGSTOP);
     members[i].stopped_until = e2e_now() + kvt_below(&random_, 500) * 1e-3;
     done.stopped++;
 }
@@ -88,7 +93,7 @@ static void wake_members(double now) {
     for (uint32_t i = 0; i < CLIENTS; i++) {
         struct member *m = &members[i];
         if (m->stopped_until <= 0 || now < m->stopped_until) continue;
-        kill(m->pid, SIGCONT);
+        signal_member(i, SIGCONT);
         if (m->fenced && now > m->stopped_until + 0.1) replace_member(i);
         if (!m->fenced) m->stopped_until = 0;
     }
@@ -124,6 +129,7 @@ static void pause_storm(uint32_t ms) {
 }
 
 static void stop_daemon_for_a_while(void) {
+    if (!KVT_TRUE(daemon_.pid > 0)) return;
     kill(daemon_.pid, SIGSTOP);
     pause_storm(kvt_below(&random_, 300));
     kill(daemon_.pid, SIGCONT);
@@ -170,7 +176,7 @@ static bool each_has_more(void *unused) {
 /* Everybody is awake, and gets something done. */
 static bool calm_down(void) {
     for (uint32_t i = 0; i < CLIENTS; i++) {
-        kill(members[i].pid, SIGCONT);
+        signal_member(i, SIGCONT);
         if (members[i].fenced) replace_member(i);
         wanted_requests[i] = atomic_load(&board->slot[i].requests) + 1;
     }

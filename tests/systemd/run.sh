@@ -107,18 +107,25 @@ packages() {
         usr/lib/python3/dist-packages/kvd/py.typed 'usr/share/doc/python3-kvd/README\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
     dpkg-deb -f "$build"/packages/first/kvdctl_*.deb Depends | grep -q 'libkvd1 (>= ' || fail "kvdctl does without libkvd1"
-    [ "$first" = "$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")" ] ||
-        fail "the packages are version $first, the project is not"
+    project=$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")
+    case $(sed -n 's/^KVD_WITH_CUDA:INTERNAL=//p' "$build/CMakeCache.txt") in
+        ON) mine=$project+cuda other=$project switch=OFF ;;
+        *) mine=$project other=$project+cuda switch=ON ;;
+    esac
+    [ "$first" = "$mine" ] || fail "the packages are version $first, the build is $mine"
 
-    # A build with CUDA is another package: the same files, here, under a cache that says so.
-    mkdir "$work/cuda"
-    ln -s "$build"/* "$work/cuda"
-    rm "$work/cuda/CMakeCache.txt"
-    sed 's/^KVD_WITH_CUDA:INTERNAL=.*/KVD_WITH_CUDA:INTERNAL=ON/' "$build/CMakeCache.txt" >"$work/cuda/CMakeCache.txt"
-    DEB_BUILD_OPTIONS=noautodbgsym sh "$here/../../deploy/package.sh" --build "$work/cuda" --out "$work/cuda-packages" >"$work/log" 2>&1 ||
-        { cat "$work/log"; fail "packages of a build with CUDA"; }
-    [ "$(dpkg-deb -f "$work"/cuda-packages/kvd_*.deb Version)" = "$first+cuda" ] || fail "a build with CUDA has the version of one without"
-    [ "$(dpkg-deb -f "$work"/cuda-packages/kvd_*.deb Provides)" = kvd-cuda ] || fail "a package with CUDA does not say so"
+    # A build with CUDA is another package than one without: the same files, here, under a cache that says the other.
+    mkdir "$work/other"
+    ln -s "$build"/* "$work/other"
+    rm "$work/other/CMakeCache.txt"
+    sed "s/^KVD_WITH_CUDA:INTERNAL=.*/KVD_WITH_CUDA:INTERNAL=$switch/" "$build/CMakeCache.txt" >"$work/other/CMakeCache.txt"
+    DEB_BUILD_OPTIONS=noautodbgsym sh "$here/../../deploy/package.sh" --build "$work/other" --out "$work/other-packages" >"$work/log" 2>&1 ||
+        { cat "$work/log"; fail "packages of a build with CUDA $switch"; }
+    [ "$(dpkg-deb -f "$work"/other-packages/kvd_*.deb Version)" = "$other" ] || fail "a build with CUDA has the version of one without"
+    for packages in "$build/packages/first" "$work/other-packages"; do
+        case $(dpkg-deb -f "$packages"/kvd_*.deb Version) in *+cuda) provides=kvd-cuda ;; *) provides= ;; esac
+        [ "$(dpkg-deb -f "$packages"/kvd_*.deb Provides)" = "$provides" ] || fail "$packages: a package with CUDA says so, and no other"
+    done
 
     DEB_BUILD_OPTIONS=noautodbgsym package_version next "$first+next"
     dpkg --compare-versions "$(cat "$build/packages/next/version")" gt "$first" || fail "the next version is no higher one"
