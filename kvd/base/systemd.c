@@ -112,7 +112,7 @@ void fdstore_remove(const char *name) {
     notify_send(text);
 }
 
-bool fdstore_settle(unsigned timeout_ms) {
+bool fdstore_wait(unsigned timeout_ms) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) return false;
     bool sent = notify_send_fd("BARRIER=1", ends[1]); /* the holder closes it when it comes to it */

@@ -48,12 +48,12 @@ struct fdstore_set {
  * any other file is opened, whose number might be counted among them. Descriptors are the caller's. Those with a name
  * that does not fit are closed. */
 void fdstore_take(struct fdstore_set *ret_set);
-/* Gives a copy to the holder. False: there is none, or it does not take it. */
+/* Gives the holder a copy. False: there is no holder, or the message could not be sent. */
 bool fdstore_put(const char *name, int fd);
-/* The holder closes those of this name. */
+/* Tells the holder to close all descriptors of this name. */
 void fdstore_remove(const char *name);
-/* Waits until the holder has worked off what was sent before (BARRIER=1). False: it did not answer in time. */
-bool fdstore_settle(unsigned timeout_ms);
+/* Waits until the holder has processed everything sent before (BARRIER=1). False: it did not answer in time. */
+bool fdstore_wait(unsigned timeout_ms);
 
 /* ---- device regions there ----
  *

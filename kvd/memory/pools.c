@@ -179,7 +179,7 @@ static int open_regions(const struct config *c, const struct plan *plan, struct 
     while (c->export == EXPORT_VMM && !p->id)
         if (getrandom(&p->id, sizeof p->id, 0) != sizeof p->id) p->id = 0;
     if (open_ranks(layout, p, stored, err, err_bytes)) return 1;
-    if (p->id) (void)fdstore_settle(5000);
+    if (p->id) (void)fdstore_wait(5000);
     return 0;
 }
 

@@ -217,8 +217,8 @@ static void stop_copies(struct service *s, const struct bundle *b, const struct 
     else mover_cancel(s->mover, b->tag);
 }
 
-/* Its owner or a driver is gone while it is being activated: undone when its copies have ended. */
-static void activation_doom(struct service *s, struct bundle *b) {
+/* The owner or a driver is gone during the activation, which is undone when its copies have ended. */
+static void activation_end_early(struct service *s, struct bundle *b) {
     const struct pending *op = b->tag ? &s->ops[b->tag - 1] : NULL;
     b->doomed = true;
     if (op && !op->given_way) stop_copies(s, b, op);
@@ -239,7 +239,7 @@ void bundle_update(struct service *s, struct bundle *b) {
         clear &= !driver || (b->cleared >> place & 1);
     }
     if (b->ending && b->activating) {
-        activation_doom(s, b);
+        activation_end_early(s, b);
         return;
     }
     if (b->ending && clear) {

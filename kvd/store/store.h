@@ -153,17 +153,18 @@ const int32_t *store_table_row(const struct store *store, uint32_t pool, uint32_
  * inside a sequence's own reservation. */
 uint64_t store_revision(const struct store *store);
 
-/* ---- places (PAGE-1, PAGE-3, PAGE-7) ------------------------------------------------------------
+/* ---- tiers (PAGE-1, PAGE-3, PAGE-7) ------------------------------------------------------------
  *
  * A page has a device replica, a host replica, or both. A host replica is valid for n columns while its epoch is the
  * page's and it covers n columns. It is current when it covers what is committed. Each has an extent of its own.
  *
- * A continuation is demoted when all its pages are current in the host and it asks for no place on the device. A page
- * leaves the device when only demoted continuations refer to it and no copy uses it; so what they share with others
- * stays. The host replicas of a demoted continuation cannot be dropped: the only valid source is never released.
+ * A continuation is demoted when all its pages are current in the host and it needs none of them on the device. A page
+ * leaves the device when only demoted continuations refer to it and no copy uses it, so pages that they share with
+ * others stay. The host replicas of a demoted continuation cannot be dropped: the only valid source is never released.
  *
- * Two transitions copy pages between the tiers: an activation, which restores what its source lacks from its own
- * reservation (ACT-7) and demotes victims, and a move. A page is brought once: others that need it wait (STORE_WAIT).
+ * Two transitions copy pages between the tiers: a move, and an activation. The activation restores what its source
+ * lacks, in pages of its own reservation (ACT-7), and demotes victims. A page is copied in once; other transitions that
+ * need it wait (STORE_WAIT).
  * Destinations are invisible until the commit, and both ends are pinned until then. */
 
 /* A copy to make. Whole pages may be copied; `columns` matter. */

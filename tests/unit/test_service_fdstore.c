@@ -117,7 +117,7 @@ static void cont_3_what_is_sent(void) {
     int fd = memory(), socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     unsetenv("NOTIFY_SOCKET");
     KVT_FALSE(fdstore_put("one", fd)); /* nobody is there */
-    KVT_FALSE(fdstore_settle(10));
+    KVT_FALSE(fdstore_wait(10));
     KVT_NEED(bind(socket_fd, (struct sockaddr *)&at, sizeof at) == 0);
     setenv("NOTIFY_SOCKET", at.sun_path, 1);
     KVT_TRUE(fdstore_put("one", fd));
@@ -135,7 +135,7 @@ static void cont_3_what_is_sent(void) {
     n = recv(socket_fd, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
     KVT_EQ_STR(text, "FDSTOREREMOVE=1\nFDNAME=one");
-    KVT_FALSE(fdstore_settle(10)); /* it was sent, and nobody comes to it */
+    KVT_FALSE(fdstore_wait(10)); /* it was sent, and nobody comes to it */
     unsetenv("NOTIFY_SOCKET");
     unlink(at.sun_path);
     close(socket_fd);
