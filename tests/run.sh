@@ -8,7 +8,7 @@ set -u
 top=$(cd "$(dirname "$0")/.." && pwd)
 began=$(date +%s)
 quick=no
-fuzz_seconds=${KVD_FUZZ_SECONDS:-60}
+fuzz_seconds=${KVD_FUZZ_SECONDS:-40}
 for option in "$@"; do
     case $option in
         --quick) quick=yes ;;
