@@ -208,14 +208,7 @@ static uint32_t write_recipe(const struct kvd_policy *p, uint32_t n, uint64_t so
     return victims;
 }
 
-static bool pages_suffice(const struct kvd_plan *plan) {
-    bool fine = !plan->rows.short_by && !plan->sequences.short_by && !plan->continuations.short_by &&
-                !plan->state_slots.short_by && !plan->membership.short_by;
-    for (uint32_t i = 0; i < plan->n_pools; i++) fine &= !plan->pages[i].short_by;
-    return fine;
-}
-
-/* So many of the order have as many pages as are short. They free fewer: some pages are shared. */
+/* So many of the order have as many pages as are short; one at least. They free fewer: some pages are shared. */
 static uint32_t first_taken(const struct kvd_policy *p, uint32_t n, const struct kvd_plan *plan) {
     uint64_t pages = 0, wanted = plan->pages[0].short_by;
     uint32_t taken = 0;
@@ -225,7 +218,7 @@ static uint32_t first_taken(const struct kvd_policy *p, uint32_t n, const struct
         pages += known->pages;
         taken++;
     }
-    return taken;
+    return taken ? taken : 1;
 }
 
 /* So many more as would free what is short, where each frees as much as those so far did on average; twice as many more
@@ -256,6 +249,15 @@ static enum kvd_status try_recipe(const struct kvd_policy *p, struct policy_reci
 
 static bool recipe_fits(const struct policy_recipe *r) { return r->plan.feasibility == KVD_READY; }
 
+/* Nothing is short but, perhaps, the arena. */
+static bool recipe_has_pages(const struct policy_recipe *r) {
+    const struct kvd_plan *plan = &r->plan;
+    bool fine = !plan->rows.short_by && !plan->sequences.short_by && !plan->continuations.short_by &&
+                !plan->state_slots.short_by && !plan->membership.short_by;
+    for (uint32_t i = 0; i < plan->n_pools; i++) fine &= !plan->pages[i].short_by;
+    return fine;
+}
+
 /* One of the two numbers grows until pages (or the arena) suffice, by steps that grow; then it is halved back to what
  * just does, but for a sixteenth. */
 static enum kvd_status find_number(const struct kvd_policy *p, struct policy_recipe *r, uint32_t *number,
@@ -280,13 +282,11 @@ static enum kvd_status find_number(const struct kvd_policy *p, struct policy_rec
     return try_recipe(p, r);
 }
 
-static bool has_pages(const struct policy_recipe *r) { return pages_suffice(&r->plan); }
-
 static enum kvd_status find_recipe(const struct kvd_policy *p, struct policy_recipe *r) {
     enum kvd_status status = try_recipe(p, r);
     if (status != KVD_OK || r->plan.feasibility != KVD_BLOCKED) return status;
-    status = find_number(p, r, &r->taken, first_taken(p, r->n, &r->plan), has_pages);
-    if (status != KVD_OK || !has_pages(r) || recipe_fits(r)) return status;
+    status = find_number(p, r, &r->taken, first_taken(p, r->n, &r->plan), recipe_has_pages);
+    if (status != KVD_OK || !recipe_has_pages(r) || recipe_fits(r)) return status;
     return find_number(p, r, &r->released, 1, recipe_fits); /* the arena is short */
 }
 

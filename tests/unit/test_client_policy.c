@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "kvd.h"
+#include "kvd_policy.h"
 #include "kvt.h"
 #include "scripted.h"
 
@@ -392,6 +392,71 @@ static void victims_refusals(void) {
     KVT_EQ(kvd_choose_victims(NULL, &want, room, 0, &error), KVD_INVALID_ARGUMENT);
 }
 
+/* ---- the policy over reuse ------------------------------------------------------------------------------ */
+
+/* Victims that are on the device free 10 pages each; so many are needed. */
+struct till {
+    uint32_t need, plans, chooses, victims, demoted;
+};
+
+static enum script_act till_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    struct till *till = user;
+    if (request->type == FRAME_CHOOSE) {
+        till->chooses++;
+        reply->u.choice.plan.feasibility = KVD_READY;
+    }
+    if (request->type != FRAME_PLAN) return SCRIPT_ANSWER;
+    const struct kvd_activation *a = &request->u.activation;
+    struct kvd_plan *plan = &reply->u.plan;
+    till->plans++;
+    till->victims = a->n_victims;
+    till->demoted = 0;
+    for (uint32_t i = 0; i < a->n_victims; i++) till->demoted += a->victims[i].demote;
+    uint32_t freed = 10 * low(a->n_victims, till->need);
+    plan->n_pools = 1;
+    plan->freed_pages[0] = freed;
+    plan->pages[0] = (struct kvd_need){ 10 * till->need, freed, 10 * till->need - freed };
+    plan->feasibility = plan->pages[0].short_by ? KVD_BLOCKED : KVD_READY;
+    return SCRIPT_ANSWER;
+}
+
+static enum kvd_status policy_choose(kvd_policy *policy, struct till *till, struct kvd_activation *want) {
+    static struct kvd_victim victims[64];
+    struct kvd_error error;
+    struct script *s = script_start(till_fn, till);
+    kvd_client *c = connect_to(s);
+    enum kvd_status status = kvd_policy_choose(policy, c, want, victims, 64, 1000, &error);
+    kvd_disconnect(c);
+    script_stop(s);
+    return status;
+}
+
+/* As few as do, the first of the order, in few messages. What was demoted before frees nothing on the device: where
+ * only such ones are known, kvd_choose_victims decides. */
+static void q_2_the_policy_finds_the_shortest_recipe(void) {
+    kvd_policy *policy = NULL;
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    struct till till = { .need = 0 };
+    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .demotes = true }, &policy), KVD_OK);
+    for (uint64_t i = 1; i <= 20; i++) kvd_policy_kept(policy, 0, (kvd_continuation){ i }, 640);
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_EQ(want.n_victims, 0);
+    KVT_EQ(till.plans, 1);
+    till = (struct till){ .need = 3 };
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_EQ(want.n_victims, 3);
+    for (uint32_t i = 0; i < want.n_victims; i++)
+        KVT_TRUE(want.victims[i].continuation.bits == i + 1 && want.victims[i].demote);
+    KVT_TRUE(till.plans <= 8 && till.chooses == 0);
+    till = (struct till){ .need = 17 };
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_EQ(want.n_victims, 17);
+    till = (struct till){ .need = 1 };
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_TRUE(till.plans <= 8 && till.chooses == 1);
+    kvd_policy_free(policy);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(name_2_tokens_of_the_page_that_is_wanted),
@@ -404,6 +469,7 @@ int main(int argc, char **argv) {
         KVT_CASE(q_2_victims_in_one_message),
         KVT_CASE(fit_1_the_source_goes_last),
         KVT_CASE(victims_refusals),
+        KVT_CASE(q_2_the_policy_finds_the_shortest_recipe),
         { 0 },
     };
     return kvt_main("client policy", cases, argc, argv);
