@@ -252,7 +252,12 @@ static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const struc
     return call_run(c, &request, ret_call, ret_reply, error);
 }
 
-#define COPY_LIST(member)                                                                                              \
+/* The body of a list: asks for a part of it, of one domain or of all (NULL), and copies that. */
+#define RUN_LIST(frame, domain, member)                                                                                \
+    struct msg_reply reply;                                                                                            \
+    struct pending_call *call;                                                                                         \
+    enum kvd_status status = run_list(c, frame, domain, cursor, ret_infos, max, ret_n, &call, &reply, error);          \
+    if (status != KVD_OK) return status;                                                                               \
     uint32_t n = reply.u.member.n < max ? reply.u.member.n : max;                                                      \
     if (n) memcpy(ret_infos, reply.u.member.items, n * sizeof *ret_infos);                                             \
     *ret_n = n;                                                                                                        \
@@ -263,45 +268,25 @@ static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const struc
 enum kvd_status kvd_list_continuations(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
                                        struct kvd_continuation_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                        struct kvd_error *error) {
-    struct msg_reply reply;
-    struct pending_call *call;
-    enum kvd_status status =
-        run_list(c, FRAME_LIST_CONTINUATIONS, domain, cursor, ret_infos, max, ret_n, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    COPY_LIST(continuations);
+    RUN_LIST(FRAME_LIST_CONTINUATIONS, domain, continuations);
 }
 
 enum kvd_status kvd_list_sequences(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
                                    struct kvd_sequence_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                    struct kvd_error *error) {
-    struct msg_reply reply;
-    struct pending_call *call;
-    enum kvd_status status =
-        run_list(c, FRAME_LIST_SEQUENCES, domain, cursor, ret_infos, max, ret_n, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    COPY_LIST(sequences);
+    RUN_LIST(FRAME_LIST_SEQUENCES, domain, sequences);
 }
 
 enum kvd_status kvd_list_sessions(kvd_client *c, uint32_t *cursor, struct kvd_session_info *ret_infos, uint32_t max,
                                   uint32_t *ret_n, struct kvd_error *error) {
-    struct msg_reply reply;
-    struct pending_call *call;
-    enum kvd_status status =
-        run_list(c, FRAME_LIST_SESSIONS, NULL, cursor, ret_infos, max, ret_n, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    COPY_LIST(sessions);
+    RUN_LIST(FRAME_LIST_SESSIONS, NULL, sessions);
 }
 
 enum kvd_status kvd_list_settings(kvd_client *c, uint32_t *cursor, struct kvd_setting *ret_infos, uint32_t max,
                                   uint32_t *ret_n, struct kvd_error *error) {
-    struct msg_reply reply;
-    struct pending_call *call;
-    enum kvd_status status =
-        run_list(c, FRAME_LIST_SETTINGS, NULL, cursor, ret_infos, max, ret_n, &call, &reply, error);
-    if (status != KVD_OK) return status;
-    COPY_LIST(settings);
+    RUN_LIST(FRAME_LIST_SETTINGS, NULL, settings);
 }
-#undef COPY_LIST
+#undef RUN_LIST
 
 /* ---- events --------------------------------------------------------------------------------------------------- */
 
