@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ctl.h"
+#include "figures.h"
 
 /* Without the folders of the file: they stand above the table once. */
 static void put_source(cJSON *row, const char *source) {
@@ -38,20 +39,16 @@ static enum kvd_status load_settings(struct ctl *ctl, cJSON *rows, struct kvd_er
     return status;
 }
 
-static const char *string_of(const cJSON *row, const char *key) {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(row, key));
-}
-
 static void say_pending(struct ctl *ctl, const cJSON *rows) {
     const cJSON *row;
     char line[640];
     bool any = false;
     cJSON_ArrayForEach(row, rows) {
-        if (!string_of(row, "pending")) continue;
+        if (!cJSON_HasObjectItem(row, "pending")) continue;
         if (!any) out_print(ctl->out, OUT_PLAIN, "");
         any = true;
         snprintf(line, sizeof line, "%s: the file says \"%s\" since the last reload; that needs a restart",
-                 string_of(row, "key_text"), string_of(row, "pending"));
+                 figures_string(row, "key_text"), figures_string(row, "pending"));
         out_print(ctl->out, OUT_BAD, line);
     }
 }
