@@ -50,8 +50,8 @@ KVD_API uint32_t kvd_policy_rank(kvd_policy *policy, uint64_t now_ns, kvd_contin
                                  uint32_t max);
 /* As kvd_choose_victims, in the policy's order; a victim is demoted where there is an arena that can hold it. Where
  * what it knows does not do, kvd_choose_victims decides. The victims are forgotten: where the activation is refused
- * after all, call kvd_policy_kept for them again, or leave them to the order of kvd_choose_victims. Sends 1 to 11
- * messages, mostly two. */
+ * after all, call kvd_policy_kept for them again, or leave them to the order of kvd_choose_victims. Sends one
+ * message where nothing must go, two to four mostly, and some more in steps that double where much is short. */
 KVD_API enum kvd_status kvd_policy_choose(kvd_policy *policy, kvd_client *client, struct kvd_activation *want,
                                           struct kvd_victim *room, uint32_t max, uint64_t now_ns,
                                           struct kvd_error *error);
