@@ -19,6 +19,7 @@
 #include "scene.h"
 
 #define A_PROCESS 4000u /* requests */
+#define REQUESTS 20000u
 #define ROLES 4
 
 struct tally {
@@ -213,11 +214,12 @@ static void check_afterwards(void) {
     kvd_disconnect(admin);
 }
 
-static void report_tally(void) {
+/* Few requests may miss a rare type: a hundredth of them are goodbyes and fences. */
+static void report_tally(uint64_t n) {
     printf("  %" PRIu64 " requests, %" PRIu64 " audits\n ", count_sent(), tally->audits);
     for (uint16_t i = 2; i < FRAME_TYPE_END; i++) {
         printf(" %s %" PRIu64 "/%" PRIu64, frame_type_name(i), tally->taken[i], tally->sent[i]);
-        KVT_TRUE(tally->sent[i] > 0);
+        KVT_TRUE(tally->sent[i] > 0 || n < REQUESTS);
     }
     printf("\n");
 }
@@ -225,7 +227,7 @@ static void report_tally(void) {
 /* SRV-1, SRV-2, SRV-3, INV-1 to INV-17, POOL-6. */
 static void srv_2_requests_of_all_types(void) {
     const char *given = getenv("KVD_FUZZED_REQUESTS");
-    uint64_t n = given ? strtoull(given, NULL, 10) : 20000 / E2E_SLOW;
+    uint64_t n = given ? strtoull(given, NULL, 10) : REQUESTS / E2E_SLOW;
     struct e2e_setup setup = { .layers = 1,
                                .kv_heads = 1,
                                .head_dim = 16,
@@ -246,7 +248,7 @@ static void srv_2_requests_of_all_types(void) {
     }
     KVT_EQ_STR(tally->fault, "");
     if (!tally->fault[0]) check_afterwards();
-    report_tally();
+    report_tally(n);
     e2e_daemon_free(&daemon_);
     munmap(tally, sizeof *tally);
 }

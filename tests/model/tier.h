@@ -69,7 +69,7 @@ struct flight {
     store_cont cont; /* of a move or checkpoint; source of an activation */
     store_move move;
     enum store_place place;
-    bool keep, staged;
+    bool keep, staged, lost_at_begin;
     uint32_t frontier, ensure[POOLS];
     struct kvd_victim victims[VICTIMS];
     uint32_t n_victims;

@@ -289,8 +289,8 @@ void flight_abort(struct world *w, struct flight *f) {
     } else {
         code = store_activate_abort(w->kvd.store, f->seq, &lost, &refusal);
         w->seq[s].used = false;
-        if (victims_gone(w, f) && lost == 0 && f->stages < 2 && !w->rots)
-            fail(w, "an abort lost victims and does not say so");
+        bool gone = victims_gone(w, f) || f->lost_at_begin;
+        if (gone && lost == 0 && f->stages < 2 && !w->rots) fail(w, "an abort lost victims and does not say so");
     }
     if (code) fail(w, "abort: %d", code);
     note(w, " abort");
@@ -432,6 +432,16 @@ static struct flight *took_off(struct world *w, const struct want *want, const s
     return f;
 }
 
+/* Those to be released or shortened went at begin, past recall: what is left of them is free for anything now, another
+ * activation's source too. */
+static void victims_went_early(struct flight *f) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < f->n_victims; i++)
+        if (f->victims[i].demote) f->victims[left++] = f->victims[i];
+    f->n_victims = left;
+    f->lost_at_begin = true;
+}
+
 /* What begin did is what the plan said. */
 static void check_begun(struct world *w, struct flight *f, const struct kvd_plan *plan,
                         const struct store_activated *got, uint64_t occupied) {
@@ -457,6 +467,7 @@ static void check_begun(struct world *w, struct flight *f, const struct kvd_plan
     }
     if (!gone && st.host_occupied != occupied + plan->arena.needed)
         fail(w, "the arena grew by another number of bytes than the plan said");
+    if (got->victims_lost) victims_went_early(f);
 }
 
 /* All of it at once, nothing between: the device is left as the plan said. */
