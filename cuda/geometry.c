@@ -279,6 +279,46 @@ void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t ra
     };
 }
 
+/* ---- shards ------------------------------------------------------------------------------- */
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
+
+uint32_t geom_shard_heads(const struct geom_pool_spec *spec) {
+    uint32_t heads = spec->n_kv_heads;
+    for (uint32_t ranks = 2; ranks <= GEOM_MAX_RANKS; ranks++)
+        if (spec->n_kv_heads % ranks == 0) heads = common_divisor(heads, spec->n_kv_heads / ranks);
+    return heads;
+}
+
+uint64_t geom_shard_bytes(const struct geom_pool_spec *spec) {
+    return geom_page_bytes(spec) / spec->n_kv_heads * geom_shard_heads(spec);
+}
+
+/* One plane of so many heads; what is behind the columns may be anybody's. */
+static uint8_t *gather_heads(const struct geom_plane *plane, uint32_t heads, uint32_t columns, const uint8_t *from,
+                             uint8_t *to) {
+    uint64_t filled = columns * plane->nb1;
+    for (uint32_t h = 0; h < heads; h++, from += plane->head_bytes, to += plane->head_bytes) {
+        memcpy(to, from, filled);
+        memset(to + filled, 0, plane->head_bytes - filled);
+    }
+    return to;
+}
+
+void geom_shard_gather(const struct geom_pool_spec *spec, uint32_t shard, uint32_t columns, const uint8_t *packed,
+                       uint8_t *to) {
+    struct sizes z;
+    struct geom_plane plane;
+    if (!spec_sizes(spec, &z)) return;
+    uint32_t heads = geom_shard_heads(spec), first = shard * heads;
+    packed += first / z.heads * geom_packed_bytes(spec);
+    for (uint32_t i = 0; i < spec->n_layers * z.slots; i++) {
+        fill_plane(spec, &z, 1, 0, i / z.slots, i % z.slots, &plane);
+        to =
+            gather_heads(&plane, heads, columns, packed + plane.packed_offset + first % z.heads * plane.head_bytes, to);
+    }
+}
+
 /* ---- views -------------------------------------------------------------------------------- */
 
 static void view_plane(const struct geom_pool_spec *spec, const struct geom_plane *plane, void *base,

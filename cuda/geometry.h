@@ -121,6 +121,17 @@ uint32_t geom_piece_count(const struct geom_pool_spec *spec);
 void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t page, uint32_t i,
                 struct geom_piece *ret_piece);
 
+/* A shard of a page is a range of its KV heads, the same for every number of ranks: shard i has the heads
+ * [i * geom_shard_heads, (i + 1) * geom_shard_heads) of the model, and lies within one rank at each number of ranks, up
+ * to GEOM_MAX_RANKS, that divides the heads. Its bytes are the pieces of those heads, plane after plane in ordinal
+ * order, without padding. Spec must be valid. */
+uint32_t geom_shard_heads(const struct geom_pool_spec *spec);
+uint64_t geom_shard_bytes(const struct geom_pool_spec *spec);
+/* Copies one shard out of a packed page: n_ranks packed pages of geom_packed_bytes each, one after the other. Tokens
+ * from `columns` on are 0 in the copy. to: geom_shard_bytes. */
+void geom_shard_gather(const struct geom_pool_spec *spec, uint32_t shard, uint32_t columns, const uint8_t *packed,
+                       uint8_t *to);
+
 /* Fills the plane parts of a layer view; base is the address of the rank's region in the caller. The caller adds
  * the block table. */
 int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, void *base,
@@ -207,6 +218,10 @@ void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *l
 /* 256-bit digest of what decides what packed pages and images mean: layers, heads, head_dim, profile and ranks of every
  * pool, and the bytes of an image. Sizes, limits, orders and arrangements are not in it (HOST-2, KEEP-1). */
 void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
+
+/* 256-bit digest of what decides what the bytes of shards mean: layers, heads, head_dim, profile and shard of every
+ * pool. Ranks are not in it. */
+void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
 
 const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
 

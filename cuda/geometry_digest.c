@@ -39,20 +39,43 @@ static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec
     put_number(hash, geom_packed_bytes(pool));
 }
 
-static void put_packed_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
+/* ranks: how a page is divided, by ranks or by shards. */
+static void put_content(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t ranks) {
     struct geom_schema schema = { 0 };
     (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
     put_number(hash, pool->storage);
     put_number(hash, pool->n_layers);
     put_number(hash, pool->n_kv_heads);
     put_number(hash, pool->head_dim);
-    put_number(hash, pool->n_ranks);
+    put_number(hash, ranks);
     for (unsigned s = 0; s < GEOM_SLOTS; s++) {
         put_number(hash, schema.dtype[s]);
         put_number(hash, schema.extent[s]);
         put_number(hash, schema.element[s]);
     }
+}
+
+static void put_packed_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
+    put_content(hash, pool, pool->n_ranks);
     put_number(hash, geom_packed_bytes(pool));
+}
+
+static void put_sharded_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
+    put_content(hash, pool, geom_shard_heads(pool));
+    put_number(hash, geom_shard_bytes(pool));
+}
+
+void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]) {
+    static const unsigned char domain[] = "kvd shards";
+    crypto_generichash_state hash;
+    crypto_generichash_init(&hash, NULL, 0, 32);
+    crypto_generichash_update(&hash, domain, sizeof domain);
+    put_number(&hash, GEOM_SCHEMA_VERSION);
+    put_number(&hash, KVD_PAGE_TOKENS);
+    put_number(&hash, n_pools);
+    put_sharded_pool(&hash, &spec->main);
+    if (n_pools > 1) put_sharded_pool(&hash, &spec->draft);
+    crypto_generichash_final(&hash, ret_digest, 32);
 }
 
 void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]) {

@@ -246,6 +246,98 @@ static void host_2_packed_is_order_free(void) {
     }
 }
 
+/* A byte for every (layer, slot, head of the model, byte of its piece). */
+static uint8_t painted(uint32_t plane, uint32_t head, uint64_t k) {
+    return (uint8_t)(plane * 53 + head * 17 + k + k / 256 + 1);
+}
+
+/* Packed pages of all ranks with those bytes; padding and what is behind the columns is noise. */
+static uint8_t *paint_packed(const struct geom_pool_spec *p, uint32_t columns) {
+    uint64_t packed = geom_packed_bytes(p);
+    uint8_t *page = malloc(packed * p->n_ranks);
+    memset(page, 0xa5, packed * p->n_ranks);
+    for (uint32_t rank = 0; rank < p->n_ranks; rank++)
+        for (uint32_t i = 0; i < geom_plane_count(p); i++) {
+            struct geom_plane q;
+            uint32_t slots = geom_plane_count(p) / p->n_layers;
+            geom_plane(p, 1, rank, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+            for (uint32_t h = 0; h < q.n_heads; h++)
+                for (uint64_t k = 0; k < columns * q.nb1; k++)
+                    page[rank * packed + q.packed_offset + h * q.head_bytes + k] = painted(i, rank * q.n_heads + h, k);
+        }
+    return page;
+}
+
+/* Plane after plane, head after head, without padding. */
+static void check_shard(const struct geom_pool_spec *p, uint32_t shard, uint32_t columns, const uint8_t *at) {
+    uint32_t heads = geom_shard_heads(p), slots = geom_plane_count(p) / p->n_layers;
+    uint64_t wrong = 0, n = 0;
+    for (uint32_t i = 0; i < geom_plane_count(p); i++) {
+        struct geom_plane q;
+        geom_plane(p, 1, 0, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+        for (uint32_t h = shard * heads; h < (shard + 1) * heads; h++)
+            for (uint64_t k = 0; k < q.head_bytes; k++)
+                wrong += at[n++] != (k < columns * q.nb1 ? painted(i, h, k) : 0);
+    }
+    KVT_EQ(wrong, 0);
+    KVT_EQ(n, geom_shard_bytes(p));
+}
+
+/* COLD-1: the same shards come out of the packed pages of every number of ranks, and nothing of what is behind the
+ * columns. */
+static void cold_1_shards_are_free_of_ranks(void) {
+    static const struct {
+        uint32_t heads, shard;
+    } all[] = { { 1, 1 }, { 2, 1 }, { 4, 1 }, { 5, 1 }, { 8, 1 }, { 11, 11 }, { 16, 2 }, { 24, 1 }, { 48, 2 } };
+    uint32_t compared = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (uint32_t ranks = 1; ranks <= GEOM_MAX_RANKS; ranks++) {
+            struct geom_pool_spec p =
+                i % 2 ? pool(KVD_STORAGE_K8V4, 2, all[i].heads, 256) : pool(KVD_STORAGE_BF16, 3, all[i].heads, 5);
+            p.n_ranks = ranks;
+            KVT_EQ(geom_shard_heads(&p), all[i].shard);
+            if (all[i].heads % ranks) continue;
+            uint32_t columns = ranks == 2 ? 64 : 7;
+            uint8_t *packed = paint_packed(&p, columns), *shard = malloc(geom_shard_bytes(&p));
+            for (uint32_t s = 0; s < all[i].heads / all[i].shard; s++, compared++) {
+                geom_shard_gather(&p, s, columns, packed, shard);
+                check_shard(&p, s, columns, shard);
+            }
+            free(packed);
+            free(shard);
+        }
+    KVT_TRUE(compared > 100);
+}
+
+/* COLD-1: the identity of shards is layers, heads, head_dim and profile of all pools. */
+static void cold_1_identity_of_shards(void) {
+    struct geom_store_spec base = { .backend = GEOM_MTP,
+                                    .main = pool(KVD_STORAGE_FP8, 4, 4, 256),
+                                    .draft = pool(KVD_STORAGE_FP8, 1, 4, 256),
+                                    .max_context = 4096 };
+    uint8_t digests[8][32], same[32];
+    uint32_t n = 0;
+    geom_shard_digest(&base, 2, digests[n++]);
+    geom_shard_digest(&base, 1, digests[n++]);
+#define SHARDS(change, into)                                                                                           \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        geom_shard_digest(&s, 2, into);                                                                                \
+    } while (0)
+    SHARDS(s.main.n_layers = 5, digests[n++]);
+    SHARDS(s.draft.n_layers = 2, digests[n++]);
+    SHARDS(s.main.n_kv_heads = 8, digests[n++]);
+    SHARDS(s.main.storage = KVD_STORAGE_INT8, digests[n++]);
+    SHARDS((s.main = pool(KVD_STORAGE_BF16, 4, 4, 128)), digests[n++]);
+    SHARDS((s.main = pool(KVD_STORAGE_BF16, 4, 4, 256)), digests[n++]);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) KVT_TRUE(memcmp(digests[i], digests[j], 32) != 0);
+    SHARDS(s.main.n_ranks = s.draft.n_ranks = 4; s.main.order = GEOM_HEAD_MAJOR; s.main.arrangement = GEOM_RECORD;
+           s.max_context = 64; s.state_bytes = 100, same);
+    KVT_EQ_MEM(same, digests[0], 32);
+}
+
 static void view_1_strides_of_planes(void) {
     uint64_t seed = kvt_seed();
     char err[256], region[16];
@@ -443,6 +535,8 @@ int main(int argc, char **argv) {
         KVT_CASE(record_page_is_one_2d_copy),
         KVT_CASE(pool_4_geom_6_planes_disjoint),
         KVT_CASE(host_2_packed_is_order_free),
+        KVT_CASE(cold_1_shards_are_free_of_ranks),
+        KVT_CASE(cold_1_identity_of_shards),
         KVT_CASE(view_1_strides_of_planes),
         KVT_CASE(pool_2_ranks_share_ids),
         KVT_CASE(bad_specs_refused),

@@ -24,7 +24,8 @@ allowed() { # room -> rooms that it may include from
         kvd) echo "kvd kvd/base proto" ;; # the face of the service
         kvd/base) echo "kvd/base proto cuda" ;;
         kvd/memory) echo "kvd/memory $(allowed kvd/base) kvd/store hostarena" ;;
-        kvd/service) echo "kvd/service kvd $(allowed kvd/memory)" ;;
+        kvd/cold) echo "kvd/cold $(allowed kvd/memory)" ;;
+        kvd/service) echo "kvd/service kvd $(allowed kvd/cold)" ;;
         kvd/work) echo "kvd/work $(allowed kvd/service)" ;;
         kvd/serve) echo "kvd/serve $(allowed kvd/work)" ;;
         kvd/net) echo "kvd/net kvd/serve kvd kvd/base proto" ;;
@@ -58,6 +59,7 @@ for file in $files; do
         case $header in
             cuda*.h|cublas*.h|mma.h) case $room in cuda) ;; client) case $file in client/demo/*) ;; *) complain "$file sees <$header>" ;; esac ;; *) complain "$file sees <$header>; only cuda/ may" ;; esac ;;
             nng/*) case $room in kvd/net|client) ;; *) complain "$file sees <$header>; only kvd/net/ and client/ may" ;; esac ;;
+            hiredis/*) case $file in kvd/cold/*) ;; *) complain "$file sees <$header>; only kvd/cold/ may" ;; esac ;;
             microhttpd.h) [ "$file" = kvd/net/http.c ] || complain "$file sees <$header>; only kvd/net/http.c may" ;;
             protobuf-c/*) case $file in proto/codec*) ;; *) complain "$file sees <$header>; only proto/codec* may" ;; esac ;;
             time.h|stdio.h|sys/*|unistd.h|pthread.h|fcntl.h) case $file in kvd/store/*.[ch]) [ "$header" = stdio.h ] || complain "$file sees <$header>: the store has no clock, file or thread" ;; esac ;;
