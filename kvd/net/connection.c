@@ -100,20 +100,22 @@ static bool arm_receive(struct connection *c) {
     return true;
 }
 
-#define PAUSE_MS 1
-
 /* Under the lock: what comes next, the frames that are left in the buffer or more bytes. A turn stands in nng's queue
  * of callbacks behind those that are there. False as with arm_receive. */
 static bool read_on(struct connection *c) {
     if (!c->more) return arm_receive(c);
     if (c->closing) return false;
     if (c->greedy) {
-        nng_sleep_aio(PAUSE_MS, c->turning);
+        listener_delay(c->listener, c);
         return true;
     }
     if (!nng_aio_begin(c->turning)) return false;
     nng_aio_finish(c->turning, 0);
     return true;
+}
+
+void connection_resume(struct connection *c) {
+    if (nng_aio_begin(c->turning)) nng_aio_finish(c->turning, 0);
 }
 
 /* Continues after a send. True: an event was refused meanwhile, and would fit now. */
@@ -236,12 +238,12 @@ static void serve_turn(struct connection *c) {
     pthread_mutex_lock(&c->lock);
     c->corked = true; /* all answers to these frames leave in one send */
     pthread_mutex_unlock(&c->lock);
-    bool fine = serve_frames(c, &more), greedy = charge_turn(c, begin_ns);
+    bool fine = serve_frames(c, &more);
     pthread_mutex_lock(&c->lock);
     c->corked = false;
     c->more = more;
-    c->greedy = greedy;
     take_off_socket(c);
+    c->greedy = charge_turn(c, begin_ns);
     size_t limit = atomic_load(&c->listener->queue_limit);
     bool slow = fine && !c->closing && unsent_bytes(c) > limit;
     if (slow) c->paused = true;

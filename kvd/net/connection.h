@@ -31,10 +31,11 @@ struct connection {
     _Atomic uint64_t partial_since;     /* 0: no half frame */
     _Atomic uint64_t stalled_since;     /* 0: no answer waits for the peer to read */
     struct connection *next, *previous; /* listener's mutex */
-    struct connection *next_dead;
-    bool reaped;     /* listener_close has seen it */
-    bool pushed_out; /* closed to make room for a newer connection */
-    bool ended;      /* the service has been told */
+    struct connection *next_dead, *next_delayed;
+    uint64_t delayed_until; /* ns */
+    bool reaped;            /* listener_close has seen it */
+    bool pushed_out;        /* closed to make room for a newer connection */
+    bool ended;             /* the service has been told */
 
     pthread_mutex_t lock;
     bool more /* whole frames are left in `in` */, greedy /* and they wait */, closing, paused, corked,
@@ -54,14 +55,16 @@ struct listener {
     nng_stream_listener *nng;
     nng_aio *accepting, *sleeping;
     struct unix_socket name;
-    int event_fd;
+    int wake_fd;                /* a timer; nng's own keep a CPU busy for the last millisecond of a sleep */
     _Atomic size_t queue_limit; /* [limits] message_queue */
     _Atomic uint64_t handshake_timeout, stall_timeout;
     _Atomic uint32_t limit;
     _Atomic uint64_t accepted, turns;
 
-    pthread_mutex_t lock; /* leaf: the two lists and count */
+    pthread_mutex_t lock; /* leaf: the three lists, count, wake_ns */
     struct connection *all, *dead;
+    struct connection *delayed, **last_delayed; /* in order of their ends */
+    uint64_t wake_ns;                           /* wake_fd is set to it; 0: to nothing */
     uint32_t count;
     uint32_t crowded_ms; /* chain of accepts only */
     bool full;           /* no accept is posted; listener_run posts one when connections have gone */
@@ -84,6 +87,10 @@ void connection_free(struct connection *connection);
 
 /* Counts a connection that sent something that is no frame. listener_tick logs the count. */
 void listener_note_junk(struct listener *listener, const struct connection *connection);
+/* The receive chain goes on in a thread of nng. Called once after each listener_delay, without its lock. */
+void connection_resume(struct connection *connection);
+/* In listener.c: has connection_resume called in DELAY_NS. The caller's receive chain goes on there. */
+void listener_delay(struct listener *listener, struct connection *connection);
 /* In listener.c: puts the connection on the list of dead ones, which listener_run ends and frees. */
 void listener_retire(struct listener *listener, struct connection *connection);
 

@@ -6,9 +6,10 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "log.h"
 #include "unix_socket.h"
 
@@ -25,7 +26,7 @@
 /* nng closes the socket of a freed stream later, in its reaper, and a flood is faster. A new file gets the lowest free
  * number, so all numbers below it are open. */
 static bool is_crowded(struct listener *l) {
-    int lowest = fcntl(l->event_fd, F_DUPFD_CLOEXEC, 0);
+    int lowest = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0);
     if (lowest >= 0) close(lowest);
     return lowest < 0 || lowest > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
 }
@@ -97,10 +98,11 @@ int listener_open(struct service *service, const struct config *config, struct l
     if (!l) return complain_socket(err, err_bytes, config->socket, "open", "no memory");
     l->service = service;
     pthread_mutex_init(&l->lock, NULL);
-    l->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->last_delayed = &l->delayed;
+    l->wake_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     listener_configure(l, config);
     int bad =
-        l->event_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
+        l->wake_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
     if (bad) complain_socket(err, err_bytes, config->socket, "open", "no memory or no files");
     if (bad || publish_socket(l, config, err, err_bytes)) {
         listener_close(l);
@@ -118,20 +120,46 @@ void listener_configure(struct listener *l, const struct config *c) {
     atomic_store(&l->limit, c->connections);
 }
 
-/* ---- the dead ---------------------------------------------------------------------------------- */
+/* ---- the delayed and the dead ------------------------------------------------------------------- */
+
+#define DELAY_NS UINT64_C(1000000)
+
+/* Under the lock: once it is given up, listener_close may free the listener. */
+static void wake_at(struct listener *l, uint64_t ns) {
+    if (l->wake_ns && l->wake_ns <= ns) return;
+    l->wake_ns = ns;
+    struct itimerspec at = { .it_value = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) } };
+    timerfd_settime(l->wake_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+void listener_delay(struct listener *l, struct connection *c) {
+    pthread_mutex_lock(&l->lock);
+    c->delayed_until = clock_ns() + DELAY_NS;
+    c->next_delayed = NULL;
+    *l->last_delayed = c;
+    l->last_delayed = &c->next_delayed;
+    wake_at(l, l->delayed->delayed_until);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* Under the lock. NULL: nobody's pause has ended. */
+static struct connection *take_due(struct listener *l) {
+    struct connection *c = l->delayed;
+    if (!c || (c->delayed_until > clock_ns() && !atomic_load(&l->closing))) return NULL;
+    l->delayed = c->next_delayed;
+    if (!l->delayed) l->last_delayed = &l->delayed;
+    return c;
+}
 
 void listener_retire(struct listener *l, struct connection *c) {
     pthread_mutex_lock(&l->lock);
     c->next_dead = l->dead;
     l->dead = c;
-    /* Under the lock: once it is given up, listener_close may free the listener. */
-    uint64_t one = 1;
-    ssize_t n = write(l->event_fd, &one, sizeof one);
-    (void)n;
+    wake_at(l, 1);
     pthread_mutex_unlock(&l->lock);
 }
 
-int listener_fd(const struct listener *l) { return l->event_fd; }
+int listener_fd(const struct listener *l) { return l->wake_fd; }
 
 static void forget_connection(struct listener *l, struct connection *c) {
     pthread_mutex_lock(&l->lock);
@@ -144,10 +172,18 @@ static void forget_connection(struct listener *l, struct connection *c) {
 
 void listener_run(struct listener *l) {
     uint64_t count;
-    ssize_t n = read(l->event_fd, &count, sizeof count);
-    (void)n;
+    struct connection *c;
     pthread_mutex_lock(&l->lock);
-    struct connection *c = l->dead;
+    ssize_t n = read(l->wake_fd, &count, sizeof count);
+    (void)n;
+    l->wake_ns = 0;
+    while ((c = take_due(l))) {
+        pthread_mutex_unlock(&l->lock);
+        connection_resume(c);
+        pthread_mutex_lock(&l->lock);
+    }
+    if (l->delayed) wake_at(l, l->delayed->delayed_until);
+    c = l->dead;
     l->dead = NULL;
     pthread_mutex_unlock(&l->lock);
     for (struct connection *next; c; c = next) {
@@ -282,7 +318,7 @@ struct listener *listener_close(struct listener *l) {
     if (l->accepting) nng_aio_stop(l->accepting);
     close_all(l);
     while (listener_connections(l)) { /* the streams are closed, so every callback ends and wakes this loop */
-        struct pollfd p = { .fd = l->event_fd, .events = POLLIN };
+        struct pollfd p = { .fd = l->wake_fd, .events = POLLIN };
         poll(&p, 1, 100);
         listener_run(l);
         service_run(l->service);
@@ -290,7 +326,7 @@ struct listener *listener_close(struct listener *l) {
     nng_aio_free(l->sleeping);
     nng_aio_free(l->accepting);
     if (l->nng) nng_stream_listener_free(l->nng);
-    if (l->event_fd >= 0) close(l->event_fd);
+    if (l->wake_fd >= 0) close(l->wake_fd);
     pthread_mutex_destroy(&l->lock);
     free(l);
     return NULL;

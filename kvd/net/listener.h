@@ -25,7 +25,7 @@ int listener_open(struct service *service, const struct config *config, struct l
                   size_t err_bytes);
 /* Stops accepting, closes every connection, waits for their callbacks, unlinks the socket. Accepts NULL. */
 struct listener *listener_close(struct listener *listener);
-/* Readable when listener_run has connections to free. */
+/* Readable when listener_run has connections to free, or to read from again after a pause. */
 int listener_fd(const struct listener *listener);
 void listener_run(struct listener *listener);
 /* Closes connections that exceed a time-out: no Hello, half a frame, unread answers. Call it about once a second, or

@@ -211,6 +211,27 @@ static bool back_to(unsigned files) {
     return false;
 }
 
+/* CPU time of nng's threads that end its sleeps, in ticks of the kernel. */
+static unsigned long sleepers_ticks(void) {
+    char path[300], text[512];
+    unsigned long all = 0, user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)kvd.pid);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/stat", (int)kvd.pid, e->d_name);
+        FILE *f = fopen(path, "r");
+        size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+        if (f) fclose(f);
+        text[n] = 0;
+        const char *after = strstr(text, "(nng:aio:expire) ");
+        if (!after) continue;
+        KVT_EQ_I(sscanf(after, "%*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel), 2);
+        all += user + kernel + 1; /* so that having found one shows */
+    }
+    if (d) closedir(d);
+    return all;
+}
+
 /* Sends until nothing more is taken for a while: the daemon does not read any more. How many frames. */
 static int stuff(int fd, const uint8_t *frame, size_t n, int most) {
     struct pollfd p = { .fd = fd, .events = POLLOUT };
@@ -279,6 +300,34 @@ static void storm_of_half_frames(void) {
     KVT_EQ(stats(fd, id).sessions, 2); /* the unfinished one's process (this one) lives: its session waits for it */
     KVT_TRUE(back_to(files + 1));      /* its pidfd */
     close(fd);
+    KVT_EQ_I(stop(SIGTERM), 0);
+    clean();
+}
+
+/* Two that send many requests at once pause again and again. A pause costs nothing: nng's own sleep of a millisecond
+ * keeps a CPU busy for most of it, and shows here as a second of CPU time. */
+static void pauses_of_the_greedy_keep_no_cpu_busy(void) {
+    enum { HEAP = 32, HEAPS = 300 };
+    KVT_NEED(start(""));
+    uint8_t frame[512], heap[HEAP * 512];
+    struct msg_reply r;
+    kvd_session_id id[2];
+    int fd[2] = { session(KVD_ROLE_OBSERVER, &id[0]), session(KVD_ROLE_OBSERVER, &id[1]) };
+    bool answered = true;
+    for (int i = 0; i < HEAPS && answered; i++) {
+        for (int k = 0; k < 2; k++) {
+            struct msg_request q = { .type = FRAME_STATS, .header.session = id[k] };
+            size_t n = frame_of(&q, frame);
+            for (size_t j = 0; j < HEAP; j++) memcpy(heap + j * n, frame, n);
+            answered &= KVT_EQ_I(write(fd[k], heap, HEAP * n), (ssize_t)(HEAP * n));
+        }
+        for (int j = 0; j < 2 * HEAP && answered; j++) answered = KVT_TRUE(reply(fd[j % 2], FRAME_STATS, &r));
+    }
+    unsigned long ticks = sleepers_ticks();
+    KVT_TRUE(ticks > 0); /* they are there */
+    KVT_TRUE(ticks < 20u + (unsigned long)sysconf(_SC_NPROCESSORS_ONLN));
+    close(fd[0]);
+    close(fd[1]);
     KVT_EQ_I(stop(SIGTERM), 0);
     clean();
 }
@@ -605,6 +654,7 @@ static void start_refusals(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(frames_in_pieces_and_in_heaps),
+                                             KVT_CASE(pauses_of_the_greedy_keep_no_cpu_busy),
                                              KVT_CASE(storm_of_connect_and_close),
                                              KVT_CASE(storm_of_half_frames),
                                              KVT_CASE(slow_reader),
