@@ -8,9 +8,9 @@
 set -eu
 
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler
-libsodium-dev libxxhash-dev libcjson-dev libmicrohttpd-dev libcunit1-dev scdoc"
+libsodium-dev libxxhash-dev libcjson-dev libmicrohttpd-dev libhiredis-dev libcunit1-dev scdoc"
 packages="debhelper"
-tests="clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh python3-numpy python3-protobuf python3-pip python3-wheel mypy
+tests="redis-server clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh python3-numpy python3-protobuf python3-pip python3-wheel mypy
 python3 universal-ctags clang-format
 chromium-headless-shell" # the least of Debian's Chromium: 98 MB to fetch, 306 MB installed, a quarter less than chromium
 check=no
@@ -41,10 +41,12 @@ fi
 echo "Installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-case $missing in
-    *prometheus*) # the tests want its programs; its own service would listen on port 9090 of every address
-        unit=/etc/systemd/system/prometheus.service
-        [ -e "$unit" ] || { mkdir -p "${unit%/*}" && ln -sf /dev/null "$unit"; } ;;
-esac
+for service in prometheus redis-server; do
+    case $missing in
+        *$service*) # the tests want its programs; its own service would listen on a port
+            unit=/etc/systemd/system/$service.service
+            [ -e "$unit" ] || { mkdir -p "${unit%/*}" && ln -sf /dev/null "$unit"; } ;;
+    esac
+done
 # shellcheck disable=SC2086 # a list of package names
 apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -8,6 +8,8 @@ if(TARGET kvd_service)
   endforeach()
   kvd_test(test_cold_value ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_value.c LIBS kvd_service kvt PkgConfig::SODIUM)
   target_compile_definitions(test_cold_value PRIVATE PROTOCOL_MD="${CMAKE_SOURCE_DIR}/proto/PROTOCOL.md")
+  kvd_test(test_cold_engine ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_engine.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
+           LIBS kvd_service kvt PkgConfig::HIREDIS Threads::Threads)
   target_compile_definitions(test_service_config PRIVATE KVD_CONF="${CMAKE_SOURCE_DIR}/deploy/kvd.conf")
   kvd_test(test_service_order ${CMAKE_CURRENT_SOURCE_DIR}/test_service_order.c LIBS service_fixture Threads::Threads)
   kvd_test(test_service_host ${CMAKE_CURRENT_SOURCE_DIR}/test_service_host.c LIBS service_fixture Threads::Threads)
