@@ -27,7 +27,7 @@ static void store_half(const PagedKVBatchLayerView *view, const kvd_plane_view *
     }
 }
 
-int ops_append_ref(const struct ops_append *op, char *err, size_t err_bytes) {
+int kvd_ops_append_host(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
     const PagedKVBatchLayerView *view = &op->view;
     int r = ops_append_check(op, err, err_bytes);
     if (!r) r = ops_check_append_values(op, err, err_bytes);

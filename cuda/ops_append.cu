@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Append on the GPU: encodes new K and V rows into their pages, byte for byte as ops_append_ref() does (GEOM-9). A warp
- * takes one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked up,
- * so that the two latencies overlap, and the page is looked up once for all heads.
+ * Append on the GPU: encodes new K and V rows into their pages, byte for byte as kvd_ops_append_host() does (GEOM-9). A
+ * warp takes one or several heads of a column, 16 bytes of K and of V a lane. They are loaded before the page is looked
+ * up, so that the two latencies overlap, and the page is looked up once for all heads.
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "ops_cuda.h"
+#include "ops.h"
 #include "ops_ptx.cuh"
 
 namespace append {
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __g
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
 
-static append_params make_params(const ops_append *op) {
+static append_params make_params(const kvd_ops_append *op) {
     const PagedKVBatchLayerView *v = &op->view;
     append_params p = {};
     p.k = v->k, p.v = v->v, p.k_scale = v->k_scale, p.v_scale = v->v_scale;
@@ -332,20 +332,21 @@ static void launch_append(const append_params &p, uint32_t storage, cudaStream_t
 
 } /* namespace append */
 
-extern "C" int ops_append_cuda(const struct ops_append *op, ops_stream stream, char *err, size_t err_bytes) {
+extern "C" int kvd_ops_append_cuda(const struct kvd_ops_append *op, kvd_ops_stream stream, char *err,
+                                   size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
     if (rc) return rc;
     const append::append_params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "k at %p and v at %p must be aligned to 16 bytes for quantized storage",
                  (const void *)op->k, (const void *)op->v);
-        return OPS_E_INVALID;
+        return KVD_OPS_INVALID;
     }
     append::launch_append(p, op->view.storage, (cudaStream_t)stream);
     const cudaError_t e = cudaGetLastError();
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching append failed: %s", cudaGetErrorString(e));
-        return OPS_E_LAUNCH;
+        return KVD_OPS_LAUNCH;
     }
     return 0;
 }

@@ -7,7 +7,6 @@
  * the result is the same to the bit for any batch, W, order of rows, or page ids, and on any machine (no fused
  * multiply-add, own exponential).
  */
-#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -52,18 +51,18 @@ static void decode_row(struct half half, uint32_t head_dim, int32_t page, uint32
 }
 
 /* Keys that column w of compact row b sees: [0, n). 0 for a column that does not count. */
-static uint32_t visible(const struct ops_attention *op, uint32_t b, uint32_t w) {
+static uint32_t visible(const struct kvd_ops_attention *op, uint32_t b, uint32_t w) {
     uint32_t valid = ops_valid(op->valid, op->w, b);
     if (w >= valid) return 0;
     return op->causal ? (uint32_t)op->positions[(size_t)b * op->w + w] + 1 : (uint32_t)op->context[b] + valid;
 }
 
 /* Elements of q and out before head h of column w of row b. */
-static size_t tensor_at(const struct ops_attention *op, uint32_t b, uint32_t w, uint32_t h) {
+static size_t tensor_at(const struct kvd_ops_attention *op, uint32_t b, uint32_t w, uint32_t h) {
     return (((size_t)b * op->w + w) * op->n_q_heads + h) * op->view.head_dim;
 }
 
-static int check_all(const struct ops_attention *op, char *err, size_t err_bytes) {
+static int check_all(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     int r = ops_attention_check(op, err, err_bytes);
     return r ? r : ops_check_attention_values(op, err, err_bytes);
 }
@@ -71,7 +70,7 @@ static int check_all(const struct ops_attention *op, char *err, size_t err_bytes
 /* ---- oracle ------------------------------------------------------------------------------- */
 
 /* One query against [0, n): scores, softmax and sum, each in its plain form. */
-static void oracle_query(const struct ops_attention *op, const int32_t *table, uint32_t n, uint32_t kv_head,
+static void oracle_query(const struct kvd_ops_attention *op, const int32_t *table, uint32_t n, uint32_t kv_head,
                          const uint16_t *q, uint16_t *out, double *scores, double *sum, float *row) {
     const PagedKVBatchLayerView *view = &op->view;
     uint32_t d = view->head_dim;
@@ -93,14 +92,15 @@ static void oracle_query(const struct ops_attention *op, const int32_t *table, u
     for (uint32_t i = 0; i < d; i++) out[i] = ops_f32_to_bf16((float)(sum[i] / total));
 }
 
-int ops_attention_oracle(const struct ops_attention *op, char *err, size_t err_bytes) {
+int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     int r = check_all(op, err, err_bytes);
     if (r) return r;
     uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads;
     double *scores = calloc((size_t)op->view.n_logical * TILE + d, sizeof *scores);
     float *row = calloc(d, sizeof *row);
     if (!scores || !row)
-        r = refuse_with(-ENOMEM, err, err_bytes, "no memory for the scores of %u keys", op->view.n_logical * TILE);
+        r = refuse_with(KVD_OPS_NO_MEMORY, err, err_bytes, "no memory for the scores of %u keys",
+                        op->view.n_logical * TILE);
     for (uint32_t b = 0; !r && b < op->b; b++)
         for (uint32_t w = 0; w < op->w; w++)
             for (uint32_t h = 0; h < op->n_q_heads; h++) {
@@ -242,7 +242,7 @@ OPS_CLONES static void value_tile(const struct block *block) {
 }
 
 /* One page: decode the keys once, score, soften, decode the values once, add. */
-static void walk_tile(const struct ops_attention *op, struct block *block, uint32_t kv_head, int32_t page,
+static void walk_tile(const struct kvd_ops_attention *op, struct block *block, uint32_t kv_head, int32_t page,
                       uint32_t begin) {
     const PagedKVBatchLayerView *view = &op->view;
     uint32_t n = 0;
@@ -263,7 +263,7 @@ static void walk_tile(const struct ops_attention *op, struct block *block, uint3
 
 /* Query heads first .. first + count of a KV head's group over all columns: number i is head i % group of column i /
  * group. */
-static void walk_block(const struct ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head,
+static void walk_block(const struct kvd_ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head,
                        uint64_t first) {
     uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads, most = 0;
     const int32_t *table = ops_table_row(&op->view, op->table_rows[b]);
@@ -287,7 +287,7 @@ static void walk_block(const struct ops_attention *op, struct block *block, uint
     }
 }
 
-static void walk_row(const struct ops_attention *op, struct block *block, uint32_t b) {
+static void walk_row(const struct kvd_ops_attention *op, struct block *block, uint32_t b) {
     uint32_t group = op->n_q_heads / op->view.n_kv_heads, valid = ops_valid(op->valid, op->w, b);
     uint64_t queries = (uint64_t)group * valid;
     for (uint32_t kv_head = 0; kv_head < op->view.n_kv_heads; kv_head++)
@@ -299,7 +299,7 @@ static void walk_row(const struct ops_attention *op, struct block *block, uint32
            (op->w - valid) * (size_t)op->n_q_heads * op->view.head_dim * sizeof *op->out);
 }
 
-int ops_attention_ref(const struct ops_attention *op, char *err, size_t err_bytes) {
+int kvd_ops_attention_host(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     struct block block = { 0 };
     int r = check_all(op, err, err_bytes);
     if (r) return r;
@@ -308,7 +308,8 @@ int ops_attention_ref(const struct ops_attention *op, char *err, size_t err_byte
     /* Zeroed once: what lies between head_dim and width stays zero. */
     size_t floats = (size_t)(2 * BLOCK + TILE) * block.stride + BLOCK * TILE;
     float *memory = calloc(floats, sizeof *memory);
-    if (!memory) return refuse_with(-ENOMEM, err, err_bytes, "no memory for tiles of head_dim %u", op->view.head_dim);
+    if (!memory)
+        return refuse_with(KVD_OPS_NO_MEMORY, err, err_bytes, "no memory for tiles of head_dim %u", op->view.head_dim);
     block.q = memory;
     block.sum = block.q + (size_t)BLOCK * block.stride;
     block.tile = block.sum + (size_t)BLOCK * block.stride;

@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
+#include "ops.h"
 #include "ops_attention_block.cuh"
-#include "ops_cuda.h"
 
 namespace attn {
 
@@ -185,7 +185,7 @@ static uint32_t choose_shares(uint64_t pairs, uint32_t ctas) {
     return shares * 16 >= ctas * 15ull ? (uint32_t)shares : ctas;
 }
 
-static bool make_plan(const ops_attention *op, uint32_t max_context, launch_plan *ret_plan) {
+static bool make_plan(const kvd_ops_attention *op, uint32_t max_context, launch_plan *ret_plan) {
     const PagedKVBatchLayerView *v = &op->view;
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
     const uint64_t rows = (uint64_t)group * op->w;
@@ -222,7 +222,7 @@ static plane make_plane(const kvd_plane_view *v) {
     return { (const uint8_t *)v->base, v->stride_head, v->stride_page };
 }
 
-static params make_params(const ops_attention *op, const launch_plan *x, void *workspace) {
+static params make_params(const kvd_ops_attention *op, const launch_plan *x, void *workspace) {
     const PagedKVBatchLayerView *v = &op->view;
     params p = {};
     p.k = make_plane(&v->k), p.v = make_plane(&v->v);
@@ -336,7 +336,7 @@ static int check_plane(const kvd_plane_view *v, const char *name, char *err, siz
         snprintf(err, err ? err_bytes : 0,
                  "plane %s: base %p, head stride %llu and page stride %llu must be multiples of 16 bytes on a GPU",
                  name, v->base, (unsigned long long)v->stride_head, (unsigned long long)v->stride_page);
-        return OPS_E_INVALID;
+        return KVD_OPS_INVALID;
     }
     return 0;
 }
@@ -350,14 +350,14 @@ static int check_planes(const PagedKVBatchLayerView *v, char *err, size_t err_by
 
 } /* namespace attn */
 
-extern "C" size_t ops_attention_workspace(const struct ops_attention *op, uint32_t max_context) {
+extern "C" size_t kvd_ops_attention_workspace(const struct kvd_ops_attention *op, uint32_t max_context) {
     attn::launch_plan x;
     if (op->view.n_kv_heads == 0 || op->w == 0 || op->b == 0 || !attn::make_plan(op, max_context, &x)) return 0;
     return x.line_bytes + x.partial_bytes + x.stats_bytes;
 }
 
-extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_context, void *workspace,
-                                  size_t workspace_bytes, ops_stream stream, char *err, size_t err_bytes) {
+extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32_t max_context, void *workspace,
+                                      size_t workspace_bytes, kvd_ops_stream stream, char *err, size_t err_bytes) {
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
@@ -365,26 +365,26 @@ extern "C" int ops_attention_cuda(const struct ops_attention *op, uint32_t max_c
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,
                  (void *)op->out);
-        return OPS_E_INVALID;
+        return KVD_OPS_INVALID;
     }
     if (!attn::make_plan(op, max_context, &x)) {
         snprintf(err, err ? err_bytes : 0,
                  "no GPU kernel for storage %u with head_dim %u (BF16: 64, 128, 256; others: 256)", op->view.storage,
                  op->view.head_dim);
-        return OPS_E_INVALID;
+        return KVD_OPS_UNIMPLEMENTED;
     }
     const size_t need = x.line_bytes + x.partial_bytes + x.stats_bytes;
     if (need > 0 && (workspace == nullptr || workspace_bytes < need || (uintptr_t)workspace % 256 != 0)) {
         snprintf(err, err ? err_bytes : 0,
                  "attention needs a workspace of %zu bytes aligned to 256; there are %zu at %p", need, workspace_bytes,
                  workspace);
-        return OPS_E_INVALID;
+        return KVD_OPS_INVALID;
     }
     const attn::params p = attn::make_params(op, &x, workspace);
     const cudaError_t e = attn::launch_attention(p, x, &op->view, (cudaStream_t)stream);
     if (e != cudaSuccess) {
         snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
-        return OPS_E_LAUNCH;
+        return KVD_OPS_LAUNCH;
     }
     return 0;
 }

@@ -29,32 +29,32 @@ static bool strides_ok(const kvd_plane_view *plane, uint64_t piece, uint32_t hea
 static int check_plane(const PagedKVBatchLayerView *view, const kvd_plane_view *plane, const char *name, uint32_t dtype,
                        uint32_t extent, uint32_t element, char *err, size_t err_bytes) {
     if (plane->dtype != dtype)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "plane %s has dtype %u, storage %s wants %u", name,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "plane %s has dtype %u, storage %s wants %u", name,
                            plane->dtype, geom_storage_name((enum kvd_storage)view->storage), dtype);
     if (dtype == KVD_DTYPE_NONE) return 0;
     uint64_t token = (uint64_t)extent * element;
     if (plane->extent != extent || plane->stride_elem != element || plane->stride_token != token)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "plane %s has rows of %u at strides %" PRIu64 ", %" PRIu64
                            "; storage %s wants %u at %u, %" PRIu64,
                            name, plane->extent, plane->stride_elem, plane->stride_token,
                            geom_storage_name((enum kvd_storage)view->storage), extent, element, token);
     if (!strides_ok(plane, token * KVD_PAGE_TOKENS, view->n_kv_heads, view->n_pages))
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "plane %s: head stride %" PRIu64 " and page stride %" PRIu64 " let pieces of %" PRIu64
                            " bytes overlap, or are no multiples of %d",
                            name, plane->stride_head, plane->stride_page, token * KVD_PAGE_TOKENS, BASE_ALIGN);
     if (!plane->base || (uintptr_t)plane->base % BASE_ALIGN)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "plane %s is at %p: it must be mapped and aligned to %d",
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "plane %s is at %p: it must be mapped and aligned to %d",
                            name, plane->base, BASE_ALIGN);
     return 0;
 }
 
 static int check_table(const PagedKVBatchLayerView *view, char *err, size_t err_bytes) {
     if (!view->block_tables || (uintptr_t)view->block_tables % sizeof(int32_t))
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "the block table is missing or not aligned to 4");
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "the block table is missing or not aligned to 4");
     if (view->n_logical == 0 || view->n_logical > INT32_MAX / KVD_PAGE_TOKENS || view->n_rows == 0)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "a table of %u rows by %u entries: at least 1, and %d entries at most", view->n_rows,
                            view->n_logical, INT32_MAX / KVD_PAGE_TOKENS);
     return 0;
@@ -64,9 +64,9 @@ static int check_view(const PagedKVBatchLayerView *view, char *err, size_t err_b
     static const char *const names[GEOM_SLOTS] = { "k", "v", "k_scale", "v_scale" };
     const kvd_plane_view *planes[GEOM_SLOTS] = { &view->k, &view->v, &view->k_scale, &view->v_scale };
     struct geom_schema schema;
-    if (geom_schema((enum kvd_storage)view->storage, view->head_dim, &schema, err, err_bytes)) return OPS_E_INVALID;
+    if (geom_schema((enum kvd_storage)view->storage, view->head_dim, &schema, err, err_bytes)) return KVD_OPS_INVALID;
     if (view->n_pages == 0 || view->n_pages > INT32_MAX || view->n_kv_heads == 0)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "a view of %u pages and %u kv heads: at least 1 of each",
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "a view of %u pages and %u kv heads: at least 1 of each",
                            view->n_pages, view->n_kv_heads);
     for (uint32_t s = 0; s < GEOM_SLOTS; s++) {
         int r = check_plane(view, planes[s], names[s], schema.dtype[s], schema.extent[s], schema.element[s], err,
@@ -78,17 +78,17 @@ static int check_view(const PagedKVBatchLayerView *view, char *err, size_t err_b
 
 static int check_batch(const PagedKVBatchLayerView *view, uint32_t w, uint32_t b, const int32_t *table_rows, char *err,
                        size_t err_bytes) {
-    if (w == 0 || b == 0) return refuse_with(OPS_E_INVALID, err, err_bytes, "W %u, B %u: both are at least 1", w, b);
+    if (w == 0 || b == 0) return refuse_with(KVD_OPS_INVALID, err, err_bytes, "W %u, B %u: both are at least 1", w, b);
     if (b > view->n_rows)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "a batch of %u sequences and %u table rows: one row a sequence", b, view->n_rows);
     if (b > 1 && w > BATCH_COLUMNS_MAX)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "W %u with B %u: at most %d columns in a batch, any number alone", w, b, BATCH_COLUMNS_MAX);
     if (w > view->n_logical * (uint64_t)KVD_PAGE_TOKENS)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "W %u columns: a row holds %" PRIu64 " tokens", w,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "W %u columns: a row holds %" PRIu64 " tokens", w,
                            view->n_logical * (uint64_t)KVD_PAGE_TOKENS);
-    if (!table_rows) return refuse_with(OPS_E_INVALID, err, err_bytes, "table_rows is missing");
+    if (!table_rows) return refuse_with(KVD_OPS_INVALID, err, err_bytes, "table_rows is missing");
     return 0;
 }
 
@@ -114,50 +114,51 @@ static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tenso
     struct range table = { (uintptr_t)view->block_tables, 0 };
     table.end = table.begin + (uintptr_t)view->n_rows * view->n_logical * sizeof(int32_t);
     if (!tensor || (uintptr_t)tensor % sizeof *tensor)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "tensor %s is missing or not aligned", name);
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "tensor %s is missing or not aligned", name);
     if (__builtin_mul_overflow(bytes, heads, &bytes) || __builtin_mul_overflow(bytes, w, &bytes) ||
         __builtin_mul_overflow(bytes, b, &bytes) || bytes > PTRDIFF_MAX)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "tensor %s [%u, %u, %u, %u] does not fit the address space",
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "tensor %s [%u, %u, %u, %u] does not fit the address space",
                            name, view->head_dim, heads, w, b);
     struct range range = { (uintptr_t)tensor, (uintptr_t)tensor + bytes };
     bool clash = meet(range, table);
     for (uint32_t s = 0; s < GEOM_SLOTS; s++) clash = clash || meet(range, plane_range(view, planes[s]));
     if (clash)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "tensor %s overlaps the cache or its table: give it memory of its own", name);
     *ret_range = range;
     return 0;
 }
 
-int ops_append_check(const struct ops_append *op, char *err, size_t err_bytes) {
+int ops_append_check(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
     struct range range;
     int r = check_view(&op->view, err, err_bytes);
     if (!r) r = check_batch(&op->view, op->w, op->b, op->table_rows, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->k, "k", op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->v, "v", op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
-    if (!r && !op->positions) r = refuse_with(OPS_E_INVALID, err, err_bytes, "positions is missing");
+    if (!r && !op->positions) r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "positions is missing");
     return r;
 }
 
-int ops_attention_check(const struct ops_attention *op, char *err, size_t err_bytes) {
+int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     struct range q, out;
     int r = check_view(&op->view, err, err_bytes);
     if (!r) r = check_batch(&op->view, op->w, op->b, op->table_rows, err, err_bytes);
     if (r) return r;
     if (op->n_q_heads == 0 || op->n_q_heads % op->view.n_kv_heads)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "%u query heads over %u kv heads: a multiple is needed",
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "%u query heads over %u kv heads: a multiple is needed",
                            op->n_q_heads, op->view.n_kv_heads);
     if (!(op->scale > 0) || !isfinite(op->scale))
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "softmax scale %g: it is positive and finite, normally 1/sqrt(%u)", (double)op->scale,
                            op->view.head_dim);
     if (op->causal > 1 || (op->causal ? !op->positions : !op->context))
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "causal %u needs %s: causal is 1 with positions or 0 with context", op->causal,
                            op->causal ? "positions" : "context");
     r = check_tensor(&op->view, op->q, "q", op->n_q_heads, op->w, op->b, &q, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->out, "out", op->n_q_heads, op->w, op->b, &out, err, err_bytes);
-    if (!r && meet(q, out)) r = refuse_with(OPS_E_INVALID, err, err_bytes, "out overlaps q: give it memory of its own");
+    if (!r && meet(q, out))
+        r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "out overlaps q: give it memory of its own");
     return r;
 }
 
@@ -170,16 +171,16 @@ struct span { /* ordinals that a compact row touches: [begin, end) */
 
 static int check_mapped(const PagedKVBatchLayerView *view, uint32_t b, struct span span, char *err, size_t err_bytes) {
     if (span.row < 0 || (uint32_t)span.row >= view->n_rows)
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "table row %d of sequence %u: there are %u rows", span.row, b,
-                           view->n_rows);
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "table row %d of sequence %u: there are %u rows", span.row,
+                           b, view->n_rows);
     if (span.begin < 0 || span.end > (int64_t)view->n_logical * KVD_PAGE_TOKENS)
-        return refuse_with(OPS_E_INVALID, err, err_bytes,
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "sequence %u reaches ordinals %" PRId64 "..%" PRId64 ": a row holds 0..%" PRId64, b,
                            span.begin, span.end - 1, (int64_t)view->n_logical * KVD_PAGE_TOKENS - 1);
     const int32_t *table = ops_table_row(view, span.row);
     for (int64_t block = span.begin >> KVD_PAGE_SHIFT; block << KVD_PAGE_SHIFT < span.end; block++)
         if (table[block] < 0 || (uint32_t)table[block] >= view->n_pages)
-            return refuse_with(OPS_E_INVALID, err, err_bytes,
+            return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                                "block %" PRId64
                                " of sequence %u (row %d) is page %d, the pool has %u: map it before the launch",
                                block, b, span.row, table[block], view->n_pages);
@@ -190,36 +191,36 @@ static int check_mapped(const PagedKVBatchLayerView *view, uint32_t b, struct sp
 static int check_columns(const int32_t *positions, const int32_t *valid, uint32_t w, uint32_t b, char *err,
                          size_t err_bytes) {
     if (valid && (valid[b] < 0 || (uint32_t)valid[b] > w))
-        return refuse_with(OPS_E_INVALID, err, err_bytes, "valid[%u] is %d: a row has 0..%u columns", b, valid[b], w);
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "valid[%u] is %d: a row has 0..%u columns", b, valid[b], w);
     const int32_t *row = positions ? positions + (size_t)b * w : NULL;
     for (uint32_t i = 1; row && i < ops_valid(valid, w, b); i++)
         if ((int64_t)row[i] != (int64_t)row[0] + i)
-            return refuse_with(OPS_E_INVALID, err, err_bytes,
+            return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                                "position %u of sequence %u is %d after %d: they are consecutive", i, b, row[i],
                                row[i - 1]);
     return 0;
 }
 
-static struct span append_span(const struct ops_append *op, uint32_t b) {
+static struct span append_span(const struct kvd_ops_append *op, uint32_t b) {
     int64_t first = op->positions[(size_t)b * op->w];
     return (struct span){ op->table_rows[b], first, first + ops_valid(op->valid, op->w, b) };
 }
 
 /* INV-7: a page has one writer. Two sequences of a batch must not write one page, by the same row or by two. */
-static int check_writers(const struct ops_append *op, uint32_t a, uint32_t b, char *err, size_t err_bytes) {
+static int check_writers(const struct kvd_ops_append *op, uint32_t a, uint32_t b, char *err, size_t err_bytes) {
     struct span x = append_span(op, a), y = append_span(op, b);
     const int32_t *tx = ops_table_row(&op->view, x.row), *ty = ops_table_row(&op->view, y.row);
     if (x.begin == x.end || y.begin == y.end) return 0;
     for (int64_t i = x.begin >> KVD_PAGE_SHIFT; i << KVD_PAGE_SHIFT < x.end; i++)
         for (int64_t j = y.begin >> KVD_PAGE_SHIFT; j << KVD_PAGE_SHIFT < y.end; j++)
             if (x.row == y.row || tx[i] == ty[j])
-                return refuse_with(OPS_E_INVALID, err, err_bytes,
+                return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                                    "sequences %u and %u both write page %d: a page has one writer, copy it first", a, b,
                                    tx[i]);
     return 0;
 }
 
-int ops_check_append_values(const struct ops_append *op, char *err, size_t err_bytes) {
+int ops_check_append_values(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
     int r = 0;
     for (uint32_t b = 0; !r && b < op->b; b++) {
         r = check_columns(op->positions, op->valid, op->w, b, err, err_bytes);
@@ -233,7 +234,7 @@ int ops_check_append_values(const struct ops_append *op, char *err, size_t err_b
     return r;
 }
 
-int ops_check_attention_values(const struct ops_attention *op, char *err, size_t err_bytes) {
+int ops_check_attention_values(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     int r = 0;
     for (uint32_t b = 0; !r && b < op->b; b++) {
         r = check_columns(op->causal ? op->positions : NULL, op->valid, op->w, b, err, err_bytes);

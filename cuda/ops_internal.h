@@ -36,7 +36,7 @@ static inline char *ops_plane_row(const kvd_plane_view *plane, int32_t page, uin
 
 /* What the wrapper cannot check on a device, the reference checks on the host: counts, rows, consecutive ordinals, and
  * that every block it will touch is mapped. */
-int ops_check_append_values(const struct ops_append *op, char *err, size_t err_bytes);
-int ops_check_attention_values(const struct ops_attention *op, char *err, size_t err_bytes);
+int ops_check_append_values(const struct kvd_ops_append *op, char *err, size_t err_bytes);
+int ops_check_attention_values(const struct kvd_ops_attention *op, char *err, size_t err_bytes);
 
 #endif

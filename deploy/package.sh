@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Debian packages kvd, kvdctl, libkvd1, libkvd-dev and python3-kvd (and kvd-dbgsym, ... with debug symbols).
+# Builds the Debian packages kvd, kvdctl, libkvd1, libkvd-dev, libkvd-ops1, libkvd-ops-dev and python3-kvd (and
+# kvd-dbgsym, ... with debug symbols).
 # Packages of a build with CUDA have +cuda behind their version, and kvd provides kvd-cuda.
 # Usage: sh deploy/package.sh [--out DIR] [--build DIR] [--version VERSION] [--source]
 #   --out      where the packages go; out/ unless given
@@ -77,7 +78,7 @@ if [ -z "$build" ]; then
     (cd "$top" && cmake --preset release) || fail "the release build cannot be configured"
     version_of_build
     (cd "$top" && cmake --preset release -D KVD_PACKAGE_VERSION="$version" &&
-        cmake --build --preset release --target kvd kvdctl kvd_client kvd_python kvd_man) || fail "the release build failed"
+        cmake --build --preset release --target kvd kvdctl kvd_client kvd_ops_shared kvd_python kvd_man) || fail "the release build failed"
 else
     [ -e "$build/CMakeCache.txt" ] || fail "$build is no build of kvd"
     version_of_build

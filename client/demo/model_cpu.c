@@ -85,27 +85,27 @@ static int group_attend(struct cpu_model *model, const struct cpu_group *group, 
                         char *err, size_t err_bytes) {
     int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
     group_pack(model, group, valid, rows);
-    const struct ops_append append = { .view = *view,
-                                       .k = model->k[0],
-                                       .v = model->v[0],
-                                       .positions = model->positions,
-                                       .valid = valid,
-                                       .table_rows = rows,
-                                       .w = group->w,
-                                       .b = group->n };
-    if (ops_append_ref(&append, err, err_bytes) != 0) return -EINVAL;
-    const struct ops_attention attention = { .view = *view,
-                                             .q = model->q[0],
-                                             .out = model->out[0],
-                                             .positions = model->positions,
-                                             .valid = valid,
-                                             .table_rows = rows,
-                                             .n_q_heads = MODEL_HEADS,
-                                             .w = group->w,
-                                             .b = group->n,
-                                             .causal = 1,
-                                             .scale = MODEL_SCALE };
-    if (ops_attention_ref(&attention, err, err_bytes) != 0) return -EINVAL;
+    const struct kvd_ops_append append = { .view = *view,
+                                           .k = model->k[0],
+                                           .v = model->v[0],
+                                           .positions = model->positions,
+                                           .valid = valid,
+                                           .table_rows = rows,
+                                           .w = group->w,
+                                           .b = group->n };
+    if (kvd_ops_append_host(&append, err, err_bytes) != 0) return -EINVAL;
+    const struct kvd_ops_attention attention = { .view = *view,
+                                                 .q = model->q[0],
+                                                 .out = model->out[0],
+                                                 .positions = model->positions,
+                                                 .valid = valid,
+                                                 .table_rows = rows,
+                                                 .n_q_heads = MODEL_HEADS,
+                                                 .w = group->w,
+                                                 .b = group->n,
+                                                 .causal = 1,
+                                                 .scale = MODEL_SCALE };
+    if (kvd_ops_attention_host(&attention, err, err_bytes) != 0) return -EINVAL;
     group_unpack(model, group);
     return 0;
 }

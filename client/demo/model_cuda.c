@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvd_ops.h"
 #include "model_internal.h"
 #include "model_kernels.h"
-#include "ops_cuda.h"
 
 #define GRAPH_COLUMNS 16 /* decode steps of more columns are launched one by one */
 
@@ -75,39 +75,40 @@ static int append_step(const struct cuda_model *m, const struct step *step, cons
     const struct activations *on = &m->on;
     uint32_t column = 0, calls = step->decode ? 1 : step->n_segments;
     for (uint32_t i = 0; i < calls; i++) {
-        const struct ops_append op = { .view = *view,
-                                       .k = on->k + (size_t)column * MODEL_KV,
-                                       .v = on->v + (size_t)column * MODEL_KV,
-                                       .positions = on->input->position + column,
-                                       .table_rows = on->input->row + column,
-                                       .w = step->decode ? 1 : step->segments[i].n,
-                                       .b = step->decode ? step->columns : 1 };
-        if (ops_append_cuda(&op, m->stream, err, err_bytes) != 0) return -EINVAL;
+        const struct kvd_ops_append op = { .view = *view,
+                                           .k = on->k + (size_t)column * MODEL_KV,
+                                           .v = on->v + (size_t)column * MODEL_KV,
+                                           .positions = on->input->position + column,
+                                           .table_rows = on->input->row + column,
+                                           .w = step->decode ? 1 : step->segments[i].n,
+                                           .b = step->decode ? step->columns : 1 };
+        if (kvd_ops_append_cuda(&op, m->stream, err, err_bytes) != 0) return -EINVAL;
         column += op.w;
     }
     return 0;
 }
 
-static struct ops_attention attention_of(const struct cuda_model *m, const PagedKVBatchLayerView *view,
-                                         uint32_t column) {
+static struct kvd_ops_attention attention_of(const struct cuda_model *m, const PagedKVBatchLayerView *view,
+                                             uint32_t column) {
     const struct activations *on = &m->on;
-    return (struct ops_attention){ .view = *view,
-                                   .q = on->q + (size_t)column * MODEL_Q,
-                                   .out = on->out + (size_t)column * MODEL_Q,
-                                   .positions = on->input->position + column,
-                                   .table_rows = on->input->row + column,
-                                   .n_q_heads = MODEL_HEADS,
-                                   .w = 1,
-                                   .b = 1,
-                                   .causal = 1,
-                                   .scale = MODEL_SCALE };
+    return (struct kvd_ops_attention){ .view = *view,
+                                       .q = on->q + (size_t)column * MODEL_Q,
+                                       .out = on->out + (size_t)column * MODEL_Q,
+                                       .positions = on->input->position + column,
+                                       .table_rows = on->input->row + column,
+                                       .n_q_heads = MODEL_HEADS,
+                                       .w = 1,
+                                       .b = 1,
+                                       .causal = 1,
+                                       .scale = MODEL_SCALE };
 }
 
 static int attend_step(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view,
                        char *err, size_t err_bytes) {
     for (uint32_t i = 0; i < step->columns; i++) {
-        const struct ops_attention op = attention_of(m, view, i);
-        if (ops_attention_cuda(&op, m->base.max_context, m->workspace, m->workspace_bytes, m->stream, err, err_bytes))
+        const struct kvd_ops_attention op = attention_of(m, view, i);
+        if (kvd_ops_attention_cuda(&op, m->base.max_context, m->workspace, m->workspace_bytes, m->stream, err,
+                                   err_bytes))
             return -EINVAL;
     }
     return 0;
@@ -202,8 +203,8 @@ static void input_fill(struct step_input *input, struct step *step) {
 static int prepare_step(struct cuda_model *m, const struct step *step, char *err, size_t err_bytes) {
     struct replays *replays = &m->replays[step->part];
     const size_t bytes = (step->part == MODEL_MAIN ? MODEL_LAYERS : MODEL_DRAFT_LAYERS) * sizeof *step->views;
-    const struct ops_attention op = attention_of(m, step->views, 0);
-    const size_t need = ops_attention_workspace(&op, m->base.max_context);
+    const struct kvd_ops_attention op = attention_of(m, step->views, 0);
+    const size_t need = kvd_ops_attention_workspace(&op, m->base.max_context);
     if (need > m->workspace_bytes) {
         for (uint32_t i = 0; i < 2; i++) replays_drop(&m->replays[i]);
         cudaFree(m->workspace);

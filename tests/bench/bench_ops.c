@@ -49,28 +49,28 @@ static void must(int rc, const char *err) {
 }
 
 static void append(const PagedKVBatchLayerView *view, uint32_t from, uint32_t w) {
-    struct ops_append op = {
+    struct kvd_ops_append op = {
         .view = *view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = w, .b = 1
     };
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(from + i);
-    must(ops_append_ref(&op, err, sizeof err), err);
+    must(kvd_ops_append_host(&op, err, sizeof err), err);
 }
 
 static void attend(const PagedKVBatchLayerView *view, uint32_t w) {
-    struct ops_attention op = { .view = *view,
-                                .q = q,
-                                .out = out,
-                                .positions = positions,
-                                .table_rows = rows,
-                                .n_q_heads = HQ,
-                                .w = w,
-                                .b = 1,
-                                .causal = 1,
-                                .scale = 0.0625f };
+    struct kvd_ops_attention op = { .view = *view,
+                                    .q = q,
+                                    .out = out,
+                                    .positions = positions,
+                                    .table_rows = rows,
+                                    .n_q_heads = HQ,
+                                    .w = w,
+                                    .b = 1,
+                                    .causal = 1,
+                                    .scale = 0.0625f };
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(KEYS - w + i);
-    must(ops_attention_ref(&op, err, sizeof err), err);
+    must(kvd_ops_attention_host(&op, err, sizeof err), err);
 }
 
 static void report(const char *what, const char *profile, const PagedKVBatchLayerView *view, uint32_t w, int appends) {

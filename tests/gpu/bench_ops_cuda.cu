@@ -172,36 +172,37 @@ struct bench_pool {
                 std::vector<int32_t> at(std::min(chunk, s.context - t));
                 for (size_t i = 0; i < at.size(); i++) at[i] = (int32_t)(t + i);
                 positions.put(at);
-                ops_append op = {};
+                kvd_ops_append op = {};
                 op.view = view(b / s.b), op.k = kv.at, op.v = kv.at, op.positions = positions.at;
                 op.table_rows = rows.at + b % s.b;
                 op.w = (uint32_t)at.size(), op.b = 1;
                 char err[300];
-                if (ops_append_cuda(&op, nullptr, err, sizeof err) != 0) fprintf(stderr, "append: %s\n", err), exit(2);
+                if (kvd_ops_append_cuda(&op, nullptr, err, sizeof err) != 0)
+                    fprintf(stderr, "append: %s\n", err), exit(2);
                 CUDA_OK(cudaDeviceSynchronize());
             }
     }
     /* The last w columns of every sequence ask. */
-    ops_attention queries(uint32_t w) {
+    kvd_ops_attention queries(uint32_t w) {
         std::vector<int32_t> at;
         for (uint32_t b = 0; b < s.b; b++)
             for (uint32_t i = 0; i < w; i++) at.push_back((int32_t)(s.context - w + i));
         positions.put(at);
         q.alloc((size_t)s.d * s.q_heads * w * s.b), out.alloc(q.n);
         random_bf16<<<1024, 256>>>(q.at, q.n, 3);
-        ops_attention op = {};
+        kvd_ops_attention op = {};
         op.view = view(0), op.q = q.at, op.out = out.at, op.positions = positions.at, op.table_rows = rows.at;
         op.n_q_heads = s.q_heads, op.w = w, op.b = s.b, op.causal = 1, op.scale = 1.0f / sqrtf((float)s.d);
-        workspace.alloc(ops_attention_workspace(&op, s.context));
+        workspace.alloc(kvd_ops_attention_workspace(&op, s.context));
         return op;
     }
     double attention_us(uint32_t w) {
-        ops_attention op = queries(w);
+        kvd_ops_attention op = queries(w);
         char err[300];
         uint32_t turn = 0;
         return time_us([&](cudaStream_t stream) {
             op.view = view(turn++ % copies);
-            if (ops_attention_cuda(&op, s.context, workspace.at, workspace.n, stream, err, sizeof err) != 0)
+            if (kvd_ops_attention_cuda(&op, s.context, workspace.at, workspace.n, stream, err, sizeof err) != 0)
                 fprintf(stderr, "attention: %s\n", err), exit(2);
         });
     }
@@ -329,11 +330,11 @@ static void append() {
         uint32_t turn = 0;
         const double us = time_us([&](cudaStream_t stream) {
             const uint16_t *k = kv.at + (size_t)(turn % copies) * 2 * rows * s.heads * s.d;
-            ops_append op = {};
+            kvd_ops_append op = {};
             op.view = pool.view(0), op.k = k, op.v = k + (size_t)rows * s.heads * s.d, op.positions = pool.positions.at;
             op.table_rows = pool.rows.at + turn % copies, op.w = rows, op.b = 1;
             char err[300];
-            if (ops_append_cuda(&op, stream, err, sizeof err) != 0) fprintf(stderr, "append: %s\n", err), exit(2);
+            if (kvd_ops_append_cuda(&op, stream, err, sizeof err) != 0) fprintf(stderr, "append: %s\n", err), exit(2);
             turn++;
         });
         const double stored = (double)geom_page_bytes(&pool.spec) / 64 * rows, read = 4.0 * rows * s.heads * s.d;
@@ -351,7 +352,7 @@ static void append() {
 static int steady() {
     const shape s = decode_shapes[1];
     bench_pool pool(s, KVD_STORAGE_BF16, GEOM_RECORD, true);
-    ops_attention op = pool.queries(1);
+    kvd_ops_attention op = pool.queries(1);
     char err[300];
     cudaStream_t stream;
     cudaGraph_t graph;
@@ -363,7 +364,7 @@ static int steady() {
     for (uint32_t i = 0; i < 17; i++) { /* the first one outside the graph */
         if (i == 1) CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         op.view = pool.view(i % pool.copies);
-        if (ops_attention_cuda(&op, s.context, pool.workspace.at, pool.workspace.n, stream, err, sizeof err) != 0)
+        if (kvd_ops_attention_cuda(&op, s.context, pool.workspace.at, pool.workspace.n, stream, err, sizeof err) != 0)
             return fprintf(stderr, "attention: %s\n", err), 2;
     }
     CUDA_OK(cudaStreamEndCapture(stream, &graph));

@@ -17,7 +17,7 @@
 extern "C" {
 #include "geometry.h"
 }
-#include "ops_cuda.h"
+#include "ops.h"
 
 #define CUDA_OK(call)                                                                                                  \
     do {                                                                                                               \

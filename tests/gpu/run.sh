@@ -25,7 +25,7 @@ for option in "$@"; do
 done
 
 # ---- build: every object on its own, as many at a time as there are processors ----
-objects="geometry.c ops_codec.c ops_append.c ops_attention.c ops_check.c"
+objects="refuse.c geometry.c ops_codec.c ops_append.c ops_attention.c ops_check.c"
 kernels=$(cd cuda && ls ops_*.cu)
 programs="test_ops_cuda bench_ops_cuda"
 

@@ -130,14 +130,14 @@ static void run_append(const append_case &c) {
     device_array<uint16_t> dk, dv;
     device_array<int32_t> dp, dl, dr;
     dk.put(k), dv.put(v), dp.put(positions), dl.put(valid), dr.put(table_rows);
-    ops_append op = {};
+    kvd_ops_append op = {};
     op.view = x.view(false), op.k = k.data(), op.v = v.data(), op.positions = positions.data();
     op.valid = c.ragged ? valid.data() : nullptr, op.table_rows = table_rows.data(), op.w = c.w, op.b = c.b;
     char err[300] = "";
-    bool ok = ops_append_ref(&op, err, sizeof err) == 0;
+    bool ok = kvd_ops_append_host(&op, err, sizeof err) == 0;
     op.view = x.view(true), op.k = dk.at, op.v = dv.at, op.positions = dp.at;
     op.valid = c.ragged ? dl.at : nullptr, op.table_rows = dr.at;
-    ok = ok && ops_append_cuda(&op, nullptr, err, sizeof err) == 0;
+    ok = ok && kvd_ops_append_cuda(&op, nullptr, err, sizeof err) == 0;
     CUDA_OK(cudaDeviceSynchronize());
     size_t different = 0;
     const std::vector<uint8_t> got = x.device.get();
@@ -177,11 +177,11 @@ static void append_unmapped() {
         std::vector<int32_t> t(16, -1);
         t[0] = 1, x.tables = t;
         x.upload();
-        ops_append op = {};
+        kvd_ops_append op = {};
         op.view = x.view(true), op.k = dk.at, op.v = dk.at, op.positions = dp.at, op.table_rows = dr.at, op.w = 1,
         op.b = 4;
         char err[300] = "";
-        const bool ok = ops_append_cuda(&op, nullptr, err, sizeof err) == 0;
+        const bool ok = kvd_ops_append_cuda(&op, nullptr, err, sizeof err) == 0;
         CUDA_OK(cudaDeviceSynchronize());
         report(ok && x.device.get() == x.host, std::string(name) + "/" + storage_names[s], err);
     }
@@ -253,11 +253,11 @@ struct attention_run {
             }
             std::vector<int32_t> at(n);
             for (uint32_t e = 0; e < n; e++) at[e] = (int32_t)e;
-            ops_append op = {};
+            kvd_ops_append op = {};
             op.view = x.view(false), op.k = k.data(), op.v = v.data(), op.positions = at.data();
             op.table_rows = &rows[i], op.w = n, op.b = 1;
             char err[300];
-            if (n > 0 && ops_append_ref(&op, err, sizeof err) != 0) {
+            if (n > 0 && kvd_ops_append_host(&op, err, sizeof err) != 0) {
                 fprintf(stderr, "filling pages: %s\n", err);
                 exit(2);
             }
@@ -269,8 +269,8 @@ struct attention_run {
         std::vector<uint16_t> guarded(out.size() + 2 * GUARD, 0x7fc1);
         dout.put(guarded);
     }
-    ops_attention op(bool on_device) {
-        ops_attention o = {};
+    kvd_ops_attention op(bool on_device) {
+        kvd_ops_attention o = {};
         o.view = x.view(on_device);
         o.q = on_device ? dq.at : q.data(), o.out = on_device ? dout.at + GUARD : out.data();
         o.positions = on_device ? dp.at : positions.data();
@@ -280,14 +280,14 @@ struct attention_run {
         return o;
     }
     bool launch(cudaStream_t stream, std::string &note, uint32_t envelope) {
-        const ops_attention o = op(true);
-        const size_t bytes = ops_attention_workspace(&o, envelope);
+        const kvd_ops_attention o = op(true);
+        const size_t bytes = kvd_ops_attention_workspace(&o, envelope);
         if (workspace.n != bytes) {
             workspace.alloc(bytes);
             workspace.fill(0xFF);
         }
         char err[300] = "";
-        const int rc = ops_attention_cuda(&o, envelope, workspace.at, bytes, stream, err, sizeof err);
+        const int rc = kvd_ops_attention_cuda(&o, envelope, workspace.at, bytes, stream, err, sizeof err);
         note = err;
         return rc == 0;
     }
@@ -319,11 +319,11 @@ static bool oracle(attention_run &a, std::string &note) {
                                                                       : left > (int32_t)x.n ? (int32_t)x.n
                                                                                             : left;
             const int32_t context = a.context[x.b] + a.valid[x.b] - valid; /* draft: all see [0, context + valid) */
-            ops_attention o = a.op(false);
+            kvd_ops_attention o = a.op(false);
             o.q += at, o.out += at, o.positions += (size_t)x.b * a.c.w + x.w, o.table_rows += x.b;
             o.valid = &valid, o.context = &context, o.w = x.n, o.b = 1;
             char err[300] = "";
-            if (ops_attention_oracle(&o, err, sizeof err) != 0 && ok.exchange(false))
+            if (kvd_ops_attention_oracle(&o, err, sizeof err) != 0 && ok.exchange(false))
                 fprintf(stderr, "oracle: %s\n", err);
         }
     };
@@ -526,13 +526,13 @@ static void refusals() {
     const attention_case c = { KVD_STORAGE_BF16, 8, 2, 128, 1, { 70 }, {}, 1, GEOM_PAGE_MAJOR, GEOM_DENSE, true };
     attention_run a(c, logical_of(c), r);
     char err[300] = "";
-    const auto refused = [&](ops_attention o, size_t bytes, const char *what) {
+    const auto refused = [&](kvd_ops_attention o, size_t bytes, const char *what) {
         err[0] = 0;
-        const int rc = ops_attention_cuda(&o, 71, a.workspace.at, bytes, nullptr, err, sizeof err);
-        report(rc == OPS_E_INVALID && err[0] != 0, std::string(name) + "/" + what, err);
+        const int rc = kvd_ops_attention_cuda(&o, 71, a.workspace.at, bytes, nullptr, err, sizeof err);
+        report(rc == KVD_OPS_INVALID && err[0] != 0, std::string(name) + "/" + what, err);
     };
-    ops_attention o = a.op(true);
-    a.workspace.alloc(ops_attention_workspace(&o, 71));
+    kvd_ops_attention o = a.op(true);
+    a.workspace.alloc(kvd_ops_attention_workspace(&o, 71));
     refused(o, 16, "small workspace");
     o.n_q_heads = 7;
     refused(o, a.workspace.n, "heads");
@@ -556,9 +556,9 @@ static void launch_failures() {
     rng r = { seed };
     const attention_case c = { KVD_STORAGE_BF16, 8, 2, 128, 1, { 70 }, {}, 1, GEOM_PAGE_MAJOR, GEOM_DENSE, true };
     attention_run a(c, logical_of(c), r);
-    const ops_attention o = a.op(true);
-    a.workspace.alloc(ops_attention_workspace(&o, 71));
-    ops_append append = {};
+    const kvd_ops_attention o = a.op(true);
+    a.workspace.alloc(kvd_ops_attention_workspace(&o, 71));
+    kvd_ops_append append = {};
     append.view = o.view, append.k = append.v = a.dq.at, append.positions = a.dp.at, append.table_rows = a.dr.at;
     append.w = append.b = 1;
     cudaStream_t stream;
@@ -568,12 +568,12 @@ static void launch_failures() {
     const bool spoilt =
         cudaStreamSynchronize(stream) != cudaSuccess; /* not allowed there: the capture is invalid now */
     char err[300] = "";
-    int rc = ops_attention_cuda(&o, 71, a.workspace.at, a.workspace.n, stream, err, sizeof err);
-    report(spoilt && rc == OPS_E_LAUNCH && err[0] != 0, std::string(name) + "/attention", err);
+    int rc = kvd_ops_attention_cuda(&o, 71, a.workspace.at, a.workspace.n, stream, err, sizeof err);
+    report(spoilt && rc == KVD_OPS_LAUNCH && err[0] != 0, std::string(name) + "/attention", err);
     (void)cudaGetLastError();
     err[0] = 0;
-    rc = ops_append_cuda(&append, stream, err, sizeof err);
-    report(spoilt && rc == OPS_E_LAUNCH && err[0] != 0, std::string(name) + "/append", err);
+    rc = kvd_ops_append_cuda(&append, stream, err, sizeof err);
+    report(spoilt && rc == KVD_OPS_LAUNCH && err[0] != 0, std::string(name) + "/append", err);
     (void)cudaStreamEndCapture(stream, &graph);
     (void)cudaGetLastError();
     CUDA_OK(cudaStreamDestroy(stream));

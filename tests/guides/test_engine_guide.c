@@ -491,6 +491,23 @@ static void another_instance_and_a_fork(void) {
     close_all();
 }
 
+/* VIEW-1: two tokens of one layer. The first attends itself alone; equal keys give the mean of the values. */
+static void append_and_attention(void) {
+    static _Alignas(16) uint16_t planes[2][2 * KVD_PAGE_TOKENS * 64];
+    static const int32_t table[] = { -1, 1 };
+    uint16_t k[64], v[2][64], out[64];
+    kvd_plane_view plane = { planes[0], KVD_DTYPE_BF16, 64, 2, 128, KVD_PAGE_TOKENS * 128, KVD_PAGE_TOKENS * 128 };
+    PagedKVBatchLayerView view = { .k = plane, .v = plane, .block_tables = table, .n_logical = 1, .n_rows = 2 };
+    view.v.base = planes[1];
+    view.n_pages = 2, view.head_dim = 64, view.n_kv_heads = 1, view.storage = KVD_STORAGE_BF16;
+    for (int i = 0; i < 64; i++) k[i] = v[0][i] = 0x3F80, v[1][i] = 0x4040; /* 1, and 3 */
+    KVT_EQ_I(attend_token(&view, 1, 0, k, v[0], k, 1, out), 0);
+    KVT_EQ_MEM(out, v[0], sizeof out);
+    KVT_EQ_I(attend_token(&view, 1, 1, k, v[1], k, 1, out), 0);
+    for (int i = 0; i < 64; i++) KVT_EQ(out[i], 0x4000);
+    KVT_EQ_I(attend_token(&view, 0, 0, k, v[1], k, 1, out), -1); /* not mapped */
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(the_life_of_a_request),
                                              KVT_CASE(when_it_is_short),
@@ -501,6 +518,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(an_answer_that_does_not_come),
                                              KVT_CASE(a_worker_dies),
                                              KVT_CASE(another_instance_and_a_fork),
+                                             KVT_CASE(append_and_attention),
                                              { 0 } };
     signal(SIGPIPE, SIG_IGN);
     if (argc == 4 && strcmp(argv[1], "--worker") == 0) return be_worker(argv[2], atoi(argv[3]));

@@ -92,6 +92,16 @@ class EngineGuide(KvdCase):
         self.assertEqual(self.generate(again, store, prompts, 10), [0, 0])
         self.assertEqual(self.guide.worker_again(again, store, self.kvd.socket), (again, store))
 
+    def test_append_and_attention(self):
+        """VIEW-1: the mean of the values where all keys are equal, through the pages of a sequence."""
+        worker, store = self.guide.worker_open(self.kvd.socket)
+        self.addCleanup(worker.close)
+        k = np.full((1, 3, 2, 64), 0x3F80, np.uint16)
+        v = np.array([0x3F80, 0x4000, 0x4040], np.uint16)[None, :, None, None].repeat(2, 2).repeat(64, 3)
+        with self.scheduler.activate([1, 2, 3], max_new_tokens=1, domain=DOMAIN) as sequence:
+            out = self.guide.attend(store, sequence, 1, k, v, k.repeat(2, 2), 0, 3)
+        np.testing.assert_array_equal(out[0, :, 3, 7], [0x3F80, 0x3FC0, 0x4000])
+
     def test_a_killed_worker(self):
         """CONT-3, SRV-5: what it had committed and named is in the event, and found by the next worker."""
         process = subprocess.Popen(

@@ -23,7 +23,7 @@ packages_install() {
     everything >/out/before
     accounts >/out/accounts.before
     dpkg_run -i "$packages"/first/*.deb
-    for package in kvd kvdctl libkvd1 libkvd-dev python3-kvd; do is_version $package "ii $(cat "$packages/first/version")"; done
+    for package in kvd kvdctl libkvd1 libkvd-dev libkvd-ops1 libkvd-ops-dev python3-kvd; do is_version $package "ii $(cat "$packages/first/version")"; done
     [ "$(id -Gn kvd)" = "kvd kvd-clients" ] || fail "groups of kvd: $(id -Gn kvd)"
     [ "$(id -u kvd)" -lt 1000 ] || fail "kvd is a login user, whose shared memory logind deletes"
     [ "$(stat -c %a:%U:%G /run/kvd /etc/kvd | tr '\n' ' ')" = "755:root:root 755:root:root " ] || fail "/run/kvd, /etc/kvd"
@@ -57,7 +57,7 @@ packages_upgrade() {
     [ "$(epoch)" = "$old" ] || fail "epoch $(epoch) before the packages were configured"
     broken=$(systemctl show --value -p MainPID kvd@broken)
     dpkg_run --configure -a
-    for package in kvd kvdctl libkvd1 libkvd-dev python3-kvd; do is_version $package "ii $(cat "$packages/next/version")"; done
+    for package in kvd kvdctl libkvd1 libkvd-dev libkvd-ops1 libkvd-ops-dev python3-kvd; do is_version $package "ii $(cat "$packages/next/version")"; done
     is ActiveState active # without waiting: dpkg has waited
     [ "$(property MainPID)" != "$pid" ] || fail "the old process still runs"
     new=$(epoch)
@@ -86,7 +86,7 @@ packages_rollback() {
     for from in first next; do
         old=$(epoch)
         dpkg_run -i "$packages/$from"/*.deb
-        for package in kvd kvdctl libkvd1 libkvd-dev python3-kvd; do is_version $package "ii $(cat "$packages/$from/version")"; done
+        for package in kvd kvdctl libkvd1 libkvd-dev libkvd-ops1 libkvd-ops-dev python3-kvd; do is_version $package "ii $(cat "$packages/$from/version")"; done
         is ActiveState active
         new=$(epoch)
         [ -n "$new" ] && [ "$new" != "$old" ] || fail "epoch $new after $old"
@@ -144,7 +144,7 @@ packages_purge() {
     engine "$socket" fill 1 3
     [ -e "$arena" ] || fail "no arena before the purge"
     touch /dev/shm/kvd-of-somebody-else && chown games:games /dev/shm/kvd-of-somebody-else || fail "shared memory"
-    dpkg_run -P kvd kvdctl libkvd-dev libkvd1 python3-kvd
+    dpkg_run -P kvd kvdctl libkvd-ops-dev libkvd-ops1 libkvd-dev libkvd1 python3-kvd
     [ -e /dev/shm/kvd-of-somebody-else ] || fail "somebody else's shared memory was deleted"
     rm /dev/shm/kvd-of-somebody-else
     rm -r /etc/systemd/system/kvd@test.service.d /etc/systemd/system/kvd@sibling.service.d # ours, as administrators

@@ -103,6 +103,9 @@ packages() {
     has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
         'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md' \
         'usr/share/doc/libkvd-dev/ENGINE-GUIDE\.md'
+    has libkvd-ops1 'usr/lib/[^/]*/libkvd-ops\.so\.1'
+    has libkvd-ops-dev usr/include/kvd/kvd_ops.h 'usr/lib/[^/]*/libkvd-ops\.so' 'usr/lib/[^/]*/pkgconfig/kvd-ops.pc' \
+        'usr/lib/[^/]*/cmake/kvd-ops/kvd-opsConfig.cmake'
     has python3-kvd usr/lib/python3/dist-packages/kvd/__init__.py usr/lib/python3/dist-packages/kvd/kvd.binpb \
         usr/lib/python3/dist-packages/kvd/py.typed 'usr/share/doc/python3-kvd/README\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"
@@ -149,7 +152,7 @@ source_package() {
     (cd "$work" && dpkg-source --no-check -x kvd_0.1.0+test.dsc kvd && cd kvd && [ ! -e build-release ] && [ ! -e .git ] &&
         DEB_BUILD_OPTIONS="parallel=2 nocheck noautodbgsym" dpkg-buildpackage -us -uc -b) >"$work/log" 2>&1 ||
         { tail -n 60 "$work/log"; fail "dpkg-buildpackage"; }
-    for package in kvd kvdctl libkvd1 libkvd-dev python3-kvd; do
+    for package in kvd kvdctl libkvd1 libkvd-dev libkvd-ops1 libkvd-ops-dev python3-kvd; do
         [ -e "$work"/${package}_0.1.0+test_*.deb ] || fail "no package $package"
     done
     dpkg-deb -x "$work"/kvd_0.1.0+test_*.deb "$work/root"

@@ -71,11 +71,11 @@ void fix_append(struct fix *fix, int32_t row, uint32_t begin, uint32_t end, uint
         fix_random(x + i * column, column, 0.25f, &own);
         fix_random(x + (n + i) * column, column, 1.0f, &own);
     }
-    struct ops_append op = {
+    struct kvd_ops_append op = {
         .view = fix->view, .k = x, .v = x + n * column, .positions = positions, .table_rows = &row, .w = n, .b = 1
     };
     char err[256] = "";
-    if (n && !KVT_OK(ops_append_ref(&op, err, sizeof err))) printf("  %s\n", err);
+    if (n && !KVT_OK(kvd_ops_append_host(&op, err, sizeof err))) printf("  %s\n", err);
     if (k) memcpy(k, op.k, n * column * sizeof *k);
     if (v) memcpy(v, op.v, n * column * sizeof *v);
     free(positions);

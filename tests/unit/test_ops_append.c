@@ -64,10 +64,10 @@ static void run_batch(struct fix *fix, uint32_t w, uint32_t b, const int32_t *st
                 expect_column(fix, image, fix->table[(uint32_t)rows[i] * fix->view.n_logical + p / 64], p % 64,
                               k + (i * w + c) * column, v + (i * w + c) * column);
         }
-    struct ops_append op = {
+    struct kvd_ops_append op = {
         .view = fix->view, .k = k, .v = v, .positions = positions, .valid = valid, .table_rows = rows, .w = w, .b = b
     };
-    if (!KVT_OK(ops_append_ref(&op, err, sizeof err))) printf("  %s\n", err);
+    if (!KVT_OK(kvd_ops_append_host(&op, err, sizeof err))) printf("  %s\n", err);
     KVT_EQ_MEM(fix->region, image, fix->bytes);
     KVT_TRUE(fix_guards_ok(fix));
     free(image);
@@ -152,8 +152,9 @@ static void append_is_the_same_in_any_cut(void) {
     }
 }
 
-static struct ops_append good_op(struct fix *fix, uint16_t *k, uint16_t *v, int32_t *positions, const int32_t *rows) {
-    return (struct ops_append){
+static struct kvd_ops_append good_op(struct fix *fix, uint16_t *k, uint16_t *v, int32_t *positions,
+                                     const int32_t *rows) {
+    return (struct kvd_ops_append){
         .view = fix->view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = 2, .b = 2
     };
 }
@@ -169,13 +170,13 @@ static void view_3_bad_calls_refused(void) {
     fix_random(v, 2048, 1, &seed);
     uint8_t *image = malloc(fix.bytes);
     memcpy(image, fix.region, fix.bytes);
-    struct ops_append op;
+    struct kvd_ops_append op;
 #define REFUSED(change, word)                                                                                          \
     do {                                                                                                               \
         op = good_op(&fix, k, v, positions, rows);                                                                     \
         change;                                                                                                        \
         err[0] = 0;                                                                                                    \
-        KVT_EQ_I(ops_append_ref(&op, err, sizeof err), OPS_E_INVALID);                                                 \
+        KVT_EQ_I(kvd_ops_append_host(&op, err, sizeof err), KVD_OPS_INVALID);                                          \
         KVT_HAS(err, word);                                                                                            \
         KVT_EQ_MEM(fix.region, image, fix.bytes);                                                                      \
     } while (0)
@@ -228,9 +229,9 @@ static void view_3_bad_calls_refused(void) {
     valid[1] = 0; /* unless one of them writes nothing */
     op = good_op(&fix, k, v, positions, rows);
     op.valid = valid;
-    KVT_OK(ops_append_ref(&op, err, sizeof err));
+    KVT_OK(kvd_ops_append_host(&op, err, sizeof err));
     fix.table[2 * 3 + 1] = keep;
-    KVT_EQ_I(ops_append_ref(&(struct ops_append){ 0 }, NULL, 0), OPS_E_INVALID);
+    KVT_EQ_I(kvd_ops_append_host(&(struct kvd_ops_append){ 0 }, NULL, 0), KVD_OPS_INVALID);
     free(image);
     fix_close(&fix);
 }

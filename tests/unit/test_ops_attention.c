@@ -15,7 +15,7 @@ static const double limits[KVD_N_STORAGE] = { 2.8e-3, 3.15e-3, 1.2e-2, 1.5e-2, 1
 
 /* One call with its tensors; out starts as canaries and has a guard behind it. */
 struct call {
-    struct ops_attention op;
+    struct kvd_ops_attention op;
     uint16_t *q, *out;
     int32_t *positions;
     size_t n;
@@ -36,17 +36,17 @@ static void call_open(struct call *c, const struct fix *fix, uint32_t q_heads, u
             fix_random(c->q + (i * w + j) * column, column, 1.0f, &own);
             c->positions[i * w + j] = starts[i] + (int32_t)j;
         }
-    c->op = (struct ops_attention){ .view = fix->view,
-                                    .q = c->q,
-                                    .out = c->out,
-                                    .positions = c->positions,
-                                    .valid = valid,
-                                    .table_rows = rows,
-                                    .n_q_heads = q_heads,
-                                    .w = w,
-                                    .b = b,
-                                    .causal = 1,
-                                    .scale = 1 / sqrtf((float)fix->spec.head_dim) };
+    c->op = (struct kvd_ops_attention){ .view = fix->view,
+                                        .q = c->q,
+                                        .out = c->out,
+                                        .positions = c->positions,
+                                        .valid = valid,
+                                        .table_rows = rows,
+                                        .n_q_heads = q_heads,
+                                        .w = w,
+                                        .b = b,
+                                        .causal = 1,
+                                        .scale = 1 / sqrtf((float)fix->spec.head_dim) };
 }
 
 static void call_close(struct call *c) {
@@ -56,7 +56,7 @@ static void call_close(struct call *c) {
     free(c->positions);
 }
 
-static uint16_t *run(struct call *c, int (*attention)(const struct ops_attention *, char *, size_t)) {
+static uint16_t *run(struct call *c, int (*attention)(const struct kvd_ops_attention *, char *, size_t)) {
     if (!KVT_OK(attention(&c->op, err, sizeof err))) printf("  %s\n", err);
     uint16_t *result = malloc(c->n * 2);
     memcpy(result, c->out, c->n * 2);
@@ -66,7 +66,7 @@ static uint16_t *run(struct call *c, int (*attention)(const struct ops_attention
 
 /* Both forms on one call: the limit holds, and no canary is left. */
 static double compare(struct call *c, enum kvd_storage storage) {
-    uint16_t *got = run(c, ops_attention_ref), *want = run(c, ops_attention_oracle);
+    uint16_t *got = run(c, kvd_ops_attention_host), *want = run(c, kvd_ops_attention_oracle);
     double error = fix_relative_l2(got, want, c->n);
     uint32_t left = 0;
     for (size_t i = 0; i < c->n; i++) left += got[i] == FIX_CANARY || want[i] == FIX_CANARY;
@@ -91,7 +91,7 @@ static void oracle_is_plain_attention(void) {
     struct call c;
     int32_t start = N - 5, row = 1;
     call_open(&c, &fix, Q, 5, 1, &start, NULL, &row, 4);
-    uint16_t *out = run(&c, ops_attention_oracle);
+    uint16_t *out = run(&c, kvd_ops_attention_oracle);
     for (int w = 0; w < 5; w++)
         for (int h = 0; h < Q; h++) {
             double p[N], total = 0, sum[D] = { 0 };
@@ -229,7 +229,7 @@ static void view_4_ids_do_not_matter(void) {
             struct call c;
             fill_rows(&fix, (enum kvd_storage)s, kind & 3, (enum fix_ids)(kind >> 1), &seed);
             call_open(&c, &fix, HEADS, 4, ROWS, starts, NULL, rows, 5);
-            uint16_t *out = run(&c, ops_attention_ref);
+            uint16_t *out = run(&c, kvd_ops_attention_host);
             n = c.n;
             if (first) KVT_EQ_MEM(out, first, n * 2);
             call_close(&c);
@@ -251,12 +251,12 @@ static void batch_and_width_do_not_matter(void) {
         struct call c;
         fill_rows(&fix, (enum kvd_storage)s, 2, FIX_SHUFFLED, &seed);
         call_open(&c, &fix, HEADS, CHUNK, 1, &base, NULL, &zero, 5);
-        uint16_t *chunk = run(&c, ops_attention_ref);
+        uint16_t *chunk = run(&c, kvd_ops_attention_host);
         call_close(&c);
         for (int32_t i = 0; i < CHUNK; i++) {
             int32_t at = BASE + i;
             call_open(&c, &fix, HEADS, 1, 1, &at, NULL, &zero, 5);
-            uint16_t *one = run(&c, ops_attention_ref);
+            uint16_t *one = run(&c, kvd_ops_attention_host);
             KVT_EQ_MEM(one, chunk + i * COLUMN, COLUMN * 2);
             free(one);
             call_close(&c);
@@ -264,7 +264,7 @@ static void batch_and_width_do_not_matter(void) {
         for (int32_t i = 0; i < CHUNK; i += 8) {
             int32_t at = BASE + i;
             call_open(&c, &fix, HEADS, 8, 1, &at, NULL, &zero, 5);
-            uint16_t *verify = run(&c, ops_attention_ref);
+            uint16_t *verify = run(&c, kvd_ops_attention_host);
             KVT_EQ_MEM(verify, chunk + i * COLUMN, 8 * COLUMN * 2);
             free(verify);
             call_close(&c);
@@ -272,7 +272,7 @@ static void batch_and_width_do_not_matter(void) {
         /* Row 0 stands fourth, among strangers. */
         int32_t starts[5] = { 10, 190, 0, BASE + 16, 64 }, valid[5] = { 3, 10, 0, 16, 1 }, rows[5] = { 4, 2, 7, 0, 1 };
         call_open(&c, &fix, HEADS, 16, 5, starts, valid, rows, 5);
-        uint16_t *batch = run(&c, ops_attention_ref);
+        uint16_t *batch = run(&c, kvd_ops_attention_host);
         KVT_EQ_MEM(batch + 3 * 16 * COLUMN, chunk + 16 * COLUMN, 16 * COLUMN * 2);
         free(batch);
         call_close(&c);
@@ -291,13 +291,13 @@ static void later_keys_are_never_met(void) {
     fix_open(&fix, fix_spec(KVD_STORAGE_BF16, 1, 64, 0), 2, 1, FIX_IDENTITY, &seed);
     fix_append(&fix, 0, 0, 80, 7, NULL, NULL);
     call_open(&c, &fix, 4, 8, 1, &at, NULL, &row, 5);
-    uint16_t *clean = run(&c, ops_attention_ref), poison[64];
+    uint16_t *clean = run(&c, kvd_ops_attention_host), poison[64];
     for (int i = 0; i < 64; i++) poison[i] = i & 1 ? 0x7F80 : 0x7FC0;
-    struct ops_append op = {
+    struct kvd_ops_append op = {
         .view = fix.view, .k = poison, .v = poison, .positions = &(int32_t){ 74 }, .table_rows = &row, .w = 1, .b = 1
     };
-    KVT_OK(ops_append_ref(&op, err, sizeof err));
-    uint16_t *dirty = run(&c, ops_attention_ref);
+    KVT_OK(kvd_ops_append_host(&op, err, sizeof err));
+    uint16_t *dirty = run(&c, kvd_ops_attention_host);
     KVT_EQ_MEM(dirty, clean, 4 * 4 * 64 * 2); /* columns 70..73 */
     KVT_TRUE(isnan(ops_bf16_to_f32(dirty[4 * 4 * 64])));
     free(clean);
@@ -324,7 +324,7 @@ static void view_6_ragged_valid(void) {
             struct call c;
             call_open(&c, &fix, 4, 7, b, starts, valid, rows, 5);
             compare(&c, (enum kvd_storage)s);
-            uint16_t *out = run(&c, ops_attention_ref);
+            uint16_t *out = run(&c, kvd_ops_attention_host);
             uint32_t wrong = 0;
             for (uint32_t i = 0; i < b; i++)
                 for (uint32_t w = (uint32_t)valid[i]; w < 7; w++)
@@ -355,13 +355,13 @@ static void draft_context_is_not_causal(void) {
             c.op.context = contexts[i];
             c.op.positions = NULL;
             compare(&c, KVD_STORAGE_BF16);
-            uint16_t *block = run(&c, ops_attention_ref);
+            uint16_t *block = run(&c, kvd_ops_attention_host);
             /* The last valid column of a causal call at context + valid - 1 sees the same keys: same bits. */
             for (int b = 0; b < 2; b++) {
                 struct call last;
                 int32_t at = contexts[i][b] + valid[b] - 1;
                 call_open(&last, &fix, 32, 1, 1, &at, NULL, &rows[b], 3);
-                uint16_t *one = run(&last, ops_attention_ref);
+                uint16_t *one = run(&last, kvd_ops_attention_host);
                 KVT_EQ_MEM(one, block + ((size_t)b * 8 + (size_t)valid[b] - 1) * 32 * 128, 32 * 128 * 2);
                 free(one);
                 call_close(&last);
@@ -384,15 +384,15 @@ static void view_3_bad_calls_refused(void) {
     fix_append(&fix, 0, 0, 64, 1, NULL, NULL);
     fix_append(&fix, 2, 0, 64, 1, NULL, NULL);
     call_open(&c, &fix, 4, 2, 2, starts, NULL, rows, 1);
-    struct ops_attention good = c.op, op;
+    struct kvd_ops_attention good = c.op, op;
 #define REFUSED(change, word)                                                                                          \
     do {                                                                                                               \
         op = good;                                                                                                     \
         change;                                                                                                        \
         err[0] = 0;                                                                                                    \
-        KVT_EQ_I(ops_attention_ref(&op, err, sizeof err), OPS_E_INVALID);                                              \
+        KVT_EQ_I(kvd_ops_attention_host(&op, err, sizeof err), KVD_OPS_INVALID);                                       \
         KVT_HAS(err, word);                                                                                            \
-        KVT_EQ_I(ops_attention_oracle(&op, err, sizeof err), OPS_E_INVALID);                                           \
+        KVT_EQ_I(kvd_ops_attention_oracle(&op, err, sizeof err), KVD_OPS_INVALID);                                     \
         for (size_t i = 0; i < c.n; i++)                                                                               \
             if (c.out[i] != FIX_CANARY) KVT_EQ(i, c.n);                                                                \
     } while (0)
@@ -429,15 +429,15 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.positions = behind, "map it");
     fix.table[2 * 3 + 0] = hole;
     fix.table[2 * 3 + 1] = -1; /* beyond every key of this call: not looked at */
-    KVT_OK(ops_attention_ref(&good, err, sizeof err));
+    KVT_OK(kvd_ops_attention_host(&good, err, sizeof err));
     op = good;
     op.context = far;
     op.causal = 0;
     fix.table[2 * 3 + 1] = hole;
-    KVT_OK(ops_attention_ref(&op, err, sizeof err));
+    KVT_OK(kvd_ops_attention_host(&op, err, sizeof err));
     far[1] = 191;
-    KVT_EQ_I(ops_attention_ref(&op, err, sizeof err), OPS_E_INVALID);
-    KVT_EQ_I(ops_attention_ref(&(struct ops_attention){ 0 }, NULL, 0), OPS_E_INVALID);
+    KVT_EQ_I(kvd_ops_attention_host(&op, err, sizeof err), KVD_OPS_INVALID);
+    KVT_EQ_I(kvd_ops_attention_host(&(struct kvd_ops_attention){ 0 }, NULL, 0), KVD_OPS_INVALID);
     call_close(&c);
     fix_close(&fix);
 }

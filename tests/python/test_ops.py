@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvd.ops: append and attention of libkvd-ops on numpy arrays, against attention written in numpy; on pages of a real
+kvd; on torch tensors where torch is installed (VIEW-3, VIEW-4, VIEW-6, GEOM-6)."""
+
+import doctest
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+
+import kvd
+import kvd.ops as ops
+from support import KvdCase, tokens
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+PAGES, ROWS, ENTRIES, HEADS = 24, 3, 6, 2
+#: VIEW-6, relative L2 against FP64 on the stored codes.
+LIMITS = {"bf16": 2.8e-3, "int8": 3.15e-3, "fp8": 1.2e-2, "nvfp4": 1.5e-2, "k8v4": 1.5e-2}
+HALVES = {"bf16": ("bf16",) * 2, "int8": ("int8",) * 2, "fp8": ("fp8",) * 2, "nvfp4": ("nvfp4",) * 2}
+HALVES["k8v4"] = ("fp8", "nvfp4")
+
+
+def empty_planes(kind, head_dim, head_major):
+    """Codes and scales [page, head, 64, element], filled with 0xFF: NaN as BF16, FP8 and FP16."""
+    rows = {"bf16": ("<u2", head_dim), "int8": ("|i1", head_dim), "fp8": ("|u1", head_dim), "nvfp4": ("|u1", head_dim // 2)}
+    scales = {"int8": ("<f2", head_dim // 64), "fp8": ("<f2", 1), "nvfp4": ("|u1", head_dim // 16)}
+    made = []
+    for dtype, extent in (rows[kind], scales.get(kind, (None, 0))):
+        shape = (HEADS, PAGES, 64, extent) if head_major else (PAGES, HEADS, 64, extent)
+        plane = None if dtype is None else np.full(shape, 0xFF, np.uint8).repeat(np.dtype(dtype).itemsize, 3).view(dtype)
+        made.append(plane.swapaxes(0, 1) if plane is not None and head_major else plane)
+    return made
+
+
+def e4m3(codes):
+    codes = codes.astype(np.int64)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    value = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    return np.where(codes & 128, -value, value)
+
+
+def e2m1(codes):
+    return np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])[codes]
+
+
+def decoded(kind, codes, scales):
+    """Rows [..., element] as the format says, in FP64: a second statement of it."""
+    if kind == "bf16":
+        return ops.from_bf16(codes).astype(np.float64)
+    if kind == "int8":
+        return codes * scales.astype(np.float64).repeat(64, -1)
+    if kind == "fp8":
+        return e4m3(codes) * scales.astype(np.float64)
+    nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
+    return e2m1(nibbles) * e4m3(scales).repeat(16, -1)
+
+
+def plain(q, k, v, scale):
+    """[heads, D] over [n, kv heads, D]: softmax attention as in a textbook."""
+    group = q.shape[0] // k.shape[1]
+    k, v = k.repeat(group, 1), v.repeat(group, 1)
+    scores = np.einsum("hd,nhd->hn", q, k) * scale
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), v)
+
+
+def error_of(got, want):
+    return np.sqrt(((got - want) ** 2).sum() / (want**2).sum())
+
+
+class Pages:
+    """A layer whose pages stand in no order, with what was appended."""
+
+    def __init__(self, profile, head_dim, head_major=False, seed=1):
+        self.random = np.random.default_rng(seed)
+        self.profile, self.head_dim = profile, head_dim
+        self.k, self.k_scale = empty_planes(HALVES[profile][0], head_dim, head_major)
+        self.v, self.v_scale = empty_planes(HALVES[profile][1], head_dim, head_major)
+        self.table = self.random.permutation(PAGES)[: ROWS * ENTRIES].astype(np.int32).reshape(ROWS, ENTRIES)
+        self.layer = ops.Layer(self.k, self.v, self.table, self.k_scale, self.v_scale)
+
+    def draw(self, *shape):
+        return ops.to_bf16(self.random.standard_normal(shape))
+
+    def fill(self, row, n):
+        k, v = self.draw(1, n, HEADS, self.head_dim), self.draw(1, n, HEADS, self.head_dim)
+        ops.append(self.layer, k, v, [range(n)], rows=[row])
+        return k[0], v[0]
+
+    def read(self, row, n):
+        """Keys and values [n, kv heads, D] of a row, decoded in numpy."""
+        made = []
+        for kind, codes, scales in zip(HALVES[self.profile], (self.k, self.v), (self.k_scale, self.v_scale)):
+            at = self.table[row][np.arange(n) // 64], slice(None), np.arange(n) % 64
+            made.append(decoded(kind, codes[at], None if scales is None else scales[at]))
+        return made
+
+
+class Append(unittest.TestCase):
+    def test_bits_go_where_the_table_says_and_nowhere_else(self):
+        """GEOM-4, GEOM-5, GEOM-6."""
+        for head_major in (False, True):
+            pages = Pages("bf16", 48, head_major)
+            before = pages.k.copy(), pages.v.copy()
+            k, v = pages.draw(2, 5, HEADS, 48), pages.draw(2, 5, HEADS, 48)
+            ops.append(pages.layer, k, v, [range(62, 67), range(5)], rows=[2, 0], valid=[5, 3])
+            for plane, new, old in ((pages.k, k, before[0]), (pages.v, v, before[1])):
+                for b, row, start, n in ((0, 2, 62, 5), (1, 0, 0, 3)):
+                    for w in range(n):
+                        old[pages.table[row][(start + w) // 64], :, (start + w) % 64] = new[b, w]
+                np.testing.assert_array_equal(plane, old)
+
+    def test_codes_are_near_what_was_given(self):
+        """GEOM-9: half a step of each format at most, by its scale."""
+        steps = {"int8": 0.5, "fp8": 16, "nvfp4": 1.25}  # 6 rounded up to a scale that is 1/16 too small
+        for profile in ("int8", "fp8", "nvfp4", "k8v4"):
+            pages = Pages(profile, 256)
+            given = pages.fill(1, 100)
+            halves = zip(HALVES[profile], given, pages.read(1, 100), (pages.k_scale, pages.v_scale))
+            for kind, want, got, scales in halves:
+                scale = scales[pages.table[1][np.arange(100) // 64], :, np.arange(100) % 64]
+                scale = e4m3(scale) if kind == "nvfp4" else scale.astype(np.float64)
+                step = scale.repeat(256 // scale.shape[-1], -1) * steps[kind]
+                self.assertLessEqual(np.max(np.abs(got - ops.from_bf16(want)) / step), 1.01, kind)
+
+
+class Attention(unittest.TestCase):
+    def check(self, pages, q_heads, starts, w, rows, valid=None, limit=None, **options):
+        valid = [w] * len(rows) if valid is None else valid
+        q = pages.draw(len(rows), w, q_heads, pages.head_dim)
+        positions = [range(start, start + w) for start in starts]
+        for oracle in (False, True):
+            got = ops.from_bf16(ops.attention(pages.layer, q, positions, rows, valid, oracle=oracle, **options))
+            want = np.zeros(got.shape)
+            for b, (row, start) in enumerate(zip(rows, starts)):
+                for c in range(valid[b]):
+                    k, v = pages.read(row, start + c + 1)
+                    want[b, c] = plain(ops.from_bf16(q[b, c]), k, v, options.get("scale", pages.head_dim**-0.5))
+                self.assertTrue((got[b, valid[b] :] == 0).all())
+            self.assertLessEqual(error_of(got, want), LIMITS[pages.profile], (pages.profile, oracle))
+
+    def test_every_profile(self):
+        """VIEW-6: against numpy's FP64 on the stored codes, decoded in numpy."""
+        for profile in LIMITS:
+            pages = Pages(profile, 256, head_major=profile == "int8")
+            for row in range(ROWS):
+                pages.fill(row, 200)
+            self.check(pages, 6, (130, 63, 190), 4, (2, 0, 1), valid=[4, 0, 2])
+            self.check(pages, 2, (50,), 20, (1,))
+
+    def test_head_dims_and_scale(self):
+        for head_dim in (8, 64, 80, 128):
+            pages = Pages("bf16", head_dim)
+            pages.fill(0, 150)
+            self.check(pages, 8, (149,), 1, (0,), scale=0.3)
+
+    def test_not_causal(self):
+        pages = Pages("bf16", 64)
+        pages.fill(1, 90)
+        q = pages.draw(1, 8, 4, 64)
+        got = ops.from_bf16(ops.attention(pages.layer, q, rows=[1], context=[70], valid=[6]))
+        k, v = pages.read(1, 76)
+        want = np.array([plain(ops.from_bf16(q[0, c]), k, v, 64**-0.5) for c in range(6)])
+        self.assertLessEqual(error_of(got[0, :6], want), LIMITS["bf16"])
+        self.assertTrue((got[0, 6:] == 0).all())
+
+    def test_out_and_arrays_that_are_not_contiguous(self):
+        pages = Pages("bf16", 64)
+        pages.fill(0, 90)
+        q, out = pages.draw(1, 2, 4, 64), np.zeros((1, 2, 4, 64), np.uint16)
+        wide = np.zeros((1, 2, 8, 64), np.uint16)
+        wide[:, :, ::2] = q
+        first = ops.attention(pages.layer, q, [[80, 81]], [0], out=out)
+        self.assertIs(first, out)
+        np.testing.assert_array_equal(ops.attention(pages.layer, wide[:, :, ::2], np.array([[80, 81]]), [0]), out)
+
+
+class Refusals(unittest.TestCase):
+    def setUp(self):
+        self.pages = Pages("bf16", 64)
+        self.pages.fill(0, 100)
+        self.q = self.pages.draw(1, 1, 4, 64)
+
+    def refused(self, kind, words, call, *arguments, **options):
+        with self.assertRaisesRegex(kind, words):
+            call(*arguments, **options)
+
+    def test_of_arrays(self):
+        """VIEW-3: what is not an array of the right kind is named, with what it should be."""
+        pages, layer, q, k = self.pages, self.pages.layer, self.q, self.q[:, :, :2]
+        bad = kvd.InvalidArgument
+        self.refused(bad, "no array", ops.attention, layer, [1], [[0]])
+        self.refused(bad, r"q is float32\[1, 1, 4, 64\]", ops.attention, layer, q.astype(np.float32), [[0]])
+        self.refused(bad, r"\[B, W, heads, 64\]", ops.attention, layer, q[0], [[0]])
+        self.refused(bad, "one of them", ops.attention, layer, q)
+        self.refused(bad, "one of them", ops.attention, layer, q, [[0]], context=[1])
+        self.refused(bad, r"positions is \[1\]", ops.attention, layer, q, [0])
+        self.refused(bad, r"valid is \[2\]: it is \[1\]", ops.attention, layer, q, [[0]], valid=[1, 1])
+        self.refused(bad, "out is", ops.attention, layer, q, [[0]], out=np.zeros((1, 1, 4, 32), np.uint16))
+        self.refused(bad, "out is", ops.attention, layer, q, [[0]], out=np.zeros((1, 1, 4, 128), np.uint16)[..., ::2])
+        self.refused(bad, r"both are \[B, W, 2, 64\]", ops.append, layer, q, q, [[0]])
+        self.refused(bad, "the table is int64", ops.Layer, pages.k, pages.v, pages.table.astype(np.int64))
+        self.refused(bad, "plane v has 23 pages", ops.Layer, pages.k, pages.v[1:], pages.table)
+        self.refused(bad, r"plane k is uint16\[24, 2, 32, 64\]", ops.Layer, pages.k[:, :, :32], pages.v, pages.table)
+        self.refused(bad, "no profile", ops.Layer, pages.k.view("u1"), pages.v.view("u1"), pages.table)
+        self.refused(bad, "no profile", ops.Layer, pages.k, pages.v.view("i1"), pages.table)
+        ops.append(layer, k, k, [[0]])
+
+    def test_of_the_library(self):
+        """VIEW-3: its sentence is the exception's, and nothing has changed."""
+        pages, layer = self.pages, self.pages.layer
+        before = pages.k.copy()
+        k = self.q[:, :, :2]
+        pages.table[1, 1] = -1
+        self.refused(kvd.InvalidArgument, "map it", ops.append, layer, k, k, [[70]], rows=[1])
+        self.refused(kvd.InvalidArgument, "table row 3", ops.append, layer, k, k, [[70]], rows=[3])
+        self.refused(kvd.InvalidArgument, "ordinals", ops.append, layer, k, k, [[ENTRIES * 64]])
+        self.refused(kvd.InvalidArgument, "query heads", ops.attention, layer, self.q[:, :, :3], [[0]])
+        self.refused(kvd.InvalidArgument, "scale", ops.attention, layer, self.q, [[0]], scale=-1)
+        np.testing.assert_array_equal(pages.k, before)
+
+    def test_of_a_shape_without_a_kernel(self):
+        """The CUDA calls are there in every build. A good call that no kernel serves is no bad argument."""
+        pages = Pages("bf16", 80)
+        op = ops._attention(pages.layer, (1, 1, 4, 80), True, None)
+        q, out, at = pages.draw(1, 1, 4, 80), np.zeros((1, 1, 4, 80), np.uint16), np.zeros(1, np.int32)
+        aligned = np.zeros(1024, np.uint8)
+        start = aligned.ctypes.data + -aligned.ctypes.data % 16
+        op.q, op.out, op.positions, op.table_rows = start, start + 640, at.ctypes.data, at.ctypes.data
+        call = ("kvd_ops_attention_cuda", op, ops.ctypes.c_uint32(64), None, ops.ctypes.c_size_t(0), None)
+        self.refused(kvd.Unimplemented, "CUDA|kernel", ops._call, *call)
+        op.scale = -1
+        self.refused(kvd.InvalidArgument, "scale", ops._call, *call)
+        self.assertEqual(len(q), len(out))
+
+    def test_of_a_machine_without_the_library(self):
+        done = subprocess.run(
+            [sys.executable, "-c", "import kvd.ops; kvd.ops.version()"],
+            env={**os.environ, "KVD_OPS_LIBRARY": "/nonexistent/libkvd-ops.so.1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertIn("UNIMPLEMENTED: kvd.ops needs libkvd-ops (package libkvd-ops1)", done.stderr)
+
+
+class Documentation(unittest.TestCase):
+    def test_examples_and_version(self):
+        result = doctest.testmod(ops)
+        self.assertEqual((result.failed, result.attempted > 5), (0, True))
+        self.assertEqual(ops.version(), kvd.__version__)
+
+
+class OfKvd(KvdCase):
+    def test_pages_of_a_store(self):
+        """VIEW-1, CONT-3: what one process appends is what the next one attends, found by its tokens."""
+        random = np.random.default_rng(5)
+        k, v = (ops.to_bf16(random.standard_normal((1, 300, 2, 64))) for _ in range(2))
+        q = ops.to_bf16(random.standard_normal((1, 1, 4, 64)))
+        prompt, results = tokens(7, 300), []
+        for cached in (0, 299):
+            with kvd.connect(self.kvd.socket, name="ops") as client, client.attach() as store:
+                layers = [ops.Layer.of(store, i) for i in range(2)]
+                with client.activate(prompt, max_new_tokens=10, domain="ops") as sequence:
+                    self.assertEqual(sequence.cached, cached)
+                    at = [range(cached, 300)]
+                    for layer in layers:
+                        ops.append(layer, k[:, cached:], v[:, cached:], at, rows=[sequence.row])
+                    sequence.complete(300)
+                    results.append([ops.attention(layer, q, [[299]], [sequence.row]) for layer in layers])
+        np.testing.assert_array_equal(results[0], results[1])
+        want = plain(ops.from_bf16(q[0, 0]), ops.from_bf16(k[0]), ops.from_bf16(v[0]), 0.125)
+        self.assertLessEqual(error_of(ops.from_bf16(results[1][0])[0, 0], want), LIMITS["bf16"])
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+class Torch(unittest.TestCase):
+    def test_tensors_on_the_cpu(self):
+        """Tensors give the bits that arrays give."""
+        pages = Pages("bf16", 64)
+        k, v = pages.fill(0, 100)
+        q = pages.draw(1, 3, 4, 64)
+
+        def tensor(bits):
+            return torch.from_numpy(bits.view(np.int16).copy()).view(torch.bfloat16)
+
+        k2, v2 = torch.zeros(8, 2, 64, 64, dtype=torch.bfloat16), torch.zeros(8, 2, 64, 64, dtype=torch.bfloat16)
+        layer = ops.Layer(k2, v2, torch.arange(8, dtype=torch.int32).flip(0).reshape(2, 4).contiguous())
+        ops.append(layer, tensor(k[None]), tensor(v[None]), torch.arange(100)[None])
+        got = ops.attention(layer, tensor(q), torch.arange(97, 100)[None], torch.tensor([0]))
+        want = ops.attention(pages.layer, q, [range(97, 100)], [0])
+        np.testing.assert_array_equal(got.view(torch.int16).numpy(), want.view(np.int16))
+
+
+if __name__ == "__main__":
+    unittest.main()
