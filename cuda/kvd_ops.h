@@ -15,8 +15,11 @@
  * nothing. table_rows: I32 [B], the table row of each sequence
  *
  * Shapes. Append: BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 256. Attention on the host: the same. Attention
- * on CUDA: BF16 at 64, 128 and 256, the others at 256. Any number of query heads that the KV heads divide. Plane bases
- * and strides are multiples of 16 bytes; on CUDA q, out, and k and v of quantized profiles are, too.
+ * on CUDA: BF16 at 64, 128 and 256, the others at 256, without window, sinks and soft cap. Any number of query heads
+ * that the KV heads divide. Plane bases and strides are multiples of 16 bytes; on CUDA q, out, and k and v of quantized
+ * profiles are, too.
+ *
+ * Windows. Table entries and keys that are wholly behind the windows of a call are not read: they may be -1.
  *
  * Host. All pointers are host memory. What a call reads of positions, rows, valid counts and table is checked first: a
  * block that is not mapped, or a page that two sequences of a batch would write, is refused and nothing is written.
@@ -99,6 +102,12 @@ struct kvd_ops_attention {
     uint32_t w, b;
     uint32_t causal; /* 1; or 0: every column that counts sees keys [0, context + valid) */
     float scale;     /* of the softmax, normally 1/sqrt(D) */
+
+    /* Zero turns each of these off. */
+    uint32_t window;    /* causal only: keys that a query sees at most, its own among them */
+    uint32_t aligned;   /* 1: it sees those from the last multiple of `window` on (chunked attention) */
+    const float *sinks; /* [n_q_heads]: a finite logit of each head that takes weight and has no value; not scaled */
+    float soft_cap;     /* scaled logits x become soft_cap * tanh(x / soft_cap) */
 };
 
 /* FP32 with an online softmax. The result for a query depends on that query and its keys only: the same bits for any

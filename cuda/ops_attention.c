@@ -57,6 +57,11 @@ static uint32_t visible(const struct kvd_ops_attention *op, uint32_t b, uint32_t
     return op->causal ? (uint32_t)op->positions[(size_t)b * op->w + w] + 1 : (uint32_t)op->context[b] + valid;
 }
 
+/* Of those, the ones behind column w's window are not seen: it sees [first, visible). */
+static uint32_t first_key(const struct kvd_ops_attention *op, uint32_t b, uint32_t w) {
+    return op->causal ? ops_first_key(op, (uint32_t)op->positions[(size_t)b * op->w + w]) : 0;
+}
+
 /* Elements of q and out before head h of column w of row b. */
 static size_t tensor_at(const struct kvd_ops_attention *op, uint32_t b, uint32_t w, uint32_t h) {
     return (((size_t)b * op->w + w) * op->n_q_heads + h) * op->view.head_dim;
@@ -69,21 +74,23 @@ static int check_all(const struct kvd_ops_attention *op, char *err, size_t err_b
 
 /* ---- oracle ------------------------------------------------------------------------------- */
 
-/* One query against [0, n): scores, softmax and sum, each in its plain form. */
-static void oracle_query(const struct kvd_ops_attention *op, const int32_t *table, uint32_t n, uint32_t kv_head,
-                         const uint16_t *q, uint16_t *out, double *scores, double *sum, float *row) {
+/* One query head against [first, n): scores, softmax and sum, each in its plain form. */
+static void oracle_query(const struct kvd_ops_attention *op, const int32_t *table, uint32_t first, uint32_t n,
+                         uint32_t head, const uint16_t *q, uint16_t *out, double *scores, double *sum, float *row) {
     const PagedKVBatchLayerView *view = &op->view;
-    uint32_t d = view->head_dim;
-    double most = -INFINITY, total = 0;
-    for (uint32_t j = 0; j < n; j++) {
+    uint32_t d = view->head_dim, kv_head = head / (op->n_q_heads / view->n_kv_heads);
+    double most = op->sinks ? (double)op->sinks[head] : -INFINITY, total = 0;
+    for (uint32_t j = first; j < n; j++) {
         double dot = 0;
         decode_row(key_half(view), d, table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
         for (uint32_t i = 0; i < d; i++) dot += (double)ops_bf16_to_f32(q[i]) * (double)row[i];
         scores[j] = (double)op->scale * dot;
+        if (op->soft_cap > 0) scores[j] = (double)op->soft_cap * tanh(scores[j] / (double)op->soft_cap);
         most = fmax(most, scores[j]);
     }
     memset(sum, 0, d * sizeof *sum);
-    for (uint32_t j = 0; j < n; j++) {
+    if (op->sinks) total = exp((double)op->sinks[head] - most);
+    for (uint32_t j = first; j < n; j++) {
         double p = exp(scores[j] - most);
         decode_row(value_half(view), d, table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
         for (uint32_t i = 0; i < d; i++) sum[i] += p * (double)row[i];
@@ -95,7 +102,7 @@ static void oracle_query(const struct kvd_ops_attention *op, const int32_t *tabl
 int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     int r = check_all(op, err, err_bytes);
     if (r) return r;
-    uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads;
+    uint32_t d = op->view.head_dim;
     double *scores = calloc((size_t)op->view.n_logical * TILE + d, sizeof *scores);
     float *row = calloc(d, sizeof *row);
     if (!scores || !row)
@@ -108,7 +115,7 @@ int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size
                 size_t at = tensor_at(op, b, w, h);
                 if (n == 0) memset(op->out + at, 0, d * sizeof *op->out);
                 else
-                    oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), n, h / group, op->q + at,
+                    oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), first_key(op, b, w), n, h, op->q + at,
                                  op->out + at, scores + d, scores, row);
             }
     free(scores);
@@ -126,8 +133,8 @@ struct block {
     uint32_t width, stride; /* floats */
     float *q, *sum, *tile;
     float (*scores)[TILE];
-    uint32_t keys[BLOCK]; /* visible to each, over all tiles */
-    uint32_t in_tile[BLOCK];
+    uint32_t first[BLOCK], keys[BLOCK]; /* each sees keys [first, keys) */
+    uint32_t from[BLOCK], to[BLOCK];    /* of them in the tile; 0, 0 where it has none there */
     float most[BLOCK], total[BLOCK], fade[BLOCK];
 };
 
@@ -158,7 +165,7 @@ static inline __attribute__((always_inline)) void dots(const struct block *block
     }
 }
 
-/* Dots of every query with the first n keys of the tile; those past a query's own keys are masked later. */
+/* Dots of every query with the first n keys of the tile; those that a query does not see are masked later. */
 OPS_CLONES static void score_tile(const struct block *block, uint32_t n) {
     uint32_t first = 0;
     for (; first + UNROLL <= block->count; first += UNROLL)
@@ -190,15 +197,23 @@ static inline float exp_negative(float x) {
     return x != x ? x : in_domain;
 }
 
+/* cap * tanh(x / cap), with an error of 2^-23 of the cap. */
+static inline float cap_softly(float x, float cap) {
+    float e = exp_negative(-2.0f * fabsf(x / cap));
+    return copysignf(cap * ((1.0f - e) / (1.0f + e)), x);
+}
+
 /* Scores to weights under the running maximum; fade is what earlier tiles are to be multiplied with. */
-OPS_CLONES static void soften_tile(struct block *block, float softmax_scale) {
+OPS_CLONES static void soften_tile(struct block *block, float softmax_scale, float soft_cap) {
     for (uint32_t i = 0; i < block->count; i++) {
         float *s = block->scores[i], most = block->most[i];
-        uint32_t n = block->in_tile[i];
+        uint32_t from = block->from[i], n = block->to[i];
         if (n == 0) continue;
-        for (uint32_t j = 0; j < n; j++) s[j] *= softmax_scale;
+        for (uint32_t j = from; j < n; j++) s[j] *= softmax_scale;
+        for (uint32_t j = from; soft_cap > 0 && j < n; j++) s[j] = cap_softly(s[j], soft_cap);
+        for (uint32_t j = 0; j < from; j++) s[j] = -INFINITY;
         for (uint32_t j = n; j < TILE; j++) s[j] = -INFINITY;
-        for (uint32_t j = 0; j < n; j++) most = s[j] > most ? s[j] : most;
+        for (uint32_t j = from; j < n; j++) most = s[j] > most ? s[j] : most;
         for (uint32_t j = 0; j < TILE; j++) s[j] = exp_negative(s[j] - most);
         v8 sum = { 0 };
         for (uint32_t j = 0; j < TILE; j += LANES) sum += *(const v8 *)(s + j);
@@ -208,12 +223,13 @@ OPS_CLONES static void soften_tile(struct block *block, float softmax_scale) {
     }
 }
 
-/* sum = sum * fade + weights . values, for `unroll` queries with the same n keys, 16 elements at a time. */
-static inline __attribute__((always_inline)) void weigh(const struct block *block, uint32_t first, uint32_t n,
+/* sum = sum * fade + weights . values, for `unroll` queries with the same keys, 16 elements at a time. */
+static inline __attribute__((always_inline)) void weigh(const struct block *block, uint32_t first,
                                                         const uint32_t unroll) {
+    uint32_t from = block->from[first], n = block->to[first];
     for (uint32_t i = 0; i < block->width; i += 2 * LANES) {
         v8 x[UNROLL] = { { 0 } }, y[UNROLL] = { { 0 } };
-        for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t j = from; j < n; j++) {
             const float *row = block->tile + (size_t)j * block->stride + i;
             v8 va = *(const v8 *)row, vb = *(const v8 *)(row + LANES);
             for (uint32_t u = 0; u < unroll; u++) {
@@ -229,14 +245,16 @@ static inline __attribute__((always_inline)) void weigh(const struct block *bloc
     }
 }
 
-/* A query never meets a value past its own keys, not even with weight 0: the value may be anything. */
+/* A query never meets a value that is not of its own keys, not even with weight 0: the value may be anything. */
 OPS_CLONES static void value_tile(const struct block *block) {
     for (uint32_t first = 0; first < block->count;) {
-        uint32_t n = block->in_tile[first], same = 1;
-        while (same < UNROLL && first + same < block->count && block->in_tile[first + same] == n) same++;
-        if (same == UNROLL) weigh(block, first, n, UNROLL);
+        uint32_t from = block->from[first], n = block->to[first], same = 1;
+        while (same < UNROLL && first + same < block->count && block->from[first + same] == from &&
+               block->to[first + same] == n)
+            same++;
+        if (same == UNROLL) weigh(block, first, UNROLL);
         else
-            for (uint32_t u = 0; u < same; u++) weigh(block, first + u, n, 1);
+            for (uint32_t u = 0; u < same; u++) weigh(block, first + u, 1);
         first += same;
     }
 }
@@ -248,14 +266,16 @@ static void walk_tile(const struct kvd_ops_attention *op, struct block *block, u
     uint32_t n = 0;
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t left = block->keys[i] > begin ? block->keys[i] - begin : 0;
-        block->in_tile[i] = left < TILE ? left : TILE;
-        if (block->in_tile[i] > n) n = block->in_tile[i];
-        block->fade[i] = 1; /* of a query that ends before this tile */
+        block->to[i] = left < TILE ? left : TILE;
+        block->from[i] = block->first[i] > begin ? block->first[i] - begin : 0;
+        if (block->from[i] >= block->to[i]) block->from[i] = block->to[i] = 0;
+        if (block->to[i] > n) n = block->to[i];
+        block->fade[i] = 1; /* of a query that has no key in this tile */
     }
     for (uint32_t j = 0; j < n; j++)
         decode_row(key_half(view), view->head_dim, page, kv_head, j, block->tile + (size_t)j * block->stride);
     score_tile(block, n);
-    soften_tile(block, op->scale);
+    soften_tile(block, op->scale, op->soft_cap);
     for (uint32_t j = 0; j < n; j++)
         decode_row(value_half(view), view->head_dim, page, kv_head, j, block->tile + (size_t)j * block->stride);
     value_tile(block);
@@ -265,7 +285,7 @@ static void walk_tile(const struct kvd_ops_attention *op, struct block *block, u
  * group. */
 static void walk_block(const struct kvd_ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head,
                        uint64_t first) {
-    uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads, most = 0;
+    uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads, least = UINT32_MAX, most = 0;
     const int32_t *table = ops_table_row(&op->view, op->table_rows[b]);
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t w = (uint32_t)((first + i) / group), h = kv_head * group + (uint32_t)((first + i) % group);
@@ -273,12 +293,15 @@ static void walk_block(const struct kvd_ops_attention *op, struct block *block, 
         float *row = block->q + (size_t)i * block->stride;
         decode_bf16(q, d, row);
         memset(block->sum + (size_t)i * block->stride, 0, block->stride * sizeof *block->sum);
+        block->first[i] = first_key(op, b, w);
         block->keys[i] = visible(op, b, w);
-        block->most[i] = -INFINITY;
-        block->total[i] = 0;
+        block->most[i] = op->sinks ? op->sinks[h] : -INFINITY; /* a sink is a key without a value, seen first */
+        block->total[i] = op->sinks ? 1 : 0;
+        if (block->first[i] < least) least = block->first[i];
         if (block->keys[i] > most) most = block->keys[i];
     }
-    for (uint32_t begin = 0; begin < most; begin += TILE) walk_tile(op, block, kv_head, table[begin / TILE], begin);
+    for (uint32_t begin = least / TILE * TILE; begin < most; begin += TILE)
+        walk_tile(op, block, kv_head, table[begin / TILE], begin);
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t w = (uint32_t)((first + i) / group), h = kv_head * group + (uint32_t)((first + i) % group);
         uint16_t *out = op->out + tensor_at(op, b, w, h);

@@ -361,6 +361,12 @@ extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
+    if (op->window != 0 || op->sinks != nullptr || op->soft_cap > 0) {
+        snprintf(err, err ? err_bytes : 0,
+                 "no GPU kernel with a window (%u), sinks (%s) or a soft cap (%g): the host form has them", op->window,
+                 op->sinks ? "given" : "none", (double)op->soft_cap);
+        return KVD_OPS_UNIMPLEMENTED;
+    }
     attn::launch_plan x;
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,

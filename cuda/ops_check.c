@@ -139,6 +139,21 @@ int ops_append_check(const struct kvd_ops_append *op, char *err, size_t err_byte
     return r;
 }
 
+/* Window, sinks and soft cap. */
+static int check_logits(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
+    if (op->aligned > 1 || (op->aligned && op->window == 0) || (op->window && !op->causal))
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes,
+                           "window %u, aligned %u, causal %u: a window needs causal, and aligned is 0, or 1 with one",
+                           op->window, op->aligned, op->causal);
+    if (!(op->soft_cap >= 0) || !isfinite(op->soft_cap))
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "soft cap %g: it is positive and finite, or 0 for none",
+                           (double)op->soft_cap);
+    if ((uintptr_t)op->sinks % sizeof *op->sinks)
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "sinks at %p are not aligned to 4",
+                           (const void *)op->sinks);
+    return 0;
+}
+
 int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     struct range q, out;
     int r = check_view(&op->view, err, err_bytes);
@@ -155,7 +170,8 @@ int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t er
         return refuse_with(KVD_OPS_INVALID, err, err_bytes,
                            "causal %u needs %s: causal is 1 with positions or 0 with context", op->causal,
                            op->causal ? "positions" : "context");
-    r = check_tensor(&op->view, op->q, "q", op->n_q_heads, op->w, op->b, &q, err, err_bytes);
+    r = check_logits(op, err, err_bytes);
+    if (!r) r = check_tensor(&op->view, op->q, "q", op->n_q_heads, op->w, op->b, &q, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->out, "out", op->n_q_heads, op->w, op->b, &out, err, err_bytes);
     if (!r && meet(q, out))
         r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "out overlaps q: give it memory of its own");
@@ -242,7 +258,8 @@ int ops_check_attention_values(const struct kvd_ops_attention *op, char *err, si
         if (valid == 0) continue;
         int64_t first = op->causal ? op->positions[(size_t)b * op->w] : op->context[b];
         r = check_mapped(&op->view, b, (struct span){ op->table_rows[b], first, first + valid }, err, err_bytes);
-        if (!r) r = check_mapped(&op->view, b, (struct span){ op->table_rows[b], 0, first + valid }, err, err_bytes);
+        int64_t key = r || !op->causal ? 0 : ops_first_key(op, (uint32_t)first);
+        if (!r) r = check_mapped(&op->view, b, (struct span){ op->table_rows[b], key, first + valid }, err, err_bytes);
     }
     return r;
 }

@@ -28,6 +28,13 @@ static inline const int32_t *ops_table_row(const PagedKVBatchLayerView *view, in
     return view->block_tables + (size_t)row * view->n_logical;
 }
 
+/* First key that the causal query at `position` sees. */
+static inline uint32_t ops_first_key(const struct kvd_ops_attention *op, uint32_t position) {
+    if (op->window == 0) return 0;
+    if (op->aligned) return position - position % op->window;
+    return position >= op->window ? position - op->window + 1 : 0;
+}
+
 /* Address of a stored row: GEOM-6. */
 static inline char *ops_plane_row(const kvd_plane_view *plane, int32_t page, uint32_t head, uint32_t offset) {
     return (char *)plane->base + (uint64_t)page * plane->stride_page + head * plane->stride_head +

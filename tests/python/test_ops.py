@@ -28,12 +28,14 @@ HALVES["k8v4"] = ("fp8", "nvfp4")
 
 def empty_planes(kind, head_dim, head_major):
     """Codes and scales [page, head, 64, element], filled with 0xFF: NaN as BF16, FP8 and FP16."""
-    rows = {"bf16": ("<u2", head_dim), "int8": ("|i1", head_dim), "fp8": ("|u1", head_dim), "nvfp4": ("|u1", head_dim // 2)}
+    rows = {"bf16": ("<u2", head_dim), "int8": ("|i1", head_dim), "fp8": ("|u1", head_dim)}
+    rows["nvfp4"] = ("|u1", head_dim // 2)
     scales = {"int8": ("<f2", head_dim // 64), "fp8": ("<f2", 1), "nvfp4": ("|u1", head_dim // 16)}
     made = []
     for dtype, extent in (rows[kind], scales.get(kind, (None, 0))):
         shape = (HEADS, PAGES, 64, extent) if head_major else (PAGES, HEADS, 64, extent)
-        plane = None if dtype is None else np.full(shape, 0xFF, np.uint8).repeat(np.dtype(dtype).itemsize, 3).view(dtype)
+        plane = None if dtype is None else np.full(np.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+        plane = None if plane is None else plane.view(dtype).reshape(shape)
         made.append(plane.swapaxes(0, 1) if plane is not None and head_major else plane)
     return made
 
@@ -61,13 +63,26 @@ def decoded(kind, codes, scales):
     return e2m1(nibbles) * e4m3(scales).repeat(16, -1)
 
 
-def plain(q, k, v, scale):
-    """[heads, D] over [n, kv heads, D]: softmax attention as in a textbook."""
+def plain(q, k, v, scale, sinks=None, soft_cap=0.0):
+    """[heads, D] over [n, kv heads, D]: softmax attention as in a textbook. A sink is one more column, then dropped."""
     group = q.shape[0] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     scores = np.einsum("hd,nhd->hn", q, k) * scale
+    if soft_cap:
+        scores = soft_cap * np.tanh(scores / soft_cap)
+    if sinks is not None:
+        scores = np.concatenate([scores, np.asarray(sinks, np.float64)[:, None]], 1)
     weights = np.exp(scores - scores.max(1, keepdims=True))
-    return np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), v)
+    weights = (weights / weights.sum(1, keepdims=True))[:, : len(k)]
+    return np.einsum("hn,nhd->hd", weights, v)
+
+
+def seen(position, window=0, aligned=False):
+    """Keys of a causal query, by their mask."""
+    keys = np.arange(position + 1)
+    if window:
+        keys = keys[keys // window == position // window if aligned else position - keys < window]
+    return keys
 
 
 def error_of(got, want):
@@ -141,7 +156,10 @@ class Attention(unittest.TestCase):
             for b, (row, start) in enumerate(zip(rows, starts)):
                 for c in range(valid[b]):
                     k, v = pages.read(row, start + c + 1)
-                    want[b, c] = plain(ops.from_bf16(q[b, c]), k, v, options.get("scale", pages.head_dim**-0.5))
+                    keys = seen(start + c, options.get("window", 0), options.get("aligned", False))
+                    rest = {name: options[name] for name in ("sinks", "soft_cap") if name in options}
+                    scale = options.get("scale", pages.head_dim**-0.5)
+                    want[b, c] = plain(ops.from_bf16(q[b, c]), k[keys], v[keys], scale, **rest)
                 self.assertTrue((got[b, valid[b] :] == 0).all())
             self.assertLessEqual(error_of(got, want), LIMITS[pages.profile], (pages.profile, oracle))
 
@@ -159,6 +177,43 @@ class Attention(unittest.TestCase):
             pages = Pages("bf16", head_dim)
             pages.fill(0, 150)
             self.check(pages, 8, (149,), 1, (0,), scale=0.3)
+
+    def test_windows_sinks_and_soft_caps(self):
+        """VIEW-6: heads, windows, chunks, sinks and soft caps of models that people serve, and all of them at once."""
+        for head_dim, q_heads, options in (
+            (64, 16, {"window": 128, "sinks": np.linspace(-2, 4, 16, dtype=np.float32)}),  # gpt-oss
+            (64, 16, {"sinks": np.linspace(-2, 4, 16, dtype=np.float32)}),
+            (256, 4, {"window": 100, "soft_cap": 50.0, "scale": 256**-0.5}),  # Gemma 2
+            (128, 4, {"window": 200}),  # Gemma 3
+            (128, 10, {"window": 192, "aligned": True}),  # Llama 4
+            (80, 6, {"window": 1, "sinks": [0.5] * 6, "soft_cap": 0.7}),
+            (128, 2, {"window": 2**32 - 1, "soft_cap": 3.0}),
+        ):
+            with self.subTest(head_dim=head_dim, **options):
+                pages = Pages("bf16", head_dim)
+                for row in range(ROWS):
+                    pages.fill(row, 380)
+                self.check(pages, q_heads, (250, 63, 0), 3, (2, 0, 1), **options)
+                self.check(pages, q_heads, (370,), 8, (1,), **options)
+
+    def test_what_is_behind_a_window_is_not_read(self):
+        """GRP-2: entries behind may be -1; the page in which a window begins may hold anything before it."""
+        pages = Pages("bf16", 64)
+        pages.fill(0, 300)
+        q = pages.draw(1, 4, 4, 64)
+        for options in ({"window": 70}, {"window": 200, "aligned": True}):
+            for oracle in (False, True):
+                at, table = [range(290, 294)], pages.table.copy()
+                want = ops.attention(pages.layer, q, at, [0], oracle=oracle, **options)
+                first = seen(290, **options)[0]
+                pages.k[table[0, first // 64], :, : first % 64] = 0x7FC0
+                pages.v[table[0, first // 64], :, : first % 64] = 0x7F80
+                pages.table[0, : first // 64] = -1
+                np.testing.assert_array_equal(ops.attention(pages.layer, q, at, [0], oracle=oracle, **options), want)
+                pages.table[0, first // 64] = -1
+                with self.assertRaisesRegex(kvd.InvalidArgument, "map it"):
+                    ops.attention(pages.layer, q, at, [0], oracle=oracle, **options)
+                pages.table[:] = table
 
     def test_not_causal(self):
         pages = Pages("bf16", 64)
@@ -223,6 +278,10 @@ class Refusals(unittest.TestCase):
         self.refused(kvd.InvalidArgument, "ordinals", ops.append, layer, k, k, [[ENTRIES * 64]])
         self.refused(kvd.InvalidArgument, "query heads", ops.attention, layer, self.q[:, :, :3], [[0]])
         self.refused(kvd.InvalidArgument, "scale", ops.attention, layer, self.q, [[0]], scale=-1)
+        self.refused(kvd.InvalidArgument, "window", ops.attention, layer, self.q, context=[0], window=4)
+        self.refused(kvd.InvalidArgument, "aligned", ops.attention, layer, self.q, [[0]], aligned=True)
+        self.refused(kvd.InvalidArgument, "soft cap", ops.attention, layer, self.q, [[0]], soft_cap=-1)
+        self.refused(kvd.InvalidArgument, r"sinks is \[2\]", ops.attention, layer, self.q, [[0]], sinks=[1, 2])
         np.testing.assert_array_equal(pages.k, before)
 
     def test_of_a_shape_without_a_kernel(self):

@@ -281,6 +281,44 @@ static void batch_and_width_do_not_matter(void) {
     }
 }
 
+/* Windows, sinks and soft caps of a call; by which it is told apart below. */
+static void set_logits(struct call *c, unsigned kind, const float *sinks) {
+    static const uint32_t windows[] = { 1, 20, 64, 70, 130 };
+    c->op.window = windows[kind % 5];
+    c->op.aligned = kind / 5 % 2;
+    c->op.sinks = kind % 3 ? sinks : NULL;
+    c->op.soft_cap = kind % 4 == 3 ? 2.5f : 0;
+}
+
+/* GRP-2, VIEW-6: with windows, sinks and soft caps, too, a query's bits depend on its keys alone, and are near FP64. */
+static void windows_cut_alike(void) {
+    enum { BASE = 120, CHUNK = 40, COLUMN = HEADS * 256 };
+    static const float sinks[HEADS] = { -3, 0, 0.5f, 2, 7, 30 };
+    static const int32_t base = BASE, zero = 0;
+    uint64_t seed = kvt_seed();
+    for (unsigned kind = 0; kind < 10; kind++) {
+        struct fix fix;
+        struct call c;
+        fill_rows(&fix, (enum kvd_storage)(kind % KVD_N_STORAGE), 2, FIX_SHUFFLED, &seed);
+        call_open(&c, &fix, HEADS, CHUNK, 1, &base, NULL, &zero, 5);
+        set_logits(&c, kind, sinks);
+        compare(&c, fix.spec.storage);
+        uint16_t *chunk = run(&c, kvd_ops_attention_host);
+        call_close(&c);
+        for (int32_t i = 0; i < CHUNK; i += 1 + i % 3) {
+            int32_t starts[3] = { 10, BASE + i, 64 }, valid[3] = { 2, 1, 0 }, rows[3] = { 4, 0, 1 };
+            call_open(&c, &fix, HEADS, 2, 3, starts, valid, rows, 5);
+            set_logits(&c, kind, sinks);
+            uint16_t *batch = run(&c, kvd_ops_attention_host);
+            KVT_EQ_MEM(batch + 2 * COLUMN, chunk + i * COLUMN, COLUMN * 2);
+            free(batch);
+            call_close(&c);
+        }
+        free(chunk);
+        fix_close(&fix);
+    }
+}
+
 /* The read domain ends at a query's own position: what stands behind it (here NaN and Inf of a later column) changes
  * nothing. */
 static void later_keys_are_never_met(void) {
@@ -403,6 +441,13 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.scale = NAN, "scale");
     REFUSED(op.scale = INFINITY, "scale");
     REFUSED(op.causal = 2, "causal");
+    REFUSED((op.causal = 0, op.context = rows, op.window = 5), "window");
+    REFUSED(op.aligned = 1, "window");
+    REFUSED((op.window = 5, op.aligned = 2), "aligned");
+    REFUSED(op.soft_cap = -1, "soft cap");
+    REFUSED(op.soft_cap = NAN, "soft cap");
+    REFUSED(op.soft_cap = INFINITY, "soft cap");
+    REFUSED(op.sinks = (const float *)(const void *)((const char *)&op.scale + 2), "sinks");
     REFUSED(op.causal = 0, "context");
     REFUSED(op.positions = NULL, "positions");
     REFUSED(op.q = NULL, "tensor q");
@@ -451,6 +496,7 @@ int main(int argc, char **argv) {
         KVT_CASE(softmax_extremes),
         KVT_CASE(view_4_ids_do_not_matter),
         KVT_CASE(batch_and_width_do_not_matter),
+        KVT_CASE(windows_cut_alike),
         KVT_CASE(later_keys_are_never_met),
         KVT_CASE(view_6_ragged_valid),
         KVT_CASE(draft_context_is_not_causal),

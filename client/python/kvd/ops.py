@@ -6,8 +6,8 @@
     out = kvd.ops.attention(layer, q, positions, rows=[sequence.row])
 
 Dense arrays are BF16, [B, W, heads, head_dim]: B sequences with W columns each. numpy has no BF16 and holds its bits in
-uint16. kvd/kvd_ops.h has shapes, limits and what the caller guarantees on a GPU. Where the pages are tensors on a GPU, all
-arrays are, and the kernels run on torch's current stream. There int32 tensors of the device are taken as they are, and
+uint16. kvd/kvd_ops.h has shapes, limits and what the caller guarantees on a GPU. Where the pages are tensors on a GPU,
+all arrays are, and the kernels run on torch's current stream. There int32 tensors of the device are taken as they are, and
 a CUDA graph can capture the call if `out` and `workspace` are given; lists and other arrays are copied first.
 
 The library is the package libkvd-ops1; KVD_OPS_LIBRARY names another file.
@@ -87,6 +87,10 @@ class _Attention(ctypes.Structure):
         ("b", ctypes.c_uint32),
         ("causal", ctypes.c_uint32),
         ("scale", ctypes.c_float),
+        ("window", ctypes.c_uint32),
+        ("aligned", ctypes.c_uint32),
+        ("sinks", ctypes.c_void_p),
+        ("soft_cap", ctypes.c_float),
     ]
 
 
@@ -139,7 +143,7 @@ class _Array:
             self.shape, self.strides = tuple(value.shape), tuple(size * stride for stride in value.stride())
             self.dtype = str(value.dtype).rpartition(".")[2]
         else:
-            raise InvalidArgument(f"a {type(value).__name__} is no array: give an ndarray, a torch.Tensor or a kvd View")
+            raise InvalidArgument(f"a {type(value).__name__} is no array: use an ndarray, a torch.Tensor, a kvd View")
 
 
 def _plane(value: Any, name: str, like: Optional[_Array], dtypes: Dict[str, int]) -> Tuple[_Array, _Plane]:
@@ -198,8 +202,8 @@ class Layer:
         storage = _STORAGE.get((view.k.dtype, view.v.dtype))
         if storage is None:
             raise InvalidArgument(
-                f"K of {held[0].dtype} and V of {_Array(v).dtype} with these scales are no profile: BF16 has none, INT8 "
-                "and FP8 have float16, FP4 has uint8, and only FP8 keys with FP4 values mix"
+                f"K of {held[0].dtype} and V of {_Array(v).dtype} with these scales are no profile: BF16 has none, "
+                "INT8 and FP8 have float16, FP4 has uint8, and only FP8 keys with FP4 values mix"
             )
         rows = _Array(table)
         if rows.dtype != "int32" or len(rows.shape) != 2 or rows.strides != (4 * rows.shape[1], 4):
@@ -248,15 +252,23 @@ def _dense(value: Any, name: str, layer: Layer) -> _Array:
 
 def _ints(value: Any, name: str, shape: Tuple[int, ...], layer: Layer) -> Optional[_Array]:
     """int32 where the pages are."""
-    if value is None:
-        return None
+    return None if value is None else _numbers(value, name, shape, layer, "int32")
+
+
+def _floats(value: Any, name: str, shape: Tuple[int, ...], layer: Layer) -> Optional[_Array]:
+    """float32 where the pages are."""
+    return None if value is None else _numbers(value, name, shape, layer, "float32")
+
+
+def _numbers(value: Any, name: str, shape: Tuple[int, ...], layer: Layer, dtype: str) -> _Array:
     if layer.device != "cpu":
         import torch
 
-        array = _Array(torch.as_tensor(value, dtype=torch.int32, device=layer.device).contiguous())
+        array = _Array(torch.as_tensor(value, dtype=getattr(torch, dtype), device=layer.device).contiguous())
     else:
-        value = value.numpy() if hasattr(value, "data_ptr") else value
-        array = _Array(np.ascontiguousarray(value, np.int32))
+        if hasattr(value, "data_ptr"):
+            value = (value.detach().float() if dtype == "float32" else value).numpy()
+        array = _Array(np.ascontiguousarray(value, dtype))
     if array.shape != shape:
         raise InvalidArgument(f"{name} is {list(array.shape)}: it is {list(shape)}")
     return array
@@ -299,7 +311,8 @@ def append(layer: Layer, k: Any, v: Any, positions: Any, rows: Any = None, valid
         raise InvalidArgument(
             f"k is {list(keys.shape)} and v {list(values.shape)}: both are [B, W, {layer.kv_heads}, {layer.head_dim}]"
         )
-    at, count, of = _ints(positions, "positions", (b, w), layer), _ints(valid, "valid", (b,), layer), _rows(rows, b, layer)
+    at, count = _ints(positions, "positions", (b, w), layer), _ints(valid, "valid", (b,), layer)
+    of = _rows(rows, b, layer)
     op = _Append(layer._view, keys.address, values.address, _at(at), _at(count), _at(of), w, b)
     if layer.device == "cpu":
         _call("kvd_ops_append_host", op)
@@ -317,16 +330,24 @@ def attention(
     *,
     context: Any = None,
     scale: Optional[float] = None,
+    window: int = 0,
+    aligned: bool = False,
+    sinks: Any = None,
+    soft_cap: float = 0.0,
     out: Any = None,
     max_context: Optional[int] = None,
     workspace: Any = None,
     oracle: bool = False,
 ) -> Any:
-    """Attention of q [B, W, query heads, head_dim] over the pages of table rows [B]. Returns `out`, of q's shape and type.
+    """Attention of q [B, W, query heads, head_dim] over the pages of table rows [B]. Returns `out`, which is like q.
 
     The query at position p sees keys 0 to p. With `context` [B] instead of positions every column that counts sees the
     context and all columns that count. Columns past valid[b] come back as zeros. `scale` is 1/sqrt(head_dim) unless
     given. `oracle` computes in FP64, slowly, on the CPU.
+
+    With a `window` the query at p sees its last `window` keys, its own among them; `aligned`: those from the last
+    multiple of `window` on. `sinks` [query heads] of float32 are logits that take weight and have no value. `soft_cap`
+    makes soft_cap * tanh(x / soft_cap) of a scaled logit x. Pages behind the windows need not be mapped.
 
     On a GPU `max_context` is the most keys that any sequence has now, and in any replay of a graph: the table's row
     unless given. `workspace` is memory of workspace_bytes().
@@ -340,7 +361,9 @@ def attention(
     b, w, _, _ = query.shape
     at, count = _ints(positions, "positions", (b, w), layer), _ints(valid, "valid", (b,), layer)
     before, of = _ints(context, "context", (b,), layer), _rows(rows, b, layer)
+    sink = _floats(sinks, "sinks", (query.shape[2],), layer)
     op = _attention(layer, query.shape, positions is not None, scale)
+    op.window, op.aligned, op.sinks, op.soft_cap = window, aligned, _at(sink), soft_cap
     op.q, op.out, op.positions, op.valid = query.address, result.address, _at(at), _at(count)
     op.context, op.table_rows = _at(before), _at(of)
     if layer.device == "cpu":
