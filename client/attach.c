@@ -31,14 +31,28 @@ struct kvd_store {
 
 /* ---- geometry --------------------------------------------------------------------------------------- */
 
+static struct geom_group group_spec(const struct kvd_layer_group *group) {
+    return (struct geom_group){ .format = (enum kvd_format)group->format,
+                                .storage = (enum kvd_storage)group->storage,
+                                .order = (enum geom_order)group->order,
+                                .n_layers = group->n_layers,
+                                .n_kv_heads = group->n_kv_heads,
+                                .head_dim = group->head_dim,
+                                .v_head_dim = group->v_head_dim,
+                                .row_bytes = group->row_bytes };
+}
+
 static struct geom_pool_spec pool_spec(const struct kvd_pool_info *pool) {
-    return (struct geom_pool_spec){ .storage = (enum kvd_storage)pool->storage,
-                                    .order = (enum geom_order)pool->order,
-                                    .arrangement = (enum geom_arrangement)pool->arrangement,
-                                    .n_layers = pool->n_layers,
-                                    .n_kv_heads = pool->n_kv_heads,
-                                    .head_dim = pool->head_dim,
-                                    .n_ranks = pool->n_ranks };
+    struct geom_pool_spec spec = { .storage = (enum kvd_storage)pool->storage,
+                                   .order = (enum geom_order)pool->order,
+                                   .arrangement = (enum geom_arrangement)pool->arrangement,
+                                   .n_layers = pool->n_layers,
+                                   .n_kv_heads = pool->n_kv_heads,
+                                   .head_dim = pool->head_dim,
+                                   .n_ranks = pool->n_ranks,
+                                   .n_groups = pool->n_groups };
+    for (uint32_t i = 0; i < pool->n_groups && i < GEOM_MAX_GROUPS; i++) spec.group[i] = group_spec(&pool->group[i]);
+    return spec;
 }
 
 static enum kvd_status check_pools(const struct kvd_store_info *info, struct kvd_error *error) {
@@ -307,6 +321,8 @@ enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint
                                     .n_pages = batch.n_pages,
                                     .head_dim = batch.head_dim,
                                     .n_kv_heads = batch.n_kv_heads,
-                                    .storage = batch.storage };
+                                    .storage = batch.storage,
+                                    .format = batch.format,
+                                    .v_head_dim = batch.v_head_dim };
     return KVD_OK;
 }

@@ -45,7 +45,8 @@ static int check_draft(const struct geom_store_spec *spec, char *err, size_t err
                            "the draft pool has %u ranks and Main has %u: both live on the same devices", draft->n_ranks,
                            spec->main.n_ranks);
     if (spec->backend == GEOM_MTP) {
-        if (draft->storage != spec->main.storage || draft->order != GEOM_PAGE_MAJOR)
+        bool shapes = !draft->n_groups && !spec->main.n_groups; /* a group says its own */
+        if (shapes && (draft->storage != spec->main.storage || draft->order != GEOM_PAGE_MAJOR))
             return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                                "the MTP pool is %s, order %u: it takes Main's storage (%s), page-major",
                                geom_storage_name(draft->storage), (unsigned)draft->order,
@@ -55,7 +56,7 @@ static int check_draft(const struct geom_store_spec *spec, char *err, size_t err
                                GEOM_MAX_DRAFT_WINDOW);
         return 0;
     }
-    if (draft->storage != KVD_STORAGE_BF16 || draft->order != GEOM_HEAD_MAJOR)
+    if (!draft->n_groups && (draft->storage != KVD_STORAGE_BF16 || draft->order != GEOM_HEAD_MAJOR))
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
                            "the Draft Full pool is %s, order %u: it is bf16, head-major",
                            geom_storage_name(draft->storage), (unsigned)draft->order);

@@ -33,21 +33,19 @@ static bool plane_at(const struct cuda_copy *c, uint32_t layer, uint32_t slot, s
 }
 
 /* Bytes from a plane of one layer to the same of the next; any value where there is one layer. */
-static uint64_t layer_pitch(const struct cuda_copy *c, const struct geom_plane *first) {
+static uint64_t layer_pitch(const struct cuda_copy *c, const struct geom_group_shape *g,
+                            const struct geom_plane *first) {
     struct geom_plane next;
-    return c->spec.n_layers > 1 && plane_at(c, 1, first->slot, &next) ? next.offset - first->offset : 0;
+    return g->layers > 1 && plane_at(c, first->layer + 1, first->slot, &next) ? next.offset - first->offset : 0;
 }
-
-static uint32_t slots_of(const struct cuda_copy *c) { return geom_plane_count(&c->spec) / c->spec.n_layers; }
 
 /* Records: the planes of a layer (or of a layer and head) stand side by side, padding between them goes along. Dense
  * planes: one slot at a time, and head-major ones are also cut along heads or along layers, whichever gives fewer
  * strips. */
-static uint32_t strip_count(const struct cuda_copy *c) {
-    uint32_t slots = slots_of(c), heads = c->spec.n_kv_heads / c->spec.n_ranks;
+static uint32_t strip_count(const struct cuda_copy *c, const struct geom_group_shape *g) {
     if (c->spec.arrangement == GEOM_RECORD) return 1;
-    if (c->spec.order == GEOM_PAGE_MAJOR) return slots;
-    return slots * (heads < c->spec.n_layers ? heads : c->spec.n_layers);
+    if (g->order == GEOM_PAGE_MAJOR) return g->slots;
+    return g->slots * (g->heads < g->layers ? g->heads : g->layers);
 }
 
 static void place_strip(const struct cuda_copy *c, uint64_t offset, uint64_t stride, struct strip *strip) {
@@ -55,34 +53,36 @@ static void place_strip(const struct cuda_copy *c, uint64_t offset, uint64_t str
     strip->dst = offset + c->dst * stride;
 }
 
-static bool record_strip(const struct cuda_copy *c, struct strip *ret_strip) {
+static bool record_strip(const struct cuda_copy *c, const struct geom_group_shape *g, struct strip *ret_strip) {
     struct geom_plane k, last;
-    if (!plane_at(c, 0, GEOM_K, &k) || !plane_at(c, 0, slots_of(c) - 1, &last)) return false;
-    bool page_major = c->spec.order == GEOM_PAGE_MAJOR;
+    if (!plane_at(c, g->layer, GEOM_K, &k) || !plane_at(c, g->layer, g->slots - 1, &last)) return false;
+    bool page_major = g->order == GEOM_PAGE_MAJOR;
     struct strip strip = { .width = last.offset - k.offset + (page_major ? last.page_bytes : last.head_bytes),
-                           .pitch = page_major ? layer_pitch(c, &k) : k.nb3, /* heads and layers follow at one pitch */
-                           .rows = (uint64_t)c->spec.n_layers * (page_major ? 1 : k.n_heads) };
+                           .pitch =
+                               page_major ? layer_pitch(c, g, &k) : k.nb3, /* heads and layers follow at one pitch */
+                           .rows = (uint64_t)g->layers * (page_major ? 1 : k.n_heads) };
     place_strip(c, k.offset, page_major ? k.nb3 : k.nb2, &strip);
     *ret_strip = strip;
     return true;
 }
 
-static bool dense_strip(const struct cuda_copy *c, uint32_t i, struct strip *ret_strip) {
-    uint32_t slots = slots_of(c), layers = c->spec.n_layers, heads = c->spec.n_kv_heads / c->spec.n_ranks;
+static bool dense_strip(const struct cuda_copy *c, const struct geom_group_shape *g, uint32_t i,
+                        struct strip *ret_strip) {
+    uint32_t slots = g->slots, layers = g->layers, heads = g->heads;
     struct geom_plane p;
     struct strip strip = { .rows = layers };
-    if (c->spec.order == GEOM_PAGE_MAJOR) {
-        if (!plane_at(c, 0, i, &p)) return false;
+    if (g->order == GEOM_PAGE_MAJOR) {
+        if (!plane_at(c, g->layer, i, &p)) return false;
         strip.width = p.page_bytes;
-        strip.pitch = layer_pitch(c, &p);
+        strip.pitch = layer_pitch(c, g, &p);
         place_strip(c, p.offset, p.nb3, &strip);
     } else if (heads < layers) {
-        if (!plane_at(c, 0, i % slots, &p)) return false;
+        if (!plane_at(c, g->layer, i % slots, &p)) return false;
         strip.width = p.head_bytes;
-        strip.pitch = layer_pitch(c, &p);
+        strip.pitch = layer_pitch(c, g, &p);
         place_strip(c, p.offset + i / slots * p.nb3, p.nb2, &strip);
     } else {
-        if (!plane_at(c, i / slots, i % slots, &p)) return false;
+        if (!plane_at(c, g->layer + i / slots, i % slots, &p)) return false;
         strip.width = p.head_bytes;
         strip.pitch = p.nb3;
         strip.rows = heads;
@@ -163,16 +163,28 @@ static int copy_strip(struct trip *t, CUdeviceptr base, const struct strip *s) {
     return r;
 }
 
-int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes) {
-    struct trip trip = { .d = d, .err = err, .err_bytes = err_bytes };
-    uint32_t count = strip_count(copy);
+static int copy_group(struct trip *t, const struct cuda_copy *copy, const struct geom_group_shape *g) {
+    uint32_t count = strip_count(copy, g);
     int r = 0;
-    if (copy->src == copy->dst) return 0;
     for (uint32_t i = 0; !r && i < count; i++) {
         struct strip strip;
-        bool ok = copy->spec.arrangement == GEOM_RECORD ? record_strip(copy, &strip) : dense_strip(copy, i, &strip);
-        if (!ok) return refuse_with(-EINVAL, err, err_bytes, "a page copy has a spec without planes");
-        r = copy_strip(&trip, copy->region->address, &strip);
+        bool ok =
+            copy->spec.arrangement == GEOM_RECORD ? record_strip(copy, g, &strip) : dense_strip(copy, g, i, &strip);
+        if (!ok) return refuse_with(-EINVAL, t->err, t->err_bytes, "a page copy has a spec without planes");
+        r = copy_strip(t, copy->region->address, &strip);
+    }
+    return r;
+}
+
+int cuda_enqueue_copy(struct cuda_device *d, const struct cuda_copy *copy, char *err, size_t err_bytes) {
+    struct trip trip = { .d = d, .err = err, .err_bytes = err_bytes };
+    uint32_t groups = geom_group_count(&copy->spec);
+    int r = 0;
+    if (copy->src == copy->dst) return 0;
+    for (uint32_t i = 0; !r && i < groups; i++) {
+        struct geom_group_shape shape;
+        geom_group_shape(&copy->spec, i, &shape);
+        r = copy_group(&trip, copy, &shape);
     }
     return r ? r : send_on(&trip);
 }

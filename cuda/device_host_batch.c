@@ -53,12 +53,12 @@ static uint64_t copy_bytes(const struct device_page_copy *copy) {
 /* The columns that matter, head by head: a head's tokens stand one after another in every order and arrangement. */
 static void do_copy(const struct device_page_copy *copy, const struct geom_pool_spec *spec) {
     char *region = host_region_address(copy->region);
-    uint32_t count = geom_plane_count(spec), slots = count / spec->n_layers;
-    bool page_major = spec->order == GEOM_PAGE_MAJOR;
+    uint32_t count = geom_plane_count(spec);
     if (copy->src == copy->dst) return;
     for (uint32_t i = 0; i < count; i++) {
         struct geom_plane p;
-        if (geom_plane(spec, copy->n_pages, copy->rank, i / slots, (enum geom_slot)(i % slots), &p, NULL, 0)) continue;
+        geom_plane_at(spec, copy->n_pages, copy->rank, i, &p);
+        bool page_major = p.order == GEOM_PAGE_MAJOR;
         uint64_t page = page_major ? p.nb3 : p.nb2, head = page_major ? p.nb2 : p.nb3;
         for (uint32_t h = 0; h < p.n_heads; h++) {
             char *plane = region + p.offset + h * head;

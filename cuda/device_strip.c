@@ -10,9 +10,7 @@ void move_walk_begin(struct move_walk *walk, const struct geom_pool_spec *spec, 
                                 .n = n,
                                 .n_pages = n_pages,
                                 .rank = rank,
-                                .pieces = geom_piece_count(spec),
-                                .layers = spec->n_layers,
-                                .heads = spec->order == GEOM_HEAD_MAJOR ? spec->n_kv_heads / spec->n_ranks : 1,
+                                .n_groups = geom_group_count(spec),
                                 .packed = geom_packed_bytes(spec) };
 }
 
@@ -24,9 +22,20 @@ static bool follows(const struct move_walk *walk, const struct device_move *a, c
 static void begin_run(struct move_walk *walk, uint32_t at) {
     uint32_t run = 1;
     while (at + run < walk->n && follows(walk, &walk->moves[at + run - 1], &walk->moves[at + run])) run++;
-    uint32_t by_layers = walk->pieces / walk->layers, by_heads = walk->pieces / walk->heads; /* of one page */
     walk->at = at;
     walk->run = run;
+}
+
+static void begin_group(struct move_walk *walk, uint32_t group) {
+    struct geom_group_shape shape;
+    geom_group_shape(walk->spec, group, &shape);
+    walk->group = group;
+    walk->first_piece = shape.piece;
+    walk->pieces = shape.pieces;
+    walk->layers = shape.layers;
+    walk->heads = shape.order == GEOM_HEAD_MAJOR ? shape.heads : 1;
+    uint32_t by_layers = walk->pieces / walk->layers, by_heads = walk->pieces / walk->heads; /* of one page */
+    uint32_t run = walk->run;
     walk->strip = 0;
     walk->along = by_heads < by_layers ? STRIP_HEADS : STRIP_LAYERS;
     walk->per_page = by_heads < by_layers ? by_heads : by_layers;
@@ -53,18 +62,19 @@ static struct rows rows_of(const struct move_walk *walk) {
 
 bool move_walk_next(struct move_walk *walk, struct move_strip *ret_strip) {
     if (walk->strip == walk->n_strips) {
-        uint32_t at = walk->at + walk->run;
-        if (at >= walk->n || walk->pieces == 0) return false;
-        begin_run(walk, at);
+        bool first = walk->run == 0 || walk->group + 1 == walk->n_groups; /* of the next run */
+        if (first && walk->at + walk->run >= walk->n) return false;
+        if (first) begin_run(walk, walk->at + walk->run);
+        begin_group(walk, first ? 0 : walk->group + 1);
     }
     struct rows rows = rows_of(walk);
     const struct device_move *move = &walk->moves[walk->at + rows.page];
     struct geom_piece first, second;
-    geom_piece(walk->spec, walk->n_pages, walk->rank, move->page, rows.piece, &first);
+    geom_piece(walk->spec, walk->n_pages, walk->rank, move->page, walk->first_piece + rows.piece, &first);
     second = first;
     if (rows.count > 1) {
         uint32_t page = walk->moves[walk->at + rows.next_page].page;
-        geom_piece(walk->spec, walk->n_pages, walk->rank, page, rows.next_piece, &second);
+        geom_piece(walk->spec, walk->n_pages, walk->rank, page, walk->first_piece + rows.next_piece, &second);
         if (rows.next_page != rows.page) second.packed_offset += walk->packed;
     }
     *ret_strip = (struct move_strip){ .region_offset = first.region_offset,

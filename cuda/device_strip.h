@@ -2,9 +2,9 @@
  *
  * Moves as two-dimensional copies: what both backends do with device_moves. Pure C, no device.
  *
- * The pieces of pages (geom_piece) are equal stretches at constant pitches on both sides, in up to three directions:
- * over layers, over the heads of a plane (head-major), and over a run of adjacent pages with adjacent packed forms
- * (HOST-6). Each run becomes strips along whichever of them gives the fewest.
+ * The pieces of a layer group (geom_piece) are equal stretches at constant pitches on both sides, in up to three
+ * directions: over layers, over the heads of a plane (head-major), and over a run of adjacent pages with adjacent
+ * packed forms (HOST-6). Each group of a run becomes strips along whichever of them gives the fewest.
  */
 #ifndef KVD_CUDA_DEVICE_STRIP_H
 #define KVD_CUDA_DEVICE_STRIP_H
@@ -23,11 +23,12 @@ struct move_walk {
     const struct geom_pool_spec *spec;
     const struct device_move *moves;
     uint32_t n, n_pages, rank;
-    uint32_t pieces, layers, heads; /* of a page; heads: pieces of one plane */
     uint64_t packed;
-    uint32_t at, run;         /* the run in work: moves[at .. at + run) */
-    uint64_t strip, n_strips; /* of the run */
-    uint32_t per_page;        /* strips, unless they are along pages */
+    uint32_t at, run;                            /* the run in work: moves[at .. at + run) */
+    uint32_t group, n_groups;                    /* in work, of the pool */
+    uint32_t first_piece, pieces, layers, heads; /* of the group in a page; heads: pieces of one plane */
+    uint64_t strip, n_strips;                    /* of the group */
+    uint32_t per_page;                           /* strips, unless they are along pages */
     enum { STRIP_LAYERS, STRIP_HEADS, STRIP_PAGES } along;
 };
 

@@ -7,8 +7,12 @@
  * from that inventory, so there is no second copy of a dimension formula anywhere.
  *
  * Pool planes are ordered rank-major, then layer, then slot [K, V, K scale, V scale] (absent slots
- * are skipped). A rank is one device of a tensor-parallel group; every rank holds n_kv_heads / n_ranks
- * heads of every layer, and all ranks share one page-id namespace (POOL-2, POOL-4).
+ * are skipped). A rank is one device of a tensor-parallel model; every rank holds n_kv_heads / n_ranks
+ * heads of every layer, and all ranks share one page-id namespace (POOL-2, POOL-4). Where ranks outnumber
+ * heads, each holds one head, and several hold the same (GRP-7).
+ *
+ * Layers of a pool need not be alike: a page is the sum of its layer groups (GRP-1), which stand one after
+ * another in the region and in the packed page. Layers, planes and pieces are numbered through.
  *
  * Each (pool, rank) is one region: one allocation on that rank's device, exported by one handle.
  *
@@ -27,6 +31,7 @@
 
 #define GEOM_MAX_RANKS 8
 #define GEOM_MAX_POOLS 2
+#define GEOM_MAX_GROUPS 8 /* layer groups of a pool */
 #define GEOM_SLOTS 4
 #define GEOM_ALIGN 256             /* bytes: every plane base and packed plane (HOST-2) */
 #define GEOM_REGION_MIN (2u << 20) /* a device handle exposes whole 2 MiB blocks: regions are padded to it */
@@ -51,6 +56,19 @@ enum geom_arrangement { GEOM_DENSE = 0, GEOM_RECORD = 1 };
 
 enum geom_backend { GEOM_OFF = 0, GEOM_MTP = 1, GEOM_DFLASH = 2 }; /* POOL-3 */
 
+/* Layers that store a token alike (GRP-1). The bytes of a latent or a packed row mean nothing here. */
+struct geom_group {
+    enum kvd_format format;
+    enum kvd_storage storage; /* kv: the profile; else 0 */
+    enum geom_order order;
+    uint32_t n_layers;
+    uint32_t n_kv_heads; /* kv, packed: of the model, over all ranks; latent: 1, which every rank holds whole */
+    uint32_t head_dim, v_head_dim; /* kv: elements of a head of K and of V; V's 0: as K's. Else 0 */
+    uint32_t row_bytes;            /* latent: of a token; packed: of a token and head, K and V together; kv: 0 */
+};
+
+/* A pool of one shape says it in its own fields. With groups, storage, order, n_kv_heads and head_dim are unused (0),
+ * and n_layers is the sum. */
 struct geom_pool_spec {
     enum kvd_storage storage;
     enum geom_order order;
@@ -58,7 +76,9 @@ struct geom_pool_spec {
     uint32_t n_layers;
     uint32_t n_kv_heads; /* of the model, over all ranks */
     uint32_t head_dim;
-    uint32_t n_ranks; /* 1..GEOM_MAX_RANKS, divides n_kv_heads */
+    uint32_t n_ranks; /* 1..GEOM_MAX_RANKS; one of ranks and heads divides the other */
+    uint32_t n_groups;
+    struct geom_group group[GEOM_MAX_GROUPS];
 };
 
 /* One row of the schema: what a slot of a profile stores for one (token, head). */
@@ -70,9 +90,11 @@ struct geom_schema {
 
 /* A plane of a pool with M physical pages: typed, placed, every stride explicit. Bytes throughout. */
 struct geom_plane {
-    uint32_t ordinal; /* within its rank: layer * slots + slot */
+    uint32_t ordinal; /* within its rank */
     uint32_t rank, layer;
-    uint32_t slot; /* enum geom_slot */
+    uint32_t slot; /* enum geom_slot; GEOM_K for the one plane of a latent or packed layer */
+    enum kvd_format format;
+    enum geom_order order; /* says which of nb2 and nb3 is the page's */
     uint32_t dtype, extent;
     uint32_t n_heads;       /* of this rank */
     uint64_t offset;        /* of (0,0,0,0) from the start of the region of (pool, rank) */
@@ -87,15 +109,33 @@ struct geom_plane {
 int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema *ret_schema, char *err,
                 size_t err_bytes);
 
-/* Number of planes on one rank: n_layers * (2 or 4). 0 for an invalid spec. */
+/* Number of planes on one rank: 1, 2 or 4 a layer. 0 for an invalid spec. */
 uint32_t geom_plane_count(const struct geom_pool_spec *spec);
 
-/* Plane (layer, slot) of a rank for a pool of n_pages. The slot must exist in the profile. */
+/* Plane (layer, slot) of a rank for a pool of n_pages. The slot must exist in the layer's group. */
 int geom_plane(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t layer, enum geom_slot slot,
                struct geom_plane *ret_plane, char *err, size_t err_bytes);
+/* Plane number `ordinal` < geom_plane_count(). Spec, pages and rank must be valid. */
+void geom_plane_at(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t ordinal,
+                   struct geom_plane *ret_plane);
 
-/* Checks a whole spec (counts, profile, ranks) without placing anything. */
+/* Checks a whole spec (counts, profile, ranks) without placing anything; and one group of a pool of n_ranks. */
 int geom_pool_check(const struct geom_pool_spec *spec, char *err, size_t err_bytes);
+int geom_group_check(const struct geom_group *group, uint32_t n_ranks, char *err, size_t err_bytes);
+
+/* The groups of a pool: 1 where its own fields are the group. Spec must be valid, i < count. */
+uint32_t geom_group_count(const struct geom_pool_spec *spec);
+struct geom_group geom_group_at(const struct geom_pool_spec *spec, uint32_t i);
+/* What is alike in the layers of a group, and where its numbers begin. */
+struct geom_group_shape {
+    uint32_t layer, layers; /* the first, and how many */
+    uint32_t piece, pieces; /* of geom_piece() */
+    uint32_t slots;         /* planes of a layer */
+    uint32_t heads;         /* of one rank */
+    enum geom_order order;
+    uint64_t rank_page_bytes; /* payload of a page on one rank */
+};
+void geom_group_shape(const struct geom_pool_spec *spec, uint32_t i, struct geom_group_shape *ret_shape);
 
 /* Payload bytes of one page group: over all ranks, and on one rank (no padding). Spec must be valid. */
 uint64_t geom_page_bytes(const struct geom_pool_spec *spec);
@@ -111,7 +151,8 @@ uint64_t geom_packed_bytes(const struct geom_pool_spec *spec);
 /* A contiguous piece of a page, for copies: walk i in [0, geom_piece_count). Pieces never contain padding, so that the
  * packed bytes are the same for every order and arrangement (HOST-2). Page-major: a piece is a plane, and with records
  * the whole layer where its planes are multiples of 256 bytes (then pieces are layers, at one pitch on both
- * sides: one 2-D copy a page). Head-major: a piece is one head of a plane. */
+ * sides: one 2-D copy a group and page). Head-major: a piece is one head of a plane. Pieces of one group have their
+ * layers at one pitch on both sides. */
 struct geom_piece {
     uint64_t region_offset; /* in the rank's region */
     uint64_t packed_offset; /* in the rank's packed page */
@@ -121,10 +162,13 @@ uint32_t geom_piece_count(const struct geom_pool_spec *spec);
 void geom_piece(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_t rank, uint32_t page, uint32_t i,
                 struct geom_piece *ret_piece);
 
-/* A shard of a page is a range of its KV heads, the same for every number of ranks: shard i has the heads
- * [i * geom_shard_heads, (i + 1) * geom_shard_heads) of the model, and lies within one rank at each number of ranks, up
- * to GEOM_MAX_RANKS, that divides the heads. Its bytes are the pieces of those heads, plane after plane in ordinal
- * order, without padding. Spec must be valid. */
+/* A shard of a page is a range of its KV heads, the same for every number of ranks: of a pool of one shape shard i has
+ * the heads [i * geom_shard_heads, (i + 1) * geom_shard_heads) of the model, and lies within one rank at each number of
+ * ranks, up to GEOM_MAX_RANKS, that divides the heads. Of layer groups each shard has the same part of each group's
+ * heads; with a latent there is one shard. Its bytes are the pieces of those heads, plane after plane in ordinal order,
+ * without padding; a head that several ranks hold is in them once. Spec must be valid. geom_shard_heads: of one shape.
+ */
+uint32_t geom_shard_count(const struct geom_pool_spec *spec);
 uint32_t geom_shard_heads(const struct geom_pool_spec *spec);
 uint64_t geom_shard_bytes(const struct geom_pool_spec *spec);
 /* Copies one shard out of a packed page: n_ranks packed pages of geom_packed_bytes each, one after the other. Tokens
@@ -212,7 +256,8 @@ int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint3
                           uint32_t *ret_pages, char *err, size_t err_bytes);
 
 /* 256-bit digest of everything that decides where a byte of KV lies and what it means: specs, pages, page size,
- * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. */
+ * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. The names of
+ * groups are not in it, and a pool of one shape has the digest that it had before there were groups. */
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]);
 
 /* 256-bit digest of what decides what packed pages and images mean: layers, heads, head_dim, profile and ranks of every
@@ -224,5 +269,6 @@ void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, ui
 void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
 
 const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
+const char *geom_format_name(enum kvd_format format);    /* "kv", "latent", "packed" */
 
 #endif

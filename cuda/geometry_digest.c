@@ -18,22 +18,55 @@ static void put_number(crypto_generichash_state *hash, uint64_t value) {
     crypto_generichash_update(hash, bytes, sizeof bytes);
 }
 
-/* The expanded schema goes in beside the spec: it is what the profile means in this build. */
-static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t pages) {
-    struct geom_schema schema = { 0 };
-    (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
+static void put_schema(crypto_generichash_state *hash, const struct geom_schema *schema) {
+    for (unsigned s = 0; s < GEOM_SLOTS; s++) {
+        put_number(hash, schema->dtype[s]);
+        put_number(hash, schema->extent[s]);
+        put_number(hash, schema->element[s]);
+    }
+}
+
+/* A number that no profile has: what follows are groups. */
+#define GROUPS_FOLLOW UINT64_MAX
+
+/* placed: orders and arrangement, too. The expanded schema goes in beside the group: it is what it means in this build.
+ */
+static void put_groups(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t ranks, bool placed) {
+    put_number(hash, GROUPS_FOLLOW);
+    if (placed) put_number(hash, pool->arrangement);
+    put_number(hash, ranks);
+    put_number(hash, pool->n_groups);
+    for (uint32_t i = 0; i < pool->n_groups; i++) {
+        const struct geom_group *group = &pool->group[i];
+        struct geom_schema schema = { 0 };
+        (void)geom_group_schema(group, &schema, NULL, 0);
+        put_number(hash, group->format);
+        put_number(hash, group->storage);
+        if (placed) put_number(hash, group->order);
+        put_number(hash, group->n_layers);
+        put_number(hash, group->n_kv_heads);
+        put_schema(hash, &schema);
+    }
+}
+
+static void put_shape(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t ranks, bool placed) {
     put_number(hash, pool->storage);
-    put_number(hash, pool->order);
-    put_number(hash, pool->arrangement);
+    if (placed) put_number(hash, pool->order);
+    if (placed) put_number(hash, pool->arrangement);
     put_number(hash, pool->n_layers);
     put_number(hash, pool->n_kv_heads);
     put_number(hash, pool->head_dim);
-    put_number(hash, pool->n_ranks);
+    put_number(hash, ranks);
+}
+
+static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t pages) {
+    struct geom_schema schema = { 0 };
+    if (pool->n_groups) put_groups(hash, pool, pool->n_ranks, true);
+    else put_shape(hash, pool, pool->n_ranks, true);
     put_number(hash, pages);
-    for (unsigned s = 0; s < GEOM_SLOTS; s++) {
-        put_number(hash, schema.dtype[s]);
-        put_number(hash, schema.extent[s]);
-        put_number(hash, schema.element[s]);
+    if (!pool->n_groups) {
+        (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
+        put_schema(hash, &schema);
     }
     put_number(hash, geom_region_bytes(pool, pages));
     put_number(hash, geom_packed_bytes(pool));
@@ -42,16 +75,12 @@ static void put_pool(crypto_generichash_state *hash, const struct geom_pool_spec
 /* ranks: how a page is divided, by ranks or by shards. */
 static void put_content(crypto_generichash_state *hash, const struct geom_pool_spec *pool, uint32_t ranks) {
     struct geom_schema schema = { 0 };
-    (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
-    put_number(hash, pool->storage);
-    put_number(hash, pool->n_layers);
-    put_number(hash, pool->n_kv_heads);
-    put_number(hash, pool->head_dim);
-    put_number(hash, ranks);
-    for (unsigned s = 0; s < GEOM_SLOTS; s++) {
-        put_number(hash, schema.dtype[s]);
-        put_number(hash, schema.extent[s]);
-        put_number(hash, schema.element[s]);
+    if (pool->n_groups) {
+        put_groups(hash, pool, ranks, false);
+    } else {
+        put_shape(hash, pool, ranks, false);
+        (void)geom_schema(pool->storage, pool->head_dim, &schema, NULL, 0);
+        put_schema(hash, &schema);
     }
 }
 
@@ -61,7 +90,7 @@ static void put_packed_pool(crypto_generichash_state *hash, const struct geom_po
 }
 
 static void put_sharded_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
-    put_content(hash, pool, geom_shard_heads(pool));
+    put_content(hash, pool, pool->n_groups ? geom_shard_count(pool) : geom_shard_heads(pool));
     put_number(hash, geom_shard_bytes(pool));
 }
 

@@ -19,6 +19,9 @@
 /* Bytes that n_pages cost in a region, without alignment between dense planes: exactly linear in n_pages. */
 uint64_t geom_region_linear(const struct geom_pool_spec *spec);
 
+/* The schema of a group, whatever its format: a latent or packed row is one slot of bytes. */
+int geom_group_schema(const struct geom_group *group, struct geom_schema *ret_schema, char *err, size_t err_bytes);
+
 /* Both false on overflow; *sum is written only on success. */
 static inline bool geom_add(uint64_t *sum, uint64_t more) {
     uint64_t total;

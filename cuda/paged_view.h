@@ -41,6 +41,14 @@ enum kvd_storage {
 };
 #define KVD_N_STORAGE 5
 
+/* What a layer stores for a token (GRP-1). The bytes of latent and packed rows are the engine's business. */
+enum kvd_format {
+    KVD_FORMAT_KV = 0,     /* K and V of each head, apart */
+    KVD_FORMAT_LATENT = 1, /* one row for all heads; every rank holds it whole */
+    KVD_FORMAT_PACKED = 2  /* K and V of a head in one row */
+};
+#define KVD_N_FORMAT 3
+
 /* Element type of a plane. */
 enum kvd_dtype {
     KVD_DTYPE_NONE = 0, /* plane absent (scale planes of BF16) */
@@ -72,6 +80,8 @@ typedef struct PagedKVLayerView {
     uint32_t head_dim;               /* D */
     uint32_t n_kv_heads;             /* H of this device's planes */
     uint32_t storage;                /* enum kvd_storage */
+    uint32_t format;                 /* enum kvd_format; latent, packed: the one plane is k, of bytes, head_dim is 0 */
+    uint32_t v_head_dim;             /* of V; D unless the model says otherwise */
 } PagedKVLayerView;
 
 /* A batch: shared planes and the whole table matrix; table_rows[B] is an op input (VIEW-2). */
@@ -85,6 +95,8 @@ typedef struct PagedKVBatchLayerView {
     uint32_t head_dim;
     uint32_t n_kv_heads;
     uint32_t storage;
+    uint32_t format;
+    uint32_t v_head_dim;
 } PagedKVBatchLayerView;
 
 #ifdef __cplusplus

@@ -48,6 +48,23 @@ static const struct codec_map region_map = CODEC_TABLE(kvd__v1__region_info__des
 #undef PB
 #undef T
 
+#define PB Kvd__V1__LayerGroup
+#define T struct kvd_layer_group
+static const struct codec_field layer_group_fields[] = {
+    NAME(name, name),
+    U32_IN(format, format, 0, KVD__V1__FORMAT__FORMAT_PACKED),
+    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_K8V4),
+    U32_IN(order, order, 0, KVD__V1__PLANE_ORDER__ORDER_HEAD_MAJOR),
+    U32(n_layers, n_layers),
+    U32(n_kv_heads, n_kv_heads),
+    U32(head_dim, head_dim),
+    U32(v_head_dim, v_head_dim),
+    U32(row_bytes, row_bytes),
+};
+static const struct codec_map layer_group_map = CODEC_TABLE(kvd__v1__layer_group__descriptor, layer_group_fields);
+#undef PB
+#undef T
+
 #define PB Kvd__V1__PoolInfo
 #define T struct kvd_pool_info
 static const struct codec_field pool_info_fields[] = {
@@ -62,6 +79,7 @@ static const struct codec_field pool_info_fields[] = {
     U64(page_bytes, page_bytes),
     SUBS_CUT(planes, planes, region_map),
     SUBS_CUT(table, table, region_map),
+    SUBS(group, group, n_groups, layer_group_map),
 };
 static const struct codec_map pool_info_map = CODEC_TABLE(kvd__v1__pool_info__descriptor, pool_info_fields);
 #undef PB
@@ -106,6 +124,8 @@ static const struct codec_field plane_fields[] = {
     U64(nb1, nb1),
     U64(nb2, nb2),
     U64(nb3, nb3),
+    U32_IN(format, format, 0, KVD__V1__FORMAT__FORMAT_PACKED),
+    U32_IN(order, order, 0, KVD__V1__PLANE_ORDER__ORDER_HEAD_MAJOR),
 };
 static const struct codec_map plane_map = CODEC_TABLE(kvd__v1__plane_info__descriptor, plane_fields);
 #undef PB

@@ -31,6 +31,8 @@ extern "C" {
 #define KVD_MAX_LIST 128     /* objects in one list answer */
 #define KVD_MAX_HITS 16      /* in one answer */
 #define KVD_NAME_BYTES 64
+#define KVD_GROUP_NAME_BYTES 32
+#define KVD_MAX_LAYER_GROUPS 8 /* of one pool */
 #define KVD_LABEL_BYTES 64
 #define KVD_MESSAGE_BYTES 384
 #define KVD_UNCHANGED UINT32_MAX /* in a cursor: the list is at its end */
@@ -136,11 +138,24 @@ struct kvd_region_info { /* planes of a pool, a block table, or the state slots,
     uint8_t uuid[16];       /* device */
     uint64_t owner_pid, local_address;
 };
+/* Layers of a pool that store a token alike. The enums are those of paged_view.h. */
+struct kvd_layer_group {
+    char name[KVD_GROUP_NAME_BYTES]; /* that the configuration gives it */
+    uint32_t format, storage, order; /* enum kvd_format, enum kvd_storage; 0 page-major 1 head-major */
+    uint32_t n_layers;
+    uint32_t n_kv_heads;           /* kv, packed: of the model, over all ranks; latent: 1, whole on every rank */
+    uint32_t head_dim, v_head_dim; /* kv: of K and of V; else 0 */
+    uint32_t row_bytes;            /* latent: of a token; packed: of a token and head; kv: 0 */
+};
 struct kvd_pool_info {
     uint32_t storage, order, arrangement; /* enum kvd_storage; 0 page-major 1 head-major; 0 dense 1 record */
     uint32_t n_layers, n_kv_heads, head_dim, n_ranks;
     uint32_t pages;
     uint64_t page_bytes; /* payload of a page group over all ranks */
+    /* 0: the pool is of one shape, which the fields above say. Else n_layers is the sum, and storage, order, n_kv_heads
+     * and head_dim are 0. Layers are numbered through, group by group. */
+    uint32_t n_groups;
+    struct kvd_layer_group group[KVD_MAX_LAYER_GROUPS];
     struct kvd_region_info planes[KVD_MAX_RANKS];
     struct kvd_region_info table[KVD_MAX_RANKS]; /* I32 [L, C] */
 };
@@ -167,6 +182,7 @@ struct kvd_planes_request {
 struct kvd_plane_info {
     uint32_t ordinal, layer, slot /* 0 K 1 V 2 K scale 3 V scale */, dtype, extent, n_heads;
     uint64_t offset, nb0, nb1, nb2, nb3;
+    uint32_t format, order; /* of its layer group: enum kvd_format; 0: nb3 is the page's stride, 1: nb2 is */
 };
 
 /* ---- activation ----------------------------------------------------------------------------------- */
@@ -445,7 +461,7 @@ struct kvd_audit {
 /* A key of the daemon's configuration. */
 #define KVD_MAX_SETTINGS 64 /* in one message */
 struct kvd_setting {
-    char section[16], name[32];
+    char section[KVD_GROUP_NAME_BYTES + 8], name[32];
     char value[256];   /* in effect */
     char source[96];   /* "default", or FILE:LINE; "auto, " before it: kvd has chosen the value */
     char pending[256]; /* where restart: what the file that was read last has instead */

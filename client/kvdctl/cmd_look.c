@@ -114,10 +114,42 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
     out_facts(ctl->out, "store", lines, N(lines), o);
 }
 
+static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" },
+                         *const orders[] = { "page-major", "head-major" },
+                         *const arrangements[] = { "dense", "record" }, *const formats[] = { "kv", "latent", "packed" };
+
+/* Empty where all pools are of one shape. */
+static void show_groups(struct ctl *ctl, const struct kvd_store_info *info) {
+    static const struct out_column columns[] = {
+        { "pool", "POOL", false, 0 },          { "group", "GROUP", false, 0 },
+        { "format", "FORMAT", false, 0 },      { "storage", "STORAGE", false, 0 },
+        { "layers", "LAYERS", true, 0 },       { "kv_heads", "KV HEADS", true, 0 },
+        { "head_dim", "HEAD DIM", true, 0 },   { "v_head_dim", "V HEAD DIM", true, 1 },
+        { "row_bytes", "ROW BYTES", true, 0 }, { "order", "ORDER", false, 2 },
+    };
+    cJSON *rows = cJSON_CreateArray();
+    for (uint32_t i = 0; i < info->n_pools && i < KVD_MAX_POOLS; i++)
+        for (uint32_t g = 0; g < info->pool[i].n_groups && g < KVD_MAX_LAYER_GROUPS; g++) {
+            const struct kvd_layer_group *group = &info->pool[i].group[g];
+            cJSON *o = cJSON_CreateObject();
+            cJSON_AddStringToObject(o, "pool", figures_pool(i));
+            cJSON_AddStringToObject(o, "group", group->name);
+            cJSON_AddStringToObject(o, "format", value_name(formats, N(formats), group->format));
+            cJSON_AddStringToObject(o, "storage",
+                                    group->format ? "bytes" : value_name(storages, N(storages), group->storage));
+            out_put_u64(o, "layers", group->n_layers);
+            out_put_u64(o, "kv_heads", group->n_kv_heads);
+            out_put_u64(o, "head_dim", group->head_dim);
+            out_put_u64(o, "v_head_dim", group->v_head_dim);
+            out_put_u64(o, "row_bytes", group->row_bytes);
+            cJSON_AddStringToObject(o, "order", value_name(orders, N(orders), group->order));
+            cJSON_AddItemToArray(rows, o);
+        }
+    if (cJSON_GetArraySize(rows)) out_table(ctl->out, "layer_groups", columns, N(columns), rows);
+    else cJSON_Delete(rows);
+}
+
 int cmd_stores(struct ctl *ctl) {
-    static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" },
-                             *const orders[] = { "page-major", "head-major" },
-                             *const arrangements[] = { "dense", "record" };
     static const struct out_column columns[] = {
         { "pool", "POOL", false, 0 },           { "storage", "STORAGE", false, 0 },
         { "layers", "LAYERS", true, 0 },        { "kv_heads", "KV HEADS", true, 0 },
@@ -136,7 +168,8 @@ int cmd_stores(struct ctl *ctl) {
         const struct kvd_pool_info *pool = &info.pool[i];
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "pool", figures_pool(i));
-        cJSON_AddStringToObject(o, "storage", value_name(storages, N(storages), pool->storage));
+        cJSON_AddStringToObject(o, "storage",
+                                pool->n_groups ? "groups" : value_name(storages, N(storages), pool->storage));
         out_put_u64(o, "layers", pool->n_layers);
         out_put_u64(o, "kv_heads", pool->n_kv_heads);
         out_put_u64(o, "head_dim", pool->head_dim);
@@ -149,6 +182,7 @@ int cmd_stores(struct ctl *ctl) {
         cJSON_AddItemToArray(rows, o);
     }
     out_table(ctl->out, "pools", columns, N(columns), rows);
+    show_groups(ctl, &info);
     return CTL_OK;
 }
 

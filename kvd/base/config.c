@@ -22,6 +22,7 @@
 enum key_type {
     KEY_PATH,
     KEY_NAME,
+    KEY_NAMES,
     KEY_U32,
     KEY_U32_AUTO,
     KEY_U64_AUTO,
@@ -59,11 +60,26 @@ static const struct token levels[] = { { "error", LOG_ERROR }, { "warning", LOG_
 static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 }, { "int8", KVD_STORAGE_INT8 },
                                          { "fp8", KVD_STORAGE_FP8 },   { "nvfp4", KVD_STORAGE_NVFP4 },
                                          { "k8v4", KVD_STORAGE_K8V4 }, { 0 } };
+static const struct token group_profiles[] = { { "auto", CONFIG_AUTO32 },
+                                               { "bf16", KVD_STORAGE_BF16 },
+                                               { "int8", KVD_STORAGE_INT8 },
+                                               { "fp8", KVD_STORAGE_FP8 },
+                                               { "nvfp4", KVD_STORAGE_NVFP4 },
+                                               { "k8v4", KVD_STORAGE_K8V4 },
+                                               { 0 } };
+static const struct token group_formats[] = {
+    { "kv", KVD_FORMAT_KV }, { "latent", KVD_FORMAT_LATENT }, { "packed", KVD_FORMAT_PACKED }, { 0 }
+};
+static const struct token orders[] = { { "page-major", GEOM_PAGE_MAJOR }, { "head-major", GEOM_HEAD_MAJOR }, { 0 } };
 static const struct token exports[] = { { "ipc", EXPORT_IPC }, { "vmm", EXPORT_VMM }, { 0 } };
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
 static const struct token tenants[] = { { "shared", TENANTS_SHARED }, { "uid", TENANTS_UID }, { 0 } };
 static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
+
+/* Sections of which there are several: each row of the table stands for all of them. */
+static const char POOLS[] = "pool.NAME", GROUPS[] = "group.NAME";
+static const char *const pool_names[CONFIG_POOLS + 1] = { "main", "draft", "NAME" };
 
 static const struct key keys[] = {
     { "kvd", "socket", KEY_PATH, FIELD(socket), 0, 0, "/run/kvd/kvd.sock", NULL,
@@ -86,7 +102,8 @@ static const struct key keys[] = {
       "a crash of the daemon (FileDescriptorStoreMax= of the unit), so that the next one has every page." },
 
     { "model", "layers", KEY_U32, FIELD(layers), 1, 4096, "4", NULL, "Layers with full attention." },
-    { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL, "KV heads of a layer, over all devices." },
+    { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL,
+      "KV heads of a layer, over all devices. Where these outnumber the heads, several hold the same one." },
     { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL,
       "Elements of a head. Quantized profiles need 256." },
     { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", profiles, "How K and V are stored." },
@@ -96,6 +113,30 @@ static const struct key keys[] = {
       "Longest sequence, in tokens (S)." },
     { "model", "max_concurrency", KEY_U32, FIELD(max_concurrency), 1, 65535, "8", NULL,
       "Active sequences at once (C)." },
+
+    { POOLS, "groups", KEY_NAMES, FIELD(pool[0].groups), 0, 0, "", NULL,
+      "NAME is main, or draft, the pool of the backend. The layer groups of the pool in the order of their layers: "
+      "names\n"
+      "of sections [group.NAME] with blanks between. Empty: all layers are alike, as [model] or [backend] says." },
+
+    { GROUPS, "layers", KEY_U32, FIELD(layer_group[0].layers), 0, 4096, "0", NULL,
+      "Layers that store a token alike, of a pool whose layers differ. At least one." },
+    { GROUPS, "format", KEY_TOKEN, FIELD(layer_group[0].format), 0, 0, "kv", group_formats,
+      "kv: K and V of each head, apart. latent: one row for all heads, which every device holds whole. packed: K and V "
+      "of\n"
+      "a head in one row. Bytes of latent and packed rows are the engine's business." },
+    { GROUPS, "kv_heads", KEY_U32_AUTO, FIELD(layer_group[0].kv_heads), 1, 4096, "auto", NULL,
+      "KV heads of a layer, over all devices. auto: as the model; with latent 1." },
+    { GROUPS, "head_dim", KEY_U32_AUTO, FIELD(layer_group[0].head_dim), 1, 4096, "auto", NULL,
+      "kv: elements of a head of K. auto: as the model." },
+    { GROUPS, "v_head_dim", KEY_U32_AUTO, FIELD(layer_group[0].v_head_dim), 1, 4096, "auto", NULL,
+      "kv: elements of a head of V. auto: as head_dim." },
+    { GROUPS, "profile", KEY_TOKEN, FIELD(layer_group[0].profile), 0, 0, "auto", group_profiles,
+      "kv: how K and V are stored. auto: as the model." },
+    { GROUPS, "order", KEY_TOKEN, FIELD(layer_group[0].order), 0, 0, "page-major", orders,
+      "page-major: the heads of a page stand together. head-major: the pages of a head do." },
+    { GROUPS, "bytes", KEY_U32, FIELD(layer_group[0].bytes), 0, 65536, "0", NULL,
+      "latent: bytes of a token. packed: bytes of a token and head, K and V together." },
 
     { "backend", "kind", KEY_TOKEN, FIELD(backend), 0, 0, "off", backends,
       "Speculative backend. mtp adds a pool for the draft heads, dflash one for the draft's full-attention layers." },
@@ -204,12 +245,35 @@ static const struct key keys[] = {
 #define N_KEYS (sizeof keys / sizeof *keys)
 _Static_assert(N_KEYS <= CONFIG_KEYS, "a line for each key");
 
+/* How many of a key there are, and the field of one of them. */
+static uint32_t key_count(const struct key *key, const struct config *c) {
+    if (key->type == KEY_DEVICE) return c->n_devices;
+    if (key->section == POOLS) return CONFIG_POOLS;
+    return key->section == GROUPS ? c->n_layer_groups : 1;
+}
+
+static size_t key_offset(const struct key *key, uint32_t i) {
+    size_t each = key->type == KEY_DEVICE  ? sizeof(struct config_device)
+                  : key->section == POOLS  ? sizeof(struct config_pool)
+                  : key->section == GROUPS ? sizeof(struct config_layer_group)
+                                           : 0;
+    return key->offset + i * each;
+}
+
+static const void *key_field(const struct key *key, const struct config *c, uint32_t i) {
+    return (const char *)c + key_offset(key, i);
+}
+
+static uint32_t or_auto(uint32_t value, uint32_t automatic) { return value == CONFIG_AUTO32 ? automatic : value; }
+
 /* ---- values ------------------------------------------------------------------------------- */
 
 static int refuse_config(char *err, size_t bytes, const char *sentence) {
     snprintf(err, bytes, "%s", sentence);
     return 1;
 }
+
+#define NAME_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-"
 
 static int set_text(const struct key *key, char *field, const char *value, char *err, size_t err_bytes) {
     if (strlen(value) >= key->bytes) {
@@ -218,8 +282,8 @@ static int set_text(const struct key *key, char *field, const char *value, char 
     }
     if (key->type == KEY_PATH && value[0] != '/')
         return refuse_config(err, err_bytes, "is not an absolute path; begin it with /");
-    if (key->type == KEY_NAME &&
-        strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-") != strlen(value))
+    if (key->type != KEY_PATH &&
+        strspn(value, key->type == KEY_NAMES ? NAME_LETTERS " \t" : NAME_LETTERS) != strlen(value))
         return refuse_config(err, err_bytes,
                              "has a character that a name may not have; use letters, digits, and . _ : -");
     memset(field, 0, key->bytes);
@@ -273,13 +337,15 @@ static int set_number(const struct key *key, void *field, const char *value, cha
     return 0;
 }
 
-static int set_value(const struct key *key, struct config *config, const char *value, char *err, size_t err_bytes) {
-    void *field = (char *)config + key->offset;
+static int set_value(const struct key *key, struct config *config, uint32_t i, const char *value, char *err,
+                     size_t err_bytes) {
+    void *field = (char *)config + key_offset(key, i);
     struct config_device device;
     struct config_access access;
     struct config_listen listen;
     switch (key->type) {
     case KEY_PATH:
+    case KEY_NAMES:
     case KEY_NAME: return set_text(key, field, value, err, err_bytes);
     case KEY_TOKEN: return set_token(key, field, value, err, err_bytes);
     case KEY_DEVICE:
@@ -317,7 +383,10 @@ static void take_runtime_folder(struct config *config) {
 void config_defaults(struct config *ret_config) {
     char err[256];
     memset(ret_config, 0, sizeof *ret_config);
-    for (size_t i = 0; i < N_KEYS; i++) (void)set_value(&keys[i], ret_config, keys[i].value, err, sizeof err);
+    for (size_t k = 0; k < N_KEYS; k++) {
+        uint32_t n = keys[k].section == POOLS ? CONFIG_POOLS + 1 : keys[k].section == GROUPS ? CONFIG_GROUPS + 1 : 1;
+        for (uint32_t i = 0; i < n; i++) (void)set_value(&keys[k], ret_config, i, keys[k].value, err, sizeof err);
+    }
     take_runtime_folder(ret_config);
     ret_config->n_devices = 1;
 }
@@ -330,6 +399,8 @@ struct parse {
     const char *name; /* of the file */
     uint32_t line;
     char section[64];
+    const char *family;    /* what the table calls the section; NULL: there is none such */
+    uint32_t instance;     /* of several */
     struct config *config; /* its lines say which keys were there */
     struct complaint {
         uint32_t line; /* 0: no line */
@@ -389,16 +460,25 @@ static unsigned edit_distance(const char *a, const char *b) {
     return row[strlen(a) % 3][n];
 }
 
+/* Up to the dot, where there is one. */
+static size_t head_of(const char *section) { return strcspn(section, "."); }
+
 static void complain_section(struct parse *p) {
-    const char *best = NULL;
+    const char *best = NULL, *rest = p->section + head_of(p->section);
     unsigned least = 3;
     for (size_t i = 0; i < N_KEYS; i++) {
-        unsigned d = edit_distance(p->section, keys[i].section);
-        if (d >= least) continue;
+        char mine[sizeof p->section], its[sizeof p->section];
+        size_t n = head_of(keys[i].section);
+        snprintf(mine, sizeof mine, "%.*s", (int)head_of(p->section), p->section);
+        snprintf(its, sizeof its, "%.*s", (int)n, keys[i].section);
+        unsigned d = edit_distance(mine, its);
+        if (d >= least || (*rest == '.') != (keys[i].section[n] == '.')) continue;
         least = d;
         best = keys[i].section;
     }
-    if (best) complain_line(p, p->line, "there is no section [%s]; did you mean [%s]?", p->section, best);
+    if (best)
+        complain_line(p, p->line, "there is no section [%s]; did you mean [%.*s%s]?", p->section, (int)head_of(best),
+                      best, rest);
     else complain_line(p, p->line, "there is no section [%s]; kvd --help-config lists all", p->section);
 }
 
@@ -407,7 +487,7 @@ static void complain_key(struct parse *p, const char *name) {
     const struct key *best = NULL;
     unsigned least = 6;
     for (size_t i = 0; i < N_KEYS; i++) {
-        bool here = strcmp(keys[i].section, p->section) == 0;
+        bool here = keys[i].section == p->family;
         unsigned d = edit_distance(name, keys[i].name);
         d = d > 2 ? 6 : 2 * d + !here;
         if (d >= least) continue;
@@ -416,18 +496,67 @@ static void complain_key(struct parse *p, const char *name) {
     }
     if (best)
         complain_line(p, p->line, "section [%s] has no key \"%.64s\"; did you mean %s in section [%s]?", p->section,
-                      name, best->name, best->section);
+                      name, best->name, best->section == p->family ? p->section : best->section);
     else complain_line(p, p->line, "section [%s] has no key \"%.64s\"; kvd --help-config lists all", p->section, name);
 }
 
-static const struct key *find_key(const char *section, const char *name, bool *ret_section) {
-    *ret_section = false;
-    for (size_t i = 0; i < N_KEYS; i++) {
-        if (strcmp(keys[i].section, section) != 0) continue;
-        *ret_section = true;
-        if (strcmp(keys[i].name, name) == 0) return &keys[i];
-    }
+/* section: as the table has it. */
+static const struct key *find_key(const char *section, const char *name) {
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0) return &keys[i];
     return NULL;
+}
+
+static const struct key *device_key(void) { return find_key("devices", "device.0"); }
+
+/* A section of a pool. */
+static void enter_pool(struct parse *p, const char *name) {
+    for (uint32_t i = 0; i < CONFIG_POOLS + 1; i++) {
+        if (strcmp(name, pool_names[i]) != 0) continue;
+        p->family = POOLS;
+        p->instance = i;
+        return;
+    }
+    complain_line(p, p->line, "there is no pool \"%s\"; the pools are main, and draft where there is a backend", name);
+}
+
+/* A section of a layer group: one that is there already, or one more. */
+static void enter_group(struct parse *p, const char *name) {
+    struct config *c = p->config;
+    uint32_t i = 0;
+    if (strcmp(name, "NAME") == 0) i = CONFIG_GROUPS; /* the example */
+    else
+        while (i < c->n_layer_groups && strcmp(c->layer_group[i].name, name) != 0) i++;
+    if (i == c->n_layer_groups && i < CONFIG_GROUPS) {
+        if (!*name || strlen(name) >= KVD_GROUP_NAME_BYTES || strspn(name, NAME_LETTERS) != strlen(name)) {
+            complain_line(p, p->line, "\"%s\" is no name of a group; write 1 to %d letters, digits, and . _ : -", name,
+                          KVD_GROUP_NAME_BYTES - 1);
+            return;
+        }
+        memcpy(c->layer_group[i].name, name, strlen(name));
+        c->origin.group_line[i] = p->line;
+        c->n_layer_groups++;
+    } else if (i == CONFIG_GROUPS && strcmp(name, "NAME") != 0) {
+        complain_line(p, p->line,
+                      "[%s] is one group more than %u, which is all there can be; put layers that store a token "
+                      "alike into one",
+                      p->section, CONFIG_GROUPS);
+        return;
+    }
+    p->family = GROUPS;
+    p->instance = i;
+}
+
+static void enter_section(struct parse *p) {
+    p->family = NULL;
+    p->instance = 0;
+    if (strncmp(p->section, "pool.", 5) == 0) enter_pool(p, p->section + 5);
+    else if (strncmp(p->section, "group.", 6) == 0) enter_group(p, p->section + 6);
+    else
+        for (size_t i = 0; i < N_KEYS && !p->family; i++)
+            if (strcmp(keys[i].section, p->section) == 0) p->family = keys[i].section;
+    if (!p->family && strncmp(p->section, "pool.", 5) != 0 && strncmp(p->section, "group.", 6) != 0)
+        complain_section(p);
 }
 
 static void take_device_key(struct parse *p, const char *name, const char *value) {
@@ -438,7 +567,7 @@ static void take_device_key(struct parse *p, const char *name, const char *value
                       KVD_MAX_RANKS - 1);
         return;
     }
-    uint32_t *seen = &p->config->origin.device_line[rank];
+    uint32_t *seen = &p->config->origin.line[device_key() - keys][rank];
     if (*seen) complain_line(p, p->line, "%s is given twice, first in line %u; keep one", name, *seen);
     else if (config_value_device(value, &p->config->device[rank], err, sizeof err))
         complain_line(p, p->line, "%s: \"%s\" %s", name, value, err);
@@ -447,21 +576,20 @@ static void take_device_key(struct parse *p, const char *name, const char *value
 
 static void take_key(struct parse *p, const char *name, const char *value) {
     char err[384];
-    bool known;
     if (strcmp(p->section, "devices") == 0 && strncmp(name, "device.", 7) == 0) {
         take_device_key(p, name, value);
         return;
     }
-    const struct key *key = find_key(p->section, name, &known);
+    const struct key *key = p->family ? find_key(p->family, name) : NULL;
     if (!key) {
         if (!*p->section)
             complain_line(p, p->line, "\"%.64s\" stands before any section; put a line such as [kvd] before it", name);
-        else if (known) complain_key(p, name);
+        else if (p->family) complain_key(p, name);
         return; /* there is a complaint about the section already */
     }
-    uint32_t *seen = &p->config->origin.line[key - keys];
+    uint32_t *seen = &p->config->origin.line[key - keys][p->instance];
     if (*seen) complain_line(p, p->line, "%s is given twice, first in line %u; keep one", name, *seen);
-    else if (set_value(key, p->config, value, err, sizeof err))
+    else if (set_value(key, p->config, p->instance, value, err, sizeof err))
         complain_line(p, p->line, "%s: \"%.64s\" %s", name, value, err);
     *seen = p->line;
 }
@@ -483,7 +611,6 @@ static void cut_comment(char *text) {
 }
 
 static void take_line(struct parse *p, char *line) {
-    bool known;
     line = trim(line);
     if (!*line || *line == '#' || *line == ';') return;
     char *end = *line == '[' ? strchr(line, ']') : strchr(line, '=');
@@ -494,8 +621,7 @@ static void take_line(struct parse *p, char *line) {
     *end++ = 0;
     if (*line == '[') {
         snprintf(p->section, sizeof p->section, "%s", line + 1);
-        (void)find_key(p->section, "", &known);
-        if (!known) complain_section(p);
+        enter_section(p);
         return;
     }
     cut_comment(end);
@@ -513,9 +639,12 @@ static void take_lines(struct parse *p, char *text) {
 }
 
 static uint32_t line_of(const struct parse *p, const char *section, const char *name) {
-    bool known;
-    const struct key *key = find_key(section, name, &known);
-    return key ? p->config->origin.line[key - keys] : 0;
+    const struct key *key = find_key(section, name);
+    return key ? p->config->origin.line[key - keys][0] : 0;
+}
+
+static uint32_t device_line(const struct parse *p, uint32_t rank) {
+    return p->config->origin.line[device_key() - keys][rank];
 }
 
 static const char *name_in(const char *path) { return strrchr(path, '/') + 1; } /* paths are absolute */
@@ -554,8 +683,7 @@ static void check_devices(struct parse *p) {
     for (uint32_t i = 1; i < c->n_devices; i++)
         for (uint32_t j = 0; j < i; j++)
             if (c->device[i].kind == c->device[j].kind && c->device[i].index == c->device[j].index)
-                complain_line(p, c->origin.device_line[i], "device.%u is the same as device.%u; name another one", i,
-                              j);
+                complain_line(p, device_line(p, i), "device.%u is the same as device.%u; name another one", i, j);
 }
 
 static bool is_for_all(const struct config_access *access) {
@@ -580,31 +708,150 @@ static void check_socket(struct parse *p) {
                       c->socket_mode);
 }
 
-/* Checks values against each other. The line is 0 where the culprit is a default. */
-static void check_together(struct parse *p) {
+/* ---- pools and their groups ----- */
+
+/* Of a group's key, or of its section. */
+static uint32_t group_line(const struct parse *p, uint32_t g, const char *name) {
+    const struct config_origin *o = &p->config->origin;
+    uint32_t line = *name ? o->line[find_key(GROUPS, name) - keys][g] : 0;
+    return line ? line : o->group_line[g];
+}
+
+/* A key that says nothing in this format must not look as if it did. Its default says nothing in any. */
+static void refuse_key(struct parse *p, uint32_t g, const char *name, const char *instead) {
+    const struct config_layer_group *group = &p->config->layer_group[g];
+    const struct key *key = find_key(GROUPS, name);
+    uint32_t line = p->config->origin.line[key - keys][g];
+    if (!memcmp(key_field(key, p->config, g), key_field(key, p->config, CONFIG_GROUPS), key->bytes)) return;
+    complain_line(p, line, "%s: group %s is %s, of which %s; remove this line", name, group->name,
+                  geom_format_name((enum kvd_format)group->format), instead);
+}
+
+static void check_group(struct parse *p, uint32_t g) {
+    static const char opaque[] = "kvd knows bytes only";
+    const struct config *c = p->config;
+    const struct config_layer_group *group = &c->layer_group[g];
+    struct geom_group spec = config_group(c, g);
+    bool kv = group->format == KVD_FORMAT_KV;
+    uint32_t before = p->n;
+    char why[256];
+    if (!group->layers)
+        complain_line(p, group_line(p, g, "layers"), "group %s has no layers; write layers = and how many it has",
+                      group->name);
+    if (!kv && !group->bytes)
+        complain_line(p, group_line(p, g, "bytes"),
+                      "group %s is %s, and its rows have no bytes; write bytes =", group->name,
+                      geom_format_name(spec.format));
+    if (kv) refuse_key(p, g, "bytes", "head_dim and profile say it");
+    if (!kv) refuse_key(p, g, "head_dim", opaque);
+    if (!kv) refuse_key(p, g, "v_head_dim", opaque);
+    if (!kv) refuse_key(p, g, "profile", opaque);
+    if (p->n == before && geom_group_check(&spec, c->n_devices, why, sizeof why))
+        complain_line(p, group_line(p, g, kv ? spec.storage ? "head_dim" : "kv_heads" : "kv_heads"), "group %s: %s",
+                      group->name, why);
+}
+
+/* Adds the group of this name to pool i. */
+static void add_group(struct parse *p, uint32_t i, const char *name, uint32_t uses[CONFIG_GROUPS]) {
     struct config *c = p->config;
-    uint32_t n = 0;
-    while (n < KVD_MAX_RANKS && c->origin.device_line[n]) n++;
-    for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
-        if (c->origin.device_line[i]) {
-            complain_line(p, c->origin.device_line[i],
-                          "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
-            break;
-        }
-    c->n_devices = n ? n : 1;
-    if (c->kv_heads % c->n_devices)
+    struct config_pool *pool = &c->pool[i];
+    uint32_t line = c->origin.line[find_key(POOLS, "groups") - keys][i], g = 0, least = 3;
+    const char *best = NULL;
+    while (g < c->n_layer_groups && strcmp(c->layer_group[g].name, name) != 0) g++;
+    for (uint32_t k = 0; g == c->n_layer_groups && k < c->n_layer_groups; k++) {
+        unsigned d = edit_distance(name, c->layer_group[k].name);
+        if (d >= least) continue;
+        least = d;
+        best = c->layer_group[k].name;
+    }
+    if (g == c->n_layer_groups)
+        complain_line(p, line, "groups: there is no section [group.%.31s]; %s%s%s", name,
+                      best ? "did you mean " : "write it", best ? best : "", best ? "?" : "");
+    else if (uses[g]++) complain_line(p, line, "groups: %s is named twice; a group is in one pool, once", name);
+    else pool->group[pool->n_groups++] = g;
+}
+
+/* What the groups of a pool say is not said again. */
+static void refuse_shape(struct parse *p, const char *pool, const char *section, const char *name) {
+    if (line_of(p, section, name))
+        complain_line(p, line_of(p, section, name), "%s: the groups of [pool.%s] say it; remove this line", name, pool);
+}
+
+static void take_pools(struct parse *p) {
+    struct config *c = p->config;
+    uint32_t uses[CONFIG_GROUPS] = { 0 };
+    for (uint32_t i = 0; i < CONFIG_POOLS; i++) {
+        char words[sizeof c->pool[i].groups], *save = NULL;
+        memcpy(words, c->pool[i].groups, sizeof words);
+        for (char *w = strtok_r(words, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) add_group(p, i, w, uses);
+    }
+    for (uint32_t g = 0; g < c->n_layer_groups; g++) {
+        check_group(p, g);
+        if (!uses[g])
+            complain_line(p, c->origin.group_line[g],
+                          "group %s is in no pool; write groups = %s in section [pool.main]", c->layer_group[g].name,
+                          c->layer_group[g].name);
+    }
+    if (c->pool[0].n_groups) refuse_shape(p, "main", "model", "layers");
+    if (!c->pool[1].n_groups) return;
+    refuse_shape(p, "draft", "backend", "layers");
+    refuse_shape(p, "draft", "backend", "kv_heads");
+    refuse_shape(p, "draft", "backend", "head_dim");
+    if (c->backend == GEOM_OFF)
+        complain_line(p, c->origin.line[find_key(POOLS, "groups") - keys][1],
+                      "groups: there is no draft pool without a backend; write kind = in section [backend]");
+}
+
+static void check_shape(struct parse *p) {
+    const struct config *c = p->config;
+    if (c->kv_heads % c->n_devices && c->n_devices % c->kv_heads)
         complain_line(p, line_of(p, "model", "kv_heads"),
                       "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads, c->n_devices);
     if (c->profile != KVD_STORAGE_BF16 && c->head_dim != 256)
         complain_line(p, line_of(p, "model", "head_dim"),
                       "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
                       geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
+}
+
+static void check_backend(struct parse *p) {
+    const struct config *c = p->config;
     if (c->backend == GEOM_MTP && c->draft_window > 15)
         complain_line(p, line_of(p, "backend", "draft_window"), "draft_window: mtp allows 1 to 15, not %u",
                       c->draft_window);
     if (c->backend == GEOM_MTP && c->draft_layers == 0)
         complain_line(p, line_of(p, "backend", "layers"),
                       "layers: an mtp pool has at least one layer; use kind = off for none");
+}
+
+struct geom_group config_group(const struct config *c, uint32_t i) {
+    const struct config_layer_group *g = &c->layer_group[i];
+    bool kv = g->format == KVD_FORMAT_KV;
+    uint32_t heads = g->format == KVD_FORMAT_LATENT ? 1 : c->kv_heads, dim = or_auto(g->head_dim, c->head_dim);
+    return (struct geom_group){ .format = (enum kvd_format)g->format,
+                                .storage = (enum kvd_storage)(kv ? or_auto(g->profile, c->profile) : 0),
+                                .order = (enum geom_order)g->order,
+                                .n_layers = g->layers,
+                                .n_kv_heads = or_auto(g->kv_heads, heads),
+                                .head_dim = kv ? dim : 0,
+                                .v_head_dim = kv ? or_auto(g->v_head_dim, dim) : 0,
+                                .row_bytes = kv ? 0 : g->bytes };
+}
+
+/* Checks values against each other. The line is 0 where the culprit is a default. */
+static void check_together(struct parse *p) {
+    struct config *c = p->config;
+    uint32_t n = 0;
+    while (n < KVD_MAX_RANKS && device_line(p, n)) n++;
+    for (uint32_t i = n; i < KVD_MAX_RANKS; i++)
+        if (device_line(p, i)) {
+            complain_line(p, device_line(p, i),
+                          "device.%u is given, but device.%u is not; number them from 0 without holes", i, n);
+            break;
+        }
+    c->n_devices = n ? n : 1;
+    take_pools(p);
+    if (!c->pool[0].n_groups) check_shape(p);
+    check_backend(p);
     check_devices(p);
     check_socket(p);
     check_names(p);
@@ -727,16 +974,16 @@ static uint64_t number_in(const struct key *key, const void *field) {
 }
 
 /* What set_value would make the field of. */
-static void print_value(const struct key *key, const struct config *c, uint32_t rank, char *text, size_t bytes) {
-    const void *field = (const char *)c + key->offset;
+static void print_value(const struct key *key, const struct config *c, uint32_t i, char *text, size_t bytes) {
+    const void *field = key_field(key, c, i);
     text[0] = 0;
+    if (i >= key_count(key, c)) return;
     switch (key->type) {
     case KEY_PATH:
+    case KEY_NAMES:
     case KEY_NAME: snprintf(text, bytes, "%s", (const char *)field); return;
     case KEY_DEVICE:
-        if (rank < c->n_devices)
-            snprintf(text, bytes, "%s:%u", c->device[rank].kind == DEVICE_CUDA ? "cuda" : "host",
-                     c->device[rank].index);
+        snprintf(text, bytes, "%s:%u", c->device[i].kind == DEVICE_CUDA ? "cuda" : "host", c->device[i].index);
         return;
     case KEY_ACCESS: print_access(field, text, bytes); return;
     case KEY_LISTEN: print_listen(field, text, bytes); return;
@@ -757,26 +1004,33 @@ static void print_value(const struct key *key, const struct config *c, uint32_t 
     snprintf(text, bytes, "%" PRIu64, number_in(key, field));
 }
 
-/* Each device has a number of its own. */
-static const struct key *numbered_key(uint32_t devices, uint32_t i, uint32_t *ret_rank) {
-    for (size_t k = 0; k < N_KEYS; k++) {
-        uint32_t n = keys[k].type == KEY_DEVICE ? devices : 1;
-        *ret_rank = i;
-        if (i < n) return &keys[k];
+/* Each device has a number of its own, and so has each key of each pool and group, section by section. */
+static const struct key *numbered_key(const struct config *c, const struct config *file, uint32_t i,
+                                      uint32_t *ret_instance) {
+    for (size_t k = 0, keys_of = 1; k < N_KEYS; k += keys_of, keys_of = 1) {
+        while (keys[k].section == GROUPS && k + keys_of < N_KEYS && keys[k + keys_of].section == GROUPS) keys_of++;
+        uint32_t a = key_count(&keys[k], c), b = key_count(&keys[k], file), n = (a > b ? a : b) * (uint32_t)keys_of;
+        *ret_instance = i / (uint32_t)keys_of;
+        if (i < n) return &keys[k + i % keys_of];
         i -= n;
     }
     return NULL;
 }
 
+static void print_section(const struct key *key, const struct config *c, uint32_t i, char *text, size_t bytes) {
+    if (key->section == POOLS) snprintf(text, bytes, "pool.%s", pool_names[i]);
+    else if (key->section == GROUPS) snprintf(text, bytes, "group.%s", c->layer_group[i].name);
+    else snprintf(text, bytes, "%s", key->section);
+}
+
 bool config_setting(const struct config *c, const struct config *file, uint32_t i, struct kvd_setting *ret_setting) {
     struct kvd_setting s = { .restart = false };
     uint32_t rank;
-    const struct key *key = numbered_key(c->n_devices > file->n_devices ? c->n_devices : file->n_devices, i, &rank);
+    const struct key *key = numbered_key(c, file, i, &rank);
     if (!key) return false;
-    bool device = key->type == KEY_DEVICE;
-    uint32_t line = device ? c->origin.device_line[rank] : c->origin.line[key - keys];
-    snprintf(s.section, sizeof s.section, "%s", key->section);
-    if (device) snprintf(s.name, sizeof s.name, "device.%u", rank);
+    uint32_t line = c->origin.line[key - keys][rank];
+    print_section(key, rank < key_count(key, c) ? c : file, rank, s.section, sizeof s.section);
+    if (key->type == KEY_DEVICE) snprintf(s.name, sizeof s.name, "device.%u", rank);
     else snprintf(s.name, sizeof s.name, "%s", key->name);
     print_value(key, c, rank, s.value, sizeof s.value);
     print_value(key, file, rank, s.pending, sizeof s.pending);
@@ -810,24 +1064,28 @@ static bool is_live(const struct key *key) {
     return false;
 }
 
+/* Of all devices, pools or groups. */
+static bool is_same(const struct key *key, const struct config *a, const struct config *b) {
+    uint32_t n = key_count(key, a);
+    bool same = n == key_count(key, b);
+    for (uint32_t i = 0; same && i < n; i++) {
+        same = !memcmp(key_field(key, a, i), key_field(key, b, i), key->bytes);
+        if (key->section == GROUPS) same = same && !strcmp(a->layer_group[i].name, b->layer_group[i].name);
+    }
+    return same;
+}
+
 void config_reload(struct config *config, const struct config *from, char *ret_rest, size_t bytes) {
     size_t used = 0;
     ret_rest[0] = 0;
     for (size_t i = 0; i < N_KEYS; i++) {
         const struct key *key = &keys[i];
-        bool devices = key->type == KEY_DEVICE; /* one row of the table for all of them */
-        size_t n = devices ? sizeof config->device : key->bytes;
-        void *field = (char *)config + key->offset;
-        const void *wanted = (const char *)from + key->offset;
-        bool same = !memcmp(field, wanted, n) && (!devices || config->n_devices == from->n_devices);
-        if (is_live(key)) memcpy(field, wanted, n);
-        if (same || is_live(key)) {
-            config->origin.line[i] = from->origin.line[i];
-            if (devices)
-                memcpy(config->origin.device_line, from->origin.device_line, sizeof config->origin.device_line);
-        } else if (used < bytes)
+        if (is_live(key)) memcpy((char *)config + key->offset, (const char *)from + key->offset, key->bytes);
+        if (is_same(key, config, from))
+            memcpy(config->origin.line[i], from->origin.line[i], sizeof config->origin.line[i]);
+        else if (used < bytes)
             used += (size_t)snprintf(ret_rest + used, bytes - used, "%s[%s] %s", used ? ", " : "", key->section,
-                                     devices ? "device.N" : key->name);
+                                     key->type == KEY_DEVICE ? "device.N" : key->name);
     }
 }
 

@@ -20,7 +20,9 @@
 #define CONFIG_AUTO32 UINT32_MAX
 #define CONFIG_AUTO64 UINT64_MAX
 #define CONFIG_ACCESS_ENTRIES 16
-#define CONFIG_KEYS 80u /* at most */
+#define CONFIG_KEYS 90u /* at most */
+#define CONFIG_GROUPS 8u
+#define CONFIG_POOLS 2u /* main, draft */
 
 /* Who may take a role: a peer that matches any entry. The daemon's own user and root always may. */
 struct config_access {
@@ -57,6 +59,19 @@ struct config {
     /* [model] */
     uint32_t layers, kv_heads, head_dim, profile /* enum kvd_storage */, arrangement /* enum geom_arrangement */;
     uint32_t max_context, max_concurrency;
+    /* [pool.NAME]: main, draft, and the NAME of the example, which is read and forgotten */
+    struct config_pool {
+        char groups[CONFIG_GROUPS * KVD_GROUP_NAME_BYTES];
+        uint32_t n_groups, group[CONFIG_GROUPS]; /* numbers of layer_group; 0: the pool is of one shape */
+    } pool[CONFIG_POOLS + 1];
+    /* [group.NAME], in the order of the file; the last is the example's */
+    uint32_t n_layer_groups;
+    struct config_layer_group {
+        char name[KVD_GROUP_NAME_BYTES];
+        uint32_t layers, format /* enum kvd_format */, order /* enum geom_order */;
+        uint32_t kv_heads, head_dim, v_head_dim, profile; /* CONFIG_AUTO32: as the model */
+        uint32_t bytes;
+    } layer_group[CONFIG_GROUPS + 1];
     /* [backend] */
     uint32_t backend /* enum geom_backend */, draft_window, widest_verify;
     uint32_t draft_layers, draft_kv_heads, draft_head_dim; /* CONFIG_AUTO32: what the backend implies */
@@ -90,11 +105,15 @@ struct config {
     } http_listen;
     uint32_t http_ui; /* 0, 1 */
     struct config_origin {
-        char file[72];                                          /* its name, or the end of it */
-        uint32_t line[CONFIG_KEYS], device_line[KVD_MAX_RANKS]; /* where each key stands in it; 0: it has its default */
+        char file[72]; /* its name, or the end of it */
+        /* Where each key stands in it, by device, pool or group where there are several; 0: it has its default. */
+        uint32_t line[CONFIG_KEYS][CONFIG_GROUPS + 1];
+        uint32_t group_line[CONFIG_GROUPS + 1]; /* where its section begins */
     } origin;
 };
 
+/* Layer group number i, with what it takes from the model. */
+struct geom_group config_group(const struct config *config, uint32_t i);
 /* Fills in the defaults of the table. */
 void config_defaults(struct config *ret_config);
 /* Reads a file on top of the defaults. Returns 0, or 1 with all complaints in err, one a line. */

@@ -13,16 +13,41 @@ static uint32_t state_slots(const struct config *c) {
     return c->state_bytes ? or_auto(c->state_slots, 2 * c->max_concurrency) : 0;
 }
 
-static struct geom_pool_spec draft_spec(const struct config *c, const struct geom_pool_spec *main) {
-    struct geom_pool_spec draft = *main;
-    bool full = c->backend == GEOM_DFLASH;
-    draft.n_layers = or_auto(c->draft_layers, 1);
-    draft.n_kv_heads = or_auto(c->draft_kv_heads, full ? 8 : main->n_kv_heads);
-    draft.head_dim = or_auto(c->draft_head_dim, full ? 128 : main->head_dim);
-    if (full) {
-        draft.storage = KVD_STORAGE_BF16;
-        draft.order = GEOM_HEAD_MAJOR;
+/* The groups of a pool, where it has any. A main pool of one plain group is of one shape: it has always had that
+ * digest.
+ */
+static void take_groups(const struct config *c, uint32_t pool, struct geom_pool_spec *spec) {
+    const struct config_pool *from = &c->pool[pool];
+    struct geom_pool_spec made = { .arrangement = spec->arrangement,
+                                   .n_ranks = spec->n_ranks,
+                                   .n_groups = from->n_groups };
+    for (uint32_t i = 0; i < from->n_groups; i++) {
+        made.group[i] = config_group(c, from->group[i]);
+        made.n_layers += made.group[i].n_layers;
     }
+    const struct geom_group *only = &made.group[0];
+    bool plain = pool == 0 && made.n_groups == 1 && only->format == KVD_FORMAT_KV && only->order == GEOM_PAGE_MAJOR &&
+                 only->v_head_dim == only->head_dim;
+    if (plain) {
+        spec->storage = only->storage;
+        spec->n_layers = only->n_layers;
+        spec->n_kv_heads = only->n_kv_heads;
+        spec->head_dim = only->head_dim;
+    } else if (made.n_groups) {
+        *spec = made;
+    }
+}
+
+static struct geom_pool_spec draft_spec(const struct config *c) {
+    bool full = c->backend == GEOM_DFLASH;
+    struct geom_pool_spec draft = { .storage = full ? KVD_STORAGE_BF16 : (enum kvd_storage)c->profile,
+                                    .order = full ? GEOM_HEAD_MAJOR : GEOM_PAGE_MAJOR,
+                                    .arrangement = (enum geom_arrangement)c->arrangement,
+                                    .n_layers = or_auto(c->draft_layers, 1),
+                                    .n_kv_heads = or_auto(c->draft_kv_heads, full ? 8 : c->kv_heads),
+                                    .head_dim = or_auto(c->draft_head_dim, full ? 128 : c->head_dim),
+                                    .n_ranks = c->n_devices };
+    take_groups(c, 1, &draft);
     return draft;
 }
 
@@ -45,7 +70,8 @@ int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *er
         .workspace_bytes = c->workspace_bytes,
         .graph_bytes = c->graph_bytes,
     };
-    if (c->backend != GEOM_OFF) spec.draft = draft_spec(c, &spec.main);
+    take_groups(c, 0, &spec.main);
+    if (c->backend != GEOM_OFF) spec.draft = draft_spec(c);
     if (geom_store_check(&spec, err, err_bytes)) return 1;
     *ret_spec = spec;
     return 0;

@@ -78,14 +78,55 @@ bool plan_cost_text(const struct arena_cost *cost, bool all, char *text, size_t 
     return true;
 }
 
+/* Bytes of a token of a group on one device. */
+static uint64_t group_token_bytes(const struct geom_pool_spec *pool, uint32_t g) {
+    struct geom_group_shape shape;
+    geom_group_shape(pool, g, &shape);
+    return shape.rank_page_bytes / KVD_PAGE_TOKENS;
+}
+
+static const char *group_name(const struct config *c, uint32_t pool, uint32_t g) {
+    return c->layer_group[c->pool[pool].group[g]].name;
+}
+
+static const struct geom_pool_spec *pool_spec(const struct plan *plan, uint32_t pool) {
+    return pool ? &plan->spec.draft : &plan->spec.main;
+}
+
+static void print_group(FILE *out, const struct config *c, const struct plan *plan, uint32_t pool, uint32_t g) {
+    const struct geom_group *group = &pool_spec(plan, pool)->group[g];
+    fprintf(out, "  %s pool, group %s: %u layers, ", pool ? "draft" : "main", group_name(c, pool, g), group->n_layers);
+    if (group->format == KVD_FORMAT_LATENT) fprintf(out, "latent of %u bytes", group->row_bytes);
+    else if (group->format == KVD_FORMAT_PACKED)
+        fprintf(out, "%u KV heads packed in rows of %u bytes", group->n_kv_heads, group->row_bytes);
+    else {
+        fprintf(out, "%s, %u KV heads, head_dim %u", geom_storage_name(group->storage), group->n_kv_heads,
+                group->head_dim);
+        if (group->v_head_dim != group->head_dim) fprintf(out, " of K and %u of V", group->v_head_dim);
+    }
+    fprintf(out, ": %" PRIu64 " bytes a token on each device\n", group_token_bytes(pool_spec(plan, pool), g));
+}
+
+static void print_shape(FILE *out, const struct config *c, const struct plan *plan) {
+    const struct geom_pool_spec *main = &plan->spec.main;
+    const char *plural = c->n_devices > 1 ? "s" : "";
+    if (main->n_groups)
+        fprintf(out, "Store %s: %u layers in %u groups, on %u device%s\n", c->store, main->n_layers, main->n_groups,
+                c->n_devices, plural);
+    else
+        fprintf(out, "Store %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", c->store,
+                geom_storage_name(main->storage), main->n_layers, main->n_kv_heads, main->head_dim, c->n_devices,
+                plural);
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) print_group(out, c, plan, p, g);
+}
+
 static void print_words(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
     const struct geom_capacity *k = &plan->capacity;
     struct plan_part parts[PARTS];
     char text[24], other[24], sentence[160];
     uint64_t page = geom_page_bytes(&plan->spec.main);
-    fprintf(out, "Store %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", c->store,
-            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim, c->n_devices,
-            c->n_devices > 1 ? "s" : "");
+    print_shape(out, c, plan);
     fprintf(out, "Capacity: %" PRIu64 " tokens in %u pages of 64%s; %u pages at least\n", k->tokens, k->pages,
             c->capacity_tokens == CONFIG_AUTO64 ? ", all that fit (tokens = auto)" : "", k->curve.m_min);
     fprintf(out, "A page takes %s over all devices, a token %s.\n\nOn each device:\n", with_unit(page, text),
@@ -116,13 +157,36 @@ static void print_key(FILE *out, const char *words) {
     for (; *words; words++) fputc(*words == ' ' ? '_' : *words, out);
 }
 
+/* An array, empty where all pools are of one shape. */
+static void print_groups_json(FILE *out, const struct config *c, const struct plan *plan) {
+    const char *comma = "";
+    fputs("  \"layer_groups\": [", out);
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) {
+            const struct geom_group *group = &pool_spec(plan, p)->group[g];
+            fprintf(out, "%s{\"pool\": \"%s\", \"group\": ", comma, p ? "draft" : "main");
+            print_string(out, group_name(c, p, g));
+            fprintf(out,
+                    ", \"format\": \"%s\", \"profile\": \"%s\", \"layers\": %u, \"kv_heads\": %u, \"head_dim\": %u",
+                    geom_format_name(group->format), group->format ? "" : geom_storage_name(group->storage),
+                    group->n_layers, group->n_kv_heads, group->head_dim);
+            fprintf(out, ", \"v_head_dim\": %u, \"row_bytes\": %u, \"token_bytes_each_device\": %" PRIu64 "}",
+                    group->v_head_dim, group->row_bytes, group_token_bytes(pool_spec(plan, p), g));
+            comma = ", ";
+        }
+    fputs("],\n", out);
+}
+
 static void print_json(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
     const struct geom_capacity *k = &plan->capacity;
     struct plan_part parts[PARTS];
     fputs("{\n  \"store\": ", out);
     print_string(out, c->store);
+    const struct geom_pool_spec *main = &plan->spec.main;
     fprintf(out, ",\n  \"profile\": \"%s\",\n  \"layers\": %u,\n  \"kv_heads\": %u,\n  \"head_dim\": %u,\n",
-            geom_storage_name(plan->spec.main.storage), c->layers, c->kv_heads, c->head_dim);
+            main->n_groups ? "groups" : geom_storage_name(main->storage), main->n_layers, main->n_kv_heads,
+            main->head_dim);
+    print_groups_json(out, c, plan);
     fprintf(out,
             "  \"tokens\": %" PRIu64 ",\n  \"pages\": %u,\n  \"least_pages\": %u,\n  \"page_bytes\": %" PRIu64 ",\n",
             k->tokens, k->pages, k->curve.m_min, geom_page_bytes(&plan->spec.main));

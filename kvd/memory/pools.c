@@ -57,6 +57,20 @@ static void make_public(struct kvd_region_info *region) {
     region->local_address = 0;
 }
 
+static void describe_group(const struct config *c, const struct geom_pool_spec *spec, uint32_t pool, uint32_t g,
+                           struct kvd_layer_group *ret_info) {
+    const struct geom_group *group = &spec->group[g];
+    *ret_info = (struct kvd_layer_group){ .format = group->format,
+                                          .storage = group->storage,
+                                          .order = group->order,
+                                          .n_layers = group->n_layers,
+                                          .n_kv_heads = group->n_kv_heads,
+                                          .head_dim = group->head_dim,
+                                          .v_head_dim = group->v_head_dim,
+                                          .row_bytes = group->row_bytes };
+    memcpy(ret_info->name, c->layer_group[c->pool[pool].group[g]].name, sizeof ret_info->name);
+}
+
 static void describe_store(const struct config *c, const struct plan *plan, struct pools *p) {
     struct kvd_store_info *info = &p->info;
     memcpy(info->name, c->store, sizeof info->name);
@@ -83,7 +97,9 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
                                                 .head_dim = s->head_dim,
                                                 .n_ranks = s->n_ranks,
                                                 .pages = p->pages[i],
-                                                .page_bytes = geom_page_bytes(s) };
+                                                .page_bytes = geom_page_bytes(s),
+                                                .n_groups = s->n_groups };
+        for (uint32_t g = 0; g < s->n_groups; g++) describe_group(c, s, i, g, &info->pool[i].group[g]);
         for (uint32_t r = 0; r < p->n_ranks; r++) {
             describe_region(p, p->planes[i][r], pools_fd_index(r, POOLS_FD_PLANES + i), &info->pool[i].planes[r]);
             describe_region(p, p->table[i][r], pools_fd_index(r, POOLS_FD_TABLE + i), &info->pool[i].table[r]);

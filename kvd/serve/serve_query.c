@@ -47,36 +47,33 @@ void serve_describe_planes(struct call *call) {
     const struct kvd_planes_request *want = &call->request.u.planes;
     const struct pools *p = &call->service->pools;
     struct kvd_plane_info *items = call->memory;
-    struct geom_schema schema;
     struct geom_plane plane;
-    uint32_t ordinal = 0, n = 0;
+    uint32_t n = 0;
     if (want->pool >= p->n_pools || want->rank >= p->n_ranks) {
         call_refuse(call, KVD_OUT_OF_RANGE, "pool %u of rank %u does not exist: there are %u pools and %u ranks",
                     want->pool, want->rank, p->n_pools, p->n_ranks);
         return;
     }
     const struct geom_pool_spec *spec = &p->spec[want->pool];
-    (void)geom_schema(spec->storage, spec->head_dim, &schema, NULL, 0); /* the plan has checked it */
-    for (uint32_t layer = 0; layer < spec->n_layers; layer++)
-        for (uint32_t slot = 0; slot < GEOM_SLOTS; slot++) {
-            if (schema.dtype[slot] == KVD_DTYPE_NONE) continue;
-            if (ordinal++ < want->first || n == KVD_MAX_LIST) continue;
-            if (geom_plane(spec, p->pages[want->pool], want->rank, layer, (enum geom_slot)slot, &plane, NULL, 0))
-                continue;
-            items[n++] = (struct kvd_plane_info){ .ordinal = plane.ordinal,
-                                                  .layer = layer,
-                                                  .slot = slot,
-                                                  .dtype = plane.dtype,
-                                                  .extent = plane.extent,
-                                                  .n_heads = plane.n_heads,
-                                                  .offset = plane.offset,
-                                                  .nb0 = plane.nb0,
-                                                  .nb1 = plane.nb1,
-                                                  .nb2 = plane.nb2,
-                                                  .nb3 = plane.nb3 };
-        }
+    uint32_t total = geom_plane_count(spec);
+    for (uint32_t ordinal = want->first; ordinal < total && n < KVD_MAX_LIST; ordinal++) {
+        geom_plane_at(spec, p->pages[want->pool], want->rank, ordinal, &plane);
+        items[n++] = (struct kvd_plane_info){ .ordinal = plane.ordinal,
+                                              .layer = plane.layer,
+                                              .slot = plane.slot,
+                                              .dtype = plane.dtype,
+                                              .extent = plane.extent,
+                                              .n_heads = plane.n_heads,
+                                              .offset = plane.offset,
+                                              .nb0 = plane.nb0,
+                                              .nb1 = plane.nb1,
+                                              .nb2 = plane.nb2,
+                                              .nb3 = plane.nb3,
+                                              .format = plane.format,
+                                              .order = plane.order };
+    }
     call->reply.u.planes.n = n;
-    call->reply.u.planes.total = ordinal;
+    call->reply.u.planes.total = total;
     call->reply.u.planes.items = items;
 }
 

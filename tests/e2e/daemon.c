@@ -46,8 +46,10 @@ static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) 
     fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\n", d->socket);
     for (uint32_t r = 0; r < or (s->ranks, 1); r++)
         fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
-    fprintf(f, "memory = 1GiB\n\n[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\n", or (s->layers, 2),
-            or (s->kv_heads, 2), or (s->head_dim, 64), s->profile ? s->profile : "bf16");
+    fprintf(f, "memory = 1GiB\n\n[model]\n");
+    if (!s->groups) fprintf(f, "layers = %u\n", or (s->layers, 2));
+    fprintf(f, "kv_heads = %u\nhead_dim = %u\nprofile = %s\n", or (s->kv_heads, 2), or (s->head_dim, 64),
+            s->profile ? s->profile : "bf16");
     fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or (s->max_context, 4096),
             or (s->max_concurrency, 8), s->backend ? s->backend : "off");
     if (s->draft_window) fprintf(f, "draft_window = %u\n", s->draft_window);

@@ -816,6 +816,35 @@ static void device_lost_during_the_stop(void) {
     e2e_daemon_free(&daemon_);
 }
 
+/* GRP-1, HOST-2: layers of every format, one group head-major, on two ranks that share one KV head of a group (GRP-7):
+ * written, demoted, and read back after a kill, byte for byte. An arena of other groups is emptied. */
+static void grp_1_groups_of_every_format(void) {
+#define GROUPS(bytes)                                                                                                  \
+    "[pool.main]\ngroups = full one latent packed\n[group.full]\nlayers = 2\nv_head_dim = 32\n"                        \
+    "[group.one]\nlayers = 1\nkv_heads = 1\norder = head-major\n"                                                      \
+    "[group.latent]\nlayers = 3\nformat = latent\nbytes = " bytes "\n"                                                 \
+    "[group.packed]\nlayers = 1\nformat = packed\nbytes = 48\norder = head-major\n"
+    struct e2e_setup setup = { .groups = true, .ranks = 2, .more = GROUPS("132") ARENA };
+    if (!open_stage(&setup)) return;
+    uint64_t text = e2e_stream(71, 5000, 0), other = e2e_stream(72, 5000, 0);
+    kvd_continuation c = retained(text, 700);
+    KVT_EQ(demote(c, false).pages[0], 11);
+    KVT_EQ(reproduce(text, 700), 11);
+    (void)retained(other, 130); /* forked, its tail copied column by column */
+    KVT_EQ(reproduce(other, 100 + 30), 0);
+    KVT_NEED(restart(SIGKILL));
+    KVT_EQ(reproduce(text, 700), 11);
+    KVT_NEED(restart(SIGTERM));
+    KVT_EQ(reproduce(text, 700), 11);
+    scene_audit(scheduler);
+    disconnect_all();
+    KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
+    setup.more = GROUPS("136") ARENA;
+    KVT_NEED(e2e_daemon_configure(&daemon_, &setup) && e2e_daemon_restart(&daemon_) && connect_all());
+    KVT_EQ(scene_stats(scheduler).continuations, 0); /* KEEP-1 */
+    close_stage();
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(page_7_demoted_and_brought_back),
                                              KVT_CASE(page_7_both_tiers_and_back),
@@ -838,6 +867,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(foreign_geometry_is_emptied),
                                              KVT_CASE(host_2_every_profile),
                                              KVT_CASE(host_3_two_pools),
+                                             KVT_CASE(grp_1_groups_of_every_format),
                                              KVT_CASE(cont_1_state_images),
                                              KVT_CASE(damaged_state_image),
                                              KVT_CASE(srv_5_death_in_the_middle),

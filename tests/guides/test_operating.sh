@@ -146,7 +146,7 @@ for alert in $(comm -13 "$root/alerts" "$root/rows"); do fail "there is no alert
 
 kvd --help-config >"$root/keys"
 sed -n 's/^\(\[.*\]\)$/\1/p' "$root/keys" | sort >"$root/sections"
-grep -oE '^\| `\[[a-z]+\]`' "$guide" | tr -d '|` ' | sort >"$root/rows"
+grep -oE '^\| `\[[a-zA-Z.]+\]`' "$guide" | tr -d '|` ' | sort >"$root/rows"
 for section in $(comm -3 "$root/sections" "$root/rows"); do fail "section $section is not in both the guide and kvd"; done
 # Keys of a row belong to its section; names in the text that look like "key = value" are keys.
 grep -E '^\| `\[' "$guide" | while IFS= read -r row; do

@@ -34,19 +34,14 @@ struct memory *memory_flat(uint32_t n_pools, const uint32_t *pages, uint32_t sta
     return m;
 }
 
-static bool place_planes(struct memory *m, uint32_t p) {
-    static const enum geom_slot slots[] = { GEOM_K, GEOM_V, GEOM_K_SCALE, GEOM_V_SCALE };
+static void place_planes(struct memory *m, uint32_t p) {
     const struct geom_pool_spec *s = &m->spec[p];
-    uint32_t per_rank = geom_plane_count(s), n_slots = per_rank / s->n_layers;
+    uint32_t per_rank = geom_plane_count(s);
     m->plane[p] = must(calloc((size_t)per_rank * s->n_ranks, sizeof **m->plane));
     for (uint32_t rank = 0; rank < s->n_ranks; rank++) {
         m->region[p][rank] = must(calloc(1, geom_region_bytes(s, m->pages[p])));
-        for (uint32_t layer = 0; layer < s->n_layers; layer++)
-            for (uint32_t slot = 0; slot < n_slots; slot++)
-                if (geom_plane(s, m->pages[p], rank, layer, slots[slot], &m->plane[p][m->n_planes[p]++], NULL, 0))
-                    return false;
+        for (uint32_t i = 0; i < per_rank; i++) geom_plane_at(s, m->pages[p], rank, i, &m->plane[p][m->n_planes[p]++]);
     }
-    return true;
 }
 
 struct memory *memory_geometry(uint32_t n_pools, const uint32_t *pages, uint32_t state_slots,
@@ -55,10 +50,11 @@ struct memory *memory_geometry(uint32_t n_pools, const uint32_t *pages, uint32_t
     m->planes = true;
     for (uint32_t p = 0; p < n_pools; p++) {
         m->spec[p] = specs[p];
-        if (geom_pool_check(&specs[p], NULL, 0) || !place_planes(m, p)) {
+        if (geom_pool_check(&specs[p], NULL, 0)) {
             memory_free(m);
             return NULL;
         }
+        place_planes(m, p);
     }
     return m;
 }
@@ -85,7 +81,7 @@ static uint8_t byte_of(uint32_t value, uint32_t plane, uint32_t head, uint64_t i
 /* Page and head strides by what they mean, not by their number (GEOM-4, GEOM-5). */
 static uint8_t *row_of(const struct memory *m, uint32_t p, const struct geom_plane *g, uint32_t page, uint32_t head,
                        uint32_t column) {
-    bool page_major = m->spec[p].order == GEOM_PAGE_MAJOR;
+    bool page_major = g->order == GEOM_PAGE_MAJOR;
     uint64_t by_head = page_major ? g->nb2 : g->nb3, by_page = page_major ? g->nb3 : g->nb2;
     return m->region[p][g->rank] + g->offset + page * by_page + head * by_head + column * g->nb1;
 }

@@ -69,7 +69,8 @@ class Kvd:
         self.socket = os.path.join(self.dir, "kvd.sock")
         self._config = os.path.join(self.dir, "kvd.conf")
         with open(self._config, "w") as file:
-            file.write(CONFIG.format(**{**DEFAULTS, **settings}, socket=self.socket))
+            text = CONFIG.format(**{**DEFAULTS, **settings}, socket=self.socket)
+            file.write(text.replace("layers = None\n", ""))  # groups say it
         self.process, self.shm = None, set()
         self.start()
 

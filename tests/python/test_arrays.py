@@ -148,6 +148,61 @@ Nvfp4 = strides_case("Nvfp4", profile="nvfp4", head_dim=256)
 K8v4 = strides_case("K8v4", profile="k8v4", head_dim=256)
 
 
+class Groups(Case):
+    """GRP-1: a layer has what its format says, and every byte is where kvd says."""
+
+    settings = {
+        "layers": None,
+        "more": """
+[pool.main]
+groups = full wide latent packed
+[group.full]
+layers = 2
+[group.wide]
+layers = 1
+v_head_dim = 32
+order = head-major
+[group.latent]
+layers = 2
+format = latent
+bytes = 132
+[group.packed]
+layers = 1
+format = packed
+bytes = 48
+order = head-major
+""",
+    }
+
+    def test_shapes(self):
+        store, info = self.store, self.store.info.pool[0]
+        self.assertEqual([(g.name, g.format, g.n_layers) for g in info.group][1:3], [("wide", 0, 1), ("latent", 1, 2)])
+        self.assertEqual((info.n_layers, len(store.k), info.page_bytes), (6, 6, 64 * (1024 + 2 * 192 + 264 + 96)))
+        self.assertEqual((store.kv[1].shape, store.v[2].shape), ((256, 2, 2, 64, 64), (256, 2, 64, 32)))
+        self.assertEqual((store.latent[3].shape, store.latent[4].dtype), ((256, 64, 132), "uint8"))
+        self.assertEqual(store.packed[5].shape, (256, 2, 64, 48))
+        for views, layer in ((store.k, 3), (store.v, 5), (store.kv, 2), (store.latent, 0), (store.packed, 4)):
+            with self.assertRaises(kvd.FailedPrecondition):
+                views[layer]
+
+    def test_elements(self):
+        _, planes, memory = raw_planes(self.client)
+        of_format = {0: (self.store.k, self.store.v), 1: (self.store.latent,), 2: (self.store.packed,)}
+        seen = np.zeros(len(memory), bool)
+        for (layer, slot), plane in planes.items():
+            view = of_format[plane.format][slot][layer].numpy()
+            heads = view if plane.format != 1 else view[:, None]
+            raw = heads.view(np.uint8) if heads.itemsize == 1 else heads
+            for page, head in ((0, 0), (9, 0), (255, plane.n_heads - 1)):
+                raw[page, head] = (layer * 40 + slot * 20 + page + head) % 251 + 1
+                by_page, by_head = (plane.nb3, plane.nb2) if plane.order == 0 else (plane.nb2, plane.nb3)
+                at = plane.offset + page * by_page + head * by_head
+                there = memory[at : at + 64 * plane.nb1]
+                self.assertTrue((np.frombuffer(there, raw.dtype) == raw[page, head].reshape(-1)).all())
+                self.assertFalse(seen[at : at + 64 * plane.nb1].any() and head)
+                seen[at : at + 64 * plane.nb1] = True
+
+
 class Int8Views(Case):
     settings = {"profile": "int8", "head_dim": 256}
 

@@ -167,9 +167,19 @@ static void *map_fd(int fd, size_t bytes) {
     return at == MAP_FAILED ? NULL : at;
 }
 
+static struct geom_pool_spec spec_of(uint32_t layers, uint32_t kv_heads, uint32_t head_dim) {
+    return (struct geom_pool_spec){ .storage = KVD_STORAGE_BF16,
+                                    .order = GEOM_PAGE_MAJOR,
+                                    .arrangement = GEOM_RECORD,
+                                    .n_layers = layers,
+                                    .n_kv_heads = kv_heads,
+                                    .head_dim = head_dim,
+                                    .n_ranks = 1 };
+}
+
 /* The owner: opens a device, tells its regions, stays until the pipe ends. */
 static void own(int tell, int stay) {
-    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct geom_pool_spec spec = spec_of(2, 2, 64);
     struct device_config config = { .kind = DEVICE_HOST, .memory_bytes = 64u << 20 };
     struct device *device;
     struct device_region *planes, *table, *state;
@@ -196,8 +206,7 @@ static void seal(struct bed *bed) {
                                     .max_context = CONTEXT,
                                     .max_concurrency = ROWS,
                                     .state_bytes = bed->info.state_bytes,
-                                    .main = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, p->n_layers,
-                                              p->n_kv_heads, p->head_dim, 1 } };
+                                    .main = spec_of(p->n_layers, p->n_kv_heads, p->head_dim) };
     struct geom_layout layout = { .n_pools = 1, .pages = { p->pages } };
     geom_digest(&spec, &layout, bed->info.geometry.bytes);
 }
@@ -236,7 +245,7 @@ static void dismiss_owners(void) {
 }
 
 static bool make_bed_with(struct bed *bed, enum counter_way way) {
-    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct geom_pool_spec spec = spec_of(2, 2, 64);
     struct device_export exported[3];
     memset(bed, 0, sizeof *bed);
     if (next_owner == OWNERS) return false;
@@ -311,7 +320,7 @@ static void view_1_addresses(void) {
     KVT_EQ(batch.n_pages, PAGES);
     KVT_EQ(batch.head_dim, 64);
     /* What is written through the view stands where geometry says, in the owner's memory. */
-    struct geom_pool_spec spec = { KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 2, 2, 64, 1 };
+    struct geom_pool_spec spec = spec_of(2, 2, 64);
     struct geom_plane plane;
     KVT_OK(geom_plane(&spec, PAGES, 0, 1, GEOM_V, &plane, NULL, 0));
     uint16_t *there = (uint16_t *)(void *)((char *)batch.v.base + 3 * batch.v.stride_elem + 5 * batch.v.stride_token +

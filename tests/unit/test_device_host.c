@@ -355,10 +355,21 @@ static struct geom_pool_spec spec_of(enum geom_order order, enum geom_arrangemen
                                     .n_ranks = 1 };
 }
 
+/* GRP-1: a latent group behind the spec's shape. */
+static void put_groups(struct geom_pool_spec *spec) {
+    const struct geom_group shape = geom_group_at(spec, 0);
+    *spec = (struct geom_pool_spec){ .arrangement = spec->arrangement, .n_ranks = 1, .n_layers = 5, .n_groups = 2 };
+    spec->group[0] = shape;
+    spec->group[1] =
+        (struct geom_group){ .format = KVD_FORMAT_LATENT, .n_layers = 3, .n_kv_heads = 1, .row_bytes = 100 };
+}
+
 /* A copy moves exactly the columns asked for, of every plane and head (ACT-4), and nothing else. */
 static void act_4_copy_moves_columns(void) {
-    for (unsigned variant = 0; variant < 4; variant++) {
-        struct geom_pool_spec spec = spec_of((enum geom_order)(variant & 1), (enum geom_arrangement)(variant >> 1), 2);
+    for (unsigned variant = 0; variant < 8; variant++) {
+        struct geom_pool_spec spec =
+            spec_of((enum geom_order)(variant & 1), (enum geom_arrangement)(variant >> 1 & 1), 2);
+        if (variant >= 4) put_groups(&spec);
         uint64_t bytes = geom_region_bytes(&spec, 5);
         struct device *device = open_device(64 * MIB);
         struct device_region *region = new_region(device, "main-0", bytes, 0);
@@ -367,9 +378,10 @@ static void act_4_copy_moves_columns(void) {
         for (uint64_t i = 0; i < bytes; i++) now[i] = want[i] = (uint8_t)(i * 2654435761u >> 13);
         for (uint32_t i = 0; i < geom_plane_count(&spec); i++) {
             struct geom_plane p;
-            geom_plane(&spec, 5, 0, i / 4, (enum geom_slot)(i % 4), &p, NULL, 0);
-            for (uint32_t h = 0; h < 2; h++) {
-                uint64_t page = variant & 1 ? p.nb2 : p.nb3, head = variant & 1 ? p.nb3 : p.nb2;
+            geom_plane_at(&spec, 5, 0, i, &p);
+            bool page_major = p.order == GEOM_PAGE_MAJOR;
+            for (uint32_t h = 0; h < p.n_heads; h++) {
+                uint64_t page = page_major ? p.nb3 : p.nb2, head = page_major ? p.nb2 : p.nb3;
                 for (uint32_t o = 0; o < 40; o++)
                     memcpy(want + p.offset + h * head + 1 * page + o * p.nb1,
                            now + p.offset + h * head + 4 * page + o * p.nb1, p.nb1);

@@ -99,12 +99,12 @@ static bool move(struct rig *rig, enum device_direction direction, const struct 
 
 /* What HOST-2 says, from planes and addresses (GEOM-4, GEOM-5), not from pieces: the model that moves are held to. */
 static void pack(const struct rig *rig, uint32_t page, uint8_t *to) {
-    uint32_t count = geom_plane_count(&rig->spec), slots = count / rig->spec.n_layers;
-    bool page_major = rig->spec.order == GEOM_PAGE_MAJOR;
+    uint32_t count = geom_plane_count(&rig->spec);
     memset(to, 0, rig->packed);
     for (uint32_t i = 0; i < count; i++) {
         struct geom_plane p;
-        geom_plane(&rig->spec, rig->n_pages, rig->rank, i / slots, (enum geom_slot)(i % slots), &p, NULL, 0);
+        geom_plane_at(&rig->spec, rig->n_pages, rig->rank, i, &p);
+        bool page_major = p.order == GEOM_PAGE_MAJOR;
         uint64_t page_stride = page_major ? p.nb3 : p.nb2, head_stride = page_major ? p.nb2 : p.nb3;
         for (uint32_t h = 0; h < p.n_heads; h++)
             memcpy(to + p.packed_offset + h * p.head_bytes,
@@ -114,13 +114,29 @@ static void pack(const struct rig *rig, uint32_t page, uint8_t *to) {
 
 static const struct { uint32_t layers, heads; } shapes[] = { { 1, 2 }, { 3, 4 }, { 5, 2 } };
 
+/* GRP-1: the spec's shape, with a latent group before and a packed one of the other order behind it. */
+static void put_groups(struct geom_pool_spec *spec) {
+    const struct geom_group shape = geom_group_at(spec, 0);
+    *spec = (struct geom_pool_spec){
+        .arrangement = spec->arrangement, .n_ranks = spec->n_ranks, .n_layers = shape.n_layers + 5, .n_groups = 3
+    };
+    spec->group[0] =
+        (struct geom_group){ .format = KVD_FORMAT_LATENT, .n_layers = 3, .n_kv_heads = 1, .row_bytes = 37 };
+    spec->group[1] = shape;
+    spec->group[2] = (struct geom_group){ .format = KVD_FORMAT_PACKED,
+                                          .order = shape.order == GEOM_PAGE_MAJOR ? GEOM_HEAD_MAJOR : GEOM_PAGE_MAJOR,
+                                          .n_layers = 2,
+                                          .n_kv_heads = 4,
+                                          .row_bytes = 64 };
+}
+
 /* The packed bytes of a page are a function of its columns alone: the same for both orders, both arrangements, padding
  * zero (HOST-2); a page that comes back is the page that went, and no other byte of the region or the arena changes. */
 static void host_2_packed_bytes_of_every_layout(void) {
     uint64_t seed = kvt_seed();
-    for (uint32_t i = 0; i < KVD_N_STORAGE * 4 * 3 * 2; i++) {
-        uint32_t storage = i % KVD_N_STORAGE, layout = i / KVD_N_STORAGE % 4, ranks = 1 + i / (KVD_N_STORAGE * 12),
-                 shape = i / (KVD_N_STORAGE * 4) % 3;
+    for (uint32_t i = 0; i < KVD_N_STORAGE * 4 * 3 * 3; i++) {
+        uint32_t storage = i % KVD_N_STORAGE, layout = i / KVD_N_STORAGE % 4, round = i / (KVD_N_STORAGE * 12),
+                 ranks = 1 + (round > 0), shape = i / (KVD_N_STORAGE * 4) % 3;
         struct geom_pool_spec spec = { .storage = (enum kvd_storage)storage,
                                        .order = (enum geom_order)(layout & 1),
                                        .arrangement = (enum geom_arrangement)(layout >> 1),
@@ -129,6 +145,7 @@ static void host_2_packed_bytes_of_every_layout(void) {
                                        .head_dim = storage ? 256 : 36,
                                        .n_ranks = ranks };
         struct rig rig;
+        if (round == 2) put_groups(&spec);
         if (!rig_up(&rig, &spec, ranks - 1, PAGES, PAGES, &seed)) return;
         uint8_t *want = malloc(rig.packed * PAGES), *before = malloc(rig.region_bytes);
         memcpy(want, rig.host, rig.packed * PAGES);

@@ -141,6 +141,31 @@ static void record_page_is_one_2d_copy(void) {
     KVT_EQ(geom_piece_count(&p), 16);
 }
 
+static struct geom_group random_group(uint64_t *seed, uint32_t ranks) {
+    struct geom_group g = { .format = (enum kvd_format)kvt_below(seed, KVD_N_FORMAT),
+                            .order = (enum geom_order)kvt_below(seed, 2),
+                            .n_layers = 1 + kvt_below(seed, 3) };
+    g.n_kv_heads = g.format == KVD_FORMAT_LATENT ? 1 : kvt_below(seed, 4) ? ranks * (1 + kvt_below(seed, 2)) : 1;
+    if (g.format != KVD_FORMAT_KV) {
+        g.row_bytes = 1 + kvt_below(seed, 200);
+        return g;
+    }
+    g.storage = (enum kvd_storage)kvt_below(seed, KVD_N_STORAGE);
+    g.head_dim = g.storage ? 256 : 1 + kvt_below(seed, 70);
+    g.v_head_dim = g.storage ? 0 : kvt_below(seed, 70);
+    return g;
+}
+
+/* GRP-1: a pool of groups that differ in everything. */
+static void put_groups(uint64_t *seed, struct geom_pool_spec *p) {
+    uint32_t n = 1 + kvt_below(seed, 4);
+    *p = (struct geom_pool_spec){ .arrangement = p->arrangement, .n_ranks = p->n_ranks, .n_groups = n };
+    for (uint32_t i = 0; i < n; i++) {
+        p->group[i] = random_group(seed, p->n_ranks);
+        p->n_layers += p->group[i].n_layers;
+    }
+}
+
 static struct geom_pool_spec random_pool(uint64_t *seed) {
     struct geom_pool_spec p = { 0 };
     p.storage = (enum kvd_storage)kvt_below(seed, KVD_N_STORAGE);
@@ -150,6 +175,7 @@ static struct geom_pool_spec random_pool(uint64_t *seed) {
     p.n_ranks = 1 + kvt_below(seed, 3);
     p.n_kv_heads = p.n_ranks * (1 + kvt_below(seed, 3));
     p.head_dim = p.storage == KVD_STORAGE_BF16 ? 1 + kvt_below(seed, 70) : 256;
+    if (kvt_below(seed, 2)) put_groups(seed, &p);
     return p;
 }
 
@@ -157,18 +183,20 @@ static struct geom_pool_spec random_pool(uint64_t *seed) {
 static void paint(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank, uint8_t *map, uint64_t bytes) {
     uint64_t twice = 0, outside = 0;
     for (uint32_t i = 0; i < geom_plane_count(p); i++) {
-        struct geom_plane plane;
-        uint32_t slots = geom_plane_count(p) / p->n_layers;
-        KVT_OK(geom_plane(p, pages, rank, i / slots, (enum geom_slot)(i % slots), &plane, NULL, 0));
+        struct geom_plane plane, same;
+        geom_plane_at(p, pages, rank, i, &plane);
+        KVT_EQ(plane.ordinal, i);
+        KVT_OK(geom_plane(p, pages, rank, plane.layer, (enum geom_slot)plane.slot, &same, NULL, 0));
+        KVT_TRUE(same.ordinal == i && same.offset == plane.offset && same.packed_offset == plane.packed_offset);
         KVT_EQ(plane.offset % GEOM_ALIGN, 0);
         KVT_EQ(plane.packed_offset % GEOM_ALIGN, 0);
-        KVT_EQ(plane.n_heads, p->n_kv_heads / p->n_ranks);
+        if (!p->n_groups) KVT_EQ(plane.n_heads, p->n_kv_heads / p->n_ranks);
         for (uint32_t g = 0; g < pages; g++)
             for (uint32_t h = 0; h < plane.n_heads; h++)
                 for (uint32_t o = 0; o < 64; o++) {
-                    uint64_t at =
-                        plane.offset + o * plane.nb1 +
-                        (p->order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3 : g * plane.nb2 + h * plane.nb3);
+                    uint64_t at = plane.offset + o * plane.nb1 +
+                                  (plane.order == GEOM_PAGE_MAJOR ? h * plane.nb2 + g * plane.nb3
+                                                                  : g * plane.nb2 + h * plane.nb3);
                     for (uint64_t k = 0; k < plane.nb1; k++) {
                         if (at + k >= bytes) outside++;
                         else if (map[at + k]) twice++;
@@ -221,17 +249,17 @@ static void host_2_packed_is_order_free(void) {
         uint8_t *packed[4];
         for (unsigned variant = 0; variant < 4; variant++) {
             p.order = (enum geom_order)(variant & 1);
+            for (uint32_t g = 0; g < p.n_groups; g++) p.group[g].order = p.order;
             p.arrangement = (enum geom_arrangement)(variant >> 1);
             packed[variant] = calloc(1, geom_packed_bytes(&p));
             uint8_t *region = calloc(1, geom_region_bytes(&p, pages));
             for (uint32_t i = 0; i < geom_plane_count(&p); i++) {
                 struct geom_plane q;
-                uint32_t slots = geom_plane_count(&p) / p.n_layers;
-                geom_plane(&p, pages, 0, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+                geom_plane_at(&p, pages, 0, i, &q);
                 for (uint32_t h = 0; h < q.n_heads; h++)
                     for (uint64_t k = 0; k < q.head_bytes; k++) /* a name for every (plane, head, byte) */
                         region[q.offset + k +
-                               (p.order == GEOM_PAGE_MAJOR ? h * q.nb2 + page * q.nb3 : page * q.nb2 + h * q.nb3)] =
+                               (q.order == GEOM_PAGE_MAJOR ? h * q.nb2 + page * q.nb3 : page * q.nb2 + h * q.nb3)] =
                             (uint8_t)(i * 53 + h * 17 + k + k / 256 + 1);
             }
             for (uint32_t i = 0; i < geom_piece_count(&p); i++) {
@@ -251,6 +279,12 @@ static uint8_t painted(uint32_t plane, uint32_t head, uint64_t k) {
     return (uint8_t)(plane * 53 + head * 17 + k + k / 256 + 1);
 }
 
+static uint32_t heads_of(const struct geom_pool_spec *p, uint32_t layer) {
+    uint32_t g = 0;
+    while (p->n_groups && layer >= p->group[g].n_layers) layer -= p->group[g++].n_layers;
+    return geom_group_at(p, g).n_kv_heads;
+}
+
 /* Packed pages of all ranks with those bytes; padding and what is behind the columns is noise. */
 static uint8_t *paint_packed(const struct geom_pool_spec *p, uint32_t columns) {
     uint64_t packed = geom_packed_bytes(p);
@@ -259,22 +293,22 @@ static uint8_t *paint_packed(const struct geom_pool_spec *p, uint32_t columns) {
     for (uint32_t rank = 0; rank < p->n_ranks; rank++)
         for (uint32_t i = 0; i < geom_plane_count(p); i++) {
             struct geom_plane q;
-            uint32_t slots = geom_plane_count(p) / p->n_layers;
-            geom_plane(p, 1, rank, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+            geom_plane_at(p, 1, rank, i, &q);
+            uint32_t all = heads_of(p, q.layer), first = all < p->n_ranks ? rank * all / p->n_ranks : rank * q.n_heads;
             for (uint32_t h = 0; h < q.n_heads; h++)
                 for (uint64_t k = 0; k < columns * q.nb1; k++)
-                    page[rank * packed + q.packed_offset + h * q.head_bytes + k] = painted(i, rank * q.n_heads + h, k);
+                    page[rank * packed + q.packed_offset + h * q.head_bytes + k] = painted(i, first + h, k);
         }
     return page;
 }
 
 /* Plane after plane, head after head, without padding. */
 static void check_shard(const struct geom_pool_spec *p, uint32_t shard, uint32_t columns, const uint8_t *at) {
-    uint32_t heads = geom_shard_heads(p), slots = geom_plane_count(p) / p->n_layers;
     uint64_t wrong = 0, n = 0;
     for (uint32_t i = 0; i < geom_plane_count(p); i++) {
         struct geom_plane q;
-        geom_plane(p, 1, 0, i / slots, (enum geom_slot)(i % slots), &q, NULL, 0);
+        geom_plane_at(p, 1, 0, i, &q);
+        uint32_t heads = heads_of(p, q.layer) / geom_shard_count(p);
         for (uint32_t h = shard * heads; h < (shard + 1) * heads; h++)
             for (uint64_t k = 0; k < q.head_bytes; k++)
                 wrong += at[n++] != (k < columns * q.nb1 ? painted(i, h, k) : 0);
@@ -296,7 +330,7 @@ static void cold_1_shards_are_free_of_ranks(void) {
                 i % 2 ? pool(KVD_STORAGE_K8V4, 2, all[i].heads, 256) : pool(KVD_STORAGE_BF16, 3, all[i].heads, 5);
             p.n_ranks = ranks;
             KVT_EQ(geom_shard_heads(&p), all[i].shard);
-            if (all[i].heads % ranks) continue;
+            if (all[i].heads % ranks && ranks % all[i].heads) continue;
             uint32_t columns = ranks == 2 ? 64 : 7;
             uint8_t *packed = paint_packed(&p, columns), *shard = malloc(geom_shard_bytes(&p));
             for (uint32_t s = 0; s < all[i].heads / all[i].shard; s++, compared++) {
@@ -307,6 +341,27 @@ static void cold_1_shards_are_free_of_ranks(void) {
             free(shard);
         }
     KVT_TRUE(compared > 100);
+}
+
+/* COLD-1, GRP-1, GRP-7: so do shards of groups, and of heads that several ranks hold. */
+static void cold_1_shards_of_groups(void) {
+    struct geom_pool_spec p = { .n_layers = 5, .n_groups = 2 };
+    p.group[0] = (struct geom_group){ .n_layers = 2, .n_kv_heads = 8, .head_dim = 6, .v_head_dim = 3 };
+    p.group[1] = (struct geom_group){ .format = KVD_FORMAT_PACKED, .n_layers = 3, .n_kv_heads = 4, .row_bytes = 7 };
+    for (uint32_t latent = 0; latent < 2; latent++) {
+        if (latent)
+            p.group[1] = (struct geom_group){ KVD_FORMAT_LATENT, .n_layers = 3, .n_kv_heads = 1, .row_bytes = 7 };
+        for (p.n_ranks = 1; p.n_ranks <= 8; p.n_ranks *= 2) {
+            KVT_EQ(geom_shard_count(&p), latent ? 1 : 4);
+            uint8_t *packed = paint_packed(&p, 7), *shard = malloc(geom_shard_bytes(&p));
+            for (uint32_t s = 0; s < geom_shard_count(&p); s++) {
+                geom_shard_gather(&p, s, 7, packed, shard);
+                check_shard(&p, s, 7, shard);
+            }
+            free(packed);
+            free(shard);
+        }
+    }
 }
 
 /* COLD-1: the identity of shards is layers, heads, head_dim and profile of all pools. */
@@ -355,12 +410,15 @@ static void view_1_strides_of_planes(void) {
             }
             KVT_EQ((char *)planes[slot]->base - region, q.offset);
             KVT_EQ(planes[slot]->stride_token, q.nb1);
-            KVT_EQ(planes[slot]->stride_head, p.order == GEOM_PAGE_MAJOR ? q.nb2 : q.nb3);
-            KVT_EQ(planes[slot]->stride_page, p.order == GEOM_PAGE_MAJOR ? q.nb3 : q.nb2);
+            KVT_EQ(planes[slot]->stride_head, q.order == GEOM_PAGE_MAJOR ? q.nb2 : q.nb3);
+            KVT_EQ(planes[slot]->stride_page, q.order == GEOM_PAGE_MAJOR ? q.nb3 : q.nb2);
+            KVT_EQ(planes[slot]->extent, q.extent);
+            KVT_EQ(view.n_kv_heads, q.n_heads);
+            KVT_EQ(view.format, q.format);
         }
         KVT_TRUE(view.block_tables == NULL);
         KVT_EQ(view.n_pages, pages);
-        KVT_EQ(view.n_kv_heads, p.n_kv_heads / p.n_ranks);
+        KVT_EQ(view.head_dim == 0, view.format != KVD_FORMAT_KV);
         KVT_EQ_I(geom_layer_view(&p, pages, p.n_ranks, layer, region, &view, err, sizeof err), GEOM_E_RANGE);
         KVT_EQ_I(geom_layer_view(&p, pages, 0, layer, NULL, &view, err, sizeof err), GEOM_E_RANGE);
     }
@@ -393,6 +451,8 @@ static void bad_specs_refused(void) {
     REFUSED(n_ranks, 0, GEOM_E_RANGE);
     REFUSED(n_ranks, 9, GEOM_E_RANGE);
     REFUSED(n_ranks, 3, GEOM_E_UNSUPPORTED);
+    REFUSED(n_groups, 9, GEOM_E_RANGE);
+    REFUSED(n_groups, 1, GEOM_E_UNSUPPORTED); /* an empty group */
     REFUSED(head_dim, 0, GEOM_E_UNSUPPORTED);
     REFUSED(head_dim, UINT32_MAX, GEOM_E_UNSUPPORTED);
     REFUSED(order, (enum geom_order)2, GEOM_E_UNSUPPORTED);
@@ -411,6 +471,153 @@ static void bad_specs_refused(void) {
     char tiny[4];
     KVT_EQ_I(geom_pool_check(&(struct geom_pool_spec){ 0 }, tiny, sizeof tiny), GEOM_E_UNSUPPORTED);
     KVT_EQ(strlen(tiny), 3);
+}
+
+/* GRP-1: a page is the sum of its groups, and bytes of opaque rows are counted as they are. */
+static void grp_1_page_is_the_sum_of_its_groups(void) {
+    struct geom_pool_spec p = { .arrangement = GEOM_RECORD, .n_ranks = 1, .n_layers = 10, .n_groups = 4 };
+    p.group[0] = (struct geom_group){ .n_layers = 2, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 32 };
+    p.group[1] = (struct geom_group){
+        .format = KVD_FORMAT_LATENT, .n_layers = 3, .n_kv_heads = 1, .row_bytes = 656 /* no multiple of 256 */
+    };
+    p.group[2] = (struct geom_group){ .format = KVD_FORMAT_PACKED, .n_layers = 4, .n_kv_heads = 2, .row_bytes = 512 };
+    p.group[3] = (struct geom_group){ .storage = KVD_STORAGE_NVFP4, .n_layers = 1, .n_kv_heads = 1, .head_dim = 256 };
+    KVT_EQ(geom_page_bytes(&p), 64u * (2 * 2 * 192 + 3 * 656 + 4 * 2 * 512 + 288));
+    KVT_EQ(geom_plane_count(&p), 2 * 2 + 3 + 4 + 4);
+    struct geom_plane plane;
+    KVT_OK(geom_plane(&p, 7, 0, 3, GEOM_K, &plane, NULL, 0)); /* the second latent layer */
+    KVT_EQ(plane.format, KVD_FORMAT_LATENT);
+    KVT_EQ(plane.extent, 656);
+    KVT_EQ(plane.nb1, 656);
+    KVT_EQ(plane.ordinal, 5);
+    KVT_EQ_I(geom_plane(&p, 7, 0, 3, GEOM_V, &plane, NULL, 0), GEOM_E_RANGE);
+    KVT_OK(geom_plane(&p, 7, 0, 1, GEOM_V, &plane, NULL, 0));
+    KVT_EQ(plane.extent, 32);
+    KVT_EQ_I(geom_plane(&p, 7, 0, 10, GEOM_K, &plane, NULL, 0), GEOM_E_RANGE);
+    char err[256];
+    p.n_layers = 11;
+    KVT_EQ_I(geom_pool_check(&p, err, sizeof err), GEOM_E_RANGE);
+    KVT_HAS(err, "have 10");
+    p.n_layers = 10;
+    p.group[1].n_kv_heads = 2;
+    KVT_EQ_I(geom_pool_check(&p, err, sizeof err), GEOM_E_UNSUPPORTED);
+    KVT_HAS(err, "layer group 1: a latent of 2 heads");
+    p.group[1].n_kv_heads = 1;
+    p.group[2].row_bytes = 0;
+    KVT_EQ_I(geom_pool_check(&p, err, sizeof err), GEOM_E_RANGE);
+    KVT_HAS(err, "layer group 2: packed rows of 0 bytes");
+    p.group[2].format = (enum kvd_format)3;
+    KVT_EQ_I(geom_pool_check(&p, err, sizeof err), GEOM_E_UNSUPPORTED);
+}
+
+/* A group's pieces have one pitch from layer to layer, which a 2-D copy needs. */
+static void grp_1_shapes_describe_pieces(void) {
+    uint64_t seed = kvt_seed();
+    for (int round = 0; round < 100; round++) {
+        struct geom_pool_spec p = random_pool(&seed);
+        struct geom_group_shape s;
+        uint32_t layers = 0, pieces = 0;
+        uint64_t bytes = 0;
+        for (uint32_t g = 0; g < geom_group_count(&p); g++) {
+            geom_group_shape(&p, g, &s);
+            KVT_EQ(s.layer, layers);
+            KVT_EQ(s.piece, pieces);
+            layers += s.layers;
+            pieces += s.pieces;
+            bytes += s.rank_page_bytes;
+            uint32_t each = s.pieces / s.layers;
+            for (uint32_t i = 2 * each; i < s.pieces; i++) {
+                struct geom_piece a, b, c;
+                geom_piece(&p, 5, 0, 3, s.piece + i - 2 * each, &a);
+                geom_piece(&p, 5, 0, 3, s.piece + i - each, &b);
+                geom_piece(&p, 5, 0, 3, s.piece + i, &c);
+                KVT_TRUE(b.region_offset - a.region_offset == c.region_offset - b.region_offset &&
+                         b.packed_offset - a.packed_offset == c.packed_offset - b.packed_offset && a.bytes == c.bytes);
+            }
+        }
+        KVT_EQ(layers, p.n_layers);
+        KVT_EQ(pieces, geom_piece_count(&p));
+        KVT_EQ(bytes, geom_rank_page_bytes(&p));
+    }
+}
+
+/* GRP-7: 4 heads on 8 ranks: each holds one, and the page costs what all of them hold. */
+static void grp_7_heads_are_replicated(void) {
+    struct geom_pool_spec p = pool(KVD_STORAGE_BF16, 2, 4, 128), one = pool(KVD_STORAGE_BF16, 2, 1, 128);
+    p.n_ranks = 8;
+    KVT_EQ(geom_rank_page_bytes(&p), geom_page_bytes(&one));
+    KVT_EQ(geom_page_bytes(&p), 8 * geom_page_bytes(&one));
+    KVT_EQ(geom_region_bytes(&p, 9), geom_region_bytes(&one, 9));
+    struct geom_plane plane;
+    for (uint32_t rank = 0; rank < 8; rank++) {
+        KVT_OK(geom_plane(&p, 9, rank, 1, GEOM_V, &plane, NULL, 0));
+        KVT_EQ(plane.n_heads, 1);
+    }
+    p.n_kv_heads = 3;
+    KVT_EQ_I(geom_pool_check(&p, NULL, 0), GEOM_E_UNSUPPORTED);
+}
+
+static void hex_of(const uint8_t digest[32], char text[65]) {
+    for (int i = 0; i < 32; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* KEEP-1: what was written before there were groups is found again: these digests must never change. */
+static void keep_1_digests_of_one_shape_stay(void) {
+    struct geom_store_spec s = {
+        .backend = GEOM_MTP, .max_context = 8192, .max_concurrency = 8, .draft_window = 4, .state_bytes = 1000
+    };
+    const struct geom_layout layout = { .n_pools = 2, .pages = { 100, 108 } };
+    uint8_t digest[32];
+    char text[65];
+    s.main = pool(KVD_STORAGE_K8V4, 16, 4, 256);
+    s.main.arrangement = GEOM_RECORD;
+    s.main.n_ranks = 2;
+    s.draft = s.main;
+    s.draft.n_layers = 1;
+    geom_digest(&s, &layout, digest);
+    hex_of(digest, text);
+    KVT_EQ_STR(text, "f38e865b75405c8b04bd8c3a410c28352a3638cc7d8de2337df69a7331482e05");
+    geom_packed_digest(&s, 2, digest);
+    hex_of(digest, text);
+    KVT_EQ_STR(text, "732d66c68aac42595947b043b6be902663fd920646412ea9606aa965adb57b9f");
+}
+
+/* SRV-4, KEEP-1, GRP-1: each number of a group moves the digests; order and arrangement that of places only. */
+static void srv_4_groups_move_the_digest(void) {
+    struct geom_store_spec base = { .max_context = 4096, .max_concurrency = 4 };
+    const struct geom_layout layout = { .n_pools = 1, .pages = { 100 } };
+    uint8_t placed[16][32], packed[16][32];
+    uint32_t n = 0;
+    base.main = (struct geom_pool_spec){ .arrangement = GEOM_RECORD, .n_ranks = 2, .n_layers = 5, .n_groups = 2 };
+    base.main.group[0] = (struct geom_group){ .n_layers = 2, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64 };
+    base.main.group[1] =
+        (struct geom_group){ .format = KVD_FORMAT_PACKED, .n_layers = 3, .n_kv_heads = 2, .row_bytes = 64 };
+#define GROUPED(change)                                                                                                \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        geom_digest(&s, &layout, placed[n]);                                                                           \
+        geom_packed_digest(&s, 1, packed[n++]);                                                                        \
+    } while (0)
+    GROUPED((void)s);
+    GROUPED(s.main.group[0].order = GEOM_HEAD_MAJOR);
+    GROUPED(s.main.arrangement = GEOM_DENSE);
+    GROUPED((s.main.group[0].n_layers = 3, s.main.group[1].n_layers = 2));
+    GROUPED(s.main.group[0].head_dim = 32);
+    GROUPED(s.main.group[0].v_head_dim = 32);
+    GROUPED(s.main.group[0].n_kv_heads = 4);
+    GROUPED((s.main.group[1].format = KVD_FORMAT_LATENT, s.main.group[1].n_kv_heads = 1));
+    GROUPED(s.main.group[1].row_bytes = 65);
+    GROUPED(s.main.n_ranks = 1);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            KVT_TRUE(memcmp(placed[i], placed[j], 32) != 0);
+            KVT_EQ(memcmp(packed[i], packed[j], 32) == 0, i <= 2);
+        }
+    struct geom_store_spec named = base;
+    named.main.group[0].v_head_dim = 0; /* as K's: the same bytes */
+    geom_digest(&named, &layout, placed[1]);
+    KVT_EQ_MEM(placed[1], placed[0], 32);
 }
 
 /* SRV-4: the digest moves with everything that moves a byte, and with nothing else. */
@@ -536,10 +743,16 @@ int main(int argc, char **argv) {
         KVT_CASE(pool_4_geom_6_planes_disjoint),
         KVT_CASE(host_2_packed_is_order_free),
         KVT_CASE(cold_1_shards_are_free_of_ranks),
+        KVT_CASE(cold_1_shards_of_groups),
         KVT_CASE(cold_1_identity_of_shards),
         KVT_CASE(view_1_strides_of_planes),
         KVT_CASE(pool_2_ranks_share_ids),
         KVT_CASE(bad_specs_refused),
+        KVT_CASE(grp_1_page_is_the_sum_of_its_groups),
+        KVT_CASE(grp_1_shapes_describe_pieces),
+        KVT_CASE(grp_7_heads_are_replicated),
+        KVT_CASE(keep_1_digests_of_one_shape_stay),
+        KVT_CASE(srv_4_groups_move_the_digest),
         KVT_CASE(digest_covers_geometry),
         KVT_CASE(srv_4_each_number_moves_the_digest),
         KVT_CASE(keep_1_packed_identity_is_the_pages_geometry),

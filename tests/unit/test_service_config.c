@@ -149,6 +149,34 @@ static const struct {
     { "[limits]\nlow_water = 20\n", "k.conf:2: low_water: 20 percent is above high_water = 10", "lower it" },
     { "[access]\nworker = bob\n", "k.conf:2: worker: \"bob\" has \"bob\", which is neither * nor uid:USER", "" },
     { "[access]\nworker = uid:nobody-has-this-name\n", "k.conf:2: worker:", "of this machine" },
+    { "[grup.a]\nlayers = 2\n", "k.conf:1: there is no section [grup.a]; did you mean [group.a]?", "" },
+    { "[pool.side]\ngroups = a\n", "k.conf:1: there is no pool \"side\"", "main, and draft" },
+    { "[group.a b]\nlayers = 1\n", "k.conf:1: \"a b\" is no name of a group", "1 to 31 letters" },
+    { "[group.a]\nlayer = 1\n",
+      "k.conf:2: section [group.a] has no key \"layer\"; did you mean layers in section [group.a]?", "" },
+    { "[group.a]\nlayers = 1\n[kvd]\n[group.a]\nlayers = 2\n", "k.conf:5: layers is given twice, first in line 2", "" },
+    { "[group.a]\nlayers = 1\n", "k.conf:1: group a is in no pool; write groups = a in section [pool.main]", "" },
+    { "[pool.main]\ngroups = full\n[group.ful]\nlayers = 1\n",
+      "k.conf:2: groups: there is no section [group.full]; did you mean ful?", "" },
+    { "[pool.main]\ngroups = full\n", "k.conf:2: groups: there is no section [group.full]; write it", "" },
+    { "[pool.main]\ngroups = a a\n[group.a]\nlayers = 1\n", "k.conf:2: groups: a is named twice", "once" },
+    { "[pool.main]\ngroups = a\n[group.a]\nkv_heads = 2\n", "k.conf:3: group a has no layers; write layers =", "" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nformat = latent\n",
+      "k.conf:3: group a is latent, and its rows have no bytes; write bytes =", "" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nformat = latent\nbytes = 64\nkv_heads = 2\n",
+      "k.conf:7: group a: a latent of 2 heads", "write 1" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nformat = packed\nbytes = 64\nhead_dim = 64\n",
+      "k.conf:7: head_dim: group a is packed, of which kvd knows bytes only; remove this line", "" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nbytes = 64\n",
+      "k.conf:5: bytes: group a is kv, of which head_dim and profile say it; remove this line", "" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nhead_dim = 128\nprofile = fp8\n",
+      "k.conf:5: group a: storage fp8", "128" },
+    { "[pool.main]\ngroups = a\n[group.a]\nlayers = 1\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n",
+      "k.conf:5: group a: 3 kv heads do not divide over 2 ranks", "choose a rank count" },
+    { "[model]\nlayers = 4\n[pool.main]\ngroups = a\n[group.a]\nlayers = 1\n",
+      "k.conf:2: layers: the groups of [pool.main] say it; remove this line", "" },
+    { "[pool.draft]\ngroups = a\n[group.a]\nlayers = 1\n", "k.conf:2: groups: there is no draft pool without a backend",
+      "kind =" },
     { "[lease]\ngrowth = maybe\n", "k.conf:2: growth: \"maybe\" is none of no yes", "" },
 };
 
@@ -158,6 +186,13 @@ static void every_mistake_has_its_line_and_a_way_out(void) {
         KVT_HAS(complaints, mistakes[i].says);
         KVT_HAS(complaints, mistakes[i].also);
     }
+}
+
+static void nine_groups_are_one_too_many(void) {
+    char text[512] = "";
+    for (int i = 0; i < 9; i++) sprintf(text + strlen(text), "[group.g%d]\nlayers = 1\n", i);
+    KVT_NEED(bad(text));
+    KVT_HAS(complaints, "k.conf:17: [group.g8] is one group more than 8");
 }
 
 /* In the order of their lines, and what is no line of the format among them. */
@@ -252,8 +287,10 @@ static void settings_are_what_is_in_effect(void) {
         "[kvd]\nsocket = /tmp/a\nsocket_mode = 0600\n[devices]\ndevice.0 = cuda:3\ndevice.1 = host:1\nmemory = "
         "1536MiB\n"
         "[model]\nprofile = k8v4\n[limits]\nhandshake_timeout = 1500ms\nstall_timeout = 2min\n"
-        "[access]\nworker = uid:7 gid:0 *\n[http]\nlisten = 127.0.0.1:9464\n";
-    char text[8192] = "", section[16] = "";
+        "[access]\nworker = uid:7 gid:0 *\n[http]\nlisten = 127.0.0.1:9464\n"
+        "[pool.main]\ngroups = b a\n[group.a]\nlayers = 2\nformat = latent\nbytes = 656\n[group.b]\nlayers = 1\n"
+        "v_head_dim = 256\nprofile = int8\norder = head-major\n";
+    char text[8192] = "", section[sizeof(((struct kvd_setting *)0)->section)] = "";
     struct kvd_setting s;
     KVT_NEED(good(file));
     struct config config = parsed, other;
@@ -261,12 +298,17 @@ static void settings_are_what_is_in_effect(void) {
         size_t n = strlen(text);
         if (strcmp(s.section, section) != 0) n += (size_t)sprintf(text + n, "[%s]\n", s.section);
         memcpy(section, s.section, sizeof section);
+        if (strcmp(s.section, "model") == 0 && strcmp(s.name, "layers") == 0) continue; /* the groups say it */
         sprintf(text + n, "%s = %s\n", s.name, s.value);
         KVT_FALSE(s.restart);
     }
     KVT_NEED(good(text));
     KVT_EQ_MEM(&parsed, &config, offsetof(struct config, origin));
     KVT_EQ_STR(setting_of(&config, &config, "memory").value, "1536MiB");
+    s = setting_of(&config, &config, "bytes"); /* the first of them */
+    KVT_EQ_STR(s.section, "group.a");
+    KVT_EQ_STR(s.value, "656");
+    KVT_EQ_STR(s.source, "k.conf:22");
     KVT_EQ_STR(setting_of(&config, &config, "device.1").source, "k.conf:6");
     KVT_EQ_STR(setting_of(&config, &config, "stop_time").value, "30s");
     KVT_EQ_STR(setting_of(&config, &config, "stop_time").source, "default");
@@ -307,6 +349,10 @@ static void a_reload_names_what_it_leaves(void) {
     KVT_EQ(before.log_level, 3);
     KVT_EQ(before.layers, 4);
     KVT_EQ(before.n_devices, 1);
+    KVT_NEED(good("[pool.main]\ngroups = a\n[group.a]\nlayers = 4\n"));
+    config_reload(&before, &parsed, rest, sizeof rest);
+    KVT_HAS(rest, "[pool.NAME] groups, [group.NAME] layers");
+    KVT_EQ(before.n_layer_groups, 0);
 }
 
 static void no_such_file(void) {
@@ -456,6 +502,73 @@ static void plan_backends(void) {
     KVT_EQ(plan.capacity.layout.n_pools, 1);
 }
 
+/* GRP-1, GRP-7: groups take from the model what they do not say, stand in the pool's order, and are counted together.
+ */
+static void grp_1_groups_of_the_file(void) {
+    struct plan plan;
+    static const char *const text =
+        "[model]\nkv_heads = 2\nhead_dim = 64\nmax_context = 4096\n[pool.main]\ngroups = wide latent\tpacked\n"
+        "[group.latent]\nlayers = 3\nformat = latent\nbytes = 132\n[group.wide]\nlayers = 2\nkv_heads = 4\nv_head_dim "
+        "= 32\n"
+        "[group.packed]\nlayers = 1\nformat = packed\nbytes = 256\n[capacity]\ntokens = 8192\n";
+    KVT_NEED(good(text));
+    KVT_NEED(plan_sizes(&parsed, &plan));
+    const struct geom_pool_spec *main = &plan.spec.main;
+    KVT_EQ(main->n_groups, 3);
+    KVT_EQ(main->n_layers, 6);
+    KVT_EQ(main->group[0].n_kv_heads, 4);
+    KVT_EQ(main->group[0].head_dim, 64);
+    KVT_EQ(main->group[0].v_head_dim, 32);
+    KVT_EQ(main->group[1].row_bytes, 132);
+    KVT_EQ(main->group[2].n_kv_heads, 2);
+    KVT_EQ(plan.capacity.curve.b_step, 64 * (2 * 4 * 96 * 2 + 3 * 132 + 2 * 256));
+    KVT_EQ(plan.host_stride[0], 64 * (2 * 4 * 96 * 2 + 3 * 132 + 2 * 256)); /* HOST-2: no plane needs padding here */
+}
+
+/* KEEP-1: the same model in a group of its own is the same store. */
+static void keep_1_one_plain_group_is_one_shape(void) {
+    struct plan plan[2];
+    uint8_t digest[2][32];
+    static const char *const text[2] = {
+        "[model]\nlayers = 3\nkv_heads = 2\nhead_dim = 64\n[capacity]\ntokens = 8192\n",
+        "[pool.main]\ngroups = a\n[group.a]\nlayers = 3\nhead_dim = 64\n[capacity]\ntokens = 8192\n"
+    };
+    for (int i = 0; i < 2; i++) {
+        KVT_NEED(good(text[i]));
+        KVT_NEED(plan_sizes(&parsed, &plan[i]));
+        geom_packed_digest(&plan[i].spec, 1, digest[i]);
+    }
+    KVT_EQ_MEM(digest[0], digest[1], 32);
+    KVT_EQ(plan[1].spec.main.n_groups, 0);
+}
+
+/* The pool of the backend has groups of its own: MTP layers of a model with latent rows. */
+static void grp_1_groups_of_the_draft(void) {
+    struct plan plan;
+    KVT_NEED(good("[pool.main]\ngroups = a\n[group.a]\nlayers = 3\nformat = latent\nbytes = 64\n"
+                  "[pool.draft]\ngroups = b\n[group.b]\nlayers = 1\nformat = latent\nbytes = 32\n"
+                  "[backend]\nkind = mtp\n[capacity]\ntokens = 8192\n"));
+    KVT_NEED(plan_sizes(&parsed, &plan));
+    KVT_EQ(plan.capacity.layout.n_pools, 2);
+    KVT_EQ(plan.host_stride[0], 3 * 64 * 64);
+    KVT_EQ(plan.host_stride[1], 32 * 64);
+    KVT_NEED(good("[pool.main]\ngroups = a\n[group.a]\nlayers = 3\nformat = latent\nbytes = 64\n"
+                  "[backend]\nkind = mtp\n[capacity]\ntokens = 8192\n"));
+    KVT_NEED(plan_sizes(&parsed, &plan)); /* a plain draft beside it, as [model] says */
+    KVT_EQ(plan.spec.draft.n_kv_heads, 2);
+    KVT_EQ(plan.spec.draft.n_groups, 0);
+}
+
+/* GRP-7: 2 heads on 4 devices. */
+static void grp_7_more_devices_than_heads(void) {
+    struct plan plan;
+    KVT_NEED(
+        make_plan("[devices]\ndevice.0 = host:0\ndevice.1 = host:1\ndevice.2 = host:2\ndevice.3 = host:3\n", &plan));
+    KVT_EQ(plan.capacity.curve.b_step, 2 * 2 * 64 * 64 * 2); /* layers, K and V, D, tokens, BF16: one head */
+    KVT_EQ(geom_page_bytes(&plan.spec.main), 4 * plan.capacity.curve.b_step);
+    KVT_EQ(plan.host_stride[0], 4 * plan.capacity.curve.b_step);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(defaults_are_the_table),
                                              KVT_CASE(the_socket_is_in_the_runtime_folder),
@@ -475,6 +588,11 @@ int main(int argc, char **argv) {
                                              KVT_CASE(plan_is_limited_by_memory),
                                              KVT_CASE(plan_refusals_name_the_numbers),
                                              KVT_CASE(plan_backends),
+                                             KVT_CASE(nine_groups_are_one_too_many),
+                                             KVT_CASE(grp_1_groups_of_the_file),
+                                             KVT_CASE(keep_1_one_plain_group_is_one_shape),
+                                             KVT_CASE(grp_1_groups_of_the_draft),
+                                             KVT_CASE(grp_7_more_devices_than_heads),
                                              { 0 } };
     return kvt_main("service_config", cases, argc, argv);
 }

@@ -22,6 +22,7 @@ from .errors import Aborted, FailedPrecondition, InvalidArgument, OutOfRange, Un
 from .names import PAGE_TOKENS
 
 K, V, K_SCALE, V_SCALE = 0, 1, 2, 3
+KV, LATENT, PACKED = 0, 1, 2
 
 
 class _Element(NamedTuple):
@@ -187,43 +188,49 @@ class Layers(Sequence[View]):
 
 
 class Pool:
-    """One pool of an attached store: `k`, `v`, `kv`, `k_scale`, `v_scale` by layer, and `table`."""
+    """One pool of an attached store: `k`, `v`, `kv`, `k_scale`, `v_scale`, `latent`, `packed` by layer, and `table`.
+
+    A layer has what its format says, and the others refuse it."""
 
     def __init__(self, store: Store, index: int, planes: List[types.PlaneInfo], memory: Any, table: Any) -> None:
         self.info = store.info.pool[index]
         by_slot: Dict[int, List[Optional[View]]] = {s: [None] * self.info.n_layers for s in (K, V, K_SCALE, V_SCALE)}
         both: List[Optional[View]] = [None] * self.info.n_layers
+        opaque: Dict[int, List[Optional[View]]] = {f: [None] * self.info.n_layers for f in (LATENT, PACKED)}
         where: Dict[Tuple[int, int], types.PlaneInfo] = {}
         for plane in planes:
-            if plane.layer >= self.info.n_layers or plane.slot not in by_slot or plane.dtype not in _ELEMENTS:
+            slots = by_slot if plane.format == KV else opaque if plane.slot == K else {}
+            slot = plane.slot if plane.format == KV else plane.format
+            if plane.layer >= self.info.n_layers or slot not in slots or plane.dtype not in _ELEMENTS:
                 raise FailedPrecondition(f"kvd describes a plane that this client does not know: {plane}")
-            where[plane.layer, plane.slot] = plane
-            by_slot[plane.slot][plane.layer] = _plane(store, self.info, plane, memory)
+            if plane.format == KV:
+                where[plane.layer, plane.slot] = plane
+            slots[slot][plane.layer] = _plane(store, self.info, plane, memory)
         for layer in range(self.info.n_layers):
             both[layer] = _pair(store, self.info, where.get((layer, K)), where.get((layer, V)), memory)
         #: By layer [page, kv head, 64, element]; kv: [page, 2, kv head, 64, element], K first.
         self.k, self.v = Layers(by_slot[K], "K"), Layers(by_slot[V], "V")
         self.kv = Layers(both, "K and V of one shape")
         self.k_scale, self.v_scale = Layers(by_slot[K_SCALE], "scales"), Layers(by_slot[V_SCALE], "scales")
+        #: By layer, bytes: [page, 64, byte] for all heads; [page, kv head, 64, byte], K and V of a head in one row.
+        self.latent = Layers(opaque[LATENT], "latent: it has K and V, or packed rows")
+        self.packed = Layers(opaque[PACKED], "packed rows: it has K and V apart, or a latent")
         rows, entries = store.info.max_concurrency, store.info.row_entries
         #: int32 [row, page of the sequence]; -1 outside of what is mapped. Read-only.
         self.table = View(store, table, 0, (rows, entries), (4 * entries, 4), _INT32)
 
 
-def _strides(info: types.PoolInfo, plane: types.PlaneInfo) -> Tuple[int, int, int, int]:
-    page, head = (plane.nb3, plane.nb2) if info.order == 0 else (plane.nb2, plane.nb3)
+def _strides(plane: types.PlaneInfo) -> Tuple[int, int, int, int]:
+    page, head = (plane.nb3, plane.nb2) if plane.order == 0 else (plane.nb2, plane.nb3)
     return page, head, plane.nb1, plane.nb0
 
 
 def _plane(store: Store, info: types.PoolInfo, plane: types.PlaneInfo, memory: Any) -> View:
-    return View(
-        store,
-        memory,
-        plane.offset,
-        (info.pages, plane.n_heads, PAGE_TOKENS, plane.extent),
-        _strides(info, plane),
-        _ELEMENTS[plane.dtype],
-    )
+    shape: Tuple[int, ...] = (info.pages, plane.n_heads, PAGE_TOKENS, plane.extent)
+    strides: Tuple[int, ...] = _strides(plane)
+    if plane.format == LATENT:  # of no head
+        shape, strides = shape[:1] + shape[2:], strides[:1] + strides[2:]
+    return View(store, memory, plane.offset, shape, strides, _ELEMENTS[plane.dtype])
 
 
 def _pair(
@@ -235,10 +242,10 @@ def _pair(
         or v.offset < k.offset
         or k.dtype != v.dtype
         or k.extent != v.extent
-        or _strides(info, k) != _strides(info, v)
+        or _strides(k) != _strides(v)
     ):
         return None
-    page, *inner = _strides(info, k)
+    page, *inner = _strides(k)
     return View(
         store,
         memory,
@@ -252,7 +259,7 @@ def _pair(
 def _end_of(info: types.PoolInfo, plane: types.PlaneInfo) -> int:
     """Bytes of the region up to the plane's last element."""
     element = np.dtype(_ELEMENTS[plane.dtype].numpy).itemsize if plane.dtype in _ELEMENTS else 0
-    sizes = zip((info.pages, plane.n_heads, PAGE_TOKENS, plane.extent), _strides(info, plane))
+    sizes = zip((info.pages, plane.n_heads, PAGE_TOKENS, plane.extent), _strides(plane))
     return plane.offset + element + sum((n - 1) * stride for n, stride in sizes)
 
 
@@ -324,6 +331,14 @@ class Store:
     @property
     def kv(self) -> Layers:
         return self.pool(0).kv
+
+    @property
+    def latent(self) -> Layers:
+        return self.pool(0).latent
+
+    @property
+    def packed(self) -> Layers:
+        return self.pool(0).packed
 
     @property
     def table(self) -> View:

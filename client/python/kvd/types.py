@@ -449,7 +449,25 @@ class RegionInfo:
 
 
 @dataclass(frozen=True)
+class LayerGroup:
+    """Layers of a pool that store a token alike. The bytes of latent and packed rows mean nothing to kvd."""
+
+    name: str = field(metadata=_TEXT)
+    format: int  #: 0 K and V apart, 1 latent: one row for all heads, 2 packed: K and V of a head in one row
+    storage: int  #: as in PoolInfo
+    order: int
+    n_layers: int
+    n_kv_heads: int  #: over all ranks; latent: 1, whole on each
+    head_dim: int  #: of K
+    v_head_dim: int
+    row_bytes: int  #: latent: of a token; packed: of a token and head
+
+
+@dataclass(frozen=True)
 class PoolInfo:
+    """A pool of one shape has no groups. With groups storage, order, n_kv_heads and head_dim are 0, and n_layers is
+    the sum."""
+
     storage: int  #: 0 BF16, 1 INT8-G64, 2 FP8-row256, 3 NVFP4-G16, 4 K8V4
     order: int  #: 0 page-major, 1 head-major
     arrangement: int  #: 0 dense, 1 the planes of a layer side by side in each page
@@ -461,6 +479,7 @@ class PoolInfo:
     page_bytes: int
     planes: Tuple[RegionInfo, ...] = field(metadata=_many(RegionInfo))
     table: Tuple[RegionInfo, ...] = field(metadata=_many(RegionInfo))
+    group: Tuple[LayerGroup, ...] = field(metadata=_many(LayerGroup))  #: in the order of their layers
 
 
 @dataclass(frozen=True)
@@ -500,3 +519,5 @@ class PlaneInfo:
     nb1: int
     nb2: int
     nb3: int
+    format: int  #: of its layer, as in LayerGroup
+    order: int  #: 0: nb3 is the page's stride, 1: nb2 is
