@@ -57,6 +57,8 @@ class _View(ctypes.Structure):
         ("head_dim", ctypes.c_uint32),
         ("n_kv_heads", ctypes.c_uint32),
         ("storage", ctypes.c_uint32),
+        ("format", ctypes.c_uint32),
+        ("v_head_dim", ctypes.c_uint32),
     ]
 
 
@@ -214,7 +216,7 @@ class Layer:
         view.storage, view.block_tables = storage, rows.address
         view.n_rows, view.n_logical = rows.shape
         view.n_pages, view.n_kv_heads = held[0].shape[:2]
-        view.head_dim = held[0].shape[3] * (2 if view.k.dtype == _DTYPE_U8 else 1)
+        view.head_dim = view.v_head_dim = held[0].shape[3] * (2 if view.k.dtype == _DTYPE_U8 else 1)
         self._held = held
         self.device: str = held[0].device
         self.head_dim: int = view.head_dim
