@@ -6,7 +6,7 @@ _kvd() {
     COMPREPLY=()
     [[ $before == = ]] && before=${COMP_WORDS[COMP_CWORD - 2]} # "--config=x" comes as three words
     [[ $cur == = ]] && before=${COMP_WORDS[COMP_CWORD - 1]} cur=
-    if [[ $before == -c || $before == --config ]]; then
+    if [[ $before == -c || $before == --config || $before == -F || $before == --from-hf ]]; then
         IFS=$'\n'
         COMPREPLY=($(compgen -f -- "$cur"))
         compopt -o filenames 2>/dev/null

@@ -45,6 +45,9 @@ struct arena_cost {
 };
 /* In a sentence; what costs nothing is not said unless `all`. False: there is nothing to say. */
 bool plan_cost_text(const struct arena_cost *cost, bool all, char *text, size_t bytes);
+/* As comments of a configuration, without a look at a device: what of the plan are spec, the capacity's curve and the
+ * layout of the smallest store. */
+void plan_print_least(FILE *out, const struct config *config, const struct plan *plan);
 /* cost NULL: it is not known. */
 void plan_print(FILE *out, const struct config *config, const struct plan *plan, const struct arena_cost *cost,
                 bool json);

@@ -93,9 +93,11 @@ static const struct geom_pool_spec *pool_spec(const struct plan *plan, uint32_t 
     return pool ? &plan->spec.draft : &plan->spec.main;
 }
 
-static void print_group(FILE *out, const struct config *c, const struct plan *plan, uint32_t pool, uint32_t g) {
+static void print_group(FILE *out, const char *begin, const struct config *c, const struct plan *plan, uint32_t pool,
+                        uint32_t g) {
     const struct geom_group *group = &pool_spec(plan, pool)->group[g];
-    fprintf(out, "  %s pool, group %s: %u layers, ", pool ? "draft" : "main", group_name(c, pool, g), group->n_layers);
+    fprintf(out, "%s  %s pool, group %s: %u layers, ", begin, pool ? "draft" : "main", group_name(c, pool, g),
+            group->n_layers);
     if (group->format == KVD_FORMAT_LATENT) fprintf(out, "latent of %u bytes", group->row_bytes);
     else if (group->format == KVD_FORMAT_PACKED)
         fprintf(out, "%u KV heads packed in rows of %u bytes", group->n_kv_heads, group->row_bytes);
@@ -107,18 +109,31 @@ static void print_group(FILE *out, const struct config *c, const struct plan *pl
     fprintf(out, ": %" PRIu64 " bytes a token on each device\n", group_token_bytes(pool_spec(plan, pool), g));
 }
 
-static void print_shape(FILE *out, const struct config *c, const struct plan *plan) {
+/* begin: what each line begins with. */
+static void print_shape(FILE *out, const char *begin, const struct config *c, const struct plan *plan) {
     const struct geom_pool_spec *main = &plan->spec.main;
     const char *plural = c->n_devices > 1 ? "s" : "";
     if (main->n_groups)
-        fprintf(out, "Store %s: %u layers in %u groups, on %u device%s\n", c->store, main->n_layers, main->n_groups,
-                c->n_devices, plural);
+        fprintf(out, "%sStore %s: %u layers in %u group%s, on %u device%s\n", begin, c->store, main->n_layers,
+                main->n_groups, main->n_groups > 1 ? "s" : "", c->n_devices, plural);
     else
-        fprintf(out, "Store %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", c->store,
+        fprintf(out, "%sStore %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", begin, c->store,
                 geom_storage_name(main->storage), main->n_layers, main->n_kv_heads, main->head_dim, c->n_devices,
                 plural);
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
-        for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) print_group(out, c, plan, p, g);
+        for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) print_group(out, begin, c, plan, p, g);
+}
+
+void plan_print_least(FILE *out, const struct config *c, const struct plan *plan) {
+    const struct geom_curve *curve = &plan->capacity.curve;
+    char least[24], more[24];
+    fputs("\n# What it comes to; kvd --plan tells more of the whole configuration.\n", out);
+    print_shape(out, "# ", c, plan);
+    fprintf(out,
+            "# A token takes %" PRIu64 " bytes on each device, in pages of 64. The smallest store for max_context and\n"
+            "# max_concurrency takes %s on each device, one more page %s.\n",
+            geom_rank_page_bytes(&plan->spec.main) / KVD_PAGE_TOKENS, with_unit(curve->b_min, least),
+            with_unit(curve->b_step, more));
 }
 
 static void print_words(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {
@@ -126,7 +141,7 @@ static void print_words(FILE *out, const struct config *c, const struct plan *pl
     struct plan_part parts[PARTS];
     char text[24], other[24], sentence[160];
     uint64_t page = geom_page_bytes(&plan->spec.main);
-    print_shape(out, c, plan);
+    print_shape(out, "", c, plan);
     fprintf(out, "Capacity: %" PRIu64 " tokens in %u pages of 64%s; %u pages at least\n", k->tokens, k->pages,
             c->capacity_tokens == CONFIG_AUTO64 ? ", all that fit (tokens = auto)" : "", k->curve.m_min);
     fprintf(out, "A page takes %s over all devices, a token %s.\n\nOn each device:\n", with_unit(page, text),

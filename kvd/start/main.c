@@ -30,6 +30,7 @@
 #include "crash.h"
 #include "device.h"
 #include "fdpass.h"
+#include "from_hf.h"
 #include "http.h"
 #include "listener.h"
 #include "log.h"
@@ -437,6 +438,14 @@ static void say_cost(const char *path, const struct config *config) {
     if (plan_cost_text(&cost, false, text, sizeof text)) LOG(LOG_WARNING, "%s: %s", path, text);
 }
 
+static int print_model(const struct options *options) {
+    struct from_hf ask = { .path = options->model, .ranks = options->devices, .profile = options->profile };
+    char err[1024];
+    if (!from_hf_print(stdout, &ask, err, sizeof err)) return EXIT_FINE;
+    fprintf(stderr, "kvd: %s\n", err);
+    return EXIT_USAGE;
+}
+
 int main(int argc, char **argv) {
     struct options options;
     struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
@@ -446,6 +455,7 @@ int main(int argc, char **argv) {
     if (options.action == OPTIONS_HELP) options_print_help();
     if (options.action == OPTIONS_VERSION) printf("kvd %s\n", build_text());
     if (options.action == OPTIONS_HELP_CONFIG) config_print_help(stdout);
+    if (options.action == OPTIONS_FROM_HF) return print_model(&options);
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
     int status = check_config(&options, &d.config);

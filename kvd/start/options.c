@@ -4,6 +4,8 @@
 #include <getopt.h>
 #include <stdio.h>
 
+#include "kvd_types.h"
+
 static const struct choice {
     const char *name;
     int letter, argument;
@@ -15,18 +17,32 @@ static const struct choice {
     { "plan", 'p', no_argument, OPTIONS_PLAN, "", "print the capacity that the devices allow, part by part, and exit" },
     { "json", 'j', no_argument, OPTIONS_RUN, "", "with --plan: every number, as JSON" },
     { "help-config", 'H', no_argument, OPTIONS_HELP_CONFIG, "", "print a commented configuration with every default" },
+    { "from-hf", 'F', required_argument, OPTIONS_FROM_HF, "FILE",
+      "print sections for the model of a config.json and what they come to, and exit" },
+    { "tp", 't', required_argument, OPTIONS_RUN, "N", "with --from-hf: devices of the model (default 1)" },
+    { "profile", 'P', required_argument, OPTIONS_RUN, "NAME", "with --from-hf: how K and V are stored (default bf16)" },
     { "foreground", 'f', no_argument, OPTIONS_RUN, "", "stay in the foreground (kvd always does)" },
     { "help", 'h', no_argument, OPTIONS_HELP, "", "print this" },
     { "version", 'V', no_argument, OPTIONS_VERSION, "", "print the version" },
 };
 #define N_CHOICES (sizeof choices / sizeof *choices)
 
+static int take_devices(const char *text, unsigned *ret_devices) {
+    unsigned n = text[0] && !text[1] ? (unsigned)(text[0] - '0') : 0;
+    if (n >= 1 && n <= KVD_MAX_RANKS) {
+        *ret_devices = n;
+        return 0;
+    }
+    fprintf(stderr, "kvd: --tp \"%s\" is no number of devices; write 1 to %d\n", text, KVD_MAX_RANKS);
+    return 1;
+}
+
 int options_parse(int argc, char **argv, struct options *ret_options) {
     struct option longs[N_CHOICES + 1] = { 0 };
     char shorts[2 * N_CHOICES + 1];
     size_t n = 0;
     int letter;
-    struct options options = { .action = OPTIONS_RUN, .config = "/etc/kvd/kvd.conf" };
+    struct options options = { .action = OPTIONS_RUN, .config = "/etc/kvd/kvd.conf", .profile = "bf16", .devices = 1 };
     for (size_t i = 0; i < N_CHOICES; i++) {
         longs[i] = (struct option){ choices[i].name, choices[i].argument, NULL, choices[i].letter };
         shorts[n++] = (char)choices[i].letter;
@@ -42,6 +58,9 @@ int options_parse(int argc, char **argv, struct options *ret_options) {
             fputs("kvd --help lists the options\n", stderr);
             return 1;
         }
+        if (letter == 'F') options.model = optarg;
+        if (letter == 't' && take_devices(optarg, &options.devices)) return 1;
+        if (letter == 'P') options.profile = optarg;
         if (letter == 'c') options.config = optarg;
         else if (letter == 'j') options.json = true;
         else if (choice->action != OPTIONS_RUN) options.action = choice->action;

@@ -9,11 +9,21 @@
 
 enum { EXIT_FINE = 0, EXIT_USAGE = 1, EXIT_START = 2, EXIT_DEVICE = 3 };
 
-enum options_action { OPTIONS_RUN, OPTIONS_CHECK, OPTIONS_PLAN, OPTIONS_HELP_CONFIG, OPTIONS_HELP, OPTIONS_VERSION };
+enum options_action {
+    OPTIONS_RUN,
+    OPTIONS_CHECK,
+    OPTIONS_PLAN,
+    OPTIONS_HELP_CONFIG,
+    OPTIONS_FROM_HF,
+    OPTIONS_HELP,
+    OPTIONS_VERSION
+};
 struct options {
     enum options_action action;
     const char *config;
     bool json;
+    const char *model, *profile; /* OPTIONS_FROM_HF: config.json of a model */
+    unsigned devices;
 };
 
 /* 0, or 1 after saying on stderr what is wrong. */

@@ -40,18 +40,23 @@ bool e2e_until(bool (*check)(void *), void *argument, double seconds, double *re
 
 static uint32_t or (uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
+static void write_model(FILE *f, const struct e2e_setup *s) {
+    for (uint32_t r = 0; r < or (s->ranks, 1); r++)
+        fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
+    fprintf(f, "\n[model]\n");
+    if (!s->groups) fprintf(f, "layers = %u\n", or (s->layers, 2));
+    fprintf(f, "kv_heads = %u\nhead_dim = %u\nprofile = %s\nmax_context = %u\n", or (s->kv_heads, 2),
+            or (s->head_dim, 64), s->profile ? s->profile : "bf16", or (s->max_context, 4096));
+}
+
 static bool write_config(const struct e2e_daemon *d, const struct e2e_setup *s) {
     FILE *f = fopen(d->config, "w");
     if (!f) return false;
-    fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\n", d->socket);
-    for (uint32_t r = 0; r < or (s->ranks, 1); r++)
-        fprintf(f, "device.%u = %s:%u\n", r, s->device ? s->device : "host", r);
-    fprintf(f, "memory = 1GiB\n\n[model]\n");
-    if (!s->groups) fprintf(f, "layers = %u\n", or (s->layers, 2));
-    fprintf(f, "kv_heads = %u\nhead_dim = %u\nprofile = %s\n", or (s->kv_heads, 2), or (s->head_dim, 64),
-            s->profile ? s->profile : "bf16");
-    fprintf(f, "max_context = %u\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or (s->max_context, 4096),
-            or (s->max_concurrency, 8), s->backend ? s->backend : "off");
+    fprintf(f, "[kvd]\nsocket = %s\nstore = e2e\nlog_level = info\n\n[devices]\nmemory = 1GiB\n", d->socket);
+    if (s->model) fputs(s->model, f);
+    else write_model(f, s);
+    fprintf(f, "\n[model]\nmax_concurrency = %u\n\n[backend]\nkind = %s\n", or (s->max_concurrency, 8),
+            s->backend ? s->backend : "off");
     if (s->draft_window) fprintf(f, "draft_window = %u\n", s->draft_window);
     if (s->capacity_tokens == E2E_AUTO) fprintf(f, "\n[capacity]\ntokens = auto\n");
     else fprintf(f, "\n[capacity]\ntokens = %u\n", or (s->capacity_tokens, 16384));

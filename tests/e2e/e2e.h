@@ -50,7 +50,8 @@ struct e2e_setup {
     const char *device;  /* "host" or "cuda": ranks are :0, :1, ... */
     const char *profile; /* "bf16" */
     uint32_t layers, kv_heads, head_dim;
-    bool groups; /* the layer groups in `more` say the layers */
+    bool groups;       /* the layer groups in `more` say the layers */
+    const char *model; /* NULL: the fields say it; else sections with devices, model and pools */
     uint32_t max_context, max_concurrency, capacity_tokens;
     const char *backend; /* "off", "mtp" */
     uint32_t draft_window, ranks, map_ahead;

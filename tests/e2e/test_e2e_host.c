@@ -2,8 +2,11 @@
  * The host tier over separate processes: continuations go to the arena and come back with the same bytes, over
  * restarts and SIGKILL of the daemon, and damage is said, never served. CONT-3, HOST-2, HOST-7, PAGE-3, PAGE-7,
  * ACT-7, ACT-8, SRV-1. */
+#include <cjson/cJSON.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "scene.h"
@@ -816,6 +819,70 @@ static void device_lost_during_the_stop(void) {
     e2e_daemon_free(&daemon_);
 }
 
+/* Of the model, so many layers, and a short context. The path is `to`. */
+static bool write_reduced(const char *model, int layers, const char *to) {
+    char path[512], text[8192] = "";
+    snprintf(path, sizeof path, "%s/%s.json", KVD_MODELS, model);
+    FILE *in = fopen(path, "r"), *out = fopen(to, "w");
+    if (in) text[fread(text, 1, sizeof text - 1, in)] = 0;
+    cJSON *all = cJSON_Parse(text), *inner = cJSON_GetObjectItem(all, "text_config"), *json = inner ? inner : all;
+    cJSON_DeleteItemFromObject(json, "layer_types");
+    cJSON_DeleteItemFromObject(json, "num_hidden_layers");
+    cJSON_DeleteItemFromObject(json, "max_position_embeddings");
+    cJSON_AddNumberToObject(json, "num_hidden_layers", layers);
+    cJSON_AddNumberToObject(json, "max_position_embeddings", 512);
+    char *reduced = cJSON_Print(all);
+    bool ok = in && out && all && fputs(reduced, out) >= 0;
+    if (in) fclose(in);
+    if (out) ok = fclose(out) == 0 && ok;
+    cJSON_free(reduced);
+    cJSON_Delete(all);
+    return KVT_TRUE(ok);
+}
+
+/* The sections that kvd makes of a file, on host devices. */
+static bool read_sections(const char *path, uint32_t n, const char *profile, char *text, size_t bytes) {
+    char command[1024], *at;
+    snprintf(command, sizeof command, "%s --from-hf %s --tp %u --profile %s", KVD_PROGRAM, path, n, profile);
+    FILE *in = popen(command, "r");
+    text[in ? fread(text, 1, bytes - 1, in) : 0] = 0;
+    bool ok = in && KVT_EQ_I(pclose(in), 0);
+    while ((at = strstr(text, "cuda:"))) memcpy(at, "host:", 5);
+    return ok;
+}
+
+/* GRP-1, GRP-7: each model that people serve, with fewer layers, out of its own file: started, written, demoted, killed
+ * and read back, on several devices where it is served so. */
+static void grp_1_every_model(void) {
+    static const struct {
+        const char *name, *profile;
+        int layers; /* each kind of layer is among them */
+        uint32_t ranks;
+        bool state;
+    } models[] = {
+        { "llama-3.1-8b", "bf16", 2, 1, false },      { "llama-3.1-70b", "bf16", 2, 2, false },
+        { "qwen3-32b", "bf16", 2, 1, false },         { "gemma-3-27b", "bf16", 6, 1, false },
+        { "gpt-oss-120b", "bf16", 4, 1, false },      { "llama-4-scout", "bf16", 4, 2, false },
+        { "deepseek-v3", "bf16", 3, 2, false },       { "deepseek-v3", "fp8", 3, 1, false },
+        { "deepseek-v3.2", "fp8", 3, 1, false },      { "qwen3-next-80b-a3b", "bf16", 4, 1, true },
+        { "qwen3-next-80b-a3b", "int8", 4, 4, true }, /* two KV heads on four devices */
+    };
+    char path[64], text[8192];
+    snprintf(path, sizeof path, "/tmp/kvd-e2e-model-%d.json", (int)getpid());
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        if (!write_reduced(models[i].name, models[i].layers, path) ||
+            !read_sections(path, models[i].ranks, models[i].profile, text, sizeof text))
+            break;
+        printf("    %s %s\n", models[i].name, models[i].profile); /* of what fails next */
+        round_trip(&(struct e2e_setup){ .model = text,
+                                        .ranks = models[i].ranks,
+                                        .capacity_tokens = 1024,
+                                        .more = "[host]\narena = 64MiB\nscrub = 0\n" },
+                   1, models[i].state);
+    }
+    unlink(path);
+}
+
 /* GRP-1, HOST-2: layers of every format, one group head-major, on two ranks that share one KV head of a group (GRP-7):
  * written, demoted, and read back after a kill, byte for byte. An arena of other groups is emptied. */
 static void grp_1_groups_of_every_format(void) {
@@ -868,6 +935,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(host_2_every_profile),
                                              KVT_CASE(host_3_two_pools),
                                              KVT_CASE(grp_1_groups_of_every_format),
+                                             KVT_CASE(grp_1_every_model),
                                              KVT_CASE(cont_1_state_images),
                                              KVT_CASE(damaged_state_image),
                                              KVT_CASE(srv_5_death_in_the_middle),

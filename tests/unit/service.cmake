@@ -11,6 +11,10 @@ if(TARGET kvd_service)
   kvd_test(test_cold_engine ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_engine.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
            LIBS kvd_service kvt PkgConfig::HIREDIS Threads::Threads)
   target_compile_definitions(test_service_config PRIVATE KVD_CONF="${CMAKE_SOURCE_DIR}/deploy/kvd.conf")
+  kvd_test(test_from_hf ${CMAKE_CURRENT_SOURCE_DIR}/test_from_hf.c ${CMAKE_SOURCE_DIR}/kvd/start/from_hf.c
+           LIBS kvd_service kvt PkgConfig::CJSON)
+  target_compile_definitions(test_from_hf PRIVATE KVD_MODELS="${CMAKE_SOURCE_DIR}/tests/models")
+  target_include_directories(test_from_hf PRIVATE ${CMAKE_SOURCE_DIR}/kvd/start)
   kvd_test(test_service_order ${CMAKE_CURRENT_SOURCE_DIR}/test_service_order.c LIBS service_fixture Threads::Threads)
   kvd_test(test_service_host ${CMAKE_CURRENT_SOURCE_DIR}/test_service_host.c LIBS service_fixture Threads::Threads)
   kvd_test(test_service_stop ${CMAKE_CURRENT_SOURCE_DIR}/test_service_stop.c LIBS service_fixture Threads::Threads)
