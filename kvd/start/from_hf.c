@@ -18,7 +18,7 @@
 /* What a layer of the model is to its cache. */
 enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_CHUNKED, LAYER_LINEAR, LAYER_KINDS };
 
-struct model_group {
+struct hf_group {
     const char *name;
     uint32_t layers;
     enum kvd_format format;
@@ -28,7 +28,7 @@ struct model_group {
     bool aligned;      /* a chunk */
 };
 
-struct model {
+struct hf_model {
     const struct from_hf *ask;
     const char *architecture;
     const cJSON *json; /* of the language model: the file, or its text_config */
@@ -39,14 +39,14 @@ struct model {
     uint32_t n_layers, kv_heads, head_dim, max_context;
     enum layer_kind kind[LAYERS_MOST];
     uint32_t n_groups;
-    struct model_group group[GROUPS_MOST];
+    struct hf_group group[GROUPS_MOST];
     uint64_t state_bytes; /* on each device */
     const char *left_out; /* a sentence on what is not in the store */
 };
 
 /* Always false, so that what fails can return it. */
-static bool refuse(const struct model *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(const struct model *m, const char *format, ...) {
+static bool refuse(const struct hf_model *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(const struct hf_model *m, const char *format, ...) {
     va_list arguments;
     int n = snprintf(m->err, m->err_bytes, "%s: ", m->ask->path);
     va_start(arguments, format);
@@ -57,12 +57,12 @@ static bool refuse(const struct model *m, const char *format, ...) {
 
 /* ---- fields ------------------------------------------------------------------------------------ */
 
-static const cJSON *field(const struct model *m, const char *name) {
+static const cJSON *field(const struct hf_model *m, const char *name) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(m->json, name);
     return cJSON_IsNull(item) ? NULL : item;
 }
 
-static bool whole_number(const struct model *m, const char *name, const cJSON *item, uint32_t *ret_value) {
+static bool whole_number(const struct hf_model *m, const char *name, const cJSON *item, uint32_t *ret_value) {
     double value = cJSON_IsNumber(item) ? item->valuedouble : 0;
     if (value < 1 || value > 1u << 28 || value != (double)(uint32_t)value)
         return refuse(m, "%s is not a whole number of 1 to %u", name, 1u << 28);
@@ -70,7 +70,7 @@ static bool whole_number(const struct model *m, const char *name, const cJSON *i
     return true;
 }
 
-static bool needed(const struct model *m, const char *name, uint32_t *ret_value) {
+static bool needed(const struct hf_model *m, const char *name, uint32_t *ret_value) {
     const cJSON *item = field(m, name);
     if (!item)
         return refuse(m, "%s%s is not there, and kvd does not know the value that %s has without it; write it there",
@@ -79,7 +79,7 @@ static bool needed(const struct model *m, const char *name, uint32_t *ret_value)
 }
 
 /* otherwise: where the field is not there. */
-static bool optional(const struct model *m, const char *name, uint32_t otherwise, uint32_t *ret_value) {
+static bool optional(const struct hf_model *m, const char *name, uint32_t otherwise, uint32_t *ret_value) {
     const cJSON *item = field(m, name);
     *ret_value = otherwise;
     return !item || whole_number(m, name, item, ret_value);
@@ -87,7 +87,7 @@ static bool optional(const struct model *m, const char *name, uint32_t otherwise
 
 /* ---- layers ------------------------------------------------------------------------------------ */
 
-static bool take_layer_types(struct model *m, const cJSON *types) {
+static bool take_layer_types(struct hf_model *m, const cJSON *types) {
     static const char *const names[LAYER_KINDS] = { "full_attention", "sliding_attention", "chunked_attention",
                                                     "linear_attention" };
     if (!cJSON_IsArray(types) || (uint32_t)cJSON_GetArraySize(types) != m->n_layers)
@@ -106,11 +106,11 @@ static bool take_layer_types(struct model *m, const cJSON *types) {
 }
 
 /* Without layer_types: each layer whose number, from 1, is a multiple of `every` is full. */
-static void take_pattern(struct model *m, uint32_t every, enum layer_kind others) {
+static void take_pattern(struct hf_model *m, uint32_t every, enum layer_kind others) {
     for (uint32_t i = 0; i < m->n_layers; i++) m->kind[i] = (i + 1) % every ? others : LAYER_FULL;
 }
 
-static bool take_layers(struct model *m, const char *every_name, uint32_t every, enum layer_kind others) {
+static bool take_layers(struct hf_model *m, const char *every_name, uint32_t every, enum layer_kind others) {
     if (!needed(m, "num_hidden_layers", &m->n_layers)) return false;
     if (m->n_layers > LAYERS_MOST) return refuse(m, "num_hidden_layers is %u; kvd reads %u", m->n_layers, LAYERS_MOST);
     if (!optional(m, "max_position_embeddings", 0, &m->max_context)) return false;
@@ -121,19 +121,19 @@ static bool take_layers(struct model *m, const char *every_name, uint32_t every,
     return true;
 }
 
-static uint32_t count_kinds(const struct model *m, uint64_t kinds) {
+static uint32_t count_kinds(const struct hf_model *m, uint64_t kinds) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->n_layers; i++) n += kinds >> m->kind[i] & 1;
     return n;
 }
 
-static void add_group(struct model *m, struct model_group group) {
+static void add_group(struct hf_model *m, struct hf_group group) {
     group.layers = count_kinds(m, group.of_kinds);
     if (group.layers) m->group[m->n_groups++] = group;
 }
 
 /* K and V of all layers but the linear ones, those behind a window or chunk in a group of their own. */
-static bool take_heads(struct model *m) {
+static bool take_heads(struct hf_model *m) {
     uint32_t heads, hidden, sliding = 0, chunk = 0;
     if (!needed(m, "num_attention_heads", &heads) || !optional(m, "num_key_value_heads", heads, &m->kv_heads))
         return false;
@@ -145,30 +145,30 @@ static bool take_heads(struct model *m) {
     }
     if (count_kinds(m, 1u << LAYER_SLIDING) && !needed(m, "sliding_window", &sliding)) return false;
     if (count_kinds(m, 1u << LAYER_CHUNKED) && !needed(m, "attention_chunk_size", &chunk)) return false;
-    add_group(m, (struct model_group){ .name = "full", .of_kinds = 1u << LAYER_FULL });
+    add_group(m, (struct hf_group){ .name = "full", .of_kinds = 1u << LAYER_FULL });
     if (sliding && chunk)
         return refuse(m, "layer_types has sliding and chunked attention in one model, which kvd does not know");
-    add_group(m, (struct model_group){ .name = "window", .of_kinds = 1u << LAYER_SLIDING, .tokens = sliding });
-    add_group(m, (struct model_group){
-                     .name = "chunk", .of_kinds = 1u << LAYER_CHUNKED, .tokens = chunk, .aligned = true });
+    add_group(m, (struct hf_group){ .name = "window", .of_kinds = 1u << LAYER_SLIDING, .tokens = sliding });
+    add_group(m,
+              (struct hf_group){ .name = "chunk", .of_kinds = 1u << LAYER_CHUNKED, .tokens = chunk, .aligned = true });
     return m->n_groups || refuse(m, "no layer keeps K and V");
 }
 
 /* ---- architectures ------------------------------------------------------------------------------ */
 
-static bool take_plain(struct model *m) {
+static bool take_plain(struct hf_model *m) {
     if (cJSON_IsTrue(field(m, "use_sliding_window")) && !field(m, "layer_types"))
         return refuse(m, "use_sliding_window is true, and layer_types, which says of which layers, is not there");
     return take_layers(m, NULL, 1, LAYER_FULL) && take_heads(m);
 }
 
-static bool take_gemma3(struct model *m) {
+static bool take_gemma3(struct hf_model *m) {
     return take_layers(m, "sliding_window_pattern", 6, LAYER_SLIDING) && take_heads(m);
 }
 
-static bool take_gpt_oss(struct model *m) { return take_layers(m, NULL, 2, LAYER_SLIDING) && take_heads(m); }
+static bool take_gpt_oss(struct hf_model *m) { return take_layers(m, NULL, 2, LAYER_SLIDING) && take_heads(m); }
 
-static bool take_llama4(struct model *m) {
+static bool take_llama4(struct hf_model *m) {
     const cJSON *rotated = field(m, "no_rope_layers"), *each;
     if (!take_layers(m, "no_rope_layer_interval", 4, LAYER_CHUNKED)) return false;
     if (!field(m, "layer_types") && cJSON_GetArraySize(rotated)) {
@@ -182,7 +182,7 @@ static bool take_llama4(struct model *m) {
 
 /* One latent of kv_lora_rank elements and a rotary part a token and layer; as the public FP8 kernels have it: codes, a
  * FP32 scale for each 128 of them, the rotary part in BF16. */
-static bool take_latent(struct model *m) {
+static bool take_latent(struct hf_model *m) {
     uint32_t rank, rope;
     const char *profile = m->ask->profile;
     if (!take_layers(m, NULL, 1, LAYER_FULL) || !needed(m, "kv_lora_rank", &rank) ||
@@ -197,26 +197,26 @@ static bool take_latent(struct model *m) {
                       ? "Layers of multi-token prediction are not in it: kind = mtp in [backend], and a latent group "
                         "in [pool.draft], add them."
                       : NULL;
-    add_group(m, (struct model_group){ .name = "latent",
-                                       .of_kinds = 1u << LAYER_FULL,
-                                       .format = KVD_FORMAT_LATENT,
-                                       .bytes = fp8 ? rank + rank / 128 * 4 + 2 * rope : 2 * (rank + rope) });
+    add_group(m, (struct hf_group){ .name = "latent",
+                                    .of_kinds = 1u << LAYER_FULL,
+                                    .format = KVD_FORMAT_LATENT,
+                                    .bytes = fp8 ? rank + rank / 128 * 4 + 2 * rope : 2 * (rank + rope) });
     return true;
 }
 
 /* Beside the latent a key of the indexer: codes of one byte and a FP32 scale. */
-static bool take_indexed(struct model *m) {
+static bool take_indexed(struct hf_model *m) {
     uint32_t dim;
     if (!take_latent(m) || !needed(m, "index_head_dim", &dim)) return false;
     if (dim > 1u << 14) return refuse(m, "index_head_dim %u: kvd does not know such an indexer", dim);
-    add_group(m, (struct model_group){
+    add_group(m, (struct hf_group){
                      .name = "index", .of_kinds = 1u << LAYER_FULL, .format = KVD_FORMAT_LATENT, .bytes = dim + 4 });
     return true;
 }
 
 /* A gated delta net has a matrix a value head in FP32, and the last inputs of its convolution in 16 bits. Heads are
  * divided over the devices. */
-static bool take_qwen3_next(struct model *m) {
+static bool take_qwen3_next(struct hf_model *m) {
     uint32_t key_heads, value_heads, key_dim, value_dim, kernel;
     if (!take_layers(m, "full_attention_interval", 4, LAYER_LINEAR) || !take_heads(m) ||
         !needed(m, "linear_num_key_heads", &key_heads) || !needed(m, "linear_num_value_heads", &value_heads) ||
@@ -236,7 +236,7 @@ static bool take_qwen3_next(struct model *m) {
 
 static const struct {
     const char *name;
-    bool (*take)(struct model *m);
+    bool (*take)(struct hf_model *m);
 } architectures[] = {
     { "LlamaForCausalLM", take_plain },
     { "Qwen3ForCausalLM", take_plain },
@@ -251,7 +251,7 @@ static const struct {
 };
 #define N_ARCHITECTURES (sizeof architectures / sizeof *architectures)
 
-static bool refuse_architecture(const struct model *m, const char *name) {
+static bool refuse_architecture(const struct hf_model *m, const char *name) {
     char all[512] = "";
     size_t n = 0;
     for (size_t i = 0; i < N_ARCHITECTURES; i++)
@@ -260,7 +260,7 @@ static bool refuse_architecture(const struct model *m, const char *name) {
                   name, all);
 }
 
-static bool take_model(struct model *m) {
+static bool take_model(struct hf_model *m) {
     const cJSON *first = cJSON_GetArrayItem(field(m, "architectures"), 0), *text = field(m, "text_config");
     const char *name = cJSON_IsString(first) ? first->valuestring : "";
     size_t i = 0;
@@ -276,7 +276,7 @@ static bool take_model(struct model *m) {
 
 /* ---- sections ----------------------------------------------------------------------------------- */
 
-static void print_group(FILE *out, const struct model *m, const struct model_group *g) {
+static void print_group(FILE *out, const struct hf_model *m, const struct hf_group *g) {
     fprintf(out, "\n[group.%s]\n# Layers of the model:", g->name);
     for (uint32_t i = 0; i < m->n_layers; i++)
         if (g->of_kinds >> m->kind[i] & 1) fprintf(out, " %u", i);
@@ -287,7 +287,7 @@ static void print_group(FILE *out, const struct model *m, const struct model_gro
     if (g->format == KVD_FORMAT_LATENT) fprintf(out, "format = latent\nbytes = %u\n", g->bytes);
 }
 
-static void print_sections(FILE *out, const struct model *m) {
+static void print_sections(FILE *out, const struct hf_model *m) {
     bool plain = m->n_groups == 1 && m->group[0].format == KVD_FORMAT_KV && !m->group[0].tokens;
     fprintf(out, "# %s, %u layers. Made by kvd --from-hf; [kvd] and the other sections are yours.\n", m->architecture,
             m->n_layers);
@@ -313,7 +313,7 @@ static void print_sections(FILE *out, const struct model *m) {
 /* ---- all of it ---------------------------------------------------------------------------------- */
 
 /* Text that ends with 0. The caller frees it. */
-static char *read_text(const struct model *m) {
+static char *read_text(const struct hf_model *m) {
     FILE *in = fopen(m->ask->path, "re");
     char *text = in ? malloc(FILE_MOST + 1) : NULL;
     size_t n = text ? fread(text, 1, FILE_MOST + 1, in) : 0;
@@ -328,7 +328,7 @@ static char *read_text(const struct model *m) {
 }
 
 /* What was made is read as any configuration is, and planned. */
-static bool check_sections(const struct model *m, const char *sections, struct config *ret_config,
+static bool check_sections(const struct hf_model *m, const char *sections, struct config *ret_config,
                            struct plan *ret_plan) {
     char why[1024];
     memset(ret_plan, 0, sizeof *ret_plan);
@@ -341,7 +341,7 @@ static bool check_sections(const struct model *m, const char *sections, struct c
     return true;
 }
 
-static bool print_model(FILE *out, const struct model *m) {
+static bool print_model(FILE *out, const struct hf_model *m) {
     char *sections = NULL;
     size_t n = 0;
     struct config config;
@@ -359,7 +359,7 @@ static bool print_model(FILE *out, const struct model *m) {
 }
 
 int from_hf_print(FILE *out, const struct from_hf *ask, char *err, size_t err_bytes) {
-    struct model *m = calloc(1, sizeof *m);
+    struct hf_model *m = calloc(1, sizeof *m);
     char *text = NULL;
     cJSON *json = NULL;
     bool ok = false;
@@ -367,7 +367,7 @@ int from_hf_print(FILE *out, const struct from_hf *ask, char *err, size_t err_by
         snprintf(err, err_bytes, "%s: no memory to read it", ask->path);
         return 1;
     }
-    *m = (struct model){ .ask = ask, .err = err, .err_bytes = err_bytes };
+    *m = (struct hf_model){ .ask = ask, .err = err, .err_bytes = err_bytes };
     if ((text = read_text(m)) != NULL) {
         m->json = json = cJSON_Parse(text);
         ok = cJSON_IsObject(json) ? take_model(m) && print_model(out, m)

@@ -183,7 +183,7 @@ for path in $(grep -hoE '\b(deploy|tests|client|proto)/[A-Za-z0-9_./-]*[A-Za-z0-
     [ -e "$source/$path" ] || fail "there is no $path"
 done
 for name in $(grep -hoE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$source/README.md" "$source/client/ENGINE-GUIDE.md" | sort -u); do
-    cat "$source/client/kvd.h" "$source/client/kvd_policy.h" "$source/proto/kvd_types.h" "$source/cuda/paged_view.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" || [ "$name" = KVD_SOCKET ] ||
+    cat "$source/client/kvd.h" "$source/client/kvd_policy.h" "$source/proto/kvd_types.h" "$source/cuda/paged_view.h" "$source/cuda/kvd_ops.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" || [ "$name" = KVD_SOCKET ] ||
         grep -q "\"$name\"" "$source/kvd/serve/metrics_page.c" || fail "there is no $name"
 done
 
