@@ -38,6 +38,7 @@
 #include "plan.h"
 #include "reload.h"
 #include "systemd.h"
+#include "unit_limit.h"
 
 struct daemon {
     const char *config_path;
@@ -446,6 +447,18 @@ static int print_model(const struct options *options) {
     return EXIT_USAGE;
 }
 
+/* A stop lasts beyond the unit's limit as long as kvd asks for more time (tell_stop): a hang is ended earlier. */
+static void say_stop_limit(const char *path, const struct config *config) {
+    struct unit_limit limit;
+    uint64_t stop_s = (config->stop_time + 999999999u) / 1000000000u;
+    if (!config->arena_bytes || !unit_limit_of(path, &limit) || config->stop_time < limit.limit_ns) return;
+    LOG(LOG_WARNING,
+        "%s: stop_time = %" PRIu64 "s is not below TimeoutStopSec= of %s (%s): systemd grants the rest only as long as "
+        "kvd asks for it; to grant it beforehand, run systemctl edit %s and write [Service] and "
+        "TimeoutStopSec=%" PRIu64,
+        path, stop_s, limit.unit, limit.text, limit.unit, stop_s + 60);
+}
+
 int main(int argc, char **argv) {
     struct options options;
     struct daemon d = { .lock_fd = -1, .timer_fd = -1, .epoll_fd = -1 };
@@ -459,7 +472,10 @@ int main(int argc, char **argv) {
     if (options.action != OPTIONS_RUN && options.action != OPTIONS_CHECK && options.action != OPTIONS_PLAN)
         return EXIT_FINE;
     int status = check_config(&options, &d.config);
-    if (status == EXIT_FINE && options.action == OPTIONS_CHECK) say_cost(options.config, &d.config);
+    if (status == EXIT_FINE && options.action == OPTIONS_CHECK) {
+        say_cost(options.config, &d.config);
+        say_stop_limit(options.config, &d.config);
+    }
     if (status != EXIT_FINE || options.action == OPTIONS_CHECK) return status;
     if (options.action == OPTIONS_PLAN) return print_plan(&d.config, options.json);
     fdstore_take(&d.handed);

@@ -66,6 +66,11 @@ restarted() { [ "$(property NRestarts)" = "$1" ] && [ "$(property ActiveState)" 
 packages_install
 configure
 
+step "a stop_time beyond the unit's limit is told by the check, drop-ins counted"
+kvd --check-config --config /etc/kvd/sibling.conf >/out/check 2>&1 || fail "the sibling's configuration: $(cat /out/check)"
+grep -q "stop_time = 12s is not below TimeoutStopSec= of kvd@sibling.service (1s)" /out/check || fail "$(cat /out/check)"
+kvd --check-config --config "$config" >/out/check 2>&1 && [ ! -s /out/check ] || fail "$(cat /out/check)"
+
 step "starts: enabled instances come with kvd.target"
 systemctl enable --quiet "$unit" || fail "enable"
 systemctl start kvd.target || fail "kvd.target does not start"
