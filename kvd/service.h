@@ -87,6 +87,8 @@ void service_reload(struct service *service, const struct config *config);
 /* The file could not be read, or is wrong: for monitoring. */
 void service_note_reload_failed(struct service *service);
 struct config service_config(struct service *service); /* a copy */
+/* More labels of kvd_build_info: a="b",c="d". They stay valid. Before the first request. */
+void service_note_build(struct service *service, const char *labels);
 /* For Stats; the listener tells. */
 void service_note_connections(struct service *service, uint32_t connections);
 /* Counts bytes that are no frame and that service_serve has not seen. */

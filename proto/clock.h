@@ -15,6 +15,11 @@ static inline uint64_t clock_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* 0 where another thread has read then_ns a moment after now_ns. */
+static inline uint64_t clock_since(uint64_t then_ns, uint64_t now_ns) {
+    return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
 static inline uint64_t clock_ms(void) { return clock_ns() / 1000000u; }
 
 #endif

@@ -210,6 +210,7 @@ static const struct codec_field sequence_fields[] = {
     SUBS(pool, pool, n_pools, view_map),
     U32_PLUS(state_slot, state_slot),
     SUB(root, root, codec_root_map),
+    U64(age_ns, age_ns),
 };
 static const struct codec_map sequence_map = CODEC_TABLE(kvd__v1__sequence_info__descriptor, sequence_fields);
 #undef PB
@@ -229,6 +230,7 @@ static const struct codec_field session_fields[] = {
     U32(sequences, sequences),
     U64(requests, requests),
     NAME(name, name),
+    U64(age_ns, age_ns),
 };
 static const struct codec_map session_map = CODEC_TABLE(kvd__v1__session_info__descriptor, session_fields);
 #undef PB

@@ -390,6 +390,7 @@ struct kvd_sequence_info {
     uint32_t state_slot; /* KVD_NONE = none */
     uint32_t n_pools;
     struct kvd_pool_view pool[KVD_MAX_POOLS];
+    uint64_t age_ns; /* since its Activate came */
 };
 struct kvd_session_info {
     kvd_session_id session;
@@ -398,6 +399,7 @@ struct kvd_session_info {
     bool connected, fenced;
     uint32_t sequences;
     uint64_t requests;
+    uint64_t age_ns; /* since its first Hello */
     char name[KVD_NAME_BYTES];
 };
 

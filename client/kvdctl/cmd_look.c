@@ -194,6 +194,11 @@ static void put_slot(cJSON *object, uint32_t slot) {
     else out_put_u64(object, "state_slot", slot);
 }
 
+static void put_age(cJSON *object, uint64_t ns) {
+    cJSON_AddNumberToObject(object, "age_seconds", (double)ns / 1e9);
+    figures_duration(object, "age_text", (double)ns / 1e9);
+}
+
 static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     static const char *const states[] = { "activating", "active", "quarantined" };
     char buf[24];
@@ -204,6 +209,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     cJSON_AddStringToObject(o, "worker", ctl_handle_text(s->worker.bits, buf));
     cJSON_AddStringToObject(o, "group", ctl_handle_text(s->group.bits, buf));
     ctl_put_domain(o, &s->root);
+    put_age(o, s->age_ns);
     out_put_u64(o, "prompt_tokens", s->prompt_tokens);
     out_put_u64(o, "ceiling_tokens", s->ceiling_tokens);
     out_put_u64(o, "named_pages", s->named_pages);
@@ -256,8 +262,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "backend_host_pages", c->host_pages[1]);
     out_put_u64(o, "created", c->created);
     out_put_u64(o, "used", c->used);
-    cJSON_AddNumberToObject(o, "age_seconds", (double)c->age_ns / 1e9);
-    figures_duration(o, "age_text", (double)c->age_ns / 1e9);
+    put_age(o, c->age_ns);
     cJSON_AddNumberToObject(o, "idle_seconds", (double)c->idle_ns / 1e9);
     figures_duration(o, "idle_text", (double)c->idle_ns / 1e9);
     out_put_u64(o, "pages", c->pages[0]);
@@ -286,6 +291,7 @@ static cJSON *session_row(const struct kvd_session_info *s) {
     cJSON_AddBoolToObject(o, "fenced", s->fenced);
     out_put_u64(o, "sequences", s->sequences);
     out_put_u64(o, "requests", s->requests);
+    put_age(o, s->age_ns);
     return o;
 }
 
@@ -327,12 +333,19 @@ static int show_list(struct ctl *ctl, walk_fn *walk, const char *key, const stru
 }
 
 static const struct out_column sequence_columns[] = {
-    { "sequence", "SEQUENCE", false, 0 },     { "state", "STATE", false, 0 },
-    { "owner", "OWNER", false, 4 },           { "worker", "WORKER", false, 3 },
-    { "group", "GROUP", false, 7 },           { "row", "ROW", true, 5 },
-    { "prompt_tokens", "PROMPT", true, 0 },   { "committed", "COMMITTED", true, 0 },
-    { "ceiling_tokens", "CEILING", true, 2 }, { "pages_text", "PAGES", true, 0 },
-    { "state_slot", "STATE SLOT", true, 6 },  { "domain_text", "DOMAIN", false, 1 },
+    { "sequence", "SEQUENCE", false, 0 },
+    { "state", "STATE", false, 0 },
+    { "age_text", "AGE", true, 0 },
+    { "owner", "OWNER", false, 4 },
+    { "worker", "WORKER", false, 3 },
+    { "group", "GROUP", false, 7 },
+    { "row", "ROW", true, 5 },
+    { "prompt_tokens", "PROMPT", true, 0 },
+    { "committed", "COMMITTED", true, 0 },
+    { "ceiling_tokens", "CEILING", true, 2 },
+    { "pages_text", "PAGES", true, 0 },
+    { "state_slot", "STATE SLOT", true, 6 },
+    { "domain_text", "DOMAIN", false, 1 },
 };
 static const struct out_column continuation_columns[] = {
     { "continuation", "CONTINUATION", false, 0 },
@@ -349,15 +362,11 @@ static const struct out_column continuation_columns[] = {
     { "domain_text", "DOMAIN", false, 1 },
 };
 static const struct out_column session_columns[] = {
-    { "session", "SESSION", false, 0 },
-    { "name", "NAME", false, 0 },
-    { "role", "ROLE", false, 0 },
-    { "rank", "RANK", true, 3 },
-    { "pid", "PID", true, 0 },
-    { "uid", "UID", true, 2 },
-    { "connected", "CONNECTED", false, 0 },
-    { "fenced", "FENCED", false, 0 },
-    { "sequences", "SEQUENCES", true, 0 },
+    { "session", "SESSION", false, 0 },  { "name", "NAME", false, 0 },
+    { "role", "ROLE", false, 0 },        { "rank", "RANK", true, 3 },
+    { "pid", "PID", true, 0 },           { "age_text", "AGE", true, 0 },
+    { "uid", "UID", true, 2 },           { "connected", "CONNECTED", false, 0 },
+    { "fenced", "FENCED", false, 0 },    { "sequences", "SEQUENCES", true, 0 },
     { "requests", "REQUESTS", true, 1 },
 };
 

@@ -31,7 +31,7 @@ struct view {
     uint64_t entitled[POOLS], rows, sequence_limit, state_limit, connection_limit, session_limit, scrubbed_bytes;
     uint32_t moving[2]; /* by enum device_direction */
     bool lost, one, reload_good;
-    char instance[160]; /* labels */
+    char instance[160], build[256]; /* labels */
 };
 
 /* Looks at some sequences from cursor on, *left ones at most: the slots behind the last one are not searched. False:
@@ -78,6 +78,8 @@ static void view_take(struct service *s, struct view *v) {
     view_service(s, v);
     v->stats.rss_bytes = v->process.resident_bytes;
     uint64_t left = v->stats.sequences;
+    snprintf(v->build, sizeof v->build, "version=\"%s\"%s%s", KVD_VERSION, s->build_labels ? "," : "",
+             s->build_labels ? s->build_labels : "");
     snprintf(v->instance, sizeof v->instance, "store=\"%s\",epoch=\"%016" PRIx64 "\"", s->config.store, s->epoch);
     while (view_entitled(s, v, &cursor, &left)) {
         pthread_mutex_unlock(&s->lock);
@@ -126,7 +128,8 @@ static const struct family {
 #define AT_POOL(f) STRIDE(stats.pool[0].f, sizeof(struct kvd_pool_stats))
 #define AT_MOVED(f)                                                                                                    \
     STRIDE(stats.demoted_##f, offsetof(struct kvd_stats, restored_##f) - offsetof(struct kvd_stats, demoted_##f))
-    { "kvd_build_info", GAUGE, BUILD, PLAIN, AT(one), "Version of kvd; always 1." },
+    { "kvd_build_info", GAUGE, BUILD, PLAIN, AT(one),
+      "Version of kvd, its commit, whether it has CUDA, its package; always 1." },
     { "kvd_instance_info", GAUGE, INSTANCE, PLAIN, AT(one),
       "Store and instance epoch: another epoch is another start of the daemon; always 1." },
     { "kvd_uptime_seconds", GAUGE, NONE, NANOSECONDS, AT(stats.uptime_ns), "Time since the start." },
@@ -442,7 +445,7 @@ static void write_family(FILE *out, const struct family *f, const struct view *v
     } else if (f->labels == DOMAIN || f->labels == DOMAIN_RESULT) {
         write_domains(out, f, v);
     } else if (f->labels == BUILD) {
-        fprintf(out, "%s{version=\"%s\"} %" PRIu64 "\n", f->name, KVD_VERSION, number_at(v, f, 0));
+        fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->build, number_at(v, f, 0));
     } else if (f->labels == INSTANCE) {
         fprintf(out, "%s{%s} %" PRIu64 "\n", f->name, v->instance, number_at(v, f, 0));
     } else {

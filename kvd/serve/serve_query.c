@@ -107,6 +107,7 @@ void serve_list_sequences(struct call *call) {
             items[n].worker = b->worker;
             items[n].group = b->group;
             items[n].ending = b->ending;
+            items[n].age_ns = clock_since(b->begun_ns, call->now_ns);
         }
         n++;
     }
@@ -141,7 +142,8 @@ void serve_list_sessions(struct call *call) {
                                          .connected = from->link != NULL,
                                          .fenced = from->fenced,
                                          .sequences = count_driven(s, session_id(s, from)),
-                                         .requests = from->requests };
+                                         .requests = from->requests,
+                                         .age_ns = clock_since(from->begun_ns, call->now_ns) };
         memcpy(to->name, from->name, sizeof to->name);
     }
     call->reply.u.sessions.n = n;

@@ -261,6 +261,12 @@ struct config service_config(struct service *s) {
     return c;
 }
 
+void service_note_build(struct service *s, const char *labels) {
+    pthread_mutex_lock(&s->lock);
+    s->build_labels = labels;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void service_note_connections(struct service *s, uint32_t connections) {
     pthread_mutex_lock(&s->lock);
     s->connections = connections;

@@ -43,7 +43,6 @@ static void write_series(FILE *out, const char *metrics) {
 struct sequence {
     struct kvd_sequence_info info;
     bool ending;
-    uint64_t age_ns;
     char owner[KVD_NAME_BYTES], worker[KVD_NAME_BYTES];
 };
 
@@ -101,7 +100,7 @@ static bool take_sequences(struct service *s, struct lists *l, uint32_t *cursor)
         if (!store_root_is(&to->info.root, &l->meant)) continue;
         const struct bundle *b = bundle_find(s, (store_seq){ to->info.sequence.bits });
         to->ending = b && b->ending;
-        to->age_ns = b && l->now_ns > b->begun_ns ? l->now_ns - b->begun_ns : 0;
+        to->info.age_ns = b ? clock_since(b->begun_ns, l->now_ns) : 0;
         name_of(s, b ? b->owner : (kvd_session_id){ 0 }, to->owner);
         name_of(s, b ? b->worker : (kvd_session_id){ 0 }, to->worker);
         l->matching[0]++;
@@ -270,7 +269,7 @@ static void write_sequence(FILE *out, const struct sequence *from, uint32_t n_po
             i->prompt_tokens, i->pool[0].committed, i->ceiling_tokens);
     write_numbers(out, "pages", pages, n_pools);
     write_numbers(out, "entitled_pages", entitled, n_pools);
-    fprintf(out, ",\"age\":%" PRIu64, from->age_ns / 1000000000u);
+    fprintf(out, ",\"age\":%" PRIu64, i->age_ns / 1000000000u);
     write_slot(out, i->state_slot);
     write_root(out, &i->root);
     fputc('}', out);

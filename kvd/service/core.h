@@ -28,6 +28,7 @@ struct service {
     void *store_memory; /* of store_bytes */
     size_t store_bytes;
     uint64_t epoch, started_ns; /* constant */
+    const char *build_labels;   /* service_note_build; NULL: none */
     bool draining /* by a request */, stopping /* for good */, auditing /* a thread is at it, step by step */;
     int epoll_fd;
 

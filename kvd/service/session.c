@@ -48,6 +48,7 @@ struct session *session_new(struct service *s, const struct call *call, int *ret
     session->secret = call->random;
     memcpy(session->name, hello->name, sizeof session->name);
     session->last_sequence = session->requests = 0;
+    session->begun_ns = call->now_ns;
     session->n_owned = 0;
     session->lookups = (struct metrics_lookups){ 0 };
     session->process_start = session->fd_token = 0;

@@ -25,6 +25,7 @@ struct session {
     char name[KVD_NAME_BYTES];
     struct link *link; /* a reference; NULL: connection lost */
     uint64_t last_sequence, requests;
+    uint64_t begun_ns;      /* its first Hello */
     uint64_t process_start; /* its process holds memory that outlives this kvd: its start time; 0: it does not */
     uint64_t fd_token;      /* for the socket of descriptors; 0: none, or used */
     uint32_t n_owned;       /* bundles */

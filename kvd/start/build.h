@@ -7,5 +7,7 @@
 
 /* "0.1.0 with CUDA (package 0.1.0+cuda, commit 0123456789ab)". */
 const char *build_text(void);
+/* The same as labels of kvd_build_info. */
+const char *build_labels(void);
 
 #endif

@@ -147,6 +147,7 @@ static int start_serving(struct daemon *d, char *err, size_t err_bytes) {
     if (http_open(&d->config, &d->http, err, err_bytes)) /* engines need the cache, nobody needs the figures to go on */
         LOG(LOG_ERROR, "there is no monitoring: %s", err);
     if (service_new(&d->config, prefix, &d->handed, &d->service, err, err_bytes)) return 1;
+    service_note_build(d->service, build_labels());
     if (service_has_descriptors(d->service) && fdpass_open(d->service, &d->config, &d->fdpass, err, err_bytes))
         return 1;
     return listener_open(d->service, &d->config, &d->listener, err, err_bytes);

@@ -52,6 +52,24 @@ static bool comes(const char *target, int status, const char *word) {
 
 static bool few_files(void *most) { return e2e_fd_count(daemon_.pid) <= *(unsigned *)most; }
 
+/* The labels say what `kvd --version` says: kvd 0.1.0 without CUDA (package P, commit C). */
+static void check_build(const char *page) {
+    char command[64], text[256] = "", wanted[512], *commit, *package;
+    snprintf(command, sizeof command, "/proc/%d/exe --version", (int)daemon_.pid);
+    FILE *f = popen(command, "re");
+    KVT_NEED(f != NULL);
+    KVT_TRUE(fgets(text, sizeof text, f) != NULL);
+    KVT_OK(pclose(f));
+    KVT_NEED((commit = strstr(text, "commit ")) != NULL);
+    package = strstr(text, "package ");
+    commit += strlen("commit ");
+    if (package) package += strlen("package ");
+    snprintf(wanted, sizeof wanted, "\nkvd_build_info{version=\"%s\",commit=\"%.*s\",cuda=\"%s\",package=\"%.*s\"} 1\n",
+             kvd_version(), (int)strcspn(commit, ")"), commit, strstr(text, "with CUDA") ? "yes" : "no",
+             package ? (int)strcspn(package, ",") : 0, package ? package : "");
+    KVT_HAS(page, wanted);
+}
+
 static void what_is_served(void) {
     KVT_NEED(start());
     struct http_answer a, head;
@@ -61,6 +79,7 @@ static void what_is_served(void) {
     KVT_HAS(a.head, "Connection: close\r\n");
     KVT_EQ(a.announced, a.bytes);
     KVT_HAS(a.body, "# HELP kvd_build_info ");
+    check_build(a.body);
     KVT_HAS(a.body, "\nkvd_audit_violations 0\n");
     KVT_TRUE(http_ask(at, "HEAD", "/metrics", &head));
     KVT_EQ_I(head.status, 200);

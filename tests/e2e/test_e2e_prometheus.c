@@ -420,7 +420,6 @@ static void gauges(void) {
     add(1, "kvd_config_last_reload_successful");
     add(256, "kvd_session_limit");
     add(320, "kvd_connection_limit");
-    add(1, "kvd_build_info{version=\"%s\"}", kvd_version());
     add(1, "kvd_instance_info{epoch=\"%016" PRIx64 "\",store=\"e2e\"}", kvd_client_epoch(admin));
 }
 
@@ -434,6 +433,7 @@ static bool is_free(const char *name, const cJSON *labels) {
                                          "kvd_continuation_reuse_gap_seconds_sum",
                                          "kvd_config_last_reload_success_timestamp_seconds",
                                          "kvd_uptime_seconds",
+                                         "kvd_build_info",
                                          "kvd_resident_memory_bytes",
                                          "kvd_metadata_bytes",
                                          "kvd_membership_limit",

@@ -92,12 +92,14 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                                .rank = 1,
                                                .pid = 321,
                                                .connected = true,
+                                               .age_ns = 50 * UINT64_C(3600000000000),
                                                .name = "worker-1" };
     static struct kvd_sequence_info sequence = {
         .sequence = { 0x200000003 },
         .state = 2,
         .ending = true,
         .prompt_tokens = 77,
+        .age_ns = 95 * UINT64_C(1000000000),
         .state_slot = 11,
         .n_pools = 1,
         .pool = { { .row = 5, .membership = 2, .entitlement = 9, .committed = 70 } }
@@ -378,6 +380,12 @@ static void looking(void) {
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "stores")->out, "fp8");
     KVT_HAS(CTL("-s", script_path(s), "sessions")->out, "worker-1");
+    KVT_HAS(run_.out, " AGE ");
+    KVT_HAS(run_.out, " 2 d 2 h ");
+    root = json(CTL("-s", script_path(s), "sessions", "--json")->out);
+    KVT_NEAR(cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(root, "sessions"), 0), "age_seconds")), 180000, 0);
+    cJSON_Delete(root);
+    KVT_HAS(CTL("-s", script_path(s), "sequences")->out, " 1 min 35 s ");
     run = CTL("-s", script_path(s), "sequences", "--wide");
     KVT_HAS(run->out, "quarantined, ending");
     KVT_HAS(run->out, "STATE SLOT");

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "device.h"
 #include "service_fixture.h"
 
@@ -738,6 +739,31 @@ static void lists_and_planes(void) {
     fx_stop(&fx);
 }
 
+/* Of what began later the age is smaller, and nothing is older than the daemon. */
+static void ages_of_sessions_and_sequences(void) {
+    uint64_t begin_ns = clock_ns(), ages[6];
+    struct kvd_activated a;
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *again = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    for (int i = 0; i < 3; i++) KVT_EQ(fx_activate(s, s->session, 10, 10, &a), KVD_OK);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SESSIONS), &r));
+    KVT_EQ(r.u.sessions.n, 2);
+    for (uint32_t i = 0; i < 2; i++) ages[i] = r.u.sessions.items[i].age_ns;
+    uint64_t before = ages[1];
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SEQUENCES), &r));
+    KVT_EQ(r.u.sequences.n, 3);
+    for (uint32_t i = 0; i < 3; i++) ages[2 + i] = r.u.sequences.items[i].age_ns;
+    ages[5] = 0;
+    KVT_TRUE(ages[0] > ages[1] && ages[0] < clock_ns() - begin_ns);
+    for (uint32_t i = 2; i < 5; i++) KVT_TRUE(ages[i] > ages[i + 1]);
+    KVT_NEED(fx_call(s, REQUEST(FRAME_LIST_SESSIONS), &r));
+    KVT_TRUE(r.u.sessions.items[1].age_ns > before);  /* they grow */
+    KVT_TRUE(r.u.sessions.items[1].age_ns > ages[2]); /* the session came before */
+    fx_peer_free(again);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 /* SRV-5: whose exit could not be seen gets no session, and says why; the place is free for others. */
 static void who_cannot_be_watched_gets_no_session(void) {
     KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\nsessions = 2\n" }));
@@ -860,6 +886,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(malformed_frames),
                                              KVT_CASE(a_million_small_things),
                                              KVT_CASE(lists_and_planes),
+                                             KVT_CASE(ages_of_sessions_and_sequences),
                                              KVT_CASE(find_in_parts_is_checked),
                                              KVT_CASE(who_cannot_be_watched_gets_no_session),
                                              KVT_CASE(one_session_a_connection),

@@ -321,6 +321,7 @@ class SequenceInfo:
     prompt_tokens: int
     ceiling_tokens: int
     named_pages: int
+    age_ns: int  #: since its Activate came
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
     root: Root = field(metadata=_one(Root))
 
@@ -337,6 +338,7 @@ class SessionInfo:
     fenced: bool
     sequences: int
     requests: int
+    age_ns: int  #: since its first Hello
     name: str = field(metadata=_TEXT)
 
 
