@@ -1,12 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The operator's guide does what it says. Its blocks are run in order, as they stand, in a scratch root: /etc/kvd and
-# /run/kvd are folders of their own, kvd and kvdctl are those of a build. What a block's first line may say:
-#     ```sh run [exit=N] [needs=PROGRAM]     runs, with that status (0)
-#     ```sh run daemon                       runs in the background until kvd serves
-#     ```sh run stop                         runs; the daemon ends with status 0
-#     ```expect                              each line is one of the output of the block before; ... stands for anything
-#     <!-- engine ARGUMENTS -->              an engine is started (engine.c)
+# The operator's guide does what it says. Its blocks are run in order, as they stand (blocks.sh), in a scratch root: /etc/kvd
+# and /run/kvd are folders of their own, kvd and kvdctl are those of a build.
 # Then its tables: sizes as kvd computes them, alarms and sections and keys as they are. And what it says about containers,
 # where namespaces can be made.
 # Usage: test_operating.sh SOURCE_DIR KVD KVDCTL ENGINE SIZES
@@ -15,8 +10,10 @@ set -eu
 source=$1 kvd=$2 kvdctl=$3 engine=$4 sizes=$5
 guide=$source/deploy/OPERATING.md
 root=$(mktemp -d /tmp/kvd-guide-XXXXXX)
-daemon='' engine_pid='' failures=0 ran=0
-fail() { echo "FAIL: $*" >&2; failures=$((failures + 1)); }
+output=$root/output
+daemon='' engine_pid='' ran=0
+# shellcheck source=tests/guides/blocks.sh
+. "$source/tests/guides/blocks.sh"
 end() {
     exec 7>&- 8<&- 2>/dev/null || true
     for pid in $engine_pid $daemon; do kill "$pid" 2>/dev/null || true; done
@@ -31,13 +28,7 @@ PATH=$root/bin:$PATH
 unset KVD_SOCKET
 cd "$root"
 
-# Blocks in order: NNN.what (one line), NNN.sh or NNN.expect.
-awk -v root="$root" '
-    function new(what) { file = sprintf("%s/blocks/%03d", root, ++n); print what >(file ".what"); close(file ".what") }
-    /^<!-- engine / { new($0); next }
-    /^```sh run/ || /^```expect$/ { new($0); inside = 1; next }
-    /^```/ { inside = 0; next }
-    inside { print >(file ".text") }' "$guide"
+take_blocks "$guide" "$root/blocks" run
 
 scratch() { sed "s,/etc/kvd,$root/etc/kvd,g; s,/run/kvd,$root/run/kvd,g" "$1"; }
 
@@ -64,16 +55,6 @@ end_of() {
     wait "$1"
 }
 
-start_engine() {
-    mkfifo "$root/in" "$root/out"
-    # shellcheck disable=SC2086 # arguments
-    timeout 600 "$engine" "$root/run/kvd/main/kvd.sock" $1 <"$root/in" >"$root/out" &
-    engine_pid=$!
-    exec 7>"$root/in" 8<"$root/out"
-    read -r word <&8 || word=none
-    [ "$word" = ready ] || fail "the engine does not start"
-}
-
 stop_daemon() {
     exec 7>&- 8<&-
     [ -z "$engine_pid" ] || end_of "$engine_pid" || fail "the engine failed"
@@ -87,39 +68,15 @@ stop_daemon() {
     cat "$root/log" >>"$root/output"
 }
 
-run_block() {
-    wanted=0
-    for word in $2; do
-        case $word in
-            exit=*) wanted=${word#exit=} ;;
-            needs=*) command -v "${word#needs=}" >/dev/null || { echo "skipped: there is no ${word#needs=}"; rm -f "$root/output"; return 0; } ;;
-        esac
-    done
-    code=0
-    sh -e "$1" >"$root/output" 2>&1 || code=$?
-    [ "$code" = "$wanted" ] && return 0
-    fail "status $code, not $wanted, of:"
-    tail -n 40 "$1" "$root/output" >&2
-}
-
-# Each line is found: blanks at both ends do not count, ... is anything.
-expect() {
-    [ -e "$root/output" ] || return 0
-    while IFS= read -r line; do
-        pattern=$(printf '%s\n' "$line" | sed 's/[][\.*^$]/\\&/g; s/ *\\\.\\\.\\\. */.*/g; s/^ *//; s/ *$//')
-        grep -q "^ *$pattern *\$" "$root/output" && continue
-        fail "the output has no line \"$line\":"
-        tail -n 40 "$root/output" >&2
-    done <"$1"
-}
-
 for what in "$root"/blocks/*.what; do
     read -r kind <"$what"
     text=${what%.what}.text
     if [ -e "$text" ]; then scratch "$text" >"$text.here"; fi
     case $kind in
         '```expect') expect "$text" ;;
-        '<!-- engine'*) kind=${kind#<!-- engine}; start_engine "${kind%-->}" ;;
+        '<!-- engine'*) kind=${kind#<!-- engine}
+            start_engine "$engine" "$root/run/kvd/main/kvd.sock" "${kind%-->}" "$root" ;;
+        '<!-- packages'*) ;;
         *' daemon') start_daemon "$text.here" ;;
         *' stop') stop_daemon "$text.here" ;;
         *) run_block "$text.here" "$kind" ;;

@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # The units and packages. `units`: systemd-analyze finds nothing to complain about, and little to attack. `packages`: the
 # build is packaged, in two versions, and lintian agrees. `source`: the source package builds. `boot`: a real systemd, in a container over the machine's own
-# root file system, has the packages installed, starts kvd, loses it, reloads, upgrades and purges it (check.sh).
-# Usage: sh tests/systemd/run.sh units|packages|source|boot BUILD
+# root file system, has the packages installed, starts kvd, loses it, reloads, upgrades and purges it (check.sh). `guide`: the
+# same over a bare Debian, on which the operator's guide is followed as written (guide.sh).
+# Usage: sh tests/systemd/run.sh units|packages|source|boot|guide BUILD
 # Exit: 0 fine, 1 not, 77 SKIPPED: this machine cannot do it (with KVD_SYSTEMD_REQUIRED=1 in the environment: 1)
 set -eu
 
 threshold=1.5 # of systemd-analyze security, whose scale ends at 10
-[ $# -eq 2 ] || { echo "usage: sh run.sh units|packages|boot BUILD" >&2; exit 1; }
+[ $# -eq 2 ] || { echo "usage: sh run.sh units|packages|source|boot|guide BUILD" >&2; exit 1; }
 build=$(CDPATH='' cd -- "$2" && pwd)
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 prefix=$(sed -n 's/^CMAKE_INSTALL_PREFIX:[A-Z]*=//p' "$build/CMakeCache.txt")
+
+# shellcheck source=tests/systemd/bare.sh
+. "$here/bare.sh"
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 skip() {
@@ -173,15 +177,10 @@ overlay() {
     mount -t overlay -o "lowerdir=$work/lower,upperdir=$work/upper,workdir=$work/scratch" overlay "$work/root"
 }
 
-furnish() {
-    root=$work/root
-    # Nothing of an installation on the machine itself, and nothing of an image's that has dpkg leave out things.
-    rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/kvd* "$root/etc/kvd" "$root"/etc/dpkg/dpkg.cfg.d/* \
-        "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
-    for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
+# $1: the script that is run. In the root file system that is booted.
+place_check() {
     mkdir "$root/kvd-check"
-    cp "$here/check.sh" "$here/packages.sh" "$here/keeping.sh" "$here/journal.sh" "$build/tests/systemd/kvd_boot_engine" "$root/kvd-check"
-    cp "$here/../../deploy/debian/tests/instance" "$root/kvd-check/autopkgtest"
+    cp "$here/$1" "$root/kvd-check"
     cp -R "$build/packages" "$root/kvd-check/packages"
     rm -f "$root"/kvd-check/packages/*/*-dbgsym_*
     cat >"$root/etc/systemd/system/kvd-check.service" <<UNIT
@@ -191,15 +190,45 @@ FailureAction=exit-force
 [Service]
 Type=oneshot
 TimeoutStartSec=400
-ExecStart=/bin/sh /kvd-check/check.sh
+ExecStart=/bin/sh /kvd-check/$1
 StandardOutput=file:/out/log
 StandardError=file:/out/log
 UNIT
 }
 
-boot_inside() {
-    overlay >/dev/null 2>&1 || skip "no overlay of the root file system can be mounted here"
-    furnish
+# A Debian of this machine's packages, as few as the packages to be tested can do with.
+furnish_bare() {
+    mount -t tmpfs -o mode=0755,size=1g kvd-test "$work" || return 1
+    root=$work/root
+    mkdir "$root" "$work/out"
+    mount -t tmpfs -o mode=0755 kvd-test /run || return 1 # what nspawn leaves there
+    for package in kvd kvdctl libkvd1; do
+        dpkg-deb -f "$build"/packages/first/${package}_*.deb Depends
+    done | tr '\n' ',' | sed 's/libkvd1 ([^)]*)//' >"$work/needs"
+    bare_packages "systemd-sysv, $(cat "$work/needs")" >"$work/names" || return 1
+    bare_files "$root" "$work/names" || return 1
+    place_check guide.sh
+    cp "$here/../guides/blocks.sh" "$here/../../deploy/OPERATING.md" "$build/tests/guides/guide_engine" "$root/kvd-check"
+}
+
+furnish() {
+    root=$work/root
+    # Nothing of an installation on the machine itself, and nothing of an image's that has dpkg leave out things.
+    rm -rf "$root"/etc/systemd/system/*.wants "$root"/etc/systemd/system/kvd* "$root/etc/kvd" "$root"/etc/dpkg/dpkg.cfg.d/* \
+        "$root/usr/sbin/policy-rc.d" "$root/var/lib/man-db/auto-update"
+    for place in bin sbin lib include share/doc; do rm -rf "$root/usr/local/$place"/kvd* "$root/usr/local/$place"/*/kvd*; done
+    place_check check.sh
+    cp "$here/packages.sh" "$here/keeping.sh" "$here/journal.sh" "$build/tests/systemd/kvd_boot_engine" "$root/kvd-check"
+    cp "$here/../../deploy/debian/tests/instance" "$root/kvd-check/autopkgtest"
+}
+
+boot_inside() { # boot or guide
+    if [ "$1" = guide ]; then
+        furnish_bare || skip "no bare Debian can be put together out of this machine's packages"
+    else
+        overlay >/dev/null 2>&1 || skip "no overlay of the root file system can be mounted here"
+        furnish
+    fi
     code=0
     # /tmp and /var/tmp of the machine stay out of it: a booting systemd cleans them.
     timeout -k 5 410 systemd-nspawn --quiet --register=no --keep-unit --private-network --machine="kvd-test-$$" \
@@ -215,7 +244,7 @@ boot_inside() {
     grep -q '^kvd-check: all of it$' "$work/out/log" || fail "the check did not reach its end"
 }
 
-boot() {
+boot() { # boot or guide
     [ "$(id -u)" -eq 0 ] || skip "booting a container takes root"
     for program in systemd-nspawn unshare timeout setpriv dpkg; do
         command -v "$program" >/dev/null || skip "there is no $program (Debian: systemd-container, util-linux)"
@@ -227,7 +256,7 @@ boot() {
     trap 'exit 1' HUP INT TERM
     code=0
     unshare --mount --propagation private true 2>/dev/null || skip "no mount namespace can be made here"
-    KVD_BOOT_WORK=$work unshare --mount --propagation private sh "$0" inside "$build" || code=$?
+    KVD_BOOT_WORK=$work unshare --mount --propagation private sh "$0" "inside-$1" "$build" || code=$?
     exit "$code"
 }
 
@@ -260,7 +289,7 @@ case $1 in
     units) units ;;
     packages) packages ;;
     source) source_package ;;
-    boot) boot ;;
-    inside) work=$KVD_BOOT_WORK; boot_inside ;;
-    *) echo "run.sh: there are units, packages, source and boot, no $1" >&2; exit 1 ;;
+    boot | guide) boot "$1" ;;
+    inside-*) work=$KVD_BOOT_WORK; boot_inside "${1#inside-}" ;;
+    *) echo "run.sh: there are units, packages, source, boot and guide, no $1" >&2; exit 1 ;;
 esac
