@@ -139,7 +139,7 @@ done
 for path in $(grep -hoE '\b(deploy|tests|client|proto)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' $guides | sort -u); do
     [ -e "$source/$path" ] || fail "there is no $path"
 done
-for name in $(grep -hoE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$source/README.md" "$source/client/ENGINE-GUIDE.md" | sort -u); do
+for name in $(grep -hoE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)\b(\.h)?' "$source/README.md" "$source/client/ENGINE-GUIDE.md" | grep -v '\.h$' | sort -u); do
     cat "$source/client/kvd.h" "$source/client/kvd_policy.h" "$source/proto/kvd_types.h" "$source/cuda/paged_view.h" "$source/cuda/kvd_ops.h" | grep -qwE "$name|X\((${name#KVD_}|${name#KVD_ROLE_})" || [ "$name" = KVD_SOCKET ] ||
         grep -q "\"$name\"" "$source/kvd/serve/metrics_page.c" || fail "there is no $name"
 done
