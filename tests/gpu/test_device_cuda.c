@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include "device_fixture.h"
+#include "groups_around.h"
 
 /* ---- identity and regions --------------------------------------------------------------------- */
 
@@ -216,6 +217,8 @@ static void act_4_tail_copies_of_every_layout(void) {
                                                .head_dim = storage ? 256 : 80,
                                                .n_ranks = shapes[s].ranks };
                 copies_match(device, &spec, 5, shapes[s].ranks - 1);
+                struct geom_pool_spec groups = groups_around(&spec); /* GRP-1 */
+                copies_match(device, &groups, 5, shapes[s].ranks - 1);
             }
     check_forms();
     device_close(device);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "device_fixture.h"
+#include "groups_around.h"
 
 #define PAGES 9u
 
@@ -96,12 +97,12 @@ static bool move(struct rig *rig, enum device_direction direction, const struct 
 
 /* What HOST-2 says of a page of `region`, from planes and addresses. */
 static void pack(const struct rig *rig, const uint8_t *region, uint32_t page, uint8_t *to) {
-    uint32_t count = geom_plane_count(&rig->spec), slots = count / rig->spec.n_layers;
-    bool page_major = rig->spec.order == GEOM_PAGE_MAJOR;
+    uint32_t count = geom_plane_count(&rig->spec);
     memset(to, 0, rig->packed);
     for (uint32_t i = 0; i < count; i++) {
         struct geom_plane p;
-        geom_plane(&rig->spec, rig->n_pages, rig->rank, i / slots, (enum geom_slot)(i % slots), &p, NULL, 0);
+        geom_plane_at(&rig->spec, rig->n_pages, rig->rank, i, &p);
+        bool page_major = p.order == GEOM_PAGE_MAJOR;
         uint64_t page_stride = page_major ? p.nb3 : p.nb2, head_stride = page_major ? p.nb2 : p.nb3;
         for (uint32_t h = 0; h < p.n_heads; h++)
             memcpy(to + p.packed_offset + h * p.head_bytes, region + p.offset + page * page_stride + h * head_stride,
@@ -146,9 +147,10 @@ static bool there_and_back(struct rig *rig, uint64_t *seed) {
 
 static void every_layout(struct device *device, uint32_t variants, uint64_t *seed) {
     static const struct { uint32_t layers, heads; } shapes[] = { { 3, 4 }, { 1, 2 }, { 5, 2 } };
-    for (uint32_t i = 0; i < KVD_N_STORAGE * 4 * variants * 2; i++) {
+    for (uint32_t i = 0; i < KVD_N_STORAGE * 4 * variants * 3; i++) {
         uint32_t storage = i % KVD_N_STORAGE, layout = i / KVD_N_STORAGE % 4,
-                 shape = i / (KVD_N_STORAGE * 4) % variants, ranks = 1 + i / (KVD_N_STORAGE * 4 * variants);
+                 shape = i / (KVD_N_STORAGE * 4) % variants, round = i / (KVD_N_STORAGE * 4 * variants),
+                 ranks = 1 + (round > 0);
         struct geom_pool_spec spec = { .storage = (enum kvd_storage)storage,
                                        .order = (enum geom_order)(layout & 1),
                                        .arrangement = (enum geom_arrangement)(layout >> 1),
@@ -157,6 +159,7 @@ static void every_layout(struct device *device, uint32_t variants, uint64_t *see
                                        .head_dim = storage ? 256 : 36,
                                        .n_ranks = ranks };
         struct rig rig;
+        if (round == 2) spec = groups_around(&spec); /* GRP-1 */
         if (!rig_up(&rig, device, &spec, ranks - 1, PAGES, PAGES, seed)) return;
         bool same = there_and_back(&rig, seed);
         rig_down(&rig);

@@ -12,6 +12,7 @@
 
 #include "device.h"
 #include "device_host_hook.h"
+#include "groups_around.h"
 #include "kvt.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -114,22 +115,6 @@ static void pack(const struct rig *rig, uint32_t page, uint8_t *to) {
 
 static const struct { uint32_t layers, heads; } shapes[] = { { 1, 2 }, { 3, 4 }, { 5, 2 } };
 
-/* GRP-1: the spec's shape, with a latent group before and a packed one of the other order behind it. */
-static void put_groups(struct geom_pool_spec *spec) {
-    const struct geom_group shape = geom_group_at(spec, 0);
-    *spec = (struct geom_pool_spec){
-        .arrangement = spec->arrangement, .n_ranks = spec->n_ranks, .n_layers = shape.n_layers + 5, .n_groups = 3
-    };
-    spec->group[0] =
-        (struct geom_group){ .format = KVD_FORMAT_LATENT, .n_layers = 3, .n_kv_heads = 1, .row_bytes = 37 };
-    spec->group[1] = shape;
-    spec->group[2] = (struct geom_group){ .format = KVD_FORMAT_PACKED,
-                                          .order = shape.order == GEOM_PAGE_MAJOR ? GEOM_HEAD_MAJOR : GEOM_PAGE_MAJOR,
-                                          .n_layers = 2,
-                                          .n_kv_heads = 4,
-                                          .row_bytes = 64 };
-}
-
 /* The packed bytes of a page are a function of its columns alone: the same for both orders, both arrangements, padding
  * zero (HOST-2); a page that comes back is the page that went, and no other byte of the region or the arena changes. */
 static void host_2_packed_bytes_of_every_layout(void) {
@@ -145,7 +130,7 @@ static void host_2_packed_bytes_of_every_layout(void) {
                                        .head_dim = storage ? 256 : 36,
                                        .n_ranks = ranks };
         struct rig rig;
-        if (round == 2) put_groups(&spec);
+        if (round == 2) spec = groups_around(&spec); /* GRP-1 */
         if (!rig_up(&rig, &spec, ranks - 1, PAGES, PAGES, &seed)) return;
         uint8_t *want = malloc(rig.packed * PAGES), *before = malloc(rig.region_bytes);
         memcpy(want, rig.host, rig.packed * PAGES);
