@@ -40,7 +40,7 @@ static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum g
     switch (dtype) {
     case KVD_DTYPE_I8:
         schema_slot(schema, codes, dtype, d);
-        schema_slot(schema, scale, KVD_DTYPE_F16, d / 64);
+        schema_slot(schema, scale, KVD_DTYPE_F16, (d + 63) / 64);
         break;
     case KVD_DTYPE_E4M3:
         schema_slot(schema, codes, dtype, d);
@@ -54,6 +54,8 @@ static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum g
     }
 }
 
+static bool quantized_dim(uint32_t d) { return d == 64 || d == 96 || d == 128 || d == 192 || d == 256; }
+
 int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema *ret_schema, char *err,
                 size_t err_bytes) {
     if (!storage_known(storage))
@@ -61,9 +63,9 @@ int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema 
                            "storage %u is unknown: use bf16, int8, fp8, nvfp4 or k8v4", (unsigned)storage);
     if (head_dim == 0 || head_dim > GEOM_MAX_COUNT)
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "head_dim %u is not in 1..%u", head_dim, GEOM_MAX_COUNT);
-    if (storage != KVD_STORAGE_BF16 && head_dim != 256)
+    if (storage != KVD_STORAGE_BF16 && !quantized_dim(head_dim))
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
-                           "storage %s is defined at head_dim 256 only, the model has %u: use bf16",
+                           "storage %s is defined at head_dim 64, 96, 128, 192 and 256, the model has %u: use bf16",
                            geom_storage_name(storage), head_dim);
     struct geom_schema schema = { 0 };
     schema_pair(&schema, GEOM_K, GEOM_K_SCALE, storages[storage].k, head_dim);

@@ -105,7 +105,7 @@ struct geom_plane {
     uint64_t packed_offset; /* of this plane inside the rank's packed page (HOST-2) */
 };
 
-/* Expands a profile (GEOM-3). GEOM_E_UNSUPPORTED for quantized storage at head_dim != 256. */
+/* Expands a profile (GEOM-3). GEOM_E_UNSUPPORTED for quantized storage at a head_dim that it has not. */
 int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema *ret_schema, char *err,
                 size_t err_bytes);
 

@@ -14,8 +14,9 @@
  *     valid:      I32 [B], columns that count, 0..W; NULL = W for all. Attention writes zeros to the others, append
  * nothing. table_rows: I32 [B], the table row of each sequence
  *
- * Shapes. Append: BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 256. Attention on the host: the same. Attention
- * on CUDA: BF16 at 64, 128 and 256, the others at 256, without window, sinks and soft cap. Any number of query heads
+ * Shapes. On the host: BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256. On CUDA: append of
+ * BF16 at any head_dim, of the others at 256; attention of BF16 at 64, 128 and 256, of the others at 256, without
+ * window, sinks and soft cap. Any number of query heads
  * that the KV heads divide. Plane bases and strides are multiples of 16 bytes; on CUDA q, out, and k and v of quantized
  * profiles are, too.
  *

@@ -17,15 +17,15 @@ extern "C" {
 
 /* ---- codecs of one row (reference-exact; GEOM-9) ------------------------------------------- */
 
-/* Encodes one row of n BF16 elements. codes/scales: as the schema says for the slot. n is 256 except BF16. */
+/* Encodes one row of n BF16 elements. codes/scales: as the schema says for the slot. n is a head_dim that it allows. */
 void ops_encode_bf16(const uint16_t *x, uint32_t n, uint16_t *codes);
-void ops_encode_int8(const uint16_t *x, int8_t codes[256], uint16_t scales[4]);
-void ops_encode_fp8(const uint16_t *x, uint8_t codes[256], uint16_t scale[1]);
-void ops_encode_nvfp4(const uint16_t *x, uint8_t codes[128], uint8_t scales[16]);
+void ops_encode_int8(const uint16_t *x, uint32_t n, int8_t *codes, uint16_t *scales);
+void ops_encode_fp8(const uint16_t *x, uint32_t n, uint8_t *codes, uint16_t *scale);
+void ops_encode_nvfp4(const uint16_t *x, uint32_t n, uint8_t *codes, uint8_t *scales);
 /* Decodes one stored row to FP32 (exact products as the reference defines them). */
-void ops_decode_int8(const int8_t codes[256], const uint16_t scales[4], float *x);
-void ops_decode_fp8(const uint8_t codes[256], const uint16_t scale[1], float *x);
-void ops_decode_nvfp4(const uint8_t codes[128], const uint8_t scales[16], float *x);
+void ops_decode_int8(const int8_t *codes, const uint16_t *scales, uint32_t n, float *x);
+void ops_decode_fp8(const uint8_t *codes, const uint16_t *scale, uint32_t n, float *x);
+void ops_decode_nvfp4(const uint8_t *codes, const uint8_t *scales, uint32_t n, float *x);
 
 /* Scalar conversions, exposed for tests and for the demo model. RNE everywhere; E4M3FN saturates to finite. */
 float ops_bf16_to_f32(uint16_t bits);

@@ -11,9 +11,9 @@ static uint16_t *as_u16(char *address) { return (uint16_t *)(void *)address; }
 
 static void store_row(uint32_t dtype, uint32_t head_dim, const uint16_t *x, char *codes, char *scales) {
     switch (dtype) {
-    case KVD_DTYPE_I8: ops_encode_int8(x, (int8_t *)codes, as_u16(scales)); break;
-    case KVD_DTYPE_E4M3: ops_encode_fp8(x, (uint8_t *)codes, as_u16(scales)); break;
-    case KVD_DTYPE_U8: ops_encode_nvfp4(x, (uint8_t *)codes, (uint8_t *)scales); break;
+    case KVD_DTYPE_I8: ops_encode_int8(x, head_dim, (int8_t *)codes, as_u16(scales)); break;
+    case KVD_DTYPE_E4M3: ops_encode_fp8(x, head_dim, (uint8_t *)codes, as_u16(scales)); break;
+    case KVD_DTYPE_U8: ops_encode_nvfp4(x, head_dim, (uint8_t *)codes, (uint8_t *)scales); break;
     default: ops_encode_bf16(x, head_dim, as_u16(codes)); break;
     }
 }

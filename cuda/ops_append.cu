@@ -336,6 +336,11 @@ extern "C" int kvd_ops_append_cuda(const struct kvd_ops_append *op, kvd_ops_stre
                                    size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
     if (rc) return rc;
+    if (op->view.storage != KVD_STORAGE_BF16 && op->view.head_dim != append::D_QUANTIZED) {
+        snprintf(err, err ? err_bytes : 0, "no GPU kernel for storage %u with head_dim %u: there is one for %d",
+                 op->view.storage, op->view.head_dim, append::D_QUANTIZED);
+        return KVD_OPS_UNIMPLEMENTED;
+    }
     const append::append_params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "k at %p and v at %p must be aligned to 16 bytes for quantized storage",

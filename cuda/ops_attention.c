@@ -43,9 +43,9 @@ static void decode_row(struct half half, uint32_t head_dim, int32_t page, uint32
     const void *codes = ops_plane_row(half.codes, page, head, offset);
     const void *scales = half.scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(half.scales, page, head, offset);
     switch (half.codes->dtype) {
-    case KVD_DTYPE_I8: ops_decode_int8(codes, scales, x); break;
-    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, x); break;
-    case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, x); break;
+    case KVD_DTYPE_I8: ops_decode_int8(codes, scales, head_dim, x); break;
+    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, head_dim, x); break;
+    case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, head_dim, x); break;
     default: decode_bf16(codes, head_dim, x); break;
     }
 }

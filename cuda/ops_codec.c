@@ -10,7 +10,7 @@
 #include "ops.h"
 #include "ops_internal.h"
 
-#define ROW 256
+#define ROW_MAX 256
 #define F16_MAX 65504.0f
 #define F16_MIN 0x1p-24f
 #define E4M3_MAX 448.0f
@@ -122,39 +122,40 @@ static float load_row(const uint16_t *x, uint32_t n, float *row) {
 
 void ops_encode_bf16(const uint16_t *x, uint32_t n, uint16_t *codes) { memcpy(codes, x, n * sizeof *codes); }
 
-static void encode_int8_group(const float *x, float most, int8_t *codes, uint16_t *scale) {
+static void encode_int8_group(const float *x, uint32_t n, float most, int8_t *codes, uint16_t *scale) {
     *scale = ops_f32_to_f16(fminf(most / 127.0f, F16_MAX));
     float s = ops_f16_to_f32(*scale); /* the represented scale, so that decoding inverts what was encoded */
     float inverse = s == 0 ? 0.0f : 1.0f / s;
-    for (uint32_t i = 0; i < 64; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         float code = s == 0 ? 0.0f : nearbyintf(x[i] * inverse);
         codes[i] = (int8_t)fmaxf(-127.0f, fminf(127.0f, code));
     }
 }
 
-void ops_encode_int8(const uint16_t *x, int8_t codes[256], uint16_t scales[4]) {
+void ops_encode_int8(const uint16_t *x, uint32_t n, int8_t *codes, uint16_t *scales) {
     float row[64];
-    for (uint32_t g = 0; g < ROW / 64; g++) {
-        float most = load_row(x + 64 * g, 64, row);
-        encode_int8_group(row, most, codes + 64 * g, &scales[g]);
+    for (uint32_t i = 0; i < n; i += 64) {
+        uint32_t count = n - i < 64 ? n - i : 64;
+        float most = load_row(x + i, count, row);
+        encode_int8_group(row, count, most, codes + i, &scales[i / 64]);
     }
 }
 
-void ops_encode_fp8(const uint16_t *x, uint8_t codes[256], uint16_t scale[1]) {
-    float row[ROW], most = load_row(x, ROW, row);
+void ops_encode_fp8(const uint16_t *x, uint32_t n, uint8_t *codes, uint16_t *scale) {
+    float row[ROW_MAX], most = load_row(x, n, row);
     if (most == 0) {
-        memset(codes, 0, ROW);
+        memset(codes, 0, n);
         scale[0] = 0;
         return;
     }
     scale[0] = ops_f32_to_f16(fminf(fmaxf(most / E4M3_MAX, F16_MIN), F16_MAX));
     float inverse = 1.0f / ops_f16_to_f32(scale[0]);
-    for (uint32_t i = 0; i < ROW; i++) codes[i] = ops_f32_to_e4m3(row[i] * inverse);
+    for (uint32_t i = 0; i < n; i++) codes[i] = ops_f32_to_e4m3(row[i] * inverse);
 }
 
-void ops_encode_nvfp4(const uint16_t *x, uint8_t codes[128], uint8_t scales[16]) {
+void ops_encode_nvfp4(const uint16_t *x, uint32_t n, uint8_t *codes, uint8_t *scales) {
     float row[16];
-    for (uint32_t g = 0; g < ROW / 16; g++) {
+    for (uint32_t g = 0; g < n / 16; g++) {
         float most = load_row(x + 16 * g, 16, row);
         if (most == 0) {
             memset(codes + 8 * g, 0, 8);
@@ -168,31 +169,31 @@ void ops_encode_nvfp4(const uint16_t *x, uint8_t codes[128], uint8_t scales[16])
     }
 }
 
-OPS_CLONES void ops_decode_int8(const int8_t codes[256], const uint16_t scales[4], float *x) {
-    for (uint32_t g = 0; g < ROW / 64; g++) {
-        float s = ops_f16_to_f32(scales[g]);
-        for (uint32_t i = 0; i < 64; i++) x[64 * g + i] = (float)codes[64 * g + i] * s;
+OPS_CLONES void ops_decode_int8(const int8_t *codes, const uint16_t *scales, uint32_t n, float *x) {
+    for (uint32_t begin = 0; begin < n; begin += 32) { /* half a group: the last one may have no more */
+        float s = ops_f16_to_f32(scales[begin / 64]);
+        for (uint32_t i = begin; i < begin + 32; i++) x[i] = (float)codes[i] * s;
     }
 }
 
-OPS_CLONES void ops_decode_fp8(const uint8_t codes[256], const uint16_t scale[1], float *x) {
+OPS_CLONES void ops_decode_fp8(const uint8_t *codes, const uint16_t *scale, uint32_t n, float *x) {
     float s = ops_f16_to_f32(scale[0]);
-    for (uint32_t i = 0; i < ROW; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         float magnitude = e4m3_magnitude(codes[i] & 0x7Fu);
         x[i] = float_of(bits_of(magnitude) | (uint32_t)(codes[i] & 0x80u) << 24) * s;
     }
 }
 
 /* Nibbles first, one a byte: both loops then run in vectors. */
-OPS_CLONES void ops_decode_nvfp4(const uint8_t codes[128], const uint8_t scales[16], float *x) {
-    uint8_t nibbles[ROW];
-    for (uint32_t i = 0; i < ROW / 2; i++) {
+OPS_CLONES void ops_decode_nvfp4(const uint8_t *codes, const uint8_t *scales, uint32_t n, float *x) {
+    uint8_t nibbles[ROW_MAX];
+    for (uint32_t i = 0; i < n / 2; i++) {
         nibbles[2 * i] = codes[i] & 15u;
         nibbles[2 * i + 1] = codes[i] >> 4;
     }
-    for (uint32_t i = 0; i < ROW; i++)
+    for (uint32_t i = 0; i < n; i++)
         x[i] = float_of(bits_of(e2m1_magnitude(nibbles[i] & 7u)) | (nibbles[i] & 8u) << 28);
-    for (uint32_t g = 0; g < ROW / 16; g++) {
+    for (uint32_t g = 0; g < n / 16; g++) {
         float s = ops_e4m3_to_f32(scales[g]);
         for (uint32_t i = 16 * g; i < 16 * g + 16; i++) x[i] *= s;
     }

@@ -31,13 +31,14 @@ extern "C" {
 #define KVD_PAGE_SHIFT 6
 #define KVD_PAGE_MASK 63
 
-/* Closed storage profiles (GEOM-1). K8V4 is FP8 keys with NVFP4 values; nothing else mixes. */
+/* Closed storage profiles (GEOM-1). K8V4 is FP8 keys with NVFP4 values; nothing else mixes. Head_dim is 64, 96, 128,
+ * 192 or 256 except with BF16. */
 enum kvd_storage {
     KVD_STORAGE_BF16 = 0,  /* K, V: BF16, bit copy; any head_dim > 0 */
-    KVD_STORAGE_INT8 = 1,  /* INT8-G64: int8 codes, one FP16 scale for 64 elements; head_dim 256 */
-    KVD_STORAGE_FP8 = 2,   /* FP8-E4M3FN-row256: one FP16 scale a row; head_dim 256 */
-    KVD_STORAGE_NVFP4 = 3, /* NVFP4-G16: E2M1 nibbles, one unsigned E4M3 scale for 16; head_dim 256 */
-    KVD_STORAGE_K8V4 = 4   /* K as FP8-row256, V as NVFP4-G16; head_dim 256 */
+    KVD_STORAGE_INT8 = 1,  /* INT8-G64: int8 codes, one FP16 scale for 64 elements (the last may have 32) */
+    KVD_STORAGE_FP8 = 2,   /* FP8-E4M3FN: one FP16 scale a row */
+    KVD_STORAGE_NVFP4 = 3, /* NVFP4-G16: E2M1 nibbles, one unsigned E4M3 scale for 16 */
+    KVD_STORAGE_K8V4 = 4   /* K as FP8, V as NVFP4-G16 */
 };
 #define KVD_N_STORAGE 5
 

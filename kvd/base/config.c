@@ -105,7 +105,7 @@ static const struct key keys[] = {
     { "model", "kv_heads", KEY_U32, FIELD(kv_heads), 1, 4096, "2", NULL,
       "KV heads of a layer, over all devices. Where these outnumber the heads, several hold the same one." },
     { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL,
-      "Elements of a head. Quantized profiles need 256." },
+      "Elements of a head. Quantized profiles need 64, 96, 128, 192 or 256." },
     { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", profiles, "How K and V are stored." },
     { "model", "arrangement", KEY_TOKEN, FIELD(arrangement), 0, 0, "record", arrangements,
       "dense: every plane on its own. record: the planes of a layer side by side in each page, which moves faster." },
@@ -804,13 +804,13 @@ static void take_pools(struct parse *p) {
 
 static void check_shape(struct parse *p) {
     const struct config *c = p->config;
+    struct geom_schema schema;
+    char why[160];
     if (c->kv_heads % c->n_devices && c->n_devices % c->kv_heads)
         complain_line(p, line_of(p, "model", "kv_heads"),
                       "kv_heads: %u heads cannot be divided over %u devices; use a divisor", c->kv_heads, c->n_devices);
-    if (c->profile != KVD_STORAGE_BF16 && c->head_dim != 256)
-        complain_line(p, line_of(p, "model", "head_dim"),
-                      "head_dim: profile %s is defined for 256 only, not %u; use bf16 or 256",
-                      geom_storage_name((enum kvd_storage)c->profile), c->head_dim);
+    if (geom_schema((enum kvd_storage)c->profile, c->head_dim, &schema, why, sizeof why))
+        complain_line(p, line_of(p, "model", "head_dim"), "head_dim: %s", why);
 }
 
 static void check_backend(struct parse *p) {

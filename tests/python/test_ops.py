@@ -10,6 +10,7 @@ import unittest
 
 import numpy as np
 
+import codes
 import kvd
 import kvd.ops as ops
 from support import KvdCase, tokens
@@ -30,7 +31,7 @@ def empty_planes(kind, head_dim, head_major):
     """Codes and scales [page, head, 64, element], filled with 0xFF: NaN as BF16, FP8 and FP16."""
     rows = {"bf16": ("<u2", head_dim), "int8": ("|i1", head_dim), "fp8": ("|u1", head_dim)}
     rows["nvfp4"] = ("|u1", head_dim // 2)
-    scales = {"int8": ("<f2", head_dim // 64), "fp8": ("<f2", 1), "nvfp4": ("|u1", head_dim // 16)}
+    scales = {"int8": ("<f2", -(-head_dim // 64)), "fp8": ("<f2", 1), "nvfp4": ("|u1", head_dim // 16)}
     made = []
     for dtype, extent in (rows[kind], scales.get(kind, (None, 0))):
         shape = (HEADS, PAGES, 64, extent) if head_major else (PAGES, HEADS, 64, extent)
@@ -56,7 +57,7 @@ def decoded(kind, codes, scales):
     if kind == "bf16":
         return ops.from_bf16(codes).astype(np.float64)
     if kind == "int8":
-        return codes * scales.astype(np.float64).repeat(64, -1)
+        return codes * scales.astype(np.float64).repeat(64, -1)[..., : codes.shape[-1]]
     if kind == "fp8":
         return e4m3(codes) * scales.astype(np.float64)
     nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
@@ -145,6 +146,27 @@ class Append(unittest.TestCase):
                 self.assertLessEqual(np.max(np.abs(got - ops.from_bf16(want)) / step), 1.01, kind)
 
 
+    def test_bytes_are_those_of_numpy(self):
+        """GEOM-9: each profile at each head_dim, rows of all kinds, against the codecs of codes.py."""
+        for head_dim in codes.HEAD_DIMS:
+            x = codes.rows(head_dim, 120, 7)
+            for profile in ("int8", "fp8", "nvfp4", "k8v4"):
+                pages = Pages(profile, head_dim)
+                k = x.reshape(1, 60, HEADS, head_dim)
+                ops.append(pages.layer, k, k[:, ::-1], [range(60)], rows=[1])
+                at = pages.table[1, 0], slice(None), slice(0, 60)
+                planes = (pages.k, pages.k_scale), (pages.v, pages.v_scale)
+                for kind, rows, (plane, scales) in zip(HALVES[profile], (k[0], k[0, ::-1]), planes):
+                    want, want_scales = codes.ENCODERS[kind](rows.swapaxes(0, 1))
+                    np.testing.assert_array_equal(plane[at], want, (profile, head_dim))
+                    np.testing.assert_array_equal(scales[at].view(want_scales.dtype), want_scales, (profile, head_dim))
+
+    def test_golden_rows_are_those_of_numpy(self):
+        """What test_ops_codec.c reads has been made by this numpy."""
+        with open(os.path.join(os.environ["KVD_SOURCE"], "tests", "unit", "golden_codes.inc")) as file:
+            self.assertEqual(file.read(), codes.golden())
+
+
 class Attention(unittest.TestCase):
     def check(self, pages, q_heads, starts, w, rows, valid=None, limit=None, **options):
         valid = [w] * len(rows) if valid is None else valid
@@ -171,6 +193,11 @@ class Attention(unittest.TestCase):
                 pages.fill(row, 200)
             self.check(pages, 6, (130, 63, 190), 4, (2, 0, 1), valid=[4, 0, 2])
             self.check(pages, 2, (50,), 20, (1,))
+        for profile in ("int8", "fp8", "nvfp4", "k8v4"):
+            for head_dim in (64, 96, 128, 192):
+                pages = Pages(profile, head_dim, head_major=head_dim == 96)
+                pages.fill(1, 80)
+                self.check(pages, 4, (70,), 3, (1,))
 
     def test_head_dims_and_scale(self):
         for head_dim in (8, 64, 80, 128):

@@ -19,19 +19,17 @@ static void geom_1_closed_profiles(void) {
     struct geom_schema schema;
     char err[256];
     for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
-        KVT_OK(geom_schema((enum kvd_storage)s, 256, &schema, err, sizeof err));
         for (uint32_t d = 1; d < 1025; d++) {
-            if (d == 256) continue;
+            bool defined = s == KVD_STORAGE_BF16 || d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
             int r = geom_schema((enum kvd_storage)s, d, &schema, err, sizeof err);
-            if (s == KVD_STORAGE_BF16) KVT_OK(r);
-            else KVT_EQ_I(r, GEOM_E_UNSUPPORTED);
+            KVT_EQ_I(r, defined ? 0 : GEOM_E_UNSUPPORTED);
         }
         KVT_EQ_I(geom_schema((enum kvd_storage)s, 0, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     }
     KVT_EQ_I(geom_schema((enum kvd_storage)5, 256, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     KVT_HAS(err, "nvfp4");
-    KVT_EQ_I(geom_schema(KVD_STORAGE_FP8, 128, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
-    KVT_HAS(err, "128");
+    KVT_EQ_I(geom_schema(KVD_STORAGE_FP8, 80, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
+    KVT_HAS(err, "80");
     KVT_EQ_STR(geom_storage_name((enum kvd_storage)77), "unknown");
 }
 
@@ -174,7 +172,8 @@ static struct geom_pool_spec random_pool(uint64_t *seed) {
     p.n_layers = 1 + kvt_below(seed, 3);
     p.n_ranks = 1 + kvt_below(seed, 3);
     p.n_kv_heads = p.n_ranks * (1 + kvt_below(seed, 3));
-    p.head_dim = p.storage == KVD_STORAGE_BF16 ? 1 + kvt_below(seed, 70) : 256;
+    static const uint32_t quantized[] = { 64, 96, 128, 192, 256 };
+    p.head_dim = p.storage == KVD_STORAGE_BF16 ? 1 + kvt_below(seed, 70) : quantized[kvt_below(seed, 5)];
     if (kvt_below(seed, 2)) put_groups(seed, &p);
     return p;
 }
@@ -441,7 +440,7 @@ static void pool_2_ranks_share_ids(void) {
 static void bad_specs_refused(void) {
     char err[256];
     struct geom_plane plane = { .offset = 12345 };
-    struct geom_pool_spec ok = pool(KVD_STORAGE_BF16, 2, 4, 64), p;
+    struct geom_pool_spec ok = pool(KVD_STORAGE_BF16, 2, 4, 80), p;
 #define REFUSED(field, value, code)                                                                                    \
     (p = ok, p.field = value, KVT_EQ_I(geom_pool_check(&p, err, sizeof err), code), KVT_EQ(geom_plane_count(&p), 0),   \
      KVT_EQ_I(geom_plane(&p, 4, 0, 0, GEOM_K, &plane, err, sizeof err), code), KVT_EQ(plane.offset, 12345))

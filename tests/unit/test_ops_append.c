@@ -24,9 +24,9 @@ static void encode(const struct fix *fix, enum geom_slot slot, const uint16_t *x
     uint32_t dtype = slot == GEOM_K ? fix->view.k.dtype : fix->view.v.dtype;
     uint16_t halves[4] = { 0 };
     if (dtype == KVD_DTYPE_BF16) ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
-    else if (dtype == KVD_DTYPE_I8) ops_encode_int8(x, (int8_t *)codes, halves);
-    else if (dtype == KVD_DTYPE_E4M3) ops_encode_fp8(x, codes, halves);
-    else ops_encode_nvfp4(x, codes, scales);
+    else if (dtype == KVD_DTYPE_I8) ops_encode_int8(x, fix->spec.head_dim, (int8_t *)codes, halves);
+    else if (dtype == KVD_DTYPE_E4M3) ops_encode_fp8(x, fix->spec.head_dim, codes, halves);
+    else ops_encode_nvfp4(x, fix->spec.head_dim, codes, scales);
     if (dtype == KVD_DTYPE_I8 || dtype == KVD_DTYPE_E4M3) memcpy(scales, halves, sizeof halves);
 }
 
@@ -102,8 +102,17 @@ static void append_crosses_pages(void) {
     }
 }
 
+/* GEOM-1, GEOM-3: each profile at each head_dim that it has. */
 static void append_head_dims(void) {
     uint64_t seed = kvt_seed();
+    static const uint32_t quantized[] = { 64, 96, 128, 192 };
+    for (unsigned i = 0; i < 4 * (KVD_N_STORAGE - 1); i++) {
+        struct fix fix;
+        enum kvd_storage storage = (enum kvd_storage)(1 + i / 4);
+        fix_open(&fix, fix_spec(storage, 1 + i % 3, quantized[i % 4], i / 4 & 3), 3, 1, FIX_SHUFFLED, &seed);
+        run_batch(&fix, 70, 1, &(int32_t){ 60 }, NULL, &(int32_t){ 0 }, &seed);
+        fix_close(&fix);
+    }
     static const uint32_t dims[] = { 1, 2, 7, 64, 80, 128, 512 };
     for (unsigned i = 0; i < sizeof dims / sizeof *dims; i++)
         for (unsigned variant = 0; variant < 4; variant++) {
@@ -183,7 +192,8 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.view.storage = 9, "storage");
     REFUSED(op.view.storage = KVD_STORAGE_FP8, "dtype");
     REFUSED(op.view.storage = KVD_STORAGE_BF16, "dtype");
-    REFUSED(op.view.head_dim = 128, "head_dim");
+    REFUSED(op.view.head_dim = 80, "head_dim");
+    REFUSED(op.view.head_dim = 128, "plane k");
     REFUSED(op.view.k_scale.dtype = KVD_DTYPE_NONE, "k_scale");
     REFUSED(op.view.v_scale.extent = 1, "v_scale");
     REFUSED(op.view.v.stride_elem = 2, "plane v");

@@ -121,9 +121,15 @@ static void view_6_limits(void) {
     static const struct {
         enum kvd_storage storage;
         uint32_t dim;
-    } kinds[] = { { KVD_STORAGE_BF16, 64 },  { KVD_STORAGE_BF16, 128 }, { KVD_STORAGE_BF16, 256 },
-                  { KVD_STORAGE_INT8, 256 }, { KVD_STORAGE_FP8, 256 },  { KVD_STORAGE_NVFP4, 256 },
-                  { KVD_STORAGE_K8V4, 256 }, { KVD_STORAGE_BF16, 80 },  { KVD_STORAGE_BF16, 3 } };
+    } kinds[] = { { KVD_STORAGE_BF16, 64 },  { KVD_STORAGE_BF16, 128 },  { KVD_STORAGE_BF16, 256 },
+                  { KVD_STORAGE_INT8, 256 }, { KVD_STORAGE_FP8, 256 },   { KVD_STORAGE_NVFP4, 256 },
+                  { KVD_STORAGE_K8V4, 256 }, { KVD_STORAGE_BF16, 80 },   { KVD_STORAGE_BF16, 3 },
+                  { KVD_STORAGE_INT8, 64 },  { KVD_STORAGE_FP8, 64 },    { KVD_STORAGE_NVFP4, 64 },
+                  { KVD_STORAGE_K8V4, 64 },  { KVD_STORAGE_INT8, 96 },   { KVD_STORAGE_FP8, 96 },
+                  { KVD_STORAGE_NVFP4, 96 }, { KVD_STORAGE_K8V4, 96 },   { KVD_STORAGE_INT8, 128 },
+                  { KVD_STORAGE_FP8, 128 },  { KVD_STORAGE_NVFP4, 128 }, { KVD_STORAGE_K8V4, 128 },
+                  { KVD_STORAGE_INT8, 192 }, { KVD_STORAGE_FP8, 192 },   { KVD_STORAGE_NVFP4, 192 },
+                  { KVD_STORAGE_K8V4, 192 } };
     static const int32_t positions[] = { 0, 1, 31, 32, 63, 64, 65, 127, 128 };
     uint64_t seed = kvt_seed();
     double worst = 0;

@@ -182,8 +182,8 @@ static void golden_int8(void) {
         int8_t codes[256];
         float back[256];
         fill(x, golden[i].a, -golden[i].a / 2);
-        ops_encode_int8(x, codes, scales);
-        ops_decode_int8(codes, scales, back);
+        ops_encode_int8(x, 256, codes, scales);
+        ops_decode_int8(codes, scales, 256, back);
         KVT_EQ(scales[0], golden[i].scale);
         KVT_EQ_I(codes[0], golden[i].code);
         KVT_NEAR((double)back[0], golden[i].decoded, 1e-7 * golden[i].decoded);
@@ -204,8 +204,8 @@ static void golden_fp8(void) {
         uint8_t codes[256];
         float back[256];
         fill(x, golden[i].a, golden[i].a / 3);
-        ops_encode_fp8(x, codes, scale);
-        ops_decode_fp8(codes, scale, back);
+        ops_encode_fp8(x, 256, codes, scale);
+        ops_decode_fp8(codes, scale, 256, back);
         KVT_EQ(scale[0], golden[i].scale);
         KVT_EQ(codes[0], golden[i].code);
         if (golden[i].decoded > 0) KVT_NEAR((double)back[0], golden[i].decoded, 1e-8 * golden[i].decoded);
@@ -215,7 +215,7 @@ static void golden_fp8(void) {
     uint8_t codes[256];
     fill(zeros, 0, -0.0f);
     memset(codes, 9, sizeof codes);
-    ops_encode_fp8(zeros, codes, scale);
+    ops_encode_fp8(zeros, 256, codes, scale);
     KVT_EQ(scale[0], 0);
     for (int i = 0; i < 256; i++) KVT_EQ(codes[i], 0); /* also for -0: the whole row is +0 */
 }
@@ -242,8 +242,8 @@ static void golden_nvfp4(void) {
         x[17] = ops_f32_to_bf16(-0.0f);
         x[18] = ops_f32_to_bf16(-golden[i].a);
         x[19] = ops_f32_to_bf16(-golden[i].a / 1024); /* rounds to zero and keeps its sign */
-        ops_encode_nvfp4(x, codes, scales);
-        ops_decode_nvfp4(codes, scales, back);
+        ops_encode_nvfp4(x, 256, codes, scales);
+        ops_decode_nvfp4(codes, scales, 256, back);
         KVT_EQ(scales[0], golden[i].scale);
         KVT_EQ(codes[0] & 15, golden[i].code); /* even element: low nibble */
         KVT_NEAR((double)back[0], golden[i].decoded, 0);
@@ -272,28 +272,29 @@ static float largest(const uint16_t *x, int n) {
 static uint32_t f16_clamped(float x) { return nearest(f16, (double)x, 0x7BFF); }
 static uint32_t with_sign(float x, uint32_t code, uint32_t sign) { return signbit(x) ? code | sign : code; }
 
-static void want_int8(const uint16_t *x, int8_t *codes, uint16_t *scales) {
-    for (int g = 0; g < 4; g++) {
-        scales[g] = (uint16_t)f16_clamped(quotient(largest(x + 64 * g, 64), 127));
+static void want_int8(const uint16_t *x, int n, int8_t *codes, uint16_t *scales) {
+    for (int g = 0; 64 * g < n; g++) {
+        int end = 64 * g + 64 < n ? 64 * g + 64 : n;
+        scales[g] = (uint16_t)f16_clamped(quotient(largest(x + 64 * g, end - 64 * g), 127));
         float s = (float)value_of(f16, scales[g]);
-        for (int i = 64 * g; i < 64 * g + 64; i++) {
+        for (int i = 64 * g; i < end; i++) {
             double code = s > 0 ? rint((double)product(cleaned(x[i]), quotient(1, s))) : 0;
             codes[i] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
         }
     }
 }
 
-static void want_fp8(const uint16_t *x, uint8_t *codes, uint16_t *scale) {
-    float most = largest(x, 256), raw = quotient(most, 448);
+static void want_fp8(const uint16_t *x, int n, uint8_t *codes, uint16_t *scale) {
+    float most = largest(x, n), raw = quotient(most, 448);
     *scale = most > 0 ? (uint16_t)f16_clamped(raw < 0x1p-24f ? 0x1p-24f : raw) : 0;
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < n; i++) {
         float y = most > 0 ? product(cleaned(x[i]), quotient(1, (float)value_of(f16, *scale))) : 0;
         codes[i] = (uint8_t)with_sign(y, nearest(e4m3, fabs((double)y), 0x7E), 0x80);
     }
 }
 
-static void want_nvfp4(const uint16_t *x, uint8_t *codes, uint8_t *scales) {
-    for (int g = 0; g < 16; g++) {
+static void want_nvfp4(const uint16_t *x, int n, uint8_t *codes, uint8_t *scales) {
+    for (int g = 0; g < n / 16; g++) {
         float most = largest(x + 16 * g, 16), raw = quotient(most, 6);
         scales[g] = most > 0 ? (uint8_t)nearest(e4m3, (double)(raw < 0x1p-9f ? 0x1p-9f : raw), 0x7E) : 0;
         for (int i = 16 * g; i < 16 * g + 16; i++) {
@@ -325,33 +326,80 @@ static void geom_9_rows_bit_exact(void) {
         int8_t codes8[256], wanted8[256];
         uint8_t codes[256], wanted[256], scales[16], wanted_scales[16];
         float back[256];
+        static const uint32_t dims[] = { 64, 96, 128, 192, 256 };
+        uint32_t n = dims[round / 6 % 5]; /* what stands behind a row is not touched */
         random_row(x, round, &seed);
-        ops_encode_int8(x, codes8, scales16);
-        want_int8(x, wanted8, want16);
+        memset(codes8, 9, 256), memset(codes, 9, 256), memset(scales, 9, 16), memset(scales16, 9, 8);
+        memset(wanted8, 9, 256), memset(wanted, 9, 256), memset(wanted_scales, 9, 16), memset(want16, 9, 8);
+        ops_encode_int8(x, n, codes8, scales16);
+        want_int8(x, (int)n, wanted8, want16);
         KVT_EQ_MEM(codes8, wanted8, 256);
         KVT_EQ_MEM(scales16, want16, 8);
-        ops_decode_int8(codes8, scales16, back);
+        ops_decode_int8(codes8, scales16, n, back);
         uint32_t wrong = 0;
-        for (int i = 0; i < 256; i++)
+        for (uint32_t i = 0; i < n; i++)
             wrong += (double)back[i] != codes8[i] * value_of(f16, scales16[i / 64]) || codes8[i] == -128;
-        ops_encode_fp8(x, codes, scales16);
-        want_fp8(x, wanted, want16);
+        ops_encode_fp8(x, n, codes, scales16);
+        want_fp8(x, (int)n, wanted, want16);
         KVT_EQ_MEM(codes, wanted, 256);
         KVT_EQ_MEM(scales16, want16, 2);
-        ops_decode_fp8(codes, scales16, back);
-        for (int i = 0; i < 256; i++)
+        ops_decode_fp8(codes, scales16, n, back);
+        for (uint32_t i = 0; i < n; i++)
             wrong += (double)back[i] !=
                      (codes[i] & 0x80 ? -1 : 1) * value_of(e4m3, codes[i] & 0x7F) * value_of(f16, scales16[0]);
-        ops_encode_nvfp4(x, codes, scales);
-        want_nvfp4(x, wanted, wanted_scales);
-        KVT_EQ_MEM(codes, wanted, 128);
+        ops_encode_nvfp4(x, n, codes, scales);
+        want_nvfp4(x, (int)n, wanted, wanted_scales);
+        KVT_EQ_MEM(codes, wanted, 256);
         KVT_EQ_MEM(scales, wanted_scales, 16);
-        ops_decode_nvfp4(codes, scales, back);
-        for (int i = 0; i < 256; i++) {
+        ops_decode_nvfp4(codes, scales, n, back);
+        for (uint32_t i = 0; i < n; i++) {
             uint32_t code = codes[i / 2] >> (i % 2 * 4) & 15;
             wrong += (double)back[i] != (code & 8 ? -1 : 1) * value_of(e2m1, code & 7) * value_of(e4m3, scales[i / 16]);
         }
         KVT_EQ(wrong, 0);
+    }
+}
+
+/* ---- rows that numpy encoded (tests/python/codes.py) -------------------------------------------- */
+
+static const struct golden {
+    uint32_t n;
+    const char *x, *int8, *int8_scales, *fp8, *fp8_scale, *nvfp4, *nvfp4_scales; /* bytes in hexadecimal */
+} golden_rows[] = {
+#include "golden_codes.inc"
+};
+
+static uint32_t parse_hex(const char *text, void *ret_bytes) {
+    uint32_t n = (uint32_t)strlen(text) / 2;
+    for (uint32_t i = 0; i < n; i++) {
+        char digits[3] = { text[2 * i], text[2 * i + 1], 0 };
+        ((uint8_t *)ret_bytes)[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
+    return n;
+}
+
+static void expect_hex(const void *bytes, const char *text) {
+    uint8_t want[512];
+    uint32_t n = parse_hex(text, want);
+    KVT_EQ_MEM(bytes, want, n);
+}
+
+static void geom_9_golden_rows(void) {
+    for (unsigned i = 0; i < sizeof golden_rows / sizeof *golden_rows; i++) {
+        const struct golden *row = &golden_rows[i];
+        uint16_t x[256], scales16[4];
+        int8_t codes8[256];
+        uint8_t codes[256], scales[16];
+        KVT_EQ(parse_hex(row->x, x), 2 * row->n);
+        ops_encode_int8(x, row->n, codes8, scales16);
+        expect_hex(codes8, row->int8);
+        expect_hex(scales16, row->int8_scales);
+        ops_encode_fp8(x, row->n, codes, scales16);
+        expect_hex(codes, row->fp8);
+        expect_hex(scales16, row->fp8_scale);
+        ops_encode_nvfp4(x, row->n, codes, scales);
+        expect_hex(codes, row->nvfp4);
+        expect_hex(scales, row->nvfp4_scales);
     }
 }
 
@@ -364,14 +412,14 @@ static void geom_9_every_magnitude(void) {
         uint8_t codes[256], wanted[256], scales[16], wanted_scales[16];
         x[1] = ops_f32_to_bf16(-ops_bf16_to_f32((uint16_t)a) / 2);
         x[2] = ops_f32_to_bf16(ops_bf16_to_f32((uint16_t)a) / 3);
-        ops_encode_int8(x, codes8, scales16);
-        want_int8(x, wanted8, want16);
+        ops_encode_int8(x, 256, codes8, scales16);
+        want_int8(x, 256, wanted8, want16);
         wrong += memcmp(codes8, wanted8, 256) || memcmp(scales16, want16, 8);
-        ops_encode_fp8(x, codes, scales16);
-        want_fp8(x, wanted, want16);
+        ops_encode_fp8(x, 256, codes, scales16);
+        want_fp8(x, 256, wanted, want16);
         wrong += memcmp(codes, wanted, 256) || memcmp(scales16, want16, 2);
-        ops_encode_nvfp4(x, codes, scales);
-        want_nvfp4(x, wanted, wanted_scales);
+        ops_encode_nvfp4(x, 256, codes, scales);
+        want_nvfp4(x, 256, wanted, wanted_scales);
         wrong += memcmp(codes, wanted, 128) || memcmp(scales, wanted_scales, 16);
     }
     KVT_EQ(wrong, 0);
@@ -385,29 +433,29 @@ static void geom_9_non_finite(void) {
     fill(x, 1, 0.5f);
     x[3] = 0x7FC1;
     x[4] = 0xFFFF;
-    ops_encode_int8(x, codes8, scales16);
+    ops_encode_int8(x, 256, codes8, scales16);
     KVT_EQ(scales16[0], 0x2008); /* NaN does not count for the scale either */
     KVT_TRUE(codes8[3] == 0 && codes8[4] == 0 && codes8[0] == 127);
-    ops_encode_fp8(x, codes, scales16);
+    ops_encode_fp8(x, 256, codes, scales16);
     KVT_EQ(scales16[0], 0x1892);
     KVT_TRUE(codes[3] == 0 && codes[4] == 0);
-    ops_encode_nvfp4(x, codes, scales);
+    ops_encode_nvfp4(x, 256, codes, scales);
     KVT_TRUE(scales[0] == 0x23 && codes[1] >> 4 == 0 && (codes[2] & 15) == 0);
     x[5] = 0x7F80;
     x[6] = 0xFF80;
-    ops_encode_int8(x, codes8, scales16);
+    ops_encode_int8(x, 256, codes8, scales16);
     KVT_EQ(scales16[0], 0x7BFF);
     KVT_EQ(scales16[1], 0x1C08); /* the next group of 0.5 is its own */
     KVT_TRUE(codes8[5] == 127 && codes8[6] == -127 && codes8[0] == 0 && codes8[3] == 0);
-    ops_encode_fp8(x, codes, scales16);
+    ops_encode_fp8(x, 256, codes, scales16);
     KVT_TRUE(scales16[0] == 0x7BFF && codes[5] == 0x7E && codes[6] == 0xFE && codes[3] == 0);
-    ops_encode_nvfp4(x, codes, scales);
+    ops_encode_nvfp4(x, 256, codes, scales);
     KVT_TRUE(scales[0] == 0x7E && codes[2] >> 4 == 7 && (codes[3] & 15) == 15);
     ops_encode_bf16(x, 256, copy);
     KVT_EQ_MEM(copy, x, sizeof x);
     for (int i = 0; i < 256; i++) x[i] = 0x7FFF;
-    ops_encode_int8(x, codes8, scales16);
-    ops_encode_nvfp4(x, codes, scales);
+    ops_encode_int8(x, 256, codes8, scales16);
+    ops_encode_nvfp4(x, 256, codes, scales);
     for (int i = 0; i < 256; i++) KVT_EQ(codes8[i], 0);
     KVT_TRUE(scales16[3] == 0 && scales[15] == 0);
 }
@@ -421,6 +469,7 @@ int main(int argc, char **argv) {
         KVT_CASE(golden_fp8),
         KVT_CASE(golden_nvfp4),
         KVT_CASE(geom_9_rows_bit_exact),
+        KVT_CASE(geom_9_golden_rows),
         KVT_CASE(geom_9_every_magnitude),
         KVT_CASE(geom_9_non_finite),
         { 0 },

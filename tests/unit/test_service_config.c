@@ -124,8 +124,8 @@ static const struct {
       "k.conf:2: socket_mode: 0666 lets every user of this machine in", "name the admins" },
     { "[kvd]\nsocket_mode = 0440\n", "k.conf:2: socket_mode: 0440 lets nobody connect", "0660" },
     { "[model\n", "k.conf:1: is neither", "" },
-    { "[model]\nhead_dim = 128\nprofile = int8\n", "k.conf:2: head_dim: profile int8 is defined for 256 only, not 128",
-      "use bf16 or 256" },
+    { "[model]\nhead_dim = 80\nprofile = int8\n",
+      "k.conf:2: head_dim: storage int8 is defined at head_dim 64, 96, 128,", "use bf16" },
     { "[model]\nkv_heads = 3\n[devices]\ndevice.0 = host:0\ndevice.1 = host:1\n",
       "k.conf:2: kv_heads: 3 heads cannot be divided over 2 devices", "divisor" },
     { "[model]\nmax_concurrency = 65536\n", "k.conf:2: max_concurrency:", "65535" }, /* as the store has it */
