@@ -224,7 +224,7 @@ class Attention(unittest.TestCase):
                 self.check(pages, q_heads, (370,), 8, (1,), **options)
 
     def test_what_is_behind_a_window_is_not_read(self):
-        """GRP-2: entries behind may be -1; the page in which a window begins may hold anything before it."""
+        """VIEW-3: entries behind may be -1; the page in which a window begins may hold anything before it."""
         pages = Pages("bf16", 64)
         pages.fill(0, 300)
         q = pages.draw(1, 4, 4, 64)

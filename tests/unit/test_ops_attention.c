@@ -296,7 +296,7 @@ static void set_logits(struct call *c, unsigned kind, const float *sinks) {
     c->op.soft_cap = kind % 4 == 3 ? 2.5f : 0;
 }
 
-/* GRP-2, VIEW-6: with windows, sinks and soft caps, too, a query's bits depend on its keys alone, and are near FP64. */
+/* VIEW-6: with windows, sinks and soft caps, too, a query's bits depend on its keys alone, and are near FP64. */
 static void windows_cut_alike(void) {
     enum { BASE = 120, CHUNK = 40, COLUMN = HEADS * 256 };
     static const float sinks[HEADS] = { -3, 0, 0.5f, 2, 7, 30 };
