@@ -133,7 +133,7 @@ static void what_it_does_not_know_it_names(void) {
     refused(LLAMA "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
                   "\"full_attention\"], \"head_dim\": 64}",
             "bf16", 1, "sliding_window is not there");
-    refused(LLAMA "\"head_dim\": 64}", "int8", 1, "kvd cannot store this model so");
+    refused(LLAMA "\"head_dim\": 80}", "int8", 1, "kvd cannot store this model so");
     refused(LLAMA "\"head_dim\": 64}", "int9", 1, "int9");
     refused(LLAMA "\"head_dim\": 64}", "bf16", 3, "3 devices");
     refused(SCOUT "\"head_dim\": 64, \"attention_chunk_size\": 64, \"no_rope_layers\": [1]}", "bf16", 1,
