@@ -177,6 +177,25 @@ KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activa
  * KVD_NOT_FOUND: no such activation is open. KVD_FAILED_PRECONDITION: it has ended; the same kvd_activate made again
  * returns its answer at once. */
 KVD_API enum kvd_status kvd_cancel(kvd_client *client, const struct kvd_activation *what, struct kvd_error *error);
+/* For engines that hand out pages themselves (PROTOCOL.md, Lent pages). The sequence was activated from nothing, for as
+ * many tokens as pages are wanted: its row lists their ids. kvd_finish, or the end of the process, gives all back; what
+ * has a name stays. KVD_FAILED_PRECONDITION: it has committed something, lends already, there are two pools or state
+ * images, or tenants = uid. */
+KVD_API enum kvd_status kvd_lend_pages(kvd_client *client, const struct kvd_lend *how, struct kvd_lent *ret_lent,
+                                       struct kvd_error *error);
+/* Blank pages are complete now, and end a chain: they are found from then on, kept, and can be demoted.
+ * KVD_INVALID_ARGUMENT: a page is not lent by the sequence, stands there twice, or is complete already. */
+KVD_API enum kvd_status kvd_name_lent(kvd_client *client, const struct kvd_lent_names *names,
+                                      struct kvd_lent_named *ret_named, struct kvd_error *error);
+/* Gives pages back, or (again) makes them blank so that they may be overwritten. KVD_FAILED_PRECONDITION, of again: a
+ * continuation that is not demoted needs one: demote, shorten or release it first. KVD_ABORTED: a copy or a running
+ * sequence reads one. */
+KVD_API enum kvd_status kvd_return_lent(kvd_client *client, const struct kvd_lent_return *what,
+                                        struct kvd_error *error);
+/* Pages of a continuation that have names, from page `first` on: ids and digests, for who adopts them. ret_pages: room
+ * for KVD_MAX_LENT, of which *ret_n are written; fewer: the names end there. */
+KVD_API enum kvd_status kvd_read_chain(kvd_client *client, kvd_continuation continuation, uint32_t first,
+                                       struct kvd_lent_page *ret_pages, uint32_t *ret_n, struct kvd_error *error);
 /* Names pages first_page .. first_page + n_pages of the sequence by the digests of a chain. Where the store has no
  * state images kvd_find finds them at once, as far as all pools are committed, and others may share them from then on:
  * the sequence cannot be truncated below what they share. KVD_OUT_OF_RANGE: the chain has fewer pages. Sends a message

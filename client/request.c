@@ -102,6 +102,48 @@ enum kvd_status kvd_name_pages(kvd_client *c, kvd_sequence sequence, const kvd_c
     return client_guard(c, error);
 }
 
+enum kvd_status kvd_lend_pages(kvd_client *c, const struct kvd_lend *how, struct kvd_lent *ret_lent,
+                               struct kvd_error *error) {
+    if (!how || !ret_lent) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_LEND_PAGES, .u.lend = *how };
+    return RUN(c, &request, lent, ret_lent, error);
+}
+
+static enum kvd_status check_lent(const struct kvd_lent_page *pages, uint32_t n, struct kvd_error *error) {
+    if (n <= KVD_MAX_LENT && (pages || !n)) return KVD_OK;
+    return client_fail(error, KVD_INVALID_ARGUMENT, "%u pages at %p; a message has at most %d, and their address", n,
+                       (const void *)pages, KVD_MAX_LENT);
+}
+
+enum kvd_status kvd_name_lent(kvd_client *c, const struct kvd_lent_names *names, struct kvd_lent_named *ret_named,
+                              struct kvd_error *error) {
+    if (!names || !ret_named) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_NAME_LENT, .u.lent_names = *names };
+    enum kvd_status status = check_lent(names->pages, names->n, error);
+    return status == KVD_OK ? RUN(c, &request, lent_named, ret_named, error) : status;
+}
+
+enum kvd_status kvd_return_lent(kvd_client *c, const struct kvd_lent_return *what, struct kvd_error *error) {
+    if (!what) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_RETURN_LENT, .u.lent_return = *what };
+    enum kvd_status status = check_lent(what->pages, what->n, error);
+    return status == KVD_OK ? run_simple(c, &request, error) : status;
+}
+
+enum kvd_status kvd_read_chain(kvd_client *c, kvd_continuation continuation, uint32_t first,
+                               struct kvd_lent_page *ret_pages, uint32_t *ret_n, struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    if (!ret_pages || !ret_n) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_READ_CHAIN, .u.read_chain = { continuation, first } };
+    enum kvd_status status = call_run(c, &request, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    *ret_n = reply.u.chain.n;
+    if (reply.u.chain.n) memcpy(ret_pages, reply.u.chain.pages, reply.u.chain.n * sizeof *ret_pages);
+    call_done(c, call);
+    return KVD_OK;
+}
+
 enum kvd_status kvd_checkpoint(kvd_client *c, const struct kvd_checkpoint *what,
                                struct kvd_checkpointed *ret_checkpointed, struct kvd_error *error) {
     if (!what || !ret_checkpointed) return refuse_null(error, __func__);

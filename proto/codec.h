@@ -85,6 +85,13 @@ struct msg_request {
             uint64_t activate;     /* number of the request, or */
             kvd_sequence sequence; /* what it makes */
         } cancel;
+        struct kvd_lend lend;               /* LendPages */
+        struct kvd_lent_names lent_names;   /* NameLent */
+        struct kvd_lent_return lent_return; /* ReturnLent */
+        struct {
+            kvd_continuation continuation;
+            uint32_t first;
+        } read_chain;
     } u;
 };
 
@@ -139,6 +146,12 @@ struct msg_reply {
             uint32_t n, next_cursor;
             struct kvd_setting *items;
         } settings;
+        struct kvd_lent lent;
+        struct kvd_lent_named lent_named;
+        struct {
+            uint32_t n;
+            struct kvd_lent_page *pages;
+        } chain; /* ReadChain */
     } u;
 };
 

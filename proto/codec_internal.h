@@ -102,9 +102,10 @@ void *codec_message_new(const struct codec_pass *pass, const ProtobufCMessageDes
 /* NULL: unknown type. The request map stands on struct msg_request, the reply map on struct msg_reply. */
 const struct codec_map *codec_request_map(uint16_t type);
 const struct codec_map *codec_reply_map(uint16_t type);
-extern const struct codec_map codec_root_map;   /* on struct kvd_root */
-extern const struct codec_map codec_event_map;  /* on struct kvd_event */
-extern const struct codec_map codec_victim_map; /* on struct kvd_victim */
+extern const struct codec_map codec_root_map;      /* on struct kvd_root */
+extern const struct codec_map codec_event_map;     /* on struct kvd_event */
+extern const struct codec_map codec_victim_map;    /* on struct kvd_victim */
+extern const struct codec_map codec_lent_page_map; /* on struct kvd_lent_page */
 
 int codec_round_load(struct codec_pass *pass, const void *pb, void *plain);
 int codec_round_store(struct codec_pass *pass, void *pb, const void *plain);

@@ -211,6 +211,7 @@ static const struct codec_field sequence_fields[] = {
     U32_PLUS(state_slot, state_slot),
     SUB(root, root, codec_root_map),
     U64(age_ns, age_ns),
+    BOOL(lends, lends),
 };
 static const struct codec_map sequence_map = CODEC_TABLE(kvd__v1__sequence_info__descriptor, sequence_fields);
 #undef PB
@@ -248,10 +249,10 @@ static const struct codec_map setting_map = CODEC_TABLE(kvd__v1__setting__descri
 
 #define PB Kvd__V1__PoolStats
 #define T struct kvd_pool_stats
-static const struct codec_field pool_stats_fields[] = {
-    U32(capacity, capacity),       U32(allocated, allocated), U32(reserved, reserved),   U32(available, available),
-    U32(quarantined, quarantined), U32(shared, shared),       U32(rows_used, rows_used),
-};
+static const struct codec_field pool_stats_fields[] = { U32(capacity, capacity),       U32(allocated, allocated),
+                                                        U32(reserved, reserved),       U32(available, available),
+                                                        U32(quarantined, quarantined), U32(shared, shared),
+                                                        U32(rows_used, rows_used),     U32(lent, lent) };
 static const struct codec_map pool_stats_map = CODEC_TABLE(kvd__v1__pool_stats__descriptor, pool_stats_fields);
 #undef PB
 #undef T
@@ -406,6 +407,34 @@ static const struct codec_map activated_map = CODEC_TABLE(kvd__v1__activate_repl
 static const struct codec_field round_fields[] = { HEADER,
                                                    CUSTOM("round", codec_round_reply_load, codec_round_reply_store) };
 static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_reply__descriptor, round_fields);
+#undef PB
+
+#define PB Kvd__V1__LendPagesReply
+static const struct codec_field lent_fields[] = {
+    HEADER,
+    U32(adopted, u.lent.adopted),
+    U64(revision, u.lent.revision),
+    SUBS(pool, u.lent.pool, u.lent.n_pools, view_map),
+};
+static const struct codec_map lent_map = CODEC_TABLE(kvd__v1__lend_pages_reply__descriptor, lent_fields);
+#undef PB
+
+#define PB Kvd__V1__NameLentReply
+static const struct codec_field lent_named_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.lent_named.continuation),
+    BOOL(stood, u.lent_named.stood),
+    U64(revision, u.lent_named.revision),
+};
+static const struct codec_map lent_named_map = CODEC_TABLE(kvd__v1__name_lent_reply__descriptor, lent_named_fields);
+#undef PB
+
+#define PB Kvd__V1__ReadChainReply
+static const struct codec_field read_chain_fields[] = {
+    HEADER,
+    SUBS_NEW(pages, u.chain.pages, u.chain.n, KVD_MAX_LENT, codec_lent_page_map),
+};
+static const struct codec_map read_chain_map = CODEC_TABLE(kvd__v1__read_chain_reply__descriptor, read_chain_fields);
 #undef PB
 
 #define PB Kvd__V1__CheckpointReply

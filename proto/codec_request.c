@@ -35,6 +35,13 @@ const struct codec_map codec_victim_map = CODEC_TABLE(kvd__v1__victim__descripto
 #undef PB
 #undef T
 
+#define PB Kvd__V1__LentPage
+#define T struct kvd_lent_page
+static const struct codec_field lent_page_fields[] = { U32_PLUS(page, page), BYTES(digest, digest.bytes) };
+const struct codec_map codec_lent_page_map = CODEC_TABLE(kvd__v1__lent_page__descriptor, lent_page_fields);
+#undef PB
+#undef T
+
 #define PB Kvd__V1__Root
 #define T struct kvd_root
 static const struct codec_field root_fields[] = { BYTES(digest, digest.bytes), NAME(label, label) };
@@ -115,6 +122,46 @@ static const struct codec_field growth_fields[] = {
     SUBS_NEW(victims, u.growth.victims, u.growth.n_victims, KVD_MAX_GROWTH, codec_victim_map),
 };
 static const struct codec_map growth_map = CODEC_TABLE(kvd__v1__set_growth_victims_request__descriptor, growth_fields);
+#undef PB
+
+#define PB Kvd__V1__LendPagesRequest
+static const struct codec_field lend_fields[] = { HEADER, HANDLE(sequence, u.lend.sequence),
+                                                  BOOL(adopt, u.lend.adopt) };
+static const struct codec_map lend_map = CODEC_TABLE(kvd__v1__lend_pages_request__descriptor, lend_fields);
+#undef PB
+
+#define PB Kvd__V1__NameLentRequest
+static const struct codec_field lent_names_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.lent_names.sequence),
+    HANDLE(from, u.lent_names.from),
+    U32(first, u.lent_names.first),
+    SUB(root, u.lent_names.root, codec_root_map),
+    SUBS_NEW(pages, u.lent_names.pages, u.lent_names.n, KVD_MAX_LENT, codec_lent_page_map),
+    U32(retention, u.lent_names.retention),
+    BOOL(replace, u.lent_names.replace),
+};
+static const struct codec_map lent_names_map = CODEC_TABLE(kvd__v1__name_lent_request__descriptor, lent_names_fields);
+#undef PB
+
+#define PB Kvd__V1__ReturnLentRequest
+static const struct codec_field lent_return_fields[] = {
+    HEADER,
+    HANDLE(sequence, u.lent_return.sequence),
+    BOOL(again, u.lent_return.again),
+    SUBS_NEW(pages, u.lent_return.pages, u.lent_return.n, KVD_MAX_LENT, codec_lent_page_map),
+};
+static const struct codec_map lent_return_map =
+    CODEC_TABLE(kvd__v1__return_lent_request__descriptor, lent_return_fields);
+#undef PB
+
+#define PB Kvd__V1__ReadChainRequest
+static const struct codec_field read_chain_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.read_chain.continuation),
+    U32(first, u.read_chain.first),
+};
+static const struct codec_map read_chain_map = CODEC_TABLE(kvd__v1__read_chain_request__descriptor, read_chain_fields);
 #undef PB
 
 #define PB Kvd__V1__FindRequest

@@ -78,7 +78,11 @@ enum frame_numbering {
     X(RELEASE_DOMAIN,     30, ReleaseDomain,     release_domain,     release_dom,  dom_released,  SCHEDULERS, REPEAT) \
     X(LIST_SETTINGS,      31, ListSettings,      list_settings,      list,         settings,      ANYONE,     QUERY)  \
     X(SET_GROWTH_VICTIMS, 32, SetGrowthVictims,  set_growth_victims, growth,       empty,         SCHEDULERS, CHANGE) \
-    X(CANCEL,             33, Cancel,            cancel,             cancel,       empty,         SCHEDULERS, REPEAT)
+    X(CANCEL,             33, Cancel,            cancel,             cancel,       empty,         SCHEDULERS, REPEAT) \
+    X(LEND_PAGES,         34, LendPages,         lend_pages,         lend,         lent,          ENGINES,    REPEAT) \
+    X(NAME_LENT,          35, NameLent,          name_lent,          lent_names,   lent_named,    ENGINES,    REPEAT) \
+    X(RETURN_LENT,        36, ReturnLent,        return_lent,        lent_return,  revision,      ENGINES,    REPEAT) \
+    X(READ_CHAIN,         37, ReadChain,         read_chain,         read_chain,   read_chain,    ENGINES,    QUERY)
 /* clang-format on */
 
 enum frame_type {

@@ -323,6 +323,44 @@ struct kvd_finished {
     uint64_t revision;
 }; /* none after a release */
 
+/* ---- pages that an engine hands out itself ---------------------------------------------------------------- */
+#define KVD_MAX_LENT 1024 /* pages in one message */
+struct kvd_lend {
+    kvd_sequence sequence; /* it began from nothing, and has committed nothing */
+    bool adopt;            /* lend also what is complete on the device, and that no sequence holds */
+};
+struct kvd_lent {
+    uint32_t adopted; /* pages; they stand last in the row */
+    uint64_t revision;
+    uint32_t n_pools;
+    struct kvd_pool_view pool[KVD_MAX_POOLS]; /* the row lists the lent pages, in no order that means anything */
+};
+struct kvd_lent_page {
+    uint32_t page;     /* id; KVD_NONE: it is not on the device */
+    kvd_digest digest; /* of the chain that it ends. A return leaves it out */
+};
+struct kvd_lent_names {
+    kvd_sequence sequence;
+    kvd_continuation from; /* whose first pages these continue; none: `root` begins */
+    uint32_t first;        /* how many those are */
+    struct kvd_root root;
+    uint32_t n; /* at most KVD_MAX_LENT */
+    const struct kvd_lent_page *pages;
+    uint32_t retention;
+    bool replace; /* `from` goes where all of it is continued and nobody uses it */
+};
+struct kvd_lent_named {
+    kvd_continuation continuation;
+    bool stood; /* an equal one was there, on the device: the pages stay blank */
+    uint64_t revision;
+};
+struct kvd_lent_return {
+    kvd_sequence sequence;
+    bool again; /* they stay lent, and are blank: other bytes may come into them. Else they are lent no more */
+    uint32_t n; /* at most KVD_MAX_LENT */
+    const struct kvd_lent_page *pages;
+};
+
 /* ---- continuations --------------------------------------------------------------------------------------- */
 /* Finds what a prompt may start from, in the domain of its root only. digests[i] is of page first + i. tokens are those
  * of the prompt from page token_page on: first the ones behind its last full page. A message with first > 0 goes on
@@ -388,6 +426,7 @@ struct kvd_sequence_info {
     bool ending;    /* owner or a member is gone: waits for a yield or a proof of death */
     uint32_t prompt_tokens, ceiling_tokens, named_pages;
     uint32_t state_slot; /* KVD_NONE = none */
+    bool lends;          /* its pages are an engine's, which hands them out itself */
     uint32_t n_pools;
     struct kvd_pool_view pool[KVD_MAX_POOLS];
     uint64_t age_ns; /* since its Activate came */
@@ -431,6 +470,7 @@ struct kvd_group {
 /* ---- looking ---------------------------------------------------------------------------------------------------- */
 struct kvd_pool_stats { /* quarantined: held by quarantined sequences alone; shared: by several */
     uint32_t capacity, allocated, reserved, available, quarantined, shared, rows_used;
+    uint32_t lent; /* pages that engines hand out themselves */
 };
 struct kvd_stats {
     uint32_t n_pools;

@@ -48,6 +48,7 @@ static void show_pools(struct ctl *ctl, const struct kvd_stats *stats, const str
         { "available_text", "FREE %", true, 0 },
         { "quarantined_pages", "QUARANTINED", true, 0 },
         { "shared_pages", "SHARED", true, 0 },
+        { "lent_pages", "LENT", true, 0 },
         { "rows_text", "ROWS", true, 0 },
     };
     out_table(ctl->out, "pools", columns, N(columns), figures_pools(stats, info));
@@ -204,7 +205,8 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     char buf[24];
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "sequence", ctl_handle_text(s->sequence.bits, buf));
-    out_put_text(o, "state", "%s%s", value_name(states, N(states), s->state), s->ending ? ", ending" : "");
+    out_put_text(o, "state", "%s%s%s", value_name(states, N(states), s->state), s->lends ? ", lends" : "",
+                 s->ending ? ", ending" : "");
     cJSON_AddStringToObject(o, "owner", ctl_handle_text(s->owner.bits, buf));
     cJSON_AddStringToObject(o, "worker", ctl_handle_text(s->worker.bits, buf));
     cJSON_AddStringToObject(o, "group", ctl_handle_text(s->group.bits, buf));
@@ -213,6 +215,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
     out_put_u64(o, "prompt_tokens", s->prompt_tokens);
     out_put_u64(o, "ceiling_tokens", s->ceiling_tokens);
     out_put_u64(o, "named_pages", s->named_pages);
+    cJSON_AddBoolToObject(o, "lends", s->lends);
     put_slot(o, s->state_slot);
     cJSON *pools = cJSON_AddArrayToObject(o, "pools");
     for (uint32_t i = 0; i < s->n_pools && i < KVD_MAX_POOLS; i++) {

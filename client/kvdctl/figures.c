@@ -112,6 +112,7 @@ cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info 
         out_put_text(o, "available_text", "%.1f", pool->capacity ? 100.0 * pool->available / pool->capacity : 0.0);
         out_put_u64(o, "quarantined_pages", pool->quarantined);
         out_put_u64(o, "shared_pages", pool->shared);
+        out_put_u64(o, "lent_pages", pool->lent);
         out_put_u64(o, "used_rows", pool->rows_used);
         out_put_u64(o, "rows", info->max_concurrency);
         out_put_text(o, "rows_text", "%u of %u", pool->rows_used, info->max_concurrency);

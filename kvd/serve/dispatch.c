@@ -87,6 +87,7 @@ static bool call_reserve(struct call *call) {
     case FRAME_LIST_SETTINGS:
         ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_setting))) != NULL;
         break;
+    case FRAME_READ_CHAIN: ok = chain_reserve(call); break;
     case FRAME_AUDIT: ok = (call->memory = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = metrics_resident_bytes(); break;

@@ -21,6 +21,15 @@ void victims_show(const struct call *call, const struct kvd_victim *victims, uin
 void victims_refuse(struct call *call, kvd_continuation named, const struct kvd_victim *victims, uint32_t n,
                     struct store_refusal *refusal);
 
+/* The caller's bundle; NULL: refused. */
+struct bundle *call_bundle(struct call *call, kvd_sequence sequence);
+/* Submits the batch of the transfer; the answer is held until the devices are done. */
+struct pending;
+void publish_rows(struct call *call, struct pending *op);
+
+/* Reserves what a ReadChain answers. Without the lock. False: no memory. */
+bool chain_reserve(struct call *call);
+
 /* Of an Audit that takes more than one step: goes on without the lock, and takes it for each. Others: nothing. */
 void audit_go_on(struct call *call);
 

@@ -38,8 +38,7 @@ bool round_reserve(struct call *call) {
     return memory->items && memory->results && memory->bundles && memory->index && memory->gone;
 }
 
-/* The caller's bundle; NULL: refused. */
-static struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
+struct bundle *call_bundle(struct call *call, kvd_sequence sequence) {
     enum kvd_status status;
     char why[KVD_MESSAGE_BYTES];
     struct bundle *b =
@@ -147,8 +146,7 @@ static void count_items(struct service *s, const struct round_memory *memory, ui
     }
 }
 
-/* Submits the batch of the transfer; the answer is held until the devices are done. */
-static void publish_rows(struct call *call, struct pending *op) {
+void publish_rows(struct call *call, struct pending *op) {
     struct service *s = call->service;
     switch (transfer_submit(s->transfer, pending_tag(s, op))) {
     case TRANSFER_DONE: pending_free(s, op); break;

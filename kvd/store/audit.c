@@ -153,6 +153,8 @@ static void compare_page(struct audit *a, uint32_t d) {
            r->active, page->active_references);
     EXPECT(r->covered == page->protected, "pool %u: page %u protects %u columns, continuations read %u", a->pool, d,
            page->protected, r->covered);
+    EXPECT(r->lent == page->lent, "pool %u: page %u is lent by %u sequences, counts %u", a->pool, d, r->lent,
+           page->lent);
     EXPECT(r->pins == page->pins, "pool %u: page %u has %u pins, transitions hold %u", a->pool, d, page->pins, r->pins);
 }
 

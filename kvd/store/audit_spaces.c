@@ -34,11 +34,25 @@ static void check_committed(struct audit *a, const struct audit_holder *h, uint3
            page->committed, h->seq ? "sequence" : "continuation", h->index, columns);
 }
 
+/* ENG-1: blank, and then nobody else's; or complete. Its block is that of the continuations that hold it. */
+static void check_lent(struct audit *a, const struct audit_holder *h, uint32_t entry) {
+    const struct page *page = &a->store->pool[h->pool].pages[entry];
+    EXPECT(page->flags & PAGE_NAMED ? page->committed == KVD_PAGE_TOKENS : !page->committed && page->references == 1,
+           "pool %u: ENG-1: lent page %u has %u columns, %u references and %s name", h->pool, entry, page->committed,
+           page->references, page->flags & PAGE_NAMED ? "a" : "no");
+    EXPECT(page_on_device(page), "pool %u: ENG-1: lent page %u is not on the device", h->pool, entry);
+}
+
 static void count_page(struct audit *a, const struct audit_holder *h, uint32_t block, uint32_t entry) {
     const struct pool *pool = &a->store->pool[h->pool];
     struct page_recount *r = &pool->recount[entry];
     r->references++;
     r->active += h->seq != NULL;
+    if (h->seq && h->seq->lends) {
+        r->lent++;
+        check_lent(a, h, entry);
+        return;
+    }
     check_block(a, h, block, entry);
     check_committed(a, h, block, entry);
     if (!h->cont) return;
@@ -61,9 +75,10 @@ static void visit_entry(struct audit *a, const struct audit_holder *h, uint32_t 
                "%s %u pool %u: block %u is promised", kind, h->index, h->pool, block);
     else if (entry >= pool->descriptors) audit_report(a, "pool %u: membership names descriptor %u", h->pool, entry);
     else {
-        references = pool->pages[entry].references;
+        references = pool->pages[entry].references - pool->pages[entry].lent;
         if (!is_alias(h, block)) count_page(a, h, block, entry);
     }
+    if (h->seq && h->seq->lends) return;
     EXPECT(references <= *last, "%s %u pool %u: references rise to %u at block %u", kind, h->index, h->pool, references,
            block);
     *last = references;

@@ -15,6 +15,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct kv
     ret_info->ceiling_tokens = seq->ceiling;
     ret_info->state_slot = seq->state_slot;
     ret_info->named_pages = seq->named;
+    ret_info->lends = seq->lends;
     ret_info->root = store->domains.list[seq->domain].root;
     for (uint32_t p = 0; p < store->n_pools; p++) seq_view(store, seq, p, 0, &ret_info->pool[p]);
 }
@@ -159,7 +160,7 @@ void store_get_stats(const struct store *store, struct kvd_stats *ret_stats) {
         const struct pool *pool = &store->pool[p];
         ret_stats->pool[p] = (struct kvd_pool_stats){
             pool->capacity, pool->allocated, pool->reserved, pool_available(pool), quarantined_pages(store, p),
-            pool->shared,   pool->rows_used
+            pool->shared,   pool->rows_used, pool->lent
         };
     }
     ret_stats->sequences = store->seqs_used;

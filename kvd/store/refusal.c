@@ -35,7 +35,8 @@ static const char *const subject_names[] = { [STORE_S_NONE] = "request",
                                              [STORE_S_STATE_FRONTIER] = "state frontier",
                                              [STORE_S_MOVE] = "copies between device and host",
                                              [STORE_S_DOMAIN] = "domains",
-                                             [STORE_S_REPLICA] = "other replicas of pages" };
+                                             [STORE_S_REPLICA] = "other replicas of pages",
+                                             [STORE_S_LENT] = "lent pages" };
 
 /* asked, had and limit are put in by the caller in this order. */
 static const char *sentence_of(enum store_code code) {
@@ -91,6 +92,24 @@ static const char *sentence_of(enum store_code code) {
     return "unknown refusal";
 }
 
+/* Of lent pages; asked and had are put in. */
+static const char *lent_sentence(enum store_code code) {
+    if (code == STORE_E_INCOMPLETE)
+        return "kvd lends pages (%" PRIu64 ") where there is one pool, and no state image; there are %" PRIu64
+               " pools: set backend = off in section [backend], and no state_bytes";
+    if (code == STORE_E_ARGUMENT)
+        return "page %" PRIu64 " is not lent by this sequence, or stands in the request twice (%" PRIu64
+               "): send each of its own once";
+    if (code == STORE_E_NAME)
+        return "page %" PRIu64 " is complete, and has its name (%" PRIu64
+               "): return it with `again` before other bytes come into it";
+    if (code == STORE_E_BUSY)
+        return "page %" PRIu64 " is read by a running sequence, or by a copy (%" PRIu64 " of them): ask again";
+    return "sequence 0x%" PRIx64 " (%" PRIu64 "): one that began from nothing and has committed nothing lends its "
+           "pages, once (LendPages); from then on it "
+           "names and returns those, and does nothing else";
+}
+
 const char *store_refusal_text(const struct store_refusal *refusal, char *buf, size_t bytes) {
     const char *subject = (size_t)refusal->subject < sizeof subject_names / sizeof *subject_names
                               ? subject_names[refusal->subject]
@@ -117,6 +136,11 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
                  "continuation 0x%" PRIx64 " is what a running sequence has named so far (%" PRIu64
                  " tokens): fork it with keep at a page boundary, or ask again when the sequence has finished",
                  refusal->asked, refusal->had);
+    } else if (refusal->subject == STORE_S_LENT) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(buf + n, bytes - (size_t)n, lent_sentence(refusal->code), refusal->asked, refusal->had);
+#pragma GCC diagnostic pop
     } else if (refusal->subject == STORE_S_DOMAIN) {
         snprintf(buf + n, bytes - (size_t)n,
                  "continuation 0x%" PRIx64

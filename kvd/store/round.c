@@ -253,6 +253,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     uint32_t chunks = 0;
     bool grew = false;
     int rc = seq_drive(store, item->seq, item->lease, &seq, &result->refusal);
+    if (rc == STORE_OK && seq->lends)
+        rc = store_refuse(&result->refusal, STORE_E_STATE, STORE_S_LENT, KVD_NONE, item->seq.bits, 1, 0);
     if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
         grow_lease(store, seq, p, &paper[p], &chunks, &room);

@@ -309,8 +309,7 @@ static void unpin_checkpoint(struct store *store, struct cont *cont) {
     cont->source_slot = KVD_NONE;
 }
 
-/* Returns the one that stands for it from now on. */
-static struct cont *publish_or_merge(struct store *store, struct cont *cont) {
+struct cont *cont_publish_or_merge(struct store *store, struct cont *cont) {
     struct cont *equal = cont->pins ? NULL : cont_find_equal(store, cont); /* a fork in flight is of this one */
     if (!equal) {
         cont->published = true;
@@ -333,7 +332,7 @@ int store_checkpoint_commit(struct store *store, store_cont handle, store_cont *
     if (rc) return rc;
     store_changed(store, true);
     unpin_checkpoint(store, cont);
-    cont = publish_or_merge(store, cont);
+    cont = cont_publish_or_merge(store, cont);
     if (ret_cont) *ret_cont = cont_handle(store, cont);
     return STORE_OK;
 }
@@ -359,6 +358,7 @@ static void release_reservation(struct store *store, uint32_t p, struct space *s
 static void release_all(struct store *store, struct seq *seq) {
     live_set(store, seq, 0, NULL);
     record_seq_drop(store, seq);
+    if (seq->lends) space_end_lending(store, 0, &seq->space[0]);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         release_reservation(store, p, &seq->space[p]);
         space_drop(store, p, &seq->space[p], 0, true, false, NULL);
@@ -418,7 +418,7 @@ static struct cont *retain_as_continuation(struct store *store, struct seq *seq,
     cont->retention = retention;
     cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
     if (tail && tail->n) cont->tail = *tail;
-    cont = publish_or_merge(store, cont);
+    cont = cont_publish_or_merge(store, cont);
     record_seq_drop(store, seq); /* its pages are the continuation's */
     return cont;
 }

@@ -124,6 +124,14 @@ void space_commit(struct store *store, uint32_t pool, struct space *space, uint3
     space->committed = frontier;
 }
 
+void space_end_lending(struct store *store, uint32_t pool, const struct space *space) {
+    uint32_t n;
+    for (uint32_t i = 0; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) page_lend(&store->pool[pool], run[k], false);
+    }
+}
+
 void space_touch(struct store *store, uint32_t pool, const struct space *space) {
     uint32_t n;
     for (uint32_t i = 0; i < space->count; i += n) {
@@ -138,9 +146,14 @@ static bool is_shared(const struct store *store, uint32_t pool, const struct spa
 }
 
 /* References never rise along a space: whoever holds page i holds all before it (sharing is always of a prefix, and a
- * page that is replaced takes all behind it along). So the boundary is found by its old place or by bisection. */
+ * page that is replaced takes all behind it along). So the boundary is found by its old place or by bisection. What a
+ * sequence lends counts beside that, at any page: where there are such, the last shared page is looked for. */
 uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space) {
     uint32_t low = 0, high = space->count, hint = space->shared;
+    if (store->pool[pool].lent && !MUTANT(lent_page_is_unprotected)) {
+        while (high > 0 && !is_shared(store, pool, space, high - 1)) high--;
+        return high;
+    }
     if (hint <= high && (hint == 0 || is_shared(store, pool, space, hint - 1)) &&
         (hint == high || !is_shared(store, pool, space, hint)))
         return hint;

@@ -118,9 +118,10 @@ enum store_subject {
     STORE_S_TAIL,
     STORE_S_RECIPE,
     STORE_S_STATE_FRONTIER,
-    STORE_S_MOVE,   /* transitions that move pages between device and host at once */
-    STORE_S_DOMAIN, /* root digests */
-    STORE_S_REPLICA /* pages whose other replica is missing: dropping this one would lose them */
+    STORE_S_MOVE,    /* transitions that move pages between device and host at once */
+    STORE_S_DOMAIN,  /* root digests */
+    STORE_S_REPLICA, /* pages whose other replica is missing: dropping this one would lose them */
+    STORE_S_LENT     /* pages that a sequence lends, and that sequence */
 };
 
 struct store_refusal {
@@ -436,6 +437,54 @@ void store_round(struct store *store, const struct store_round_item *items, uint
  * fully committed; a page that has a name must have the same one. */
 int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_t first, uint32_t n,
                      const uint8_t (*digests)[32], struct store_refusal *refusal);
+
+/* ---- pages that an engine hands out itself (ENG-1 to ENG-4) --------------------------------------
+
+ * A sequence that began from nothing and has committed nothing can lend its pages: all that it is entitled to are
+ mapped,
+ * in no order that means anything, and its row lists them. Of each page the store knows that it is blank, or complete
+ and
+ * named. Finish with release, and the end, give all back: what has a name stays with the continuations that hold it. A
+ * lending sequence has no boundary, no names and no checkpoint of its own (STORE_E_STATE). There must be one pool, and
+ no
+ * state image. */
+
+struct store_lent {
+    uint32_t adopted;
+    struct kvd_pool_view pool[KVD_MAX_POOLS]; /* slice: the whole row */
+};
+/* adopt: the complete pages on the device that no sequence holds are lent, too, beyond the entitlement, as far as a row
+ * reaches: chain by chain, each page behind the one before it. */
+int store_lend(struct store *store, store_seq seq, uint64_t lease, bool adopt, struct store_lent *ret_lent,
+               struct store_refusal *refusal);
+
+/* The bytes of n blank pages are complete: they continue the first `first` pages of `from` (none: 0, and the domain
+ * begins) and make a continuation with those. replace: `from` goes, where all of it is continued and nobody uses it. */
+struct store_lent_name {
+    store_cont from;
+    uint32_t first, n;
+    struct kvd_root root;              /* without `from` */
+    const struct kvd_lent_page *pages; /* n, blank, each once */
+    uint32_t retention;
+    bool replace;
+};
+struct store_lent_named {
+    store_cont cont;
+    bool stood; /* an equal one was there, on the device (FIT-5): the pages stay blank */
+};
+int store_name_lent(struct store *store, store_seq seq, uint64_t lease, const struct store_lent_name *want,
+                    struct store_lent_named *ret_named, struct store_refusal *refusal);
+
+/* again: the pages are blank from now on, under the same ids, and may be overwritten. STORE_E_STATE, STORE_S_REPLICA:
+ * a continuation that is not demoted needs one (demote, shorten or release it first); STORE_E_BUSY: a copy or a running
+ * sequence reads it. Else: they are lent no more; what has a name stays, and the sequence is entitled to as many less.
+ */
+int store_return_lent(struct store *store, store_seq seq, uint64_t lease, const struct kvd_lent_page *pages, uint32_t n,
+                      bool again, struct kvd_pool_view *ret_view, struct store_refusal *refusal);
+
+/* Pages [first, first + max) of a continuation that have names: place on the device (KVD_NONE: none) and digest. */
+int store_read_chain(const struct store *store, store_cont cont, uint32_t first, uint32_t max,
+                     struct kvd_lent_page *ret_pages, uint32_t *ret_n, struct store_refusal *refusal);
 
 /* ---- checkpoint, finish, death ------------------------------------------------------------------- */
 

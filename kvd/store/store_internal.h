@@ -53,6 +53,7 @@ struct page {
     uint8_t committed, protected, host_columns, flags;
     uint8_t pinned;  /* columns that checkpoints in flight are being copied from */
     uint8_t touched; /* it changed since the audit in work began its pass (audit.h); or none is in work */
+    uint8_t lent;    /* one of its active references is that of a sequence that lends (lent.c) */
 };
 _Static_assert(sizeof(struct page) == 64, "one cache line a page");
 
@@ -71,7 +72,7 @@ _Static_assert(sizeof(struct page_tier) == 32, "two in a cache line");
 /* What an audit counts again of a page. */
 struct page_recount {
     uint32_t references, active, demoted, pins, jobs, block; /* block + 1 */
-    uint8_t covered, linked, kinds, due;
+    uint8_t covered, linked, kinds, due, lent;
 };
 
 /* What changed in a pass of an audit, each once; n > TOUCHED_LIMIT: there were more. */
@@ -98,6 +99,7 @@ struct table_row {
 struct pool {
     uint32_t capacity, allocated, reserved; /* pages; available is the rest (POOL-6) */
     uint32_t shared;                        /* pages with several references */
+    uint32_t lent;                          /* pages that sequences lend */
     uint32_t descriptors, occupied, spare;  /* spare: head of the list of free descriptors that are nobody's home */
     uint32_t host_pages;                    /* extents of this pool's pages, those being written too */
     uint32_t absent;                        /* pages without a device replica that can be read: host-only, restoring */
@@ -176,6 +178,7 @@ struct seq {
     uint32_t victims, n_victims, victims_lost, chunks_pending;
     uint64_t tag;
     bool recorded; /* has a record in the directory */
+    bool lends;    /* its pages are an engine's, which hands them out itself (lent.c) */
     struct tier_job job;
     uint32_t restored[KVD_MAX_POOLS];
     bool shown; /* its rows name what it maps; not before the copies into that have ended */
@@ -430,6 +433,12 @@ static inline void page_ref(struct pool *pool, uint32_t d, bool active) {
     page_update(pool, d);
 }
 
+static inline void page_lend(struct pool *pool, uint32_t d, bool lent) {
+    page_touch(pool, d);
+    pool->lent += lent ? 1 : UINT32_MAX;
+    pool->pages[d].lent = lent;
+}
+
 void page_unref(struct store *store, struct pool_batch *batch, uint32_t descriptor, bool active);
 /* columns: protected until page_protect lowers it */
 void page_pin(struct pool *pool, uint32_t descriptor, uint32_t columns);
@@ -471,6 +480,8 @@ void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t
 void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active,
                 bool keep_reserved, int32_t *row);
 void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier);
+/* Its pages are lent no more. */
+void space_end_lending(struct store *store, uint32_t pool, const struct space *space);
 /* Its membership becomes another object's. */
 void space_touch(struct store *store, uint32_t pool, const struct space *space);
 /* Leading pages with several references. */
@@ -633,6 +644,8 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t pool, u
 void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]);
 void seq_unpin_source(struct store *store, struct seq *seq);
 void seq_abort(struct store *store, struct seq *seq); /* ACTIVATING; its rows are released already */
+/* A complete one, with its names: published, unless an equal one stands for it. Returns the one that counts. */
+struct cont *cont_publish_or_merge(struct store *store, struct cont *cont);
 /* live.c, LIVE-1. Pages that others may find of a sequence with these frontiers. */
 uint32_t live_reach(const struct store *store, const struct seq *seq, const uint32_t committed[KVD_MAX_POOLS]);
 uint32_t live_now(const struct store *store, const struct seq *seq); /* pages that are found */

@@ -140,8 +140,9 @@ static void roles_bound_requests(void) {
     KVT_NEED(fx_start(&fx, NULL));
     struct fx_peer *observer = fx_session(&fx, KVD_ROLE_OBSERVER, 0), *worker = fx_session(&fx, KVD_ROLE_WORKER, 0),
                    *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    static const uint16_t engines[] = { FRAME_ROUND,  FRAME_NAME_PAGES, FRAME_CHECKPOINT,
-                                        FRAME_FINISH, FRAME_YIELD,      FRAME_FIND };
+    static const uint16_t engines[] = { FRAME_ROUND,       FRAME_NAME_PAGES, FRAME_CHECKPOINT, FRAME_FINISH,
+                                        FRAME_YIELD,       FRAME_FIND,       FRAME_LEND_PAGES, FRAME_NAME_LENT,
+                                        FRAME_RETURN_LENT, FRAME_READ_CHAIN };
     static const uint16_t schedulers[] = { FRAME_ACTIVATE, FRAME_RELEASE, FRAME_SET_RETENTION, FRAME_CLOSE_GROUP,
                                            FRAME_FENCE,    FRAME_AUDIT,   FRAME_SHORTEN };
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {

@@ -57,6 +57,10 @@ static struct msg_request shape_of(uint16_t type, bool handles) {
     case FRAME_PREFETCH: q.u.prefetch = continuation; break;
     case FRAME_DROP: q.u.drop.continuation = continuation; break;
     case FRAME_SHORTEN: q.u.shorten.continuation = continuation; break;
+    case FRAME_LEND_PAGES: q.u.lend.sequence = sequence; break;
+    case FRAME_NAME_LENT: q.u.lent_names.sequence = sequence; break;
+    case FRAME_RETURN_LENT: q.u.lent_return.sequence = sequence; break;
+    case FRAME_READ_CHAIN: q.u.read_chain.continuation = continuation; break;
     case FRAME_CLOSE_GROUP: q.u.group_id.bits = 77; break;
     case FRAME_FENCE: q.u.session.bits = 77; break;
     default: break;

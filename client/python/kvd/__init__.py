@@ -32,6 +32,7 @@ from .errors import (
     Unimplemented,
     Unknown,
 )
+from .lent import LentPages
 from .names import PAGE_TOKENS, Chain, Domain
 from .sequence import Lease, Sequence
 from .types import (
@@ -86,6 +87,7 @@ __all__ = [
     "Internal",
     "InvalidArgument",
     "Lease",
+    "LentPages",
     "Moved",
     "Need",
     "NotFound",

@@ -29,6 +29,7 @@ MAX_GROWTH = 256
 MAX_LIST = 128
 MAX_HITS = 16
 MAX_RANKS = 8
+MAX_LENT = 1024
 TAIL_TOKENS = 63
 _NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-")
 
@@ -286,6 +287,26 @@ def checkpoint(
 def set_growth_victims(victims: Sequence[types.Victim], sequence: int) -> Request:
     _check_count(len(victims), 0, MAX_GROWTH, "victims of growth")
     return Request("SetGrowthVictims", sequence=sequence, victims=victim_fields(victims))
+
+
+def lent_pages(pages: Sequence[int], digests: Sequence[bytes] = ()) -> List[Dict[str, Any]]:
+    _check_count(len(pages), 0, MAX_LENT, "pages")
+    if digests and len(digests) != len(pages):
+        raise InvalidArgument(f"{len(pages)} pages and {len(digests)} digests")
+    if any(len(digest) != 32 for digest in digests):
+        raise InvalidArgument("a digest has 32 bytes")
+    return [dict(page=page + 1, digest=digest) for page, digest in zip(pages, digests or (b"",) * len(pages))]
+
+
+def name_lent(
+    sequence: int, source: int, first: int, root: types.Root, pages: List[Dict[str, Any]], retention: int, replace: bool
+) -> Request:
+    return Request("NameLent", **{"sequence": sequence, "from": source, "first": first, "root": root_fields(root),
+                                  "pages": pages, "retention": retention, "replace": replace})
+
+
+def read_chain(body: Any) -> Tuple[List[Optional[int]], List[bytes]]:
+    return [each.page - 1 if each.page else None for each in body.pages], [each.digest for each in body.pages]
 
 
 def finish(sequence: int, retain: bool, tail: Sequence[int], retention: int) -> Request:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence as Seq, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence as Seq, Tuple, TypeVar, Union
 
 from . import _messages as messages
 from . import _operations as operations
@@ -18,8 +18,9 @@ from . import policy, types
 from ._session import Session, Steps
 from ._wire import default_socket
 from .call import Call
-from .errors import Aborted, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
-from .names import Chain, DomainLike, Tokens, domain_of, tokens_of
+from .errors import Aborted, Error, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
+from .lent import LentPages
+from .names import PAGE_TOKENS, Chain, DomainLike, Tokens, domain_of, tokens_of
 from .sequence import AHEAD, Lease, Sequence, lease_of
 from .version import VERSION
 
@@ -286,6 +287,40 @@ class Client:
     def drive(self, lease: Lease, tokens: Tokens, domain: DomainLike = "", retention: int = 0) -> Sequence:
         """In a worker: the sequence that a scheduler leased to this session (Sequence.lease), and its prompt."""
         return Sequence(self, self._session, lease, tokens, domain, retention, False)
+
+    # ---- pages that this process hands out itself ----
+
+    def lend(self, pages: int, adopt: bool = True, domain: DomainLike = "") -> LentPages:
+        """So many blank pages, and (adopt) beside them those that an earlier engine has named and that are on the device.
+        Call attach() first: the block table lists them. The store's max_context is the most that one call lends."""
+        made = self.activate_exactly(
+            types.Activation(pages * PAGE_TOKENS, 1, self.session, root=root_of(domain)),
+        )
+        try:
+            reply = self._ask(messages.Request("LendPages", sequence=made.sequence, adopt=adopt))
+        except Error:
+            self.finish(made.sequence, False)
+            raise
+        row, n = made.pools[0].row, reply.pool[0].membership
+        table = [int(page) for page in self.store.table.numpy()[row][:n]] if self._on_cpu() else self._table_row(row, n)
+        return LentPages(self, made.sequence, table, reply.adopted)
+
+    def read_chain(self, continuation: int) -> Tuple[List[Optional[int]], List[bytes]]:
+        """Of the named pages of a continuation, in order: the id of each (None: not on the device), and its digest."""
+        pages: List[Optional[int]] = []
+        digests: List[bytes] = []
+        while True:
+            reply = self._ask(messages.Request("ReadChain", continuation=continuation, first=len(pages)))
+            some, names = messages.read_chain(reply)
+            pages, digests = pages + some, digests + names
+            if len(some) < messages.MAX_LENT:
+                return pages, digests
+
+    def _on_cpu(self) -> bool:
+        return self.store.table.device == "cpu"
+
+    def _table_row(self, row: int, n: int) -> List[int]:
+        return [int(page) for page in self.store.table.torch()[row][:n].cpu()]
 
     # ---- sequences by handle ----
 

@@ -324,6 +324,7 @@ class SequenceInfo:
     age_ns: int  #: since its Activate came
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
     root: Root = field(metadata=_one(Root))
+    lends: bool  #: its pages are an engine's, which hands them out itself
 
 
 @dataclass(frozen=True)
@@ -363,6 +364,7 @@ class PoolStats:
     quarantined: int
     shared: int
     rows_used: int
+    lent: int
 
 
 @dataclass(frozen=True)
