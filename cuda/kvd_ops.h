@@ -7,18 +7,18 @@
  * from kvd_store_batch_view(), or from your own allocator: a view is strides and addresses and nothing else.
  *
  * Tensors. Dense BF16 (uint16_t bits), head_dim fastest:
- *     q, out: [D, n_q_heads, W, B]      k, v: [D, n_kv_heads, W, B]
- * as an array of C or numpy: [B][W][heads][D]. W is the number of query columns of a sequence: 1 decodes, up to 16
- * verifies a draft, more is a chunk of a prefill. W is at most 16 where B > 1. B is at most the table's rows.
+ *     q: [D, n_q_heads, W, B]    out: [Dv, n_q_heads, W, B]    k: [D, n_kv_heads, W, B]    v: [Dv, n_kv_heads, W, B]
+ * as an array of C or numpy: [B][W][heads][D]. Dv, the view's v_head_dim, is D unless the model says otherwise (0: D).
+ * W is the number of query columns of a sequence: 1 decodes, up to 16 verifies a draft, more is a chunk of a prefill. W
+ * is at most 16 where B > 1. B is at most the table's rows.
  *     positions:  I32 [W, B], cache ordinals of the columns, consecutive within a sequence
- *     valid:      I32 [B], columns that count, 0..W; NULL = W for all. Attention writes zeros to the others, append
- * nothing. table_rows: I32 [B], the table row of each sequence
+ *     valid:      I32 [B], columns that count, 0..W; NULL = W for all. Others: append skips, attention writes zeros
+ *     table_rows: I32 [B], the table row of each sequence
  *
- * Shapes. On the host: BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256. On CUDA: append of
- * BF16 at any head_dim, of the others at 256; attention of BF16 at 64, 128 and 256, of the others at 256, without
- * window, sinks and soft cap. Any number of query heads
- * that the KV heads divide. Plane bases and strides are multiples of 16 bytes; on CUDA q, out, and k and v of quantized
- * profiles are, too.
+ * Shapes. On the host: BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256; D and Dv may
+ * differ. On CUDA, where D = Dv: append of BF16 at any head_dim, of the others at 256; attention of BF16 at 64, 128 and
+ * 256, of the others at 256, without window, sinks and soft cap. Any number of query heads that the KV heads divide.
+ * Plane bases and strides are multiples of 16 bytes; on CUDA q, out, and k and v of quantized profiles are, too.
  *
  * Windows. Table entries and keys that are wholly behind the windows of a call are not read: they may be -1.
  *
@@ -74,7 +74,7 @@ KVD_OPS_API const char *kvd_ops_version(void); /* of the library at run time, "0
 
 struct kvd_ops_append {
     PagedKVBatchLayerView view;
-    const uint16_t *k, *v;     /* [D, n_kv_heads, W, B] */
+    const uint16_t *k, *v;     /* [D, n_kv_heads, W, B], [Dv, ...] */
     const int32_t *positions;  /* [W, B] */
     const int32_t *valid;      /* [B] or NULL */
     const int32_t *table_rows; /* [B] */

@@ -19,26 +19,26 @@ static void store_row(uint32_t dtype, uint32_t head_dim, const uint16_t *x, char
 }
 
 static void store_half(const PagedKVBatchLayerView *view, const kvd_plane_view *codes, const kvd_plane_view *scales,
-                       const uint16_t *x, int32_t page, uint32_t offset) {
+                       uint32_t dim, const uint16_t *x, int32_t page, uint32_t offset) {
     for (uint32_t h = 0; h < view->n_kv_heads; h++) {
         char *scale_row = scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(scales, page, h, offset);
-        store_row(codes->dtype, view->head_dim, x + (size_t)h * view->head_dim, ops_plane_row(codes, page, h, offset),
-                  scale_row);
+        store_row(codes->dtype, dim, x + (size_t)h * dim, ops_plane_row(codes, page, h, offset), scale_row);
     }
 }
 
 int kvd_ops_append_host(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
     const PagedKVBatchLayerView *view = &op->view;
+    uint32_t d = view->head_dim, dv = ops_v_dim(view);
     int r = ops_append_check(op, err, err_bytes);
     if (!r) r = ops_check_append_values(op, err, err_bytes);
     if (r) return r;
     for (uint32_t b = 0; b < op->b; b++) {
         for (uint32_t w = 0; w < ops_valid(op->valid, op->w, b); w++) {
-            size_t column = (size_t)b * op->w + w, at = column * view->n_kv_heads * view->head_dim;
+            size_t column = (size_t)b * op->w + w, heads = column * view->n_kv_heads;
             uint32_t position = (uint32_t)op->positions[column];
             int32_t page = ops_table_row(view, op->table_rows[b])[position >> KVD_PAGE_SHIFT];
-            store_half(view, &view->k, &view->k_scale, op->k + at, page, position & KVD_PAGE_MASK);
-            store_half(view, &view->v, &view->v_scale, op->v + at, page, position & KVD_PAGE_MASK);
+            store_half(view, &view->k, &view->k_scale, d, op->k + heads * d, page, position & KVD_PAGE_MASK);
+            store_half(view, &view->v, &view->v_scale, dv, op->v + heads * dv, page, position & KVD_PAGE_MASK);
         }
     }
     return 0;

@@ -336,6 +336,11 @@ extern "C" int kvd_ops_append_cuda(const struct kvd_ops_append *op, kvd_ops_stre
                                    size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
     if (rc) return rc;
+    if (op->view.v_head_dim != 0 && op->view.v_head_dim != op->view.head_dim) {
+        snprintf(err, err ? err_bytes : 0, "no GPU kernel for K of head_dim %u with V of %u: the host form has it",
+                 op->view.head_dim, op->view.v_head_dim);
+        return KVD_OPS_UNIMPLEMENTED;
+    }
     if (op->view.storage != KVD_STORAGE_BF16 && op->view.head_dim != append::D_QUANTIZED) {
         snprintf(err, err ? err_bytes : 0, "no GPU kernel for storage %u with head_dim %u: there is one for %d",
                  op->view.storage, op->view.head_dim, append::D_QUANTIZED);

@@ -27,10 +27,16 @@ typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 struct half { /* K or V of a view */
     const kvd_plane_view *codes, *scales;
+    uint32_t dim; /* elements of a row */
 };
 
-static struct half key_half(const PagedKVBatchLayerView *view) { return (struct half){ &view->k, &view->k_scale }; }
-static struct half value_half(const PagedKVBatchLayerView *view) { return (struct half){ &view->v, &view->v_scale }; }
+static struct half key_half(const PagedKVBatchLayerView *view) {
+    return (struct half){ &view->k, &view->k_scale, view->head_dim };
+}
+
+static struct half value_half(const PagedKVBatchLayerView *view) {
+    return (struct half){ &view->v, &view->v_scale, ops_v_dim(view) };
+}
 
 OPS_CLONES static void decode_bf16(const uint16_t *codes, uint32_t n, float *x) {
     for (uint32_t i = 0; i < n; i++) {
@@ -39,14 +45,14 @@ OPS_CLONES static void decode_bf16(const uint16_t *codes, uint32_t n, float *x) 
     }
 }
 
-static void decode_row(struct half half, uint32_t head_dim, int32_t page, uint32_t head, uint32_t offset, float *x) {
+static void decode_row(struct half half, int32_t page, uint32_t head, uint32_t offset, float *x) {
     const void *codes = ops_plane_row(half.codes, page, head, offset);
     const void *scales = half.scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(half.scales, page, head, offset);
     switch (half.codes->dtype) {
-    case KVD_DTYPE_I8: ops_decode_int8(codes, scales, head_dim, x); break;
-    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, head_dim, x); break;
-    case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, head_dim, x); break;
-    default: decode_bf16(codes, head_dim, x); break;
+    case KVD_DTYPE_I8: ops_decode_int8(codes, scales, half.dim, x); break;
+    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, half.dim, x); break;
+    case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, half.dim, x); break;
+    default: decode_bf16(codes, half.dim, x); break;
     }
 }
 
@@ -62,9 +68,9 @@ static uint32_t first_key(const struct kvd_ops_attention *op, uint32_t b, uint32
     return op->causal ? ops_first_key(op, (uint32_t)op->positions[(size_t)b * op->w + w]) : 0;
 }
 
-/* Elements of q and out before head h of column w of row b. */
-static size_t tensor_at(const struct kvd_ops_attention *op, uint32_t b, uint32_t w, uint32_t h) {
-    return (((size_t)b * op->w + w) * op->n_q_heads + h) * op->view.head_dim;
+/* Heads of q and out before head h of column w of row b. */
+static size_t heads_before(const struct kvd_ops_attention *op, uint32_t b, uint32_t w, uint32_t h) {
+    return ((size_t)b * op->w + w) * op->n_q_heads + h;
 }
 
 static int check_all(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
@@ -78,33 +84,33 @@ static int check_all(const struct kvd_ops_attention *op, char *err, size_t err_b
 static void oracle_query(const struct kvd_ops_attention *op, const int32_t *table, uint32_t first, uint32_t n,
                          uint32_t head, const uint16_t *q, uint16_t *out, double *scores, double *sum, float *row) {
     const PagedKVBatchLayerView *view = &op->view;
-    uint32_t d = view->head_dim, kv_head = head / (op->n_q_heads / view->n_kv_heads);
+    uint32_t d = view->head_dim, dv = ops_v_dim(view), kv_head = head / (op->n_q_heads / view->n_kv_heads);
     double most = op->sinks ? (double)op->sinks[head] : -INFINITY, total = 0;
     for (uint32_t j = first; j < n; j++) {
         double dot = 0;
-        decode_row(key_half(view), d, table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
+        decode_row(key_half(view), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
         for (uint32_t i = 0; i < d; i++) dot += (double)ops_bf16_to_f32(q[i]) * (double)row[i];
         scores[j] = (double)op->scale * dot;
         if (op->soft_cap > 0) scores[j] = (double)op->soft_cap * tanh(scores[j] / (double)op->soft_cap);
         most = fmax(most, scores[j]);
     }
-    memset(sum, 0, d * sizeof *sum);
+    memset(sum, 0, dv * sizeof *sum);
     if (op->sinks) total = exp((double)op->sinks[head] - most);
     for (uint32_t j = first; j < n; j++) {
         double p = exp(scores[j] - most);
-        decode_row(value_half(view), d, table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
-        for (uint32_t i = 0; i < d; i++) sum[i] += p * (double)row[i];
+        decode_row(value_half(view), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
+        for (uint32_t i = 0; i < dv; i++) sum[i] += p * (double)row[i];
         total += p;
     }
-    for (uint32_t i = 0; i < d; i++) out[i] = ops_f32_to_bf16((float)(sum[i] / total));
+    for (uint32_t i = 0; i < dv; i++) out[i] = ops_f32_to_bf16((float)(sum[i] / total));
 }
 
 int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     int r = check_all(op, err, err_bytes);
     if (r) return r;
-    uint32_t d = op->view.head_dim;
-    double *scores = calloc((size_t)op->view.n_logical * TILE + d, sizeof *scores);
-    float *row = calloc(d, sizeof *row);
+    uint32_t d = op->view.head_dim, dv = ops_v_dim(&op->view);
+    double *scores = calloc((size_t)op->view.n_logical * TILE + dv, sizeof *scores);
+    float *row = calloc(d > dv ? d : dv, sizeof *row);
     if (!scores || !row)
         r = refuse_with(KVD_OPS_NO_MEMORY, err, err_bytes, "no memory for the scores of %u keys",
                         op->view.n_logical * TILE);
@@ -112,11 +118,11 @@ int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size
         for (uint32_t w = 0; w < op->w; w++)
             for (uint32_t h = 0; h < op->n_q_heads; h++) {
                 uint32_t n = visible(op, b, w);
-                size_t at = tensor_at(op, b, w, h);
-                if (n == 0) memset(op->out + at, 0, d * sizeof *op->out);
+                size_t at = heads_before(op, b, w, h);
+                if (n == 0) memset(op->out + at * dv, 0, dv * sizeof *op->out);
                 else
-                    oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), first_key(op, b, w), n, h, op->q + at,
-                                 op->out + at, scores + d, scores, row);
+                    oracle_query(op, ops_table_row(&op->view, op->table_rows[b]), first_key(op, b, w), n, h,
+                                 op->q + at * d, op->out + at * dv, scores + dv, scores, row);
             }
     free(scores);
     free(row);
@@ -129,8 +135,8 @@ int kvd_ops_attention_oracle(const struct kvd_ops_attention *op, char *err, size
  * floats apart: head_dim rounded up to lanes and zero there, plus a cache line, so that a column of a tile does not
  * fall into a few cache sets. */
 struct block {
-    uint32_t count;         /* query heads */
-    uint32_t width, stride; /* floats */
+    uint32_t count;                    /* query heads */
+    uint32_t k_width, v_width, stride; /* floats */
     float *q, *sum, *tile;
     float (*scores)[TILE];
     uint32_t first[BLOCK], keys[BLOCK]; /* each sees keys [first, keys) */
@@ -151,7 +157,7 @@ static inline __attribute__((always_inline)) void dots(const struct block *block
     const float *q = block->q + (size_t)first * block->stride;
     const float *a = block->tile + (size_t)j * block->stride, *c = block->tile + (size_t)k * block->stride;
     v8 x[UNROLL] = { { 0 } }, y[UNROLL] = { { 0 } };
-    for (uint32_t i = 0; i < block->width; i += LANES) {
+    for (uint32_t i = 0; i < block->k_width; i += LANES) {
         v8 ka = *(const v8 *)(a + i), kc = *(const v8 *)(c + i);
         for (uint32_t u = 0; u < unroll; u++) {
             v8 qu = *(const v8 *)(q + (size_t)u * block->stride + i);
@@ -227,7 +233,7 @@ OPS_CLONES static void soften_tile(struct block *block, float softmax_scale, flo
 static inline __attribute__((always_inline)) void weigh(const struct block *block, uint32_t first,
                                                         const uint32_t unroll) {
     uint32_t from = block->from[first], n = block->to[first];
-    for (uint32_t i = 0; i < block->width; i += 2 * LANES) {
+    for (uint32_t i = 0; i < block->v_width; i += 2 * LANES) {
         v8 x[UNROLL] = { { 0 } }, y[UNROLL] = { { 0 } };
         for (uint32_t j = from; j < n; j++) {
             const float *row = block->tile + (size_t)j * block->stride + i;
@@ -259,6 +265,13 @@ OPS_CLONES static void value_tile(const struct block *block) {
     }
 }
 
+/* A key of the tile: zero where the query's rows are, whatever values stood there. */
+static void decode_key(const PagedKVBatchLayerView *view, int32_t page, uint32_t head, uint32_t offset, uint32_t width,
+                       float *row) {
+    decode_row(key_half(view), page, head, offset, row);
+    if (width > view->head_dim) memset(row + view->head_dim, 0, (width - view->head_dim) * sizeof *row);
+}
+
 /* One page: decode the keys once, score, soften, decode the values once, add. */
 static void walk_tile(const struct kvd_ops_attention *op, struct block *block, uint32_t kv_head, int32_t page,
                       uint32_t begin) {
@@ -273,11 +286,11 @@ static void walk_tile(const struct kvd_ops_attention *op, struct block *block, u
         block->fade[i] = 1; /* of a query that has no key in this tile */
     }
     for (uint32_t j = 0; j < n; j++)
-        decode_row(key_half(view), view->head_dim, page, kv_head, j, block->tile + (size_t)j * block->stride);
+        decode_key(view, page, kv_head, j, block->k_width, block->tile + (size_t)j * block->stride);
     score_tile(block, n);
     soften_tile(block, op->scale, op->soft_cap);
     for (uint32_t j = 0; j < n; j++)
-        decode_row(value_half(view), view->head_dim, page, kv_head, j, block->tile + (size_t)j * block->stride);
+        decode_row(value_half(view), page, kv_head, j, block->tile + (size_t)j * block->stride);
     value_tile(block);
 }
 
@@ -285,11 +298,12 @@ static void walk_tile(const struct kvd_ops_attention *op, struct block *block, u
  * group. */
 static void walk_block(const struct kvd_ops_attention *op, struct block *block, uint32_t b, uint32_t kv_head,
                        uint64_t first) {
-    uint32_t d = op->view.head_dim, group = op->n_q_heads / op->view.n_kv_heads, least = UINT32_MAX, most = 0;
+    uint32_t d = op->view.head_dim, dv = ops_v_dim(&op->view), group = op->n_q_heads / op->view.n_kv_heads;
+    uint32_t least = UINT32_MAX, most = 0;
     const int32_t *table = ops_table_row(&op->view, op->table_rows[b]);
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t w = (uint32_t)((first + i) / group), h = kv_head * group + (uint32_t)((first + i) % group);
-        const uint16_t *q = op->q + tensor_at(op, b, w, h);
+        const uint16_t *q = op->q + heads_before(op, b, w, h) * d;
         float *row = block->q + (size_t)i * block->stride;
         decode_bf16(q, d, row);
         memset(block->sum + (size_t)i * block->stride, 0, block->stride * sizeof *block->sum);
@@ -304,31 +318,35 @@ static void walk_block(const struct kvd_ops_attention *op, struct block *block, 
         walk_tile(op, block, kv_head, table[begin / TILE], begin);
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t w = (uint32_t)((first + i) / group), h = kv_head * group + (uint32_t)((first + i) % group);
-        uint16_t *out = op->out + tensor_at(op, b, w, h);
+        uint16_t *out = op->out + heads_before(op, b, w, h) * dv;
         const float *sum = block->sum + (size_t)i * block->stride;
-        for (uint32_t e = 0; e < d; e++) out[e] = ops_f32_to_bf16(sum[e] / block->total[i]);
+        for (uint32_t e = 0; e < dv; e++) out[e] = ops_f32_to_bf16(sum[e] / block->total[i]);
     }
 }
 
 static void walk_row(const struct kvd_ops_attention *op, struct block *block, uint32_t b) {
     uint32_t group = op->n_q_heads / op->view.n_kv_heads, valid = ops_valid(op->valid, op->w, b);
+    uint32_t dv = ops_v_dim(&op->view);
     uint64_t queries = (uint64_t)group * valid;
     for (uint32_t kv_head = 0; kv_head < op->view.n_kv_heads; kv_head++)
         for (uint64_t first = 0; first < queries; first += BLOCK) {
             block->count = (uint32_t)(queries - first < BLOCK ? queries - first : BLOCK);
             walk_block(op, block, b, kv_head, first);
         }
-    memset(op->out + tensor_at(op, b, valid, 0), 0,
-           (op->w - valid) * (size_t)op->n_q_heads * op->view.head_dim * sizeof *op->out);
+    memset(op->out + heads_before(op, b, valid, 0) * dv, 0,
+           (op->w - valid) * (size_t)op->n_q_heads * dv * sizeof *op->out);
 }
+
+static uint32_t padded(uint32_t dim) { return (dim + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
 
 int kvd_ops_attention_host(const struct kvd_ops_attention *op, char *err, size_t err_bytes) {
     struct block block = { 0 };
     int r = check_all(op, err, err_bytes);
     if (r) return r;
-    block.width = (op->view.head_dim + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
-    block.stride = block.width + 2 * LANES;
-    /* Zeroed once: what lies between head_dim and width stays zero. */
+    block.k_width = padded(op->view.head_dim);
+    block.v_width = padded(ops_v_dim(&op->view));
+    block.stride = (block.k_width > block.v_width ? block.k_width : block.v_width) + 2 * LANES;
+    /* Zeroed once: what lies between head_dim and width of a query stays zero. */
     size_t floats = (size_t)(2 * BLOCK + TILE) * block.stride + BLOCK * TILE;
     float *memory = calloc(floats, sizeof *memory);
     if (!memory)

@@ -361,6 +361,11 @@ extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
+    if (op->view.v_head_dim != 0 && op->view.v_head_dim != op->view.head_dim) {
+        snprintf(err, err ? err_bytes : 0, "no GPU kernel for K of head_dim %u with V of %u: the host form has it",
+                 op->view.head_dim, op->view.v_head_dim);
+        return KVD_OPS_UNIMPLEMENTED;
+    }
     if (op->window != 0 || op->sinks != nullptr || op->soft_cap > 0) {
         snprintf(err, err ? err_bytes : 0,
                  "no GPU kernel with a window (%u), sinks (%s) or a soft cap (%g): the host form has them", op->window,

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "geometry.h"
+#include "geometry_internal.h"
 #include "ops.h"
 #include "ops_internal.h"
 
@@ -63,8 +63,14 @@ static int check_table(const PagedKVBatchLayerView *view, char *err, size_t err_
 static int check_view(const PagedKVBatchLayerView *view, char *err, size_t err_bytes) {
     static const char *const names[GEOM_SLOTS] = { "k", "v", "k_scale", "v_scale" };
     const kvd_plane_view *planes[GEOM_SLOTS] = { &view->k, &view->v, &view->k_scale, &view->v_scale };
+    struct geom_group group = { .storage = (enum kvd_storage)view->storage,
+                                .head_dim = view->head_dim,
+                                .v_head_dim = view->v_head_dim };
     struct geom_schema schema;
-    if (geom_schema((enum kvd_storage)view->storage, view->head_dim, &schema, err, err_bytes)) return KVD_OPS_INVALID;
+    if (view->format != KVD_FORMAT_KV)
+        return refuse_with(KVD_OPS_INVALID, err, err_bytes, "a view of format %s: ops read K and V that stand apart",
+                           geom_format_name((enum kvd_format)view->format));
+    if (geom_group_schema(&group, &schema, err, err_bytes)) return KVD_OPS_INVALID;
     if (view->n_pages == 0 || view->n_pages > INT32_MAX || view->n_kv_heads == 0)
         return refuse_with(KVD_OPS_INVALID, err, err_bytes, "a view of %u pages and %u kv heads: at least 1 of each",
                            view->n_pages, view->n_kv_heads);
@@ -106,11 +112,11 @@ static struct range plane_range(const PagedKVBatchLayerView *view, const kvd_pla
                                       plane->stride_token * KVD_PAGE_TOKENS };
 }
 
-/* A dense BF16 tensor [D, heads, W, B]: present, aligned, countable, and apart from planes and table. */
-static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tensor, const char *name, uint32_t heads,
-                        uint32_t w, uint32_t b, struct range *ret_range, char *err, size_t err_bytes) {
+/* A dense BF16 tensor [dim, heads, W, B]: present, aligned, countable, and apart from planes and table. */
+static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tensor, const char *name, uint32_t dim,
+                        uint32_t heads, uint32_t w, uint32_t b, struct range *ret_range, char *err, size_t err_bytes) {
     const kvd_plane_view *planes[GEOM_SLOTS] = { &view->k, &view->v, &view->k_scale, &view->v_scale };
-    uint64_t bytes = (uint64_t)view->head_dim * sizeof *tensor;
+    uint64_t bytes = (uint64_t)dim * sizeof *tensor;
     struct range table = { (uintptr_t)view->block_tables, 0 };
     table.end = table.begin + (uintptr_t)view->n_rows * view->n_logical * sizeof(int32_t);
     if (!tensor || (uintptr_t)tensor % sizeof *tensor)
@@ -118,7 +124,7 @@ static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tenso
     if (__builtin_mul_overflow(bytes, heads, &bytes) || __builtin_mul_overflow(bytes, w, &bytes) ||
         __builtin_mul_overflow(bytes, b, &bytes) || bytes > PTRDIFF_MAX)
         return refuse_with(KVD_OPS_INVALID, err, err_bytes, "tensor %s [%u, %u, %u, %u] does not fit the address space",
-                           name, view->head_dim, heads, w, b);
+                           name, dim, heads, w, b);
     struct range range = { (uintptr_t)tensor, (uintptr_t)tensor + bytes };
     bool clash = meet(range, table);
     for (uint32_t s = 0; s < GEOM_SLOTS; s++) clash = clash || meet(range, plane_range(view, planes[s]));
@@ -130,11 +136,12 @@ static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tenso
 }
 
 int ops_append_check(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
+    uint32_t d = op->view.head_dim, dv = ops_v_dim(&op->view);
     struct range range;
     int r = check_view(&op->view, err, err_bytes);
     if (!r) r = check_batch(&op->view, op->w, op->b, op->table_rows, err, err_bytes);
-    if (!r) r = check_tensor(&op->view, op->k, "k", op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
-    if (!r) r = check_tensor(&op->view, op->v, "v", op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
+    if (!r) r = check_tensor(&op->view, op->k, "k", d, op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
+    if (!r) r = check_tensor(&op->view, op->v, "v", dv, op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
     if (!r && !op->positions) r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "positions is missing");
     return r;
 }
@@ -171,8 +178,10 @@ int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t er
                            "causal %u needs %s: causal is 1 with positions or 0 with context", op->causal,
                            op->causal ? "positions" : "context");
     r = check_logits(op, err, err_bytes);
-    if (!r) r = check_tensor(&op->view, op->q, "q", op->n_q_heads, op->w, op->b, &q, err, err_bytes);
-    if (!r) r = check_tensor(&op->view, op->out, "out", op->n_q_heads, op->w, op->b, &out, err, err_bytes);
+    if (!r) r = check_tensor(&op->view, op->q, "q", op->view.head_dim, op->n_q_heads, op->w, op->b, &q, err, err_bytes);
+    if (!r)
+        r = check_tensor(&op->view, op->out, "out", ops_v_dim(&op->view), op->n_q_heads, op->w, op->b, &out, err,
+                         err_bytes);
     if (!r && meet(q, out))
         r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "out overlaps q: give it memory of its own");
     return r;

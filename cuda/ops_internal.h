@@ -28,6 +28,11 @@ static inline const int32_t *ops_table_row(const PagedKVBatchLayerView *view, in
     return view->block_tables + (size_t)row * view->n_logical;
 }
 
+/* Elements of a head of V, of its inputs and of the output. */
+static inline uint32_t ops_v_dim(const PagedKVBatchLayerView *view) {
+    return view->v_head_dim ? view->v_head_dim : view->head_dim;
+}
+
 /* First key that the causal query at `position` sees. */
 static inline uint32_t ops_first_key(const struct kvd_ops_attention *op, uint32_t position) {
     if (op->window == 0) return 0;

@@ -93,11 +93,11 @@ def error_of(got, want):
 class Pages:
     """A layer whose pages stand in no order, with what was appended."""
 
-    def __init__(self, profile, head_dim, head_major=False, seed=1):
+    def __init__(self, profile, head_dim, head_major=False, seed=1, v_head_dim=None):
         self.random = np.random.default_rng(seed)
-        self.profile, self.head_dim = profile, head_dim
+        self.profile, self.head_dim, self.v_head_dim = profile, head_dim, v_head_dim or head_dim
         self.k, self.k_scale = empty_planes(HALVES[profile][0], head_dim, head_major)
-        self.v, self.v_scale = empty_planes(HALVES[profile][1], head_dim, head_major)
+        self.v, self.v_scale = empty_planes(HALVES[profile][1], self.v_head_dim, head_major)
         self.table = self.random.permutation(PAGES)[: ROWS * ENTRIES].astype(np.int32).reshape(ROWS, ENTRIES)
         self.layer = ops.Layer(self.k, self.v, self.table, self.k_scale, self.v_scale)
 
@@ -105,7 +105,7 @@ class Pages:
         return ops.to_bf16(self.random.standard_normal(shape))
 
     def fill(self, row, n):
-        k, v = self.draw(1, n, HEADS, self.head_dim), self.draw(1, n, HEADS, self.head_dim)
+        k, v = self.draw(1, n, HEADS, self.head_dim), self.draw(1, n, HEADS, self.v_head_dim)
         ops.append(self.layer, k, v, [range(n)], rows=[row])
         return k[0], v[0]
 
@@ -174,7 +174,8 @@ class Attention(unittest.TestCase):
         positions = [range(start, start + w) for start in starts]
         for oracle in (False, True):
             got = ops.from_bf16(ops.attention(pages.layer, q, positions, rows, valid, oracle=oracle, **options))
-            want = np.zeros(got.shape)
+            want = np.zeros((*q.shape[:3], pages.v_head_dim))
+            self.assertEqual(got.shape, want.shape)
             for b, (row, start) in enumerate(zip(rows, starts)):
                 for c in range(valid[b]):
                     k, v = pages.read(row, start + c + 1)
@@ -204,6 +205,31 @@ class Attention(unittest.TestCase):
             pages = Pages("bf16", head_dim)
             pages.fill(0, 150)
             self.check(pages, 8, (149,), 1, (0,), scale=0.3)
+
+    def test_heads_of_v_that_differ(self):
+        """GRP-1, VIEW-6: longer and shorter than those of K, also where what K lacks in V's tile is not finite."""
+        for profile, head_dim, v_head_dim in (
+            ("bf16", 192, 128),
+            ("bf16", 3, 80),
+            ("bf16", 80, 3),
+            ("int8", 64, 256),
+            ("fp8", 192, 128),
+            ("nvfp4", 96, 64),
+            ("k8v4", 128, 192),
+        ):
+            with self.subTest(profile=profile, head_dim=head_dim, v_head_dim=v_head_dim):
+                pages = Pages(profile, head_dim, v_head_dim=v_head_dim)
+                for row in range(ROWS):
+                    pages.fill(row, 200)
+                self.assertEqual((pages.layer.head_dim, pages.layer.v_head_dim), (head_dim, v_head_dim))
+                self.check(pages, 6, (130, 63, 190), 4, (2, 0, 1), valid=[4, 0, 2])
+        pages = Pages("bf16", 3, v_head_dim=80)
+        pages.fill(0, 200)
+        q = pages.draw(1, 1, 2, 3)
+        want = ops.attention(pages.layer, q, [[70]], [0])
+        pages.v[pages.table[0, 0], :, 5, 3:16] = 0x7F80  # of a key that is seen: its own elements alone are spoilt
+        got = ops.attention(pages.layer, q, [[70]], [0])
+        np.testing.assert_array_equal(np.delete(got, np.s_[3:16], -1), np.delete(want, np.s_[3:16], -1))
 
     def test_windows_sinks_and_soft_caps(self):
         """VIEW-6: heads, windows, chunks, sinks and soft caps of models that people serve, and all of them at once."""
@@ -286,7 +312,7 @@ class Refusals(unittest.TestCase):
         self.refused(bad, r"valid is \[2\]: it is \[1\]", ops.attention, layer, q, [[0]], valid=[1, 1])
         self.refused(bad, "out is", ops.attention, layer, q, [[0]], out=np.zeros((1, 1, 4, 32), np.uint16))
         self.refused(bad, "out is", ops.attention, layer, q, [[0]], out=np.zeros((1, 1, 4, 128), np.uint16)[..., ::2])
-        self.refused(bad, r"both are \[B, W, 2, 64\]", ops.append, layer, q, q, [[0]])
+        self.refused(bad, r"both are \[B, W, 2, head_dim\]", ops.append, layer, q, q, [[0]])
         self.refused(bad, "the table is int64", ops.Layer, pages.k, pages.v, pages.table.astype(np.int64))
         self.refused(bad, "plane v has 23 pages", ops.Layer, pages.k, pages.v[1:], pages.table)
         self.refused(bad, r"plane k is uint16\[24, 2, 32, 64\]", ops.Layer, pages.k[:, :, :32], pages.v, pages.table)

@@ -194,6 +194,10 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.view.storage = KVD_STORAGE_BF16, "dtype");
     REFUSED(op.view.head_dim = 80, "head_dim");
     REFUSED(op.view.head_dim = 128, "plane k");
+    REFUSED(op.view.v_head_dim = 128, "plane v");
+    REFUSED(op.view.v_head_dim = 80, "head_dim");
+    REFUSED(op.view.format = KVD_FORMAT_LATENT, "latent");
+    REFUSED(op.view.format = 7, "unknown");
     REFUSED(op.view.k_scale.dtype = KVD_DTYPE_NONE, "k_scale");
     REFUSED(op.view.v_scale.extent = 1, "v_scale");
     REFUSED(op.view.v.stride_elem = 2, "plane v");

@@ -5,7 +5,7 @@
     kvd.ops.append(layer, k, v, positions, rows=[sequence.row])
     out = kvd.ops.attention(layer, q, positions, rows=[sequence.row])
 
-Dense arrays are BF16, [B, W, heads, head_dim]: B sequences with W columns each. numpy has no BF16 and holds its bits in
+Dense arrays are BF16, [B, W, heads, head_dim of K or V]: B sequences with W columns each. numpy has no BF16 and holds its bits in
 uint16. kvd/kvd_ops.h has shapes, limits and what the caller guarantees on a GPU. Where the pages are tensors on a GPU,
 all arrays are, and the kernels run on torch's current stream. There int32 tensors of the device are taken as they are, and
 a CUDA graph can capture the call if `out` and `workspace` are given; lists and other arrays are copied first.
@@ -216,10 +216,12 @@ class Layer:
         view.storage, view.block_tables = storage, rows.address
         view.n_rows, view.n_logical = rows.shape
         view.n_pages, view.n_kv_heads = held[0].shape[:2]
-        view.head_dim = view.v_head_dim = held[0].shape[3] * (2 if view.k.dtype == _DTYPE_U8 else 1)
+        view.head_dim = view.k.extent * (2 if view.k.dtype == _DTYPE_U8 else 1)
+        view.v_head_dim = view.v.extent * (2 if view.v.dtype == _DTYPE_U8 else 1)
         self._held = held
         self.device: str = held[0].device
         self.head_dim: int = view.head_dim
+        self.v_head_dim: int = view.v_head_dim
         self.kv_heads: int = view.n_kv_heads
         #: Tokens that a row of the table can hold.
         self.max_context: int = view.n_logical * PAGE_TOKENS
@@ -238,12 +240,12 @@ class Layer:
         )
 
 
-def _dense(value: Any, name: str, layer: Layer) -> _Array:
-    """BF16 [B, W, heads, head_dim], contiguous."""
+def _dense(value: Any, name: str, layer: Layer, dim: int) -> _Array:
+    """BF16 [B, W, heads, dim], contiguous."""
     array = _Array(value)
-    if array.dtype not in ("uint16", "bfloat16") or len(array.shape) != 4 or array.shape[3] != layer.head_dim:
+    if array.dtype not in ("uint16", "bfloat16") or len(array.shape) != 4 or array.shape[3] != dim:
         raise InvalidArgument(
-            f"{name} is {array.dtype}{list(array.shape)}: it is [B, W, heads, {layer.head_dim}] of bfloat16, or of its "
+            f"{name} is {array.dtype}{list(array.shape)}: it is [B, W, heads, {dim}] of bfloat16, or of its "
             "bits in uint16"
         )
     if array.device != layer.device:
@@ -307,11 +309,11 @@ def append(layer: Layer, k: Any, v: Any, positions: Any, rows: Any = None, valid
 
     Only the first valid[b] columns of a sequence count. On the CPU what is not mapped is refused.
     """
-    keys, values = _dense(k, "k", layer), _dense(v, "v", layer)
+    keys, values = _dense(k, "k", layer, layer.head_dim), _dense(v, "v", layer, layer.v_head_dim)
     b, w, heads, _ = keys.shape
-    if keys.shape != values.shape or heads != layer.kv_heads:
+    if keys.shape[:3] != values.shape[:3] or heads != layer.kv_heads:
         raise InvalidArgument(
-            f"k is {list(keys.shape)} and v {list(values.shape)}: both are [B, W, {layer.kv_heads}, {layer.head_dim}]"
+            f"k is {list(keys.shape)} and v {list(values.shape)}: both are [B, W, {layer.kv_heads}, head_dim]"
         )
     at, count = _ints(positions, "positions", (b, w), layer), _ints(valid, "valid", (b,), layer)
     of = _rows(rows, b, layer)
@@ -341,7 +343,7 @@ def attention(
     workspace: Any = None,
     oracle: bool = False,
 ) -> Any:
-    """Attention of q [B, W, query heads, head_dim] over the pages of table rows [B]. Returns `out`, which is like q.
+    """Attention of q [B, W, query heads, head_dim] over the pages of table rows [B]. Returns `out` [B, W, query heads, head_dim of V].
 
     The query at position p sees keys 0 to p. With `context` [B] instead of positions every column that counts sees the
     context and all columns that count. Columns past valid[b] come back as zeros. `scale` is 1/sqrt(head_dim) unless
@@ -354,10 +356,13 @@ def attention(
     On a GPU `max_context` is the most keys that any sequence has now, and in any replay of a graph: the table's row
     unless given. `workspace` is memory of workspace_bytes().
     """
-    query = _dense(q, "q", layer)
-    result = _Array(_empty_like(query.value) if out is None else out)
-    if (result.shape, result.dtype, result.device) != (query.shape, query.dtype, query.device) or not _whole(result):
-        raise InvalidArgument(f"out is {result.dtype}{list(result.shape)}: it is like q, and contiguous")
+    query = _dense(q, "q", layer, layer.head_dim)
+    shape = (*query.shape[:3], layer.v_head_dim)
+    result = _Array(_empty_like(query.value, shape) if out is None else out)
+    if (result.shape, result.dtype, result.device) != (shape, query.dtype, query.device) or not _whole(result):
+        raise InvalidArgument(
+            f"out is {result.dtype}{list(result.shape)}: it is {query.dtype}{list(shape)} on {query.device}, contiguous"
+        )
     if (positions is None) == (context is None):
         raise InvalidArgument("give positions (causal) or context (every column sees all), one of them")
     b, w, _, _ = query.shape
@@ -421,12 +426,8 @@ def _launch(layer: Layer, op: _Attention, max_context: int, workspace: Any) -> N
         )
 
 
-def _empty_like(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return np.empty_like(value)
-    import torch
-
-    return torch.empty_like(value)
+def _empty_like(value: Any, shape: Tuple[int, ...]) -> Any:
+    return np.empty(shape, value.dtype) if isinstance(value, np.ndarray) else value.new_empty(shape)
 
 
 def _whole(array: _Array) -> bool:
