@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What is worth keeping: a policy for schedulers, above kvd.h. kvd itself never chooses; kvd_choose_victims gives up
- * the least recently used. This policy remembers the prompts of the last 15 minutes, also those whose KV is gone,
- * learns how likely and how soon a prefix returns, and gives up first what a page of memory would serve least.
+ * the least recently used. This policy remembers the prompts of the last 45 minutes, also those whose KV is gone,
+ * learns how likely and how soon a prefix returns, and how much of it, and gives up first what a page of memory would
+ * serve least: the tail of a continuation before the rest, and of the last one no more than is needed.
  *
  *     kvd_policy_new(NULL, &policy);
  *     ... a request:
@@ -16,7 +17,7 @@
  * Conventions: those of kvd.h. Times are nanoseconds of one clock that does not go back; which one is the caller's
  * choice, so that a replay runs on the time of its trace. The same calls with the same times make the same choices. A
  * policy belongs to one thread at a time, and to one scheduler's client: what others keep it does not know, and gives
- * up last, by kvd_choose_victims. It costs 184 bytes a remembered prompt, and 96 a continuation.
+ * up last, by kvd_choose_victims. It costs about 200 bytes a remembered prompt, and 110 a continuation.
  */
 #ifndef KVD_POLICY_H
 #define KVD_POLICY_H
@@ -27,7 +28,7 @@ typedef struct kvd_policy kvd_policy;
 
 struct kvd_policy_options {
     uint32_t prompts;       /* remembered at most; 0: 32,768. A power of two is not needed */
-    uint32_t continuations; /* known at most; 0: 65,536. Of more the ones that were kept first are forgotten */
+    uint32_t continuations; /* known at most; 0: 65,536. Of more the least recently used are forgotten */
     bool demotes;           /* the store has a host arena: victims are demoted while it holds them */
 };
 
@@ -48,10 +49,13 @@ KVD_API void kvd_policy_gone(kvd_policy *policy, kvd_continuation continuation);
 /* Continuations that are known, the least valuable first: writes at most max handles. Returns how many. */
 KVD_API uint32_t kvd_policy_rank(kvd_policy *policy, uint64_t now_ns, kvd_continuation *ret_continuations,
                                  uint32_t max);
-/* As kvd_choose_victims, in the policy's order; a victim is demoted where there is an arena that can hold it. Where
- * what it knows does not do, kvd_choose_victims decides. The victims are forgotten: where the activation is refused
- * after all, call kvd_policy_kept for them again, or leave them to the order of kvd_choose_victims. Sends one
- * message where nothing must go, two to four mostly, and some more in steps that double where much is short. */
+/* As kvd_choose_victims, in the policy's order. Where there is an arena, victims are demoted, and what the arena lacks
+ * then is released by the same order, of those that were demoted before, too. A victim that is released is shortened to
+ * what is worth more, the last one to what need not go; not where there are state images, which belong to frontiers.
+ * Where what it knows does not do, kvd_choose_victims decides. The victims are forgotten: where the activation is
+ * refused after all, call kvd_policy_kept for them again, or leave them to the order of kvd_choose_victims. Sends one
+ * message where nothing must go, and two or three mostly where something must: one more each time that victims free
+ * less than they hold, because others share it. */
 KVD_API enum kvd_status kvd_policy_choose(kvd_policy *policy, kvd_client *client, struct kvd_activation *want,
                                           struct kvd_victim *room, uint32_t max, uint64_t now_ns,
                                           struct kvd_error *error);

@@ -123,6 +123,7 @@ static struct reuse_facts facts_of(struct policy_memory *m, use_id before, uint3
     facts.gap_ns = use->gap_ns ? (uint64_t)(sqrt((double)use->gap_ns) * sqrt((double)gap)) : gap;
     if (!facts.gap_ns) facts.gap_ns = 1;
     facts.uses = returns && use->uses < UINT32_MAX ? use->uses + 1 : 2;
+    facts.shared_pages = returns ? UINT32_MAX : shared;
     facts.new_tokens = prompt_tokens > use->tokens ? prompt_tokens - use->tokens : 0;
     return facts;
 }

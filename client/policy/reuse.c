@@ -7,13 +7,16 @@
 
 #define SHORTEST_NS 1000000000.0 /* the first band: a second */
 #define PRIOR 8.0                /* weight of what is assumed before anything is known: so many uses */
+#define SMOOTH 320.0             /* the same for the hazard of a band, against that of the band before */
 #define ASSUMED_RETURN 0.2       /* hazard of a band that is as long as a minute and its begin together */
+#define MOST_LEVEL 0.4           /* of such hazards, beyond what is known */
 #define ASSUMED_PAUSE_NS 60e9
 #define MOST_HAZARD 0.95
 #define FADE 0.97 /* of the evidence, a refresh: about 2,000 uses count */
 #define LEAST_FACTOR 0.125
 #define MOST_FACTOR 8.0
 #define RATES_AN_OCTAVE 4.0
+#define HARDLY_MORE 1.1
 
 void reuse_init(struct reuse_model *m) {
     memset(m, 0, sizeof *m);
@@ -38,11 +41,16 @@ uint32_t reuse_band(const struct reuse_model *m, uint64_t age_ns) {
     return low;
 }
 
-/* Chance of a return in the band at factor 1. The prior falls with age: then the least recently used goes first. */
-static double base_hazard(const struct reuse_model *m, uint32_t b) {
-    double width = (double)(m->edge[b + 1] - m->edge[b]);
-    double assumed = ASSUMED_RETURN * width / ((double)m->edge[b + 1] + ASSUMED_PAUSE_NS);
-    return fmin(MOST_HAZARD, (m->returned[b] + 2 * PRIOR * assumed) / (m->risk[b] + 2 * PRIOR));
+/* Chance of a return in a band at factor 1. What is not known of a band yet is assumed to go on from the band before,
+ * falling with age: then the least recently used goes first. Where all come back soon nothing is known of later bands,
+ * and it must not go on as high: once all texts change, the old ones would stay. */
+static void find_hazards(struct reuse_model *m) {
+    double level = ASSUMED_RETURN; /* hazard of a band that is as long as its end and a minute together */
+    for (uint32_t b = 0; b < REUSE_BANDS; b++) {
+        double share = (double)(m->edge[b + 1] - m->edge[b]) / ((double)m->edge[b + 1] + ASSUMED_PAUSE_NS);
+        m->hazard[b] = fmin(MOST_HAZARD, (m->returned[b] + SMOOTH * level * share) / (m->risk[b] + SMOOTH));
+        level = fmin(MOST_LEVEL, m->hazard[b] / share);
+    }
 }
 
 /* ---- classes ---- */
@@ -59,6 +67,7 @@ static void find_levels(const struct reuse_facts *facts, uint8_t *ret_level) {
                            : facts->new_tokens ? level_of(2 + fmax(0, log2(facts->new_tokens / 64.0) + 2) / 2)
                                                : 1;
     uint8_t size = level_of(log2(facts->prompt_tokens / 1024.0 + 1));
+    ret_level[REUSE_SHARED] = level_of(log2((double)facts->shared_pages + 1));
     uint8_t half = REUSE_LEVELS / 2;
     ret_level[REUSE_SIZE] = (uint8_t)((size < half ? size : half - 1) + (first ? 0 : half));
 }
@@ -78,7 +87,7 @@ struct reuse_class reuse_classify(const struct reuse_model *m, const struct reus
 /* ---- learning ---- */
 
 void reuse_learn(struct reuse_model *m, const struct reuse_class *class, uint32_t band, bool returned) {
-    double chance = 1 - pow(1 - base_hazard(m, band), class->factor);
+    double chance = 1 - pow(1 - m->hazard[band], class->factor);
     for (uint32_t f = 0; f < REUSE_FACTORS; f++) {
         m->expected[f][class->level[f]] += chance;
         m->observed[f][class->level[f]] += returned;
@@ -107,7 +116,8 @@ static void fold_evidence(struct reuse_model *m) {
 
 /* ---- indexes ---- */
 
-static void find_indexes(struct reuse_model *m, uint32_t rate, const double *hazard) {
+static void find_indexes(struct reuse_model *m, uint32_t rate) {
+    const double *hazard = m->hazard;
     double factor = exp2((rate - (REUSE_RATES - 1) / 2.0) / RATES_AN_OCTAVE), alive[REUSE_BANDS + 1] = { 1 };
     for (uint32_t b = 0; b < REUSE_BANDS; b++) alive[b + 1] = alive[b] * pow(1 - hazard[b], factor);
     for (uint32_t age = 0; age < REUSE_BANDS; age++) {
@@ -120,19 +130,70 @@ static void find_indexes(struct reuse_model *m, uint32_t rate, const double *haz
     }
 }
 
-static int compare_cells(const void *a_, const void *b_, void *index_) {
+/* ---- how far returns reach ---- */
+
+uint32_t reuse_part(uint32_t prompt_pages, uint32_t part) {
+    static const uint32_t from_end[REUSE_PARTS] = { 0, 1, 2, 4, 8, 16, 64, UINT32_MAX };
+    return prompt_pages > from_end[part] ? prompt_pages - from_end[part] : 0;
+}
+
+uint32_t reuse_first_part(uint32_t prompt_pages, uint32_t pages) {
+    uint32_t part = 0;
+    while (part < REUSE_PARTS - 1 && reuse_part(prompt_pages, part) >= pages) part++;
+    return part;
+}
+
+void reuse_reach(struct reuse_model *m, uint32_t prompt_pages, uint32_t pages, uint32_t shared) {
+    uint32_t end = pages;
+    if ((uint64_t)shared * 2 < prompt_pages) return; /* both begin alike, that is all */
+    for (uint32_t part = 0; part < REUSE_PARTS; part++) {
+        uint32_t begin = reuse_part(prompt_pages, part);
+        if (begin >= end) continue;
+        m->held[part]++;
+        m->met[part] += 2 * shared > begin + end;
+        end = begin;
+    }
+}
+
+/* The first parts are not reached more often than those before them. */
+static void find_reach(struct reuse_model *m, double *ret_reach) {
+    double least = 0;
+    for (uint32_t part = 0; part < REUSE_PARTS; part++) {
+        least = fmax(least, (m->met[part] + PRIOR) / (m->held[part] + PRIOR));
+        ret_reach[part] = least;
+        m->held[part] *= FADE;
+        m->met[part] *= FADE;
+        m->with[part] = part;
+        for (uint32_t p = 0; p < part; p++)
+            if (ret_reach[part] <= ret_reach[p] * HARDLY_MORE) m->with[p] = part;
+    }
+}
+
+struct reuse_values {
+    double of[REUSE_ORDER];
+};
+
+static int compare_parts(const void *a_, const void *b_, void *values_) {
     const uint16_t a = *(const uint16_t *)a_, b = *(const uint16_t *)b_;
-    const double *index = index_;
-    if (index[a] != index[b]) return index[a] < index[b] ? -1 : 1;
-    return a % REUSE_BANDS != b % REUSE_BANDS ? (int)(b % REUSE_BANDS) - (int)(a % REUSE_BANDS) : (int)a - (int)b;
+    const struct reuse_values *values = values_;
+    if (values->of[a] != values->of[b]) return values->of[a] < values->of[b] ? -1 : 1;
+    uint32_t band_a = a / REUSE_PARTS % REUSE_BANDS, band_b = b / REUSE_PARTS % REUSE_BANDS;
+    return band_a != band_b ? (int)band_b - (int)band_a : (int)a - (int)b;
 }
 
 void reuse_refresh(struct reuse_model *m) {
-    double hazard[REUSE_BANDS];
+    struct reuse_values values;
+    double reach[REUSE_PARTS];
     fold_evidence(m);
-    for (uint32_t b = 0; b < REUSE_BANDS; b++) hazard[b] = base_hazard(m, b);
-    for (uint32_t r = 0; r < REUSE_RATES; r++) find_indexes(m, r, hazard);
-    for (uint32_t i = 0; i < REUSE_CELLS; i++) m->order[i] = (uint16_t)i;
-    qsort_r(m->order, REUSE_CELLS, sizeof *m->order, compare_cells, m->index);
+    find_reach(m, reach);
+    find_hazards(m);
+    for (uint32_t r = 0; r < REUSE_RATES; r++) find_indexes(m, r);
+    for (uint32_t i = 0; i < REUSE_ORDER; i++) {
+        uint32_t cell = i / REUSE_PARTS;
+        values.of[i] = m->index[cell / REUSE_BANDS][cell % REUSE_BANDS] * reach[i % REUSE_PARTS];
+        m->order[i] = (uint16_t)i;
+    }
+    qsort_r(m->order, REUSE_ORDER, sizeof *m->order, compare_parts, &values);
+    for (uint32_t i = 0; i < REUSE_ORDER; i++) m->place[m->order[i]] = (uint16_t)i;
     m->learned = 0;
 }

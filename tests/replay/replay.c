@@ -116,7 +116,7 @@ static bool serve(struct replay *r, uint32_t i) {
 
 enum { TOKEN_BYTES = 32 }; /* of the small model below */
 
-static bool start(struct replay *r, uint64_t pool_tokens, uint32_t longest) {
+static bool start(struct replay *r, uint64_t pool_tokens, uint32_t context) {
     char more[200];
     int at = snprintf(more, sizeof more, "[limits]\ncontinuations = %u\n", r->trace.n + 64);
     double arena = options.arena / options.percent * (double)pool_tokens * TOKEN_BYTES;
@@ -125,7 +125,7 @@ static bool start(struct replay *r, uint64_t pool_tokens, uint32_t longest) {
     struct e2e_setup setup = { .layers = 1,
                                .kv_heads = 1,
                                .head_dim = 8,
-                               .max_context = longest + 64,
+                               .max_context = context,
                                .max_concurrency = 2,
                                .capacity_tokens = (uint32_t)pool_tokens,
                                .more = more };
@@ -194,8 +194,9 @@ static void replay_trace(void) {
         if (n > longest) longest = n;
     }
     uint64_t pool_tokens = (uint64_t)((double)r->trace.distinct_blocks * r->trace.block_tokens * options.percent / 100);
+    uint32_t context = longest + KVD_PAGE_TOKENS < pool_tokens ? longest + KVD_PAGE_TOKENS : (uint32_t)pool_tokens;
     KVT_NEED((r->tokens = malloc((longest + 1) * sizeof *r->tokens)));
-    KVT_NEED(start(r, pool_tokens, longest));
+    KVT_NEED(start(r, pool_tokens, context));
     double begin = e2e_now();
     KVT_NEED(replay_all(r, pool_tokens));
     double seconds = e2e_now() - begin;

@@ -394,10 +394,23 @@ static void victims_refusals(void) {
 
 /* ---- the policy over reuse ------------------------------------------------------------------------------ */
 
-/* Victims that are on the device free 10 pages each; so many are needed. */
+/* Continuations of 10 pages each, of which so many pages are needed; each shares its first `shared` with all others. */
 struct till {
-    uint32_t need, plans, chooses, victims, demoted;
+    uint32_t need, shared;
+    bool images; /* state images: nothing can be shortened */
+    uint32_t plans, chooses, victims, demoted;
 };
+
+/* Pages that go: the shared ones only if all of the ten go whole. */
+static uint32_t freed_by(const struct till *till, const struct kvd_activation *a) {
+    uint32_t freed = 0, whole = 0;
+    for (uint32_t i = 0; i < a->n_victims; i++) {
+        uint32_t left = a->victims[i].frontier / KVD_PAGE_TOKENS;
+        whole += !left;
+        freed += 10 - (left > till->shared ? left : till->shared);
+    }
+    return freed + (whole == 20 ? till->shared : 0);
+}
 
 static enum script_act till_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
     struct till *till = user;
@@ -411,11 +424,14 @@ static enum script_act till_fn(void *user, const struct msg_request *request, st
     till->plans++;
     till->victims = a->n_victims;
     till->demoted = 0;
-    for (uint32_t i = 0; i < a->n_victims; i++) till->demoted += a->victims[i].demote;
-    uint32_t freed = 10 * low(a->n_victims, till->need);
+    for (uint32_t i = 0; i < a->n_victims; i++) {
+        till->demoted += a->victims[i].demote;
+        if (till->images && a->victims[i].frontier) reply->status = KVD_OUT_OF_RANGE;
+    }
+    uint32_t freed = low(freed_by(till, a), till->need);
     plan->n_pools = 1;
     plan->freed_pages[0] = freed;
-    plan->pages[0] = (struct kvd_need){ 10 * till->need, freed, 10 * till->need - freed };
+    plan->pages[0] = (struct kvd_need){ till->need, freed, till->need - freed };
     plan->feasibility = plan->pages[0].short_by ? KVD_BLOCKED : KVD_READY;
     return SCRIPT_ANSWER;
 }
@@ -431,29 +447,70 @@ static enum kvd_status policy_choose(kvd_policy *policy, struct till *till, stru
     return status;
 }
 
-/* As few as do, the first of the order, in few messages. What was demoted before frees nothing on the device: where
+static kvd_policy *policy_of_twenty(bool demotes) {
+    kvd_policy *policy = NULL;
+    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .demotes = demotes }, &policy), KVD_OK);
+    for (uint64_t i = 1; i <= 20; i++) kvd_policy_kept(policy, 0, (kvd_continuation){ i }, 640);
+    return policy;
+}
+
+/* As few as do, the first of the order, in two messages. What was demoted before frees nothing on the device: where
  * only such ones are known, kvd_choose_victims decides. */
 static void q_2_the_policy_finds_the_shortest_recipe(void) {
-    kvd_policy *policy = NULL;
+    kvd_policy *policy = policy_of_twenty(true);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
     struct till till = { .need = 0 };
-    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .demotes = true }, &policy), KVD_OK);
-    for (uint64_t i = 1; i <= 20; i++) kvd_policy_kept(policy, 0, (kvd_continuation){ i }, 640);
     KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
     KVT_EQ(want.n_victims, 0);
     KVT_EQ(till.plans, 1);
-    till = (struct till){ .need = 3 };
+    till = (struct till){ .need = 30 };
     KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
     KVT_EQ(want.n_victims, 3);
     for (uint32_t i = 0; i < want.n_victims; i++)
         KVT_TRUE(want.victims[i].continuation.bits == i + 1 && want.victims[i].demote);
-    KVT_TRUE(till.plans <= 8 && till.chooses == 0);
-    till = (struct till){ .need = 17 };
+    KVT_EQ(till.plans, 2);
+    KVT_EQ(till.chooses, 0);
+    till = (struct till){ .need = 170 };
     KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
     KVT_EQ(want.n_victims, 17);
-    till = (struct till){ .need = 1 };
+    till = (struct till){ .need = 10 };
     KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
-    KVT_TRUE(till.plans <= 8 && till.chooses == 1);
+    KVT_TRUE(till.plans <= 2 && till.chooses == 1);
+    kvd_policy_free(policy);
+}
+
+/* SHORT-1: the last of the victims loses what is needed and no more, and is the first to go the next time. */
+static void short_1_the_last_victim_is_shortened(void) {
+    kvd_policy *policy = policy_of_twenty(false);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    struct till till = { .need = 13 };
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_EQ(till.plans, 2);
+    KVT_EQ(want.n_victims, 2);
+    KVT_TRUE(want.victims[0].continuation.bits == 1 && want.victims[0].frontier == 0);
+    KVT_TRUE(want.victims[1].continuation.bits == 2 && want.victims[1].frontier == 7 * KVD_PAGE_TOKENS);
+    kvd_policy_free(policy);
+    policy = policy_of_twenty(false); /* shared pages free nothing: the recipe grows by what is short still */
+    till = (struct till){ .need = 13, .shared = 4 };
+    KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+    KVT_TRUE(till.plans <= 4 && till.chooses == 0);
+    KVT_EQ(want.n_victims, 3);
+    KVT_TRUE(want.victims[1].frontier == 0 && want.victims[2].frontier == 9 * KVD_PAGE_TOKENS);
+    kvd_policy_free(policy);
+}
+
+/* CONT-4: a state image belongs to its frontier. The first refusal says so; from then on victims go whole. */
+static void cont_4_with_state_images_victims_go_whole(void) {
+    kvd_policy *policy = policy_of_twenty(false);
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    for (uint32_t k = 0; k < 2; k++) {
+        struct till till = { .need = 13, .images = true };
+        KVT_EQ(policy_choose(policy, &till, &want), KVD_OK);
+        KVT_EQ(till.plans, k ? 2 : 4);
+        KVT_EQ(want.n_victims, 2);
+        KVT_TRUE(want.victims[0].frontier == 0 && want.victims[1].frontier == 0);
+        KVT_EQ(want.victims[0].continuation.bits, 2 * k + 1);
+    }
     kvd_policy_free(policy);
 }
 
@@ -470,6 +527,8 @@ int main(int argc, char **argv) {
         KVT_CASE(fit_1_the_source_goes_last),
         KVT_CASE(victims_refusals),
         KVT_CASE(q_2_the_policy_finds_the_shortest_recipe),
+        KVT_CASE(short_1_the_last_victim_is_shortened),
+        KVT_CASE(cont_4_with_state_images_victims_go_whole),
         { 0 },
     };
     return kvt_main("client policy", cases, argc, argv);

@@ -81,20 +81,20 @@ static void shared_heads_are_no_returns(void) {
     memory_free(&memory);
 }
 
-/* After 15 minutes a text is a new one. A ring and table that are too small lose what is old, and nothing else. */
+/* After 45 minutes a text is a new one. A ring and table that are too small lose what is old, and nothing else. */
 static void memory_has_an_end(void) {
     struct policy_memory memory;
     kvd_chain *chain = chain_of(7, 0, 20);
     KVT_OK(memory_init(&memory, 4));
     use_id first = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, SECOND);
-    use_id soon = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 800 * SECOND);
+    use_id soon = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 2600 * SECOND);
     KVT_EQ(memory_use(&memory, soon)->uses, 2);
-    use_id late = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 1800 * SECOND);
+    use_id late = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 5400 * SECOND);
     KVT_EQ(memory_use(&memory, late)->uses, 1);
     use_id back = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 5 * SECOND); /* a clock that went back */
-    KVT_EQ(memory_use(&memory, back)->at_ns, 1800 * SECOND);
+    KVT_EQ(memory_use(&memory, back)->at_ns, 5400 * SECOND);
     KVT_TRUE(memory_use(&memory, first) != NULL);
-    memory_note(&memory, kvd_chain_digests(chain), 0, 10, 1801 * SECOND);
+    memory_note(&memory, kvd_chain_digests(chain), 0, 10, 5401 * SECOND);
     KVT_TRUE(memory_use(&memory, first) == NULL && memory_use(&memory, 0) == NULL && memory_use(&memory, 99) == NULL);
     kvd_chain_free(chain);
     memory_free(&memory);
@@ -129,6 +129,27 @@ static void knows_what_is_there(void) {
         for (uint32_t i = 0; i < n; i++) KVT_TRUE(kept_at[ranked[i].bits] != 0);
     }
     kvd_policy_free(policy);
+}
+
+/* Answers are dropped, last pages differ: then these go before all prompts, and what returns reach does not. */
+static void learns_how_far_returns_reach(void) {
+    static struct reuse_model model;
+    reuse_init(&model);
+    uint32_t cell = reuse_band(&model, 60 * SECOND) * REUSE_PARTS;
+    KVT_TRUE(model.place[cell] < model.place[cell + REUSE_PARTS - 1]); /* of equal ones the tail first */
+    KVT_TRUE(model.place[cell] > model.place[cell + REUSE_PARTS]);     /* but after what is older */
+    for (uint32_t i = 0; i < 200; i++) reuse_reach(&model, 40, 50, 39);
+    for (uint32_t i = 0; i < 200; i++) reuse_reach(&model, 40, 50, 10); /* both begin alike, that is all */
+    reuse_refresh(&model);
+    for (uint32_t part = 0; part < 2; part++) /* before the rest of all that are ten bands older */
+        KVT_TRUE(model.place[cell + part] < model.place[cell + 10 * REUSE_PARTS + REUSE_PARTS - 1]);
+    KVT_TRUE(model.place[cell + 2] > model.place[cell + REUSE_PARTS + REUSE_PARTS - 1]);
+    KVT_EQ(reuse_first_part(40, 50), 0);
+    KVT_EQ(reuse_first_part(40, 40), 1);
+    KVT_EQ(reuse_first_part(40, 3), 6);
+    KVT_EQ(reuse_first_part(0, 3), 0);
+    KVT_EQ(model.with[0], 1);
+    KVT_EQ(model.with[2], REUSE_PARTS - 1);
 }
 
 /* The same calls at the same times: the same order. */
@@ -219,6 +240,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(shared_heads_are_no_returns),
                                              KVT_CASE(memory_has_an_end),
                                              KVT_CASE(knows_what_is_there),
+                                             KVT_CASE(learns_how_far_returns_reach),
                                              KVT_CASE(is_deterministic),
                                              KVT_CASE(adversarial_orders),
                                              KVT_CASE(refuses_nonsense),
