@@ -30,6 +30,15 @@ struct kvd_policy_options {
     uint32_t prompts;       /* remembered at most; 0: 32,768. A power of two is not needed */
     uint32_t continuations; /* known at most; 0: 65,536. Of more the least recently used are forgotten */
     bool demotes;           /* the store has a host arena: victims are demoted while it holds them */
+    uint32_t pinned_pages;  /* of pool 0 that may be pinned; 0: none */
+};
+
+/* What the engine knows of a continuation, beside what is learned. All zero: nothing. */
+struct kvd_policy_terms {
+    bool pinned;       /* never a victim of the policy */
+    bool over;         /* it will not come back, or something took its place: it goes first */
+    bool back;         /* it will come back: it goes after all that are neither pinned nor said to come back */
+    uint64_t until_ns; /* from then on it is over, whatever else is said, a second later at most; 0: never */
 };
 
 /* options NULL: all defaults. The caller frees *ret_policy with kvd_policy_free. KVD_RESOURCE_EXHAUSTED: no memory. No
@@ -46,7 +55,18 @@ KVD_API void kvd_policy_kept(kvd_policy *policy, uint64_t use, kvd_continuation 
 /* The continuation is no more: released, moved, or lost (KVD_EVENT_LOST). An unknown one is fine. */
 KVD_API void kvd_policy_gone(kvd_policy *policy, kvd_continuation continuation);
 
-/* Continuations that are known, the least valuable first: writes at most max handles. Returns how many. */
+/* Sets the terms of a known continuation, for as long as it has this handle and the policy knows it; they replace those
+ * before. Of several that are said, the first counts. KVD_NOT_FOUND: it is not known. KVD_RESOURCE_EXHAUSTED: more than
+ * pinned_pages would be pinned. Pages that pinned ones share count once for each.
+ *
+ * A pinned one goes only by its engine's hand. Where an activation fits only without it, kvd_policy_choose returns
+ * KVD_RESOURCE_EXHAUSTED. Where the store holds what the policy does not know, give it the highest retention, too
+ * (kvd_set_retention): then that goes before, and nothing is refused that fits. */
+KVD_API enum kvd_status kvd_policy_set(kvd_policy *policy, kvd_continuation continuation,
+                                       const struct kvd_policy_terms *terms);
+
+/* Continuations that are known, the least valuable first, without those that are pinned: writes at most max handles.
+ * Returns how many. */
 KVD_API uint32_t kvd_policy_rank(kvd_policy *policy, uint64_t now_ns, kvd_continuation *ret_continuations,
                                  uint32_t max);
 /* As kvd_choose_victims, in the policy's order. Where there is an arena, victims are demoted, and what the arena lacks

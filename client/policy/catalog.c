@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SECOND_NS UINT64_C(1000000000)
+
 /* ---- handles ---- */
 
 static uint32_t hash_handle(uint64_t bits) { return (uint32_t)(bits * UINT64_C(0x9E3779B97F4A7C15) >> 32); }
@@ -34,8 +36,9 @@ struct catalog_entry *catalog_find(const struct catalog *c, uint64_t bits) {
 
 /* ---- lists ---- */
 
-static struct catalog_list *list_of(const struct catalog *c, bool demoted, uint32_t part, uint32_t rate) {
-    return &c->list[((uint32_t)demoted * REUSE_PARTS + part) * REUSE_RATES + rate];
+/* Not of a pinned one. */
+static struct catalog_list *list_of(const struct catalog *c, const struct catalog_entry *e) {
+    return &c->list[(((uint32_t)e->class * 2 + e->demoted) * REUSE_PARTS + e->part) * REUSE_RATES + e->rate];
 }
 
 static uint64_t age_of(const struct catalog *c, const struct catalog_entry *e) {
@@ -50,7 +53,11 @@ static bool is_younger(const struct catalog *c, uint32_t index, uint32_t band) {
 static void link_entry(struct catalog *c, uint32_t index) {
     struct catalog_entry *e = &c->entries[index];
     e->part = (uint8_t)reuse_first_part(e->prompt_pages, e->pages);
-    struct catalog_list *l = list_of(c, e->demoted, e->part, e->rate);
+    if (e->class == CATALOG_PINNED) {
+        c->pinned_pages += e->pages;
+        return;
+    }
+    struct catalog_list *l = list_of(c, e);
     uint32_t older = l->youngest;
     while (older != CATALOG_NONE && c->entries[older].at_ns > e->at_ns) older = c->entries[older].older;
     e->older = older;
@@ -63,7 +70,11 @@ static void link_entry(struct catalog *c, uint32_t index) {
 
 static void unlink_entry(struct catalog *c, uint32_t index) {
     struct catalog_entry *e = &c->entries[index];
-    struct catalog_list *l = list_of(c, e->demoted, e->part, e->rate);
+    if (e->class == CATALOG_PINNED) {
+        c->pinned_pages -= e->pages;
+        return;
+    }
+    struct catalog_list *l = list_of(c, e);
     for (uint32_t b = 0; b < REUSE_BANDS; b++)
         if (l->front[b] == index) l->front[b] = e->younger;
     *(e->older == CATALOG_NONE ? &l->oldest : &c->entries[e->older].younger) = e->younger;
@@ -73,7 +84,7 @@ static void unlink_entry(struct catalog *c, uint32_t index) {
 /* ---- life ---- */
 
 int catalog_init(struct catalog *c, const struct reuse_model *model, uint32_t most) {
-    *c = (struct catalog){ .model = model, .most = most, .n_slots = 16 };
+    *c = (struct catalog){ .model = model, .most = most, .n_slots = 16, .expire_ns = UINT64_MAX };
     while (c->n_slots < 2 * most) c->n_slots *= 2;
     c->entries = calloc(most, sizeof *c->entries);
     c->slots = calloc(c->n_slots, sizeof *c->slots);
@@ -116,11 +127,16 @@ static void forget_oldest(struct catalog *c) {
 }
 
 void catalog_put(struct catalog *c, const struct catalog_entry *entry) {
+    const struct catalog_entry *before = catalog_find(c, entry->bits);
+    struct catalog_entry now = *entry;
+    now.class = before ? before->class : CATALOG_PLAIN;
+    now.until_ns = before ? before->until_ns : 0;
     catalog_remove(c, entry->bits);
     if (c->alive == c->most) forget_oldest(c);
     uint32_t index = c->free;
+    if (index == CATALOG_NONE) return; /* all are pinned */
     c->free = c->entries[index].younger;
-    c->entries[index] = *entry;
+    c->entries[index] = now;
     *slot_of(c, entry->bits) = index + 1;
     link_entry(c, index);
     c->alive++;
@@ -133,8 +149,30 @@ void catalog_change(struct catalog *c, struct catalog_entry *e, uint32_t pages, 
     link_entry(c, (uint32_t)(e - c->entries));
 }
 
+void catalog_set(struct catalog *c, struct catalog_entry *e, enum catalog_class class, uint64_t until_ns) {
+    unlink_entry(c, (uint32_t)(e - c->entries));
+    e->class = class;
+    e->until_ns = until_ns;
+    if (until_ns && until_ns < c->expire_ns) c->expire_ns = until_ns;
+    link_entry(c, (uint32_t)(e - c->entries));
+}
+
+/* Looks at all, at most once a second. */
+static void expire_entries(struct catalog *c) {
+    if (c->now_ns < c->expire_ns) return;
+    uint64_t next_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < c->most; i++) {
+        struct catalog_entry *e = &c->entries[i];
+        if (!e->bits || !e->until_ns) continue;
+        if (e->until_ns <= c->now_ns) catalog_set(c, e, CATALOG_OVER, 0);
+        else if (e->until_ns < next_ns) next_ns = e->until_ns;
+    }
+    c->expire_ns = next_ns > c->now_ns + SECOND_NS ? next_ns : c->now_ns + SECOND_NS;
+}
+
 void catalog_advance(struct catalog *c, uint64_t now_ns) {
     c->now_ns = now_ns;
+    expire_entries(c);
     for (uint32_t i = 0; i < CATALOG_LISTS; i++) {
         struct catalog_list *l = &c->list[i];
         for (uint32_t b = 0; l->oldest != CATALOG_NONE && b < REUSE_BANDS; b++)
@@ -165,8 +203,17 @@ static uint64_t pop_item(struct catalog_walk *w) {
     return top;
 }
 
-static uint32_t place_of(const struct catalog *c, uint32_t rate, uint32_t band, uint32_t part) {
-    return c->model->place[(rate * REUSE_BANDS + band) * REUSE_PARTS + part];
+/* The places of one class come before those of the next. */
+static uint64_t place_of(const struct catalog *c, uint32_t class, uint32_t rate, uint32_t band, uint32_t part) {
+    return class * REUSE_ORDER + c->model->place[(rate * REUSE_BANDS + band) * REUSE_PARTS + part];
+}
+
+static uint32_t part_at(const struct catalog_walk *w) {
+    return w->catalog->model->order[w->place % REUSE_ORDER] % REUSE_PARTS;
+}
+
+static uint32_t band_at(const struct catalog_walk *w) {
+    return w->catalog->model->order[w->place % REUSE_ORDER] / REUSE_PARTS % REUSE_BANDS;
 }
 
 /* The end of the band, which is where the next younger one begins. */
@@ -176,12 +223,15 @@ static uint32_t end_of_band(const struct catalog_list *l, uint32_t band) {
 
 void catalog_begin(struct catalog *c, bool whole, struct catalog_walk *ret_walk) {
     *ret_walk = (struct catalog_walk){ .catalog = c, .heap = c->heap[whole], .entry = CATALOG_NONE };
-    for (uint32_t i = 0; i < CATALOG_LISTS / (1 + whole); i++) {
+    for (uint32_t i = 0; i < CATALOG_LISTS; i++) {
         const struct catalog_list *l = &c->list[i];
-        uint32_t rate = i % REUSE_RATES, part = whole ? REUSE_PARTS - 1 : i / REUSE_RATES % REUSE_PARTS;
-        for (uint32_t b = 0; l->oldest != CATALOG_NONE && b < REUSE_BANDS; b++)
+        uint32_t rate = i % REUSE_RATES, tier = i / REUSE_RATES / REUSE_PARTS % 2,
+                 class = i / (CATALOG_LISTS / CATALOG_PINNED);
+        uint32_t part = whole ? REUSE_PARTS - 1 : i / REUSE_RATES % REUSE_PARTS;
+        if (l->oldest == CATALOG_NONE || (whole && tier)) continue;
+        for (uint32_t b = 0; b < REUSE_BANDS; b++)
             if (l->front[b] != end_of_band(l, b))
-                push_item(ret_walk, (uint64_t)place_of(c, rate, b, part) << 32 | IS_LIST | i);
+                push_item(ret_walk, place_of(c, class, rate, b, part) << 32 | IS_LIST | i);
     }
 }
 
@@ -192,19 +242,18 @@ struct catalog_entry *catalog_step(struct catalog_walk *w, uint32_t *ret_part) {
         if (!w->n_heap) return NULL;
         uint64_t item = pop_item(w);
         w->place = (uint32_t)(item >> 32);
-        *ret_part = c->model->order[w->place] % REUSE_PARTS;
+        *ret_part = part_at(w);
         if (!(item & IS_LIST)) return &c->entries[(uint32_t)item];
         w->list = (uint32_t)item & ~IS_LIST;
-        w->entry = c->list[w->list].front[c->model->order[w->place] / REUSE_PARTS % REUSE_BANDS];
+        w->entry = c->list[w->list].front[band_at(w)];
     }
     struct catalog_entry *e = &c->entries[w->entry];
-    uint32_t band = c->model->order[w->place] / REUSE_PARTS % REUSE_BANDS;
-    w->entry = e->younger == end_of_band(&c->list[w->list], band) ? CATALOG_NONE : e->younger;
-    *ret_part = c->model->order[w->place] % REUSE_PARTS;
+    w->entry = e->younger == end_of_band(&c->list[w->list], band_at(w)) ? CATALOG_NONE : e->younger;
+    *ret_part = part_at(w);
     return e;
 }
 
 void catalog_again(struct catalog_walk *w, const struct catalog_entry *e, uint32_t part) {
     uint32_t band = reuse_band(w->catalog->model, age_of(w->catalog, e));
-    push_item(w, (uint64_t)place_of(w->catalog, e->rate, band, part) << 32 | (uint32_t)(e - w->catalog->entries));
+    push_item(w, place_of(w->catalog, e->class, e->rate, band, part) << 32 | (uint32_t)(e - w->catalog->entries));
 }

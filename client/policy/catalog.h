@@ -13,7 +13,9 @@
 #include "reuse.h"
 
 #define CATALOG_NONE UINT32_MAX
-#define CATALOG_LISTS (2 * REUSE_PARTS * REUSE_RATES)
+/* First of all orders: those of one class go before those of the next. Pinned ones stand in no list. */
+enum catalog_class { CATALOG_OVER, CATALOG_PLAIN, CATALOG_BACK, CATALOG_PINNED };
+#define CATALOG_LISTS (CATALOG_PINNED * 2 * REUSE_PARTS * REUSE_RATES)
 
 struct catalog_entry {
     uint64_t bits;                /* of the handle; 0: free */
@@ -23,6 +25,8 @@ struct catalog_entry {
     uint32_t choice, victim;      /* its index among the victims of this choice (recipe.c) */
     uint8_t rate, part;           /* part: the one that goes next */
     bool demoted;
+    enum catalog_class class;
+    uint64_t until_ns; /* then its class is over; 0: never */
 };
 
 struct catalog_list {
@@ -35,8 +39,10 @@ struct catalog {
     struct catalog_entry *entries; /* [most] */
     uint32_t *slots;               /* [n_slots]: index + 1 of a handle in entries; open addressing */
     uint32_t most, n_slots, alive, free;
-    uint64_t now_ns;           /* of the fronts */
-    struct catalog_list *list; /* [CATALOG_LISTS]: tier, part, rate */
+    uint64_t now_ns;    /* of the fronts */
+    uint64_t expire_ns; /* nothing expires before */
+    uint64_t pinned_pages;
+    struct catalog_list *list; /* [CATALOG_LISTS]: class, tier, part, rate */
     uint64_t *heap[2];         /* [2 * most] each: of walks */
 };
 
@@ -45,11 +51,12 @@ int catalog_init(struct catalog *catalog, const struct reuse_model *model, uint3
 void catalog_free(struct catalog *catalog);
 /* NULL: unknown. */
 struct catalog_entry *catalog_find(const struct catalog *catalog, uint64_t bits);
-/* Links, part and choice of the entry do not count. An equal handle is replaced. */
+/* Links, part and choice of the entry do not count. An equal handle is replaced, and keeps its class. */
 void catalog_put(struct catalog *catalog, const struct catalog_entry *entry);
 void catalog_remove(struct catalog *catalog, uint64_t bits);
 /* It has so many pages now, and is in the host only, or not. */
 void catalog_change(struct catalog *catalog, struct catalog_entry *entry, uint32_t pages, bool demoted);
+void catalog_set(struct catalog *catalog, struct catalog_entry *entry, enum catalog_class class, uint64_t until_ns);
 /* Time goes on: before walks. It does not go back. */
 void catalog_advance(struct catalog *catalog, uint64_t now_ns);
 

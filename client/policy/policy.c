@@ -18,7 +18,8 @@ struct kvd_policy {
     struct catalog catalog;
     uint64_t now_ns;
     uint32_t choices;
-    bool demotes, whole; /* whole: nothing can be shortened */
+    uint32_t pinned_pages; /* at most */
+    bool demotes, whole;   /* whole: nothing can be shortened */
 };
 
 /* ---- life ---- */
@@ -33,6 +34,7 @@ enum kvd_status kvd_policy_new(const struct kvd_policy_options *options, kvd_pol
     struct kvd_policy *p = calloc(1, sizeof *p);
     if (!p) return KVD_RESOURCE_EXHAUSTED;
     p->demotes = options->demotes;
+    p->pinned_pages = options->pinned_pages;
     if (memory_init(&p->memory, prompts) || catalog_init(&p->catalog, &p->memory.model, most)) {
         kvd_policy_free(p);
         return KVD_RESOURCE_EXHAUSTED;
@@ -79,6 +81,20 @@ void kvd_policy_kept(kvd_policy *p, uint64_t use_, kvd_continuation continuation
 
 void kvd_policy_gone(kvd_policy *p, kvd_continuation continuation) { catalog_remove(&p->catalog, continuation.bits); }
 
+enum kvd_status kvd_policy_set(kvd_policy *p, kvd_continuation continuation, const struct kvd_policy_terms *terms) {
+    if (!p || !terms) return KVD_INVALID_ARGUMENT;
+    struct catalog_entry *e = catalog_find(&p->catalog, continuation.bits);
+    if (!e) return KVD_NOT_FOUND;
+    uint64_t pinned = p->catalog.pinned_pages - (e->class == CATALOG_PINNED ? e->pages : 0);
+    if (terms->pinned && pinned + e->pages > p->pinned_pages) return KVD_RESOURCE_EXHAUSTED;
+    enum catalog_class class = terms->pinned ? CATALOG_PINNED
+                               : terms->over ? CATALOG_OVER
+                               : terms->back ? CATALOG_BACK
+                                             : CATALOG_PLAIN;
+    catalog_set(&p->catalog, e, class, terms->until_ns);
+    return KVD_OK;
+}
+
 /* ---- order ---- */
 
 uint32_t kvd_policy_rank(kvd_policy *p, uint64_t now_ns, kvd_continuation *ret_continuations, uint32_t max) {
@@ -97,6 +113,21 @@ uint32_t kvd_policy_rank(kvd_policy *p, uint64_t now_ns, kvd_continuation *ret_c
 static void learn_reach(struct kvd_policy *p, const struct kvd_activation *want) {
     const struct catalog_entry *source = catalog_find(&p->catalog, want->from.bits);
     if (source) reuse_reach(&p->memory.model, source->prompt_pages, source->pages, want->frontier / KVD_PAGE_TOKENS);
+}
+
+/* kvd_choose_victims knows of no pins: what it answers may not do. */
+static enum kvd_status check_pins(const struct kvd_policy *p, const struct kvd_activation *want,
+                                  const struct kvd_activation *trial, struct kvd_error *error) {
+    const struct catalog_entry *e = catalog_find(&p->catalog, want->from.bits);
+    bool taken = e && e->class == CATALOG_PINNED && (trial->from.bits != want->from.bits || trial->keep != want->keep);
+    for (uint32_t i = 0; i < trial->n_victims && !taken; i++) {
+        e = catalog_find(&p->catalog, trial->victims[i].continuation.bits);
+        taken = e && e->class == CATALOG_PINNED;
+    }
+    if (!taken) return KVD_OK;
+    return client_fail(error, KVD_RESOURCE_EXHAUSTED,
+                       "fits only without what is pinned, %llu pages: unpin some (kvd_policy_set), or ask for less",
+                       (unsigned long long)p->catalog.pinned_pages);
 }
 
 static void note_victims(struct kvd_policy *p, const struct kvd_activation *want) {
@@ -146,8 +177,12 @@ enum kvd_status kvd_policy_choose(kvd_policy *p, kvd_client *c, struct kvd_activ
     if (status == KVD_OK && r.plan.feasibility == KVD_READY) {
         *want = r.trial;
         want->revision = r.plan.revision;
-    } else if ((status = kvd_choose_victims(c, want, room, max, error)) != KVD_OK) {
-        return status;
+    } else {
+        r.trial = *want;
+        status = kvd_choose_victims(c, &r.trial, room, max, error);
+        if (status == KVD_OK) status = check_pins(p, want, &r.trial, error);
+        if (status != KVD_OK) return status;
+        *want = r.trial;
     }
     note_victims(p, want);
     return KVD_OK;

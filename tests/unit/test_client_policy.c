@@ -514,6 +514,104 @@ static void cont_4_with_state_images_victims_go_whole(void) {
     kvd_policy_free(policy);
 }
 
+/* ---- terms ---- */
+
+/* A store of continuations that share nothing. */
+enum { SHELVES = 40, STORE_PAGES = 400, PIN_PAGES = 120 };
+struct little {
+    uint32_t free, need, pages[SHELVES + 1]; /* by handle; 0: none */
+    bool pinned[SHELVES + 1];
+};
+
+static uint32_t all_pages(const struct little *l, bool pinned) {
+    uint32_t pages = 0;
+    for (uint32_t h = 1; h <= SHELVES; h++) pages += l->pinned[h] == pinned ? l->pages[h] : 0;
+    return pages;
+}
+
+static uint32_t freed_of(const struct little *l, const struct kvd_victim *victims, uint32_t n) {
+    uint32_t freed = 0;
+    for (uint32_t i = 0; i < n; i++) freed += l->pages[victims[i].continuation.bits] - victims[i].frontier / 64;
+    return freed;
+}
+
+/* kvd's own order: those of the highest retention, which are the pinned ones, go last. */
+static void choose_in_little(const struct little *l, struct kvd_choice *choice) {
+    static struct kvd_victim going[SHELVES];
+    for (uint32_t pinned = 0; pinned < 2; pinned++)
+        for (uint32_t h = 1; h <= SHELVES && l->free + freed_of(l, going, choice->n) < l->need; h++)
+            if (l->pages[h] && l->pinned[h] == pinned) going[choice->n++] = (struct kvd_victim){ { h }, false, 0 };
+    choice->victims = going;
+    choice->plan.feasibility = l->free + freed_of(l, going, choice->n) < l->need ? KVD_BLOCKED : KVD_READY;
+}
+
+static enum script_act little_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    const struct little *l = user;
+    if (request->type == FRAME_CHOOSE) choose_in_little(l, &reply->u.choice);
+    if (request->type != FRAME_PLAN) return SCRIPT_ANSWER;
+    uint32_t has = l->free + freed_of(l, request->u.activation.victims, request->u.activation.n_victims);
+    uint32_t short_by = has < l->need ? l->need - has : 0;
+    reply->u.plan = (struct kvd_plan){ .n_pools = 1, .pages = { { l->need, has, short_by } } };
+    reply->u.plan.feasibility = short_by ? KVD_BLOCKED : KVD_READY;
+    return SCRIPT_ANSWER;
+}
+
+static void set_terms(kvd_policy *policy, struct little *l, uint32_t h, uint64_t draw) {
+    struct kvd_policy_terms terms = { .pinned = draw % 3 == 0, .over = draw % 3 == 1, .back = draw % 5 == 0 };
+    uint32_t others = all_pages(l, true) - (l->pinned[h] ? l->pages[h] : 0);
+    enum kvd_status status = kvd_policy_set(policy, (kvd_continuation){ h }, &terms);
+    if (!l->pages[h]) KVT_EQ(status, KVD_NOT_FOUND);
+    else if (terms.pinned && others + l->pages[h] > PIN_PAGES) KVT_EQ(status, KVD_RESOURCE_EXHAUSTED);
+    else {
+        KVT_EQ(status, KVD_OK);
+        l->pinned[h] = terms.pinned;
+    }
+}
+
+static void take_pages(kvd_policy *policy, struct little *l, kvd_client *c, uint32_t h, uint64_t now) {
+    static struct kvd_victim victims[SHELVES];
+    struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
+    bool fits = l->need <= l->free + all_pages(l, false);
+    enum kvd_status status = kvd_policy_choose(policy, c, &want, victims, SHELVES, now, NULL);
+    KVT_EQ(status, fits ? KVD_OK : KVD_RESOURCE_EXHAUSTED);
+    for (uint32_t i = 0; status == KVD_OK && i < want.n_victims; i++) {
+        uint64_t v = victims[i].continuation.bits;
+        KVT_FALSE(l->pinned[v]);
+        l->free += l->pages[v] - victims[i].frontier / 64;
+        l->pages[v] = victims[i].frontier / 64;
+    }
+    if (status != KVD_OK || l->pages[h]) return;
+    KVT_TRUE(l->free >= l->need);
+    l->pages[h] = l->need;
+    l->free -= l->need;
+    kvd_policy_kept(policy, 0, (kvd_continuation){ h }, l->need * 64);
+}
+
+/* FIT-1, Q-2: whatever is pinned, over or coming back, what fits beside the pinned ones is never refused, and they
+ * never go. */
+static void fit_1_pins_stay_and_what_fits_is_served(void) {
+    struct little l = { .free = STORE_PAGES };
+    struct script *s = script_start(little_fn, &l);
+    kvd_client *c = connect_to(s);
+    kvd_policy *policy = NULL;
+    uint64_t random = kvt_seed();
+    struct kvd_policy_options options = { .prompts = 16, .continuations = SHELVES, .pinned_pages = PIN_PAGES };
+    KVT_EQ(kvd_policy_new(&options, &policy), KVD_OK);
+    for (uint64_t step = 1; step <= 1500; step++) {
+        uint32_t h = 1 + (uint32_t)kvt_below(&random, SHELVES);
+        l.need = 1 + (uint32_t)kvt_below(&random, step % 10 ? 40 : STORE_PAGES);
+        if (step % 3 == 0) set_terms(policy, &l, h, kvt_below(&random, 30));
+        else take_pages(policy, &l, c, h, step * 1000000000u);
+        uint32_t ranked = kvd_policy_rank(policy, step * 1000000000u, (kvd_continuation[SHELVES]){ { 0 } }, SHELVES);
+        uint32_t there = 0;
+        for (uint32_t k = 1; k <= SHELVES; k++) there += l.pages[k] && !l.pinned[k];
+        if (!KVT_EQ(ranked, there)) break;
+    }
+    kvd_policy_free(policy);
+    kvd_disconnect(c);
+    script_stop(s);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(name_2_tokens_of_the_page_that_is_wanted),
@@ -529,6 +627,7 @@ int main(int argc, char **argv) {
         KVT_CASE(q_2_the_policy_finds_the_shortest_recipe),
         KVT_CASE(short_1_the_last_victim_is_shortened),
         KVT_CASE(cont_4_with_state_images_victims_go_whole),
+        KVT_CASE(fit_1_pins_stay_and_what_fits_is_served),
         { 0 },
     };
     return kvt_main("client policy", cases, argc, argv);

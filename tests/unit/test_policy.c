@@ -152,6 +152,33 @@ static void learns_how_far_returns_reach(void) {
     KVT_EQ(model.with[2], REUSE_PARTS - 1);
 }
 
+/* What is over goes first, what is said to come back last, and what is pinned not at all; a time to live ends all. */
+static void terms_come_before_what_is_learned(void) {
+    kvd_policy *policy = NULL;
+    kvd_continuation ranked[8];
+    struct kvd_policy_terms over = { .over = true }, back = { .back = true }, none = { .pinned = false };
+    struct kvd_policy_terms pinned = { .pinned = true, .until_ns = 500 * SECOND };
+    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .pinned_pages = 9 }, &policy), KVD_OK);
+    for (uint64_t i = 1; i <= 5; i++) use_text(policy, i, 4, i, i * 20 * SECOND); /* 5 pages each */
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 1 }, &back), KVD_OK);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 4 }, &over), KVD_OK);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 2 }, &pinned), KVD_OK);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 3 }, &pinned), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 2 }, &pinned), KVD_OK); /* it counts once */
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 9 }, &pinned), KVD_NOT_FOUND);
+    const uint64_t order[4] = { 4, 3, 5, 1 };
+    KVT_EQ(kvd_policy_rank(policy, 300 * SECOND, ranked, 8), 4);
+    for (uint32_t i = 0; i < 4; i++) KVT_EQ(ranked[i].bits, order[i]);
+    kvd_policy_kept(policy, 0, (kvd_continuation){ 4 }, 320); /* terms stay with the handle */
+    KVT_EQ(place_in_rank(policy, 4, 300 * SECOND), 0);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 4 }, &none), KVD_OK);
+    KVT_TRUE(place_in_rank(policy, 4, 300 * SECOND) > 0);
+    KVT_EQ(place_in_rank(policy, 2, 499 * SECOND), UINT32_MAX);
+    KVT_EQ(place_in_rank(policy, 2, 501 * SECOND), 0);
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 3 }, &pinned), KVD_OK); /* there is room again */
+    kvd_policy_free(policy);
+}
+
 /* The same calls at the same times: the same order. */
 static void is_deterministic(void) {
     kvd_policy *policy[2];
@@ -241,6 +268,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(memory_has_an_end),
                                              KVT_CASE(knows_what_is_there),
                                              KVT_CASE(learns_how_far_returns_reach),
+                                             KVT_CASE(terms_come_before_what_is_learned),
                                              KVT_CASE(is_deterministic),
                                              KVT_CASE(adversarial_orders),
                                              KVT_CASE(refuses_nonsense),
