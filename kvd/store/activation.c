@@ -181,7 +181,7 @@ static uint32_t collect_drops(const struct store *store, const struct activation
     for (uint32_t v = 0; v < act->n_victims; v++) {
         if (act->victims[v].demote) continue;
         extent_id image = act->victims[v].cont->image; /* where there are images nothing is shortened */
-        if (image.bits && image.bits != store->scrub_extent.bits) store->ids[n_ids++] = image;
+        if (image.bits && !arena_is_read(store, image)) store->ids[n_ids++] = image;
         for (uint32_t p = 0; p < store->n_pools; p++) {
             const struct space *space = &act->victims[v].cont->space[p];
             for (uint32_t i = victim_first(&act->victims[v]); i < space->count; i += n) {
@@ -190,8 +190,8 @@ static uint32_t collect_drops(const struct store *store, const struct activation
                     const struct page *page = &store->pool[p].pages[run[k]];
                     struct page_tier *tier = &store->pool[p].tier[run[k]];
                     if (tier->gone != page->references || page->pins || !page->host.bits) continue;
-                    if (page->host.bits == store->scrub_extent.bits) continue; /* comes later */
-                    tier->gone = 0;                                            /* once */
+                    if (arena_is_read(store, page->host)) continue; /* comes later */
+                    tier->gone = 0;                                 /* once */
                     store->ids[n_ids++] = page->host;
                 }
             }

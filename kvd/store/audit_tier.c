@@ -108,7 +108,7 @@ void audit_image(struct audit *a, uint32_t i) {
 void audit_host(struct audit *a) {
     const struct store *store = a->store;
     struct extent_stats arena = { 0 };
-    uint32_t extents = store->host_images + store->scrub_gone, moves = 0;
+    uint32_t extents = store->host_images + arena_reads_gone(store), moves = 0;
     for (uint32_t i = 0; i < MOVE_LIMIT; i++) moves += store->moves[i].occupied;
     EXPECT(moves == store->moves_used, "%u moves, counts %u", moves, store->moves_used);
     if (!store->arena) return;

@@ -69,6 +69,7 @@ void cont_demote(struct store *store, struct cont *cont) {
     uint32_t n;
     if (cont->demoted) return;
     set_demoted(store, cont, true);
+    note_demoted(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
         for (uint32_t i = 0; i < cont->space[p].count; i += n) {

@@ -34,7 +34,7 @@ static bool find_owner(const struct store *store, struct store_transition of, st
 
 /* ---- one copy ---- */
 
-static struct store_copy page_copy(const struct store *store, uint32_t p, uint32_t d) {
+struct store_copy page_copy(const struct store *store, uint32_t p, uint32_t d) {
     const struct page *page = &store->pool[p].pages[d];
     bool out = page->flags & PAGE_BACKING;
     return (struct store_copy){ .kind = out ? STORE_COPY_PAGE_OUT : STORE_COPY_PAGE_IN,
@@ -69,7 +69,7 @@ uint32_t tail_copies(const struct store *store, const struct seq *seq, struct st
     return n;
 }
 
-static struct store_copy image_copy(const struct store *store, const struct cont *cont, bool out, uint32_t slot) {
+struct store_copy image_copy(const struct store *store, const struct cont *cont, bool out, uint32_t slot) {
     return (struct store_copy){ .kind = out ? STORE_COPY_STATE_OUT : STORE_COPY_STATE_IN,
                                 .src = slot,
                                 .dst = slot,
@@ -266,7 +266,7 @@ static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct st
     if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST))
         return false;
     *ret_copy = page_copy(store, p, d);
-    store->scrub_extent = page->host;
+    arena_read_start(store, READ_SCRUB, page->host, ret_copy->replica);
     return true;
 }
 
@@ -275,20 +275,17 @@ static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *r
     if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost)
         return false;
     *ret_copy = image_copy(store, cont, false, cont->slot);
-    store->scrub_extent = cont->image;
+    arena_read_start(store, READ_SCRUB, cont->image, ret_copy->replica);
     return true;
 }
 
 static bool scrub_at(struct store *store, uint32_t p, uint32_t i, struct store_copy *ret_copy) {
-    if (!(p < store->n_pools ? scrub_page_at(store, p, i, ret_copy) : scrub_image_at(store, i, ret_copy))) return false;
-    store->scrub_replica = ret_copy->replica;
-    store->scrub_gone = false;
-    return true;
+    return p < store->n_pools ? scrub_page_at(store, p, i, ret_copy) : scrub_image_at(store, i, ret_copy);
 }
 
 bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
     uint32_t looked = 0;
-    if (!store->arena || store->scrub_extent.bits) return false;
+    if (!store->arena || store->reads[READ_SCRUB].extent.bits) return false;
     *ret_copy = (struct store_copy){ .bytes = 0 };
     for (; store->scrub_pool <= store->n_pools; store->scrub_pool++, store->scrub_next = 0) {
         uint32_t p = store->scrub_pool,
@@ -303,14 +300,5 @@ bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
 }
 
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
-    if (!store->scrub_extent.bits) return false;
-    bool damage = !right && !store->scrub_gone;
-    if (damage) *ret_released = store_damaged(store, store->scrub_replica);
-    if (store->scrub_gone) {
-        extent_release(store->arena, store->scrub_extent);
-        store_changed(store, true);
-    }
-    store->scrub_extent = (extent_id){ 0 };
-    store->scrub_gone = false;
-    return damage;
+    return arena_read_end(store, READ_SCRUB, right, ret_released);
 }

@@ -169,9 +169,12 @@ void page_lose(struct store *store, uint32_t pool_index, uint32_t d) {
 }
 
 void tier_give_back(struct store *store, extent_id id) {
-    if (id.bits == store->scrub_extent.bits && !MUTANT(scrub_frees_what_it_reads))
-        store->scrub_gone = true; /* store_scrub_end gives it back */
-    else extent_release(store->arena, id);
+    bool read = false;
+    for (uint32_t i = 0; i < READS && !MUTANT(scrub_frees_what_it_reads); i++) {
+        if (id.bits != store->reads[i].extent.bits) continue;
+        store->reads[i].gone = read = true; /* arena_read_end gives it back */
+    }
+    if (!read) extent_release(store->arena, id);
 }
 
 void page_leave_host(struct store *store, uint32_t pool_index, uint32_t d) {

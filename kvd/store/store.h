@@ -249,6 +249,29 @@ bool store_scrub_begin(struct store *store, struct store_copy *ret_copy);
  * store_damaged was done, and *ret_released is its number. */
 bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
 
+/* ---- what the cold tier reads (COLD-4) ----
+ *
+ * Replicas are read as the scrub reads them: one at a time, nothing is pinned, and the bytes of the one that is read
+ * stay where they are until the end. */
+
+enum store_piece_kind { STORE_PIECE_PAGE = 0, STORE_PIECE_TAIL, STORE_PIECE_IMAGE };
+struct store_piece {
+    enum store_piece_kind kind;
+    struct store_copy copy; /* columns: those of the piece, perhaps fewer than the page has */
+    kvd_digest digest;      /* of the page; of a tail what is before it; of an image the last page, or the root */
+    struct kvd_tail tail;   /* of a tail, and of an image that ends one; else n is 0 */
+};
+/* The next piece of a continuation that has a host replica and a name: pages block by block, each in all pools, then
+ * its tail, then its image. *cursor: 0 to begin; moved on. The end comes with store_read_end. False: there is no
+ * further one, or no such continuation, or one is being read. */
+bool store_read_begin(struct store *store, store_cont cont, uint64_t *cursor, struct store_piece *ret_piece);
+/* As store_scrub_end. */
+bool store_read_end(struct store *store, bool right, uint32_t *ret_released);
+/* The one that was demoted last, each time once; of more than 1,024 the oldest are forgotten. at_ns: when, by the time
+ * that was told. It may be gone. False: there is none. */
+bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns);
+uint64_t store_demoted_waiting(const struct store *store, uint64_t *ret_forgotten);
+
 /* ---- directory and recovery (CONT-3) ---- */
 
 struct directory;

@@ -153,6 +153,21 @@ struct move {
     bool was_demoted; /* the continuation did, before it was to be brought to the device */
 };
 #define MOVE_LIMIT 64
+
+/* ---- reads of the arena beside all else (read.c) ---- */
+
+enum { READ_SCRUB = 0, READ_COLD, READS };
+struct arena_read {
+    extent_id extent; /* given back only afterwards; 0 = nothing is read */
+    uint64_t replica;
+    bool gone; /* whose it was has let go of it */
+};
+
+#define LATELY_LIMIT 1024u
+struct demoted_lately {
+    store_cont cont;
+    uint64_t at_ns;
+};
 #define LOSS_LIMIT 64u
 
 /* ---- sequences and continuations ---- */
@@ -317,9 +332,9 @@ struct store {
     uint64_t losses, losses_taken;
     uint32_t last_holder;            /* continuation in which damage was found last */
     uint32_t scrub_pool, scrub_next; /* scrub_pool n_pools: state images */
-    extent_id scrub_extent;          /* being read: given back only afterwards, 0 = none */
-    uint64_t scrub_replica;
-    bool scrub_gone; /* whose it was has let go of it */
+    struct arena_read reads[READS];
+    struct demoted_lately lately[LATELY_LIMIT]; /* number i is at i % LATELY_LIMIT */
+    uint64_t lately_first, lately_end, lately_forgotten;
     struct directory *directory;
 };
 
@@ -734,6 +749,18 @@ bool cont_give_up_lost(struct store *store, struct cont *cont);
 /* Tails that an activation in flight copies on the device. Returns how many. */
 uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[KVD_MAX_POOLS]);
 uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
+
+/* ---- read.c ---- */
+
+void arena_read_start(struct store *store, uint32_t reader, extent_id extent, uint64_t replica);
+/* right: the bytes had their checksum. True: they had not, and the replica was still there; as store_damaged. */
+bool arena_read_end(struct store *store, uint32_t reader, bool right, uint32_t *ret_released);
+bool arena_is_read(const struct store *store, extent_id id);
+uint32_t arena_reads_gone(const struct store *store); /* extents that nobody owns any more and somebody reads */
+/* It was demoted just now. */
+void note_demoted(struct store *store, const struct cont *cont);
+struct store_copy page_copy(const struct store *store, uint32_t p, uint32_t d);
+struct store_copy image_copy(const struct store *store, const struct cont *cont, bool out, uint32_t slot);
 
 /* ---- record.c: into the directory, where there is one ---- */
 

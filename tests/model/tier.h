@@ -112,6 +112,8 @@ struct world {
     bool tight;           /* most activations have victims that are to be demoted */
     bool scrubbing;
     struct store_copy scrub;
+    bool reading;
+    struct store_piece read;
     /* inside a step: what the directory would give back at each of its writes */
     bool killing, killing_device, dying;
     uint32_t least[CONTS];    /* frontier that came back at the worst moment */
@@ -187,12 +189,13 @@ void drain(struct world *w); /* all transitions come to an end */
 typedef int (*attempt_fn)(struct world *w, void *context, struct store_refusal *refusal);
 int sweep(struct world *w, attempt_fn attempt, void *context, struct store_refusal *refusal);
 
-/* tier_places.c: moves, drops, damage, scrub */
+/* tier_places.c: moves, drops, damage, scrub, reads */
 void op_move(struct world *w);
 void op_drop(struct world *w);
 void op_shorten(struct world *w);
 void op_damage(struct world *w);
 void op_scrub(struct world *w);
+void op_read(struct world *w);
 void damaged(struct world *w, uint64_t replica); /* tells the store, and what must follow */
 
 /* tier_recover.c */

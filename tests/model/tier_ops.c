@@ -820,7 +820,7 @@ static const struct {
     { "finish", 8, op_finish },       { "end", 3, op_end },       { "release", 3, op_release },
     { "retention", 1, op_retention }, { "move", 10, op_move },    { "drop", 5, op_drop },
     { "shorten", 3, op_shorten },     { "damage", 1, op_damage }, { "scrub", 2, op_scrub },
-    { "recover", 2, op_recover },     { "drain", 1, drain },
+    { "recover", 2, op_recover },     { "drain", 1, drain },      { "read", 3, op_read },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 

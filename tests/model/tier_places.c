@@ -251,7 +251,7 @@ void op_damage(struct world *w) {
 /* Bytes that do not match are damage, unless the replica went under the scrub's eyes. */
 static void end_scrub(struct world *w) {
     const struct store_copy *c = &w->scrub;
-    bool right = checksum_of(w, c->host, c->bytes) == c->checksum, there = !w->kvd.store->scrub_gone;
+    bool right = checksum_of(w, c->host, c->bytes) == c->checksum, there = !w->kvd.store->reads[READ_SCRUB].gone;
     uint32_t before = conts_there(w), told = 0;
     if (!right && !w->rots) fail(w, "the scrub reads other bytes than were copied out, and nothing was rotten");
     if (!right && there) {
@@ -261,6 +261,50 @@ static void end_scrub(struct world *w) {
     bool damage = store_scrub_end(w->kvd.store, right, &told);
     if (damage != (!right && there) || before - conts_there(w) != told)
         fail(w, "the scrub tells %d and %u", damage, told);
+}
+
+/* ---- what the cold tier reads ---- */
+
+/* COLD-4: what was read is what was copied out, whatever became of it meanwhile; and it has the name that its
+ * continuation says. */
+static void end_read(struct world *w) {
+    const struct store_copy *c = &w->read.copy;
+    bool right = checksum_of(w, c->host, c->bytes) == c->checksum, there = !w->kvd.store->reads[READ_COLD].gone;
+    uint32_t before = conts_there(w), told = 0;
+    if (!right && !w->rots) fail(w, "the cold tier reads other bytes than were copied out, and nothing was rotten");
+    if (!right && there) {
+        w->damages++;
+        doom(w, c->replica);
+    }
+    bool damage = store_read_end(w->kvd.store, right, &told);
+    if (damage != (!right && there) || before - conts_there(w) != told)
+        fail(w, "the cold tier's read tells %d and %u", damage, told);
+}
+
+static void check_piece(struct world *w, const struct cont *cont, uint64_t cursor) {
+    const struct store_piece *piece = &w->read;
+    uint32_t block = (uint32_t)((cursor - 1) / w->n_pools), columns = columns_of(cont->frontier, block);
+    bool tail = piece->kind == STORE_PIECE_TAIL;
+    if (piece->kind == STORE_PIECE_IMAGE) block = cont->frontier / KVD_PAGE_TOKENS;
+    else if (piece->copy.columns != columns || tail != (columns < KVD_PAGE_TOKENS))
+        fail(w, "block %u is read with %u of %u columns", block, piece->copy.columns, columns);
+    uint32_t step = piece->kind == STORE_PIECE_PAGE ? block + 1 : block;
+    if (step > cont->named ||
+        memcmp(piece->digest.bytes, index_digest(w->kvd.store, cont, step), KVD_DIGEST_BYTES) != 0)
+        fail(w, "block %u is read with another name", block);
+    if (tail && piece->tail.n != columns) fail(w, "a tail of %u tokens is named by %u", columns, piece->tail.n);
+}
+
+void op_read(struct world *w) {
+    if (w->reading) end_read(w);
+    w->applied += w->reading;
+    w->reading = false;
+    store_cont taken;
+    uint64_t at, cursor = below(w, 6);
+    const struct cont *cont = store_take_demoted(w->kvd.store, &taken, &at) ? cont_find(w->kvd.store, taken) : NULL;
+    if (!cont || !store_read_begin(w->kvd.store, taken, &cursor, &w->read)) return;
+    w->reading = true;
+    check_piece(w, cont, cursor);
 }
 
 void op_scrub(struct world *w) {

@@ -115,12 +115,11 @@ static void release_played(struct world *w, struct count *c, struct play *play) 
             const struct page *page = &w->kvd.store->pool[p].pages[d];
             bool goes =
                 (page->flags & PAGE_OCCUPIED) && c->released[d] && c->released[d] == c->holders[d] && page->pins == 0;
-            if (goes && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits)
-                give_back(w, play, page->host);
+            if (goes && page->host.bits && !arena_is_read(w->kvd.store, page->host)) give_back(w, play, page->host);
         }
     }
     for (uint32_t i = 0; i < c->n_victims; i++)
-        if (!c->demote[i] && c->victims[i]->image.bits && c->victims[i]->image.bits != w->kvd.store->scrub_extent.bits)
+        if (!c->demote[i] && c->victims[i]->image.bits && !arena_is_read(w->kvd.store, c->victims[i]->image))
             give_back(w, play, c->victims[i]->image);
 }
 
@@ -212,8 +211,7 @@ uint64_t plan_replaced(const struct world *w, const struct want *want) {
             for (uint32_t b = 0; demoted && b < victim->space[p].count; b++) {
                 uint32_t d = space_entry(w->kvd.store, &victim->space[p], b);
                 const struct page *page = &w->kvd.store->pool[p].pages[d];
-                if (!seen[d] && page->host.bits && page->host.bits != w->kvd.store->scrub_extent.bits &&
-                    !page_is_current(page))
+                if (!seen[d] && page->host.bits && !arena_is_read(w->kvd.store, page->host) && !page_is_current(page))
                     bytes += w->config.host_stride[p];
                 seen[d] = true;
             }
