@@ -32,7 +32,8 @@ enum key_type {
     KEY_TOKEN,
     KEY_DEVICE,
     KEY_ACCESS,
-    KEY_LISTEN
+    KEY_LISTEN,
+    KEY_ADDRESS
 };
 
 struct token {
@@ -75,6 +76,7 @@ static const struct token exports[] = { { "ipc", EXPORT_IPC }, { "vmm", EXPORT_V
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
 static const struct token tenants[] = { { "shared", TENANTS_SHARED }, { "uid", TENANTS_UID }, { 0 } };
+static const struct token cold_writes[] = { { "off", COLD_WRITE_OFF }, { "demoted", COLD_WRITE_DEMOTED }, { 0 } };
 static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 /* Sections of which there are several: each row of the table stands for all of them. */
@@ -234,6 +236,28 @@ static const struct key keys[] = {
       "Time that an orderly stop may take to demote what the devices hold. systemd is asked for it as it passes,\n"
       "whatever TimeoutStopSec of the unit is." },
 
+    { "cold", "address", KEY_ADDRESS, FIELD(cold_address), 0, 0, "none", NULL,
+      "A Redis or Valkey server, or any node of a cluster, that pages are written to for other instances of kvd, on\n"
+      "this host and on others: none, unix:PATH, or a numeric ADDRESS:PORT ([ADDRESS]:PORT for IPv6). Its connections\n"
+      "are not encrypted: put a TLS tunnel between hosts. Needs [host] arena." },
+    { "cold", "user", KEY_NAME, FIELD(cold_user), 0, 0, "", NULL, "User there. Empty: the default user." },
+    { "cold", "password_file", KEY_PATH, FIELD(cold_password_file), 0, 0, "", NULL,
+      "File with the password in its first line, of mode 0600. Read again at each connection. Empty: no password." },
+    { "cold", "write", KEY_TOKEN, FIELD(cold_write), 0, 0, "demoted", cold_writes,
+      "demoted: what is demoted to the arena is then written to the cold tier, too, newest first. off: nothing is." },
+    { "cold", "ttl", KEY_TIME, FIELD(cold_ttl), 0, 31536000 * SECOND, "1440min", NULL,
+      "Time that an object stays there after it was written, or met again, last. 0: until the engine evicts it." },
+    { "cold", "buffer", KEY_BYTES, FIELD(cold_buffer), 1 << 16, MAX_BYTES, "16MiB", NULL,
+      "Bytes that are on their way there at most: at least a page, over all devices." },
+    { "cold", "rate", KEY_BYTES, FIELD(cold_rate), 0, MAX_BYTES, "256MiB", NULL,
+      "Bytes a second that are written at most. 0: no limit." },
+    { "cold", "age", KEY_TIME, FIELD(cold_age), SECOND / 10, 86400 * SECOND, "60s", NULL,
+      "What was demoted longer ago than this, and still waits to be written, is not written any more." },
+    { "cold", "timeout", KEY_TIME, FIELD(cold_timeout), SECOND / 100, 60 * SECOND, "2s", NULL,
+      "Time for a connection, and for the answers to what the buffer holds." },
+    { "cold", "connections", KEY_U32, FIELD(cold_connections), 1, 16, "4", NULL,
+      "Connections to each node, each with a thread." },
+
     { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"
       "[::1]:PORT, or unix:PATH, which gets socket_mode and group. Other addresses are refused; every user of this\n"
@@ -280,7 +304,8 @@ static int set_text(const struct key *key, char *field, const char *value, char 
         snprintf(err, err_bytes, "is %zu characters long; at most %zu fit", strlen(value), key->bytes - 1);
         return 1;
     }
-    if (key->type == KEY_PATH && value[0] != '/')
+    bool may_be_empty = !*key->value;
+    if (key->type == KEY_PATH && value[0] != '/' && !(may_be_empty && !*value))
         return refuse_config(err, err_bytes, "is not an absolute path; begin it with /");
     if (key->type != KEY_PATH &&
         strspn(value, key->type == KEY_NAMES ? NAME_LETTERS " \t" : NAME_LETTERS) != strlen(value))
@@ -358,6 +383,10 @@ static int set_value(const struct key *key, struct config *config, uint32_t i, c
         return 0;
     case KEY_LISTEN:
         if (config_value_listen(value, &listen, err, err_bytes)) return 1;
+        memcpy(field, &listen, sizeof listen);
+        return 0;
+    case KEY_ADDRESS:
+        if (config_value_address(value, &listen, err, err_bytes)) return 1;
         memcpy(field, &listen, sizeof listen);
         return 0;
     case KEY_U32:
@@ -855,6 +884,10 @@ static void check_together(struct parse *p) {
     check_devices(p);
     check_socket(p);
     check_names(p);
+    if (c->cold_address.kind != LISTEN_NONE && !c->arena_bytes)
+        complain_line(p, line_of(p, "cold", "address"),
+                      "address: the cold tier is written from the arena, and there is none; set arena = in section "
+                      "[host], or address = none");
     if (c->low_water > c->high_water)
         complain_line(p, line_of(p, "limits", "low_water"), "low_water: %u percent is above high_water = %u; lower it",
                       c->low_water, c->high_water);
@@ -961,8 +994,10 @@ static void print_access(const struct config_access *access, char *text, size_t 
 }
 
 static void print_listen(const struct config_listen *listen, char *text, size_t bytes) {
+    bool bare = listen->kind == LISTEN_TCP6 && listen->path[0] != '[';
     if (listen->kind == LISTEN_NONE) snprintf(text, bytes, "none");
     else if (listen->kind == LISTEN_UNIX) snprintf(text, bytes, "unix:%s", listen->path);
+    else if (bare) snprintf(text, bytes, "[%s]:%u", listen->path, listen->port);
     else snprintf(text, bytes, "%s:%u", listen->path, listen->port);
 }
 
@@ -986,7 +1021,8 @@ static void print_value(const struct key *key, const struct config *c, uint32_t 
         snprintf(text, bytes, "%s:%u", c->device[i].kind == DEVICE_CUDA ? "cuda" : "host", c->device[i].index);
         return;
     case KEY_ACCESS: print_access(field, text, bytes); return;
-    case KEY_LISTEN: print_listen(field, text, bytes); return;
+    case KEY_LISTEN:
+    case KEY_ADDRESS: print_listen(field, text, bytes); return;
     case KEY_BYTES: config_value_print_bytes(number_in(key, field), text, bytes); return;
     case KEY_TIME: config_value_print_duration(number_in(key, field), text, bytes); return;
     case KEY_MODE: snprintf(text, bytes, "%04o", (unsigned)number_in(key, field)); return;

@@ -35,6 +35,9 @@ struct config_access {
 
 enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 
+/* What is written into the cold tier. */
+enum config_cold_write { COLD_WRITE_OFF = 0, COLD_WRITE_DEMOTED };
+
 /* How device memory is shared. IPC: by handles of this process; the memory ends with the process. VMM: by file
  * descriptors, which systemd keeps for the next instance. */
 enum config_export { EXPORT_IPC = 0, EXPORT_VMM = 1 };
@@ -97,12 +100,21 @@ struct config {
     uint32_t arena_node, arena_threads; /* CONFIG_AUTO32 */
     uint64_t scrub_rate;                /* bytes a second, 0: never */
     uint64_t stop_time;                 /* ns */
-    /* [http] */
+    /* [cold] */
     struct config_listen {
         enum { LISTEN_NONE = 0, LISTEN_TCP4, LISTEN_TCP6, LISTEN_UNIX } kind;
         uint16_t port;
-        char path[96]; /* of the Unix socket, or the loopback address */
-    } http_listen;
+        char
+            path[96]; /* of the Unix socket, or the address: a loopback one of [http], any without brackets of [cold] */
+    } cold_address;   /* LISTEN_NONE: there is no cold tier */
+    char cold_user[64], cold_password_file[128]; /* "": none */
+    uint32_t cold_write;                         /* enum config_cold_write */
+    uint64_t cold_ttl;                           /* ns; 0: for good */
+    uint64_t cold_buffer, cold_rate;             /* bytes; bytes a second, 0: without limit */
+    uint64_t cold_age, cold_timeout;             /* ns */
+    uint32_t cold_connections;
+    /* [http] */
+    struct config_listen http_listen;
     uint32_t http_ui; /* 0, 1 */
     struct config_origin {
         char file[72]; /* its name, or the end of it */
@@ -140,6 +152,8 @@ int config_value_device(const char *text, struct config_device *ret_device, char
 int config_value_access(const char *text, struct config_access *ret_access, char *err, size_t err_bytes);
 /* none, a loopback address with its port, or unix:PATH; anything else is refused. */
 int config_value_listen(const char *text, struct config_listen *ret_listen, char *err, size_t err_bytes);
+/* none, a numeric address of any host with its port, or unix:PATH. */
+int config_value_address(const char *text, struct config_listen *ret_address, char *err, size_t err_bytes);
 /* The other way: in the largest unit that leaves nothing over. */
 void config_value_print_bytes(uint64_t value, char *text, size_t bytes);
 void config_value_print_duration(uint64_t ns, char *text, size_t bytes);

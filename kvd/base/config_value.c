@@ -215,3 +215,27 @@ int config_value_listen(const char *text, struct config_listen *ret_listen, char
     *ret_listen = listen;
     return 0;
 }
+
+int config_value_address(const char *text, struct config_listen *ret_address, char *err, size_t err_bytes) {
+    struct config_listen address;
+    struct in6_addr number;
+    uint64_t port;
+    memset(&address, 0, sizeof address); /* as in config_value_listen */
+    if (strcmp(text, "none") != 0 && strncmp(text, "unix:", 5) != 0) {
+        const char *colon = strrchr(text, ':');
+        bool six = *text == '[' && colon && colon > text && colon[-1] == ']';
+        size_t n = colon ? (size_t)(colon - text) - (six ? 2 : 0) : 0;
+        if (n > 0 && n < INET6_ADDRSTRLEN) memcpy(address.path, text + six, n);
+        if (inet_pton(six ? AF_INET6 : AF_INET, address.path, &number) != 1 ||
+            config_value_number(colon + 1, 10, &port) || port == 0 || port > 65535) {
+            snprintf(err, err_bytes,
+                     "is neither none nor a numeric address with a port of 1 to 65535; write for example "
+                     "10.0.0.5:6379, [fd00::5]:6379 or unix:/run/redis/redis.sock");
+            return 1;
+        }
+        address.port = (uint16_t)port;
+        address.kind = six ? LISTEN_TCP6 : LISTEN_TCP4;
+    } else if (*text == 'u' && value_of_unix_path(text + 5, &address, err, err_bytes)) return 1;
+    *ret_address = address;
+    return 0;
+}

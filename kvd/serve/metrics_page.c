@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cold_tier.h"
 #include "core.h"
 #include "host_tier.h"
 #include "process_figures.h"
@@ -30,7 +31,8 @@ struct view {
     uint64_t page_bytes[POOLS], pool_bytes[POOLS], reloaded_s;
     uint64_t entitled[POOLS], rows, sequence_limit, state_limit, connection_limit, session_limit, scrubbed_bytes;
     uint32_t moving[2]; /* by enum device_direction */
-    bool lost, one, reload_good;
+    struct cold_stats cold;
+    bool cold_up, lost, one, reload_good;
     char instance[160], build[256]; /* labels */
 };
 
@@ -64,6 +66,8 @@ static void view_service(struct service *s, struct view *v) {
     v->session_limit = s->config.sessions;
     v->lost = transfer_lost(s->transfer);
     v->scrubbed_bytes = host.scrubbed_bytes;
+    cold_tier_stats(s, &v->cold);
+    v->cold_up = v->cold.on && v->cold.engine.breaker == COLD_CLOSED;
     memcpy(v->moving, host.mover.jobs, sizeof v->moving);
     memcpy(v->copied, host.mover.took, sizeof v->copied);
 }
@@ -108,6 +112,7 @@ enum labels {
     FATE,
     DOMAIN,
     DOMAIN_RESULT,
+    REASON,
     BUILD,
     INSTANCE
 };
@@ -255,6 +260,23 @@ static const struct family {
       "Pages and images of the arena read again." },
     { "kvd_scrubbed_bytes_total", COUNTER, NONE, PLAIN, AT(scrubbed_bytes), "Their bytes." },
 
+    { "kvd_cold_configured", GAUGE, NONE, PLAIN, AT(cold.on), "1 where there is a cold tier to write to." },
+    { "kvd_cold_up", GAUGE, NONE, PLAIN, AT(cold_up),
+      "1 while its engine answers; 0 while it is left alone, and where there is none." },
+    { "kvd_cold_breaker_trips_total", COUNTER, NONE, PLAIN, AT(cold.engine.trips),
+      "How often the engine was left alone for a while because it was slow, full, gone or refused." },
+    { "kvd_cold_waiting_continuations", GAUGE, NONE, PLAIN, AT(cold.waiting),
+      "Demoted continuations that wait to be written." },
+    { "kvd_cold_continuations_total", COUNTER, NONE, PLAIN, AT(cold.continuations),
+      "Continuations that the engine has whole, as far as they were named: written, or there already." },
+    { "kvd_cold_dropped_continuations_total", COUNTER, REASON, PLAIN, AT(cold.dropped[0]),
+      "Continuations that were not written whole: they waited too long, newer ones took their place, or the engine did "
+      "not take them." },
+    { "kvd_cold_written_objects_total", COUNTER, NONE, PLAIN, AT(cold.written_objects), "Objects written." },
+    { "kvd_cold_written_bytes_total", COUNTER, NONE, PLAIN, AT(cold.written_bytes), "Their bytes." },
+    { "kvd_cold_met_objects_total", COUNTER, NONE, PLAIN, AT(cold.met_objects),
+      "Objects that were there when they were to be written." },
+
     { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests[0]), "Requests, by type; unknown: no such type." },
     { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals[0][0]),
       "Requests that were refused, by type and status." },
@@ -308,6 +330,7 @@ static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [H
 static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
+static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine" };
 static const char *const request_names[FRAME_TYPE_END] = { "unknown",
 #define NAME(constant, number, name, ...) [number] = #name,
                                                            FRAME_LIST(NAME)
@@ -342,6 +365,7 @@ static const struct label_set {
     [OUTCOME] = { "outcome", outcome_names, HOST_OUTCOMES },
     [RESULT] = { "result", result_names, 2 },
     [FATE] = { "reason", fate_names, STORE_FATES },
+    [REASON] = { "reason", reason_names, COLD_DROPS },
 };
 
 /* Number i of a family. */

@@ -7,14 +7,8 @@
 
 #include <string.h>
 
-void arena_read_start(struct store *store, uint32_t reader, extent_id extent, uint64_t replica) {
+static void arena_read_start(struct store *store, uint32_t reader, extent_id extent, uint64_t replica) {
     store->reads[reader] = (struct arena_read){ .extent = extent, .replica = replica };
-}
-
-bool arena_is_read(const struct store *store, extent_id id) {
-    for (uint32_t i = 0; i < READS; i++)
-        if (id.bits == store->reads[i].extent.bits) return true;
-    return false;
 }
 
 uint32_t arena_reads_gone(const struct store *store) {
@@ -27,7 +21,7 @@ uint32_t arena_reads_gone(const struct store *store) {
     return n;
 }
 
-bool arena_read_end(struct store *store, uint32_t reader, bool right, uint32_t *ret_released) {
+static bool arena_read_end(struct store *store, uint32_t reader, bool right, uint32_t *ret_released) {
     struct arena_read *read = &store->reads[reader];
     extent_id extent = read->extent;
     if (!extent.bits) return false;
@@ -88,25 +82,50 @@ bool store_read_end(struct store *store, bool right, uint32_t *ret_released) {
     return arena_read_end(store, READ_COLD, right, ret_released);
 }
 
-/* ---- demoted lately ---- */
+/* ---- scrub ---- */
 
-void note_demoted(struct store *store, const struct cont *cont) {
-    store->lately[store->lately_end++ % LATELY_LIMIT] =
-        (struct demoted_lately){ cont_handle(store, cont), store->now_ns };
-    if (store->lately_end - store->lately_first <= LATELY_LIMIT) return;
-    store->lately_first++;
-    store->lately_forgotten++;
-}
+#define SCRUB_LOOK 4096u /* descriptors in one call */
 
-bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns) {
-    if (store->lately_first == store->lately_end) return false;
-    const struct demoted_lately *last = &store->lately[--store->lately_end % LATELY_LIMIT];
-    *ret_cont = last->cont;
-    *ret_at_ns = last->at_ns;
+/* Nothing is pinned: a pin would keep a continuation from being released, and a page on the device whose place is
+ * promised. The extent alone is kept. */
+static bool scrub_page_at(struct store *store, uint32_t p, uint32_t d, struct store_copy *ret_copy) {
+    const struct page *page = &store->pool[p].pages[d];
+    if (!(page->flags & PAGE_OCCUPIED) || !page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST))
+        return false;
+    *ret_copy = page_copy(store, p, d);
+    arena_read_start(store, READ_SCRUB, page->host, ret_copy->replica);
     return true;
 }
 
-uint64_t store_demoted_waiting(const struct store *store, uint64_t *ret_forgotten) {
-    *ret_forgotten = store->lately_forgotten;
-    return store->lately_end - store->lately_first;
+static bool scrub_image_at(struct store *store, uint32_t i, struct store_copy *ret_copy) {
+    const struct cont *cont = &store->conts[i];
+    if (!cont->occupied || !cont->published || !cont->image.bits || cont->image_backing || cont->image_lost)
+        return false;
+    *ret_copy = image_copy(store, cont, false, cont->slot);
+    arena_read_start(store, READ_SCRUB, cont->image, ret_copy->replica);
+    return true;
+}
+
+static bool scrub_at(struct store *store, uint32_t p, uint32_t i, struct store_copy *ret_copy) {
+    return p < store->n_pools ? scrub_page_at(store, p, i, ret_copy) : scrub_image_at(store, i, ret_copy);
+}
+
+bool store_scrub_begin(struct store *store, struct store_copy *ret_copy) {
+    uint32_t looked = 0;
+    if (!store->arena || store->reads[READ_SCRUB].extent.bits) return false;
+    *ret_copy = (struct store_copy){ .bytes = 0 };
+    for (; store->scrub_pool <= store->n_pools; store->scrub_pool++, store->scrub_next = 0) {
+        uint32_t p = store->scrub_pool,
+                 end = p < store->n_pools ? store->pool[p].descriptors : store->config.max_continuations;
+        if (p < store->n_pools ? !store->pool[p].host_pages : !store->host_images) continue;
+        for (; store->scrub_next < end; looked++) {
+            if (looked == SCRUB_LOOK || scrub_at(store, p, store->scrub_next++, ret_copy)) return true;
+        }
+    }
+    store->scrub_pool = store->scrub_next = 0;
+    return false;
+}
+
+bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released) {
+    return arena_read_end(store, READ_SCRUB, right, ret_released);
 }

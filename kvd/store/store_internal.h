@@ -750,12 +750,13 @@ bool cont_give_up_lost(struct store *store, struct cont *cont);
 uint32_t tail_copies(const struct store *store, const struct seq *seq, struct store_copy ret_copies[KVD_MAX_POOLS]);
 uint32_t moves_in_flight(const struct store *store); /* transitions with copies between tiers */
 
-/* ---- read.c ---- */
+/* ---- read.c, lately.c ---- */
 
-void arena_read_start(struct store *store, uint32_t reader, extent_id extent, uint64_t replica);
-/* right: the bytes had their checksum. True: they had not, and the replica was still there; as store_damaged. */
-bool arena_read_end(struct store *store, uint32_t reader, bool right, uint32_t *ret_released);
-bool arena_is_read(const struct store *store, extent_id id);
+static inline bool arena_is_read(const struct store *store, extent_id id) {
+    for (uint32_t i = 0; i < READS; i++)
+        if (id.bits == store->reads[i].extent.bits) return true;
+    return false;
+}
 uint32_t arena_reads_gone(const struct store *store); /* extents that nobody owns any more and somebody reads */
 /* It was demoted just now. */
 void note_demoted(struct store *store, const struct cont *cont);

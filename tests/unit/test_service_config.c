@@ -423,6 +423,33 @@ static void names_beside_the_socket(void) {
     KVT_TRUE(good("[kvd]\nsocket = /tmp/sock\n[http]\nlisten = unix:/run/sock.new\n"));
 }
 
+/* ---- [cold] ---------------------------------------------------------------------------------------- */
+
+static void addresses_of_the_cold_tier(void) {
+    static const char *const arena = "[host]\narena = 1MiB\n[cold]\naddress = ";
+    static const char *const right[] = { "10.0.0.5:6379", "[fd00::5]:6379", "unix:/run/redis/redis.sock", "none" };
+    static const char *const wrong[] = { "10.0.0.5",     "10.0.0.5:0", "10.0.0.5:65536", "redis.example:6379",
+                                         "fd00::5:6379", "[fd00::5]",  "[10.0.0.5]:1",   "[]:1",
+                                         ":6379",        "unix:redis", "10.0.0.5:x",     "" };
+    char text[256];
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        snprintf(text, sizeof text, "%s%s\n", arena, right[i]);
+        KVT_NEED(good(text));
+        KVT_EQ_STR(setting_of(&parsed, &parsed, "address").value, right[i]);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "%s%s\n", arena, wrong[i]);
+        KVT_TRUE(bad(text));
+        KVT_HAS(complaints, "k.conf:4: address: ");
+    }
+    KVT_TRUE(bad("[cold]\naddress = 10.0.0.5:6379\n"));
+    KVT_HAS(complaints, "k.conf:2: address: the cold tier is written from the arena");
+    KVT_TRUE(bad("[cold]\npassword_file = password\n"));
+    KVT_HAS(complaints, "is not an absolute path");
+    KVT_TRUE(bad("[cold]\nwrite = all\n"));
+    KVT_HAS(complaints, "is none of off demoted");
+}
+
 /* ---- plan: CAP-1 to CAP-5 on numbers that can be done by hand -------------------------------------- */
 
 static const char *const small =
@@ -584,6 +611,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(no_such_file),
                                              KVT_CASE(what_is_no_configuration_file),
                                              KVT_CASE(names_beside_the_socket),
+                                             KVT_CASE(addresses_of_the_cold_tier),
                                              KVT_CASE(plan_auto_on_a_host_device),
                                              KVT_CASE(plan_is_limited_by_memory),
                                              KVT_CASE(plan_refusals_name_the_numbers),

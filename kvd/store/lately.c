@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which continuations were demoted lately, for the cold tier. Each is a handle and a time: it holds nothing.
+ */
+#include "store_internal.h"
+
+void note_demoted(struct store *store, const struct cont *cont) {
+    store->lately[store->lately_end++ % LATELY_LIMIT] =
+        (struct demoted_lately){ cont_handle(store, cont), store->now_ns };
+    if (store->lately_end - store->lately_first <= LATELY_LIMIT) return;
+    store->lately_first++;
+    store->lately_forgotten++;
+}
+
+bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns) {
+    if (store->lately_first == store->lately_end) return false;
+    const struct demoted_lately *last = &store->lately[--store->lately_end % LATELY_LIMIT];
+    *ret_cont = last->cont;
+    *ret_at_ns = last->at_ns;
+    return true;
+}
+
+uint64_t store_demoted_waiting(const struct store *store, uint64_t *ret_forgotten) {
+    *ret_forgotten = store->lately_forgotten;
+    return store->lately_end - store->lately_first;
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cold_tier.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checksum.h"
+#include "clock.h"
+#include "core.h"
+#include "events.h"
+#include "scrub.h"
+
+#define SECOND UINT64_C(1000000000)
+#define LOOK_EVERY (SECOND / 10) /* for what was demoted */
+#define MET_FOR (60 * SECOND)    /* what the engine has is not asked for again; nor is a flush of it noticed */
+#define MET_SLOTS 65536u
+#define OPS 1024u /* of a batch */
+
+/* A page, a tail or an image in the batch. */
+struct cold_item {
+    uint64_t mark; /* of its name */
+    uint32_t slot;
+};
+
+struct cold_tier {
+    struct service *service;
+    const uint8_t *arena;
+    struct cold_engine *engine;
+    struct cold_layout layout;
+    /* The writer's. */
+    uint8_t *buffer;
+    uint64_t used, largest; /* bytes of the buffer, and those that one item may need */
+    uint32_t most_ops;      /* of one item: at most 840, of the ranks that divide the heads */
+    struct cold_op *ops;    /* [OPS] */
+    struct cold_item *items;
+    uint32_t n_ops, n_items;
+    uint64_t *met; /* [MET_SLOTS]: marks */
+    uint64_t met_since, met_trips;
+    pthread_mutex_t lock; /* a leaf: of what follows */
+    pthread_cond_t changed;
+    bool stop;
+    struct cold_stats stats;
+    pthread_t thread;
+};
+
+/* ---- pauses -------------------------------------------------------------------------------------- */
+
+/* False: stop. */
+static bool pause_writer(struct cold_tier *t, uint64_t ns) {
+    uint64_t until = clock_ns() + ns;
+    struct timespec at = { .tv_sec = (time_t)(until / SECOND), .tv_nsec = (long)(until % SECOND) };
+    int r = 0;
+    pthread_mutex_lock(&t->lock);
+    while (!t->stop && !r) r = pthread_cond_timedwait(&t->changed, &t->lock, &at);
+    bool stop = t->stop;
+    pthread_mutex_unlock(&t->lock);
+    return !stop;
+}
+
+static void count_up(struct cold_tier *t, uint64_t *counter, uint64_t n) {
+    pthread_mutex_lock(&t->lock);
+    *counter += n;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- what the engine has ------------------------------------------------------------------------- */
+
+/* Two words of a digest: one chooses the slot, the other is compared. A wrong match leaves an object unwritten. */
+static uint64_t mark_of(const struct cold_name *name, uint32_t *ret_slot) {
+    uint64_t word[2];
+    memcpy(word, name->digest, sizeof word);
+    *ret_slot = (uint32_t)(word[0] % MET_SLOTS);
+    return word[1] ^ (uint64_t)(name->kind * 2 + name->pool + 1) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* An engine that was away may have lost what it had. */
+static void forget_met(struct cold_tier *t, const struct cold_engine_state *state) {
+    uint64_t now = clock_ns();
+    if (now - t->met_since < MET_FOR && state->trips == t->met_trips) return;
+    memset(t->met, 0, MET_SLOTS * sizeof *t->met);
+    t->met_since = now;
+    t->met_trips = state->trips;
+}
+
+/* ---- a batch ------------------------------------------------------------------------------------- */
+
+static void run_batch(struct cold_tier *t, enum cold_verb verb, uint32_t n) {
+    const struct config *c = &t->service->config;
+    uint64_t deadline = clock_ns() + c->cold_timeout;
+    for (uint32_t i = 0; i < n; i++) {
+        t->ops[i].verb = verb;
+        t->ops[i].deadline_ns = deadline;
+        t->ops[i].ttl_ms = c->cold_ttl / 1000000;
+    }
+    cold_engine_run(t->engine, t->ops, n);
+}
+
+/* Those that the engine lacks, first in the list. */
+static uint32_t keep_absent(struct cold_tier *t, bool *ret_all) {
+    uint32_t absent = 0;
+    for (uint32_t i = 0; i < t->n_ops; i++) {
+        *ret_all &= t->ops[i].outcome == COLD_DONE || t->ops[i].outcome == COLD_ABSENT;
+        if (t->ops[i].outcome == COLD_ABSENT) t->ops[absent++] = t->ops[i];
+    }
+    count_up(t, &t->stats.met_objects, t->n_ops - absent);
+    return absent;
+}
+
+static uint64_t bytes_done(const struct cold_tier *t, uint32_t n, uint32_t *ret_done) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool done = t->ops[i].outcome == COLD_DONE;
+        *ret_done += done;
+        bytes += done ? t->ops[i].head_bytes + t->ops[i].value_bytes : 0;
+    }
+    return bytes;
+}
+
+/* First it asks what is there, which lets that live on; then it writes the rest. True: the engine has all of it. */
+static bool flush_batch(struct cold_tier *t) {
+    uint64_t begin = clock_ns(), rate = t->service->config.cold_rate;
+    uint32_t done = 0;
+    bool all = true;
+    if (!t->n_ops) return true;
+    run_batch(t, COLD_TOUCH, t->n_ops);
+    uint32_t absent = keep_absent(t, &all);
+    if (all && absent) run_batch(t, COLD_SET, absent);
+    uint64_t bytes = all ? bytes_done(t, absent, &done) : 0;
+    all = all && done == absent;
+    for (uint32_t i = 0; all && i < t->n_items; i++) t->met[t->items[i].slot] = t->items[i].mark;
+    count_up(t, &t->stats.written_objects, done);
+    count_up(t, &t->stats.written_bytes, bytes);
+    t->n_ops = t->n_items = 0;
+    t->used = 0;
+    uint64_t took = clock_ns() - begin, due = rate ? (uint64_t)((double)bytes / (double)rate * (double)SECOND) : 0;
+    return (due <= took || pause_writer(t, due - took)) && all;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+static const struct geom_pool_spec *spec_of(const struct cold_tier *t, uint32_t pool) {
+    const struct geom_store_spec *spec = &t->service->plan.spec;
+    return pool ? &spec->draft : &spec->main;
+}
+
+static void name_piece(const struct cold_tier *t, const struct store_piece *piece, struct cold_name *ret_name) {
+    bool image = piece->kind == STORE_PIECE_IMAGE;
+    *ret_name = (struct cold_name){ .kind = image                             ? COLD_IMAGE
+                                            : piece->kind == STORE_PIECE_TAIL ? COLD_TAIL
+                                                                              : COLD_PAGE,
+                                    .pool = image ? 0 : piece->copy.pool,
+                                    .columns = image ? 0 : piece->copy.columns };
+    memcpy(ret_name->layout, image ? t->layout.images : t->layout.pages, sizeof ret_name->layout);
+    if (piece->tail.n) cold_tail_digest(piece->digest.bytes, piece->tail.tokens, piece->tail.n, ret_name->digest);
+    else memcpy(ret_name->digest, piece->digest.bytes, sizeof ret_name->digest);
+}
+
+static void add_object(struct cold_tier *t, const struct store_piece *piece, struct cold_name *name, uint64_t bytes) {
+    struct cold_op *op = &t->ops[t->n_ops++];
+    uint8_t *head = t->buffer + t->used, *payload = head + COLD_HEADER_BYTES;
+    const uint8_t *from = t->arena + piece->copy.host;
+    if (name->kind == COLD_IMAGE) memcpy(payload, from + name->shard * bytes, bytes);
+    else geom_shard_gather(spec_of(t, name->pool), name->shard, name->columns, from, payload);
+    cold_value_seal(name, payload, bytes, NULL, head);
+    *op = (struct cold_op){ .head = head, .head_bytes = COLD_HEADER_BYTES, .value = payload, .value_bytes = bytes };
+    cold_key_of(name, op->key);
+    t->used += COLD_HEADER_BYTES + bytes;
+}
+
+static uint32_t objects_of(const struct cold_tier *t, const struct cold_name *name, uint64_t *ret_bytes) {
+    const struct service *s = t->service;
+    const struct geom_pool_spec *spec = spec_of(t, name->pool);
+    if (name->kind == COLD_IMAGE) {
+        *ret_bytes = store_get_config(s->store)->host_state_stride / s->pools.n_ranks;
+        return s->pools.n_ranks;
+    }
+    *ret_bytes = geom_shard_bytes(spec);
+    return geom_shard_count(spec);
+}
+
+/* Copies a piece into the batch, unless the engine is known to have it. False: its bytes do not match. */
+static bool take_piece(struct cold_tier *t, const struct store_piece *piece) {
+    struct cold_name name;
+    uint32_t slot;
+    uint64_t bytes;
+    name_piece(t, piece, &name);
+    uint64_t mark = mark_of(&name, &slot);
+    if (t->met[slot] == mark) return true;
+    if (checksum_of(t->arena + piece->copy.host, piece->copy.bytes) != piece->copy.checksum) return false;
+    uint32_t n = objects_of(t, &name, &bytes);
+    t->items[t->n_items++] = (struct cold_item){ mark, slot };
+    for (name.shard = 0; name.shard < n; name.shard++) add_object(t, piece, &name, bytes);
+    return true;
+}
+
+/* The next piece of a continuation into the batch. False: there is none. */
+static bool read_piece(struct cold_tier *t, store_cont cont, uint64_t *cursor) {
+    struct service *s = t->service;
+    struct store_piece piece;
+    uint32_t lost = 0;
+    pthread_mutex_lock(&s->lock);
+    bool some = store_read_begin(s->store, cont, cursor, &piece);
+    pthread_mutex_unlock(&s->lock);
+    if (!some) return false;
+    bool right = take_piece(t, &piece);
+    pthread_mutex_lock(&s->lock);
+    if (store_read_end(s->store, right, &lost)) damage_found(lost);
+    events_lost(s);
+    pthread_mutex_unlock(&s->lock);
+    if (!right) events_flush(s, NULL);
+    return true;
+}
+
+/* ---- the writer ---------------------------------------------------------------------------------- */
+
+static bool is_full(const struct cold_tier *t) {
+    return t->service->config.cold_buffer - t->used < t->largest || OPS - t->n_ops < t->most_ops;
+}
+
+static bool is_stopping(struct cold_tier *t) {
+    pthread_mutex_lock(&t->lock);
+    bool stop = t->stop;
+    pthread_mutex_unlock(&t->lock);
+    return stop;
+}
+
+static void write_continuation(struct cold_tier *t, store_cont cont) {
+    uint64_t cursor = 0;
+    bool all = true, some = false;
+    t->n_ops = t->n_items = 0;
+    t->used = 0;
+    for (; all && !is_stopping(t) && read_piece(t, cont, &cursor); some = true)
+        if (is_full(t)) all = flush_batch(t);
+    all = all && flush_batch(t);
+    if (some) count_up(t, all ? &t->stats.continuations : &t->stats.dropped[COLD_DROP_ENGINE], 1);
+}
+
+/* What was demoted last. False: nothing waits. */
+static bool take_newest(struct cold_tier *t, store_cont *ret_cont, uint64_t *ret_at) {
+    struct service *s = t->service;
+    pthread_mutex_lock(&s->lock);
+    bool some = store_take_demoted(s->store, ret_cont, ret_at);
+    pthread_mutex_unlock(&s->lock);
+    return some;
+}
+
+static void *write_demoted(void *argument) {
+    struct cold_tier *t = argument;
+    uint64_t age = t->service->config.cold_age, at;
+    store_cont cont;
+    while (!is_stopping(t)) {
+        struct cold_engine_state state;
+        cold_engine_get_state(t->engine, &state);
+        forget_met(t, &state);
+        if (state.breaker != COLD_CLOSED || !take_newest(t, &cont, &at)) (void)pause_writer(t, LOOK_EVERY);
+        else if (at && clock_ns() > at + age) count_up(t, &t->stats.dropped[COLD_DROP_AGE], 1);
+        else write_continuation(t, cont); /* at 0: found in the arena at the start */
+    }
+    return NULL;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static void measure_items(struct cold_tier *t) {
+    const struct service *s = t->service;
+    for (uint32_t p = 0; p <= s->pools.n_pools; p++) {
+        struct cold_name name = { .kind = p == s->pools.n_pools ? COLD_IMAGE : COLD_PAGE, .pool = p };
+        uint64_t bytes;
+        if (name.kind == COLD_IMAGE) name.pool = 0;
+        uint32_t n = objects_of(t, &name, &bytes);
+        if (n > t->most_ops) t->most_ops = n;
+        if (n * (bytes + COLD_HEADER_BYTES) > t->largest) t->largest = n * (bytes + COLD_HEADER_BYTES);
+    }
+}
+
+static struct cold_engine_config engine_config_of(const struct config *c) {
+    struct cold_engine_config config = { .address = c->cold_address,
+                                         .lanes = c->cold_connections,
+                                         .connect_ns = c->cold_timeout,
+                                         .retry_ns = SECOND / 4,
+                                         .retry_most_ns = 10 * SECOND };
+    snprintf(config.user, sizeof config.user, "%s", c->cold_user);
+    snprintf(config.password_file, sizeof config.password_file, "%s", c->cold_password_file);
+    return config;
+}
+
+static int start_writer(struct cold_tier *t) {
+    pthread_condattr_t clock;
+    sigset_t all, before;
+    t->buffer = malloc(t->service->config.cold_buffer);
+    t->ops = calloc(OPS, sizeof *t->ops);
+    t->items = calloc(OPS, sizeof *t->items);
+    t->met = calloc(MET_SLOTS, sizeof *t->met);
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    if (!t->buffer || !t->ops || !t->items || !t->met) return 1;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int r = pthread_create(&t->thread, NULL, write_demoted, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
+static void free_tier(struct cold_tier *t) {
+    cold_engine_free(t->engine);
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    free(t->met);
+    free(t->items);
+    free(t->ops);
+    free(t->buffer);
+    free(t);
+}
+
+int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t err_bytes) {
+    const struct config *c = &s->config;
+    if (c->cold_address.kind == LISTEN_NONE || c->cold_write == COLD_WRITE_OFF) return 0;
+    struct cold_tier *t = calloc(1, sizeof *t);
+    if (!t) {
+        snprintf(err, err_bytes, "no memory for the cold tier");
+        return 1;
+    }
+    t->service = s;
+    t->arena = arena;
+    measure_items(t);
+    if (t->largest > c->cold_buffer) {
+        snprintf(err, err_bytes,
+                 "[cold] buffer: a page or state image of this model has %" PRIu64 " bytes with its headers, more than "
+                 "buffer = %" PRIu64 "; raise it",
+                 t->largest, c->cold_buffer);
+        free(t);
+        return 1;
+    }
+    cold_layout_of(&s->plan.spec, s->pools.n_pools, NULL, &t->layout);
+    struct cold_engine_config config = engine_config_of(c);
+    int r = cold_engine_new(&config, &t->engine, err, err_bytes);
+    if (r) {
+        free(t);
+        return 1;
+    }
+    if (start_writer(t)) {
+        snprintf(err, err_bytes, "no memory or thread for the writer of the cold tier; lower [cold] buffer");
+        free_tier(t);
+        return 1;
+    }
+    s->cold = t;
+    return 0;
+}
+
+void cold_tier_close(struct service *s) {
+    struct cold_tier *t = s->cold;
+    if (!t) return;
+    cold_engine_stop(t->engine);
+    pthread_mutex_lock(&t->lock);
+    t->stop = true;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    pthread_join(t->thread, NULL);
+    s->cold = NULL;
+    free_tier(t);
+}
+
+void cold_tier_stats(const struct service *s, struct cold_stats *ret_stats) {
+    struct cold_tier *t = s->cold;
+    *ret_stats = (struct cold_stats){ .on = false };
+    if (!t) return;
+    pthread_mutex_lock(&t->lock);
+    *ret_stats = t->stats;
+    pthread_mutex_unlock(&t->lock);
+    ret_stats->on = true;
+    cold_engine_get_state(t->engine, &ret_stats->engine);
+    ret_stats->waiting = store_demoted_waiting(s->store, &ret_stats->dropped[COLD_DROP_QUEUE]);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cold tier of the service: the client of its engine, and the thread that writes what was demoted. Section [cold]
+ * of the configuration; address = none means that there is none, and every function here is then a no-op.
+ *
+ * What waits to be written holds nothing: it is a list of handles in the store, newest first. One page at a time is
+ * read out of the arena, checked, and copied into a buffer of a fixed size; no request waits for that or for the engine
+ * (COLD-2, COLD-4). What cannot be written is dropped and counted.
+ */
+#ifndef KVD_COLD_TIER_H
+#define KVD_COLD_TIER_H
+
+#include "cold_engine.h"
+
+struct service;
+
+/* After the arena is open. 0, or 1 with a sentence. */
+int cold_tier_open(struct service *service, const uint8_t *arena, char *err, size_t err_bytes);
+/* Not under the core mutex; before the arena is closed. It waits for no engine. */
+void cold_tier_close(struct service *service);
+
+enum cold_drop {
+    COLD_DROP_AGE = 0, /* demoted too long ago */
+    COLD_DROP_QUEUE,   /* forgotten for newer ones */
+    COLD_DROP_ENGINE,  /* the engine did not take some of it */
+    COLD_DROPS
+};
+struct cold_stats {
+    bool on;
+    struct cold_engine_state engine;
+    uint64_t waiting;                        /* continuations to be written */
+    uint64_t continuations;                  /* that were written, or found to be there */
+    uint64_t written_objects, written_bytes; /* into the engine */
+    uint64_t met_objects;                    /* that were there */
+    uint64_t dropped[COLD_DROPS];            /* continuations, of which the engine lacks some or all */
+};
+/* Under the core mutex. */
+void cold_tier_stats(const struct service *service, struct cold_stats *ret_stats);
+
+#endif
