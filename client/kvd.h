@@ -339,7 +339,8 @@ KVD_API enum kvd_status kvd_attach(kvd_client *client, uint32_t rank, const uint
 KVD_API void kvd_detach(kvd_store *store);
 /* Valid until kvd_detach. */
 KVD_API const struct kvd_store_info *kvd_store_describe(const kvd_store *store);
-/* A layer of a pool for kernels: planes and block tables of all rows, or of one row. Valid until kvd_detach.
+/* A layer of a pool for kernels: planes and block tables of all rows, or of one row. Valid until kvd_detach. Layers of
+ * a pool with layer groups (kvd_pool_info.group) are numbered through, and `format` says what a layer's planes are.
  * KVD_OUT_OF_RANGE: there is no such pool, layer or row. */
 KVD_API enum kvd_status kvd_store_batch_view(const kvd_store *store, uint32_t pool, uint32_t layer,
                                              PagedKVBatchLayerView *ret_view, struct kvd_error *error);

@@ -142,7 +142,7 @@ static void record_page_is_one_2d_copy(void) {
 static struct geom_group random_group(uint64_t *seed, uint32_t ranks) {
     struct geom_group g = { .format = (enum kvd_format)kvt_below(seed, KVD_N_FORMAT),
                             .order = (enum geom_order)kvt_below(seed, 2),
-                            .n_layers = 1 + kvt_below(seed, 3) };
+                            .n_layers = 1 + kvt_below(seed, 2) };
     g.n_kv_heads = g.format == KVD_FORMAT_LATENT ? 1 : kvt_below(seed, 4) ? ranks * (1 + kvt_below(seed, 2)) : 1;
     if (g.format != KVD_FORMAT_KV) {
         g.row_bytes = 1 + kvt_below(seed, 200);
@@ -228,7 +228,7 @@ static void cover(const struct geom_pool_spec *p, uint32_t pages, uint32_t rank,
 /* POOL-4, GEOM-6, INV-3: one page id selects one slice in every plane. */
 static void pool_4_geom_6_planes_disjoint(void) {
     uint64_t seed = kvt_seed();
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 24; round++) {
         struct geom_pool_spec p = random_pool(&seed);
         uint32_t pages = 1 + kvt_below(&seed, 5), rank = kvt_below(&seed, p.n_ranks);
         uint64_t bytes = geom_region_bytes(&p, pages);
@@ -242,7 +242,7 @@ static void pool_4_geom_6_planes_disjoint(void) {
 /* HOST-2: the packed page is the same for both orders and both arrangements: move a page through it. */
 static void host_2_packed_is_order_free(void) {
     uint64_t seed = kvt_seed();
-    for (int round = 0; round < 30; round++) {
+    for (int round = 0; round < 16; round++) {
         struct geom_pool_spec p = random_pool(&seed);
         uint32_t pages = 1 + kvt_below(&seed, 5), page = kvt_below(&seed, pages);
         uint8_t *packed[4];
