@@ -44,15 +44,20 @@ static void number_blocks(struct cache *c, const struct trace *t) {
         for (uint32_t b = 0; b < t->requests[i].n_blocks; b++) c->block[n++] = number_of(c, t->requests[i].blocks[b]);
 }
 
+/* What does not fit is not served: it is no use of its blocks either. */
+static bool is_served(const struct trace_request *r, uint64_t pool_tokens) {
+    return (uint64_t)r->prompt_tokens + r->output_tokens + 64 <= pool_tokens;
+}
+
 /* The request in which each use's block is used next; UINT32_MAX: never. */
-static void find_next(struct cache *c, const struct trace *t) {
+static void find_next(struct cache *c, const struct trace *t, uint64_t pool_tokens) {
     for (uint64_t i = 0; i < c->n_ids; i++) c->key[i] = UINT32_MAX;
     uint64_t at = c->n_uses;
     for (uint32_t i = t->n; i-- > 0;)
         for (uint32_t b = t->requests[i].n_blocks; b-- > 0;) {
             at--;
             c->next[at] = c->key[c->block[at]];
-            c->key[c->block[at]] = i;
+            if (is_served(&t->requests[i], pool_tokens)) c->key[c->block[at]] = i;
         }
     memset(c->key, 0, c->n_ids * sizeof *c->key);
 }
@@ -120,12 +125,12 @@ int simulate_blocks(const struct trace *t, uint64_t pool_tokens, enum simulate_o
     bool fine = c.ids && c.key && c.next && c.block && c.heap;
     if (fine) {
         number_blocks(&c, t);
-        find_next(&c, t);
+        find_next(&c, t, pool_tokens);
     }
     uint64_t use = 0;
     for (uint32_t i = 0; fine && i < t->n; use += t->requests[i++].n_blocks) {
         const struct trace_request *r = &t->requests[i];
-        if ((uint64_t)r->prompt_tokens + r->output_tokens + 64 > pool_tokens) continue;
+        if (!is_served(r, pool_tokens)) continue;
         ret->hit_tokens += hit_tokens(&c, t, r, use);
         serve_request(&c, r, i, use, order);
     }
