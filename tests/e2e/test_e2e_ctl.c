@@ -110,6 +110,7 @@ static void top_of_real_sequences(void) {
     KVT_NEED(live && open_stage(NULL));
     scene_run(scheduler, &worker, worker_session, e2e_stream(1, 5000, 0), 70, 50);
     struct kvd_activated b = scene_run(scheduler, &worker, worker_session, e2e_stream(2, 5000, 0), 400, 600);
+    double begin = e2e_now();
     LIVE(live, "top", "--json", "--count", "3");
     KVT_TRUE(program_says(live, "\n"));
     KVT_EQ(scene_round(&worker, b.sequence, KVD_UNCHANGED, 600).status, KVD_OK);
@@ -124,7 +125,8 @@ static void top_of_real_sequences(void) {
     KVT_EQ_STR(text(first, "sequence"), handle);
     double tokens = cJSON_GetNumberValue(at(first, "tokens_per_second"));
     double rest = cJSON_GetNumberValue(at(cJSON_GetArrayItem(at(third, "sequences"), 0), "tokens_per_second"));
-    KVT_TRUE(tokens + rest > 100 && tokens + rest < 250); /* 200 in about a second */
+    double most = e2e_now() - begin;                             /* of a look's time; the least is a second */
+    KVT_TRUE(tokens + rest > 199 / most && tokens + rest < 250); /* 200 in one or two of them */
     KVT_EQ_I(cJSON_GetArraySize(at(second, "sequences")), 2);
     cJSON_Delete(second);
     cJSON_Delete(third);

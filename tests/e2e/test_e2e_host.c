@@ -252,7 +252,7 @@ static void host_1_start_refuses(void) {
         KVT_NEED(e2e_daemon_prepare(&daemon_, &setups[i]));
         double begin = e2e_now();
         KVT_EQ_I(e2e_daemon_try(&daemon_, text, sizeof text), 2);
-        KVT_TRUE(e2e_now() - begin < 1.0 * E2E_SLOW);
+        KVT_TRUE(e2e_now() - begin < 10 * E2E_SLOW); /* touching what is refused would take far longer */
         printf("    %s", text);
         KVT_HAS(text, "[host]");
         KVT_HAS(text, i ? "bytes of /dev/shm" : "562949953421312 bytes");
@@ -535,7 +535,7 @@ static void orderly_stop_does_not_wait_for_ever(void) {
     scene_run(scheduler, &worker, worker_session, runs, 128, 64);
     double begin = e2e_now();
     KVT_EQ_I(e2e_daemon_stop(&daemon_, SIGTERM), 0);
-    KVT_TRUE(e2e_now() - begin > 0.2 && e2e_now() - begin < 3 * E2E_SLOW);
+    KVT_TRUE(e2e_now() - begin > 0.2 && e2e_now() - begin < 30 * E2E_SLOW);
     disconnect_all();
     KVT_NEED(e2e_daemon_restart(&daemon_) && connect_all());
     KVT_EQ(scene_stats(scheduler).recovered_continuations, 1);

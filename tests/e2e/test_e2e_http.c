@@ -375,7 +375,7 @@ static void srv_7_slow_connections_make_room(void) {
     for (uint32_t i = 0; i < CONNECTIONS; i++) KVT_TRUE((silent[i] = http_dial(at)) >= 0);
     double begin = e2e_now();
     comes("/healthz", 200, "ok");
-    KVT_TRUE(e2e_now() - begin < 1 * E2E_SLOW);
+    KVT_TRUE(e2e_now() - begin < 4 * E2E_SLOW); /* before the time of the silent ones is over */
     for (uint32_t i = 0; i < CONNECTIONS; i++) close(silent[i]);
     pid_t pid = slow_client();
     for (int i = 0; i < 50; i++) {

@@ -57,7 +57,7 @@ static int refusal_of(const struct segment_config *config) {
     int r = segment_open(config, &segment, &found, err, sizeof err);
     clock_gettime(CLOCK_MONOTONIC, &end);
     KVT_TRUE(segment == NULL);
-    KVT_TRUE(end.tv_sec - begin.tv_sec < 2); /* a second, as the clock's whole seconds can show it */
+    KVT_TRUE(end.tv_sec - begin.tv_sec < 6); /* touching what is refused would take far longer */
     return r;
 }
 

@@ -334,8 +334,9 @@ static void ten_looks_a_second(void) {
     KVT_EQ_I(http_status(place, "/ui/history.json", "\"events\":[", &has), 200);
     KVT_TRUE(has);
     unsigned asked = 0, looks = 0;
-    uint64_t begin = clock_ns(), end = begin + UINT64_C(650000000);
-    for (; clock_ns() < end; asked++) {
+    uint64_t begin = clock_ns();
+    for (; clock_ns() < begin + UINT64_C(650000000) || looks < 2 || asked == looks; asked++) {
+        KVT_NEED(clock_ns() < begin + UINT64_C(60000000000)); /* each was a look of its own for a minute */
         struct http_answer a;
         KVT_TRUE(http_ask(place, "GET", "/ui/state.json", &a) && a.status == 200);
         KVT_EQ(a.announced, a.bytes);
@@ -346,9 +347,7 @@ static void ten_looks_a_second(void) {
         memcpy(last, time, sizeof last);
         http_done(&a);
     }
-    KVT_TRUE(looks >= 2);
     KVT_TRUE(looks <= (clock_ns() - begin) / HTTP_FRESH_NS + 1);
-    KVT_TRUE(asked > looks);
     /* Of a few domains at a time: who asks for many is told to wait, and the service is not looked at. */
     bool refused = false;
     for (unsigned i = 0; !refused && i < 1000; i++) {
