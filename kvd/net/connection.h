@@ -53,7 +53,7 @@ struct connection {
 struct listener {
     struct service *service;
     nng_stream_listener *nng;
-    nng_aio *accepting, *sleeping;
+    nng_aio *accepting;
     struct unix_socket name;
     int wake_fd;                /* a timer; nng's own keep a CPU busy for the last millisecond of a sleep */
     _Atomic size_t queue_limit; /* [limits] message_queue */
@@ -61,11 +61,12 @@ struct listener {
     _Atomic uint32_t limit;
     _Atomic uint64_t accepted, turns;
 
-    pthread_mutex_t lock; /* leaf: the three lists, count, wake_ns */
+    pthread_mutex_t lock; /* leaf: the three lists, count, the times */
     struct connection *all, *dead;
     struct connection *delayed, **last_delayed; /* in order of their ends */
     uint64_t wake_ns;                           /* wake_fd is set to it; 0: to nothing */
     uint32_t count;
+    uint64_t accept_ns;  /* when the next accept is posted; 0: one is, or none is to be */
     uint32_t crowded_ms; /* chain of accepts only */
     bool full;           /* no accept is posted; listener_run posts one when connections have gone */
     uint32_t n_refused, n_pushed_out, n_junk; /* since listener_tick last logged them */

@@ -15,20 +15,37 @@
 
 #include "nng_start.h"
 
-#define BACK_OFF_MS 100
+#define DELAY_NS UINT64_C(1000000)
+#define BACK_OFF_NS UINT64_C(100000000)
 #define FILES_SPARE 64 /* of listener_files: for files opened between two checks */
 #define CROWDED_MOST_MS 100u
 #define OVER_LIMIT                                                                                                     \
     32u /* connections beyond the limit that may wait to be freed: a storm gets as many as listener_run frees */
 
+/* Under the lock: once it is given up, listener_close may free the listener. */
+static void wake_at(struct listener *l, uint64_t ns) {
+    if (l->wake_ns && l->wake_ns <= ns) return;
+    l->wake_ns = ns;
+    struct itimerspec at = { .it_value = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) } };
+    timerfd_settime(l->wake_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
 /* ---- accepting -------------------------------------------------------------------------------- */
 
+static void accept_later(struct listener *l, uint64_t delay_ns) {
+    pthread_mutex_lock(&l->lock);
+    l->accept_ns = clock_ns() + delay_ns;
+    wake_at(l, l->accept_ns);
+    pthread_mutex_unlock(&l->lock);
+}
+
 /* nng closes the socket of a freed stream later, in its reaper, and a flood is faster. A new file gets the lowest free
- * number, so all numbers below it are open. */
+ * number. A connection takes two, so all numbers but one below the second lowest are open. */
 static bool is_crowded(struct listener *l) {
-    int lowest = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0);
+    int lowest = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0), second = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0);
     if (lowest >= 0) close(lowest);
-    return lowest < 0 || lowest > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
+    if (second >= 0) close(second);
+    return second < 0 || second > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
 }
 
 /* While files are short, peers wait in the backlog. The wait is bounded, because other files may be what fills the
@@ -36,7 +53,7 @@ static bool is_crowded(struct listener *l) {
 static void accept_next(struct listener *l) {
     bool wait = l->crowded_ms < CROWDED_MOST_MS && is_crowded(l);
     l->crowded_ms = wait ? l->crowded_ms + 1 : 0;
-    if (wait) nng_sleep_aio(1, l->sleeping);
+    if (wait) accept_later(l, DELAY_NS);
     else nng_stream_listener_accept(l->nng, l->accepting);
 }
 
@@ -50,7 +67,7 @@ static void on_accepted(void *argument) {
     }
     if (error) { /* out of files or memory: the peer waits in the backlog */
         LOG(LOG_WARNING, "a connection cannot be accepted: %s; trying again", nng_strerror(error));
-        nng_sleep_aio(BACK_OFF_MS, l->sleeping);
+        accept_later(l, BACK_OFF_NS);
         return;
     }
     connection_new(l, nng_aio_get_output(l->accepting, 0));
@@ -59,11 +76,6 @@ static void on_accepted(void *argument) {
     bool full = l->full;
     pthread_mutex_unlock(&l->lock);
     if (!full) accept_next(l);
-}
-
-static void on_slept(void *argument) {
-    struct listener *l = argument;
-    if (!nng_aio_result(l->sleeping) && !atomic_load(&l->closing)) accept_next(l);
 }
 
 /* ---- the socket ------------------------------------------------------------------------------- */
@@ -101,8 +113,7 @@ int listener_open(struct service *service, const struct config *config, struct l
     l->last_delayed = &l->delayed;
     l->wake_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     listener_configure(l, config);
-    int bad =
-        l->wake_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l) || nng_aio_alloc(&l->sleeping, on_slept, l);
+    int bad = l->wake_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l);
     if (bad) complain_socket(err, err_bytes, config->socket, "open", "no memory or no files");
     if (bad || publish_socket(l, config, err, err_bytes)) {
         listener_close(l);
@@ -121,16 +132,6 @@ void listener_configure(struct listener *l, const struct config *c) {
 }
 
 /* ---- the delayed and the dead ------------------------------------------------------------------- */
-
-#define DELAY_NS UINT64_C(1000000)
-
-/* Under the lock: once it is given up, listener_close may free the listener. */
-static void wake_at(struct listener *l, uint64_t ns) {
-    if (l->wake_ns && l->wake_ns <= ns) return;
-    l->wake_ns = ns;
-    struct itimerspec at = { .it_value = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) } };
-    timerfd_settime(l->wake_fd, TFD_TIMER_ABSTIME, &at, NULL);
-}
 
 void listener_delay(struct listener *l, struct connection *c) {
     pthread_mutex_lock(&l->lock);
@@ -183,6 +184,9 @@ void listener_run(struct listener *l) {
         pthread_mutex_lock(&l->lock);
     }
     if (l->delayed) wake_at(l, l->delayed->delayed_until);
+    bool accept = l->accept_ns && l->accept_ns <= clock_ns();
+    if (accept) l->accept_ns = 0;
+    if (l->accept_ns) wake_at(l, l->accept_ns);
     c = l->dead;
     l->dead = NULL;
     pthread_mutex_unlock(&l->lock);
@@ -196,10 +200,10 @@ void listener_run(struct listener *l) {
         connection_free(c);
     }
     pthread_mutex_lock(&l->lock);
-    bool accept = l->full && l->count < atomic_load(&l->limit) + OVER_LIMIT && !atomic_load(&l->closing);
-    if (accept) l->full = false;
+    bool again = l->full && l->count < atomic_load(&l->limit) + OVER_LIMIT;
+    if (again) l->full = false;
     pthread_mutex_unlock(&l->lock);
-    if (accept) nng_stream_listener_accept(l->nng, l->accepting);
+    if ((accept || again) && !atomic_load(&l->closing)) accept_next(l);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------- */
@@ -314,7 +318,6 @@ struct listener *listener_close(struct listener *l) {
     atomic_store(&l->closing, true);
     unix_socket_remove(&l->name);
     if (l->nng) nng_stream_listener_close(l->nng);
-    if (l->sleeping) nng_aio_stop(l->sleeping);
     if (l->accepting) nng_aio_stop(l->accepting);
     close_all(l);
     while (listener_connections(l)) { /* the streams are closed, so every callback ends and wakes this loop */
@@ -323,7 +326,6 @@ struct listener *listener_close(struct listener *l) {
         listener_run(l);
         service_run(l->service);
     }
-    nng_aio_free(l->sleeping);
     nng_aio_free(l->accepting);
     if (l->nng) nng_stream_listener_free(l->nng);
     if (l->wake_fd >= 0) close(l->wake_fd);
