@@ -12,6 +12,7 @@
 
 #define DEFAULT_PROMPTS 32768u
 #define DEFAULT_CONTINUATIONS 65536u
+#define WHOLE_CHOICES 64u
 
 struct kvd_policy {
     struct policy_memory memory;
@@ -19,7 +20,8 @@ struct kvd_policy {
     uint64_t now_ns;
     uint32_t choices;
     uint32_t pinned_pages; /* at most */
-    bool demotes, whole;   /* whole: nothing can be shortened */
+    uint32_t whole_until;  /* a number of choices: nothing is shortened before */
+    bool demotes;
 };
 
 /* ---- life ---- */
@@ -142,18 +144,21 @@ static void note_victims(struct kvd_policy *p, const struct kvd_activation *want
     }
 }
 
-/* Where state images belong to frontiers nothing can be shortened, which the first refusal tells. */
+/* Where state images belong to frontiers nothing can be shortened, which a refusal tells. Or somebody else has
+ * shortened one before: so it is tried again after a while. */
 static enum kvd_status find_victims(struct kvd_policy *p, struct policy_recipe *r) {
     enum kvd_status status;
+    bool refused;
     do {
-        r->cuts = !p->whole;
+        r->cuts = p->choices >= p->whole_until;
         r->n = r->shortened = 0;
         r->choice = ++p->choices;
         catalog_begin(&p->catalog, true, &r->demoting);
         catalog_begin(&p->catalog, false, &r->releasing);
         status = recipe_find(r);
-        p->whole |= status == KVD_OUT_OF_RANGE && r->shortened;
-    } while (p->whole && r->cuts);
+        refused = status == KVD_OUT_OF_RANGE && r->shortened;
+        if (refused) p->whole_until = p->choices + WHOLE_CHOICES;
+    } while (refused);
     return status;
 }
 

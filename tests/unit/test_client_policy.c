@@ -499,7 +499,7 @@ static void short_1_the_last_victim_is_shortened(void) {
     kvd_policy_free(policy);
 }
 
-/* CONT-4: a state image belongs to its frontier. The first refusal says so; from then on victims go whole. */
+/* CONT-4: a state image belongs to its frontier. A refusal says so; then victims go whole for a while. */
 static void cont_4_with_state_images_victims_go_whole(void) {
     kvd_policy *policy = policy_of_twenty(false);
     struct kvd_activation want = { .prompt_tokens = 64, .max_output_tokens = 1 };
