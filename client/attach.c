@@ -57,8 +57,11 @@ static struct geom_pool_spec pool_spec(const struct kvd_pool_info *pool) {
 
 static enum kvd_status check_pools(const struct kvd_store_info *info, struct kvd_error *error) {
     char why[KVD_MESSAGE_BYTES];
-    if (info->n_pools < 1 || info->n_pools > KVD_MAX_POOLS)
-        return client_fail(error, KVD_INTERNAL, "kvd describes a store of %u pools; 1 or 2 can be", info->n_pools);
+    if (info->n_pools < 1 || info->n_pools > GEOM_MAX_POOLS)
+        return client_fail(
+            error, KVD_FAILED_PRECONDITION,
+            "kvd describes a store of %u pools, and this library knows up to %d: install matching versions",
+            info->n_pools, GEOM_MAX_POOLS);
     if (info->row_entries != geom_pages(info->max_context)) {
         return client_fail(error, KVD_FAILED_PRECONDITION,
                            "a row of the block tables has %u entries for kvd, and %u tokens are %u entries for this "

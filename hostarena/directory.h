@@ -13,8 +13,8 @@
  * Two kinds of records, in fixed tables whose slots are the store's own:
  *   page    (pool, descriptor). Four parts come and go by themselves, each with its own check word:
  *             base    generation, block (its ordinal in every space that holds it), and its predecessor, the page of
- *                     block - 1. A page has one predecessor, since whoever holds a page holds all before it; so a
- *                     space is its last page. All parts die with the base.
+ *                     block - 1. A page has one predecessor, since whoever holds a page holds all before it that its
+ *                     window reads; so a space is its last page. All parts die with the base.
  *             name    digest (Main pages)
  *             host    packed bytes in the arena: offset, columns, checksum
  *             device  physical page group, valid while the pools of `pools_id` live
@@ -29,7 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIRECTORY_MAX_POOLS 2
+#define DIRECTORY_MAX_POOLS 4
 #define DIRECTORY_TAIL 63
 #define DIRECTORY_NONE UINT32_MAX
 
@@ -55,7 +55,8 @@ int directory_open(void *memory, void *tables, const struct directory_limits *li
 
 struct directory_base {
     uint32_t generation, block;
-    uint32_t parent, parent_generation; /* descriptor of block - 1 in the same pool; DIRECTORY_NONE, 0 at block 0 */
+    uint32_t parent, parent_generation; /* descriptor of block - 1 in the same pool, which may be gone; DIRECTORY_NONE,
+                                         * 0 at block 0, and where nobody reads what is before */
 };
 struct directory_host {
     uint64_t offset, checksum;
@@ -93,7 +94,8 @@ enum directory_kind { DIRECTORY_CONTINUATION = 0, DIRECTORY_SEQUENCE = 1 };
 struct directory_bundle {
     uint32_t frontier[DIRECTORY_MAX_POOLS]; /* tokens, committed */
     uint32_t last[DIRECTORY_MAX_POOLS],
-        last_generation[DIRECTORY_MAX_POOLS]; /* page of block pages(frontier) - 1; DIRECTORY_NONE: no page */
+        last_generation[DIRECTORY_MAX_POOLS]; /* page of block pages(frontier) - 1; DIRECTORY_NONE: no page, at a
+                                                 boundary */
     uint32_t named;                           /* leading pages with names */
     uint32_t retention;
     uint64_t created, used, tag; /* tag: the owner's, opaque */

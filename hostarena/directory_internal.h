@@ -4,14 +4,14 @@
  * machine's byte order. From offset 0, each table at a multiple of 128 bytes:
  *
  *     pages of pool 0      pages[0] records of 128 bytes
- *     pages of pool 1      pages[1] records of 128 bytes
+ *     pages of the others  the same
  *     continuations        `continuations` slots of two copies of 512 bytes
  *     sequences            `sequences` slots of two copies of 512 bytes
  *
  * A check word is XXH3 (64 bits) of what it stands for, never 0; 0 says that nothing is there. Its seed ties it to
  * where it stands:
- *     base of a page, copy of a bundle   directory id ^ (table << 33 | copy << 32 | slot); tables 1 and 2 are the
- *                                        pools, 3 and 4 the kinds of bundles
+ *     base of a page, copy of a bundle   directory id ^ (table << 33 | copy << 32 | slot); tables 1 to 4 are the
+ *                                        pools, 5 and 6 the kinds of bundles
  *     other parts of a page              check word of the base + number of the part: with another base, or none,
  *                                        they are nobody's
  *
@@ -81,7 +81,7 @@ struct bundle_body {
 struct bundle_copy {
     check_word check;
     struct bundle_body body;
-    uint64_t spare[7];
+    uint64_t spare[4];
 };
 
 static_assert(sizeof(struct page_record) == 128, "two cache lines");
@@ -106,7 +106,8 @@ static inline uint64_t base_check(const struct directory *d, uint32_t pool, uint
 static inline uint64_t bundle_check(const struct directory *d, enum directory_kind kind, uint32_t slot, uint32_t copy,
                                     const struct bundle_body *body) {
     size_t bytes = offsetof(struct bundle_body, tail) + body->n_tail * sizeof body->tail[0];
-    return check_of(body, bytes, d->id ^ ((uint64_t)(3 + (uint32_t)kind) << 33 | (uint64_t)copy << 32 | slot));
+    return check_of(body, bytes,
+                    d->id ^ ((uint64_t)(1 + DIRECTORY_MAX_POOLS + (uint32_t)kind) << 33 | (uint64_t)copy << 32 | slot));
 }
 
 static inline bool page_is_known(const struct directory *d, uint32_t pool, uint32_t page) {

@@ -16,8 +16,8 @@
 /* ---- pages -------------------------------------------------------------------------------------------------- */
 
 static bool good_base(const struct directory *d, uint32_t pool, uint32_t page, const struct base_body *b) {
-    if (b->block == 0) return b->parent == DIRECTORY_NONE && b->parent_generation == 0;
-    return b->block <= MAX_BLOCK && b->parent < d->limits.pages[pool] && b->parent != page;
+    if (b->parent == DIRECTORY_NONE) return b->block <= MAX_BLOCK && b->parent_generation == 0;
+    return b->block > 0 && b->block <= MAX_BLOCK && b->parent < d->limits.pages[pool] && b->parent != page;
 }
 
 enum found_record { ABSENT, GOOD, DAMAGED };
@@ -88,7 +88,8 @@ bool directory_page_load(const struct directory *d, uint32_t pool, uint32_t page
 static bool good_bundle(const struct directory *d, const struct bundle_body *b) {
     for (uint32_t i = 0; i < d->limits.n_pools; i++) {
         if (b->frontier[i] > INT32_MAX) return false;
-        if (b->last[i] == DIRECTORY_NONE ? b->frontier[i] != 0 : b->last[i] >= d->limits.pages[i]) return false;
+        bool none = b->last[i] == DIRECTORY_NONE; /* at a page boundary a window may be empty */
+        if (none ? b->frontier[i] % PAGE_TOKENS != 0 : b->last[i] >= d->limits.pages[i]) return false;
     }
     if (b->label[sizeof b->label - 1]) return false;
     return b->named <= MAX_BLOCK + 1 && b->state_frontier <= INT32_MAX;

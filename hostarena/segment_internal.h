@@ -19,7 +19,7 @@
 #include "segment.h"
 
 #define SEGMENT_MAGIC UINT64_C(0x316765732d64766b) /* "kvd-seg1" */
-#define SEGMENT_VERSION 2u                         /* of everything in the segment: header, directory */
+#define SEGMENT_VERSION 3u                         /* of everything in the segment: header, directory */
 #define SEGMENT_PAGE UINT64_C(4096)
 #define SEGMENT_LARGE (UINT64_C(2) << 20)
 

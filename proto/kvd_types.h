@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 #define KVD_PROTOCOL_VERSION 2u
-#define KVD_MAX_POOLS 2
+#define KVD_MAX_POOLS 4
 #define KVD_MAX_RANKS 8
 #define KVD_DIGEST_BYTES 32
 #define KVD_TAIL_TOKENS 63   /* tokens after the last full page, at most */

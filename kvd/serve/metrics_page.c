@@ -19,7 +19,7 @@
 
 /* ---- the view ---------------------------------------------------------------------------------- */
 
-#define POOLS GEOM_MAX_POOLS
+#define POOLS KVD_MAX_POOLS
 
 /* Everything that Stats answers, what is counted by request, and what only this page shows. */
 struct view {
@@ -311,19 +311,25 @@ static const struct family {
 
 /* ---- text -------------------------------------------------------------------------------------------- */
 
-static const char *const pool_names[POOLS] = { "main", "draft" };
+static const char *const pool_names[POOLS] = { "main", "draft", "pool_2", "pool_3" };
 #define ROLE_NAME(name, number, text) text,
 static const char *const role_names[METRICS_ROLES] = { KVD_ROLE_LIST(ROLE_NAME) };
 #undef ROLE_NAME
 static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
 static const char *const short_names[METRICS_SHORTS] = {
-    [METRICS_SHORT_LIMIT] = "limit",           [METRICS_SHORT_PAGES] = "main_pages",
-    [METRICS_SHORT_PAGES + 1] = "draft_pages", [METRICS_SHORT_ROWS] = "rows",
-    [METRICS_SHORT_SEQUENCES] = "sequences",   [METRICS_SHORT_CONTINUATIONS] = "continuations",
-    [METRICS_SHORT_MEMBERSHIP] = "membership", [METRICS_SHORT_STATE_SLOTS] = "state_slots",
+    [METRICS_SHORT_LIMIT] = "limit",
+    [METRICS_SHORT_PAGES] = "main_pages",
+    [METRICS_SHORT_PAGES + 1] = "draft_pages",
+    [METRICS_SHORT_PAGES + 2] = "pool_2_pages",
+    [METRICS_SHORT_PAGES + 3] = "pool_3_pages",
+    [METRICS_SHORT_ROWS] = "rows",
+    [METRICS_SHORT_SEQUENCES] = "sequences",
+    [METRICS_SHORT_CONTINUATIONS] = "continuations",
+    [METRICS_SHORT_MEMBERSHIP] = "membership",
+    [METRICS_SHORT_STATE_SLOTS] = "state_slots",
     [METRICS_SHORT_ARENA] = "arena",
 };
-static_assert(POOLS == 2, "every pool's pages have a name");
+static_assert(POOLS == 4, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };
 static const char *const tier_names[METRICS_TIERS] = { "device", "host", "computed" };
 static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [HOST_TO_DEVICE] = "restored" };

@@ -315,7 +315,7 @@ static void write_arena(FILE *out, const struct kvd_stats *stats) {
 }
 
 static void write_maps(struct service *s, FILE *out, const struct lists *l) {
-    static const char *const names[KVD_MAX_POOLS] = { "main", "draft" };
+    static const char *const names[KVD_MAX_POOLS] = { "main", "draft", "pool_2", "pool_3" };
     fputs(",\n\"maps\":{", out);
     for (uint32_t p = 0; p < l->n_pools; p++) {
         struct map map = { .n = 0 };

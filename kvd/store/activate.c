@@ -20,7 +20,8 @@ static void take_pages(struct store *store, uint32_t p, struct seq *seq, const s
     uint32_t n;
     if (pool->absent && !MUTANT(restored_page_is_forgotten))
         job_copy_in(store, &seq->job, p, &source->space[p], seq->taken[p]);
-    for (uint32_t i = 0; i < seq->taken[p]; i += n) {
+    space_skip(store, &seq->space[p], source->space[p].base);
+    for (uint32_t i = source->space[p].base; i < seq->taken[p]; i += n) {
         const uint32_t *run = space_run(store, &source->space[p], i, &n);
         n = min_u32(n, seq->taken[p] - i);
         for (uint32_t k = 0; k < n; k++) {
@@ -58,7 +59,7 @@ static uint32_t promise_from(struct store *store, uint32_t p, struct seq *seq, c
                              uint32_t first, uint32_t stamp, uint32_t n, int32_t *row) {
     struct page *pages = store->pool[p].pages;
     uint32_t run_n, left = n;
-    for (uint32_t i = first; i < space->count && left; i += run_n) {
+    for (uint32_t i = max_u32(first, space->base); i < space->count && left; i += run_n) {
         const uint32_t *run = space_run(store, space, i, &run_n);
         for (uint32_t k = 0; k < run_n && left; k++) {
             struct page *page = &pages[run[k]];
@@ -143,7 +144,7 @@ static void begin_state(struct store *store, struct seq *seq, const struct activ
 static void count_demoting(struct store *store, const struct cont *victim, bool on) {
     uint32_t n;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t i = 0; i < victim->space[p].count; i += n) {
+        for (uint32_t i = victim->space[p].base; i < victim->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &victim->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) store->pool[p].tier[run[k]].demoting += on ? 1 : UINT32_MAX;
         }
@@ -173,7 +174,7 @@ static void mark_leaving(struct store *store, uint32_t p, const struct space *sp
                          bool on) {
     struct pool *pool = &store->pool[p];
     uint32_t n;
-    for (uint32_t i = first; i < space->count; i += n) {
+    for (uint32_t i = max_u32(first, space->base); i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &pool->pages[run[k]];
@@ -418,7 +419,7 @@ static void take_over(struct store *store, struct seq *seq, struct cont *source)
         uint32_t n, kept = seq->taken[p];
         space_drop(store, p, &source->space[p], kept, false, false, NULL);
         space_cut(store, &source->space[p], 0);
-        for (uint32_t i = 0; i < kept; i += n) {
+        for (uint32_t i = seq->space[p].base; i < kept; i += n) {
             const uint32_t *run = space_run(store, &seq->space[p], i, &n);
             n = min_u32(n, kept - i);
             for (uint32_t k = 0; k < n; k++) {
@@ -436,7 +437,7 @@ static void map_promised(struct store *store, struct seq *seq) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct space *space = &seq->space[p];
         struct pool *pool = &store->pool[p];
-        for (uint32_t i = space->count; i-- > 0;) { /* promised entries are the last ones */
+        for (uint32_t i = space->count; i-- > space->base;) { /* promised entries are the last ones */
             uint32_t n, *entry = space_run(store, space, i, &n);
             if (!(*entry & PROMISED)) break;
             uint32_t device = *entry & ~PROMISED;
@@ -530,9 +531,10 @@ static bool promise_holds(const struct store *store, const struct seq *seq, uint
     const struct pool *pool = &store->pool[p];
     const struct space *space = &seq->space[p];
     uint32_t n, stamp = store_next_stamp(store), freed = 0, promised = 0;
-    if (!space->pending && (!space->count || !(space_entry(store, space, space->count - 1) & PROMISED))) return true;
+    if (!space->pending && (!space_held(space) || !(space_entry(store, space, space->count - 1) & PROMISED)))
+        return true;
     freed = count_leaving(store, seq, p, stamp);
-    for (uint32_t i = space->count; i-- > 0; promised++) {
+    for (uint32_t i = space->count; i-- > space->base; promised++) {
         uint32_t entry = *space_run(store, space, i, &n);
         if (!(entry & PROMISED)) break;
         uint32_t d = pool->leases[entry & ~PROMISED].owner;
@@ -644,13 +646,12 @@ static void count_use(struct store *store, struct cont *source) {
 static void publish_sequence(struct store *store, struct seq *seq) {
     clear_leaving(store, seq);   /* damage may have left pages on the device that nobody counted on in the end */
     release_victims(store, seq); /* before the move: a tail that victims shared goes on in place */
-    if (seq->from != KVD_NONE) record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ seq->frontier, seq->frontier });
+    if (seq->from != KVD_NONE) record_seq_whole(store, seq, seq->frontier);
     if (seq->from != KVD_NONE) {
         struct cont *source = &store->conts[seq->from];
         if (seq->keep) {
             seq_own_descriptor(store, seq);
-            live_set(store, seq, live_reach(store, seq, (uint32_t[KVD_MAX_POOLS]){ seq->frontier, seq->frontier }),
-                     source->published ? source : NULL);
+            live_show(store, seq, source->published ? source : NULL);
             count_use(store, source);
             unpin_fork_source(store, source);
         } else {
@@ -707,7 +708,7 @@ static void abort_mapping(struct store *store, struct seq *seq, const struct con
     store->chunks.reserved += seq->chunks_pending; /* was never taken */
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct space *space = &seq->space[p];
-        store->chunks.reserved -= chunks_for(space_entitlement(space)) - chunks_for(space->count);
+        store->chunks.reserved -= chunks_for(seq_reach(store, seq, p)) - chunks_for(space->count);
         store->pool[p].reserved -= space->reserved;
         space_drop(store, p, space, seq->taken[p], true, false, NULL);
         if (source && seq->keep) space_drop(store, p, space, 0, true, false, NULL);

@@ -48,6 +48,10 @@ static int check_source(const struct store *store, struct activation *act, struc
     if (store->config.has_state && want->frontier != source->frontier) /* CONT-4 */
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, KVD_NONE, want->frontier, source->frontier,
                             source->frontier);
+    for (uint32_t p = 0; p < store->n_pools && !MUTANT(fork_behind_a_window); p++) /* GRP-4 */
+        if (window_first(store, p, want->frontier) < source->space[p].base)
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, p, want->frontier,
+                                window_lowest(store, p, source->space[p].base), source->frontier);
     return STORE_OK;
 }
 
@@ -76,7 +80,7 @@ int activation_resolve(const struct store *store, const struct store_activation 
 uint32_t joint_mark(const struct store *store, const struct space *space, const struct joint *how) {
     const struct pool *pool = &store->pool[how->pool];
     uint32_t freed = 0, n;
-    for (uint32_t i = how->first; i < space->count; i += n) {
+    for (uint32_t i = max_u32(how->first, space->base); i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &pool->pages[run[k]];
@@ -99,7 +103,7 @@ uint32_t joint_mark(const struct store *store, const struct space *space, const 
 static void mark_source(const struct store *store, const struct activation *act, uint32_t p) {
     const struct space *space = &act->source->space[p];
     uint32_t n, count = act->move ? space->count : act->pool[p].taken;
-    for (uint32_t i = 0; i < count; i += n) {
+    for (uint32_t i = space->base; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {
@@ -147,7 +151,7 @@ static void count_freed(const struct store *store, struct activation *act) {
 static bool count_backing(const struct store *store, uint32_t p, const struct space *space, uint32_t stamp,
                           uint32_t *count) {
     uint32_t n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &store->pool[p].pages[run[k]];
@@ -184,7 +188,7 @@ static uint32_t collect_drops(const struct store *store, const struct activation
         if (image.bits && !arena_is_read(store, image)) store->ids[n_ids++] = image;
         for (uint32_t p = 0; p < store->n_pools; p++) {
             const struct space *space = &act->victims[v].cont->space[p];
-            for (uint32_t i = victim_first(&act->victims[v]); i < space->count; i += n) {
+            for (uint32_t i = max_u32(victim_first(&act->victims[v]), space->base); i < space->count; i += n) {
                 const uint32_t *run = space_run(store, space, i, &n);
                 for (uint32_t k = 0; k < n; k++) {
                     const struct page *page = &store->pool[p].pages[run[k]];
@@ -262,12 +266,22 @@ static int check_places(const struct store *store, const struct activation *act,
     return STORE_OK;
 }
 
+static void measure_reach(const struct store *store, struct activation *act, uint32_t p, uint32_t base) {
+    struct activation_pool *ap = &act->pool[p];
+    ap->base = base;
+    ap->entitlement = ap->reach = entitle_at_start(store, p, act->want->prompt_tokens, act->ceiling);
+    if (!store->window_pages[p]) return;
+    ap->reach = entitle_ceiling(store, p, act->ceiling);
+    ap->entitlement = window_end(store, p, base, ap->reach);
+}
+
 static int measure_pool(const struct store *store, struct activation *act, uint32_t p, struct store_refusal *refusal) {
     const struct store_activation *want = act->want;
     struct activation_pool *ap = &act->pool[p];
     uint32_t full = want->frontier / KVD_PAGE_TOKENS, columns = want->frontier % KVD_PAGE_TOKENS;
     uint32_t ensure = pages_of(want->ensure[p]);
-    ap->entitlement = entitle_at_start(store, p, want->prompt_tokens, act->ceiling);
+    const struct space none = { 0 }, *from = act->source ? &act->source->space[p] : &none;
+    measure_reach(store, act, p, from->base);
     ap->taken = full;
     ap->tail_columns = columns;
     ap->tail_in = false;
@@ -286,9 +300,12 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_ENSURE, p, ensure, ap->mapped, ap->entitlement);
     if (ensure > ap->mapped)
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
-    ap->restore = act->source ? tier_missing(store, p, &act->source->space[p], ap->taken) : 0;
-    ap->fresh = ap->entitlement - ap->taken + (MUTANT(restore_out_of_thin_air) ? 0 : ap->restore);
-    act->chunks_needed += chunks_for(ap->entitlement);
+    ap->restore = act->source ? tier_missing(store, p, from, ap->taken) : 0;
+    ap->fresh = store->window_pages[p] ? window_needs(store, p, from, ap->taken, ap->reach,
+                                                      (struct blocks){ 0, act->move ? 0 : ap->taken })
+                                       : ap->entitlement - ap->taken;
+    ap->fresh += MUTANT(restore_out_of_thin_air) ? 0 : ap->restore;
+    act->chunks_needed += chunks_for(ap->reach);
     act->chunks_now += chunks_for(ap->mapped);
     return STORE_OK;
 }
@@ -312,8 +329,8 @@ int activation_measure(const struct store *store, struct activation *act, struct
 
 static int check_never(const struct store *store, const struct activation *act, struct store_refusal *refusal) {
     for (uint32_t p = 0; p < store->n_pools; p++)
-        if (act->pool[p].entitlement > store->pool[p].capacity)
-            return store_refuse(refusal, STORE_E_NEVER, STORE_S_PAGES, p, act->pool[p].entitlement,
+        if (act->pool[p].entitlement - act->pool[p].base > store->pool[p].capacity)
+            return store_refuse(refusal, STORE_E_NEVER, STORE_S_PAGES, p, act->pool[p].entitlement - act->pool[p].base,
                                 pool_available(&store->pool[p]), store->pool[p].capacity);
     if (act->chunks_needed > store->chunks.capacity)
         return store_refuse(refusal, STORE_E_NEVER, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)act->chunks_needed * CHUNK,
@@ -394,7 +411,7 @@ void activation_plan(const struct store *store, const struct activation *act, st
         const struct activation_pool *ap = &act->pool[p];
         plan->pages[p] = plan_need(ap->fresh, (uint64_t)pool_available(&store->pool[p]) + ap->freed);
         plan->entitlement[p] = ap->entitlement;
-        plan->shared_pages[p] = ap->taken;
+        plan->shared_pages[p] = ap->taken - ap->base;
         plan->copied_columns[p] = ap->tail_columns;
         plan->freed_pages[p] = ap->freed;
         plan->restore_pages[p] = ap->restore + ap->tail_in;

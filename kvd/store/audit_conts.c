@@ -245,7 +245,7 @@ static void count_seq(struct audit *a, uint32_t i, struct seq_sums *sums) {
         const struct space *space = &seq->space[p];
         sums->chunks += chunks_for(space->count);
         sums->entries += space->count;
-        if (!seq->staged) sums->reserved += chunks_for(space_entitlement(space)) - chunks_for(space->count);
+        if (!seq->staged) sums->reserved += chunks_for(seq_reach(store, seq, p)) - chunks_for(space->count);
     }
     sums->reserved += seq->chunks_held;
     sums->reserved -= seq->chunks_pending;

@@ -79,9 +79,37 @@ static void visit_entry(struct audit *a, const struct audit_holder *h, uint32_t 
         if (!is_alias(h, block)) count_page(a, h, block, entry);
     }
     if (h->seq && h->seq->lends) return;
-    EXPECT(references <= *last, "%s %u pool %u: references rise to %u at block %u", kind, h->index, h->pool, references,
-           block);
+    EXPECT(references <= *last || a->store->window_pages[h->pool], "%s %u pool %u: references rise to %u at block %u",
+           kind, h->index, h->pool, references, block);
     *last = references;
+}
+
+/* GRP-2 to GRP-4: nothing is mapped before the base, which is where the frontier says, and what is reserved suffices.
+ */
+static void audit_window(struct audit *a, const struct audit_holder *h) {
+    const struct store *store = a->store;
+    const struct space *space = h->space;
+    const char *kind = h->seq ? "sequence" : "continuation";
+    uint32_t n, first = window_first(store, h->pool, space->committed);
+    bool none = true, staged = h->seq && h->seq->staged;
+    for (uint32_t i = 0; i < space->base; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        n = min_u32(n, space->base - i);
+        for (uint32_t k = 0; k < n; k++) none &= run[k] == KVD_NONE;
+    }
+    EXPECT(none && space->base <= space->count, "%s %u pool %u: GRP-2: pages before block %u", kind, h->index, h->pool,
+           space->base);
+    EXPECT(staged || (h->cont ? space->base == first : space->base <= first),
+           "%s %u pool %u: GRP-4: its window begins at block %u, frontier %u reads from %u on", kind, h->index, h->pool,
+           space->base, space->committed, first);
+    if (!store->window_pages[h->pool] || !h->seq || h->seq->state == STORE_SEQ_ACTIVATING) return;
+    uint32_t reach = seq_reach(store, h->seq, h->pool),
+             needs = window_needs(store, h->pool, space, space->count, reach, (struct blocks){ 0, 0 });
+    EXPECT(space->count <= window_end(store, h->pool, space->base, reach) && space->reserved >= needs,
+           "%s %u pool %u: GRP-3: blocks %u to %u are mapped, %u are reserved and %u needed", kind, h->index, h->pool,
+           space->base, space->count, space->reserved, needs);
+    EXPECT(space->base == max_u32(space->base, window_kept(store, h->pool, space->committed)),
+           "%s %u pool %u: GRP-2: block %u has left the window", kind, h->index, h->pool, space->base);
 }
 
 static void audit_space(struct audit *a, const struct audit_holder *h) {
@@ -89,10 +117,12 @@ static void audit_space(struct audit *a, const struct audit_holder *h) {
     const struct space *space = h->space;
     const char *kind = h->seq ? "sequence" : "continuation";
     uint32_t last = UINT32_MAX, n;
-    EXPECT(space->count >= pages_of(space->committed) && space_entitlement(space) <= store->row_entries,
+    uint32_t end = store->window_pages[h->pool] ? space->count : space_entitlement(space);
+    EXPECT(space->count >= pages_of(space->committed) && end <= store->row_entries,
            "%s %u pool %u: SPACE-2: entitlement %u, membership %u, committed %u", kind, h->index, h->pool,
            space_entitlement(space), space->count, space->committed);
-    for (uint32_t i = 0; i < space->count; i += n) {
+    audit_window(a, h);
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) visit_entry(a, h, i + k, run[k], &last);
     }
@@ -110,7 +140,8 @@ static void count_pin(struct audit *a, uint32_t pool, uint32_t d) {
 
 static void count_held_source(struct audit *a, uint32_t p, const struct seq *seq) {
     const struct space *space = &a->store->conts[seq->from].space[p];
-    for (uint32_t b = 0; b < seq->frontier / KVD_PAGE_TOKENS; b++) count_pin(a, p, space_entry(a->store, space, b));
+    for (uint32_t b = space->base; b < seq->frontier / KVD_PAGE_TOKENS; b++)
+        count_pin(a, p, space_entry(a->store, space, b));
 }
 
 /* LIVE-1: what is found of it are its own pages. */
@@ -159,6 +190,7 @@ uint32_t audit_cont_space(struct audit *a, uint32_t i) {
 
 /* A copy into the page has not ended. */
 static bool is_arriving(const struct store *store, const struct seq *seq, uint32_t p, uint32_t entry) {
+    if (entry == KVD_NONE) return false; /* behind a window */
     return entry == seq->tail[p] || (!(entry & PROMISED) && (store->pool[p].pages[entry].flags & PAGE_RESTORING));
 }
 

@@ -146,7 +146,8 @@ static bool is_in_vain(const struct recipe_search *c) {
         for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
             const struct seq *seq = &store->seqs[i];
             if (!seq->occupied || seq->state == STORE_SEQ_ACTIVATING) continue;
-            most -= seq->space[p].count - min_u32(seq->space[p].shared, seq->space[p].count);
+            most -=
+                seq->space[p].count - max_u32(seq->space[p].base, min_u32(seq->space[p].shared, seq->space[p].count));
         }
         if (most < c->act.pool[p].fresh) return true;
     }
@@ -163,7 +164,7 @@ static bool is_of_use(const struct recipe_search *c, const struct victim *victim
     if (c->short_slots && cont->slot != KVD_NONE && store->slots[cont->slot].pins == 0) return true;
     if ((c->short_chunks || c->short_conts) && !victim->demote) return true;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        for (uint32_t i = 0; c->short_pages[p] && i < cont->space[p].count; i += n) {
+        for (uint32_t i = cont->space[p].base; c->short_pages[p] && i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++)
                 if (store->pool[p].pages[run[k]].stamp == c->act.stamp && joint_frees(store, p, run[k])) return true;
@@ -179,7 +180,7 @@ static uint32_t spared_pages(const struct recipe_search *c, uint32_t p, const st
     uint64_t now = pool_available(&store->pool[p]);
     uint64_t spare = min_u64(now + ap->freed - ap->fresh, now + ap->freed_victims - activation_now(ap));
     uint32_t n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             if (store->pool[p].pages[run[k]].stamp != c->act.stamp || !joint_frees(store, p, run[k])) continue;
@@ -196,7 +197,7 @@ static void spare_prefix(struct recipe_search *c) {
         return;
     uint32_t keep = min_u32(last->cont->named, (last->cont->frontier - 1) / KVD_PAGE_TOKENS);
     for (uint32_t p = 0; p < c->store->n_pools; p++) keep = min_u32(keep, spared_pages(c, p, &last->cont->space[p]));
-    if (keep == 0) return;
+    if (keep == 0 || !windows_hold(c->store, last->cont->space, keep * KVD_PAGE_TOKENS)) return;
     last->frontier = keep * KVD_PAGE_TOKENS;
     if (check(c) == FITS) return;
     last->frontier = 0; /* it is more than pages that is short */

@@ -48,7 +48,7 @@ void image_finish(struct store *store, struct cont *cont, bool ok) {
 bool tier_all_current(const struct store *store, const struct cont *cont) {
     uint32_t n;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+        for (uint32_t i = cont->space[p].base; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++)
                 if (!page_is_current(&store->pool[p].pages[run[k]])) return false;
@@ -72,7 +72,7 @@ void cont_demote(struct store *store, struct cont *cont) {
     note_demoted(store, cont);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         struct pool_batch batch = { &store->pool[p], 0, 0 };
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+        for (uint32_t i = cont->space[p].base; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
                 page_touch(batch.pool, run[k]);
@@ -93,7 +93,7 @@ void cont_undemote(struct store *store, struct cont *cont) {
     if (!cont->demoted) return;
     set_demoted(store, cont, false);
     for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t i = 0; i < cont->space[p].count; i += n) {
+        for (uint32_t i = cont->space[p].base; i < cont->space[p].count; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             for (uint32_t k = 0; k < n; k++) {
                 page_touch(&store->pool[p], run[k]);

@@ -58,6 +58,8 @@ static void offer_hit(struct found *found, const struct cont *cont, uint64_t usa
     if (cont_is_live(cont) && !MUTANT(live_one_is_cut)) usable -= usable % KVD_PAGE_TOKENS;
     if (is_full(found) || cont->claimed || usable == 0) return;
     if (found->store->config.has_state && usable != cont->frontier) return; /* CONT-4 */
+    if (!windows_hold(found->store, cont->space, (uint32_t)usable) && !MUTANT(offered_behind_a_window))
+        return; /* GRP-4 */
     struct kvd_hit *hit = &found->list[found->n++];
     *hit = (struct kvd_hit){ .continuation.bits = cont_handle(found->store, cont).bits,
                              .usable = (uint32_t)usable,
@@ -146,14 +148,25 @@ static void offer_ends(struct found *found, uint32_t node, uint32_t page, bool a
 
 /* ---- the tree ---- */
 
-/* Everything at and below `top`: the pages that match are of use, whatever follows. */
+/* GRP-4: a continuation of `longer` pages or more may hold what is read from the end of `page` pages on. */
+static bool may_hold(const struct store *store, uint32_t longer, uint32_t page) {
+    for (uint32_t p = 0; p < store->n_pools && store->has_windows && !MUTANT(offered_behind_a_window); p++)
+        if (window_first(store, p, longer * KVD_PAGE_TOKENS) > window_first(store, p, page * KVD_PAGE_TOKENS))
+            return false;
+    return true;
+}
+
+/* Everything at and below `top`: the pages that match are of use, whatever follows, but for windows that begin later.
+ */
 static void offer_subtree(struct found *found, uint32_t top, uint32_t page) {
     const struct store *store = found->store;
     const struct node *nodes = store->index.nodes;
     for (uint32_t n = top; !is_full(found) && page > 0;) {
-        for (uint32_t c = end_seek(store, n, NULL, 0, NULL); c != KVD_NONE && !is_full(found); c = end_next(store, c))
+        bool near = may_hold(store, nodes[n].end - 1, page);
+        uint32_t c = near ? end_seek(store, n, NULL, 0, NULL) : KVD_NONE;
+        for (; c != KVD_NONE && !is_full(found); c = end_next(store, c))
             offer_hit(found, &store->conts[c], (uint64_t)page * KVD_PAGE_TOKENS);
-        if (nodes[n].first_child != KVD_NONE) {
+        if (near && nodes[n].first_child != KVD_NONE) {
             n = nodes[n].first_child;
             continue;
         }

@@ -167,7 +167,8 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint
     const struct space *space = &seq->space[p];
     ret_view->row = seq->row[p];
     ret_view->membership = space->count;
-    ret_view->entitlement = space_entitlement(space);
+    ret_view->entitlement =
+        store->window_pages[p] ? window_end(store, p, space->base, seq_reach(store, seq, p)) : space_entitlement(space);
     ret_view->committed = space->committed;
     ret_view->protected_frontier = seq_protected(store, seq, p);
     ret_view->slice_begin = 0;

@@ -11,10 +11,11 @@
 
 #include "crash.h"
 
+/* Blocks from `first` on. */
 static bool read_chain(const struct store *store, const struct store_import *from, uint32_t p,
-                       const struct directory_bundle *bundle) {
+                       const struct directory_bundle *bundle, uint32_t first) {
     uint32_t *old = (uint32_t *)row_entries(store, p, 0), d = bundle->last[p], generation = bundle->last_generation[p];
-    for (uint32_t block = pages_of(bundle->frontier[p]); block-- > 0;) {
+    for (uint32_t block = pages_of(bundle->frontier[p]); block-- > first;) {
         struct directory_page page;
         bool damaged;
         if (!directory_page_load(from->directory, p, d, &page, &damaged)) return false;
@@ -76,9 +77,9 @@ static uint32_t import_page(struct store *store, const struct store_import *from
 static void cut_import(struct store *store, const struct store_import *from, struct cont *cont, uint32_t count) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const uint32_t *old = (uint32_t *)row_entries(store, p, 0);
-        uint32_t had = cont->space[p].count;
+        uint32_t had = cont->space[p].count, first = max_u32(count, cont->space[p].base);
         if (had > count) space_drop(store, p, &cont->space[p], count, false, false, NULL);
-        for (uint32_t i = count; i < had; i++)
+        for (uint32_t i = first; i < had; i++)
             if (!(store->pool[p].pages[from->map[p][old[i]]].flags & PAGE_OCCUPIED) &&
                 !MUTANT(import_remembers_what_went))
                 from->map[p][old[i]] = KVD_NONE;
@@ -88,6 +89,7 @@ static void cut_import(struct store *store, const struct store_import *from, str
 static bool import_block(struct store *store, const struct store_import *from, struct cont *cont, uint32_t block,
                          uint32_t columns) {
     for (uint32_t p = 0; p < store->n_pools; p++) {
+        if (block < cont->space[p].base) continue;
         uint32_t d = import_page(store, from, p, ((uint32_t *)row_entries(store, p, 0))[block], columns);
         if (d == KVD_NONE) return false;
         page_ref(&store->pool[p], d, false);
@@ -115,12 +117,11 @@ static bool import_image(struct store *store, const struct store_import *from, s
 static uint32_t named_frontier(const struct store *store, const struct store_import *from,
                                const struct directory_bundle *bundle) {
     uint32_t frontier = bundle->frontier[0];
-    for (uint32_t p = 0; p < store->n_pools; p++) {
-        if (!read_chain(store, from, p, bundle)) return 0;
-        frontier = min_u32(frontier, bundle->frontier[p]);
-    }
-    return frontier <= store->config.max_context ? frontier
-                                                 : store->config.max_context / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
+    for (uint32_t p = 0; p < store->n_pools; p++) frontier = min_u32(frontier, bundle->frontier[p]);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (!read_chain(store, from, p, bundle, window_first(store, p, frontier))) return 0;
+    if (frontier <= store->config.max_context) return frontier;
+    return store->has_windows ? 0 : store->config.max_context / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
 }
 
 uint32_t store_import(struct store *store, const struct store_import *from, uint32_t kind, uint32_t slot) {
@@ -133,9 +134,11 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
     uint32_t frontier = named_frontier(store, from, &bundle);
     if (chunks_available(&store->chunks) < store->n_pools * chunks_for(pages_of(frontier))) frontier = 0;
     struct cont *cont = cont_take(store);
+    for (uint32_t p = 0; p < store->n_pools; p++) space_skip(store, &cont->space[p], window_first(store, p, frontier));
     while (block < pages_of(frontier) && import_block(store, from, cont, block, columns_of(frontier, block))) block++;
     if (block < pages_of(frontier)) frontier = block * KVD_PAGE_TOKENS;
     frontier = recover_reach(store, &bundle, frontier, named_pages(store, &cont->space[0], frontier));
+    if (!windows_hold(store, cont->space, frontier)) frontier = 0;
     if (frontier && !import_image(store, from, cont, &bundle, frontier)) frontier = 0;
     cut_import(store, from, cont, pages_of(frontier));
     for (uint32_t p = 0; p < store->n_pools; p++) memset(row_entries(store, p, 0), 0xff, store->row_entries * 4u);

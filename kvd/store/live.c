@@ -14,7 +14,7 @@ uint32_t live_reach(const struct store *store, const struct seq *seq, const uint
     uint32_t pages = min_u32(seq->named, committed[0] / KVD_PAGE_TOKENS);
     for (uint32_t p = 1; p < store->n_pools && !MUTANT(live_one_is_of_main); p++)
         pages = min_u32(pages, committed[p] / KVD_PAGE_TOKENS);
-    return store->config.has_state || MUTANT(nothing_is_live) ? 0 : pages;
+    return store->config.has_state || store->has_windows || MUTANT(nothing_is_live) ? 0 : pages;
 }
 
 static void take_prefix(const struct store *store, const struct seq *seq, struct cont *cont, uint32_t pages) {
@@ -65,11 +65,14 @@ void live_set(struct store *store, struct seq *seq, uint32_t pages, const struct
     }
 }
 
-void live_update(struct store *store, struct seq *seq) {
+void live_show(struct store *store, struct seq *seq, const struct cont *near) {
     uint32_t committed[KVD_MAX_POOLS] = { 0 };
-    if (seq->state == STORE_SEQ_ACTIVATING) return;
     for (uint32_t p = 0; p < store->n_pools; p++) committed[p] = seq->space[p].committed;
-    live_set(store, seq, live_reach(store, seq, committed), NULL);
+    live_set(store, seq, live_reach(store, seq, committed), near);
+}
+
+void live_update(struct store *store, struct seq *seq) {
+    if (seq->state != STORE_SEQ_ACTIVATING) live_show(store, seq, NULL);
 }
 
 uint32_t live_forked(const struct store *store, const struct seq *seq) {
@@ -85,5 +88,8 @@ uint32_t live_forked(const struct store *store, const struct seq *seq) {
 
 uint32_t seq_protected(const struct store *store, const struct seq *seq, uint32_t p) {
     uint32_t shared = space_protected(store, p, &seq->space[p]);
+    if (store
+            ->window_pages[p]) /* others may have gone on, and hold only its pages of Main: no pool ends before those */
+        shared = max_u32(shared, space_protected(store, 0, &seq->space[0]));
     return MUTANT(forks_in_flight_are_cut) ? shared : max_u32(shared, live_forked(store, seq));
 }

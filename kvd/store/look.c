@@ -24,7 +24,7 @@ static void seq_info(const struct store *store, const struct seq *seq, struct kv
  * (a checkpoint shares all before its tail), and that one would stay. */
 static uint32_t exclusive_pages(const struct store *store, const struct cont *cont, uint32_t p) {
     const struct space *space = &cont->space[p];
-    if (store->pool[p].tier && store->demoted + store->pool[p].absent)
+    if (store->window_pages[p] || (store->pool[p].tier && store->demoted + store->pool[p].absent))
         return joint_mark(store, space, &(struct joint){ p, 0, store_next_stamp(store), true, cont->demoted });
     uint32_t shared = space_shared(store, p, space), n = space->count - shared;
     return n && store->pool[p].pages[space_entry(store, space, shared)].pins ? n - 1 : n;
@@ -36,10 +36,10 @@ static void count_places(const struct store *store, const struct cont *cont, uin
     const struct space *space = &cont->space[p];
     const struct pool *pool = &store->pool[p];
     uint32_t n;
-    info->device_pages[p] = space->count;
+    info->device_pages[p] = space_held(space);
     if (pool->absent + pool->host_pages == 0) return;
     info->device_pages[p] = 0;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &pool->pages[run[k]];
@@ -70,9 +70,10 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->age_ns = store->now_ns - cont->made_ns;
     ret_info->idle_ns = store->now_ns - cont->used_ns;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        ret_info->pages[p] = cont->space[p].count;
+        ret_info->pages[p] = space_held(&cont->space[p]);
         count_places(store, cont, p, ret_info);
         ret_info->exclusive_pages[p] = cont_is_live(cont) ? 0 : exclusive_pages(store, cont, p);
+        if (store->window_pages[p]) continue;
         uint32_t references = store->pool[p].pages[space_entry(store, &cont->space[p], 0)].references;
         ret_info->sharers = max_u32(ret_info->sharers, references - 1);
     }
@@ -141,12 +142,22 @@ uint32_t store_cont_pages(const struct store *store, store_cont handle, uint32_t
     return cont && pool < store->n_pools ? space_copy_ids(store, pool, &cont->space[pool], ret_ids, max) : 0;
 }
 
+/* Pages that no other space holds. In a window they need not be the last ones. */
+static uint32_t lonely_pages(const struct store *store, uint32_t p, const struct space *space) {
+    uint32_t lonely = 0, n;
+    if (!store->window_pages[p]) return space->count - space_shared(store, p, space);
+    for (uint32_t i = space->base; i < space->count; i += n) {
+        const uint32_t *run = space_run(store, space, i, &n);
+        for (uint32_t k = 0; k < n; k++) lonely += store->pool[p].pages[run[k]].references == 1;
+    }
+    return lonely;
+}
+
 static uint32_t quarantined_pages(const struct store *store, uint32_t p) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < store->config.max_concurrency; i++) {
         const struct seq *seq = &store->seqs[i];
-        if (seq->occupied && seq->state == STORE_SEQ_QUARANTINED)
-            n += seq->space[p].count - space_shared(store, p, &seq->space[p]);
+        if (seq->occupied && seq->state == STORE_SEQ_QUARANTINED) n += lonely_pages(store, p, &seq->space[p]);
     }
     return n;
 }

@@ -97,6 +97,16 @@ void space_append(struct store *store, struct space *space, const uint32_t *entr
     }
 }
 
+void space_skip(struct store *store, struct space *space, uint32_t n) {
+    uint32_t none[CHUNK];
+    memset(none, 0xff, sizeof none); /* KVD_NONE */
+    for (uint32_t i = 0, part; i < n; i += part) {
+        part = min_u32(CHUNK, n - i);
+        space_append(store, space, none, part);
+    }
+    space->base = n;
+}
+
 /* Frees the leaf that begins at `start` (the last one) and the inner chunks that held nothing else. */
 static void drop_leaf(struct store *store, struct space *space, uint32_t start) {
     uint32_t path[8], height = height_of(space->count), chunk = space->root;
@@ -111,6 +121,7 @@ static void drop_leaf(struct store *store, struct space *space, uint32_t start) 
 
 void space_cut(struct store *store, struct space *space, uint32_t count) {
     store->entries -= space->count - count;
+    space->base = min_u32(space->base, count);
     while (space->count > count) {
         uint32_t start = (space->count - 1) / CHUNK * CHUNK, height = height_of(space->count);
         if (count > start) {

@@ -28,7 +28,7 @@ static int find_movable(struct store *store, store_cont handle, struct cont **re
 
 uint32_t tier_lacks(const struct store *store, uint32_t p, const struct space *space, bool coming_counts) {
     uint32_t missing = 0, n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &store->pool[p].pages[run[k]];
@@ -111,7 +111,7 @@ int store_move_begin(struct store *store, store_cont handle, enum store_place pl
     made.place = place;
     made.cont = handle;
     made.image = made.was_demoted = false;
-    made.job = (struct tier_job){ .head = { KVD_NONE, KVD_NONE } };
+    made.job = (struct tier_job){ .head = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } };
     rc = place == STORE_PLACE_DEVICE ? begin_in(store, cont, &made, refusal) : begin_out(store, cont, &made, refusal);
     if (rc) return rc;
     store->move_free = move->next_free;
@@ -236,7 +236,7 @@ int store_move_abort(struct store *store, store_move handle, struct store_refusa
 /* Host replicas that nothing but this continuation's device replicas back up. */
 static uint32_t drop_host_replicas(struct store *store, uint32_t p, const struct space *space) {
     uint32_t dropped = 0, n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             const struct page *page = &store->pool[p].pages[run[k]];
@@ -253,7 +253,7 @@ static uint32_t drop_host_replicas(struct store *store, uint32_t p, const struct
 
 static uint32_t count_on_device(const struct store *store, uint32_t p, const struct space *space) {
     uint32_t there = 0, n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) there += page_on_device(&store->pool[p].pages[run[k]]);
     }
@@ -264,7 +264,7 @@ static int drop_from_host(struct store *store, struct cont *cont, uint32_t dropp
                           struct store_refusal *refusal) {
     uint32_t absent = 0;
     for (uint32_t p = 0; p < store->n_pools; p++)
-        absent += cont->space[p].count - count_on_device(store, p, &cont->space[p]);
+        absent += space_held(&cont->space[p]) - count_on_device(store, p, &cont->space[p]);
     if (store->config.has_state && cont->slot == KVD_NONE) absent++;
     if (absent && !MUTANT(only_source_is_dropped))
         return store_refuse(refusal, STORE_E_STATE, STORE_S_REPLICA, KVD_NONE, 0, absent, 0);

@@ -40,6 +40,7 @@ static bool arena_read_end(struct store *store, uint32_t reader, bool right, uin
 
 static bool read_page(struct store *store, const struct cont *cont, uint32_t p, uint32_t block,
                       struct store_piece *ret_piece) {
+    if (block < cont->space[p].base) return false; /* behind its window */
     uint32_t columns = columns_of(cont->frontier, block), d = space_entry(store, &cont->space[p], block);
     const struct page *page = &store->pool[p].pages[d];
     if (!page->host.bits || page->flags & (PAGE_BACKING | PAGE_RESTORING | PAGE_LOST) || !page_in_host(page, columns))

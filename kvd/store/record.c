@@ -49,7 +49,8 @@ void record_page_close(struct store *store, uint32_t p, uint32_t d) {
 }
 
 static void open_page(struct store *store, uint32_t p, const struct space *space, uint32_t block) {
-    uint32_t d = space_entry(store, space, block), parent = block ? space_entry(store, space, block - 1) : KVD_NONE;
+    uint32_t d = space_entry(store, space, block),
+             parent = block > space->base ? space_entry(store, space, block - 1) : KVD_NONE;
     const struct page *page = &store->pool[p].pages[d];
     struct directory_base base = { page->generation, block, parent,
                                    parent == KVD_NONE ? 0 : store->pool[p].pages[parent].generation };
@@ -62,14 +63,15 @@ static void open_page(struct store *store, uint32_t p, const struct space *space
 /* Records of the first n pages. Whoever has one has a predecessor that has one. */
 static void open_pages(struct store *store, uint32_t p, const struct space *space, uint32_t n) {
     uint32_t first = n;
-    while (first && !directory_page_is_open(store->directory, p, space_entry(store, space, first - 1))) first--;
+    while (first > space->base && !directory_page_is_open(store->directory, p, space_entry(store, space, first - 1)))
+        first--;
     for (uint32_t i = first; i < n; i++) open_page(store, p, space, i);
 }
 
 /* Frontier and last page of one pool. */
 static void put_space(struct store *store, uint32_t p, const struct space *space, uint32_t frontier,
                       struct directory_bundle *bundle) {
-    uint32_t n = pages_of(frontier), last = n ? space_entry(store, space, n - 1) : KVD_NONE;
+    uint32_t n = pages_of(frontier), last = n > space->base ? space_entry(store, space, n - 1) : KVD_NONE;
     open_pages(store, p, space, n);
     bundle->frontier[p] = frontier;
     bundle->last[p] = last == KVD_NONE ? DIRECTORY_NONE : last;
@@ -127,6 +129,12 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
     for (uint32_t p = 0; p < store->n_pools; p++) put_space(store, p, &seq->space[p], frontier[p], &bundle);
     directory_bundle_put(store->directory, DIRECTORY_SEQUENCE, (uint32_t)(seq - store->seqs), &bundle);
     seq->recorded = true;
+}
+
+void record_seq_whole(struct store *store, struct seq *seq, uint32_t frontier) {
+    uint32_t all[KVD_MAX_POOLS];
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) all[p] = frontier;
+    record_seq_at(store, seq, all);
 }
 
 void record_seq(struct store *store, struct seq *seq) {

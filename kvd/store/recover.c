@@ -82,7 +82,8 @@ static void load_page(struct recovery *r, uint32_t p, uint32_t d) {
 
 struct chain {
     uint32_t *pages; /* [L], by block */
-    uint32_t n;      /* leading pages that can be used */
+    uint32_t first;  /* block: of a window, whose earlier ones nobody reads */
+    uint32_t n;      /* blocks from there on that can be used end before this one */
 };
 
 static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32_t columns) {
@@ -96,25 +97,33 @@ static bool page_serves(const struct recovery *r, uint32_t p, uint32_t d, uint32
 static bool load_chain(const struct recovery *r, uint32_t p, const struct directory_bundle *from, struct chain *chain) {
     const struct pool *pool = &r->store->pool[p];
     uint32_t count = pages_of(from->frontier[p]), d = from->last[p], generation = from->last_generation[p];
-    for (uint32_t block = count; block-- > 0;) {
+    for (uint32_t block = count; block-- > chain->first;) {
         if (d >= pool->descriptors || !(pool->pages[d].flags & PAGE_OCCUPIED)) return false;
         if (pool->pages[d].generation != generation || pool->tier[d].block != block) return false;
         chain->pages[block] = d;
         generation = pool->pages[d].mark;
         d = pool->tier[d].link;
     }
-    chain->n = 0;
+    chain->n = chain->first;
     while (chain->n < count && page_serves(r, p, chain->pages[chain->n], columns_of(from->frontier[p], chain->n)))
         chain->n++;
+    return true;
+}
+
+/* GRP-4: a window that was cut serves no lower frontier, unless that begins at the same block. */
+static bool reaches(const struct recovery *r, uint32_t frontier, const struct chain *chains) {
+    for (uint32_t p = 0; p < r->store->n_pools; p++)
+        if (window_first(r->store, p, frontier) < chains[p].first) return false;
     return true;
 }
 
 /* The frontier that all pools reach: the record's, or the end of the last page that can be used. */
 static uint32_t common_frontier(const struct recovery *r, const struct directory_bundle *from, struct chain *chains) {
     uint32_t frontier = from->frontier[0];
+    for (uint32_t p = 0; p < r->store->n_pools; p++) frontier = min_u32(frontier, from->frontier[p]);
+    for (uint32_t p = 0; p < r->store->n_pools; p++) chains[p].first = window_first(r->store, p, frontier);
     for (uint32_t p = 0; p < r->store->n_pools; p++) {
         if (from->frontier[p] > r->store->config.max_context || !load_chain(r, p, from, &chains[p])) return 0;
-        frontier = min_u32(frontier, from->frontier[p]);
         if (chains[p].n < pages_of(frontier)) frontier = chains[p].n * KVD_PAGE_TOKENS;
     }
     for (uint32_t p = 0; p < r->store->n_pools;
@@ -123,14 +132,14 @@ static uint32_t common_frontier(const struct recovery *r, const struct directory
         if (frontier % KVD_PAGE_TOKENS && r->store->pool[p].pages[chains[p].pages[tail]].references)
             frontier = tail * KVD_PAGE_TOKENS;
     }
-    return frontier;
+    return reaches(r, frontier, chains) ? frontier : 0;
 }
 
 /* All of it is in the host, and not all on the device. */
 static bool lies_in_host(const struct recovery *r, uint32_t frontier, const struct chain *chains) {
     bool absent = false;
     for (uint32_t p = 0; p < r->store->n_pools; p++)
-        for (uint32_t i = 0; i < pages_of(frontier); i++) {
+        for (uint32_t i = chains[p].first; i < pages_of(frontier); i++) {
             const struct page *page = &r->store->pool[p].pages[chains[p].pages[i]];
             if (!page_in_host(page, columns_of(frontier, i))) return false;
             absent |= page->device == KVD_NONE;
@@ -211,15 +220,16 @@ static void adopt_space(struct recovery *r, uint32_t p, struct cont *cont, const
                         uint32_t frontier) {
     struct store *store = r->store;
     struct pool *pool = &store->pool[p];
-    uint32_t n = pages_of(frontier);
-    for (uint32_t i = 0; i < n; i++) {
+    uint32_t n = pages_of(frontier), first = chain->first;
+    for (uint32_t i = first; i < n; i++) {
         struct page *page = &pool->pages[chain->pages[i]];
         page->committed = (uint8_t)columns_of(frontier, i);
         if (page->committed < KVD_PAGE_TOKENS) page->flags = (uint8_t)(page->flags & ~PAGE_NAMED);
         page->host_columns = (uint8_t)min_u32(page->host_columns, page->committed); /* as shorten.c does */
         page_ref(pool, chain->pages[i], false);
     }
-    space_append(store, &cont->space[p], chain->pages, n);
+    space_skip(store, &cont->space[p], first);
+    space_append(store, &cont->space[p], chain->pages + first, n - first);
     cont->space[p].committed = frontier;
 }
 
@@ -234,6 +244,7 @@ static void adopt_bundle(struct recovery *r, const struct directory_bundle *from
     bool in_host = false;
     uint32_t frontier = common_frontier(r, from, chains);
     frontier = recover_reach(store, from, frontier, named_of_chain(r, &chains[0], frontier / KVD_PAGE_TOKENS));
+    if (!reaches(r, frontier, chains)) frontier = 0;
     if (frontier) in_host = lies_in_host(r, frontier, chains);
     if (frontier && place == KVD_NONE) { /* a sequence's: the first free one */
         for (place = 0; place < store->config.max_continuations && store->conts[place].occupied;) place++;

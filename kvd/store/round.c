@@ -12,6 +12,7 @@
 
 struct paper {
     uint32_t committed; /* after commit and truncate */
+    uint32_t base;      /* of a window: the first block that is kept */
     uint32_t count;     /* membership after the trim */
     uint32_t ensure;    /* pages asked for */
     uint32_t entitlement;
@@ -53,8 +54,12 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
         if (want->truncate < protected)
             return store_refuse(refusal, STORE_E_PROTECTED, STORE_S_TRUNCATE, p, want->truncate, protected,
                                 paper->committed);
+        if (window_first(store, p, want->truncate) < space->base) /* GRP-2: what it would read is not there any more */
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_TRUNCATE, p, want->truncate,
+                                window_lowest(store, p, space->base), paper->committed);
         paper->committed = want->truncate;
     }
+    paper->base = max_u32(space->base, window_kept(store, p, paper->committed));
     paper->count = space->count;
     if (want->ask & KVD_ROUND_KEEP)
         paper->count =
@@ -67,7 +72,9 @@ static int check_ensure(const struct store *store, const struct seq *seq, const 
     const struct space *space = &seq->space[p];
     uint32_t limit = paper->entitlement = space_entitlement(space);
     paper->ensure = want->ask & KVD_ROUND_ENSURE ? pages_of(want->ensure) : 0;
-    if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
+    if (store->window_pages[p])
+        limit = paper->entitlement = window_end(store, p, paper->base, seq_reach(store, seq, p));
+    else if (store->config.lease_growth) limit = max_u32(limit, entitle_ceiling(store, p, seq->ceiling));
     if (paper->ensure > limit)
         return store_refuse(refusal, STORE_E_ENTITLEMENT, STORE_S_ENSURE, p, paper->ensure, space->count, limit);
     return STORE_OK;
@@ -170,7 +177,7 @@ static bool frees_pages(const struct store *store, const struct room *room, cons
     uint32_t n;
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &victim->cont->space[p];
-        for (uint32_t i = victim_first(victim); i < space->count; i += n) {
+        for (uint32_t i = max_u32(victim_first(victim), space->base); i < space->count; i += n) {
             const uint32_t *run = space_run(store, space, i, &n);
             for (uint32_t k = 0; k < n; k++)
                 if (store->pool[p].pages[run[k]].stamp == room->stamp && joint_frees(store, p, run[k])) return true;
@@ -208,25 +215,49 @@ static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, st
 
 /* ---- applying: cannot fail ---- */
 
-static bool apply_pool(struct store *store, struct seq *seq, const struct kvd_round_pool *want, uint32_t p,
-                       const struct paper *paper, struct kvd_pool_view *ret_view) {
+static void commit_pool(struct store *store, struct seq *seq, const struct kvd_round_pool *want, uint32_t p) {
     struct space *space = &seq->space[p];
-    int32_t *row = row_entries(store, p, seq->row[p]);
-    uint32_t before = space->count, entitled = space_entitlement(space);
     if (p == 0 && want->ask & KVD_ROUND_COMMIT) store->lives.committed_tokens += want->commit - space->committed;
     if (want->ask & KVD_ROUND_COMMIT) space_commit(store, p, space, want->commit);
     if (want->ask & KVD_ROUND_TRUNCATE) space_commit(store, p, space, want->truncate);
     if (p == 0) seq->named = min_u32(seq->named, space->committed / KVD_PAGE_TOKENS);
+}
+
+static bool grow_space(struct store *store, uint32_t p, struct space *space, uint32_t entitlement) {
+    uint32_t entitled = space_entitlement(space);
+    store->pool[p].reserved += entitlement - entitled;
+    space->reserved += entitlement - entitled;
+    store->chunks.reserved += chunks_for(entitlement) - chunks_for(entitled);
+    return entitlement != entitled;
+}
+
+/* True: not only its own reservation changed. */
+static bool apply_pool(struct store *store, struct seq *seq, uint32_t p, const struct paper *paper,
+                       struct kvd_pool_view *ret_view) {
+    struct space *space = &seq->space[p];
+    int32_t *row = row_entries(store, p, seq->row[p]);
+    uint32_t before = space->count, first = paper->base > space->base ? space->base : paper->count;
+    bool changed = paper->base > space->base && window_pass(store, p, space, paper->base, row);
     if (paper->count < before) space_drop(store, p, space, paper->count, true, true, row);
-    store->pool[p].reserved += paper->entitlement - entitled;
-    space->reserved += paper->entitlement - entitled;
-    store->chunks.reserved += chunks_for(paper->entitlement) - chunks_for(entitled);
+    if (!store->window_pages[p]) changed = grow_space(store, p, space, paper->entitlement);
     if (paper->mapped > space->count) space_map(store, p, space, paper->mapped - space->count, row);
     space->shared = space_shared(store, p, space);
     seq_view(store, seq, p, 0, ret_view);
-    ret_view->slice_count = max_u32(before, space->count) - paper->count;
-    if (ret_view->slice_count) ret_view->slice_begin = paper->count;
-    return paper->entitlement != entitled;
+    ret_view->slice_count = max_u32(before, space->count) - first;
+    if (ret_view->slice_count) ret_view->slice_begin = first;
+    return changed;
+}
+
+/* What is passed goes from the directory before it goes from the store: the record of the new frontier needs it no
+ * more. */
+static void commit_pools(struct store *store, struct seq *seq, const struct store_round_item *item,
+                         const struct paper *paper) {
+    bool passes = false;
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        commit_pool(store, seq, &item->pool[p], p);
+        passes |= paper[p].base > seq->space[p].base;
+    }
+    if (passes) record_seq(store, seq);
 }
 
 static void report_bounds(const struct store *store, const struct seq *seq, const struct paper *paper,
@@ -257,26 +288,26 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         rc = store_refuse(&result->refusal, STORE_E_STATE, STORE_S_LENT, KVD_NONE, item->seq.bits, 1, 0);
     if (rc == STORE_OK) rc = check_item(store, seq, item, paper, &result->refusal);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
-        grow_lease(store, seq, p, &paper[p], &chunks, &room);
+        if (!store->window_pages[p]) grow_lease(store, seq, p, &paper[p], &chunks, &room);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
         rc = plan_mapping(store, p, &paper[p], &result->refusal);
     if (rc) return rc;
     bool shortens = false, commits = false;
-    uint32_t packed = packed_pages(store), committed[KVD_MAX_POOLS];
+    uint32_t packed = packed_pages(store), committed[KVD_MAX_POOLS], before[KVD_MAX_POOLS];
     if (room.n) result->n_gone = release_victims(store, &room, chunks);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         committed[p] = paper[p].committed;
+        before[p] = min_u32(committed[p], seq->space[p].committed);
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].ask & KVD_ROUND_TRUNCATE;
         commits |= item->pool[p].ask & KVD_ROUND_COMMIT;
     }
     if (shortens && !MUTANT(directory_late_truncation)) /* what goes, goes from the directory first */
-        record_seq_at(store, seq,
-                      (uint32_t[KVD_MAX_POOLS]){ min_u32(paper[0].committed, seq->space[0].committed),
-                                                 min_u32(paper[1].committed, seq->space[1].committed) });
+        record_seq_at(store, seq, before);
     if (shortens) /* while the pages and names that go are there */
         live_set(store, seq, min_u32(live_reach(store, seq, committed), live_now(store, seq)), NULL);
+    commit_pools(store, seq, item, paper);
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        grew |= apply_pool(store, seq, &item->pool[p], p, &paper[p], &result->pool[p]);
+        grew |= apply_pool(store, seq, p, &paper[p], &result->pool[p]);
         if (item->pool[p].ask & KVD_ROUND_COMMIT) seq_unpin_source(store, seq);
     }
     if (item->ask & KVD_ROUND_STATE) seq->state_frontier = item->state_frontier;

@@ -113,6 +113,7 @@ static int seq_complete(const struct store *store, const struct seq *seq, const 
 struct post_state {
     struct victim *victims; /* the store's scratch */
     uint32_t n, conts, slots, pages[KVD_MAX_POOLS];
+    uint32_t reserve[KVD_MAX_POOLS]; /* for the sequence, in the stead of window pages that it shares from now on */
     uint64_t chunks;
 };
 
@@ -155,16 +156,29 @@ static int look_ahead(const struct store *store, const struct store_checkpoint *
     return STORE_OK;
 }
 
-/* Acquisitions in order: descriptor, tail pages, state slot, membership. */
-static int check_checkpoint_needs(struct store *store, uint32_t frontier, const struct post_state *post,
+/* GRP-3: what the checkpoint holds does not come back when the sequence passes it. */
+static uint32_t reserve_for_shared(const struct store *store, const struct seq *seq, uint32_t p) {
+    const struct space *space = &seq->space[p];
+    const struct blocks shared = { window_first(store, p, space->committed), pages_of(space->committed) };
+    if (!store->window_pages[p] || MUTANT(shared_window_is_not_replaced)) return 0;
+    uint32_t needs = window_needs(store, p, space, space->count, seq_reach(store, seq, p), shared);
+    return needs - min_u32(needs, space->reserved);
+}
+
+/* Acquisitions in order: descriptor, pages (tail, and for windows), state slot, membership. */
+static int check_checkpoint_needs(struct store *store, const struct seq *seq, struct post_state *post,
                                   struct store_refusal *refusal) {
-    uint32_t chunks = store->n_pools * chunks_for(pages_of(frontier));
+    uint32_t frontier = seq->space[0].committed, chunks = store->n_pools * chunks_for(pages_of(frontier));
     if (post->conts < 1 || !store_try(store))
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, post->conts,
                             store->config.max_continuations);
-    for (uint32_t p = 0; p < store->n_pools && frontier % KVD_PAGE_TOKENS; p++)
-        if (post->pages[p] < 1 || !store_try(store))
-            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, 1, post->pages[p], store->pool[p].capacity);
+    for (uint32_t p = 0; p < store->n_pools; p++) {
+        post->reserve[p] = reserve_for_shared(store, seq, p);
+        uint32_t pages = (frontier % KVD_PAGE_TOKENS != 0) + post->reserve[p];
+        if (pages && (post->pages[p] < pages || !store_try(store)))
+            return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, pages, post->pages[p],
+                                store->pool[p].capacity);
+    }
     if (store->config.has_state && (post->slots < 1 || !store_try(store)))
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, post->slots,
                             store->config.state_slots);
@@ -175,9 +189,10 @@ static int check_checkpoint_needs(struct store *store, uint32_t frontier, const 
 }
 
 static void share_full_pages(struct store *store, uint32_t p, const struct space *from, struct space *to,
-                             uint32_t full) {
+                             uint32_t first, uint32_t full) {
     uint32_t n;
-    for (uint32_t i = 0; i < full; i += n) {
+    space_skip(store, to, first);
+    for (uint32_t i = first; i < full; i += n) {
         const uint32_t *run = space_run(store, from, i, &n);
         n = min_u32(n, full - i);
         for (uint32_t k = 0; k < n; k++) page_ref(&store->pool[p], run[k], false);
@@ -240,7 +255,7 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     if (rc == STORE_OK) rc = seq_complete(store, seq, want->tail, refusal);
     if (rc == STORE_OK) rc = look_ahead(store, want, &post, refusal);
     if (rc == STORE_OK && merge_checkpoint(store, seq, want, ret_checkpointed)) return STORE_OK;
-    if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq->space[0].committed, &post, refusal);
+    if (rc == STORE_OK) rc = check_checkpoint_needs(store, seq, &post, refusal);
     if (rc) return rc;
     memset(&out, 0, sizeof out);
     for (; out.n_gone < post.n; out.n_gone++) victim_give_way(store, &post.victims[out.n_gone]);
@@ -257,10 +272,13 @@ int store_checkpoint_begin(struct store *store, store_seq handle, uint64_t lease
     cont->domain = domain_hold(store, seq->domain);
     if (columns) cont->tail = *want->tail;
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        share_full_pages(store, p, &seq->space[p], &cont->space[p], full);
+        uint32_t first = window_first(store, p, frontier);
+        share_full_pages(store, p, &seq->space[p], &cont->space[p], first, full);
         cont->space[p].committed = frontier;
         if (columns) copy_running_tail(store, p, seq, cont, columns, &out);
-        out.shared_pages[p] = full;
+        store->pool[p].reserved += post.reserve[p];
+        seq->space[p].reserved += post.reserve[p];
+        out.shared_pages[p] = full - first;
     }
     if (store->config.has_state) copy_state(store, seq, cont, &out);
     out.cont = cont_handle(store, cont);
@@ -349,8 +367,9 @@ int store_checkpoint_abort(struct store *store, store_cont handle, struct store_
 
 /* ---- ends (FIN-1, SRV-5): released, retained as a continuation, or ended by the proven death of its worker ---- */
 
-static void release_reservation(struct store *store, uint32_t p, struct space *space) {
-    store->chunks.reserved -= chunks_for(space_entitlement(space)) - chunks_for(space->count);
+static void release_reservation(struct store *store, uint32_t p, struct seq *seq) {
+    struct space *space = &seq->space[p];
+    store->chunks.reserved -= chunks_for(seq_reach(store, seq, p)) - chunks_for(space->count);
     store->pool[p].reserved -= space->reserved;
     space->reserved = 0;
 }
@@ -360,21 +379,24 @@ static void release_all(struct store *store, struct seq *seq) {
     record_seq_drop(store, seq);
     if (seq->lends) space_end_lending(store, 0, &seq->space[0]);
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        release_reservation(store, p, &seq->space[p]);
+        release_reservation(store, p, seq);
         space_drop(store, p, &seq->space[p], 0, true, false, NULL);
     }
     slot_release(store, seq->state_slot);
 }
 
-/* Pages past the frontier go to available; the rest loses its writer and its active references. */
-static void deactivate_space(struct store *store, uint32_t p, struct space *space, uint32_t frontier) {
+/* Pages past the frontier, and what going on from it does not read, go to available; the rest loses its writer and its
+ * active references. */
+static void deactivate_space(struct store *store, uint32_t p, struct seq *seq, uint32_t frontier) {
+    struct space *space = &seq->space[p];
     uint32_t n, last = pages_of(frontier) - 1;
-    release_reservation(store, p, space);
+    if (store->window_pages[p]) (void)window_pass(store, p, space, window_first(store, p, frontier), NULL);
+    release_reservation(store, p, seq);
     space_drop(store, p, space, last + 1, true, false, NULL);
     if (space->committed > frontier && frontier % KVD_PAGE_TOKENS)
         page_commit(store, p, space_entry(store, space, last), columns_of(frontier, last));
     space->committed = frontier;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &store->pool[p].pages[run[k]];
@@ -389,7 +411,7 @@ static struct cont *deactivate(struct store *store, struct seq *seq, uint32_t fr
     live_set(store, seq, 0, NULL);
     struct cont *cont = seq_leave_descriptor(store, seq);
     for (uint32_t p = 0; p < store->n_pools; p++) {
-        deactivate_space(store, p, &seq->space[p], frontier);
+        deactivate_space(store, p, seq, frontier);
         cont->space[p] = seq->space[p];
     }
     cont->frontier = frontier;
@@ -413,7 +435,7 @@ static void release_sequence(struct store *store, struct seq *seq) {
 
 static struct cont *retain_as_continuation(struct store *store, struct seq *seq, uint32_t frontier,
                                            const struct kvd_tail *tail, uint32_t retention) {
-    record_seq_at(store, seq, (uint32_t[KVD_MAX_POOLS]){ frontier, frontier }); /* before what is past it goes */
+    record_seq_whole(store, seq, frontier); /* before what is past it goes */
     struct cont *cont = deactivate(store, seq, frontier);
     cont->retention = retention;
     cont->tail_named = tail || frontier % KVD_PAGE_TOKENS == 0;
@@ -453,7 +475,7 @@ static uint32_t surviving_frontier(const struct store *store, const struct seq *
     uint32_t frontier = seq->space[0].committed;
     for (uint32_t p = 1; p < store->n_pools; p++) frontier = min_u32(frontier, seq->space[p].committed);
     if (store->config.has_state && seq->state_frontier != frontier) return 0;
-    return frontier;
+    return windows_hold(store, seq->space, frontier) ? frontier : 0;
 }
 
 int store_end(struct store *store, store_seq handle, store_cont *ret_cont, struct kvd_pool_view ret_rows[KVD_MAX_POOLS],

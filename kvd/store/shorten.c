@@ -59,6 +59,10 @@ static int check_frontier(const struct store *store, const struct cont *cont, ui
     if (store->config.has_state) /* CONT-4 */
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_STATE_FRONTIER, KVD_NONE, frontier, cont->frontier,
                             cont->frontier);
+    for (uint32_t p = 0; p < store->n_pools; p++) /* GRP-4 */
+        if (window_first(store, p, frontier) < cont->space[p].base)
+            return store_refuse(refusal, STORE_E_RANGE, STORE_S_FRONTIER, p, frontier,
+                                window_lowest(store, p, cont->space[p].base), cont->frontier);
     if (frontier % KVD_PAGE_TOKENS && (frontier < boundary || !cont->tail_named))
         return store_refuse(refusal, STORE_E_NAME, STORE_S_FRONTIER, KVD_NONE, frontier,
                             frontier / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, boundary);
@@ -95,7 +99,7 @@ static uint32_t good_frontier(const struct store *store, const struct cont *cont
     uint32_t good = cont->frontier;
     for (uint32_t p = 0; p < store->n_pools && store->pool[p].tier; p++) {
         uint32_t n, end = pages_of(good);
-        for (uint32_t i = 0; i < end; i += n) {
+        for (uint32_t i = cont->space[p].base; i < end; i += n) {
             const uint32_t *run = space_run(store, &cont->space[p], i, &n);
             n = min_u32(n, end - i);
             for (uint32_t k = 0; k < n; k++)
@@ -106,7 +110,7 @@ static uint32_t good_frontier(const struct store *store, const struct cont *cont
                 }
         }
     }
-    return good;
+    return windows_hold(store, cont->space, good) ? good : 0;
 }
 
 static void tell_loss(struct store *store, const struct cont *cont, uint32_t frontier) {

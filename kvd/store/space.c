@@ -52,9 +52,15 @@ uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t pro
                              (uint64_t)pages_of(min_u64(store->config.max_context, tokens)) + entitle_cushion(store));
 }
 
+uint32_t seq_reach(const struct store *store, const struct seq *seq, uint32_t pool) {
+    if (store->window_pages[pool]) return entitle_ceiling(store, pool, seq->ceiling);
+    return space_entitlement(&seq->space[pool]);
+}
+
 /* ---- pages ---- */
 
 uint32_t space_device(const struct store *store, uint32_t pool, uint32_t entry) {
+    if (entry == KVD_NONE) return KVD_NONE; /* behind a window */
     return entry & PROMISED ? entry & ~PROMISED : store->pool[pool].pages[entry].device;
 }
 
@@ -73,7 +79,8 @@ void space_map(struct store *store, uint32_t pool_index, struct space *space, ui
     struct pool *pool = &store->pool[pool_index];
     struct pool_choice choice = { n, KVD_NONE, false };
     uint32_t before = chunks_for(space->count), start;
-    if (space->count) choice.predecessor = space_device(store, pool_index, space_entry(store, space, space->count - 1));
+    if (space_held(space))
+        choice.predecessor = space_device(store, pool_index, space_entry(store, space, space->count - 1));
     store->chunks.reserved -= chunks_for(space->count + n) - before;
     pool->reserved -= n;
     space->reserved -= n;
@@ -95,8 +102,9 @@ void space_drop(struct store *store, uint32_t pool_index, struct space *space, u
                 bool keep_reserved, int32_t *row) {
     struct pool *pool = &store->pool[pool_index];
     struct pool_batch batch = { pool, 0, 0 };
-    uint32_t dropped = space->count - count, n, freed = chunks_for(space->count) - chunks_for(count);
-    for (uint32_t i = count; i < space->count; i += n) {
+    uint32_t first = max_u32(count, space->base), dropped = space->count - first, n,
+             freed = chunks_for(space->count) - chunks_for(count);
+    for (uint32_t i = first; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             if (row) row[i + k] = -1;
@@ -134,7 +142,7 @@ void space_end_lending(struct store *store, uint32_t pool, const struct space *s
 
 void space_touch(struct store *store, uint32_t pool, const struct space *space) {
     uint32_t n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) page_touch(&store->pool[pool], run[k]);
     }
@@ -145,11 +153,19 @@ static bool is_shared(const struct store *store, uint32_t pool, const struct spa
     return !(entry & PROMISED) && store->pool[pool].pages[entry].references > 1;
 }
 
+/* In a window others may have gone on past the first pages, so the last shared one is looked for, from the end. */
+static uint32_t shared_in_window(const struct store *store, uint32_t pool, const struct space *space) {
+    uint32_t n = space->count;
+    while (n > space->base && !is_shared(store, pool, space, n - 1)) n--;
+    return n;
+}
+
 /* References never rise along a space: whoever holds page i holds all before it (sharing is always of a prefix, and a
  * page that is replaced takes all behind it along). So the boundary is found by its old place or by bisection. What a
  * sequence lends counts beside that, at any page: where there are such, the last shared page is looked for. */
 uint32_t space_shared(const struct store *store, uint32_t pool, const struct space *space) {
     uint32_t low = 0, high = space->count, hint = space->shared;
+    if (store->window_pages[pool]) return shared_in_window(store, pool, space);
     if (store->pool[pool].lent && !MUTANT(lent_page_is_unprotected)) {
         while (high > 0 && !is_shared(store, pool, space, high - 1)) high--;
         return high;
@@ -165,7 +181,19 @@ uint32_t space_shared(const struct store *store, uint32_t pool, const struct spa
     return low;
 }
 
+/* The last page that is shared, or that a checkpoint is being copied from. */
+static uint32_t protected_in_window(const struct store *store, uint32_t pool, const struct space *space) {
+    for (uint32_t i = min_u32(space->count, pages_of(space->committed)); i-- > space->base;) {
+        uint32_t entry = space_entry(store, space, i);
+        const struct page *page = entry & PROMISED ? NULL : &store->pool[pool].pages[entry];
+        if (page && page->references > 1) return (i + 1) * KVD_PAGE_TOKENS;
+        if (page && page->pinned) return i * KVD_PAGE_TOKENS + page->pinned;
+    }
+    return 0;
+}
+
 uint32_t space_protected(const struct store *store, uint32_t pool, const struct space *space) {
+    if (store->window_pages[pool]) return protected_in_window(store, pool, space);
     uint32_t shared = space_shared(store, pool, space), tokens = shared * KVD_PAGE_TOKENS;
     if (shared == space->count) return tokens;
     uint32_t entry = space_entry(store, space, shared);

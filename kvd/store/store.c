@@ -19,20 +19,36 @@ static int wrong_config(char *err, size_t bytes, const char *format, ...) {
     return STORE_E_RANGE;
 }
 
-static uint32_t pools_of(const struct store_config *c) {
-    return c->backend == GEOM_MTP || (c->backend == GEOM_DFLASH && c->pool_pages[1] > 0) ? 2 : 1;
+/* With more than KVD_MAX_POOLS the configuration is wrong. */
+static uint64_t pools_of(const struct store_config *c) {
+    bool draft = c->backend == GEOM_MTP || (c->backend == GEOM_DFLASH && c->pool_pages[1] > 0);
+    return 1 + draft + (uint64_t)c->more_pools;
+}
+
+static int check_windows(const struct store_config *c, char *err, size_t n) {
+    if (c->window[0].tokens)
+        return wrong_config(err, n, "pool 0 has a window of %u tokens: its pages carry the names, so it has none",
+                            c->window[0].tokens);
+    for (uint32_t p = 1; p < pools_of(c); p++)
+        if (c->window[p].tokens > UINT32_MAX / 4 || c->window[p].lead > UINT32_MAX / 4)
+            return wrong_config(err, n, "the window of pool %u has %u tokens and a lead of %u: up to %u are possible",
+                                p, c->window[p].tokens, c->window[p].lead, UINT32_MAX / 4);
+    return STORE_OK;
 }
 
 static int check_pool_config(const struct store_config *c, char *err, size_t n) {
     if (c->backend != GEOM_OFF && c->backend != GEOM_MTP && c->backend != GEOM_DFLASH)
         return wrong_config(err, n, "backend %d is none of off, mtp, dflash", (int)c->backend);
+    if (pools_of(c) > KVD_MAX_POOLS)
+        return wrong_config(err, n, "%llu pools are configured: 1 to %d are possible", (unsigned long long)pools_of(c),
+                            KVD_MAX_POOLS);
     for (uint32_t p = 0; p < pools_of(c); p++)
         if (c->pool_pages[p] == 0 || c->pool_pages[p] > INT32_MAX - c->spare_pages || c->spare_pages > INT32_MAX)
             return wrong_config(err, n, "pool %u has %u pages and %u spare descriptors: 1 to %d together are possible",
                                 p, c->pool_pages[p], c->spare_pages, INT32_MAX);
     if (c->backend == GEOM_MTP && (c->draft_window < 1 || c->draft_window > 15))
         return wrong_config(err, n, "draft_window is %u: with mtp 1 to 15 are possible", c->draft_window);
-    return STORE_OK;
+    return check_windows(c, err, n);
 }
 
 static int check_host(const struct store_config *c, char *err, size_t n) {
@@ -79,13 +95,16 @@ int store_check_config(const struct store_config *c, char *err, size_t n) {
 }
 
 /* Default: C sequences of full length in every pool, beside continuations that hold each physical page twice and a
- * part-filled chunk each. */
+ * part-filled chunk each. Entries before a window count: those of its pool are as many as Main's. */
 static uint64_t chunk_capacity(const struct store_config *c) {
     if (c->membership_entries) return (c->membership_entries + CHUNK - 1) / CHUNK;
     uint64_t total = 0;
-    for (uint32_t p = 0; p < pools_of(c); p++)
-        total += (uint64_t)c->max_concurrency * chunks_for(pages_of(c->max_context)) + c->pool_pages[p] / (CHUNK / 2) +
-                 (c->host_bytes ? c->host_bytes / c->host_stride[p] / (CHUNK / 2) : 0) + 1 + c->max_continuations;
+    for (uint32_t p = 0; p < pools_of(c); p++) {
+        uint32_t like = c->window[p].tokens ? 0 : p;
+        total += (uint64_t)c->max_concurrency * chunks_for(pages_of(c->max_context)) +
+                 c->pool_pages[like] / (CHUNK / 2) +
+                 (c->host_bytes ? c->host_bytes / c->host_stride[like] / (CHUNK / 2) : 0) + 1 + c->max_continuations;
+    }
     return min_u64(total, INT32_MAX);
 }
 
@@ -152,9 +171,13 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     const struct store_config *c = &s->config;
     struct carve carve = { base, 0, false };
     carve_take(&carve, 1, sizeof *s);
-    s->n_pools = pools_of(c);
+    s->n_pools = (uint32_t)pools_of(c);
     s->row_entries = pages_of(c->max_context);
-    for (uint32_t p = 0; p < s->n_pools; p++) carve_pool(&carve, s, p);
+    for (uint32_t p = 0; p < s->n_pools; p++) {
+        carve_pool(&carve, s, p);
+        s->window_pages[p] = c->window[p].tokens ? window_pages(c, p) : 0;
+        s->has_windows |= c->window[p].tokens > 0;
+    }
     s->digests = carve_take(&carve, s->pool[0].descriptors, sizeof *s->digests);
     s->chunks.capacity = (uint32_t)chunk_capacity(c);
     s->chunks.entries = carve_take(&carve, s->chunks.capacity, CHUNK * sizeof(uint32_t));

@@ -33,7 +33,7 @@
 #include "histogram.h"
 #include "kvd_types.h"
 
-#define STORE_MAX_COPIES 3 /* of one transition: a tail a pool, and a state image */
+#define STORE_MAX_COPIES (KVD_MAX_POOLS + 1) /* of one transition: a tail a pool, and a state image */
 
 struct store;
 typedef struct store_seq {
@@ -44,16 +44,26 @@ typedef struct store_cont {
 } store_cont; /* 0 = none */
 static inline store_cont store_cont_of(kvd_continuation continuation) { return (store_cont){ continuation.bits }; }
 
+/* What going on from a frontier reads of a pool: the last `tokens`, the one to come counted; aligned (chunked
+ * attention): from the last multiple of `tokens` on. 0: all. A running sequence keeps `lead` tokens more, as many as a
+ * truncation may take back (GRP-2). */
+struct store_window {
+    uint32_t tokens, lead;
+    bool aligned;
+};
+
 struct store_config {
     enum geom_backend backend; /* POOL-3; DFLASH with pool_pages[1] == 0 has no draft pool */
+    uint32_t more_pools;       /* behind Main and the draft pool, if there is one; KVD_MAX_POOLS in all */
     uint32_t pool_pages[KVD_MAX_POOLS];
-    uint32_t max_context;        /* S tokens; L = ceil(S/64) */
-    uint32_t max_concurrency;    /* C: rows a pool, and active sequences */
-    uint32_t draft_window;       /* K (MTP: 1..15) */
-    uint32_t widest_verify;      /* widest verify extent in tokens, for the lease cushion */
-    bool lease_growth;           /* SPACE-3 */
-    uint32_t lease_window;       /* tokens, normally 4096 */
-    uint32_t prefill_chunk;      /* tokens; the window is at least this */
+    struct store_window window[KVD_MAX_POOLS]; /* not of Main, whose pages carry the names */
+    uint32_t max_context;                      /* S tokens; L = ceil(S/64) */
+    uint32_t max_concurrency;                  /* C: rows a pool, and active sequences */
+    uint32_t draft_window;                     /* K (MTP: 1..15) */
+    uint32_t widest_verify;                    /* widest verify extent in tokens, for the lease cushion */
+    bool lease_growth;                         /* SPACE-3 */
+    uint32_t lease_window;                     /* tokens, normally 4096 */
+    uint32_t prefill_chunk;                    /* tokens; the window is at least this */
     uint32_t map_ahead;          /* pages mapped beyond an ensure that has to map anyway; capped by entitlement */
     uint32_t max_continuations;  /* descriptors */
     uint32_t spare_pages;        /* page descriptors beyond physical pages and those that the arena holds, a pool */
@@ -316,7 +326,11 @@ uint32_t store_import(struct store *store, const struct store_import *from, uint
  *
  * Source: `from` none = root. keep = the source survives (Fork at `frontier`); not keep = it is consumed (Move;
  * trailing pages past frontier are dropped). The store still copies a tail whenever another reference to it survives
- * (ACT-3). */
+ * (ACT-3).
+ *
+ * With windows the frontier must be one from which the source's windows suffice to go on: its own, or one that reads
+ * from the same block on (GRP-4; else STORE_E_RANGE with the pool, had: the lowest). In a window pool the entitlement
+ * is what a window, its lead and one step take, however long the request is (GRP-3). */
 struct store_activation {
     struct kvd_root root; /* domain of the sequence (NAME-1), for its life. With a source it must be the source's; a
                            * digest of zeros takes that one */
@@ -417,15 +431,19 @@ int store_activate_abort(struct store *store, store_seq seq, uint32_t *ret_victi
  * pool:
  *   commit    the new committed frontier, from the old one up to membership * 64 (SPACE-6)
  *   truncate  shortens the committed frontier: new epochs (PAGE-8). Not below protected coverage or into a shared page.
- *             Pages stay mapped
- *   keep      the provisional frontier: trailing pages past max(committed, keep) return to the reservation (SPACE-7),
- * but none before one that a move in flight copies growth    with lease growth only ensure    tokens that must be
- * mapped, a lower bound (SPACE-5) Lease growth, each pool on its own: a pool is thin when max(min(pages(committed) +
- * cushion, pages(ceiling)), pages(ensure)) is more than the entitlement. An ensure past pages(ceiling) is refused
- * (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling), max(entitlement,
- * pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that. If the last is refused too,
- * the result is bounded: pages are mapped as far as the entitlement reaches. Of several bounded pools the nearest
- * frontier is told.
+ *             Pages stay mapped. Nor to where a window has left what is read (STORE_E_RANGE; had: the lowest that is
+ * held) keep      the provisional frontier: trailing pages past max(committed, keep) return to the reservation
+ * (SPACE-7), but none before one that a move in flight copies growth    with lease growth only ensure    tokens that
+ * must be mapped, a lower bound (SPACE-5) Lease growth, each pool on its own: a pool is thin when
+ * max(min(pages(committed) + cushion, pages(ceiling)), pages(ensure)) is more than the entitlement. An ensure past
+ * pages(ceiling) is refused (STORE_E_ENTITLEMENT). For extra = W, 128, 64 the entitlement becomes min(pages(ceiling),
+ * max(entitlement, pages(min(S, committed + extra)) + cushion, pages(ensure))) if the pool can give that. If the last
+ * is refused too, the result is bounded: pages are mapped as far as the entitlement reaches. Of several bounded pools
+ * the nearest frontier is told.
+ *
+ * GRP-2, GRP-3: the pages behind a window go after the commit and before anything is mapped. Their entries become -1,
+ * and the slice begins with them. A window pool has no lease to grow: its entitlement is the block up to which it may
+ * map now, which moves with the window, and an ensure past it is refused.
  *
  * FIT-4: where none of the three is there, the last is taken from the continuations of `growth`, and from nobody else:
  * in their order, as few as suffice, less those that give nothing; none where all of them do not suffice. One whose
@@ -531,7 +549,8 @@ struct store_checkpoint {
  * sequence goes on. The continuation is invisible until commit. Several may be in flight, and the sequence may finish
  * or end meanwhile: the pages and the slot that are copied from stay pinned until commit or abort, and until then the
  * sequence cannot be truncated below the copied frontier. Needs every full Main page named and the tail's tokens, equal
- * frontiers in all pools, and, with state, state_frontier == committed.
+ * frontiers in all pools, and, with state, state_frontier == committed. Of a window pool the window alone is shared;
+ * for each page that would have come back to the sequence another is reserved (GRP-3).
  *
  * Its victims give way in the same transaction: what they leave (pages, descriptors, slots, membership) is the
  * checkpoint's. A victim to be demoted must have been copied already (STORE_E_STATE, STORE_S_REPLICA), since nothing
@@ -593,7 +612,8 @@ struct store_found {
 };
 /* A hit is a continuation of the domain from which an activation may start at `usable`, which is exact and at most
  * prompt_tokens - 1: without state images at any token that both share, within a page of the continuation at its
- * boundary; with state images at the continuation's own frontier only (CONT-4). Only hits count for max (NAME-2). They
+ * boundary; with state images at the continuation's own frontier only (CONT-4); with windows where they suffice to go
+ * on (GRP-4). Only hits count for max (NAME-2). They
  * come best first: most usable tokens, then fewest pages to restore, then the nearest frontier; where more share the
  * same number of tokens than fit, those that end there come first, and which others are told is left open. Those of a
  * part that goes on match past page `first`: they go before the earlier ones. An unpublished or claimed continuation is
@@ -619,8 +639,9 @@ bool store_next_cont(const struct store *store, uint32_t *cursor, struct kvd_con
 uint64_t store_tag(const struct store *store, store_cont cont);
 /* A lookup can lead to it: it has a name, or with state images the name of all of it. */
 bool store_can_be_found(const struct store *store, store_cont cont);
-/* LIVE-1: the handle of what is found of a running sequence, whether something is now or not. It is the same for all
- * its life, and a finish with retain or a death leaves it to what is kept, unless that is an equal one (FIT-5). */
+/* LIVE-1: the handle of what is found of a running sequence, whether something is now or not (nothing is with state
+ * images or windows). It is the same for all its life, and a finish with retain or a death leaves it to what is kept,
+ * unless that is an equal one (FIT-5). */
 store_cont store_live(const struct store *store, store_seq seq);
 int store_seq_look(const struct store *store, store_seq seq, struct kvd_sequence_info *ret_info,
                    struct store_refusal *refusal);

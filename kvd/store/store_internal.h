@@ -121,7 +121,8 @@ struct pool {
 /* Membership is a radix tree of chunks whose height follows from the count, so that memory follows use and any entry is
  * reached in O(height). An active space has reserved chunks up to its entitlement: growth inside it cannot be short. */
 struct space {
-    uint32_t root, count;       /* chunk, pages */
+    uint32_t root, count;       /* chunk, blocks */
+    uint32_t base;              /* the first block that is mapped; entries before are KVD_NONE (window.c) */
     uint32_t committed;         /* tokens */
     uint32_t reserved, pending; /* pages not mapped yet: reserved, and still to be freed by victims */
     uint32_t shared;            /* last known number of leading pages with several references: a hint */
@@ -294,6 +295,8 @@ struct index {
 struct store {
     struct store_config config;
     uint32_t n_pools, row_entries;
+    uint32_t window_pages[KVD_MAX_POOLS]; /* mapped at once, at most; 0: no window */
+    bool has_windows;
     uint64_t revision, operations, epoch;
     uint64_t now_ns; /* as the caller told */
     struct store_lives lives;
@@ -475,6 +478,8 @@ void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32
 
 /* ---- space.c ---- */
 
+/* Pages that it maps. */
+static inline uint32_t space_held(const struct space *space) { return space->count - space->base; }
 static inline uint32_t space_entitlement(const struct space *space) {
     return space->count + space->reserved + space->pending;
 }
@@ -505,6 +510,36 @@ uint32_t space_protected(const struct store *store, uint32_t pool, const struct 
 uint32_t space_device(const struct store *store, uint32_t pool, uint32_t entry); /* physical id of an entry */
 uint32_t space_copy_ids(const struct store *store, uint32_t pool, const struct space *space, uint32_t *ret_ids,
                         uint32_t max);
+
+/* Appends n entries that map nothing, to a space that is empty. */
+void space_skip(struct store *store, struct space *space, uint32_t n);
+
+/* ---- window.c: GRP-2 to GRP-4. Without a window everything begins at block 0. ---- */
+
+/* The first block that going on from a frontier reads; and that a running sequence keeps. */
+uint32_t window_first(const struct store *store, uint32_t pool, uint32_t frontier);
+uint32_t window_kept(const struct store *store, uint32_t pool, uint32_t frontier);
+/* The lowest frontier from which blocks from base on suffice to go on. */
+uint32_t window_lowest(const struct store *store, uint32_t pool, uint32_t base);
+/* Blocks that are mapped at once, at most (GRP-3): window, lead, what grows between two boundaries, and a page for each
+ * end that is not aligned. */
+uint32_t window_pages(const struct store_config *config, uint32_t pool);
+/* GRP-4: all that going on from the frontier reads is in these spaces. */
+bool windows_hold(const struct store *store, const struct space spaces[KVD_MAX_POOLS], uint32_t frontier);
+/* Where mapping ends with this base; reach: where the request does. */
+uint32_t window_end(const struct store *store, uint32_t pool, uint32_t base, uint32_t reach);
+/* A page that comes back when the sequence that holds it passes it. */
+static inline bool page_is_own(const struct page *page) { return page->references == 1 && page->pins == 0; }
+/* Pages that must be reserved for a space of `count` blocks, so that it can go on up to `reach`; others: blocks that
+ * are not its own, whatever they are now. */
+struct blocks {
+    uint32_t begin, end;
+};
+uint32_t window_needs(const struct store *store, uint32_t pool, const struct space *space, uint32_t count,
+                      uint32_t reach, struct blocks others);
+/* A running sequence gives back its pages before `base`: what it alone holds to its reservation. row may be NULL. True:
+ * others hold some of them. */
+bool window_pass(struct store *store, uint32_t pool, struct space *space, uint32_t base, int32_t *row);
 
 /* ---- row.c ---- */
 
@@ -543,14 +578,15 @@ void slot_unpin(struct store *store, uint32_t slot);
 /* ---- activation: what a request comes to (activation.c), before anything changes ---- */
 
 struct activation_pool {
-    uint32_t restore; /* of the kept pages: to be brought from the host */
-    uint32_t demote;  /* pages of demoted victims that must be copied out */
-    uint32_t entitlement;
-    uint32_t taken;                /* leading pages taken over from the source; a moved source drops the rest */
-    uint32_t tail_columns;         /* of a tail copy, 0 = none */
-    uint32_t mapped;               /* membership after begin */
-    bool tail_in;                  /* the tail's columns come from the host copy of the source's */
-    uint32_t fresh;                /* pages needed: entitlement - kept + restore */
+    uint32_t restore;      /* of the kept pages: to be brought from the host */
+    uint32_t demote;       /* pages of demoted victims that must be copied out */
+    uint32_t entitlement;  /* the block up to which it may map now */
+    uint32_t base, reach;  /* of a window: its first block, and where the request ends; else 0 and entitlement */
+    uint32_t taken;        /* leading blocks taken over from the source; a moved source drops the rest */
+    uint32_t tail_columns; /* of a tail copy, 0 = none */
+    uint32_t mapped;       /* membership after begin */
+    bool tail_in;          /* the tail's columns come from the host copy of the source's */
+    uint32_t fresh;        /* pages needed: entitlement - kept + restore */
     uint32_t freed_victims, freed; /* pages that go with the victims, and with the dropped part of a moved source too */
 };
 
@@ -647,6 +683,8 @@ uint64_t lives_balance(const struct store *store); /* how many must be published
 
 /* ---- the rest ---- */
 
+/* Blocks for which it has membership reserved. */
+uint32_t seq_reach(const struct store *store, const struct seq *seq, uint32_t pool);
 /* entitle.c */
 uint32_t entitle_ceiling(const struct store *store, uint32_t pool, uint32_t ceiling_tokens); /* pages */
 uint32_t entitle_at_start(const struct store *store, uint32_t pool, uint32_t prompt, uint32_t ceiling_tokens);
@@ -667,7 +705,8 @@ uint32_t live_now(const struct store *store, const struct seq *seq); /* pages th
 /* So many can be found from now on; those that no longer can are still there. near (may be NULL): a published
  * continuation whose names begin with the same. */
 void live_set(struct store *store, struct seq *seq, uint32_t pages, const struct cont *near);
-/* As its frontiers and names are now. */
+/* As its frontiers and names are now; update: not while it is ACTIVATING. */
+void live_show(struct store *store, struct seq *seq, const struct cont *near);
 void live_update(struct store *store, struct seq *seq);
 /* Tokens that forks in flight read of its live continuation. */
 uint32_t live_forked(const struct store *store, const struct seq *seq);
@@ -775,6 +814,8 @@ void record_cont(struct store *store, const struct cont *cont);
 void record_cont_drop(struct store *store, const struct cont *cont);
 /* With these frontiers, which are not past the committed ones. */
 void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[KVD_MAX_POOLS]);
+/* With one frontier in all pools. */
+void record_seq_whole(struct store *store, struct seq *seq, uint32_t frontier);
 void record_seq(struct store *store, struct seq *seq);
 void record_seq_drop(struct store *store, struct seq *seq);
 

@@ -25,7 +25,7 @@ static bool is_missing(const struct page *page) { return page->device == KVD_NON
 uint32_t tier_missing(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t missing = 0, n;
     if (store->pool[p].absent == 0) return 0;
-    for (uint32_t i = 0; i < count; i += n) {
+    for (uint32_t i = space->base; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) missing += is_missing(&store->pool[p].pages[run[k]]);
@@ -35,7 +35,7 @@ uint32_t tier_missing(const struct store *store, uint32_t p, const struct space 
 
 bool tier_any(const struct store *store, uint32_t p, const struct space *space, uint32_t count, uint8_t flags) {
     uint32_t n;
-    for (uint32_t i = 0; i < count; i += n) {
+    for (uint32_t i = space->base; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++)
@@ -48,7 +48,7 @@ void job_copy_in(struct store *store, struct tier_job *job, uint32_t p, const st
     struct pool *pool = &store->pool[p];
     struct pool_choice choice = { tier_missing(store, p, space, count), KVD_NONE, false };
     uint32_t n, next = 0, left = 0;
-    for (uint32_t i = 0; i < count && (choice.need || left); i += n) { /* choose counts need down */
+    for (uint32_t i = space->base; i < count && (choice.need || left); i += n) { /* choose counts need down */
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {
@@ -76,7 +76,7 @@ uint32_t job_copy_out(struct store *store, struct tier_job *job, uint32_t p, con
                       const extent_id *ids) {
     struct pool *pool = &store->pool[p];
     uint32_t used = 0, n;
-    for (uint32_t i = 0; i < space->count; i += n) {
+    for (uint32_t i = space->base; i < space->count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         for (uint32_t k = 0; k < n; k++) {
             struct page *page = &pool->pages[run[k]];
@@ -98,7 +98,7 @@ uint32_t job_copy_out(struct store *store, struct tier_job *job, uint32_t p, con
 bool job_adopt(struct store *store, struct tier_job *job, uint32_t p, const struct space *space, uint32_t count) {
     uint32_t n, adopted = 0;
     if (store->pool[p].absent == 0) return false;
-    for (uint32_t i = 0; i < count; i += n) {
+    for (uint32_t i = space->base; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {
@@ -160,7 +160,7 @@ void job_finish(struct store *store, struct tier_job *job, bool ok) {
 void tier_pin_pages(struct store *store, uint32_t p, const struct space *space, uint32_t count, bool on) {
     struct pool_batch batch = { &store->pool[p], 0, 0 };
     uint32_t n;
-    for (uint32_t i = 0; i < count; i += n) {
+    for (uint32_t i = space->base; i < count; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, count - i);
         for (uint32_t k = 0; k < n; k++) {

@@ -12,7 +12,7 @@
 #include "kvt.h"
 
 static uint32_t ids_of_pool[POOLS][MODEL_BLOCKS];
-uint32_t *const run_ids[POOLS] = { ids_of_pool[0], ids_of_pool[1] };
+uint32_t *const run_ids[POOLS] = { ids_of_pool[0], ids_of_pool[1], ids_of_pool[2], ids_of_pool[3] };
 
 /* ---- history and failure ---- */
 

@@ -104,7 +104,7 @@ static void ask_state(struct run *r, int k, struct store_round_item *it) {
 }
 
 static void make_item(struct run *r, int k, struct store_round_item *it, bool commits_only) {
-    *it = (struct store_round_item){ .state_frontier = KVD_NONE, .pool = { nothing, nothing } };
+    *it = (struct store_round_item){ .state_frontier = KVD_NONE, .pool = { nothing, nothing, nothing, nothing } };
     it->seq = some_seq(r, k);
     if (k < 0) return;
     const struct model_seq *s = &r->model.seq[k];
@@ -124,10 +124,10 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
 
 /* ---- answers of a round ---- */
 
-static void check_slice(struct run *r, const struct model_round *rd, uint32_t before, const struct kvd_pool_view *view,
-                        uint32_t p) {
-    uint32_t high = max32(before, rd->map[p]), low = rd->kept[p];
-    if (rd->map[p] == before && rd->kept[p] == before) SAME(view->slice_count, 0, "slice");
+static void check_slice(struct run *r, const struct model_round *rd, uint32_t base, uint32_t before,
+                        const struct kvd_pool_view *view, uint32_t p) {
+    uint32_t high = max32(before, rd->map[p]), low = rd->base[p] > base ? base : rd->kept[p];
+    if (rd->map[p] == before && rd->kept[p] == before && rd->base[p] == base) SAME(view->slice_count, 0, "slice");
     else if (view->slice_begin < low || view->slice_begin + view->slice_count >
                                             high) /* tight; that it is wide enough shows in the published table */
         fail(r, "pool %u: slice %u+%u, changed are %u..%u", p, view->slice_begin, view->slice_count, low, high);
@@ -163,7 +163,8 @@ static void settle_rungs(struct run *r, const struct store_round_item *it, struc
                          const struct store_round_result *res) {
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         uint32_t got = res->pool[p].entitlement;
-        bool right = got == r->model.seq[rd->seq].entitlement[p];
+        bool right =
+            got == (model_has_window(&r->model, p) ? rd->entitlement[p] : r->model.seq[rd->seq].entitlement[p]);
         for (uint32_t i = 0; i < rd->growth[p].n; i++) right |= got == rd->growth[p].target[i];
         if (!right) fail(r, "pool %u: entitlement %u is no rung", p, got);
         rd->entitlement[p] = got;
@@ -203,8 +204,8 @@ static void state_step(struct run *r, const struct store_round_item *it, struct 
 static void applied(struct run *r, const struct store_round_item *it, struct model_round *rd,
                     const struct store_round_result *res) {
     struct model_seq *s = &r->model.seq[rd->seq];
-    uint32_t before[POOLS], n[POOLS] = { 0 }, source = s->source_slot,
-                            named = model_named(&r->model, &s->sp, s->sp.committed[0] / 64);
+    uint32_t before[POOLS], base[POOLS], n[POOLS] = { 0 }, source = s->source_slot,
+                                         named = model_named(&r->model, &s->sp, s->sp.committed[0] / 64);
     uint32_t p = 0;
     SAME(res->bounded, rd->bounded, "bounded");
     if (rd->bounded) {
@@ -215,7 +216,9 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
     r->own_only = r->own_only && res->refusal.code == STORE_OK;
     for (p = 0; p < r->model.n_pools; p++) {
         before[p] = s->sp.n[p];
-        if (rd->entitlement[p] != s->entitlement[p]) {
+        base[p] = s->sp.base[p];
+        if (rd->base[p] > base[p]) r->own_only = false; /* another may hold what it passes */
+        if (rd->entitlement[p] != s->entitlement[p] && !model_has_window(&r->model, p)) {
             r->own_only = false;
             r->reowned = true;
         }
@@ -233,7 +236,7 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
     state_step(r, it, s, source, had_image);
     for (p = 0; p < r->model.n_pools; p++) {
         check_round_view(r, s, &res->pool[p], rd, p);
-        check_slice(r, rd, before[p], &res->pool[p], p);
+        check_slice(r, rd, base[p], before[p], &res->pool[p], p);
         r->worker[rd->seq].written[p] = min32(r->worker[rd->seq].written[p], rd->kept[p] * KVD_PAGE_TOKENS);
         publish(r, p, &res->pool[p]);
     }
@@ -269,7 +272,8 @@ static bool sweep_round(struct run *r, const struct store_round_item *it, const 
                         struct store_round_result *res) {
     struct store_round_item item = obscured(r, it);
     struct round_attempt a = { .item = &item };
-    bool fired = false, grows = rd->growth[0].n || rd->growth[1].n;
+    bool fired = false, grows = false;
+    for (uint32_t p = 0; p < r->model.n_pools; p++) grows |= rd->growth[p].n > 0;
     sweep(r, attempt_round, &a, grows, &fired);
     *res = a.result;
     return fired;

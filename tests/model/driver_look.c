@@ -40,7 +40,7 @@ static void see_row(struct run *r, const struct model_seq *s, uint32_t p) {
 }
 
 static void see_content(struct run *r, const struct space *sp, uint32_t p, uint32_t tokens, const char *whose) {
-    for (uint32_t b = 0; b * KVD_PAGE_TOKENS < tokens; b++) {
+    for (uint32_t b = sp->base[p]; b * KVD_PAGE_TOKENS < tokens; b++) {
         uint32_t n = tokens - b * KVD_PAGE_TOKENS;
         if (n > KVD_PAGE_TOKENS) n = KVD_PAGE_TOKENS;
         if (!memory_holds(r->memory, p, sp->page[p][b], n, &sp->token[p][b * KVD_PAGE_TOKENS]))
@@ -97,7 +97,7 @@ static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
 
 static void see_cont_pool(struct run *r, struct model_cont *c, const struct kvd_continuation_info *info, uint32_t p,
                           int k) {
-    SEE(info->pages[p], c->sp.n[p], "continuation, pool %u", p);
+    SEE(info->pages[p], c->sp.n[p] - c->sp.base[p], "continuation, pool %u", p);
     if (c->claimed_by < 0 && c->pins == 0)
         SEE(info->exclusive_pages[p], model_joint(&r->model, &k, NULL, 1, p), "continuation, pool %u", p);
     uint32_t n = store_cont_pages(r->store, c->handle, p, run_ids[p], MODEL_BLOCKS);

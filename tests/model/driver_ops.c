@@ -109,6 +109,10 @@ static void make_wish(struct run *r, struct wish *wish) {
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         if (chance(r, 30)) continue;
         w->ensure[p] = between(r, w->frontier, w->prompt_tokens);
+        if (model_has_window(&r->model, p) && chance(r, 90)) {
+            uint32_t end = (model_first(&r->model, p, w->frontier) + model_bound(&r->model, p)) * KVD_PAGE_TOKENS;
+            if (w->ensure[p] > end) w->ensure[p] = end;
+        }
         if (chance(r, 5)) w->ensure[p] = below(r, S + 200);
     }
     if (chance(r, 60)) make_room(r, wish);
@@ -132,7 +136,7 @@ static uint64_t lack(uint64_t needed, uint64_t available) { return needed > avai
 static void plan_numbers(struct run *r, const struct kvd_plan *got, const struct model_plan *pl) {
     for (uint32_t p = 0; p < r->model.n_pools; p++) {
         SAME(got->entitlement[p], pl->entitlement[p], "plan");
-        SAME(got->shared_pages[p], pl->shared[p], "plan");
+        SAME(got->shared_pages[p], pl->shared[p] - pl->base[p], "plan");
         SAME(got->copied_columns[p], pl->copied[p], "plan");
         SAME(got->freed_pages[p], pl->freed[p], "plan");
         SAME(got->pages[p].needed, pl->needed[p], "plan");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory.h"
 
+#include "kvd_types.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +10,13 @@
 
 struct memory {
     uint32_t n_pools;
-    uint32_t pages[GEOM_MAX_POOLS];
-    uint32_t *flat[GEOM_MAX_POOLS];
+    uint32_t pages[KVD_MAX_POOLS];
+    uint32_t *flat[KVD_MAX_POOLS];
     bool planes; /* the geometry form */
-    struct geom_pool_spec spec[GEOM_MAX_POOLS];
-    uint32_t n_planes[GEOM_MAX_POOLS]; /* over all ranks */
-    struct geom_plane *plane[GEOM_MAX_POOLS];
-    uint8_t *region[GEOM_MAX_POOLS][GEOM_MAX_RANKS];
+    struct geom_pool_spec spec[KVD_MAX_POOLS];
+    uint32_t n_planes[KVD_MAX_POOLS]; /* over all ranks */
+    struct geom_plane *plane[KVD_MAX_POOLS];
+    uint8_t *region[KVD_MAX_POOLS][GEOM_MAX_RANKS];
     uint64_t *state;
 };
 

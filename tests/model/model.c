@@ -15,6 +15,7 @@ void model_init(struct model *m, const struct store_config *config) {
     memset(m, 0, sizeof *m);
     m->config = *config;
     m->n_pools = config->backend == GEOM_OFF || (config->backend == GEOM_DFLASH && config->pool_pages[1] == 0) ? 1 : 2;
+    m->n_pools += config->more_pools;
     m->blocks = model_pages(config->max_context);
     for (int i = 0; i < MODEL_CONTS; i++) m->cont[i].claimed_by = -1;
 }
@@ -25,6 +26,57 @@ void model_wrong(struct model *m, const char *format, ...) {
     va_start(args, format);
     vsnprintf(m->wrong, sizeof m->wrong, format, args);
     va_end(args);
+}
+
+/* ---- windows ---- */
+
+bool model_has_window(const struct model *m, uint32_t p) { return m->config.window[p].tokens > 0; }
+
+uint32_t model_first(const struct model *m, uint32_t p, uint32_t frontier) {
+    const struct store_window *w = &m->config.window[p];
+    uint32_t first = frontier; /* the earliest token that token `frontier` reads */
+    if (!w->tokens) return 0;
+    while (first > 0 && (w->aligned ? first % w->tokens != 0 : frontier - first + 1 < w->tokens)) first--;
+    return first / KVD_PAGE_TOKENS;
+}
+
+uint32_t model_stays(const struct model *m, uint32_t p, uint32_t frontier) {
+    uint32_t lead = m->config.window[p].lead;
+    return model_first(m, p, frontier > lead ? frontier - lead : 0);
+}
+
+uint32_t model_bound(const struct model *m, uint32_t p) {
+    const struct store_config *c = &m->config;
+    uint32_t growth = c->widest_verify + c->draft_window + 2;
+    if (c->prefill_chunk > growth) growth = c->prefill_chunk;
+    uint32_t pages = model_pages((uint64_t)c->window[p].tokens + c->window[p].lead + growth) + 1;
+    return pages < m->blocks ? pages : m->blocks;
+}
+
+/* Tried out with every base that it may come to. */
+uint32_t model_needs(const struct model *m, const struct space *sp, uint32_t p, uint32_t count, uint32_t reach,
+                     uint32_t begin, uint32_t end) {
+    int most = 0, back = 0;
+    for (uint32_t base = sp->base[p]; base <= count; base++) {
+        uint32_t last = base + model_bound(m, p) < reach ? base + model_bound(m, p) : reach;
+        int lacks = (int)last - (int)count - back;
+        if (lacks > most) most = lacks;
+        if (base == count || (base >= begin && base < end)) continue;
+        back += m->refs[p][sp->page[p][base]] == 1 && m->pins[p][sp->page[p][base]] == 0;
+    }
+    return (uint32_t)most;
+}
+
+bool model_holds(const struct model *m, const struct space *sp, uint32_t frontier) {
+    for (uint32_t p = 0; p < m->n_pools; p++)
+        if (model_first(m, p, frontier) < sp->base[p]) return false;
+    return true;
+}
+
+static bool has_windows(const struct model *m) {
+    bool has = false;
+    for (uint32_t p = 0; p < m->n_pools; p++) has |= model_has_window(m, p);
+    return has;
 }
 
 /* ---- reasons ---- */
@@ -113,7 +165,8 @@ void model_count(struct model *m) {
         memset(m->refs[p], 0, m->config.pool_pages[p] * sizeof m->refs[p][0]);
         memset(m->pins[p], 0, m->config.pool_pages[p] * sizeof m->pins[p][0]);
         for (int i = 0; i < MODEL_CONTS; i++) {
-            for (uint32_t b = 0; m->cont[i].used && b < m->cont[i].sp.n[p]; b++) m->refs[p][m->cont[i].sp.page[p][b]]++;
+            for (uint32_t b = m->cont[i].sp.base[p]; m->cont[i].used && b < m->cont[i].sp.n[p]; b++)
+                m->refs[p][m->cont[i].sp.page[p][b]]++;
             if (m->cont[i].used && m->cont[i].pinned[p] != KVD_NONE) m->pins[p][m->cont[i].pinned[p]]++;
         }
         for (int i = 0; i < MODEL_SEQS; i++) {
@@ -121,7 +174,7 @@ void model_count(struct model *m) {
             if (!s->used) continue;
             const struct model_cont *source = s->from >= 0 ? &m->cont[s->from] : NULL;
             if (source && s->copied[p]) m->pins[p][source->sp.page[p][s->sp.committed[p] / KVD_PAGE_TOKENS]]++;
-            for (uint32_t b = 0; b < s->sp.n[p]; b++) {
+            for (uint32_t b = s->sp.base[p]; b < s->sp.n[p]; b++) {
                 uint32_t page = s->sp.page[p][b];
                 if (s->lent[p][b]) continue;
                 if (source && moving(m, source) && b < source->sp.n[p] && source->sp.page[p][b] == page) continue;
@@ -140,8 +193,11 @@ static uint32_t allocated(const struct model *m, uint32_t p) {
 static uint32_t reserved(const struct model *m, uint32_t p) {
     uint32_t n = 0;
     for (int i = 0; i < MODEL_SEQS; i++)
-        if (m->seq[i].used)
-            n += m->seq[i].entitlement[p] - m->seq[i].sp.n[p] - m->seq[i].owed[p] + m->seq[i].borrowed[p];
+        if (m->seq[i].used) {
+            uint32_t unmapped =
+                model_has_window(m, p) ? m->seq[i].hold[p] : m->seq[i].entitlement[p] - m->seq[i].sp.n[p];
+            n += unmapped - m->seq[i].owed[p] + m->seq[i].borrowed[p];
+        }
     return n;
 }
 
@@ -153,7 +209,8 @@ uint32_t model_available(const struct model *m, uint32_t p) {
 static uint32_t quarantined(const struct model *m, uint32_t p) {
     uint32_t n = 0;
     for (int i = 0; i < MODEL_SEQS; i++)
-        for (uint32_t b = 0; m->seq[i].used && m->seq[i].state == STORE_SEQ_QUARANTINED && b < m->seq[i].sp.n[p]; b++)
+        for (uint32_t b = m->seq[i].sp.base[p];
+             m->seq[i].used && m->seq[i].state == STORE_SEQ_QUARANTINED && b < m->seq[i].sp.n[p]; b++)
             n += m->refs[p][m->seq[i].sp.page[p][b]] == 1;
     return n;
 }
@@ -210,7 +267,7 @@ uint64_t model_membership(const struct model *m) {
 
 uint32_t model_live(const struct model *m, int k) {
     const struct model_seq *s = &m->seq[k];
-    if (!s->used || s->state == STORE_SEQ_ACTIVATING || m->config.has_state) return 0;
+    if (!s->used || s->state == STORE_SEQ_ACTIVATING || m->config.has_state || has_windows(m)) return 0;
     uint32_t n = model_named(m, &s->sp, s->sp.committed[0] / KVD_PAGE_TOKENS);
     for (uint32_t p = 1; p < m->n_pools; p++)
         if (s->sp.committed[p] / KVD_PAGE_TOKENS < n) n = s->sp.committed[p] / KVD_PAGE_TOKENS;
@@ -247,7 +304,8 @@ uint32_t model_named(const struct model *m, const struct space *sp, uint32_t ful
 uint32_t model_protected(struct model *m, const struct model_seq *s, uint32_t p) {
     uint32_t n = 0, tail = 0;
     model_count(m);
-    while (n < s->sp.n[p] && m->refs[p][s->sp.page[p][n]] > 1) n++;
+    for (uint32_t b = s->sp.base[p]; b < s->sp.n[p]; b++)
+        if (m->refs[p][s->sp.page[p][b]] > 1) n = b + 1;
     for (int i = 0; i < MODEL_CONTS; i++) {
         const struct model_cont *c = &m->cont[i];
         uint32_t block = c->frontier / KVD_PAGE_TOKENS;
@@ -256,14 +314,16 @@ uint32_t model_protected(struct model *m, const struct model_seq *s, uint32_t p)
         if (c->frontier > tail) tail = c->frontier;
     }
     n *= KVD_PAGE_TOKENS;
-    return n > tail ? n : tail;
+    if (n < tail) n = tail;
+    uint32_t main = model_has_window(m, p) ? model_protected(m, s, 0) : 0;
+    return n > main ? n : main;
 }
 
 uint32_t model_sharers(struct model *m, const struct model_cont *c) {
     uint32_t most = 0;
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++)
-        for (uint32_t b = 0; b < c->sp.n[p]; b++)
+        for (uint32_t b = 0; !model_has_window(m, p) && b < c->sp.n[p]; b++)
             if (m->refs[p][c->sp.page[p][b]] - 1 > most) most = m->refs[p][c->sp.page[p][b]] - 1;
     return most;
 }
@@ -275,7 +335,7 @@ uint32_t model_joint(struct model *m, const int *conts, const uint32_t *cut, uin
     model_count(m);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t b = cut ? model_pages(cut[i]) : 0; b < m->cont[conts[i]].sp.n[p]; b++)
-            held[m->cont[conts[i]].sp.page[p][b]]++;
+            if (b >= m->cont[conts[i]].sp.base[p]) held[m->cont[conts[i]].sp.page[p][b]]++;
     for (uint32_t i = 0; i < m->config.pool_pages[p]; i++)
         freed += held[i] > 0 && held[i] == m->refs[p][i] && !m->pins[p][i];
     return freed;
@@ -301,6 +361,7 @@ uint32_t model_usable(const struct model *m, const struct model_cont *c, const s
     uint32_t usable = match * KVD_PAGE_TOKENS + tail;
     if (usable >= q->prompt_tokens) usable = q->prompt_tokens - 1;
     *ret_pages = match;
+    if (!model_holds(m, &c->sp, usable)) return 0; /* GRP-4 */
     return m->config.has_state && (!whole || usable != c->frontier) ? 0 : usable;
 }
 

@@ -26,7 +26,8 @@
 #define POOLS KVD_MAX_POOLS
 
 struct space {
-    uint32_t n[POOLS];                                     /* membership, pages */
+    uint32_t n[POOLS];                                     /* membership, blocks */
+    uint32_t base[POOLS];                                  /* of a window: those before map nothing, and are KVD_NONE */
     uint32_t page[POOLS][MODEL_BLOCKS];                    /* physical ids in logical order */
     uint32_t committed[POOLS];                             /* tokens */
     uint32_t token[POOLS][MODEL_BLOCKS * KVD_PAGE_TOKENS]; /* content that must be read back below committed */
@@ -43,6 +44,7 @@ struct model_seq {
     enum store_seq_state state;
     uint32_t prompt, ceiling;
     uint32_t entitlement[POOLS];
+    uint32_t hold[POOLS];           /* of a window: pages of its reservation that are not mapped */
     uint32_t owed[POOLS];           /* ACTIVATING: pages of the entitlement that only commit will free */
     uint32_t borrowed[POOLS];       /* ACTIVATING: mapped pages that victims hold until commit ... */
     bool lent[POOLS][MODEL_BLOCKS]; /* ... and at which blocks */
@@ -86,7 +88,8 @@ struct model {
     uint32_t refs[POOLS][MODEL_PAGES]; /* as of the last model_count() */
     uint32_t pins[POOLS][MODEL_PAGES]; /* the same; a pinned page is allocated, but not a reference */
     uint64_t births;
-    char wrong[512]; /* first illegal choice; empty: none */
+    uint32_t replaced[POOLS]; /* by model_keep_reasons: window pages that the checkpoint reserves for its sequence */
+    char wrong[512];          /* first illegal choice; empty: none */
 };
 
 struct reason {
@@ -106,6 +109,20 @@ uint32_t model_pages(uint64_t tokens);
 void model_init(struct model *model, const struct store_config *config);
 void model_wrong(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool model_expects(const struct reasons *reasons, const struct store_refusal *refusal);
+
+/* ---- windows (GRP-2 to GRP-4) ---- */
+bool model_has_window(const struct model *model, uint32_t pool);
+/* The first block that the token to come reads, and that a running sequence keeps. */
+uint32_t model_first(const struct model *model, uint32_t pool, uint32_t frontier);
+uint32_t model_stays(const struct model *model, uint32_t pool, uint32_t frontier);
+/* Blocks that are mapped at once, at most. */
+uint32_t model_bound(const struct model *model, uint32_t pool);
+/* Pages that must be reserved so that it can go on up to `reach`, whatever it passes; blocks [begin, end) are shared.
+ */
+uint32_t model_needs(const struct model *model, const struct space *space, uint32_t pool, uint32_t count,
+                     uint32_t reach, uint32_t begin, uint32_t end);
+/* All that going on from there reads is held. */
+bool model_holds(const struct model *model, const struct space *space, uint32_t frontier);
 
 /* ---- looking ---- */
 int model_find_seq(const struct model *model, store_seq handle);
@@ -143,6 +160,7 @@ struct model_plan {
     struct reasons never, lacking; /* plan answers INFEASIBLE, BLOCKED; activate refuses */
     int from, from_seq, victims[MODEL_CONTS];
     uint32_t cut[MODEL_CONTS], n_victims;
+    uint32_t base[POOLS];
     uint32_t ceiling, entitlement[POOLS], shared[POOLS], copied[POOLS], freed[POOLS];
     uint32_t needed[POOLS], available[POOLS]; /* available counts freed */
     uint32_t map[POOLS];                      /* membership after the activation */
@@ -166,7 +184,7 @@ struct model_growth {
 struct model_round {
     struct reasons reasons;
     int seq;
-    uint32_t committed[POOLS], kept[POOLS], map[POOLS], entitlement[POOLS];
+    uint32_t committed[POOLS], kept[POOLS], map[POOLS], entitlement[POOLS], base[POOLS];
     struct model_growth growth[POOLS];
     bool bounded;
     uint32_t bounded_pool, bounded_frontier;

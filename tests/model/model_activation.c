@@ -72,6 +72,8 @@ static void source_reasons(const struct model *m, const struct store_activation 
         model_reason(r, STORE_E_RANGE, STORE_S_STATE_FRONTIER, ANY_POOL);
         model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
     }
+    if (w->frontier && w->frontier <= c->frontier && !model_holds(m, &c->sp, w->frontier)) /* GRP-4 */
+        model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
 }
 
 static void victim_reasons(struct model *m, const struct store_activation *w, struct model_plan *pl) {
@@ -129,7 +131,12 @@ static void request_size(const struct model *m, const struct store_activation *w
     for (uint32_t p = 0; p < m->n_pools; p++) {
         pl->entitlement[p] = m->config.lease_growth ? window_entitlement(m, p, pl->ceiling, w->prompt_tokens)
                                                     : model_full_entitlement(m, p, pl->ceiling);
-        if (pl->entitlement[p] > m->config.pool_pages[p]) model_reason(&pl->never, STORE_E_NEVER, STORE_S_PAGES, p);
+        if (model_has_window(m, p)) { /* GRP-3 */
+            pl->base[p] = pl->from >= 0 ? m->cont[pl->from].sp.base[p] : 0;
+            pl->entitlement[p] = min32(pl->base[p] + model_bound(m, p), model_full_entitlement(m, p, pl->ceiling));
+        }
+        if (pl->entitlement[p] - pl->base[p] > m->config.pool_pages[p])
+            model_reason(&pl->never, STORE_E_NEVER, STORE_S_PAGES, p);
         if (model_pages(w->ensure[p]) > pl->entitlement[p]) {
             model_reason(r, STORE_E_RANGE, STORE_S_ENSURE, p);
             model_reason(r, STORE_E_RANGE, STORE_S_ENSURE, p);
@@ -176,7 +183,8 @@ static uint32_t freed(const struct model *m, const struct store_activation *w, c
                       uint32_t p) {
     uint32_t n = 0;
     bool kept[MODEL_PAGES] = { false };
-    for (uint32_t b = 0; pl->from >= 0 && b < pl->shared[p]; b++) kept[m->cont[pl->from].sp.page[p][b]] = true;
+    for (uint32_t b = pl->base[p]; pl->from >= 0 && b < pl->shared[p]; b++)
+        kept[m->cont[pl->from].sp.page[p][b]] = true;
     for (uint32_t i = 0; i < m->config.pool_pages[p]; i++)
         n += m->refs[p][i] > 0 && !kept[i] && !m->pins[p][i] && surviving(m, w, pl, p, i) == 0;
     return n;
@@ -207,6 +215,11 @@ static void pages(struct model *m, const struct store_activation *w, struct mode
     taken_over(m, w, pl, p);
     pl->freed[p] = freed(m, w, pl, p);
     pl->needed[p] = pl->entitlement[p] - pl->shared[p];
+    if (model_has_window(m, p)) {
+        static const struct space none;
+        pl->needed[p] = model_needs(m, pl->from < 0 ? &none : &m->cont[pl->from].sp, p, pl->shared[p],
+                                    model_full_entitlement(m, p, pl->ceiling), 0, w->keep ? pl->shared[p] : 0);
+    }
     pl->available[p] = model_available(m, p) + pl->freed[p];
     if (pl->needed[p] > pl->available[p])
         model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_PAGES, p, pl->needed[p], pl->available[p]);
@@ -289,10 +302,11 @@ void model_unname(struct model *m, const struct space *sp, uint32_t from_block) 
 
 void model_share(const struct model *m, const struct space *from, struct space *to, uint32_t frontier, uint32_t p,
                  uint32_t n) {
-    (void)m;
     memcpy(to->page[p], from->page[p], n * sizeof to->page[p][0]);
     memcpy(to->token[p], from->token[p], frontier * sizeof to->token[p][0]);
     to->n[p] = n;
+    to->base[p] = model_first(m, p, frontier);
+    for (uint32_t b = 0; b < to->base[p]; b++) to->page[p][b] = KVD_NONE;
     to->committed[p] = frontier;
 }
 
@@ -329,6 +343,7 @@ static void begin_pool(struct model *m, struct model_seq *s, const struct store_
             model_wrong(m, "pool %u: page %u at block %u will not be free", p, ids[b], b);
         }
     }
+    s->hold[p] = pl->needed[p] - (n - pl->shared[p]);
 }
 
 void model_drop_cont(struct model *m, int c) {
@@ -378,7 +393,9 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     memcpy(s->cut, pl->cut, sizeof s->cut);
     s->n_victims = pl->n_victims;
     memset(s->sp.n, 0, sizeof s->sp.n);
+    memset(s->sp.base, 0, sizeof s->sp.base);
     memset(s->sp.committed, 0, sizeof s->sp.committed);
+    memset(s->copied, 0, sizeof s->copied);
     for (uint32_t v = 0; v < pl->n_victims; v++) m->cont[pl->victims[v]].claimed_by = k;
     if (pl->from >= 0 && w->keep) m->cont[pl->from].pins++;
     if (pl->from >= 0 && !w->keep) m->cont[pl->from].claimed_by = k;

@@ -70,6 +70,10 @@ static void growth(struct model *m, const struct store_round_item *it, const str
     const uint32_t extra[] = { model_window(m), 128, 64 };
     uint32_t full = model_full_entitlement(m, p, s->ceiling), now = s->entitlement[p], committed = rd->committed[p];
     rd->entitlement[p] = now;
+    if (model_has_window(m, p)) {
+        rd->entitlement[p] = min32(rd->base[p] + model_bound(m, p), full); /* GRP-3 */
+        return;
+    }
     if (!m->config.lease_growth || want > full ||
         max32(min32(model_pages(committed) + model_cushion(m), full), want) <= now)
         return;
@@ -106,8 +110,11 @@ static void frontiers(struct model *m, const struct model_seq *s, const struct k
         if (in->truncate > c) model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_TRUNCATE, p);
         else if (in->truncate < c && in->truncate < model_protected(m, s, p))
             model_reason(&rd->reasons, STORE_E_PROTECTED, STORE_S_TRUNCATE, p);
+        if (model_first(m, p, in->truncate) < s->sp.base[p])
+            model_reason(&rd->reasons, STORE_E_RANGE, STORE_S_TRUNCATE, p); /* GRP-2 */
         c = in->truncate;
     }
+    rd->base[p] = max32(s->sp.base[p], model_stays(m, p, c));
     rd->committed[p] = c;
     rd->kept[p] = s->sp.n[p];
     if (in->keep != KVD_NONE) rd->kept[p] = min32(s->sp.n[p], model_pages(max32(c, in->keep)));
@@ -159,7 +166,7 @@ void model_round(struct model *m, const struct store_round_item *it, struct mode
 /* POOL-5: where the k pages right behind the last one are all free, they are taken. */
 static void adjacent(struct model *m, const struct space *sp, uint32_t p, const uint32_t *ids, uint32_t n) {
     uint32_t from = sp->n[p], k = n > from ? n - from : 0;
-    if (from == 0 || k == 0) return;
+    if (from == sp->base[p] || k == 0) return;
     model_count(m);
     uint32_t next = sp->page[p][from - 1] + 1;
     for (uint32_t i = 0; i < k; i++)
@@ -167,6 +174,16 @@ static void adjacent(struct model *m, const struct space *sp, uint32_t p, const 
     for (uint32_t i = 0; i < k; i++)
         if (ids[from + i] != next + i)
             model_wrong(m, "pool %u: %u pages behind %u are free, page %u was taken", p, k, next - 1, ids[from + i]);
+}
+
+/* GRP-2: what lies behind the window goes; what the sequence alone holds comes back to it. */
+static void pass(struct model *m, struct model_seq *s, uint32_t p, uint32_t base) {
+    model_count(m);
+    for (uint32_t b = s->sp.base[p]; b < base; b++) {
+        s->hold[p] += m->refs[p][s->sp.page[p][b]] == 1 && m->pins[p][s->sp.page[p][b]] == 0;
+        s->sp.page[p][b] = KVD_NONE;
+    }
+    if (base > s->sp.base[p]) s->sp.base[p] = base;
 }
 
 void model_round_apply(struct model *m, const struct store_round_item *it, const struct model_round *rd,
@@ -180,8 +197,11 @@ void model_round_apply(struct model *m, const struct store_round_item *it, const
         if (it->pool[p].commit != KVD_NONE) s->source_slot = KVD_NONE;
         s->sp.committed[p] = rd->committed[p];
         s->entitlement[p] = rd->entitlement[p];
+        pass(m, s, p, rd->base[p]);
+        s->hold[p] += s->sp.n[p] - rd->kept[p];
         model_cut(m, &s->sp, p, rd->kept[p]);
         adjacent(m, &s->sp, p, ids[p], n[p]);
+        s->hold[p] -= n[p] - s->sp.n[p];
         model_adopt(m, &s->sp, p, ids[p], s->sp.n[p], n[p]);
     }
     uint32_t cut = it->pool[0].truncate;
@@ -238,6 +258,15 @@ static void complete_reasons(struct model *m, int k, const struct kvd_tail *tail
     }
 }
 
+/* GRP-3: pages that a checkpoint now holds, too, do not come back to the sequence that passes them. */
+static uint32_t replaced(const struct model *m, const struct model_seq *s, uint32_t p) {
+    uint32_t f = s->sp.committed[p];
+    if (!model_has_window(m, p)) return 0;
+    uint32_t needs = model_needs(m, &s->sp, p, s->sp.n[p], model_full_entitlement(m, p, s->ceiling),
+                                 model_first(m, p, f), model_pages(f));
+    return needs > s->hold[p] ? needs - s->hold[p] : 0;
+}
+
 void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd_tail *tail, bool retain,
                         const struct model_plan *recipe, struct reasons *r) {
     uint32_t conts = 0, slots = 0;
@@ -256,11 +285,18 @@ void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd
         model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t freed = recipe ? model_joint(m, recipe->victims, recipe->cut, recipe->n_victims, p) : 0;
-        if (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS && model_available(m, p) + freed == 0)
-            model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, 1, 0);
+        m->replaced[p] = replaced(m, &m->seq[k], p);
+        uint32_t needs = m->replaced[p] + (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS > 0);
+        if (model_available(m, p) + freed < needs)
+            model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, needs, model_available(m, p) + freed);
     }
     if (m->config.has_state && model_slots_used(m) >= m->config.state_slots + slots)
         model_reason_short(r, STORE_E_SHORT, STORE_S_STATE_SLOT, ANY_POOL, 1, 0);
+}
+
+static void unpin_copies(struct model_cont *c) {
+    for (uint32_t p = 0; p < POOLS; p++) c->pinned[p] = KVD_NONE;
+    c->pinned_slot = KVD_NONE;
 }
 
 static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
@@ -275,17 +311,18 @@ static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint3
     c->retention = retention;
     c->slot = KVD_NONE;
     c->claimed_by = -1;
-    c->pinned[0] = c->pinned[1] = c->pinned_slot = KVD_NONE;
+    unpin_copies(c);
     c->born = ++m->births;
     c->tail_named = tail != NULL || frontier % KVD_PAGE_TOKENS == 0;
     if (tail) c->tail = *tail;
     memset(c->sp.n, 0, sizeof c->sp.n);
+    memset(c->sp.base, 0, sizeof c->sp.base);
     return k;
 }
 
 int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint32_t retention,
                      const struct store_checkpointed *got, uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
-    const struct model_seq *s = &m->seq[seq];
+    struct model_seq *s = &m->seq[seq];
     uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
     int k = new_cont(m, got->cont, f, retention, tail);
     struct model_cont *c = &m->cont[k];
@@ -298,8 +335,9 @@ int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint
         if (n[p] != model_pages(f))
             model_wrong(m, "pool %u: a checkpoint of %u pages, not %u", p, n[p], model_pages(f));
         else model_adopt(m, &c->sp, p, ids[p], full, n[p]);
-        if (got->shared_pages[p] != full)
-            model_wrong(m, "pool %u: %u pages shared, not %u", p, got->shared_pages[p], full);
+        s->hold[p] += m->replaced[p];
+        if (got->shared_pages[p] != full - c->sp.base[p])
+            model_wrong(m, "pool %u: %u pages shared, not %u", p, got->shared_pages[p], full - c->sp.base[p]);
     }
     for (uint32_t p = 0; p < m->n_pools && f % KVD_PAGE_TOKENS; p++) c->pinned[p] = s->sp.page[p][full];
     if (m->config.has_state) c->pinned_slot = s->slot;
@@ -318,7 +356,7 @@ void model_checkpoint_reasons(const struct model *m, store_cont handle, struct r
 void model_checkpoint_publish(struct model *m, int c) {
     m->cont[c].published = true;
     m->cont[c].born = ++m->births;
-    m->cont[c].pinned[0] = m->cont[c].pinned[1] = m->cont[c].pinned_slot = KVD_NONE;
+    unpin_copies(&m->cont[c]);
 }
 
 static bool is_equal(const struct model *m, const struct model_cont *c, uint8_t domain, const struct space *sp,
@@ -419,7 +457,7 @@ uint32_t model_end_frontier(const struct model *m, int k) {
 bool model_end_retains(const struct model *m, int k) {
     const struct model_seq *s = &m->seq[k];
     uint32_t f = model_end_frontier(m, k);
-    if (s->state == STORE_SEQ_ACTIVATING || f == 0) return false;
+    if (s->state == STORE_SEQ_ACTIVATING || f == 0 || !model_holds(m, &s->sp, f)) return false;
     return !m->config.has_state || s->state_frontier == f;
 }
 
@@ -449,12 +487,16 @@ void model_shorten_reasons(struct model *m, int c, uint32_t to, struct reasons *
     uint32_t boundary = mc->frontier / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
     if (to == 0 || to > mc->frontier || (m->config.has_state && to != mc->frontier)) /* CONT-4 */
         model_reason(r, STORE_E_RANGE, ANY_WHAT, ANY_POOL);
+    if (to && to < mc->frontier && !model_holds(m, &mc->sp, to)) /* GRP-4 */
+        model_reason(r, STORE_E_RANGE, STORE_S_FRONTIER, ANY_POOL);
     if (to == mc->frontier || to % KVD_PAGE_TOKENS == 0) return;
     if (to < boundary || !mc->tail_named) model_reason(r, STORE_E_NAME, ANY_WHAT, ANY_POOL);
     if (to < boundary) return;
     model_count(m);
     for (uint32_t p = 0; p < m->n_pools; p++) /* its tail is being copied for a checkpoint */
-        if (m->pins[p][mc->sp.page[p][to / KVD_PAGE_TOKENS]]) model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
+        if (to / KVD_PAGE_TOKENS >= mc->sp.base[p] && to < mc->frontier &&
+            m->pins[p][mc->sp.page[p][to / KVD_PAGE_TOKENS]])
+            model_reason(r, STORE_E_BUSY, ANY_WHAT, ANY_POOL);
 }
 
 void model_shorten(struct model *m, int c, uint32_t to) {

@@ -53,6 +53,20 @@ const struct scenario scenarios[] = {
     FLAT("long_few_entries", 30000, .backend = GEOM_MTP, .pool_pages = { 300, 310 }, .max_context = 9000,
          .max_concurrency = 3, .draft_window = 4, .max_continuations = 12, .membership_entries = 1600,
          .lease_growth = true),
+    FLAT("window", 180000, .backend = GEOM_OFF, .more_pools = 1, .pool_pages = { 40, 24 }, .max_context = 1024,
+         .max_concurrency = 4, .max_continuations = 10, .window[1] = { .tokens = 128 }),
+    FLAT("window_growth", 180000, .backend = GEOM_OFF, .more_pools = 1, .pool_pages = { 30, 20 }, .max_context = 1024,
+         .max_concurrency = 4, .max_continuations = 8, .lease_growth = true,
+         .window[1] = { .tokens = 100, .lead = 20 }),
+    FLAT("window_chunked", 120000, .backend = GEOM_OFF, .more_pools = 1, .pool_pages = { 30, 20 }, .max_context = 900,
+         .max_concurrency = 3, .max_continuations = 8, .map_ahead = 2,
+         .window[1] = { .tokens = 192, .aligned = true, .lead = 10 }),
+    FLAT("window_state", 120000, .backend = GEOM_OFF, .more_pools = 1, .pool_pages = { 30, 20 }, .max_context = 700,
+         .max_concurrency = 3, .max_continuations = 8, .has_state = true, .state_slots = 6,
+         .window[1] = { .tokens = 64 }),
+    FLAT("window_four", 120000, .backend = GEOM_MTP, .draft_window = 4, .more_pools = 2,
+         .pool_pages = { 40, 44, 30, 26 }, .max_context = 1024, .max_concurrency = 4, .max_continuations = 10,
+         .window = { [2] = { .tokens = 300, .lead = 5 }, [3] = { .tokens = 128, .aligned = true } }),
     { .name = "drawn", .operations = 2400000, .drawn = true },
     REAL("real_bf16", KVD_STORAGE_BF16, GEOM_DENSE, .backend = GEOM_MTP, .pool_pages = { 8, 10 }, .max_context = 320,
          .max_concurrency = 2, .draft_window = 4, .max_continuations = 6),
@@ -67,6 +81,20 @@ const struct scenario scenarios[] = {
 };
 
 static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low + kvt_below(random, high - low + 1); }
+
+/* Up to two more pools, mostly with windows; a draft pool may have one, too. */
+static void draw_windows(uint64_t *random, struct store_config *c) {
+    bool draft = c->pool_pages[1] > 0;
+    if (c->backend == GEOM_DFLASH && !draft) return; /* its second pool would be the draft's */
+    c->more_pools = pick(random, 0, 2);
+    for (uint32_t p = 1; p < 1 + draft + c->more_pools; p++) {
+        if (p > draft) c->pool_pages[p] = pick(random, 6, 26);
+        if (pick(random, 0, 3) == 0) continue;
+        c->window[p] = (struct store_window){ .tokens = pick(random, 1, 400),
+                                              .lead = pick(random, 0, 1) ? 0 : pick(random, 1, 90),
+                                              .aligned = pick(random, 0, 2) == 0 };
+    }
+}
 
 void scenario_draw(uint64_t seed, struct store_config *ret_config) {
     struct store_config c = { BASE };
@@ -87,6 +115,7 @@ void scenario_draw(uint64_t seed, struct store_config *ret_config) {
     c.spare_pages = pick(&random, 0, 3);
     c.has_state = pick(&random, 0, 2) == 0;
     if (c.has_state) c.state_slots = c.max_concurrency + pick(&random, 0, 8);
+    if (pick(&random, 0, 2) == 0) draw_windows(&random, &c);
     *ret_config = c;
 }
 

@@ -35,11 +35,13 @@ static void run_index(uint32_t i) {
     static void run_##i(void) { run_index(i); }
 /* clang-format off */
 RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7) RUN(8) RUN(9) RUN(10) RUN(11)
-RUN(12) RUN(13) RUN(14) RUN(15) RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22)
+RUN(12) RUN(13) RUN(14) RUN(15) RUN(16) RUN(17) RUN(18) RUN(19) RUN(20) RUN(21) RUN(22) RUN(23)
+RUN(24) RUN(25) RUN(26) RUN(27)
     /* clang-format on */
-    static void (*const runs[])(void) = { run_0,  run_1,  run_2,  run_3,  run_4,  run_5,  run_6,  run_7,
-                                          run_8,  run_9,  run_10, run_11, run_12, run_13, run_14, run_15,
-                                          run_16, run_17, run_18, run_19, run_20, run_21, run_22 };
+    static void (*const runs[])(void) = { run_0,  run_1,  run_2,  run_3,  run_4,  run_5,  run_6,
+                                          run_7,  run_8,  run_9,  run_10, run_11, run_12, run_13,
+                                          run_14, run_15, run_16, run_17, run_18, run_19, run_20,
+                                          run_21, run_22, run_23, run_24, run_25, run_26, run_27 };
 #define N_RUNS (sizeof runs / sizeof *runs)
 
 int main(int argc, char **argv) {

@@ -24,12 +24,32 @@ static const struct tier_scenario scenarios[] = {
     { .name = "tier_long_state", .runs = 30, .operations = 600, .host = true, .state = true, .long_context = true },
     { .name = "tier_tight", .runs = 100, .operations = 1200, .host = true, .tight = true },
     { .name = "tier_tight_state", .runs = 100, .operations = 1200, .host = true, .state = true, .tight = true },
+    { .name = "tier_window", .runs = 150, .operations = 1200, .host = true, .windows = true },
+    { .name = "tier_window_starved", .runs = 100, .operations = 1200, .host = true, .starved = true, .windows = true },
+    { .name = "tier_window_state", .runs = 80, .operations = 1200, .host = true, .state = true, .windows = true },
+    { .name = "tier_window_tight", .runs = 80, .operations = 1200, .host = true, .tight = true, .windows = true },
     { .name = "tier_off", .runs = 40, .operations = 1000 },
     { .name = "tier_off_state", .runs = 40, .operations = 1000, .state = true },
 };
 #define N_SCENARIOS (sizeof scenarios / sizeof *scenarios)
 
 static uint32_t pick(uint64_t *random, uint32_t low, uint32_t high) { return low + kvt_below(random, high - low + 1); }
+
+/* One or two more pools, mostly with windows; the draft pool may have one, too. */
+static void draw_windows(uint64_t *random, struct store_config *c, uint32_t most) {
+    uint32_t own = c->pool_pages[1] ? 2 : 1;
+    if (own == 1) c->backend = GEOM_OFF;
+    c->more_pools = pick(random, 1, 2);
+    c->prefill_chunk = 192;
+    for (uint32_t p = 1; p < own + c->more_pools; p++) {
+        if (p == 1 && own == 2 && pick(random, 0, 2)) continue;
+        c->window[p] = (struct store_window){ .tokens = pick(random, 0, 7) ? pick(random, 1, 250) : 0,
+                                              .lead = pick(random, 0, 1) ? 0 : pick(random, 1, 60),
+                                              .aligned = pick(random, 0, 2) == 0 };
+        if (p >= own)
+            c->pool_pages[p] = pick(random, pages_of(c->max_context), max_u32(pages_of(c->max_context), most));
+    }
+}
 
 /* starved: an arena of a few pages, pools of hardly more than a sequence. tight: such pools, and an arena that takes
  * all that must give way. */
@@ -57,6 +77,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
     if (scenario->host) {
         c.host_stride[0] = UNIT * pick(&random, 1, 2);
         c.host_stride[1] = UNIT * pick(&random, 1, 3);
+        c.host_stride[2] = c.host_stride[3] = UNIT;
         c.host_state_stride = UNIT * pick(&random, 1, 2);
         c.host_bytes = UNIT * (uint64_t)pick(&random, scenario->tight ? 60 : 1,
                                              scenario->long_context ? 500
@@ -64,6 +85,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
                                                                     : 120) +
                        (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
     }
+    if (scenario->windows) draw_windows(&random, &c, most);
     *ret_config = c;
 }
 
@@ -144,7 +166,12 @@ RUN(6)
 RUN(7)
 RUN(8)
 RUN(9)
-static void (*const runs[])(void) = { run_0, run_1, run_2, run_3, run_4, run_5, run_6, run_7, run_8, run_9 };
+RUN(10)
+RUN(11)
+RUN(12)
+RUN(13)
+static void (*const runs[])(void) = { run_0, run_1, run_2, run_3,  run_4,  run_5,  run_6,
+                                      run_7, run_8, run_9, run_10, run_11, run_12, run_13 };
 _Static_assert(sizeof runs / sizeof *runs == N_SCENARIOS, "a runner for each scenario");
 
 int main(int argc, char **argv) {

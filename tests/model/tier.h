@@ -130,7 +130,7 @@ struct world {
 struct tier_scenario {
     const char *name;
     uint32_t runs, operations; /* of a run; each run draws its configuration */
-    bool state, host, starved, tight, long_context;
+    bool state, host, starved, tight, long_context, windows;
 };
 void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store_config *ret_config);
 bool tier_run(const struct tier_scenario *scenario, uint64_t seed, uint64_t operations);

@@ -38,7 +38,7 @@ static const char *page_reads(struct world *w, const struct store *store, uint32
 bool reads(struct world *w, const struct store *store, const struct space *spaces, uint32_t frontier,
            const struct content *c, const char *why) {
     for (uint32_t p = 0; p < store->n_pools; p++)
-        for (uint32_t b = 0; b < pages_of(frontier); b++) {
+        for (uint32_t b = spaces[p].base; b < pages_of(frontier); b++) {
             uint32_t d = space_entry(store, &spaces[p], b);
             const char *wrong = page_reads(w, store, p, d, columns_of(frontier, b), &c->token[p][b * KVD_PAGE_TOKENS]);
             if (wrong && why)
@@ -52,7 +52,7 @@ bool reads(struct world *w, const struct store *store, const struct space *space
 uint32_t lost_pages(const struct world *w, const struct store *store, const struct cont *cont) {
     uint32_t n = cont->image_lost && !image_in_slot(cont);
     for (uint32_t p = 0; p < w->n_pools; p++)
-        for (uint32_t b = 0; b < cont->space[p].count; b++)
+        for (uint32_t b = cont->space[p].base; b < cont->space[p].count; b++)
             n += (store->pool[p].pages[space_entry(store, &cont->space[p], b)].flags & PAGE_LOST) != 0;
     return n;
 }
@@ -172,7 +172,9 @@ static void look_at_seq(struct world *w, const struct tier_seq *m) {
     for (uint32_t p = 0; p < w->n_pools && !w->failed; p++) {
         const int32_t *row = store_table_row(store, p, seq->row[p]);
         if (seq->space[p].committed != m->committed[p]) fail(w, "pool %u: a frontier changed", p);
-        for (uint32_t b = 0; b < seq->space[p].count; b++) {
+        for (uint32_t b = 0; b < seq->space[p].base; b++)
+            if (row[b] != -1) fail(w, "pool %u block %u: page %d behind the window is in a row (GRP-2)", p, b, row[b]);
+        for (uint32_t b = seq->space[p].base; b < seq->space[p].count; b++) {
             const struct page *page = &store->pool[p].pages[space_entry(store, &seq->space[p], b)];
             if (!page_on_device(page) || row[b] != (int32_t)page->device)
                 fail(w, "pool %u block %u: an active page is at %d, its row says %d", p, b, (int)page->device, row[b]);

@@ -222,7 +222,7 @@ static int commit_move(struct world *w, struct flight *f) {
     if (code == STORE_OK && cont && c >= 0 && !cont->claimed && !w->cont[c].doomed && !w->rots) {
         bool on_device = true;
         for (uint32_t p = 0; p < w->n_pools; p++)
-            for (uint32_t b = 0; b < cont->space[p].count; b++)
+            for (uint32_t b = cont->space[p].base; b < cont->space[p].count; b++)
                 on_device &= page_on_device(&store->pool[p].pages[space_entry(store, &cont->space[p], b)]);
         if (f->place != STORE_PLACE_DEVICE && !tier_all_current(store, cont))
             fail(w, "moved to the host, and not all is there");
@@ -350,6 +350,12 @@ static bool wish_live(struct world *w, int k, struct store_activation *a) {
     return true;
 }
 
+/* Tokens up to which a window lets an activation map. */
+static uint32_t room_in(const struct world *w, uint32_t p, uint32_t frontier) {
+    if (w->config.window[p].tokens == 0) return UINT32_MAX;
+    return (window_first(w->kvd.store, p, frontier) + window_pages(&w->config, p)) * KVD_PAGE_TOKENS;
+}
+
 static void make_want(struct world *w, struct want *want) {
     struct store_activation *a = &want->a;
     uint32_t s = w->config.max_context;
@@ -362,6 +368,8 @@ static void make_want(struct world *w, struct want *want) {
         a->from = w->cont[c].handle;
         a->keep = chance(w, 50);
         a->frontier = w->config.has_state || chance(w, 50) ? f : between(w, 1, f);
+        const struct cont *cont = cont_find(w->kvd.store, a->from);
+        if (!windows_hold(w->kvd.store, cont->space, a->frontier) && chance(w, 95)) a->frontier = f;
     }
     if (runs >= 0 && wish_live(w, runs, a)) c = -1;
     for (uint32_t i = 0, n = chance(w, w->tight ? 85 : 55) ? between(w, 1, 4) : 0; i < n; i++) {
@@ -377,11 +385,14 @@ static void make_want(struct world *w, struct want *want) {
         uint32_t pages = (w->cont[v].frontier - 1) / KVD_PAGE_TOKENS;
         if (!victim->demote && pages && !w->config.has_state && !w->rots && chance(w, 40))
             victim->frontier = between(w, 1, pages) * KVD_PAGE_TOKENS;
+        const struct cont *cont = cont_find(w->kvd.store, w->cont[v].handle);
+        if (!windows_hold(w->kvd.store, cont->space, victim->frontier) && chance(w, 95)) victim->frontier = 0;
     }
     a->prompt_tokens = between(w, a->frontier ? a->frontier : 1, chance(w, 30) ? s : min_u32(s, a->frontier + 150));
     a->max_output_tokens = min_u32(s - a->prompt_tokens + 1, between(w, 1, chance(w, 20) ? s : 100));
     for (uint32_t p = 0; p < w->n_pools; p++)
-        if (chance(w, 70)) a->ensure[p] = between(w, a->frontier, a->prompt_tokens);
+        if (chance(w, 70))
+            a->ensure[p] = between(w, a->frontier, min_u32(a->prompt_tokens, room_in(w, p, a->frontier)));
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);
     a->tag = ++w->tags;
     int live = find_live(w, a->from);
@@ -538,7 +549,9 @@ static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[P
     return (int)result->refusal.code;
 }
 
-static const uint32_t none[POOLS] = { KVD_NONE, KVD_NONE };
+#define NOTHING                                                                                                        \
+    { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE }
+static const uint32_t none[POOLS] = NOTHING;
 
 /* The kernels write behind the frontier, through the row. */
 static void write_tokens(struct world *w, struct tier_seq *s, uint32_t p, uint32_t to) {
@@ -585,7 +598,7 @@ static void op_round(struct world *w) {
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     uint32_t target = min_u32(w->config.max_context, s->committed[0] + below(w, chance(w, 30) ? 140 : 40)),
-             ensure[POOLS], to[POOLS] = { KVD_NONE, KVD_NONE };
+             ensure[POOLS], to[POOLS] = NOTHING;
     for (uint32_t p = 0; p < POOLS; p++) ensure[p] = p < w->n_pools ? target + below(w, 30) : KVD_NONE;
     int code = round_of(w, s, none, none, ensure, KVD_NONE, &result);
     note(w, " seq %d to %u = %d", k, target, code);
@@ -608,14 +621,19 @@ static void op_truncate(struct world *w) {
     struct store_round_result result;
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
-    uint32_t to[POOLS] = { KVD_NONE, KVD_NONE };
+    uint32_t to[POOLS] = NOTHING, least = UINT32_MAX;
     for (uint32_t p = 0; p < w->n_pools; p++) to[p] = s->committed[p] - min_u32(s->committed[p], below(w, 50));
-    if (w->n_pools > 1 && chance(w, 70)) to[1] = to[0] = min_u32(to[0], to[1]);
+    for (uint32_t p = 0; p < w->n_pools; p++) least = min_u32(least, to[p]);
+    if (chance(w, 70))
+        for (uint32_t p = 0; p < w->n_pools; p++) to[p] = least;
     if (s->source_slot != KVD_NONE) return; /* nothing was committed yet */
     int code = round_of(w, s, none, to, none, KVD_NONE, &result);
     note(w, " seq %d to %u,%u = %d", k, to[0], to[1], code);
     if (code) {
-        if (code != STORE_E_PROTECTED) fail(w, "truncate: %d", code);
+        bool behind = false; /* GRP-2: behind a window */
+        for (uint32_t p = 0; p < w->n_pools; p++)
+            behind |= window_first(w->kvd.store, p, to[p]) < seq_find(w->kvd.store, s->handle)->space[p].base;
+        if (code != STORE_E_PROTECTED && !(code == STORE_E_RANGE && behind)) fail(w, "truncate: %d", code);
         return;
     }
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
@@ -641,9 +659,9 @@ static void name_all(struct world *w, struct tier_seq *s) {
 /* All pools at one frontier, an image of it, names: what a continuation needs. False: it cannot be now. */
 static bool make_whole(struct world *w, struct tier_seq *s) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
-    uint32_t f = s->committed[0], to[POOLS] = { KVD_NONE, KVD_NONE };
+    uint32_t f = s->committed[0], to[POOLS] = NOTHING;
     struct store_round_result result;
-    if (w->n_pools > 1) f = max_u32(f, s->committed[1]);
+    for (uint32_t p = 1; p < w->n_pools; p++) f = max_u32(f, s->committed[p]);
     for (uint32_t p = 0; p < w->n_pools; p++) {
         if (seq->space[p].count * KVD_PAGE_TOKENS < f) return false;
         to[p] = f;
@@ -769,7 +787,8 @@ static void op_end(struct world *w) {
     if (k < 0) return;
     struct tier_seq *s = &w->seq[k];
     uint32_t f = s->committed[0];
-    if (w->n_pools > 1) f = min_u32(f, s->committed[1]);
+    for (uint32_t p = 1; p < w->n_pools; p++) f = min_u32(f, s->committed[p]);
+    bool held = windows_hold(w->kvd.store, seq_find(w->kvd.store, s->handle)->space, f);
     w->newer_image = s->c.image;
     int code = store_end(w->kvd.store, s->handle, &cont, rows, &refusal);
     w->newer_image = 0;
@@ -781,7 +800,8 @@ static void op_end(struct world *w) {
         victims_gone(w, flight);
         flight_end(w, flight);
     }
-    bool whole = s->active && f && (!w->config.has_state || s->state_frontier == f) && s->source_slot == KVD_NONE;
+    bool whole =
+        s->active && f && held && (!w->config.has_state || s->state_frontier == f) && s->source_slot == KVD_NONE;
     if (cont.bits && !s->active) fail(w, "an activation that ended left a continuation");
     if (!cont.bits && whole) fail(w, "a complete sequence left nothing");
     if (cont.bits) new_cont(w, s, cont, f, NULL, 0)->published = true;

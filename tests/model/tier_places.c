@@ -27,7 +27,7 @@ static int attempt_move(struct world *w, void *context, struct store_refusal *re
 static uint32_t lacking(const struct world *w, const struct cont *cont, enum store_place place, uint32_t p) {
     const struct pool *pool = &w->kvd.store->pool[p];
     uint32_t n = 0;
-    for (uint32_t b = 0; b < cont->space[p].count; b++) {
+    for (uint32_t b = cont->space[p].base; b < cont->space[p].count; b++) {
         const struct page *page = &pool->pages[space_entry(w->kvd.store, &cont->space[p], b)];
         if (place == STORE_PLACE_DEVICE) n += page->device == KVD_NONE;
         else n += !page_is_current(page) && !(page->flags & PAGE_BACKING);
@@ -134,6 +134,7 @@ void op_shorten(struct world *w) {
              to = chance(w, 50) ? between(w, 1, m->frontier) : between(w, 1, pages_of(m->frontier)) * KVD_PAGE_TOKENS;
     if (to > m->frontier || (chance(w, 30) && boundary < m->frontier)) to = between(w, boundary + 1, m->frontier);
     bool has_name = to % KVD_PAGE_TOKENS == 0 || (to > boundary && m->tail_named) || to == m->frontier,
+         held = windows_hold(w->kvd.store, cont->space, to),
          idle = !cont->claimed && !cont->pins && !cont->image_pins && !cont->moves;
     uint64_t print = fingerprint(w);
     int code = store_shorten(w->kvd.store, m->handle, to, &refusal);
@@ -141,14 +142,15 @@ void op_shorten(struct world *w) {
     if (code) {
         bool right = code == STORE_E_BUSY    ? !idle || to % KVD_PAGE_TOKENS
                      : code == STORE_E_NAME  ? !has_name
-                     : code == STORE_E_RANGE ? w->config.has_state && to != m->frontier
+                     : code == STORE_E_RANGE ? !held || (w->config.has_state && to != m->frontier)
                                              : false;
         if (!right) fail(w, "shorten: %d", code);
         if (fingerprint(w) != print) fail(w, "a refused shortening changed the store");
         w->refused++;
         return;
     }
-    if (!has_name || (to != m->frontier && (w->config.has_state || !idle))) fail(w, "shortened what cannot be");
+    if (!has_name || (to != m->frontier && (w->config.has_state || !idle || !held)))
+        fail(w, "shortened what cannot be");
     if (to != m->frontier) shortened_to(m, to);
     w->applied++;
 }
@@ -162,9 +164,9 @@ static uint32_t block_of(const struct store *store, const struct cont *cont, uin
     return b;
 }
 
-/* It reaches as far as that at most; with state there is no less. */
-static void doom_at(const struct world *w, struct tier_cont *m, uint32_t frontier) {
-    uint32_t good = w->config.has_state ? 0 : frontier;
+/* It reaches as far as that at most; with state, or where a window begins later, there is no less. */
+static void doom_at(const struct world *w, struct tier_cont *m, const struct cont *cont, uint32_t frontier) {
+    uint32_t good = w->config.has_state || !windows_hold(w->kvd.store, cont->space, frontier) ? 0 : frontier;
     m->good = m->doomed ? min_u32(m->good, good) : good;
     m->doomed = true;
 }
@@ -181,14 +183,14 @@ static void doom(struct world *w, uint64_t replica) {
             bool arriving = cont->image_coming;
             if (cont == &store->conts[d] && cont->image.bits && !cont->image_backing &&
                 (cont->slot == KVD_NONE || arriving))
-                doom_at(w, m, 0);
+                doom_at(w, m, cont, 0);
             continue;
         }
         const struct page *page = &store->pool[p].pages[d];
         bool lost =
             (page->flags & PAGE_OCCUPIED) && page->host.bits && !(page->flags & PAGE_BACKING) && !page_on_device(page);
         uint32_t block = block_of(store, cont, p, d);
-        if (lost && block < cont->space[p].count) doom_at(w, m, block * KVD_PAGE_TOKENS);
+        if (lost && block < cont->space[p].count) doom_at(w, m, cont, block * KVD_PAGE_TOKENS);
     }
 }
 

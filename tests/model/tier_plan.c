@@ -23,7 +23,7 @@ struct count {
 };
 
 static void count_held(struct count *c, uint32_t *holders, uint32_t p, const struct space *space, uint32_t first) {
-    for (uint32_t b = first; b < space->count; b++) {
+    for (uint32_t b = max_u32(first, space->base); b < space->count; b++) {
         uint32_t entry = space_entry(c->store, space, b);
         if (!(entry & PROMISED)) holders[entry]++;
     }
@@ -140,15 +140,29 @@ static bool tail_stays(const struct count *c, uint32_t p, uint32_t frontier) {
            (page->pins == 0 || page->committed == frontier % KVD_PAGE_TOKENS);
 }
 
+/* GRP-3: the most that lacks with any base that it may come to; what it alone holds comes back when it is passed. */
+static uint32_t window_lacks(const struct count *c, const struct store_activation *a, uint32_t p, uint32_t kept) {
+    uint32_t bound = window_pages(&c->store->config, p),
+             reach = entitle_ceiling(c->store, p, a->prompt_tokens + a->max_output_tokens - 1), most = 0, back = 0;
+    for (uint32_t base = c->source ? c->source->space[p].base : 0; base <= kept; base++) {
+        uint32_t end = min_u32(base + bound, reach);
+        if (end > kept + back) most = max_u32(most, end - kept - back);
+        if (base == kept || !c->move) continue;
+        uint32_t d = space_entry(c->store, &c->source->space[p], base);
+        back += c->holders[d] == 1 && c->store->pool[p].pages[d].pins == 0;
+    }
+    return most;
+}
+
 static void check_pool(struct world *w, struct count *c, const struct store_activation *a, const struct kvd_plan *plan,
                        uint32_t p, uint32_t *ret_demote) {
     const struct pool *pool = &c->store->pool[p];
     uint32_t full = a->frontier / KVD_PAGE_TOKENS, tail = a->frontier % KVD_PAGE_TOKENS, kept = full, freed = 0,
-             restore = 0;
+             restore = 0, base = c->source ? c->source->space[p].base : 0;
     count_holders(c, p);
     memset(c->kept, 0, sizeof c->kept);
     if (tail && tail_stays(c, p, a->frontier)) kept++;
-    for (uint32_t b = 0; b < kept; b++) {
+    for (uint32_t b = base; b < kept; b++) {
         uint32_t d = space_entry(c->store, &c->source->space[p], b);
         c->kept[d] = true;
         restore += pool->pages[d].device == KVD_NONE;
@@ -162,19 +176,20 @@ static void check_pool(struct world *w, struct count *c, const struct store_acti
     }
     memset(c->backed, 0, sizeof c->backed);
     for (uint32_t i = 0; i < c->n_victims; i++)
-        for (uint32_t b = 0; c->demote[i] && b < c->victims[i]->space[p].count; b++) {
+        for (uint32_t b = c->victims[i]->space[p].base; c->demote[i] && b < c->victims[i]->space[p].count; b++) {
             uint32_t d = space_entry(c->store, &c->victims[i]->space[p], b);
             *ret_demote += !c->backed[d] && !page_is_current(&pool->pages[d]);
             c->backed[d] = true;
         }
-    SAME(plan->shared_pages[p], kept);
+    SAME(plan->shared_pages[p], kept - base);
     SAME(plan->copied_columns[p], kept > full ? 0 : tail);
     SAME(plan->freed_pages[p], freed);
     bool tail_in =
         tail && kept == full && !page_on_device(&pool->pages[space_entry(c->store, &c->source->space[p], full)]);
     SAME(plan->restore_pages[p], restore + tail_in);
     SAME(plan->demote_pages[p], *ret_demote);
-    SAME(plan->pages[p].needed, plan->entitlement[p] - kept + restore);
+    uint32_t lacks = w->config.window[p].tokens ? window_lacks(c, a, p, kept) : plan->entitlement[p] - kept;
+    SAME(plan->pages[p].needed, lacks + restore);
     SAME(plan->pages[p].available, pool_available(pool) + freed);
 }
 
@@ -208,7 +223,7 @@ uint64_t plan_replaced(const struct world *w, const struct want *want) {
         for (uint32_t i = 0; i < want->a.n_victims; i++) {
             const struct cont *victim = cont_find(w->kvd.store, store_cont_of(want->victims[i].continuation));
             bool demoted = want->victims[i].demote && want->victims[i].continuation.bits != want->a.from.bits;
-            for (uint32_t b = 0; demoted && b < victim->space[p].count; b++) {
+            for (uint32_t b = demoted ? victim->space[p].base : 0; demoted && b < victim->space[p].count; b++) {
                 uint32_t d = space_entry(w->kvd.store, &victim->space[p], b);
                 const struct page *page = &w->kvd.store->pool[p].pages[d];
                 if (!seen[d] && page->host.bits && !arena_is_read(w->kvd.store, page->host) && !page_is_current(page))

@@ -242,8 +242,8 @@ static void srv_2_counts_and_lengths_over_the_limit(void) {
     wire.n = 0;
     for (int i = 0; i < 4097; i++) wire_bytes(&wire, 13, "", 0);
     refused(FRAME_ACTIVATE, CODEC_E_LIMIT, "victims has 4097 entries", "4096");
-    wire_zeros(&wire, 9, 3);
-    refused(FRAME_PLAN, CODEC_E_LIMIT, "ensure has 3 entries", "2");
+    wire_zeros(&wire, 9, 5);
+    refused(FRAME_PLAN, CODEC_E_LIMIT, "ensure has 5 entries", "4");
     wire_zeros(&wire, 3, 64);
     refused(FRAME_CHECKPOINT, CODEC_E_LIMIT, "tail has 64 entries", "63");
     wire_zeros(&wire, 4, 64);
@@ -254,10 +254,10 @@ static void srv_2_counts_and_lengths_over_the_limit(void) {
     refused_reply(FRAME_LIST_SESSIONS, CODEC_E_LIMIT, "items has 257 entries", "128");
     for (int i = 0; i < 17; i++) wire_zeros(&wire, 2, 0);
     refused_reply(FRAME_FIND, CODEC_E_LIMIT, "hits has 17 entries", "16");
-    for (int i = 0; i < 3; i++) wire_zeros(&wire, 6, 0);
-    refused_reply(FRAME_ACTIVATE, CODEC_E_LIMIT, "pool has 3 entries", "2");
-    wire_zeros(&wire, 3, 3);
-    refused_reply(FRAME_DEMOTE, CODEC_E_LIMIT, "pages has 3 entries", "2");
+    for (int i = 0; i < 5; i++) wire_zeros(&wire, 6, 0);
+    refused_reply(FRAME_ACTIVATE, CODEC_E_LIMIT, "pool has 5 entries", "4");
+    wire_zeros(&wire, 3, 5);
+    refused_reply(FRAME_DEMOTE, CODEC_E_LIMIT, "pages has 5 entries", "4");
     wire_zeros(&wire, 3, 5000);
     refused_reply(FRAME_AUDIT, CODEC_E_LIMIT, "text has 5000 characters", "4095");
 }
@@ -276,8 +276,8 @@ static void srv_2_round_columns_must_agree(void) {
                "aaaabbbbccccdddd",
                18);
     refused(FRAME_ROUND, CODEC_E_VALUE, "keep has 4 entries", "3 items");
-    for (int i = 0; i < 3; i++) wire_zeros(&wire, 4, 0);
-    refused(FRAME_ROUND, CODEC_E_LIMIT, "pool has 3 entries", "2");
+    for (int i = 0; i < 5; i++) wire_zeros(&wire, 4, 0);
+    refused(FRAME_ROUND, CODEC_E_LIMIT, "pool has 5 entries", "4");
     wire_number(&wire, 2, 257);
     refused_reply(FRAME_ROUND, CODEC_E_LIMIT, "n has 257 entries", "256");
     wire_number(&wire, 2, 2);
@@ -293,8 +293,8 @@ static void srv_2_round_columns_must_agree(void) {
     wire_bytes(&wire, 6, "\x08\x02", 2);
     refused_reply(FRAME_ROUND, CODEC_E_VALUE, "index 2 of bounded", "2 items");
     wire_number(&wire, 2, 2);
-    wire_bytes(&wire, 6, "\x10\x02", 2);
-    refused_reply(FRAME_ROUND, CODEC_E_VALUE, "pool of bounded is 2", "below 2");
+    wire_bytes(&wire, 6, "\x10\x04", 2);
+    refused_reply(FRAME_ROUND, CODEC_E_VALUE, "pool of bounded is 4", "below 4");
     wire_number(&wire, 2, 2);
     wire_bytes(&wire, 7, "\x08\x01\x12\x01x", 5);
     wire_bytes(&wire, 7, "\x08\x01\x12\x01y", 5);
@@ -315,8 +315,8 @@ static void srv_2_enums_and_numbers_out_of_range(void) {
     wire_text(&wire, 4, "engine");
     wire_number(&wire, 3, UINT64_MAX); /* -1 as an enum */
     refused(FRAME_HELLO, CODEC_E_VALUE, "role is 4294967295", "from 1 to 4");
-    wire_number(&wire, 2, 2);
-    refused(FRAME_DESCRIBE_PLANES, CODEC_E_VALUE, "pool is 2", "to 1");
+    wire_number(&wire, 2, 4);
+    refused(FRAME_DESCRIBE_PLANES, CODEC_E_VALUE, "pool is 4", "to 3");
     wire_number(&wire, 3, 2);
     refused(FRAME_DROP, CODEC_E_VALUE, "tier is 2", "to 1");
     wire_number(&wire, 3, 257);

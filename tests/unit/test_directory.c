@@ -99,6 +99,7 @@ static void random_bundle(uint64_t *seed, struct directory_bundle *b) {
         b->last[i] = b->frontier[i] ? kvt_below(seed, PAGES) : DIRECTORY_NONE;
         b->last_generation[i] = b->frontier[i] ? (uint32_t)kvt_random(seed) : 0;
     }
+    b->last[2] = b->last[3] = DIRECTORY_NONE;
     b->named = kvt_below(seed, 9), b->retention = kvt_below(seed, 5);
     b->created = kvt_random(seed), b->used = kvt_random(seed), b->tag = kvt_random(seed);
     b->state_slot = kvt_below(seed, 2) ? kvt_below(seed, 9) : DIRECTORY_NONE,
@@ -180,7 +181,8 @@ static void the_newer_of_two_copies(void) {
     for (unsigned puts = 1; puts < 4; puts++) {
         struct tables t = tables_new();
         struct bundle_copy *copies = &t.directory->bundles[DIRECTORY_CONTINUATION][2], old[2];
-        struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE } }, back;
+        struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE } },
+                                back;
         bool damaged;
         for (b.tag = 1; b.tag <= puts; b.tag++) directory_bundle_put(t.directory, DIRECTORY_CONTINUATION, 1, &b);
         memcpy(old, copies, sizeof old);
@@ -340,7 +342,8 @@ static void a_kill_leaves_a_prefix(void) {
 #define SCRIPT 6
 /* One operation after another on one bundle and one page; the child runs it and is killed on its way. */
 static void script(struct directory *d, uint32_t steps) {
-    struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE }, .state_slot = DIRECTORY_NONE };
+    struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE },
+                                  .state_slot = DIRECTORY_NONE };
     for (uint32_t i = 1; i <= steps; i++) {
         b.tag = i;
         if (i % 3) directory_bundle_put(d, DIRECTORY_CONTINUATION, 1, &b);
@@ -475,8 +478,8 @@ static void check_in_range(const struct view *v) {
         for (uint32_t i = 0; i < PAGES; i++) {
             const struct directory_page *p = &v->page[k][i];
             if (!v->open[k][i]) continue;
-            KVT_TRUE(p->base.block ? p->base.parent < PAGES && p->base.block < 1u << 25
-                                   : p->base.parent == DIRECTORY_NONE);
+            KVT_TRUE(p->base.block < 1u << 25 &&
+                     (p->base.parent == DIRECTORY_NONE || (p->base.block && p->base.parent < PAGES)));
             if (p->has_host) KVT_TRUE(p->host.columns >= 1 && p->host.columns <= 64);
         }
         for (uint32_t i = 0; i < PLACES; i++) {
@@ -485,7 +488,7 @@ static void check_in_range(const struct view *v) {
             KVT_TRUE(b->n_tail <= DIRECTORY_TAIL && b->frontier[0] <= INT32_MAX && b->frontier[1] <= INT32_MAX &&
                      b->state_frontier <= INT32_MAX);
             for (int pool = 0; pool < 2; pool++)
-                KVT_TRUE(b->last[pool] == DIRECTORY_NONE ? b->frontier[pool] == 0 : b->last[pool] < PAGES);
+                KVT_TRUE(b->last[pool] == DIRECTORY_NONE ? b->frontier[pool] % 64 == 0 : b->last[pool] < PAGES);
         }
     }
 }
@@ -543,12 +546,12 @@ static void garbage(void) {
 }
 
 static void limits_and_arguments(void) {
-    struct directory_limits none = { 0 }, three = { .n_pools = 3, .pages = { 1, 1 } },
+    struct directory_limits none = { 0 }, five = { .n_pools = 5, .pages = { 1, 1, 1, 1 } },
                             empty = { .n_pools = 2, .pages = { 1, 0 } },
                             all = { .n_pools = 1, .pages = { UINT32_MAX } },
                             most = { .n_pools = 1, .pages = { UINT32_MAX - 1 } };
     KVT_EQ(directory_bytes(&none), 0);
-    KVT_EQ(directory_bytes(&three), 0);
+    KVT_EQ(directory_bytes(&five), 0);
     KVT_EQ(directory_bytes(&empty), 0);
     KVT_EQ(directory_bytes(&all), 0);
     KVT_EQ(directory_bytes(&most), (UINT64_C(128) * (UINT32_MAX - 1) + 4095) / 4096 * 4096);
@@ -560,7 +563,9 @@ static void limits_and_arguments(void) {
     KVT_TRUE(directory_open(t.handle, (char *)t.memory + 8, &LIMITS, ID, &d) < 0);
     KVT_OK(directory_open(t.handle, t.memory, &LIMITS, ID, &d));
     look(d, &before);
-    struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE }, .n_tail = DIRECTORY_TAIL }, out;
+    struct directory_bundle b = { .last = { DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE, DIRECTORY_NONE },
+                                  .n_tail = DIRECTORY_TAIL },
+                            out;
     struct directory_page page;
     bool damaged;
     directory_page_open(d, 2, 0, &(struct directory_base){ 0 }); /* outside: nothing is written, nothing is there */

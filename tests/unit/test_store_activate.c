@@ -204,7 +204,8 @@ static void act_5_abort_restores(void) {
     struct store_activation wants[] = { fix_root(200, 1, 65), fix_from(cont, false, 150, 160, 2),
                                         fix_from(cont, true, 150, 160, 2) };
     KVT_OK(store_finish(fix.store, seq_handle(fix.store, &fix.store->seqs[0]), FIX_LEASE, STORE_FINISH_RELEASE, NULL, 0,
-                        &(store_cont){ 0 }, (struct kvd_pool_view[2]){ { 0 } }, NULL)); /* the slot's pin goes */
+                        &(store_cont){ 0 }, (struct kvd_pool_view[KVD_MAX_POOLS]){ { 0 } },
+                        NULL)); /* the slot's pin goes */
     for (uint32_t i = 0; i < 6; i++) {
         struct store_activation want = wants[i % 3];
         uint32_t lost = 9;

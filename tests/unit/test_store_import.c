@@ -20,7 +20,8 @@ struct side {
     uint64_t arena_bytes;
 };
 static struct side old, new;
-static uint32_t *map;
+static uint32_t *maps[2];
+static uint32_t window; /* of a second pool; 0: there is none */
 
 static void side_open(struct side *side, uint32_t arena_pages, uint32_t conts, uint32_t context, uint64_t id) {
     struct store_config config = fix_config(GEOM_OFF);
@@ -31,6 +32,12 @@ static void side_open(struct side *side, uint32_t arena_pages, uint32_t conts, u
     config.host_bytes = side->arena_bytes = (uint64_t)arena_pages * STRIDE;
     config.host_stride[0] = STRIDE;
     config.recorded = true;
+    if (window) {
+        config.more_pools = 1;
+        config.pool_pages[1] = 40;
+        config.host_stride[1] = STRIDE;
+        config.window[1].tokens = window;
+    }
     fix_open(&side->fix, &config);
     store_directory_limits(side->fix.store, &limits);
     side->tables_bytes = directory_bytes(&limits);
@@ -68,19 +75,24 @@ static void copy_bytes(void *context, uint64_t from, uint64_t to, uint64_t bytes
 
 static uint32_t import(store_cont cont) {
     struct store_import from = { .directory = old.directory, .arena_bytes = old.arena_bytes, .copy = copy_bytes };
-    from.map[0] = map;
+    from.map[0] = maps[0];
+    from.map[1] = maps[1];
     return store_import(new.fix.store, &from, DIRECTORY_CONTINUATION, (uint32_t)cont.bits);
 }
 
 static void open_both(uint32_t arena_pages, uint32_t conts, uint32_t context) {
     side_open(&old, 40, 8, 512, OLD_ID);
     side_open(&new, arena_pages, conts, context, NEW_ID);
-    map = malloc(old.fix.store->pool[0].descriptors * sizeof *map);
-    memset(map, 0xff, old.fix.store->pool[0].descriptors * sizeof *map);
+    for (uint32_t p = 0; p < 1 + (window > 0); p++) {
+        maps[p] = malloc(old.fix.store->pool[p].descriptors * sizeof *maps[p]);
+        memset(maps[p], 0xff, old.fix.store->pool[p].descriptors * sizeof *maps[p]);
+    }
 }
 
 static void close_both(void) {
-    free(map);
+    free(maps[0]);
+    free(maps[1]);
+    maps[1] = NULL;
     side_close(&old);
     side_close(&new);
 }
@@ -124,6 +136,26 @@ static void keep_1_other_limits(void) {
     same_bytes(cont, store_cont_of(info.continuation), 7);
     KVT_TRUE(fix_audit(&new.fix));
     close_both();
+}
+
+/* GRP-6: of a window pool the window comes along. A cut that begins in the same block serves, a shorter one does not.
+ */
+static void keep_1_a_window_comes_along(void) {
+    static const struct {
+        uint32_t room, frontier, pages, of_window;
+    } cases[] = { { 10, 420, 7, 3 }, { 9, 384, 6, 2 }, { 7, 0, 0, 0 } };
+    window = 128;
+    for (uint32_t i = 0; i < 3; i++) {
+        open_both(cases[i].room, 8, 512);
+        store_cont cont = fix_cont(&old.fix, 420, 1);
+        demote(cont);
+        KVT_EQ(import(cont), cases[i].frontier);
+        KVT_EQ(new.fix.store->pool[0].host_pages, cases[i].pages);
+        KVT_EQ(new.fix.store->pool[1].host_pages, cases[i].of_window);
+        KVT_TRUE(fix_audit(&new.fix));
+        close_both();
+    }
+    window = 0;
 }
 
 /* What does not fit is cut, and what went with the cut is copied anew for the next one. */
@@ -224,6 +256,7 @@ static void keep_1_what_went_is_copied_again(void) {
 
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(keep_1_other_limits),
+                                             KVT_CASE(keep_1_a_window_comes_along),
                                              KVT_CASE(keep_1_cut_to_what_fits),
                                              KVT_CASE(keep_1_what_was_shared_is_shared),
                                              KVT_CASE(keep_1_a_partial_page_is_not_shared),
