@@ -199,6 +199,7 @@ static void cold_1_what_was_demoted_is_written(void) {
         struct cold_name name = name_of(0, 1, 41);
         cold_key_of(&name, key);
         KVT_TRUE(redis_number(&server, "PTTL %s", key) > 80000000);
+        fx_peer_free(s);
         fx_stop(&fx);
     }
     redis_free(&server);
@@ -216,6 +217,7 @@ static void cold_1_all_pools(void) {
     check_pages(0, 3, 7);
     check_pages(1, 3, 7);
     KVT_EQ(redis_number(&server, "DBSIZE"), 2 * 3 * HEADS);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -253,6 +255,7 @@ static void cold_1_images(void) {
                                 (const uint8_t *)reply->str, reply->len),
                COLD_FINE);
     if (reply) freeReplyObject(reply);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -271,6 +274,7 @@ static void what_is_there_is_not_sent_again(void) {
     await_written(2);
     KVT_EQ(cold().written_objects, 4 * HEADS);
     KVT_EQ(cold().met_objects, 0);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -293,6 +297,7 @@ static void cold_2_the_engine_comes_later(void) {
     await_written(3);
     check_pages(0, 5, 20);
     check_pages(0, 2, 60);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -317,6 +322,7 @@ static void cold_4_age(void) {
     KVT_TRUE(redis_until(has_aged, NULL));
     KVT_EQ(redis_number(&server, "DBSIZE"), 0);
     KVT_EQ(cold().waiting, 0);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -336,6 +342,7 @@ static void cold_2_a_hanging_engine_holds_up_nobody(void) {
         KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = c })), KVD_OK);
     }
     KVT_EQ(fx_stats(s).host_occupied, 0);
+    fx_peer_free(s);
     fx_stop(&fx);
     KVT_TRUE(clock_ns() - begin < 20 * UINT64_C(1000000000)); /* its timeout was never waited for */
     redis_free(&server);
@@ -369,6 +376,7 @@ static void cold_3_damage_is_not_written(void) {
     await_written(2);
     KVT_EQ(redis_number(&server, "DBSIZE"), HEADS);
     check_pages(0, 1, 70);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
 }
@@ -386,6 +394,7 @@ static void cold_4_buffer(void) {
     await_written(1);
     check_pages(0, 20, 100);
     check_tail(0, 20, 100);
+    fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
     KVT_OK(config_parse("test",
