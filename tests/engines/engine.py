@@ -13,9 +13,9 @@ DEADLINE = float(os.environ.get("KVD_ENGINES_DEADLINE", "600"))  # seconds for a
 
 
 class Engine:
-    def __init__(self, model, socket=None):
+    def __init__(self, *arguments, program="engine_process.py"):
         self._process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "engine_process.py"), model, *([socket] if socket else [])],
+            [sys.executable, os.path.join(HERE, program), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
