@@ -123,7 +123,7 @@ static bool take_layers(struct hf_model *m, const char *every_name, uint32_t eve
 
 static uint32_t count_kinds(const struct hf_model *m, uint64_t kinds) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < m->n_layers; i++) n += kinds >> m->kind[i] & 1;
+    for (uint32_t i = 0; i < m->n_layers; i++) n += (uint32_t)(kinds >> m->kind[i] & 1);
     return n;
 }
 
