@@ -14,6 +14,7 @@ while left=$((end - $(date +%s))) && [ $left -gt 0 ]; do
     case $status in
         0) ;;        # nothing was seen with this seed
         124) break ;;
+        126 | 127) cat "$log"; echo "$1 cannot be run"; exit 1 ;;
         *)
             echo "$KVD_MUTANT is seen (status $status):"
             grep -a -m 3 -E 'WRONG|^    [^ ]*\.c:[0-9]+: ' "$log"
