@@ -446,6 +446,15 @@ class Lost(Case):
         gc.collect()
         self.assertTrue(until(lambda: client.stats().sequences == 0))
 
+    def test_what_is_given_back_on_a_lost_connection(self):
+        """The Finish of a dropped sequence meets the loss: it is sent again, though nobody waits for it."""
+        client = self.connect(self.proxy.path, timeout=20)
+        sequence = client.activate(tokens(1, 100), 10, hit=None)
+        self.proxy.cut()
+        del sequence
+        gc.collect()
+        self.assertTrue(until(lambda: client.stats().sequences == 0))
+
     def test_a_deadline_and_its_outcome(self):
         client = self.connect(self.proxy.path, timeout=20)
         client.describe()

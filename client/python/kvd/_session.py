@@ -8,6 +8,7 @@ once a call, so that none runs twice and none is lost.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import select
@@ -43,7 +44,7 @@ _FINAL = (
 class Pending:
     """A request without a collected answer."""
 
-    __slots__ = ("request", "id", "number", "deadline_ns", "wire", "reply", "resent", "abandoned", "wake")
+    __slots__ = ("request", "id", "number", "deadline_ns", "wire", "reply", "resent", "abandoned", "undoes", "wake")
 
     def __init__(self, request: messages.Request) -> None:
         self.request = request
@@ -51,6 +52,7 @@ class Pending:
         self.wire: Optional[Wire] = None  # that it was sent on last
         self.reply: Any = None  # the message, or the exception that reading it raised
         self.resent = self.abandoned = False
+        self.undoes: Optional[Pending] = None  # nobody waits for it, but it has to run where this one did
         self.wake: Optional[Callable[[], None]] = None  # asyncio's
 
 
@@ -243,6 +245,8 @@ class Session:
                 self._ready(deadline_ns)
                 if self._wire is None:
                     continue  # it broke again at once
+                if self._is_idle(pending):
+                    return
                 if not pending.request.kind.changes or self._window_is_open():
                     self._submit(pending, deadline_ns)
                     return
@@ -250,6 +254,13 @@ class Session:
                 raise DeadlineExceeded(
                     f"{WINDOW} requests of this session wait for kvd at {self.path}; nothing was sent"
                 )
+
+    def _is_idle(self, pending: Pending) -> bool:
+        """It would undo what was never sent or never ran: its number may be another request's by now."""
+        undone = pending.undoes
+        if undone is None or undone is pending:
+            return False
+        return undone.reply is None and undone.id not in self._pending
 
     def _window_is_open(self) -> bool:
         if len(self._pending) < WINDOW:
@@ -309,16 +320,17 @@ class Session:
             else:
                 self._forget(messages.finish(thing, False, (), 0), deadline_ns)
             self.disown(thing)
-        while self._orphans:
-            request = _undoing(self._orphans[0])
+        for orphan in list(self._orphans):
+            request = _undoing(orphan)
             if request is not None:
-                self._forget(request, deadline_ns)
-            self._orphans.popleft()
+                self._forget(request, deadline_ns, orphan)
+            with contextlib.suppress(ValueError):  # another thread gave it back, too, which does no harm
+                self._orphans.remove(orphan)
 
-    def _forget(self, request: messages.Request, deadline_ns: int) -> None:
-        """Sends what nobody waits for."""
+    def _forget(self, request: messages.Request, deadline_ns: int, undoes: Optional[Pending] = None) -> None:
+        """Sends what nobody waits for, but must run."""
         pending = Pending(request)
-        pending.abandoned = True
+        pending.abandoned, pending.undoes = True, undoes or pending
         self._start(pending, deadline_ns)
 
     # ---- waiting ----
@@ -526,13 +538,15 @@ class Session:
         return _again(self._dead)
 
     def _send_again(self, last: int, deadline_ns: int) -> None:
-        """What has no answer, in order. Numbers past `last` never ran: forgotten ones go, the others close up."""
+        """What has no answer, in order. Numbers past `last` never ran: those that nobody wants go, the others close
+        up."""
         self._next_number = last + 1
         for pending in list(self._pending.values()):
-            if pending.abandoned and pending.number > last:
+            never_ran = pending.number > last
+            if never_ran and (pending.abandoned and pending.undoes is None or self._is_idle(pending)):
                 del self._pending[pending.id]
                 continue
-            if pending.number > last:
+            if never_ran:
                 pending.number, self._next_number = self._next_number, self._next_number + 1
             if self._wire is None:
                 continue
