@@ -480,15 +480,15 @@ int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_
                      const uint8_t (*digests)[32], struct store_refusal *refusal);
 
 /* ---- pages that an engine hands out itself (ENG-1 to ENG-4) --------------------------------------
-
- * A sequence that began from nothing and has committed nothing can lend its pages: all that it is entitled to are
- mapped,
- * in no order that means anything, and its row lists them. Of each page the store knows that it is blank, or complete
- and
- * named. Finish with release, and the end, give all back: what has a name stays with the continuations that hold it. A
- * lending sequence has no boundary, no names and no checkpoint of its own (STORE_E_STATE). There must be one pool, and
- no
- * state image. */
+ *
+ * A sequence that began from nothing and has committed nothing can lend its pages.
+ * All that it is entitled to are mapped, in no order that means anything, and its row lists them.
+ * Of each page the store knows that it is blank, or complete and named.
+ * Finish with release, and the end, give all back.
+ * What has a name stays with the continuations that hold it.
+ * A lending sequence has no boundary, no names and no checkpoint of its own (STORE_E_STATE).
+ * There must be one pool, and no state image.
+ */
 
 struct store_lent {
     uint32_t adopted;
