@@ -605,14 +605,15 @@ static void foreign_geometry_is_emptied(void) {
 /* ---- every kind of bytes ------------------------------------------------------------------------------------ */
 
 #define TOKENS 300u
+#define RANKS 4
 
 /* What is stored is packed by each rank and pool by itself; all of it goes, comes back, and comes back to another
  * daemon. */
 static struct ranks {
     uint32_t n, pools;
     bool state;
-    struct puppet puppet[2];
-    kvd_session_id session[2];
+    struct puppet puppet[RANKS];
+    kvd_session_id session[RANKS];
     kvd_group_id group;
 } ranks;
 
