@@ -107,6 +107,7 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
     *it = (struct store_round_item){ .state_frontier = KVD_NONE, .pool = { nothing, nothing, nothing, nothing } };
     it->seq = some_seq(r, k);
     if (k < 0) return;
+    if (model_find_seq(&r->model, it->seq) >= 0) it->seq = r->model.seq[k].handle; /* a bad one that is another's */
     const struct model_seq *s = &r->model.seq[k];
     it->lease = chance(r, 98) ? s->lease : s->lease + 1;
     ask_frontiers(r, k, it, !commits_only && chance(r, 12));
