@@ -94,13 +94,17 @@ static void put_sharded_pool(crypto_generichash_state *hash, const struct geom_p
     put_number(hash, geom_shard_bytes(pool));
 }
 
+/* domain: what is digested, with the zero byte at its end. */
+static void begin_digest(crypto_generichash_state *hash, const char *domain) {
+    crypto_generichash_init(hash, NULL, 0, 32);
+    crypto_generichash_update(hash, (const unsigned char *)domain, strlen(domain) + 1);
+    put_number(hash, GEOM_SCHEMA_VERSION);
+    put_number(hash, KVD_PAGE_TOKENS);
+}
+
 void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]) {
-    static const unsigned char domain[] = "kvd shards";
     crypto_generichash_state hash;
-    crypto_generichash_init(&hash, NULL, 0, 32);
-    crypto_generichash_update(&hash, domain, sizeof domain);
-    put_number(&hash, GEOM_SCHEMA_VERSION);
-    put_number(&hash, KVD_PAGE_TOKENS);
+    begin_digest(&hash, "kvd shards");
     put_number(&hash, n_pools);
     put_sharded_pool(&hash, &spec->main);
     if (n_pools > 1) put_sharded_pool(&hash, &spec->draft);
@@ -108,12 +112,8 @@ void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uin
 }
 
 void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]) {
-    static const unsigned char domain[] = "kvd packed pages";
     crypto_generichash_state hash;
-    crypto_generichash_init(&hash, NULL, 0, 32);
-    crypto_generichash_update(&hash, domain, sizeof domain);
-    put_number(&hash, GEOM_SCHEMA_VERSION);
-    put_number(&hash, KVD_PAGE_TOKENS);
+    begin_digest(&hash, "kvd packed pages");
     put_number(&hash, GEOM_ALIGN);
     put_number(&hash, spec->state_bytes);
     put_number(&hash, n_pools);
@@ -123,12 +123,8 @@ void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, ui
 }
 
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]) {
-    static const unsigned char domain[] = "kvd geometry";
     crypto_generichash_state hash;
-    crypto_generichash_init(&hash, NULL, 0, 32);
-    crypto_generichash_update(&hash, domain, sizeof domain);
-    put_number(&hash, GEOM_SCHEMA_VERSION);
-    put_number(&hash, KVD_PAGE_TOKENS);
+    begin_digest(&hash, "kvd geometry");
     put_number(&hash, GEOM_ALIGN);
     put_number(&hash, spec->backend);
     put_number(&hash, spec->max_context);
