@@ -333,9 +333,7 @@ static int check_never(const struct store *store, const struct activation *act, 
             return store_refuse(refusal, STORE_E_NEVER, STORE_S_PAGES, p, act->pool[p].entitlement - act->pool[p].base,
                                 pool_available(&store->pool[p]), store->pool[p].capacity);
     if (act->chunks_needed > store->chunks.capacity)
-        return store_refuse(refusal, STORE_E_NEVER, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)act->chunks_needed * CHUNK,
-                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
-                            (uint64_t)store->chunks.capacity * CHUNK);
+        return chunks_refuse(store, STORE_E_NEVER, act->chunks_needed, chunks_available(&store->chunks), refusal);
     return STORE_OK;
 }
 
@@ -358,8 +356,7 @@ static int check_chunks(struct store *store, const struct activation *act, struc
     uint64_t now = chunks_available(&store->chunks);
     bool ok = now + act->chunks_freed >= act->chunks_needed && now + act->chunks_freed_victims >= act->chunks_now;
     if (ok && store_try(store)) return STORE_OK;
-    return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)act->chunks_needed * CHUNK,
-                        (now + act->chunks_freed) * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+    return chunks_refuse(store, STORE_E_SHORT, act->chunks_needed, now + act->chunks_freed, refusal);
 }
 
 int activation_check(struct store *store, const struct activation *act, struct store_refusal *refusal) {

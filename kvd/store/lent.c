@@ -77,9 +77,7 @@ int store_lend(struct store *store, store_seq handle, uint64_t lease, bool adopt
     uint32_t adopted = adopt ? adopt_all(store, store->row_entries - entitled, NULL) : 0;
     uint32_t chunks = chunks_for(entitled + adopted) - chunks_for(entitled);
     if (chunks > chunks_available(&store->chunks) || (adopted && !store_try(store)))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)chunks * CHUNK,
-                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
-                            (uint64_t)store->chunks.capacity * CHUNK);
+        return chunks_refuse(store, STORE_E_SHORT, chunks, chunks_available(&store->chunks), refusal);
     if (space->reserved) space_map(store, 0, space, space->reserved, row_entries(store, 0, seq->row[0]));
     seq->lends = true;
     for (uint32_t i = 0; i < space->count; i++) {
@@ -155,9 +153,7 @@ static int check_room(struct store *store, uint32_t pages, struct store_refusal 
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, conts_free(store),
                             store->config.max_continuations);
     if (chunks_for(pages) > chunks_available(&store->chunks) || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)chunks_for(pages) * CHUNK,
-                            (uint64_t)chunks_available(&store->chunks) * CHUNK,
-                            (uint64_t)store->chunks.capacity * CHUNK);
+        return chunks_refuse(store, STORE_E_SHORT, chunks_for(pages), chunks_available(&store->chunks), refusal);
     return STORE_OK;
 }
 

@@ -17,6 +17,12 @@ uint32_t chunks_for(uint32_t count) {
     return total;
 }
 
+int chunks_refuse(const struct store *store, enum store_code code, uint64_t needed, uint64_t had,
+                  struct store_refusal *refusal) {
+    return store_refuse(refusal, code, STORE_S_MEMBERSHIP, KVD_NONE, needed * CHUNK, had * CHUNK,
+                        (uint64_t)store->chunks.capacity * CHUNK);
+}
+
 static uint32_t height_of(uint32_t count) { /* levels of the tree: capacity is 64^height */
     uint32_t height = 0;
     for (uint64_t room = 1; room < count || (count && height == 0); room *= CHUNK) height++;

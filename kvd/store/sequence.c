@@ -183,8 +183,7 @@ static int check_checkpoint_needs(struct store *store, const struct seq *seq, st
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_STATE_SLOT, KVD_NONE, 1, post->slots,
                             store->config.state_slots);
     if (post->chunks < chunks || !store_try(store))
-        return store_refuse(refusal, STORE_E_SHORT, STORE_S_MEMBERSHIP, KVD_NONE, (uint64_t)chunks * CHUNK,
-                            post->chunks * CHUNK, (uint64_t)store->chunks.capacity * CHUNK);
+        return chunks_refuse(store, STORE_E_SHORT, chunks, post->chunks, refusal);
     return STORE_OK;
 }
 

@@ -485,6 +485,9 @@ static inline uint32_t space_entitlement(const struct space *space) {
 }
 uint32_t chunks_for(uint32_t count); /* chunks of a membership of this many pages */
 static inline uint32_t chunks_available(const struct chunks *c) { return c->capacity - c->used - c->reserved; }
+/* Refuses for want of membership: needed and had in chunks. */
+int chunks_refuse(const struct store *store, enum store_code code, uint64_t needed, uint64_t had,
+                  struct store_refusal *refusal);
 /* Entries [index, index + *ret_n) are contiguous in memory: walk with it. */
 uint32_t *space_run(const struct store *store, const struct space *space, uint32_t index, uint32_t *ret_n);
 uint32_t space_entry(const struct store *store, const struct space *space, uint32_t index);
