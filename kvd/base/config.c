@@ -243,6 +243,9 @@ static const struct key keys[] = {
     { "cold", "user", KEY_NAME, FIELD(cold_user), 0, 0, "", NULL, "User there. Empty: the default user." },
     { "cold", "password_file", KEY_PATH, FIELD(cold_password_file), 0, 0, "", NULL,
       "File with the password in its first line, of mode 0600. Read again at each connection. Empty: no password." },
+    { "cold", "secret_file", KEY_PATH, FIELD(cold_secret_file), 0, 0, "", NULL,
+      "File of mode 0600 with 64 hexadecimal digits in its first line, the same for all instances that share objects.\n"
+      "Objects then have a MAC, and who can only write to the engine cannot make one. Empty: they have none." },
     { "cold", "write", KEY_TOKEN, FIELD(cold_write), 0, 0, "demoted", cold_writes,
       "demoted: what is demoted to the arena is then written to the cold tier, too, newest first. off: nothing is." },
     { "cold", "ttl", KEY_TIME, FIELD(cold_ttl), 0, 31536000 * SECOND, "1440min", NULL,

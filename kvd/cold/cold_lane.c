@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cold_lane.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "clock.h"
+#include "cold_secret.h"
 
 #define HOPS 5u /* of an operation, from node to node */
 #define PASSWORD_BYTES 512u
@@ -50,25 +47,6 @@ static void break_node(struct cold_lane *lane, struct cold_node *node) {
 
 /* ---- handshake ----------------------------------------------------------------------------------- */
 
-/* A secret that others may read is none. */
-static int read_password(const char *path, char ret_password[PASSWORD_BYTES], char *why, size_t why_bytes) {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    ssize_t n = -1;
-    if (fd < 0 || fstat(fd, &st)) snprintf(why, why_bytes, "the password file: %s", strerror(errno));
-    else if (!S_ISREG(st.st_mode) || (st.st_mode & 077))
-        snprintf(why, why_bytes, "the password file has mode %04o; make it a file of mode 0600",
-                 (unsigned)st.st_mode & 07777);
-    else if ((n = read(fd, ret_password, PASSWORD_BYTES)) < 0)
-        snprintf(why, why_bytes, "the password file: %s", strerror(errno));
-    else if (n == PASSWORD_BYTES) n = -1, snprintf(why, why_bytes, "the password file is longer than a password");
-    if (fd >= 0) close(fd);
-    if (n < 0) return 1;
-    ret_password[n] = '\0';
-    ret_password[strcspn(ret_password, "\r\n")] = '\0';
-    return 0;
-}
-
 static int check_ok(struct cold_lane *lane, struct cold_node *node, redisReply *reply, const char *doing) {
     bool ok = reply && reply->type == REDIS_REPLY_STATUS;
     if (reply && !ok) {
@@ -85,7 +63,8 @@ static int authenticate(struct cold_lane *lane, struct cold_node *node, uint64_t
     char password[PASSWORD_BYTES], why[128];
     const char *user = lane->config->user;
     if (!*lane->config->password_file) return 0;
-    if (read_password(lane->config->password_file, password, why, sizeof why)) {
+    if (cold_read_private(lane->config->password_file, "the password file", password, sizeof password, why,
+                          sizeof why)) {
         note_fault(lane, true, "%s", why);
         node->broken = true;
         break_node(lane, node);

@@ -4,11 +4,13 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "checksum.h"
 #include "clock.h"
+#include "cold_secret.h"
 #include "core.h"
 #include "events.h"
 #include "scrub.h"
@@ -30,6 +32,8 @@ struct cold_tier {
     const uint8_t *arena;
     struct cold_engine *engine;
     struct cold_layout layout;
+    uint8_t key[COLD_SECRET_BYTES];
+    const uint8_t *secret; /* key, or NULL: objects have no MAC */
     /* The writer's. */
     uint8_t *buffer;
     uint64_t used, largest; /* bytes of the buffer, and those that one item may need */
@@ -164,7 +168,7 @@ static void add_object(struct cold_tier *t, const struct store_piece *piece, str
     const uint8_t *from = t->arena + piece->copy.host;
     if (name->kind == COLD_IMAGE) memcpy(payload, from + name->shard * bytes, bytes);
     else geom_shard_gather(spec_of(t, name->pool), name->shard, name->columns, from, payload);
-    cold_value_seal(name, payload, bytes, NULL, head);
+    cold_value_seal(name, payload, bytes, t->secret, head);
     *op = (struct cold_op){ .head = head, .head_bytes = COLD_HEADER_BYTES, .value = payload, .value_bytes = bytes };
     cold_key_of(name, op->key);
     t->used += COLD_HEADER_BYTES + bytes;
@@ -315,7 +319,23 @@ static void free_tier(struct cold_tier *t) {
     free(t->items);
     free(t->ops);
     free(t->buffer);
+    sodium_memzero(t->key, sizeof t->key);
     free(t);
+}
+
+/* The secret decides what the objects are called. */
+static int take_secret(struct cold_tier *t, char *err, size_t err_bytes) {
+    const char *path = t->service->config.cold_secret_file;
+    char why[256];
+    if (*path) {
+        if (cold_read_secret(path, t->key, why, sizeof why)) {
+            snprintf(err, err_bytes, "[cold] secret_file: %s", why);
+            return 1;
+        }
+        t->secret = t->key;
+    }
+    cold_layout_of(&t->service->plan.spec, t->service->pools.n_pools, t->secret, &t->layout);
+    return 0;
 }
 
 int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t err_bytes) {
@@ -337,10 +357,8 @@ int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t er
         free(t);
         return 1;
     }
-    cold_layout_of(&s->plan.spec, s->pools.n_pools, NULL, &t->layout);
     struct cold_engine_config config = engine_config_of(c);
-    int r = cold_engine_new(&config, &t->engine, err, err_bytes);
-    if (r) {
+    if (take_secret(t, err, err_bytes) || cold_engine_new(&config, &t->engine, err, err_bytes)) {
         free(t);
         return 1;
     }

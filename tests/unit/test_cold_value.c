@@ -77,8 +77,9 @@ static void cold_1_worked_example(void) {
     cold_tail_digest(name.digest, tokens, 3, digest);
     page_has(digest, sizeof digest);
     for (uint32_t i = 0; i < sizeof secret; i++) secret[i] = (uint8_t)i;
-    name = example(secret);
+    name = sealed(secret);
     page_has(name.layout, sizeof name.layout);
+    page_has(value, COLD_HEADER_BYTES);
 }
 
 /* ---- names ---- */

@@ -5,10 +5,13 @@
 #include <signal.h>
 #include <sodium.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "clock.h"
 #include "cold_tier.h"
 #include "core.h"
+#include "plan.h"
 #include "redis.h"
 #include "segment.h"
 #include "service_fixture.h"
@@ -16,6 +19,7 @@
 static struct fx fx;
 static struct msg_reply r;
 static struct redis server;
+static const uint8_t *secret; /* of objects; NULL: they have no MAC */
 
 #define REQUEST(t, ...)                                                                                                \
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
@@ -122,7 +126,7 @@ static kvd_continuation demoted(struct fx_peer *s, uint32_t pages, bool tail, ui
 static struct cold_name name_of(uint32_t pool, uint32_t shard, uint32_t salt) {
     struct cold_name name = { .kind = COLD_PAGE, .pool = pool, .shard = shard, .columns = 64 };
     struct cold_layout layout;
-    cold_layout_of(&fx.service->plan.spec, store_n_pools(fx.service->store), NULL, &layout);
+    cold_layout_of(&fx.service->plan.spec, store_n_pools(fx.service->store), secret, &layout);
     memcpy(name.layout, layout.pages, sizeof name.layout);
     name.digest[0] = (uint8_t)salt;
     name.digest[1] = 1;
@@ -150,7 +154,7 @@ static void check_object(const struct cold_name *name, uint32_t salt) {
     KVT_NEED(reply != NULL);
     if (KVT_EQ(reply->type, REDIS_REPLY_STRING)) {
         const uint8_t *value = (const uint8_t *)reply->str;
-        KVT_EQ(cold_value_check(name, geom_shard_bytes(spec), NULL, value, reply->len), COLD_FINE);
+        KVT_EQ(cold_value_check(name, geom_shard_bytes(spec), secret, value, reply->len), COLD_FINE);
         if (reply->len == COLD_HEADER_BYTES + geom_shard_bytes(spec))
             holds(spec, name, salt, value + COLD_HEADER_BYTES);
     }
@@ -381,10 +385,72 @@ static void cold_3_damage_is_not_written(void) {
     redis_free(&server);
 }
 
+static void write_secret(char path[96], const char *text, mode_t mode) {
+    snprintf(path, 96, "%s/secret", server.dir);
+    FILE *file = fopen(path, "w");
+    if (!KVT_TRUE(file != NULL)) return;
+    fprintf(file, "%s\n", text);
+    fclose(file);
+    KVT_OK(chmod(path, mode));
+}
+
+/* A start with these lines of [cold] is refused in these words. The arena was there before the cold tier. */
+static void refuses_start(const char *lines, const char *key, const char *word) {
+    char text[512], err[512], arena[96];
+    struct config config;
+    snprintf(text, sizeof text,
+             "[model]\nhead_dim = 64\nlayers = 2\n[capacity]\ntokens = 8192\n[host]\narena = 16MiB\n"
+             "[cold]\naddress = unix:/nowhere\n%s\n",
+             lines);
+    KVT_OK(config_parse("test", text, &config, err, sizeof err));
+    KVT_EQ(service_new(&config, "/kvd-test-cold-", NULL, &fx.service, err, sizeof err), 1);
+    KVT_HAS(err, key);
+    KVT_HAS(err, word);
+    plan_arena_name("/kvd-test-cold-", arena, sizeof arena);
+    KVT_OK(shm_unlink(arena));
+}
+
+static void refuses_secret(const char *path, const char *word) {
+    char line[128];
+    snprintf(line, sizeof line, "secret_file = %s", path);
+    refuses_start(line, "[cold] secret_file: ", word);
+}
+
+/* COLD-3: with a secret every object has a MAC, under names that only those have who share it. A secret that others
+ * may read, or that is none, is refused at the start. */
+static void cold_3_secret(void) {
+    static const char *const digits = "000102030405060708090A0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+    static uint8_t key[COLD_SECRET_BYTES];
+    char path[96], more[128];
+    for (uint32_t i = 0; i < sizeof key; i++) key[i] = (uint8_t)i;
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    refuses_secret("/nowhere/secret", "No such file");
+    write_secret(path, digits, 0640);
+    refuses_secret(path, "mode 0640");
+    write_secret(path, digits + 2, 0600);
+    refuses_secret(path, "no line of 64 hexadecimal digits");
+    write_secret(path, "0001020304050607 8090A0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 0600);
+    refuses_secret(path, "no line of 64 hexadecimal digits");
+    write_secret(path, digits, 0600);
+    snprintf(more, sizeof more, "secret_file = %s", path);
+    KVT_NEED(start_service((struct fx_setup){ .ranks = 1 }, more));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_TRUE(redis_until(is_up, NULL));
+    (void)demoted(s, 2, true, 5);
+    await_written(1);
+    secret = key;
+    check_pages(0, 2, 5);
+    check_tail(0, 2, 5);
+    secret = NULL;
+    KVT_EQ(redis_number(&server, "DBSIZE"), 3 * HEADS);
+    fx_peer_free(s);
+    fx_stop(&fx);
+    redis_free(&server);
+}
+
 /* COLD-4: more than the buffer holds goes in parts; a page that it does not hold is refused at the start, in words. */
 static void cold_4_buffer(void) {
-    char err[512];
-    struct config config;
     server = (struct redis){ 0 };
     KVT_NEED(redis_start(&server));
     KVT_NEED(start_service((struct fx_setup){ .ranks = 1 }, "buffer = 128KiB\nrate = 64MiB"));
@@ -397,13 +463,7 @@ static void cold_4_buffer(void) {
     fx_peer_free(s);
     fx_stop(&fx);
     redis_free(&server);
-    KVT_OK(config_parse("test",
-                        "[model]\nhead_dim = 64\nlayers = 2\n[capacity]\ntokens = 8192\n[host]\narena = 16MiB\n"
-                        "[cold]\naddress = unix:/nowhere\nbuffer = 64KiB\n",
-                        &config, err, sizeof err));
-    KVT_EQ(service_new(&config, "/kvd-test-cold-", NULL, &fx.service, err, sizeof err), 1);
-    KVT_HAS(err, "[cold] buffer");
-    KVT_HAS(err, "raise it");
+    refuses_start("buffer = 64KiB", "[cold] buffer", "raise it");
 }
 
 int main(int argc, char **argv) {
@@ -415,6 +475,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_4_age),
                                              KVT_CASE(cold_2_a_hanging_engine_holds_up_nobody),
                                              KVT_CASE(cold_3_damage_is_not_written),
+                                             KVT_CASE(cold_3_secret),
                                              KVT_CASE(cold_4_buffer),
                                              { 0 } };
     if (sodium_init() < 0) return 2;
