@@ -10,7 +10,7 @@
 
 #include "checksum.h"
 #include "clock.h"
-#include "cold_secret.h"
+#include "cold_pieces.h"
 #include "core.h"
 #include "events.h"
 #include "scrub.h"
@@ -31,9 +31,7 @@ struct cold_tier {
     struct service *service;
     const uint8_t *arena;
     struct cold_engine *engine;
-    struct cold_layout layout;
-    uint8_t key[COLD_SECRET_BYTES];
-    const uint8_t *secret; /* key, or NULL: objects have no MAC */
+    struct cold_naming naming;
     /* The writer's. */
     uint8_t *buffer;
     uint64_t used, largest; /* bytes of the buffer, and those that one item may need */
@@ -145,44 +143,16 @@ static bool flush_batch(struct cold_tier *t) {
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static const struct geom_pool_spec *spec_of(const struct cold_tier *t, uint32_t pool) {
-    const struct geom_store_spec *spec = &t->service->plan.spec;
-    return pool ? &spec->draft : &spec->main;
-}
-
-static void name_piece(const struct cold_tier *t, const struct store_piece *piece, struct cold_name *ret_name) {
-    bool image = piece->kind == STORE_PIECE_IMAGE;
-    *ret_name = (struct cold_name){ .kind = image                             ? COLD_IMAGE
-                                            : piece->kind == STORE_PIECE_TAIL ? COLD_TAIL
-                                                                              : COLD_PAGE,
-                                    .pool = image ? 0 : piece->copy.pool,
-                                    .columns = image ? 0 : piece->copy.columns };
-    memcpy(ret_name->layout, image ? t->layout.images : t->layout.pages, sizeof ret_name->layout);
-    if (piece->tail.n) cold_tail_digest(piece->digest.bytes, piece->tail.tokens, piece->tail.n, ret_name->digest);
-    else memcpy(ret_name->digest, piece->digest.bytes, sizeof ret_name->digest);
-}
-
 static void add_object(struct cold_tier *t, const struct store_piece *piece, struct cold_name *name, uint64_t bytes) {
     struct cold_op *op = &t->ops[t->n_ops++];
     uint8_t *head = t->buffer + t->used, *payload = head + COLD_HEADER_BYTES;
     const uint8_t *from = t->arena + piece->copy.host;
     if (name->kind == COLD_IMAGE) memcpy(payload, from + name->shard * bytes, bytes);
-    else geom_shard_gather(spec_of(t, name->pool), name->shard, name->columns, from, payload);
-    cold_value_seal(name, payload, bytes, t->secret, head);
+    else geom_shard_gather(cold_spec_of(t->service, name->pool), name->shard, name->columns, from, payload);
+    cold_value_seal(name, payload, bytes, t->naming.secret, head);
     *op = (struct cold_op){ .head = head, .head_bytes = COLD_HEADER_BYTES, .value = payload, .value_bytes = bytes };
     cold_key_of(name, op->key);
     t->used += COLD_HEADER_BYTES + bytes;
-}
-
-static uint32_t objects_of(const struct cold_tier *t, const struct cold_name *name, uint64_t *ret_bytes) {
-    const struct service *s = t->service;
-    const struct geom_pool_spec *spec = spec_of(t, name->pool);
-    if (name->kind == COLD_IMAGE) {
-        *ret_bytes = store_get_config(s->store)->host_state_stride / s->pools.n_ranks;
-        return s->pools.n_ranks;
-    }
-    *ret_bytes = geom_shard_bytes(spec);
-    return geom_shard_count(spec);
 }
 
 /* Copies a piece into the batch, unless the engine is known to have it. False: its bytes do not match. */
@@ -190,11 +160,11 @@ static bool take_piece(struct cold_tier *t, const struct store_piece *piece) {
     struct cold_name name;
     uint32_t slot;
     uint64_t bytes;
-    name_piece(t, piece, &name);
+    cold_name_piece(&t->naming.layout, piece, &name);
     uint64_t mark = mark_of(&name, &slot);
     if (t->met[slot] == mark) return true;
     if (checksum_of(t->arena + piece->copy.host, piece->copy.bytes) != piece->copy.checksum) return false;
-    uint32_t n = objects_of(t, &name, &bytes);
+    uint32_t n = cold_objects_of(t->service, &name, &bytes);
     t->items[t->n_items++] = (struct cold_item){ mark, slot };
     for (name.shard = 0; name.shard < n; name.shard++) add_object(t, piece, &name, bytes);
     return true;
@@ -268,29 +238,6 @@ static void *write_demoted(void *argument) {
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-static void measure_items(struct cold_tier *t) {
-    const struct service *s = t->service;
-    for (uint32_t p = 0; p <= s->pools.n_pools; p++) {
-        struct cold_name name = { .kind = p == s->pools.n_pools ? COLD_IMAGE : COLD_PAGE, .pool = p };
-        uint64_t bytes;
-        if (name.kind == COLD_IMAGE) name.pool = 0;
-        uint32_t n = objects_of(t, &name, &bytes);
-        if (n > t->most_ops) t->most_ops = n;
-        if (n * (bytes + COLD_HEADER_BYTES) > t->largest) t->largest = n * (bytes + COLD_HEADER_BYTES);
-    }
-}
-
-static struct cold_engine_config engine_config_of(const struct config *c) {
-    struct cold_engine_config config = { .address = c->cold_address,
-                                         .lanes = c->cold_connections,
-                                         .connect_ns = c->cold_timeout,
-                                         .retry_ns = SECOND / 4,
-                                         .retry_most_ns = 10 * SECOND };
-    snprintf(config.user, sizeof config.user, "%s", c->cold_user);
-    snprintf(config.password_file, sizeof config.password_file, "%s", c->cold_password_file);
-    return config;
-}
-
 static int start_writer(struct cold_tier *t) {
     pthread_condattr_t clock;
     sigset_t all, before;
@@ -319,23 +266,8 @@ static void free_tier(struct cold_tier *t) {
     free(t->items);
     free(t->ops);
     free(t->buffer);
-    sodium_memzero(t->key, sizeof t->key);
+    sodium_memzero(&t->naming, sizeof t->naming);
     free(t);
-}
-
-/* The secret decides what the objects are called. */
-static int take_secret(struct cold_tier *t, char *err, size_t err_bytes) {
-    const char *path = t->service->config.cold_secret_file;
-    char why[256];
-    if (*path) {
-        if (cold_read_secret(path, t->key, why, sizeof why)) {
-            snprintf(err, err_bytes, "[cold] secret_file: %s", why);
-            return 1;
-        }
-        t->secret = t->key;
-    }
-    cold_layout_of(&t->service->plan.spec, t->service->pools.n_pools, t->secret, &t->layout);
-    return 0;
 }
 
 int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t err_bytes) {
@@ -348,17 +280,9 @@ int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t er
     }
     t->service = s;
     t->arena = arena;
-    measure_items(t);
-    if (t->largest > c->cold_buffer) {
-        snprintf(err, err_bytes,
-                 "[cold] buffer: a page or state image of this model has %" PRIu64 " bytes with its headers, more than "
-                 "buffer = %" PRIu64 "; raise it",
-                 t->largest, c->cold_buffer);
-        free(t);
-        return 1;
-    }
-    struct cold_engine_config config = engine_config_of(c);
-    if (take_secret(t, err, err_bytes) || cold_engine_new(&config, &t->engine, err, err_bytes)) {
+    struct cold_engine_config config = cold_engine_config_of(c);
+    if (cold_measure_pieces(s, &t->most_ops, &t->largest, err, err_bytes) ||
+        cold_open_naming(s, &t->naming, err, err_bytes) || cold_engine_new(&config, &t->engine, err, err_bytes)) {
         free(t);
         return 1;
     }
